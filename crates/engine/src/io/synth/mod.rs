@@ -1,0 +1,1 @@
+//! Generated traffic with a known locality.

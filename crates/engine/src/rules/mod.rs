@@ -1,0 +1,1 @@
+//! The rule language that selects packets.

@@ -1,0 +1,313 @@
+//! A log-linear histogram: values below 256 each have a bucket, above that 128 buckets an octave.
+//!
+//! Recording is a shift, an add and an increment, without a branch that depends on the data but for growth. Quantiles
+//! interpolate linearly between order statistics as NumPy does (`percentile(..., method="linear")`), which bucketed
+//! quantiles elsewhere don't.
+
+use serde::Serialize;
+
+const LINEAR: u64 = 256;
+const SUB_BITS: u32 = 7;
+
+/// A histogram of unsigned values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: Vec<u64>,
+    count: u64,
+    sum: u128,
+    min: u64,
+    max: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One non-empty bucket: `count` values in `from..=to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bucket {
+    /// Smallest value of the bucket.
+    pub from: i64,
+    /// Largest value of the bucket.
+    pub to: i64,
+    /// Values recorded in it.
+    pub count: u64,
+}
+
+#[inline]
+fn index(value: u64) -> usize {
+    if value < LINEAR {
+        return value as usize;
+    }
+    let octave = 63 - value.leading_zeros(); // >= 8
+    let sub = (value >> (octave - SUB_BITS)) as usize & ((1 << SUB_BITS) - 1);
+    LINEAR as usize + ((octave - 8) as usize) * (1 << SUB_BITS) + sub
+}
+
+fn bounds(index: usize) -> (u64, u64) {
+    let index = index as u64;
+    if index < LINEAR {
+        return (index, index);
+    }
+    let octave = (index - LINEAR) / (1 << SUB_BITS) + 8;
+    let sub = (index - LINEAR) % (1 << SUB_BITS);
+    let width = 1u64 << (octave - u64::from(SUB_BITS));
+    let low = (1u64 << octave) + sub * width;
+    (low, low + (width - 1))
+}
+
+impl Histogram {
+    /// An empty histogram. It grows with the largest value recorded, to at most 60 KB.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { counts: Vec::new(), count: 0, sum: 0, min: u64::MAX, max: 0 }
+    }
+
+    /// Counts one value.
+    #[inline]
+    pub fn record(&mut self, value: u64) {
+        self.record_n(value, 1);
+    }
+
+    /// Counts a value `n` times.
+    #[inline]
+    pub fn record_n(&mut self, value: u64, n: u64) {
+        let i = index(value);
+        match self.counts.get_mut(i) {
+            Some(c) => *c += n,
+            None => self.grow(i, n),
+        }
+        self.count += n;
+        self.sum += u128::from(value) * u128::from(n);
+        self.min = if n > 0 { self.min.min(value) } else { self.min };
+        self.max = if n > 0 { self.max.max(value) } else { self.max };
+    }
+
+    #[cold]
+    fn grow(&mut self, i: usize, n: u64) {
+        self.counts.resize(i + 1, 0);
+        if let Some(c) = self.counts.get_mut(i) {
+            *c += n;
+        }
+    }
+
+    /// Adds another histogram's counts.
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (a, b) in self.counts.iter_mut().zip(&other.counts) {
+            *a += b;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    /// Values recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Their exact sum.
+    #[must_use]
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    /// The smallest, exactly; `None` when empty.
+    #[must_use]
+    pub fn min(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.min)
+    }
+
+    /// The largest, exactly; `None` when empty.
+    #[must_use]
+    pub fn max(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.max)
+    }
+
+    /// The exact mean; `None` when empty.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum as f64 / self.count as f64)
+    }
+
+    /// The quantile `q` in 0..=1, interpolated linearly between the order statistics around rank `q·(n−1)`; within
+    /// 0.4 % (exact below 256). `None` when empty.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        quantile_of(self.count, q, |rank| self.at_rank(rank))
+    }
+
+    /// The value at `rank` (0 is the smallest): its bucket's middle, kept within the recorded extremes.
+    fn at_rank(&self, rank: u64) -> f64 {
+        let mut seen = 0;
+        for (i, &c) in self.counts.iter().enumerate() {
+            seen += c;
+            if seen > rank {
+                let (low, high) = bounds(i);
+                let middle = low as f64 / 2.0 + high as f64 / 2.0;
+                return middle.clamp(self.min as f64, self.max as f64);
+            }
+        }
+        self.max as f64
+    }
+
+    /// The non-empty buckets in ascending order.
+    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = Bucket> + '_ {
+        self.counts.iter().enumerate().filter(|(_, c)| **c > 0).map(|(i, &count)| {
+            let (low, high) = bounds(i);
+            Bucket { from: clamp_i64(low), to: clamp_i64(high), count }
+        })
+    }
+}
+
+fn clamp_i64(v: u64) -> i64 {
+    i64::try_from(v).unwrap_or(i64::MAX)
+}
+
+fn quantile_of(count: u64, q: f64, at: impl Fn(u64) -> f64) -> Option<f64> {
+    if count == 0 {
+        return None;
+    }
+    let rank = q.clamp(0.0, 1.0) * (count - 1) as f64;
+    let low = rank.floor();
+    let a = at(low as u64);
+    let fraction = rank - low;
+    if fraction <= 0.0 {
+        return Some(a);
+    }
+    let b = at(low as u64 + 1);
+    Some(a + (b - a) * fraction)
+}
+
+/// A histogram of signed values: one of [`Histogram`] on either side of zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SignedHistogram {
+    negative: Histogram,
+    positive: Histogram,
+}
+
+impl SignedHistogram {
+    /// An empty histogram.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { negative: Histogram::new(), positive: Histogram::new() }
+    }
+
+    /// Counts one value.
+    #[inline]
+    pub fn record(&mut self, value: i64) {
+        if value >= 0 {
+            self.positive.record(value as u64);
+        } else {
+            self.negative.record(value.unsigned_abs());
+        }
+    }
+
+    /// Adds another histogram's counts.
+    pub fn merge(&mut self, other: &Self) {
+        self.negative.merge(&other.negative);
+        self.positive.merge(&other.positive);
+    }
+
+    /// Values recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.negative.count + self.positive.count
+    }
+
+    /// Values below zero.
+    #[must_use]
+    pub fn negative(&self) -> u64 {
+        self.negative.count
+    }
+
+    /// The exact mean; `None` when empty.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        let n = self.count();
+        let sum = self.positive.sum as i128 - self.negative.sum as i128;
+        (n > 0).then(|| sum as f64 / n as f64)
+    }
+
+    /// As [`Histogram::quantile`].
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let below = self.negative.count;
+        quantile_of(self.count(), q, |rank| {
+            if rank < below { -self.negative.at_rank(below - 1 - rank) } else { self.positive.at_rank(rank - below) }
+        })
+    }
+
+    /// The non-empty buckets in ascending order.
+    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
+        let negative = self.negative.buckets().rev().map(|b| Bucket { from: -b.to, to: -b.from, count: b.count });
+        negative.chain(self.positive.buckets())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn exact(values: &[i64], q: f64) -> f64 {
+        let mut v = values.to_vec();
+        v.sort_unstable();
+        let rank = q * (v.len() - 1) as f64;
+        let low = rank.floor() as usize;
+        let high = (low + 1).min(v.len() - 1);
+        v[low] as f64 + (v[high] - v[low]) as f64 * (rank - low as f64)
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_partition_the_values(v in any::<u64>()) {
+            let (low, high) = bounds(index(v));
+            prop_assert!(low <= v && v <= high);
+            prop_assert!((high - low) as f64 <= low as f64 / 127.0);
+        }
+
+        #[test]
+        fn quantiles_follow_the_sorted_list(
+            values in proptest::collection::vec(prop_oneof![0i64..300, -5_000_000i64..5_000_000], 1..200),
+            q in 0.0f64..=1.0,
+        ) {
+            let mut h = SignedHistogram::new();
+            for &v in &values {
+                h.record(v);
+            }
+            let want = exact(&values, q);
+            let got = h.quantile(q).unwrap();
+            let widest = values.iter().map(|v| v.unsigned_abs()).max().unwrap() as f64;
+            // Between two order statistics of opposite sign the error of both counts, so it is bounded by the widest.
+            let same_sign = values.iter().all(|v| *v >= 0);
+            let tolerance = if same_sign { want.abs() * 0.005 } else { widest * 0.005 };
+            prop_assert!((got - want).abs() <= tolerance + 1e-9, "{got} against {want}");
+        }
+
+        #[test]
+        fn merging_equals_recording_in_one(
+            a in proptest::collection::vec(any::<i32>(), 0..50),
+            b in proptest::collection::vec(any::<i32>(), 0..50),
+        ) {
+            let mut parts = (SignedHistogram::new(), SignedHistogram::new(), SignedHistogram::new());
+            a.iter().for_each(|&v| parts.0.record(v.into()));
+            b.iter().for_each(|&v| parts.1.record(v.into()));
+            a.iter().chain(&b).for_each(|&v| parts.2.record(v.into()));
+            parts.0.merge(&parts.1);
+            prop_assert_eq!(parts.0.mean(), parts.2.mean());
+            prop_assert_eq!(parts.0.quantile(0.5), parts.2.quantile(0.5));
+            prop_assert_eq!(parts.0.buckets().collect::<Vec<_>>(), parts.2.buckets().collect::<Vec<_>>());
+        }
+    }
+}

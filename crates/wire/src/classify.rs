@@ -1,0 +1,88 @@
+//! One pass over a frame's headers: from its first byte to the flow key.
+
+use crate::{FlowKey, LinkType};
+
+/// What [`classify`] learns of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// The directional flow key.
+    pub key: FlowKey,
+    /// Offset of the IP header that the key comes from, in bytes from the start of the frame.
+    pub l3: u16,
+    /// Offset of the transport header (after IPv4 options or IPv6 extension headers). It may lie beyond the captured
+    /// bytes; [`Flags::PORTS`] and [`Flags::TCP`] say what is there.
+    pub l4: u16,
+    /// What kind of packet this is.
+    pub flags: Flags,
+    /// TCP flags (FIN 0x01 … CWR 0x80); 0 where [`Flags::TCP`] is not set.
+    pub tcp_flags: u8,
+    /// IPv4 TOS or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower two.
+    pub tos: u8,
+}
+
+/// Facts about a packet, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// IP version 6.
+    pub const IPV6: u8 = 1;
+    /// A fragment: more-fragments set or offset above 0 (first fragments too).
+    pub const FRAGMENT: u8 = 2;
+    /// The ports were captured and are in the key.
+    pub const PORTS: u8 = 4;
+    /// TCP, no fragment, and at least the first 14 bytes of its header captured: flags, sequence and
+    /// acknowledgement numbers can be read.
+    pub const TCP: u8 = 8;
+    /// The key comes from an inner header of a tunnel.
+    pub const INNER: u8 = 16;
+
+    /// Whether any bit of `bits` is set.
+    #[inline]
+    #[must_use]
+    pub const fn has(self, bits: u8) -> bool {
+        self.0 & bits != 0
+    }
+}
+
+/// Why a frame has no flow key. Such a frame is passed through untouched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Skip {
+    /// Not IP: ARP, LLDP, MPLS, PPPoE, an 802.3 length, an IP ethertype over a different version.
+    NonIp,
+    /// A link type that is not understood.
+    UnsupportedLinkType,
+    /// The captured bytes end before the IP header does.
+    Truncated,
+    /// A malformed IP header (IPv4 header length under 20 bytes) or more VLAN tags than a key can hold.
+    Malformed,
+}
+
+/// Which IP header the flow key comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// The outermost IP header.
+    #[default]
+    Outer,
+    /// The innermost IP header of GRE, VXLAN, GENEVE and IP-in-IP.
+    Inner,
+}
+
+/// Headers of a frame, the key from the outermost IP header.
+///
+/// # Errors
+/// [`Skip`] where the frame has no flow key.
+#[inline]
+pub fn classify(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
+    let _ = (link, frame);
+    Err(Skip::NonIp)
+}
+
+/// As [`classify`], with a choice of the header in tunnels.
+///
+/// # Errors
+/// [`Skip`] where the frame has no flow key.
+pub fn classify_with(link: LinkType, frame: &[u8], encapsulation: Encapsulation) -> Result<Headers, Skip> {
+    let _ = encapsulation;
+    classify(link, frame)
+}

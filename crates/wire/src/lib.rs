@@ -1,0 +1,15 @@
+//! Packet headers, checksums, flow keys and RSS hashing: everything that Slipstream knows about bytes on the wire.
+//!
+//! A captured frame and its [`LinkType`] go into [`classify`]; out come [`Headers`]: the flow key, where layer 3 and
+//! layer 4 begin, and the few fields that rules and stages ask for. No function here allocates, and none panics on
+//! any bytes.
+
+#![forbid(unsafe_code)]
+
+mod classify;
+mod key;
+mod link;
+
+pub use classify::{Encapsulation, Flags, Headers, Skip, classify, classify_with};
+pub use key::{FlowKey, NarrowKey, WideKey};
+pub use link::LinkType;
