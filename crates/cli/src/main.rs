@@ -1,1 +1,2 @@
+//! The `slipstream` command.
 fn main() {}

@@ -244,13 +244,18 @@ impl SignedHistogram {
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let below = self.negative.count;
         quantile_of(self.count(), q, |rank| {
-            if rank < below { -self.negative.at_rank(below - 1 - rank) } else { self.positive.at_rank(rank - below) }
+            if rank < below {
+                -self.negative.at_rank(below - 1 - rank)
+            } else {
+                self.positive.at_rank(rank - below)
+            }
         })
     }
 
     /// The non-empty buckets in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
-        let negative = self.negative.buckets().rev().map(|b| Bucket { from: -b.to, to: -b.from, count: b.count });
+        let negative =
+            self.negative.buckets().rev().map(|b| Bucket { from: -b.to, to: -b.from, count: b.count });
         negative.chain(self.positive.buckets())
     }
 }

@@ -1,7 +1,5 @@
 //! Capture files: pcap and pcapng, by content, streaming, in and out.
 
-
-
 use slipstream_wire::LinkType;
 
 use crate::time::Nanos;

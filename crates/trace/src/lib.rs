@@ -1,0 +1,3 @@
+//! Locality analysis of packet traces.
+
+#![forbid(unsafe_code)]
