@@ -1,6 +1,6 @@
 //! One pass over a frame's headers: from its first byte to the flow key.
 
-use crate::{FlowKey, LinkType};
+use crate::{FlowKey, LinkType, fast, general, tunnel};
 
 /// What [`classify`] learns of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,19 +70,45 @@ pub enum Encapsulation {
 
 /// Headers of a frame, the key from the outermost IP header.
 ///
+/// The usual frame (untagged Ethernet, IPv4 without options, TCP or UDP, no fragment) is read inline with one length
+/// check; every other takes a call.
+///
+/// ```
+/// use slipstream_wire::{LinkType, Skip, classify};
+///
+/// let udp = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 53, 4, 210, 0, 8, 0, 0];
+/// let headers = classify(LinkType::RawIp, &udp)?;
+/// assert_eq!(headers.key.to_string(), "10.0.0.1:53 > 10.0.0.2:1234 udp");
+/// assert_eq!(headers.l4, 20);
+/// # Ok::<(), Skip>(())
+/// ```
+///
 /// # Errors
 /// [`Skip`] where the frame has no flow key.
 #[inline]
 pub fn classify(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
-    let _ = (link, frame);
-    Err(Skip::NonIp)
+    if matches!(link, LinkType::Ethernet) {
+        if let Some(headers) = fast::untagged(frame) {
+            return Ok(headers);
+        }
+        return fast::uncommon(frame);
+    }
+    other_link(link, frame)
+}
+
+#[inline(never)]
+fn other_link(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
+    general::classify(link, frame).map(|parsed| parsed.headers)
 }
 
 /// As [`classify`], with a choice of the header in tunnels.
 ///
 /// # Errors
 /// [`Skip`] where the frame has no flow key.
+#[inline]
 pub fn classify_with(link: LinkType, frame: &[u8], encapsulation: Encapsulation) -> Result<Headers, Skip> {
-    let _ = encapsulation;
-    classify(link, frame)
+    match encapsulation {
+        Encapsulation::Outer => classify(link, frame),
+        Encapsulation::Inner => tunnel::innermost(link, frame),
+    }
 }

@@ -6,10 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod classify;
+mod fast;
+mod general;
 mod key;
 mod link;
+pub mod protocol;
+mod tunnel;
 
 pub use classify::{Encapsulation, Flags, Headers, Skip, classify, classify_with};
-pub use key::{FlowKey, NarrowKey, WideKey};
+pub use key::{FlowKey, KeyError, NarrowKey, Vlans, WideKey};
 pub use link::LinkType;
