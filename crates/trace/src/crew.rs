@@ -1,0 +1,174 @@
+//! Who runs the lanes: the caller's thread alone, or further ones too.
+//!
+//! A lane reads every block, in order, and nothing else; so it makes no difference to the results which thread runs it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use crate::block::Block;
+use crate::config::Config;
+use crate::distances::Distances;
+use crate::trains::Trains;
+
+/// Rows a block: few enough for the first-level cache when lanes run one after the other; enough to make the hand-over
+/// to other threads cheap.
+const ROWS_ALONE: usize = 512;
+const ROWS_SHARED: usize = 4096;
+/// Blocks that may wait for a thread before the caller waits for it.
+const BACKLOG: usize = 16;
+
+#[derive(Debug)]
+enum Lane {
+    Distances(Box<Distances>),
+    Trains(Box<Trains>),
+}
+
+impl Lane {
+    fn block(&mut self, block: &Block) {
+        match self {
+            Self::Distances(lane) => lane.block(block),
+            Self::Trains(lane) => lane.block(block),
+        }
+    }
+}
+
+/// Lanes with their place in the results.
+type Lanes = Vec<(usize, Lane)>;
+
+#[derive(Debug)]
+struct Worker {
+    blocks: SyncSender<Arc<Block>>,
+    thread: JoinHandle<Lanes>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Crew {
+    alone: Lanes,
+    workers: Vec<Worker>,
+    /// Blocks that threads may still be reading, the oldest first.
+    lent: std::collections::VecDeque<Arc<Block>>,
+    rows: usize,
+}
+
+impl Crew {
+    /// Starts the threads that the configuration asks for; lanes whose thread can't be started stay with the caller.
+    pub(crate) fn new(config: &Config, burst: u16) -> Self {
+        let mut groups: Vec<Lanes> = Vec::new();
+        let threads = (config.threads - 1).min(1 + config.windows_ns.len());
+        groups.resize_with(threads.max(1), Vec::new);
+        // The distances cost as much as the windows together, so they get a thread of their own where there is one.
+        let windows = config.windows_ns.iter().map(|w| Lane::Trains(Box::new(Trains::new(*w, burst))));
+        let distances = Lane::Distances(Box::new(Distances::new(&config.switch_batches)));
+        let shared_from = usize::from(threads > 1);
+        for (place, lane) in std::iter::once(distances).chain(windows).enumerate() {
+            let group = match place {
+                0 => 0,
+                place => shared_from + (place - 1) % (groups.len() - shared_from),
+            };
+            if let Some(group) = groups.get_mut(group) {
+                group.push((place, lane));
+            }
+        }
+        let mut crew =
+            Self { alone: Vec::new(), workers: Vec::new(), lent: Default::default(), rows: ROWS_ALONE };
+        for lanes in groups {
+            if threads == 0 {
+                crew.alone.extend(lanes);
+            } else {
+                crew.start(lanes);
+            }
+        }
+        if !crew.workers.is_empty() {
+            crew.rows = ROWS_SHARED;
+        }
+        crew
+    }
+
+    fn start(&mut self, lanes: Lanes) {
+        let (blocks, incoming) = sync_channel::<Arc<Block>>(BACKLOG);
+        // The lanes travel by channel, so that they come back should the thread not start.
+        let (hand, handed) = sync_channel::<Lanes>(1);
+        let thread = Builder::new().name("analyze".into()).spawn(move || work(&handed, &incoming));
+        match thread {
+            Ok(thread) => {
+                if let Err(back) = hand.send(lanes) {
+                    self.alone.extend(back.0);
+                }
+                self.workers.push(Worker { blocks, thread });
+            }
+            Err(_) => self.alone.extend(lanes),
+        }
+    }
+
+    /// An empty block, to be filled up to [`Crew::rows`] rows, a few more at most.
+    pub(crate) fn empty_block(&self) -> Block {
+        Block::with_capacity(self.rows + 16)
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Runs all lanes over the block, which is empty afterwards.
+    pub(crate) fn run(&mut self, block: &mut Block) {
+        for (_, lane) in &mut self.alone {
+            lane.block(block);
+        }
+        if !self.workers.is_empty() {
+            let replacement = self.recycled();
+            let full = Arc::new(std::mem::replace(block, replacement));
+            for worker in &self.workers {
+                // Fails only when the thread has panicked, which `finish` passes on.
+                let _ = worker.blocks.send(Arc::clone(&full));
+            }
+            self.lent.push_back(full);
+        }
+        block.clear();
+    }
+
+    /// The oldest block that was lent, if no thread reads it any more, or a new one.
+    fn recycled(&mut self) -> Block {
+        if let Some(oldest) = self.lent.pop_front() {
+            match Arc::try_unwrap(oldest) {
+                Ok(block) => return block,
+                Err(busy) => self.lent.push_front(busy),
+            }
+        }
+        self.empty_block()
+    }
+
+    /// Waits for the threads; gives the lanes back: the distances, and the windows in the order of the configuration.
+    ///
+    /// # Panics
+    /// Passes on a panic of a thread.
+    pub(crate) fn finish(self) -> (Option<Distances>, Vec<Trains>) {
+        let mut lanes = self.alone;
+        for Worker { blocks, thread } in self.workers {
+            drop(blocks);
+            match thread.join() {
+                Ok(back) => lanes.extend(back),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        lanes.sort_by_key(|(place, _)| *place);
+        let (mut distances, mut trains) = (None, Vec::new());
+        for (_, lane) in lanes {
+            match lane {
+                Lane::Distances(lane) => distances = Some(*lane),
+                Lane::Trains(lane) => trains.push(*lane),
+            }
+        }
+        (distances, trains)
+    }
+}
+
+fn work(handed: &Receiver<Lanes>, incoming: &Receiver<Arc<Block>>) -> Lanes {
+    let mut lanes = handed.recv().unwrap_or_default();
+    for block in incoming {
+        for (_, lane) in &mut lanes {
+            lane.block(&block);
+        }
+    }
+    lanes
+}

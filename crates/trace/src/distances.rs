@@ -1,0 +1,220 @@
+//! Runs, distances, flow sizes and flow switches: what locality traffic has as it comes (paper §3.1, Figs. 6 to 8).
+
+use slipstream_stats::{Histogram, SignedHistogram};
+
+use crate::block::{Block, CLASS, IN_IP, IN_TCP, NO_FLOW};
+
+/// What is remembered of a flow; positions count from 1, 0 is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    ip_position: u64,
+    tcp_position: u64,
+    captured: u64,
+    packets: u64,
+}
+
+/// Flow switches in batches of one size, over all complete batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SwitchTotals {
+    /// Complete batches.
+    pub(crate) batches: u64,
+    /// Neighbours within a batch that are of different flows.
+    pub(crate) unordered: u64,
+    /// The same, were each batch sorted by flow: its distinct flows less one.
+    pub(crate) ordered: u64,
+}
+
+impl SwitchTotals {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.batches += other.batches;
+        self.unordered += other.unordered;
+        self.ordered += other.ordered;
+    }
+}
+
+#[derive(Debug)]
+struct Switches {
+    size: u64,
+    /// Packets of the batch under way, and its counts.
+    filled: u64,
+    changes: u64,
+    distinct: u64,
+    totals: SwitchTotals,
+}
+
+impl Switches {
+    fn new(size: u32) -> Self {
+        Self { size: size.into(), filled: 0, changes: 0, distinct: 0, totals: SwitchTotals::default() }
+    }
+
+    /// `previous`: where the flow of each packet was seen last; `changed`: whether its predecessor is of another flow;
+    /// `first`: the first packet's position.
+    fn packets(&mut self, mut previous: &[u64], mut changed: &[u8], mut first: u64) {
+        while !previous.is_empty() {
+            let start = first - self.filled;
+            let room = usize::try_from(self.size - self.filled).unwrap_or(usize::MAX);
+            let take = room.min(previous.len());
+            let (now, later) = previous.split_at(take);
+            let (flips, later_flips) = changed.split_at(take.min(changed.len()));
+            self.distinct += now.iter().map(|p| u64::from(*p < start)).sum::<u64>();
+            let inside = if self.filled == 0 { flips.get(1..).unwrap_or_default() } else { flips };
+            self.changes += inside.iter().map(|c| u64::from(*c)).sum::<u64>();
+            self.filled += take as u64;
+            if self.filled == self.size {
+                self.totals.batches += 1;
+                self.totals.unordered += self.changes;
+                self.totals.ordered += self.distinct - 1;
+                (self.filled, self.changes, self.distinct) = (0, 0, 0);
+            }
+            (previous, changed, first) = (later, later_flips, first + take as u64);
+        }
+    }
+}
+
+/// One sequence: all IP packets, or the TCP packets among them.
+#[derive(Debug)]
+struct Order {
+    packets: u64,
+    last: u32,
+    runs: u64,
+    spatial: Histogram,
+    switches: Vec<Switches>,
+    /// Of the block under way, see [`Switches::packets`].
+    previous: Vec<u64>,
+    changed: Vec<u8>,
+}
+
+impl Order {
+    fn new(batches: &[u32]) -> Self {
+        Self {
+            packets: 0,
+            last: NO_FLOW,
+            runs: 0,
+            spatial: Histogram::new(),
+            switches: batches.iter().copied().map(Switches::new).collect(),
+            previous: Vec::new(),
+            changed: Vec::new(),
+        }
+    }
+
+    /// The next packet is of `flow`, last seen at `previous`. Returns its position.
+    #[inline]
+    fn packet(&mut self, flow: u32, previous: u64) -> u64 {
+        self.packets += 1;
+        let changed = flow != self.last;
+        self.last = flow;
+        self.runs += u64::from(changed);
+        self.changed.push(changed.into());
+        self.previous.push(previous);
+        if previous > 0 {
+            self.spatial.record(self.packets - previous);
+        }
+        self.packets
+    }
+
+    fn end_block(&mut self) {
+        let first = self.packets + 1 - self.previous.len() as u64;
+        for s in &mut self.switches {
+            s.packets(&self.previous, &self.changed, first);
+        }
+        self.previous.clear();
+        self.changed.clear();
+    }
+}
+
+/// The locality of one sequence as it comes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OrderTotals {
+    pub(crate) packets: u64,
+    pub(crate) runs: u64,
+    pub(crate) spatial: Histogram,
+    pub(crate) temporal: SignedHistogram,
+    pub(crate) switches: Vec<SwitchTotals>,
+}
+
+impl OrderTotals {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.runs += other.runs;
+        self.spatial.merge(&other.spatial);
+        self.temporal.merge(&other.temporal);
+        self.switches.iter_mut().zip(&other.switches).for_each(|(a, b)| a.merge(b));
+    }
+}
+
+/// The lane that measures both sequences as they come.
+#[derive(Debug)]
+pub(crate) struct Distances {
+    flows: Vec<Flow>,
+    ip: Order,
+    tcp: Order,
+    /// By class: a TCP flow's distances in time are the same in both sequences, so they are recorded once.
+    temporal: [SignedHistogram; CLASS as usize + 1],
+}
+
+impl Distances {
+    pub(crate) fn new(switch_batches: &[u32]) -> Self {
+        Self {
+            flows: Vec::new(),
+            ip: Order::new(switch_batches),
+            tcp: Order::new(switch_batches),
+            temporal: Default::default(),
+        }
+    }
+
+    pub(crate) fn block(&mut self, block: &Block) {
+        if self.flows.len() < block.flows {
+            self.flows.resize(block.flows, Flow::default());
+        }
+        for ((&captured, &number), &bits) in block.captured.iter().zip(&block.flow).zip(&block.bits) {
+            let Some(flow) = self.flows.get_mut(number as usize) else { continue };
+            if bits & IN_IP != 0 {
+                flow.ip_position = self.ip.packet(number, flow.ip_position);
+            }
+            if bits & IN_TCP != 0 {
+                flow.tcp_position = self.tcp.packet(number, flow.tcp_position);
+            }
+            if flow.packets > 0
+                && let Some(temporal) = self.temporal.get_mut(usize::from(bits & CLASS))
+            {
+                temporal.record(difference(captured, flow.captured));
+            }
+            flow.captured = captured;
+            flow.packets += 1;
+        }
+        self.ip.end_block();
+        self.tcp.end_block();
+    }
+
+    /// The totals of `ip` and of `tcp`, and the packets of every flow.
+    pub(crate) fn finish(self) -> (OrderTotals, OrderTotals, Vec<u64>) {
+        let sizes = self.flows.iter().map(|f| f.packets).collect();
+        (totals(self.ip, &self.temporal, IN_IP), totals(self.tcp, &self.temporal, IN_TCP), sizes)
+    }
+}
+
+fn totals(order: Order, by_class: &[SignedHistogram], sequence: u8) -> OrderTotals {
+    let mut temporal = SignedHistogram::new();
+    for (class, part) in by_class.iter().enumerate() {
+        if class & usize::from(sequence) != 0 {
+            temporal.merge(part);
+        }
+    }
+    OrderTotals {
+        packets: order.packets,
+        runs: order.runs,
+        spatial: order.spatial,
+        temporal,
+        switches: order.switches.into_iter().map(|s| s.totals).collect(),
+    }
+}
+
+/// `a − b`, at most what fits.
+#[inline]
+fn difference(a: u64, b: u64) -> i64 {
+    if a >= b {
+        i64::try_from(a - b).unwrap_or(i64::MAX)
+    } else {
+        i64::try_from(b - a).map_or(i64::MIN + 1, |d| -d)
+    }
+}
