@@ -1,0 +1,250 @@
+//! Rules of any shape against the obvious evaluator, their printouts, and text of any kind.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use proptest::prelude::*;
+use slipstream_wire::{Flags, FlowKey, Headers};
+
+use super::Rule;
+use super::expr::{ByteSet, Expr, Ranges, Side, Test};
+
+/// What a rule means, by the letter of its tree.
+fn obvious(expr: &Expr, h: &Headers, len: u32) -> bool {
+    match expr {
+        Expr::Any => true,
+        Expr::None => false,
+        Expr::Not(inner) => !obvious(inner, h, len),
+        Expr::And(parts) => parts.iter().all(|p| obvious(p, h, len)),
+        Expr::Or(parts) => parts.iter().any(|p| obvious(p, h, len)),
+        Expr::Test(test) => obvious_test(test, h, len),
+    }
+}
+
+fn obvious_test(test: &Test, h: &Headers, len: u32) -> bool {
+    let sides = |side, src: bool, dst: bool| match side {
+        Side::Src => src,
+        Side::Dst => dst,
+        Side::Either => src || dst,
+    };
+    let within = |ranges: &Ranges, n: u32| ranges.pairs().iter().any(|&(lo, hi)| lo <= n && n <= hi);
+    match test {
+        Test::Ip6(six) => h.key.src().is_ipv6() == *six,
+        Test::Proto(set) => set.iter().any(|n| n == h.key.protocol()),
+        Test::Net(side, nets) => {
+            let has = |a: IpAddr| nets.iter().any(|net| net.contains(&a));
+            sides(*side, has(h.key.src()), has(h.key.dst()))
+        }
+        Test::Port(side, ports) => {
+            let has = |port: u16| h.flags.has(Flags::PORTS) && within(ports, port.into());
+            sides(*side, has(h.key.src_port()), has(h.key.dst_port()))
+        }
+        Test::Dscp(set) => (0..64).any(|n| set >> n & 1 == 1 && h.tos / 4 == n),
+        Test::Ecn(set) => (0..4).any(|n| set >> n & 1 == 1 && h.tos % 4 == n),
+        Test::Flags { mask, value } => h.flags.has(Flags::TCP) && h.tcp_flags & mask == *value,
+        Test::Vlan(None) => h.key.vlans().next().is_some(),
+        Test::Vlan(Some(ids)) => h.key.vlans().any(|id| within(ids, id.into())),
+        Test::Fragment => h.flags.has(Flags::FRAGMENT),
+        Test::Length(bytes) => within(bytes, len),
+    }
+}
+
+/// Mostly few values, so that tests and packets often meet.
+fn few<T: Copy + std::fmt::Debug + 'static>(
+    usual: &'static [T],
+    any: impl Strategy<Value = T> + 'static,
+) -> BoxedStrategy<T> {
+    prop_oneof![4 => prop::sample::select(usual), 1 => any].boxed()
+}
+
+fn address4() -> BoxedStrategy<u32> {
+    few(&[0x0a00_0001, 0x0a00_0002, 0x0a01_0000, 0xc0a8_0101], any::<u32>())
+}
+
+fn address6() -> BoxedStrategy<u128> {
+    few(&[1, 0x2001_0db8 << 96 | 1, 0x2001_0db8 << 96 | 2, 0xffff_0a00_0001], any::<u128>())
+}
+
+fn port() -> BoxedStrategy<u16> {
+    few(&[0, 53, 80, 443, 8000, 65_535], any::<u16>())
+}
+
+/// Headers as classification gives them: flags go together as its documentation says.
+pub(super) fn headers() -> impl Strategy<Value = Headers> {
+    let addresses = prop_oneof![
+        (address4(), address4()).prop_map(|(s, d)| (IpAddr::V4(s.into()), IpAddr::V4(d.into()))),
+        (address6(), address6()).prop_map(|(s, d)| (IpAddr::V6(s.into()), IpAddr::V6(d.into()))),
+    ];
+    let vlans = prop::collection::vec(few(&[1, 100, 4095], 0..4096_u16), 0..4);
+    let protocol = few(&[1, 6, 6, 6, 17, 47, 132], any::<u8>());
+    let ports = (port(), port());
+    (addresses, vlans, protocol, ports, any::<(u8, u8)>(), 0..8_u8).prop_map(
+        |((src, dst), vlans, protocol, (sport, dport), (tos, tcp_flags), what)| {
+            let fragment = what == 0;
+            let ports = !fragment && what != 1 && matches!(protocol, 6 | 17 | 132);
+            let tcp = ports && what != 2 && protocol == 6;
+            let (sport, dport) = if ports { (sport, dport) } else { (0, 0) };
+            let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+            Headers {
+                key: FlowKey::new(&vlans, src, dst, protocol, sport, dport).unwrap(),
+                l3: 14,
+                l4: 34,
+                flags: Flags(
+                    bit(src.is_ipv6(), Flags::IPV6)
+                        | bit(fragment, Flags::FRAGMENT)
+                        | bit(ports, Flags::PORTS)
+                        | bit(tcp, Flags::TCP),
+                ),
+                tcp_flags: if tcp { tcp_flags } else { 0 },
+                tos,
+            }
+        },
+    )
+}
+
+fn ranges(value: BoxedStrategy<u32>) -> impl Strategy<Value = Ranges> {
+    prop::collection::vec((value.clone(), value), 1..4)
+        .prop_map(|pairs| Ranges::new(pairs.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect()))
+}
+
+fn bytes(value: BoxedStrategy<u8>) -> impl Strategy<Value = ByteSet> {
+    prop::collection::vec(value, 1..4).prop_map(|values| {
+        let mut set = ByteSet::default();
+        values.into_iter().for_each(|v| set.insert(v));
+        set
+    })
+}
+
+fn test() -> impl Strategy<Value = Test> {
+    let side = prop::sample::select(&[Side::Src, Side::Dst, Side::Either]);
+    let net = prop_oneof![
+        (address4(), 0..=32_u8).prop_map(|(a, n)| IpNet::from(Ipv4Net::new(a.into(), n).unwrap().trunc())),
+        (address6(), 0..=128_u8).prop_map(|(a, n)| IpNet::from(Ipv6Net::new(a.into(), n).unwrap().trunc())),
+    ];
+    let length = few(&[0, 60, 64, 1514, u32::MAX], any::<u32>());
+    prop_oneof![
+        any::<bool>().prop_map(Test::Ip6),
+        bytes(few(&[1, 6, 17, 47, 132], any::<u8>())).prop_map(Test::Proto),
+        (side.clone(), prop::collection::vec(net, 1..4)).prop_map(|(side, nets)| Test::Net(side, nets)),
+        (side, ranges(port().prop_map(u32::from).boxed())).prop_map(|(side, ports)| Test::Port(side, ports)),
+        prop_oneof![(0..64).prop_map(|n| 1_u64 << n), 1..=u64::MAX].prop_map(Test::Dscp),
+        (1..16_u8).prop_map(Test::Ecn),
+        (1..=u8::MAX, any::<u8>()).prop_map(|(mask, value)| Test::Flags { mask, value: value & mask }),
+        (0..8_u32).prop_map(|n| Test::Flags { mask: 1_u8 << n, value: 1_u8 << n }),
+        prop::option::of(ranges(few(&[1, 100, 4095], 0..4096_u32))).prop_map(Test::Vlan),
+        Just(Test::Fragment),
+        ranges(length).prop_map(Test::Length),
+    ]
+}
+
+fn expr() -> impl Strategy<Value = Expr> {
+    let leaf = prop_oneof![1 => Just(Expr::Any), 1 => Just(Expr::None), 12 => test().prop_map(Expr::Test)];
+    leaf.prop_recursive(5, 40, 4, |inner| {
+        prop_oneof![
+            inner.clone().prop_map(Expr::not),
+            prop::collection::vec(inner.clone(), 1..5).prop_map(Expr::and),
+            prop::collection::vec(inner, 1..5).prop_map(Expr::or),
+        ]
+    })
+}
+
+/// Words of the language in any order, to get further into the parser than random bytes do.
+fn babble() -> impl Strategy<Value = String> {
+    let words = super::names::PRIMITIVES
+        .iter()
+        .copied()
+        .chain([
+            "tcp",
+            "syn",
+            "(",
+            ")",
+            "!",
+            "&&",
+            "||",
+            ";",
+            "\n",
+            ",",
+            "#",
+            "80",
+            "80-90",
+            "10.0.0.0/8",
+            "::/0",
+            "ef",
+            "é",
+        ])
+        .collect::<Vec<_>>();
+    prop::collection::vec(prop::sample::select(words), 0..30).prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn compiled_rules_mean_what_their_trees_say(
+        expr in expr(),
+        packets in prop::collection::vec((headers(), few(&[60, 64, 1514], any::<u32>())), 1..16),
+    ) {
+        let rule = Rule::new(expr);
+        for (h, len) in packets {
+            let expected = obvious(&rule.expr, &h, len);
+            prop_assert_eq!(rule.matches(&h, len), expected, "{} on {} {:?}", rule, h.key, h.flags);
+            prop_assert!(!rule.is_never() || !expected);
+            prop_assert!(!rule.is_always() || expected);
+        }
+    }
+
+    #[test]
+    fn what_is_printed_parses_to_the_same_rule(expr in expr()) {
+        let rule = Rule::new(expr);
+        let printed = rule.to_string();
+        let again = Rule::parse(&printed).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        prop_assert_eq!(&again, &rule, "{}", printed);
+        prop_assert_eq!(again.to_string(), printed);
+    }
+
+    #[test]
+    fn any_text_is_a_rule_or_an_error_within_it(text in prop_oneof![".*", babble()]) {
+        match Rule::parse(&text) {
+            Ok(rule) => prop_assert_eq!(Rule::parse(&rule.to_string()).unwrap(), rule),
+            Err(error) => {
+                prop_assert!(text.is_char_boundary(error.offset), "{}", error);
+                prop_assert_eq!(error.line, text[..error.offset].matches('\n').count() + 1);
+                prop_assert_eq!(error.to_string().lines().count(), 3 + usize::from(error.hint.is_some()));
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_hold_what_was_put_in(pairs in prop::collection::vec((0..50_u32, 0..8_u32), 1..8), n in 0..60_u32) {
+        let pairs: Vec<_> = pairs.into_iter().map(|(lo, more)| (lo, lo + more)).collect();
+        let expected = pairs.iter().any(|&(lo, hi)| (lo..=hi).contains(&n));
+        prop_assert_eq!(Ranges::new(pairs).contains(n), expected);
+    }
+}
+
+#[test]
+fn the_usual_bypass_is_one_masked_comparison() {
+    use super::Compiled;
+    for text in [
+        "syn",
+        "tcp syn",
+        "tcp and syn and not ack",
+        "ip6 udp dscp ef",
+        "not fragment",
+        "flags syn,!ack",
+        "tcp",
+    ] {
+        assert!(matches!(Rule::parse(text).unwrap().compiled, Compiled::Word(_)), "{text}");
+    }
+}
+
+#[test]
+fn the_longest_rule_compiles_and_runs() {
+    let text = "net ".to_owned() + &"::,".repeat(21_843) + "::";
+    assert!(text.len() <= super::parse::MAX_LENGTH);
+    let rule = Rule::parse(&text).unwrap();
+    let key = |dst: &str| FlowKey::new(&[], "::1".parse().unwrap(), dst.parse().unwrap(), 17, 1, 2).unwrap();
+    let headers = |dst| Headers { key: key(dst), l3: 0, l4: 40, flags: Flags(5), tcp_flags: 0, tos: 0 };
+    assert!(rule.matches(&headers("::"), 60));
+    assert!(!rule.matches(&headers("::2"), 60));
+}
