@@ -7,7 +7,7 @@ use crate::protocol::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::{Flags, Headers, LinkType, Skip};
 
 /// IPv6 extension headers walked at most.
-const MAX_EXTENSIONS: u32 = 32;
+pub(crate) const MAX_EXTENSIONS: u32 = 32;
 
 /// An IP header found: where it should begin and which version the layer below announced.
 #[derive(Clone, Copy, Debug)]

@@ -8,12 +8,14 @@
 
 mod bytes;
 mod classify;
+mod crc32c;
 mod fast;
 mod general;
 mod key;
 mod link;
 pub mod protocol;
 mod tunnel;
+pub mod view;
 
 pub use classify::{Encapsulation, Flags, Headers, Skip, classify, classify_with};
 pub use key::{FlowKey, KeyError, NarrowKey, Vlans, WideKey};
