@@ -1,8 +1,37 @@
 //! Capture files: pcap and pcapng, by content, streaming, in and out.
+//!
+//! Bytes take this way in: a device (file, pipe) is wrapped by as many decompressors as its content asks for
+//! ([`decompress`]), the last of them fills a window of bytes ([`window`]), and one of two framings ([`pcap`],
+//! [`pcapng`]) cuts records out of that window. A [`Record`] borrows the window: no packet is copied or allocated
+//! for. [`CaptureReader`] holds it together; [`CaptureWriter`] is the way out.
+//!
+//! A damaged file is not an error: all that precedes the damage is delivered, then the reader ends and
+//! [`CaptureReader::damage`] says at which byte, and why. [`CaptureError`] is for what leaves nothing to deliver.
+
+mod decompress;
+mod error;
+mod fields;
+mod pcap;
+mod pcapng;
+mod reader;
+mod sniff;
+mod target;
+mod window;
+mod writer;
 
 use slipstream_wire::LinkType;
 
 use crate::time::Nanos;
+
+pub use error::CaptureError;
+pub use reader::{CaptureReader, Notes};
+pub use writer::{CaptureWriter, Summary, WriterOptions};
+
+/// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.
+pub const MAX_CAPTURED: u32 = 0x400_0000;
+
+/// The longest interface name, in bytes of UTF-8; longer ones are cut.
+pub const MAX_INTERFACE_NAME: usize = 256;
 
 /// One captured packet, borrowed from the reader's buffer.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +75,16 @@ pub struct Interface {
     pub link_number: u32,
     /// Snap length in bytes; 0 = unlimited.
     pub snap_len: u32,
-    /// Name, where the file gives one.
+    /// Name, where the file gives one; at most [`MAX_INTERFACE_NAME`] bytes of it.
     pub name: Option<String>,
+}
+
+impl Interface {
+    /// The link type that the low 16 bits of [`Interface::link_number`] name.
+    #[must_use]
+    pub const fn link(&self) -> LinkType {
+        LinkType::from_number(self.link_number as u16)
+    }
 }
 
 /// Where and how a file is damaged; what came before is good.
