@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod checksum;
 mod classify;
 mod crc32c;
 mod fast;
@@ -14,9 +15,13 @@ mod general;
 mod key;
 mod link;
 pub mod protocol;
+mod rss;
+mod segment;
 mod tunnel;
 pub mod view;
 
 pub use classify::{Encapsulation, Flags, Headers, Skip, classify, classify_with};
 pub use key::{FlowKey, KeyError, NarrowKey, Vlans, WideKey};
 pub use link::LinkType;
+pub use rss::{ToeplitzKey, rss_hash};
+pub use segment::{TcpSegment, ip_end, tcp_segment, ttl};

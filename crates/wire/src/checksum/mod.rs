@@ -1,0 +1,57 @@
+//! The Internet checksum (RFC 1071): sums, verification and computation over classified frames, and incremental
+//! updates (RFC 1624) for functions that rewrite a few fields.
+//!
+//! A function that rewrites fields updates the checksum with a [`Delta`]: a right checksum stays right, a wrong one stays
+//! wrong by the same difference, and nothing but the changed fields is read. One delta serves every packet of a train.
+
+mod delta;
+mod frame;
+
+pub use delta::Delta;
+pub use frame::{Verdict, fill_ip, fill_transport, verify_ip, verify_transport};
+
+/// Ones' complement sum of 16-bit big-endian words, an odd last byte padded with zero (RFC 1071 §1). 0 only if all
+/// bytes are.
+#[inline]
+#[must_use]
+pub fn sum(data: &[u8]) -> u16 {
+    let (words, rest) = data.as_chunks::<8>();
+    let mut last = [0; 8];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    // Sums commute with the byte order (RFC 1071 §2 B), so words are added as the machine has them.
+    let mut total = u128::from(u64::from_ne_bytes(last));
+    for word in words {
+        total += u128::from(u64::from_ne_bytes(*word));
+    }
+    let folded = u128::from(total as u64) + (total >> 64);
+    u16::from_be(fold(u64::from(folded as u32) + (folded >> 32) as u64))
+}
+
+/// The checksum of `data`, whose checksum field must hold 0; over data that holds its right checksum it is 0.
+#[inline]
+#[must_use]
+pub fn checksum(data: &[u8]) -> u16 {
+    !sum(data)
+}
+
+/// Sum of sums: of parts that each, but the last, have an even number of bytes.
+#[inline]
+#[must_use]
+pub fn combine(a: u16, b: u16) -> u16 {
+    fold(u64::from(a) + u64::from(b))
+}
+
+/// End-around carries, until 16 bits are left. 0 only for 0.
+#[inline]
+const fn fold(mut sum: u64) -> u16 {
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
