@@ -38,6 +38,14 @@ impl Word {
         word & self.mask == self.value
     }
 
+    /// Mask and value, where the condition is that a packet's TCP flags can be seen and are these.
+    pub(super) fn tcp_flags_only(self) -> Option<(u8, u8)> {
+        let Self { mask, value } = self.closed().filter(|all| all.value & TCP != 0)?;
+        let [flags, mask, tos, _] = mask.to_le_bytes();
+        let [_, value, _, _] = value.to_le_bytes();
+        (flags == Flags::TCP && tos == 0).then_some((mask, value))
+    }
+
     /// Both conditions; `None` where they exclude each other.
     fn and(self, other: Self) -> Option<Self> {
         let differ = (self.value ^ other.value) & self.mask & other.mask;

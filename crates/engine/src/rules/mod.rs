@@ -108,6 +108,16 @@ impl Rule {
         matches!(self.compiled, Compiled::Always)
     }
 
+    /// Mask and value where the rule is about TCP flags alone, as `tcp syn` is: it matches the packets that have
+    /// [`Flags::TCP`](slipstream_wire::Flags::TCP) and `tcp_flags & mask == value`, and no others.
+    #[must_use]
+    pub fn tcp_flags_only(&self) -> Option<(u8, u8)> {
+        match &self.compiled {
+            Compiled::Word(word) => word.tcp_flags_only(),
+            _ => None,
+        }
+    }
+
     /// Whether a packet matches. `packet_len` is its length on the wire in bytes, link-layer header included, also
     /// where fewer bytes were captured.
     #[inline]

@@ -189,6 +189,9 @@ proptest! {
             let expected = obvious(&rule.expr, &h, len);
             prop_assert_eq!(rule.matches(&h, len), expected, "{} on {} {:?}", rule, h.key, h.flags);
             prop_assert!(!rule.is_never() || !expected);
+            if let Some((mask, value)) = rule.tcp_flags_only() {
+                prop_assert_eq!(h.flags.has(Flags::TCP) && h.tcp_flags & mask == value, expected, "{}", rule);
+            }
             prop_assert!(!rule.is_always() || expected);
         }
     }
@@ -235,6 +238,25 @@ fn the_usual_bypass_is_one_masked_comparison() {
         "tcp",
     ] {
         assert!(matches!(Rule::parse(text).unwrap().compiled, Compiled::Word(_)), "{text}");
+    }
+}
+
+#[test]
+fn a_rule_about_tcp_flags_alone_says_which() {
+    for (text, expected) in [
+        ("tcp syn", Some((0x02, 0x02))),
+        ("syn", Some((0x02, 0x02))),
+        ("flags syn,!ack", Some((0x12, 0x02))),
+        ("syn and not ack", Some((0x12, 0x02))),
+        ("flags !syn", Some((0x02, 0))),
+        ("not syn", None),
+        ("tcp", None),
+        ("ip6 syn", None),
+        ("syn ecn ce", None),
+        ("syn or fin", None),
+        ("any", None),
+    ] {
+        assert_eq!(Rule::parse(text).unwrap().tcp_flags_only(), expected, "{text}");
     }
 }
 
