@@ -1,13 +1,16 @@
 //! From the bytes of a device to those of a capture: gzip and Zstandard, as many layers as the content shows.
 
-use std::io::{self, BufRead, Read};
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::GzDecoder;
-
 use super::Compression;
+use super::gunzip::Gunzip;
 use super::window::Window;
+
+/// Bytes asked of the zstd decoder at once: what it decoded in a call that comes upon damage is lost, so that it is
+/// better asked for little.
+const ZSTD_PIECE: usize = 8 * 1024;
 
 /// The compression that a stream begins with.
 ///
@@ -29,8 +32,13 @@ pub(super) fn compression(begin: &[u8]) -> Compression {
 pub(super) fn layer(below: Window, compression: Compression) -> io::Result<Window> {
     Ok(match compression {
         Compression::None => below,
-        Compression::Gzip => Window::new(Box::new(Gunzip { member: Some(GzDecoder::new(below)) })),
-        Compression::Zstd => Window::new(Box::new(Unzstd(zstd::Decoder::with_buffer(below)?))),
+        Compression::Gzip => {
+            Window::new(Box::new(Worded { decoder: Gunzip::new(below), name: "gzip", most: usize::MAX }))
+        }
+        Compression::Zstd => {
+            let decoder = zstd::Decoder::with_buffer(below)?;
+            Window::new(Box::new(Worded { decoder, name: "zstd", most: ZSTD_PIECE }))
+        }
     })
 }
 
@@ -89,63 +97,18 @@ fn fault(name: &str, error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, words)
 }
 
-/// gzip members one after another; zeros after the last one are padding.
-struct Gunzip {
-    /// None only while members change, and after the last.
-    member: Option<GzDecoder<Window>>,
+/// A decompressor whose errors are put into words.
+struct Worded<D> {
+    decoder: D,
+    name: &'static str,
+    /// The most that is asked of the decoder at once.
+    most: usize,
 }
 
-impl Gunzip {
-    fn decode(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while let Some(member) = &mut self.member {
-            let n = member.read(into)?;
-            if n > 0 {
-                return Ok(n);
-            }
-            let Some(member) = self.member.take() else { break };
-            let mut below = member.into_inner();
-            self.member = match below.fill_buf()?.first() {
-                None => None,
-                Some(0) => {
-                    skip_zeros(&mut below)?;
-                    None
-                }
-                Some(_) => Some(GzDecoder::new(below)),
-            };
-        }
-        Ok(0)
-    }
-}
-
-impl Read for Gunzip {
+impl<D: Read> Read for Worded<D> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if into.is_empty() {
-            return Ok(0);
-        }
-        self.decode(into).map_err(|error| fault("gzip", error))
-    }
-}
-
-/// Reads zeros up to the end.
-fn skip_zeros(below: &mut Window) -> io::Result<()> {
-    loop {
-        let bytes = below.fill_buf()?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if bytes.iter().any(|&byte| byte != 0) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no gzip member after the last one"));
-        }
-        let n = bytes.len();
-        below.consume(n);
-    }
-}
-
-/// Zstandard frames one after another.
-struct Unzstd(zstd::Decoder<'static, Window>);
-
-impl Read for Unzstd {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into).map_err(|error| fault("zstd", error))
+        let len = into.len().min(self.most);
+        let into = into.get_mut(..len).unwrap_or_default();
+        self.decoder.read(into).map_err(|error| fault(self.name, error))
     }
 }

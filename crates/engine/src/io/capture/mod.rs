@@ -11,6 +11,7 @@
 mod decompress;
 mod error;
 mod fields;
+mod gunzip;
 mod pcap;
 mod pcapng;
 mod reader;

@@ -9,7 +9,7 @@ const UNKNOWN: &str = "if Wireshark opens it, convert it with `editcap -F pcapng
 const AGAIN: &str = "copy or download it again";
 
 /// How many bytes at the beginning are looked at.
-pub(super) const LOOK: usize = 512;
+pub(super) const LOOK: usize = 4096;
 
 /// Formats by what they begin with: offset, bytes, name, advice.
 const SIGNATURES: &[(usize, &[u8], &str, &str)] = &[
@@ -57,14 +57,14 @@ pub(super) fn name(begin: &[u8]) -> (String, String) {
             return (name.to_owned(), advice.to_owned());
         }
     }
-    let (name, advice) = if erf(begin) {
-        ("an Endace ERF capture", CONVERT)
-    } else if begin.iter().all(|&byte| byte == 0) {
+    let (name, advice) = if begin.iter().all(|&byte| byte == 0) {
         ("nothing but zeros", AGAIN)
     } else if let Some(markup) = markup(begin) {
         (markup, TEXT)
     } else if text(begin) {
         ("text", HEX)
+    } else if erf(begin) {
+        ("an Endace ERF capture", CONVERT)
     } else {
         return (hex(begin), UNKNOWN.to_owned());
     };
@@ -92,13 +92,20 @@ fn markup(begin: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Whether all bytes are printable (ASCII or UTF-8).
+/// Whether all is printable text in UTF-8; it may be cut within a character.
 fn text(begin: &[u8]) -> bool {
-    !begin.is_empty()
-        && begin.iter().all(|&byte| byte >= 0x80 || matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~'))
+    let valid = match std::str::from_utf8(begin) {
+        Ok(text) => text,
+        Err(error) if error.error_len().is_none() => begin
+            .get(..error.valid_up_to())
+            .and_then(|valid| std::str::from_utf8(valid).ok())
+            .unwrap_or_default(),
+        Err(_) => return false,
+    };
+    !valid.is_empty() && !valid.chars().any(|c| c.is_control() && !matches!(c, '\t' | '\n' | '\r'))
 }
 
-/// Whether the first records look like those of Endace's Extensible Record Format, which has no magic number: eight
+/// Whether two records, or all there is, look like those of Endace's Extensible Record Format, which has no magic number: eight
 /// bytes of time, type (1 to 48, the top bit flags an extension), flags, record length, loss counter, wire length.
 fn erf(begin: &[u8]) -> bool {
     let mut rest = begin;
@@ -111,8 +118,8 @@ fn erf(begin: &[u8]) -> bool {
         records += 1;
         match rest.get(usize::from(rlen)..) {
             Some(next) => rest = next,
-            None => break,
+            None => return records > 1,
         }
     }
-    records > 0
+    records > 1 || (records == 1 && rest.is_empty())
 }
