@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 
-use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, classify_with};
+use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, classify_with, tcp_segment};
 
 use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, PURE_ACK};
 use crate::config::{Config, ConfigError};
@@ -203,20 +203,3 @@ pub(crate) fn has_stream(key: &FlowKey) -> bool {
     key.protocol() == TCP && (key.src_port() != 0 || key.dst_port() != 0)
 }
 
-
-struct Segment {
-    payload_len: usize,
-    ack: u32,
-}
-
-fn tcp_segment(data: &[u8], h: &slipstream_wire::Headers) -> Option<Segment> {
-    let (l3, l4) = (usize::from(h.l3), usize::from(h.l4));
-    let two = |at: usize| data.get(at..at + 2).map(|b| usize::from(b[0]) << 8 | usize::from(b[1]));
-    let end = if h.flags.has(Flags::IPV6) { l3 + 40 + two(l3 + 4)? } else { l3 + two(l3 + 2)? };
-    let ack = data.get(l4 + 8..l4 + 12)?;
-    let off = usize::from(*data.get(l4 + 12)? >> 4) * 4;
-    Some(Segment {
-        payload_len: end.saturating_sub(l4 + off),
-        ack: u32::from_be_bytes([ack[0], ack[1], ack[2], ack[3]]),
-    })
-}
