@@ -93,11 +93,16 @@ pub fn classify(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
         }
         return fast::uncommon(frame);
     }
-    other_link(link, frame)
+    classify_reference(link, frame)
 }
 
+/// As [`classify`], without its fast paths: the obvious walk through the headers, which [`classify`] must equal on any
+/// bytes. Tests and benchmarks compare with it.
+///
+/// # Errors
+/// [`Skip`] where the frame has no flow key.
 #[inline(never)]
-fn other_link(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
+pub fn classify_reference(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
     general::classify(link, frame).map(|parsed| parsed.headers)
 }
 

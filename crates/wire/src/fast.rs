@@ -1,10 +1,10 @@
 //! Fast paths for the frames that fill a link: Ethernet with at most one VLAN tag, IPv4 without options or IPv6 without
 //! extension headers, TCP or UDP, no fragment. Each makes one length check, then reads words at fixed offsets.
-//! Whatever they decline goes to [`general`], with which they agree on every frame.
+//! Whatever they decline goes to [`classify_reference`], with which they agree on every frame.
 
 use crate::key::{FlowKey, NarrowKey, VlanStack};
 use crate::protocol::{ETHERTYPE_IPV6, TCP, UDP};
-use crate::{Flags, Headers, LinkType, Skip, general};
+use crate::{Flags, Headers, LinkType, Skip, classify_reference};
 
 /// IPv4 without options, and as much of TCP as [`Flags::TCP`] asks for.
 const IPV4_TCP: usize = 20 + 14;
@@ -41,7 +41,7 @@ pub(crate) fn uncommon(frame: &[u8]) -> Result<Headers, Skip> {
     if let Some(headers) = tagged(frame).or_else(|| ipv6(frame)).or_else(|| short(frame)) {
         return Ok(headers);
     }
-    general::classify(LinkType::Ethernet, frame).map(|parsed| parsed.headers)
+    classify_reference(LinkType::Ethernet, frame)
 }
 
 /// Ethernet with one IEEE 802.1Q tag, IPv4.

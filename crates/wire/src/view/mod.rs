@@ -126,7 +126,3 @@ macro_rules! view {
     };
 }
 use view;
-
-#[cfg(test)]
-#[path = "tests.rs"]
-mod tests;

@@ -1,0 +1,10 @@
+//! What the crate promises of bytes on the wire, seen from outside.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod checksum;
+mod classify;
+mod etherparse;
+mod frames;
+mod segment;
+mod tunnel;
+mod views;
