@@ -248,13 +248,14 @@ impl<'a> Parser<'a> {
     /// `7`, `0-7`, `7-`, or a name of `names`.
     fn range(&mut self, what: &str, max: u32, names: &[(&str, u8)]) -> Result<(u32, u32), RuleError> {
         let token = self.here;
+        let a_what = format!("{} {what}", if what.starts_with('E') { "an" } else { "a" });
         let valid = match max {
-            u32::MAX => format!("write a {what} like `64`, `64-128` or `64-`"),
-            _ if names.is_empty() => format!("a {what} is 0 to {max}; a range `1-5`, a list `1,5`"),
-            _ => format!("a {what} is 0 to {max} or a name; a range `1-5`, a list `1,5`"),
+            u32::MAX => format!("write {a_what} like `64`, `64-128` or `64-`"),
+            _ if names.is_empty() => format!("{a_what} is 0 to {max}; a range `1-3`, a list `1,3`"),
+            _ => format!("{a_what} is 0 to {max} or a name; a range `1-3`, a list `1,3`"),
         };
         if token.kind != Kind::Word {
-            return Err(self.missing(&format!("a {what}")).hint(valid));
+            return Err(self.missing(&a_what).hint(valid));
         }
         self.advance();
         if let Some(n) = names::number(names, token.text) {
