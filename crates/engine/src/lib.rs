@@ -3,13 +3,20 @@
 //! Read it in the order in which a packet sees it:
 //!
 //! 1. [`io`] brings packets in from capture files or makes them ([`io::synth`]), and writes them out.
-//! 2. [`frame`], [`pool`], [`batch`]: what a packet is while it is inside.
+//! 2. [`pool`], [`frame`], [`batch`]: what a packet is while it is inside.
 //! 3. [`rules`]: the one language that selects packets.
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
-//! 5. [`runtime`]: the loop that drives stages over a capture's own clock.
+//! 5. [`runtime`]: the loop that drives the stage over a capture's own clock, on one core or several.
 
 #![deny(unsafe_code)]
 
+pub mod batch;
+pub mod clock;
+pub mod frame;
 pub mod io;
+pub mod pool;
+mod prefetch;
+pub mod reframe;
 pub mod rules;
+pub mod runtime;
 pub mod time;

@@ -68,12 +68,23 @@ impl Histogram {
     /// Counts one value.
     #[inline]
     pub fn record(&mut self, value: u64) {
-        self.record_n(value, 1);
+        let i = index(value);
+        match self.counts.get_mut(i) {
+            Some(c) => *c += 1,
+            None => self.grow(i, 1),
+        }
+        self.count += 1;
+        self.sum += u128::from(value);
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
     }
 
     /// Counts a value `n` times.
     #[inline]
     pub fn record_n(&mut self, value: u64, n: u64) {
+        if n == 0 {
+            return;
+        }
         let i = index(value);
         match self.counts.get_mut(i) {
             Some(c) => *c += n,
@@ -81,8 +92,8 @@ impl Histogram {
         }
         self.count += n;
         self.sum += u128::from(value) * u128::from(n);
-        self.min = if n > 0 { self.min.min(value) } else { self.min };
-        self.max = if n > 0 { self.max.max(value) } else { self.max };
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
     }
 
     #[cold]

@@ -1,0 +1,121 @@
+//! A packet while it is inside: a 32-byte handle; the bytes stay in the [`Pool`](crate::pool::Pool).
+
+use slipstream_wire::{Flags, FlowKey, Headers};
+
+use crate::pool::BufId;
+use crate::time::Nanos;
+
+/// A packet's handle. Its headers were parsed once, at classification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Frame {
+    /// When it arrived, clamped so that a stage never sees time run backwards.
+    pub arrival: Nanos,
+    /// Where its bytes are.
+    pub buf: BufId,
+    /// Captured length in bytes.
+    pub len: u32,
+    /// What classification found.
+    pub info: Info,
+    /// The flow's number in the flow table: unique among the flows that the table knows at the moment.
+    /// [`Frame::NO_FLOW`] for what can't be classified.
+    pub flow: u32,
+    /// Upper half of the flow key's hash.
+    pub hash: u32,
+}
+
+const _: () = assert!(size_of::<Frame>() == 32);
+
+impl Frame {
+    /// The flow number of a packet that belongs to none.
+    pub const NO_FLOW: u32 = u32::MAX;
+
+    /// A packet that was not classified (yet).
+    #[inline]
+    #[must_use]
+    pub fn unclassified(arrival: Nanos, buf: BufId, len: u32) -> Self {
+        Self { arrival, buf, len, info: Info::default(), flow: Self::NO_FLOW, hash: 0 }
+    }
+
+    /// The headers as classification gave them, `key` being this frame's key.
+    #[inline]
+    #[must_use]
+    pub fn headers(&self, key: FlowKey) -> Headers {
+        let Info(info) = self.info;
+        let [a, b, c, d, flags, tcp_flags, tos, _] = info.to_le_bytes();
+        Headers {
+            key,
+            l3: u16::from_le_bytes([a, b]),
+            l4: u16::from_le_bytes([c, d]),
+            flags: Flags(flags & !Info::CLASSIFIED),
+            tcp_flags,
+            tos,
+        }
+    }
+}
+
+/// What classification found, in one word: offsets of layer 3 (bits 0..16) and layer 4 (16..32) in bytes, bits of
+/// [`Flags`] (32..39), whether there is any of this at all (39), TCP flags (40..48), TOS or traffic class (48..56).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Info(u64);
+
+impl Info {
+    const CLASSIFIED: u8 = 1 << 7;
+
+    /// From headers.
+    #[inline]
+    #[must_use]
+    pub fn new(headers: &Headers) -> Self {
+        let low = u64::from(headers.l3) | u64::from(headers.l4) << 16;
+        let flags = u64::from(headers.flags.0 | Self::CLASSIFIED);
+        Self(low | flags << 32 | u64::from(headers.tcp_flags) << 40 | u64::from(headers.tos) << 48)
+    }
+
+    /// Whether the packet could be classified.
+    #[inline]
+    #[must_use]
+    pub fn classified(self) -> bool {
+        self.flags() & Self::CLASSIFIED != 0
+    }
+
+    /// Offset of the IP header, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn l3(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Offset of the transport header, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn l4(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline]
+    fn flags(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+
+    /// Whether the TCP header can be read.
+    #[inline]
+    #[must_use]
+    pub fn is_tcp(self) -> bool {
+        self.flags() & Flags::TCP != 0
+    }
+
+    /// TCP flags; 0 where there are none.
+    #[inline]
+    #[must_use]
+    pub fn tcp_flags(self) -> u8 {
+        (self.0 >> 40) as u8
+    }
+
+    /// TOS or traffic class.
+    #[inline]
+    #[must_use]
+    pub fn tos(self) -> u8 {
+        (self.0 >> 48) as u8
+    }
+}

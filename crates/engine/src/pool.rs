@@ -1,0 +1,271 @@
+//! Where the bytes of packets live while they are inside.
+//!
+//! Memory comes in slabs of 1 MiB, cut into slots of 64-byte units by size class; a freed slot is used again by the
+//! next packet of its class. A 60-byte packet takes 128 bytes, not a 2 KiB buffer, so thousands of held packets
+//! fit a cache. Slabs are taken when first needed and kept.
+
+use std::fmt;
+
+use crate::time::Nanos;
+
+const UNIT: usize = 64;
+const SLAB_UNITS: usize = 1 << 14;
+const SLAB_BYTES: usize = SLAB_UNITS * UNIT;
+const HEADER: usize = 16;
+/// Slot sizes in units; the last one is a whole slab. Larger packets get a slab of their own.
+const CLASS_UNITS: [usize; 20] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, SLAB_UNITS];
+const OVERSIZE: u8 = u8::MAX;
+
+/// The place of a packet in its [`Pool`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BufId(pub u32);
+
+/// What is kept beside a packet's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketMeta {
+    /// Bytes on the wire.
+    pub original_len: u32,
+    /// Interface it was captured on, up to [`PacketMeta::MAX_INTERFACE`].
+    pub interface: u32,
+    /// The time that its capture gives, not clamped.
+    pub time: Nanos,
+}
+
+impl PacketMeta {
+    /// Highest interface number.
+    pub const MAX_INTERFACE: u32 = (1 << 24) - 1;
+}
+
+/// All packet bytes of one worker.
+pub struct Pool {
+    slabs: Vec<Box<[u8]>>,
+    free: [Vec<u32>; CLASS_UNITS.len()],
+    free_slabs: Vec<u32>,
+    /// Next unused unit of the slab being cut up, and that slab.
+    bump: (u32, usize),
+    retain: bool,
+    live: u64,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("slabs", &self.slabs.len()).field("live", &self.live).finish_non_exhaustive()
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool {
+    /// An empty pool.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            slabs: Vec::new(),
+            free: [const { Vec::new() }; CLASS_UNITS.len()],
+            free_slabs: Vec::new(),
+            bump: (0, SLAB_UNITS),
+            retain: false,
+            live: 0,
+        }
+    }
+
+    /// Whether freed packets are kept.
+    #[inline]
+    #[must_use]
+    pub fn retains(&self) -> bool {
+        self.retain
+    }
+
+    /// From now on [`Pool::free`] keeps the bytes: the packets of a preloaded trace are read again and again.
+    pub fn retain(&mut self) {
+        self.retain = true;
+    }
+
+    /// Packets stored and not freed. Reads 0 when everything that came in has left.
+    #[must_use]
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes of memory taken so far.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.slabs.iter().map(|s| s.len() as u64).sum()
+    }
+
+    /// Stores a packet.
+    pub fn insert(&mut self, meta: PacketMeta, data: &[u8]) -> BufId {
+        let (id, class) = self.allocate(data.len() + HEADER);
+        let slot = self.slot_mut(id);
+        if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
+            let interface = meta.interface.min(PacketMeta::MAX_INTERFACE);
+            let head = u128::from(meta.time.0) << 64
+                | u128::from(u64::from(meta.original_len) << 32 | u64::from(interface << 8 | u32::from(class)));
+            *header = head.to_le_bytes();
+            if let Some(to) = rest.get_mut(..data.len()) {
+                to.copy_from_slice(data);
+            }
+        }
+        self.live += 1;
+        BufId(id)
+    }
+
+    fn allocate(&mut self, bytes: usize) -> (u32, u8) {
+        let units = bytes.div_ceil(UNIT);
+        let Some(class) = CLASS_UNITS.iter().position(|&u| units <= u) else {
+            return (self.new_slab(units * UNIT), OVERSIZE);
+        };
+        let units = CLASS_UNITS.get(class).copied().unwrap_or(SLAB_UNITS);
+        if let Some(id) = self.free.get_mut(class).and_then(Vec::pop) {
+            return (id, class as u8);
+        }
+        if self.bump.1 + units > SLAB_UNITS {
+            self.bump = (self.new_slab(SLAB_BYTES), 0);
+        }
+        let id = self.bump.0 + self.bump.1 as u32;
+        self.bump.1 += units;
+        (id, class as u8)
+    }
+
+    fn new_slab(&mut self, bytes: usize) -> u32 {
+        let slab = vec![0u8; bytes].into_boxed_slice();
+        let index = match self.free_slabs.pop() {
+            Some(i) => i,
+            None => {
+                self.slabs.push(Box::default());
+                (self.slabs.len() - 1) as u32
+            }
+        };
+        if let Some(place) = self.slabs.get_mut(index as usize) {
+            *place = slab;
+        }
+        index * SLAB_UNITS as u32
+    }
+
+    #[inline]
+    fn slot(&self, id: u32) -> &[u8] {
+        let slab = self.slabs.get(id as usize / SLAB_UNITS).map_or(&[][..], |s| s);
+        slab.get(id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, id: u32) -> &mut [u8] {
+        let slab = self.slabs.get_mut(id as usize / SLAB_UNITS).map_or(&mut [][..], |s| s);
+        slab.get_mut(id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
+    }
+
+    /// The first `len` bytes of a packet. Empty for a place that holds none.
+    #[inline]
+    #[must_use]
+    pub fn data(&self, id: BufId, len: u32) -> &[u8] {
+        self.slot(id.0).get(HEADER..HEADER + len as usize).unwrap_or_default()
+    }
+
+    /// As [`Pool::data`], to be rewritten.
+    #[inline]
+    #[must_use]
+    pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
+        self.slot_mut(id.0).get_mut(HEADER..HEADER + len as usize).unwrap_or_default()
+    }
+
+    /// What is kept beside a packet.
+    #[inline]
+    #[must_use]
+    pub fn meta(&self, id: BufId) -> PacketMeta {
+        let Some(head) = self.slot(id.0).first_chunk::<HEADER>() else { return PacketMeta::default() };
+        let head = u128::from_le_bytes(*head);
+        PacketMeta {
+            original_len: (head >> 32) as u32,
+            interface: head as u32 >> 8,
+            time: Nanos((head >> 64) as u64),
+        }
+    }
+
+    /// A packet's interface and its first `len` bytes.
+    #[inline]
+    pub(crate) fn packet(&self, id: BufId, len: u32) -> (u32, &[u8]) {
+        let Some((head, data)) = self.slot(id.0).split_first_chunk::<HEADER>() else { return (0, &[]) };
+        let [_, a, b, c, ..] = *head;
+        (u32::from_le_bytes([a, b, c, 0]), data.get(..len as usize).unwrap_or_default())
+    }
+
+    /// Gives a packet's place back.
+    #[inline]
+    pub fn free(&mut self, id: BufId) {
+        if !self.retain {
+            self.free_slot(id);
+        }
+    }
+
+    fn free_slot(&mut self, id: BufId) {
+        let Some(class) = self.slot(id.0).first().copied() else { return };
+        self.live = self.live.saturating_sub(1);
+        if class == OVERSIZE {
+            let index = id.0 / SLAB_UNITS as u32;
+            if let Some(slab) = self.slabs.get_mut(index as usize) {
+                *slab = Box::default();
+                self.free_slabs.push(index);
+            }
+        } else if let Some(list) = self.free.get_mut(class as usize) {
+            list.push(id.0);
+        }
+    }
+
+    /// Reads a packet's first cache lines ahead of use.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: BufId) {
+        let slot = self.slot(id.0);
+        crate::prefetch::prefetch(slot.first());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        /// Against the obvious twin: a map from handle to bytes.
+        #[test]
+        fn stores_what_a_map_would(ops in proptest::collection::vec((any::<bool>(), 0usize..5000, any::<u8>()), 1..300)) {
+            let mut pool = Pool::new();
+            let mut twin: HashMap<u32, (Vec<u8>, PacketMeta)> = HashMap::new();
+            for (n, (free, len, fill)) in ops.into_iter().enumerate() {
+                if free {
+                    if let Some(&id) = twin.keys().min() {
+                        twin.remove(&id);
+                        pool.free(BufId(id));
+                    }
+                } else {
+                    let meta = PacketMeta { original_len: n as u32, interface: u32::from(fill), time: Nanos((n as u64) << 20) };
+                    let data = vec![fill; len];
+                    let id = pool.insert(meta, &data);
+                    prop_assert!(twin.insert(id.0, (data, meta)).is_none(), "a live place was given out again");
+                }
+                for (&id, (data, meta)) in &twin {
+                    prop_assert_eq!(pool.data(BufId(id), data.len() as u32), &data[..]);
+                    prop_assert_eq!(pool.meta(BufId(id)), *meta);
+                }
+            }
+            prop_assert_eq!(pool.live(), twin.len() as u64);
+        }
+    }
+
+    #[test]
+    fn oversize_packets_give_their_memory_back() {
+        let mut pool = Pool::new();
+        let big = vec![7u8; 3 << 20];
+        for _ in 0..20 {
+            let id = pool.insert(PacketMeta::default(), &big);
+            assert_eq!(pool.data(id, 3 << 20), &big[..]);
+            pool.free(id);
+        }
+        assert_eq!((pool.live(), pool.memory()), (0, 0));
+    }
+}

@@ -1,0 +1,16 @@
+//! A hint to the processor that a cache line will be read soon.
+
+#![allow(unsafe_code)]
+
+/// Asks for the cache line that holds `value`. No effect on what a program computes.
+#[inline(always)]
+pub(crate) fn prefetch<T>(value: Option<&T>) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(value) = value {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults, and the address is that of a live reference.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}

@@ -1,0 +1,211 @@
+//! Settings of the reframe stage, checked once.
+
+use thiserror::Error;
+
+use crate::batch::BATCH;
+use crate::rules::Rule;
+
+/// Order among trains that are released together (paper §4, "Priority").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Oldest flow first: by the arrival of the flow's first packet ever seen.
+    #[default]
+    Oldest,
+    /// Longest wait in the buffer first: by the arrival of the train's first packet.
+    Waiting,
+    /// Shortest flow first: by the packets of the flow seen so far.
+    Shortest,
+}
+
+/// From which of a flow's packets on it is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admit {
+    /// From the first.
+    #[default]
+    Always,
+    /// A flow's first packet passes at once; holding begins with its second.
+    Second,
+}
+
+/// Where a packet's flow key comes from.
+pub use slipstream_wire::Encapsulation;
+
+/// How packets of one class are treated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Treatment {
+    /// Longest wait of any packet, in ns, up to [`ReframeConfig::MAX_HOLD_NS`]; 0 = pass-through.
+    pub hold_ns: u64,
+    /// Packets in a train at which it leaves at once, 1 to [`BATCH`].
+    pub burst: u16,
+    /// How much a train of this class counts among those released together, at least 1: under
+    /// [`Policy::Oldest`] and [`Policy::Waiting`] its age, under [`Policy::Shortest`] the inverse of its flow's
+    /// size, is multiplied by this.
+    pub weight: u32,
+    /// Pass at once, after flushing the train of its own flow.
+    pub bypass: bool,
+}
+
+/// Packets that are treated in their own way. The first class whose rule matches counts.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// Name, for statistics.
+    pub name: String,
+    /// Which packets.
+    pub rule: Rule,
+    /// How.
+    pub treatment: Treatment,
+}
+
+/// Settings of the reframe stage.
+#[derive(Clone, Debug)]
+pub struct ReframeConfig {
+    /// What happens to packets that belong to no class.
+    pub default: Treatment,
+    /// Packets held at most, 1 to [`ReframeConfig::MAX_CAPACITY`]; then the oldest train leaves.
+    pub capacity: u32,
+    /// Captured bytes held at most, up to [`ReframeConfig::MAX_CAPACITY_BYTES`]; then the oldest train leaves.
+    pub capacity_bytes: u64,
+    /// Flows remembered at most: their age and size, for [`Policy::Oldest`], [`Policy::Shortest`] and
+    /// [`Admit::Second`]. Never fewer than the stage can hold.
+    pub flows: u32,
+    /// Order among trains released together.
+    pub policy: Policy,
+    /// From which packet on a flow is held.
+    pub admit: Admit,
+    /// Packets that pass at once, after flushing the train of their own flow.
+    pub bypass: Rule,
+    /// Packets that are treated in their own way.
+    pub classes: Vec<Class>,
+    /// Coalesce pure ACKs.
+    pub compress_ack: bool,
+    /// Restore TCP sequence order inside a train.
+    pub tcp_order: bool,
+    /// Which header of a tunnel makes the flow.
+    pub encapsulation: Encapsulation,
+    /// Seed of the flow table's hash. Results don't depend on it; live, it should be secret.
+    pub seed: u64,
+}
+
+impl Default for ReframeConfig {
+    fn default() -> Self {
+        Self {
+            default: Treatment { hold_ns: 64_000, burst: 32, weight: 1, bypass: false },
+            capacity: 8192,
+            capacity_bytes: 64 << 20,
+            flows: 1 << 20,
+            policy: Policy::Oldest,
+            admit: Admit::Always,
+            bypass: Rule::never(),
+            classes: Vec::new(),
+            compress_ack: false,
+            tcp_order: false,
+            encapsulation: Encapsulation::Outer,
+            seed: 0x5115_57e4_a11e_1234,
+        }
+    }
+}
+
+/// A setting that can't be.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// `burst` out of range.
+    #[error("{place}: burst = {burst} packets is out of range; 1 to {BATCH} are possible")]
+    Burst {
+        /// Class, or `reframe`.
+        place: String,
+        /// What was asked for.
+        burst: u16,
+    },
+    /// `hold` too long.
+    #[error("{place}: hold = {hold_ns} ns is too long; up to {} ns (4 s) are possible", ReframeConfig::MAX_HOLD_NS)]
+    Hold {
+        /// Class, or `reframe`.
+        place: String,
+        /// What was asked for.
+        hold_ns: u64,
+    },
+    /// `weight` of 0.
+    #[error("{place}: weight = 0; it must be at least 1")]
+    Weight {
+        /// Class, or `reframe`.
+        place: String,
+    },
+    /// `capacity` out of range.
+    #[error("reframe: capacity = {0} packets is out of range; 1 to {max} are possible", max = ReframeConfig::MAX_CAPACITY)]
+    Capacity(u32),
+    /// `capacity_bytes` out of range.
+    #[error(
+        "reframe: capacity of {0} bytes is out of range; 1 to {max} are possible",
+        max = ReframeConfig::MAX_CAPACITY_BYTES
+    )]
+    CapacityBytes(u64),
+    /// `flows` out of range.
+    #[error("reframe: flows = {0} is out of range; 1 to {max} are possible", max = ReframeConfig::MAX_FLOWS)]
+    Flows(u32),
+    /// More classes than there are numbers for them.
+    #[error("reframe: {0} classes; at most 254 are possible")]
+    Classes(usize),
+    /// Two classes of one name.
+    #[error("reframe: two classes are named {0:?}; give each its own name")]
+    ClassName(String),
+}
+
+impl ReframeConfig {
+    /// Longest hold: 4 s.
+    pub const MAX_HOLD_NS: u64 = 4_000_000_000;
+    /// Most packets held.
+    pub const MAX_CAPACITY: u32 = 1 << 24;
+    /// Most bytes held: 3 GiB.
+    pub const MAX_CAPACITY_BYTES: u64 = 3 << 30;
+    /// Most flows remembered.
+    pub const MAX_FLOWS: u32 = 1 << 28;
+
+    /// Checks every setting against its range.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        check(&self.default, "reframe")?;
+        for (i, class) in self.classes.iter().enumerate() {
+            check(&class.treatment, &format!("class {:?}", class.name))?;
+            if self.classes.iter().take(i).any(|c| c.name == class.name) {
+                return Err(ConfigError::ClassName(class.name.clone()));
+            }
+        }
+        if self.classes.len() > 254 {
+            return Err(ConfigError::Classes(self.classes.len()));
+        }
+        if self.capacity == 0 || self.capacity > Self::MAX_CAPACITY {
+            return Err(ConfigError::Capacity(self.capacity));
+        }
+        if self.capacity_bytes == 0 || self.capacity_bytes > Self::MAX_CAPACITY_BYTES {
+            return Err(ConfigError::CapacityBytes(self.capacity_bytes));
+        }
+        if self.flows == 0 || self.flows > Self::MAX_FLOWS {
+            return Err(ConfigError::Flows(self.flows));
+        }
+        Ok(())
+    }
+
+    /// Entries of the flow table: what was asked for where flows must be remembered, but never fewer than the stage can
+    /// hold; where nothing needs their past, just that, so that the table stays in cache.
+    pub(crate) fn table_entries(&self) -> u32 {
+        let held = self.capacity.saturating_mul(2).max(1024);
+        let past = self.policy != Policy::Waiting || self.admit == Admit::Second || self.compress_ack;
+        if past { self.flows.max(held) } else { held }
+    }
+}
+
+fn check(t: &Treatment, place: &str) -> Result<(), ConfigError> {
+    let place = || place.to_owned();
+    if t.burst == 0 || usize::from(t.burst) > BATCH {
+        return Err(ConfigError::Burst { place: place(), burst: t.burst });
+    }
+    if t.hold_ns > ReframeConfig::MAX_HOLD_NS {
+        return Err(ConfigError::Hold { place: place(), hold_ns: t.hold_ns });
+    }
+    if t.weight == 0 {
+        return Err(ConfigError::Weight { place: place() });
+    }
+    Ok(())
+}

@@ -1,0 +1,396 @@
+//! The flow table: from a flow key to what the stage remembers of that flow.
+//!
+//! An index of 8-byte slots (32 bits of hash, 32 bits of entry number; linear probing, at most half full) points into
+//! entries of 32 bytes, two a cache line, which never move. Keys are compared in full: two flows never share an entry.
+//!
+//! The table never refuses a flow. When it is full, an entry that holds no packets and was not used lately makes room
+//! (second chance, in the order of the entries), and that flow is taken for a new one when it comes again.
+
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+
+use crate::prefetch::prefetch;
+use crate::time::Nanos;
+
+/// No train, no flow.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Bits 13..24 of a narrow key's second word are zero; two of them say what an entry is.
+const NO_WIDE: WideKey = WideKey([0; 7]);
+const VALID: u64 = 1 << 22;
+const WIDE: u64 = 1 << 23;
+
+/// What the stage knows of one flow.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Entry {
+    /// The key and the VALID bit; of a wide key its hash, the key itself standing beside.
+    key: [u64; 2],
+    /// Arrival of the flow's first packet.
+    pub(crate) first_seen: Nanos,
+    /// Packets seen, saturating; see [`Entry::packets`].
+    counters: u32,
+    /// The train that holds its packets, or [`NONE`].
+    pub(crate) train: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 32);
+
+const RECENT: u32 = 1 << 31;
+const PINNED: u32 = 1 << 30;
+const PACKETS: u32 = PINNED - 1;
+
+impl Entry {
+    /// Packets of the flow seen so far (up to 2³⁰).
+    #[inline]
+    pub(crate) fn packets(&self) -> u32 {
+        self.counters & PACKETS
+    }
+
+    /// Counts a packet.
+    #[inline]
+    pub(crate) fn count_packet(&mut self) {
+        let n = self.packets();
+        self.counters = (self.counters & PINNED) | RECENT | (n + u32::from(n < PACKETS));
+    }
+
+    /// A train of this flow waits to be emitted: the entry must stay.
+    #[inline]
+    pub(crate) fn pin(&mut self) {
+        self.counters |= PINNED;
+    }
+
+    /// It was emitted.
+    #[inline]
+    pub(crate) fn unpin(&mut self) {
+        self.counters &= !PINNED;
+    }
+
+    fn evictable(&self) -> bool {
+        self.train == NONE && self.counters & PINNED == 0
+    }
+}
+
+/// The flow table of one worker.
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    index: Vec<u64>,
+    shift: u32,
+    entries: Vec<Entry>,
+    wide: Vec<WideKey>,
+    limit: usize,
+    hand: usize,
+    seed: u64,
+    evictions: u64,
+    /// The flow that [`FlowTable::continues`] was last asked about; [`NONE`] once its entry went to another.
+    last: u32,
+    /// That flow's key when its entry went to another.
+    last_key: ([u64; 2], WideKey),
+}
+
+impl FlowTable {
+    /// A table for at most `limit` flows (a power of two of index slots is reserved, twice as many at least).
+    pub(crate) fn new(limit: u32, seed: u64) -> Self {
+        let limit = (limit as usize).clamp(1, 1 << 30);
+        let slots = (limit * 2).next_power_of_two().max(16);
+        Self {
+            index: vec![0; slots],
+            shift: 32 - slots.trailing_zeros().min(32),
+            entries: Vec::with_capacity(limit),
+            wide: Vec::new(),
+            limit,
+            hand: 0,
+            seed,
+            evictions: 0,
+            last: NONE,
+            last_key: ([0; 2], NO_WIDE),
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Flows forgotten to make room.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, key: &FlowKey) -> u64 {
+        key.hash64(self.seed)
+    }
+
+    #[inline]
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag)) >> self.shift) as usize
+    }
+
+    #[inline]
+    fn tag(hash: u64) -> u32 {
+        (hash >> 32) as u32
+    }
+
+    #[inline]
+    fn stored(key: &FlowKey, hash: u64) -> [u64; 2] {
+        match key {
+            FlowKey::Narrow(NarrowKey([a, b])) => [*a, *b | VALID],
+            FlowKey::Wide(_) => [hash, VALID | WIDE],
+        }
+    }
+
+    /// First step of a look-up, one batch ahead: asks for the index line.
+    #[inline]
+    pub(crate) fn prefetch_index(&self, hash: u64) {
+        prefetch(self.index.get(self.home(Self::tag(hash))));
+    }
+
+    /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is new.
+    #[inline]
+    pub(crate) fn candidate(&self, hash: u64) -> u32 {
+        let tag = Self::tag(hash);
+        let mask = self.index.len() - 1;
+        let mut at = self.home(tag);
+        loop {
+            match self.index.get(at) {
+                Some(&slot) if slot != 0 => {
+                    if (slot >> 32) as u32 == tag {
+                        let id = (slot as u32).wrapping_sub(1);
+                        prefetch(self.entries.get(id as usize));
+                        return id;
+                    }
+                    at = (at + 1) & mask;
+                }
+                _ => return NONE,
+            }
+        }
+    }
+
+    #[inline]
+    fn is(&self, id: u32, key: &FlowKey, stored: [u64; 2]) -> bool {
+        match self.entries.get(id as usize) {
+            Some(entry) if entry.key == stored => match key {
+                FlowKey::Narrow(_) => true,
+                FlowKey::Wide(wide) => self.wide.get(id as usize) == Some(wide),
+            },
+            _ => false,
+        }
+    }
+
+    /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the second step
+    /// said; the table may have changed since.
+    #[inline]
+    pub(crate) fn entry(&mut self, key: &FlowKey, hash: u64, candidate: u32, now: Nanos) -> (u32, bool) {
+        let stored = Self::stored(key, hash);
+        if self.is(candidate, key, stored) {
+            return (candidate, false);
+        }
+        match self.find(key, hash, stored) {
+            Some(id) => (id, false),
+            None => (self.insert(key, hash, stored, now), true),
+        }
+    }
+
+    #[cold]
+    fn find(&self, key: &FlowKey, hash: u64, stored: [u64; 2]) -> Option<u32> {
+        let tag = Self::tag(hash);
+        let mask = self.index.len() - 1;
+        let mut at = self.home(tag);
+        loop {
+            let slot = *self.index.get(at)?;
+            if slot == 0 {
+                return None;
+            }
+            let id = (slot as u32).wrapping_sub(1);
+            if (slot >> 32) as u32 == tag && self.is(id, key, stored) {
+                return Some(id);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    fn insert(&mut self, key: &FlowKey, hash: u64, stored: [u64; 2], now: Nanos) -> u32 {
+        let entry = Entry { key: stored, first_seen: now, counters: 0, train: NONE };
+        let id = if self.entries.len() < self.limit {
+            self.entries.push(entry);
+            (self.entries.len() - 1) as u32
+        } else {
+            let id = self.evict();
+            if let Some(place) = self.entries.get_mut(id as usize) {
+                *place = entry;
+            }
+            id
+        };
+        if let FlowKey::Wide(wide) = key {
+            if self.wide.len() <= id as usize {
+                self.wide.resize(id as usize + 1, WideKey([0; 7]));
+            }
+            if let Some(place) = self.wide.get_mut(id as usize) {
+                *place = *wide;
+            }
+        }
+        let mask = self.index.len() - 1;
+        let tag = Self::tag(hash);
+        let mut at = self.home(tag);
+        while let Some(slot) = self.index.get_mut(at) {
+            if *slot == 0 {
+                *slot = u64::from(tag) << 32 | u64::from(id + 1);
+                break;
+            }
+            at = (at + 1) & mask;
+        }
+        id
+    }
+
+    /// Frees an entry that holds nothing, one not used lately if there is one within two turns. There always is one:
+    /// the table has more entries than the stage can hold trains.
+    fn evict(&mut self) -> u32 {
+        self.evictions += 1;
+        loop {
+            let id = self.hand;
+            self.hand = (self.hand + 1) % self.limit;
+            let Some(entry) = self.entries.get_mut(id) else { continue };
+            if !entry.evictable() {
+                continue;
+            }
+            if entry.counters & RECENT != 0 {
+                entry.counters &= !RECENT;
+                continue;
+            }
+            let key = entry.key;
+            if self.last == id as u32 {
+                self.last_key = (key, self.wide.get(id).copied().unwrap_or(NO_WIDE));
+                self.last = NONE;
+            }
+            self.remove_from_index(id as u32, key);
+            return id as u32;
+        }
+    }
+
+    fn hash_of(&self, key: [u64; 2]) -> u64 {
+        let [a, b] = key;
+        if b & WIDE != 0 { a } else { FlowKey::Narrow(NarrowKey([a, b & !VALID])).hash64(self.seed) }
+    }
+
+    /// Linear probing without tombstones: later slots of the cluster move up where they may.
+    fn remove_from_index(&mut self, id: u32, key: [u64; 2]) {
+        let mask = self.index.len() - 1;
+        let mut at = self.home(Self::tag(self.hash_of(key)));
+        while self.index.get(at).is_some_and(|&s| s != 0 && s as u32 != id + 1) {
+            at = (at + 1) & mask;
+        }
+        let mut hole = at;
+        let mut next = (hole + 1) & mask;
+        while let Some(&slot) = self.index.get(next).filter(|s| **s != 0) {
+            let home = self.home((slot >> 32) as u32);
+            // The slot may fill the hole unless its home lies cyclically after the hole.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                if let Some(place) = self.index.get_mut(hole) {
+                    *place = slot;
+                }
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        if let Some(place) = self.index.get_mut(hole) {
+            *place = 0;
+        }
+    }
+
+    /// An entry. Numbers come from [`FlowTable::entry`] and stay good while the entry holds a train or is pinned.
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "entries are never removed, so a number once given out is in range")]
+    pub(crate) fn get_mut(&mut self, id: u32) -> &mut Entry {
+        &mut self.entries[id as usize]
+    }
+
+    /// Whether this is the flow that was asked about last: entry numbers tell, unless the entry was given to another
+    /// flow in between.
+    #[inline]
+    pub(crate) fn continues(&mut self, id: u32) -> bool {
+        if self.last == id {
+            return true;
+        }
+        let same = self.last == NONE && self.was_last(id);
+        self.last = id;
+        same
+    }
+
+    #[cold]
+    fn was_last(&self, id: u32) -> bool {
+        let (key, wide) = self.last_key;
+        let is_wide = |key: [u64; 2]| key.last().is_some_and(|b| b & WIDE != 0);
+        self.entries.get(id as usize).is_some_and(|e| e.key == key)
+            && (!is_wide(key) || self.wide.get(id as usize) == Some(&wide))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn key(n: u16) -> FlowKey {
+        if n % 3 == 0 {
+            FlowKey::Wide(WideKey([u64::from(n), 1, 2, 3, 4, 5, 6]))
+        } else {
+            FlowKey::Narrow(NarrowKey([u64::from(n), u64::from(n) << 32]))
+        }
+    }
+
+    proptest! {
+        /// Against a map, with collisions forced by a hash of few values, and with entries pinned down by trains.
+        #[test]
+        fn never_mixes_flows_up(
+            ops in proptest::collection::vec((0u16..60, any::<bool>()), 1..400),
+            limit in 8u32..40,
+            hashes in 1u64..50,
+        ) {
+            let mut table = FlowTable::new(limit, 1);
+            let mut twin: HashMap<u16, u32> = HashMap::new();
+            let mut held: Vec<u16> = Vec::new();
+            for (n, hold) in ops {
+                // Hash only from a few values, but one that `hash_of` can find again for narrow keys.
+                let k = key(n);
+                let hash = if matches!(k, FlowKey::Wide(_)) { (u64::from(n) % hashes) << 40 } else { table.hash(&k) };
+                let candidate = table.candidate(hash);
+                let (id, _) = table.entry(&k, hash, candidate, Nanos(7));
+                if held.contains(&n) {
+                    prop_assert_eq!(Some(&id), twin.get(&n), "a held flow lost its entry");
+                }
+                twin.retain(|other, i| *i != id || *other == n);
+                twin.insert(n, id);
+                prop_assert_eq!(table.find(&k, hash, FlowTable::stored(&k, hash)), Some(id));
+                if hold && !held.contains(&n) && held.len() + 2 < limit as usize {
+                    held.push(n);
+                    table.get_mut(id).train = 1;
+                } else if !hold && held.contains(&n) {
+                    held.retain(|h| *h != n);
+                    table.get_mut(id).train = NONE;
+                }
+                prop_assert!(table.index.iter().filter(|s| **s != 0).count() == table.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_makes_room() {
+        let mut table = FlowTable::new(16, 3);
+        for n in 0..1000u16 {
+            let k = key(n);
+            let hash = table.hash(&k);
+            table.entry(&k, hash, NONE, Nanos(0));
+        }
+        assert_eq!((table.len(), table.evictions()), (16, 984));
+    }
+
+    #[test]
+    fn a_key_of_zeros_is_a_key() {
+        let mut table = FlowTable::new(16, 3);
+        let zero = FlowKey::Narrow(NarrowKey([0, 0]));
+        let hash = table.hash(&zero);
+        let (id, _) = table.entry(&zero, hash, 5, Nanos(1));
+        assert_eq!(table.candidate(hash), id);
+    }
+}

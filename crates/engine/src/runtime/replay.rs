@@ -1,0 +1,157 @@
+//! A replay on one core: packets in the order of the capture, time by its own clock.
+
+use thiserror::Error;
+
+use super::shard;
+use super::sink::{Sink, deliver, free};
+use super::source::{Classifier, Source, SourceError};
+use crate::batch::{Arrivals, BATCH, Batch};
+use crate::clock::Meter;
+use crate::io::capture::CaptureError;
+use crate::pool::Pool;
+use crate::reframe::{ConfigError, Output, Reframe, ReframeConfig, ReframeStats};
+
+/// Why a replay ended early.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The input can't be read on.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The output can't be written.
+    #[error(transparent)]
+    Sink(CaptureError),
+    /// A setting is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A worker thread could not be started, or ended early.
+    #[error("a worker thread failed: {0}")]
+    Worker(String),
+}
+
+/// What a replay did.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayReport {
+    /// The stage's counters, of all workers together.
+    pub stats: ReframeStats,
+    /// Packets whose time ran backwards; they were taken to arrive with the packet before them.
+    pub clock_backwards: u64,
+    /// Real time of the data path alone, in ns.
+    pub elapsed_ns: u64,
+    /// CPU time of the data path alone, of all workers, in ns.
+    pub cpu_ns: u64,
+}
+
+/// A replay of one source through one stage, or as many as there are workers.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    config: &'a ReframeConfig,
+    workers: usize,
+}
+
+impl<'a> Replay<'a> {
+    /// With these settings, on one core.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where a setting is out of range.
+    pub fn new(config: &'a ReframeConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self { config, workers: 1 })
+    }
+
+    /// On `workers` threads: each has the flows that a symmetric RSS hash gives it, and its share of capacity and
+    /// flow table. What comes out depends on the input, the settings and this number, never on scheduling.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Replays everything that `source` has; `tick` is called now and then with the progress.
+    ///
+    /// # Errors
+    /// [`ReplayError`] where the input can't be read or the output can't be written.
+    pub fn run(
+        &self,
+        source: &mut dyn Source,
+        pool: Pool,
+        sink: &mut dyn Sink,
+        tick: &mut dyn FnMut(Option<f64>),
+    ) -> Result<ReplayReport, ReplayError> {
+        if self.workers > 1 {
+            return shard::run(self.config, self.workers, source, pool, sink, tick);
+        }
+        run_one(self.config, source, pool, sink, tick)
+    }
+}
+
+fn run_one(
+    config: &ReframeConfig,
+    source: &mut dyn Source,
+    mut pool: Pool,
+    sink: &mut dyn Sink,
+    tick: &mut dyn FnMut(Option<f64>),
+) -> Result<ReplayReport, ReplayError> {
+    let mut stage = Reframe::new(config)?;
+    let mut classifier = Classifier::new(config.encapsulation);
+    let mut arrivals = Arrivals::default();
+    let meter = Meter::new();
+    let preloaded = source.preloaded();
+    let mut known = 0;
+    let mut batches = 0u64;
+    if preloaded {
+        meter.start();
+    }
+    loop {
+        let filled = source.fill(&mut pool, &mut arrivals, BATCH);
+        if source.interfaces().len() > known {
+            let new = source.interfaces();
+            meter.pause(|| new.iter().skip(known).try_for_each(|i| sink.interface(i))).map_err(ReplayError::Sink)?;
+            known = new.len();
+            classifier.interfaces(new);
+        }
+        let n = filled?;
+        meter.start();
+        classifier.classify(&pool, &mut arrivals);
+        let mut out = Deliver { sink, meter: &meter, result: Ok(()) };
+        if n > 0 {
+            stage.process(&mut pool, &mut arrivals, &mut out);
+        } else {
+            stage.finish(&mut pool, &mut out);
+        }
+        out.result.map_err(ReplayError::Sink)?;
+        if n == 0 {
+            break;
+        }
+        if !preloaded {
+            meter.stop();
+        }
+        batches += 1;
+        if batches % 64 == 0 {
+            tick(source.progress());
+        }
+    }
+    meter.stop();
+    Ok(ReplayReport {
+        stats: stage.stats(),
+        clock_backwards: source.clock_backwards(),
+        elapsed_ns: meter.elapsed_ns(),
+        cpu_ns: meter.cpu_ns(),
+    })
+}
+
+/// Hands what the stage emits to the sink; what the sink does is not the data path's time.
+struct Deliver<'a> {
+    sink: &'a mut dyn Sink,
+    meter: &'a Meter,
+    result: Result<(), CaptureError>,
+}
+
+impl Output for Deliver<'_> {
+    fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        if self.sink.discards() {
+            free(pool, batch);
+        } else if self.result.is_ok() {
+            self.result = self.meter.pause(|| deliver(self.sink, pool, batch));
+        }
+    }
+}

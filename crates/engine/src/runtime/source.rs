@@ -1,0 +1,299 @@
+//! Where the packets of a replay come from: a capture read as it goes, or one that lies in memory and may go round.
+
+use slipstream_wire::{Encapsulation, FlowKey, LinkType, NarrowKey, classify_with};
+use thiserror::Error;
+
+use crate::batch::Arrivals;
+use crate::frame::{Frame, Info};
+use crate::io::capture::{CaptureError, CaptureReader, Interface, Record};
+use crate::pool::{BufId, PacketMeta, Pool};
+use crate::reframe::MAX_FRAME_LEN;
+use crate::time::Nanos;
+
+/// Why a source ended early.
+#[derive(Debug, Error)]
+pub enum SourceError {
+    /// The capture can't be read on.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+}
+
+/// Brings packets in.
+pub trait Source {
+    /// Appends up to `max` packets, not yet classified, in the order of arrival; returns how many (0 at the end).
+    ///
+    /// # Errors
+    /// [`SourceError`] where the rest can't be had.
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError>;
+
+    /// Interfaces seen so far; grows.
+    fn interfaces(&self) -> &[Interface];
+
+    /// Packets whose time ran backwards; they were taken to arrive with the packet before them.
+    fn clock_backwards(&self) -> u64;
+
+    /// Whether filling is part of the data path, not of loading.
+    fn preloaded(&self) -> bool;
+
+    /// How far it is, as a share of 1, where that is known.
+    fn progress(&self) -> Option<f64>;
+}
+
+/// Clamps time so that it never runs backwards, and numbers the packets.
+#[derive(Debug, Default)]
+struct Order {
+    now: Nanos,
+    sequence: u64,
+    backwards: u64,
+}
+
+impl Order {
+    #[inline]
+    fn arrive(&mut self, time: Nanos) -> Nanos {
+        self.backwards += u64::from(time < self.now);
+        self.now = self.now.max(time);
+        self.now
+    }
+}
+
+/// A capture that is read as it goes.
+#[derive(Debug)]
+pub struct CaptureSource {
+    reader: CaptureReader,
+    order: Order,
+}
+
+impl CaptureSource {
+    /// Reads from here on.
+    #[must_use]
+    pub fn new(reader: CaptureReader) -> Self {
+        Self { reader, order: Order::default() }
+    }
+
+    /// The reader, for what it knows of the file.
+    #[must_use]
+    pub fn reader(&self) -> &CaptureReader {
+        &self.reader
+    }
+}
+
+fn store(pool: &mut Pool, record: &Record<'_>) -> BufId {
+    let meta = PacketMeta { original_len: record.original_len, interface: record.interface, time: record.time };
+    pool.insert(meta, record.data)
+}
+
+impl Source for CaptureSource {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        arrivals.first = self.order.sequence;
+        let mut n = 0;
+        while n < max {
+            let Some(record) = self.reader.next_record()? else { break };
+            let arrival = self.order.arrive(record.time);
+            let buf = store(pool, &record);
+            arrivals.frames.push(Frame::unclassified(arrival, buf, record.data.len() as u32));
+            n += 1;
+        }
+        self.order.sequence += n as u64;
+        Ok(n)
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        self.reader.interfaces()
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        self.order.backwards
+    }
+
+    fn preloaded(&self) -> bool {
+        false
+    }
+
+    fn progress(&self) -> Option<f64> {
+        let all = self.reader.file_len()?;
+        Some(self.reader.bytes_read() as f64 / all.max(1) as f64)
+    }
+}
+
+/// A packet that lies in memory.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    time: Nanos,
+    buf: BufId,
+    len: u32,
+}
+
+/// A capture that lies in memory as a whole, and may be replayed several times, time shifted on.
+#[derive(Debug, Default)]
+pub struct Preload {
+    packets: Vec<Stored>,
+    interfaces: Vec<Interface>,
+    order: Order,
+    at: usize,
+    turns_left: u32,
+    turns: u32,
+    shift: u64,
+    period: u64,
+}
+
+impl Preload {
+    /// Reads a whole capture into `pool`, to be replayed `turns` times.
+    ///
+    /// # Errors
+    /// [`SourceError`] where the capture can't be read.
+    pub fn read(reader: &mut CaptureReader, pool: &mut Pool, turns: u32) -> Result<Self, SourceError> {
+        let mut this = Self::empty(turns);
+        while let Some(record) = reader.next_record()? {
+            this.push(pool, &record);
+        }
+        this.interfaces = reader.interfaces().to_vec();
+        this.ready(pool);
+        Ok(this)
+    }
+
+    /// Takes Ethernet frames that were made, not captured, to be replayed `turns` times.
+    #[must_use]
+    pub fn from_frames<'a>(frames: impl Iterator<Item = (Nanos, &'a [u8])>, pool: &mut Pool, turns: u32) -> Self {
+        let mut this = Self::empty(turns);
+        for (time, data) in frames {
+            let original_len = data.len() as u32;
+            this.push(pool, &Record { time, interface: 0, link: LinkType::Ethernet, original_len, data });
+        }
+        this.interfaces = vec![Interface { link_number: 1, snap_len: 0, name: None }];
+        this.ready(pool);
+        this
+    }
+
+    fn empty(turns: u32) -> Self {
+        Self { turns_left: turns, turns, ..Self::default() }
+    }
+
+    fn push(&mut self, pool: &mut Pool, record: &Record<'_>) {
+        let buf = store(pool, record);
+        self.packets.push(Stored { time: record.time, buf, len: record.data.len() as u32 });
+    }
+
+    fn ready(&mut self, pool: &mut Pool) {
+        pool.retain();
+        self.period = period(&self.packets);
+    }
+
+    /// Packets of one turn.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there is no packet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+}
+
+/// How far one turn shifts the next: from the earliest to the latest packet, and one mean gap.
+fn period(packets: &[Stored]) -> u64 {
+    let times = || packets.iter().map(|p| p.time);
+    let (Some(first), Some(last)) = (times().min(), times().max()) else { return 0 };
+    let span = last.since(first);
+    span.saturating_add((span / (packets.len() as u64).saturating_sub(1).max(1)).max(1))
+}
+
+impl Source for Preload {
+    #[inline]
+    fn fill(&mut self, _: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        if self.at == self.packets.len() {
+            self.at = 0;
+            self.shift = self.shift.saturating_add(if self.turns_left < self.turns { self.period } else { 0 });
+        }
+        if self.at == 0 {
+            if self.turns_left == 0 {
+                return Ok(0);
+            }
+            self.turns_left -= 1;
+        }
+        let end = (self.at + max).min(self.packets.len());
+        let Self { packets, order, shift, at, .. } = self;
+        let packets = packets.get(*at..end).unwrap_or_default();
+        arrivals.first = order.sequence;
+        arrivals.frames.extend(packets.iter().map(|p| {
+            let arrival = order.arrive(p.time.after(*shift));
+            Frame::unclassified(arrival, p.buf, p.len)
+        }));
+        let n = packets.len();
+        self.order.sequence += n as u64;
+        self.at = end;
+        Ok(n)
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        self.order.backwards
+    }
+
+    fn preloaded(&self) -> bool {
+        true
+    }
+
+    fn progress(&self) -> Option<f64> {
+        let turn = f64::from(self.turns - self.turns_left) - 1.0;
+        let part = self.at as f64 / self.packets.len().max(1) as f64;
+        Some((turn + part) / f64::from(self.turns.max(1)))
+    }
+}
+
+/// Parses the headers of packets that have arrived.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classifier {
+    links: Vec<LinkType>,
+    encapsulation: Encapsulation,
+}
+
+impl Classifier {
+    pub(crate) fn new(encapsulation: Encapsulation) -> Self {
+        Self { links: Vec::new(), encapsulation }
+    }
+
+    /// Learns of interfaces that have come up since.
+    pub(crate) fn interfaces(&mut self, interfaces: &[Interface]) {
+        for interface in interfaces.iter().skip(self.links.len()) {
+            self.links.push(LinkType::from_number(interface.link_number as u16));
+        }
+    }
+
+    /// As [`Classifier::interfaces`], the whole list of link types.
+    pub(crate) fn links(&mut self, links: &[LinkType]) {
+        self.links.clear();
+        self.links.extend_from_slice(links);
+    }
+
+    fn link(&self, interface: u32) -> LinkType {
+        self.links.get(interface as usize).copied().unwrap_or(LinkType::Other(u16::MAX))
+    }
+
+    /// Classifies what was appended to `arrivals` and is not classified yet.
+    #[inline]
+    pub(crate) fn classify(&self, pool: &Pool, arrivals: &mut Arrivals) {
+        const DISTANCE: usize = 8;
+        let Arrivals { frames, keys, .. } = arrivals;
+        let from = keys.len();
+        let Some(frames) = frames.get_mut(from..) else { return };
+        for i in 0..frames.len() {
+            if let Some(ahead) = frames.get(i + DISTANCE) {
+                pool.prefetch(ahead.buf);
+            }
+            let Some(frame) = frames.get_mut(i) else { break };
+            let (interface, data) = pool.packet(frame.buf, frame.len);
+            match classify_with(self.link(interface), data, self.encapsulation) {
+                Ok(headers) if frame.len <= MAX_FRAME_LEN => {
+                    frame.info = Info::new(&headers);
+                    keys.push(headers.key);
+                }
+                _ => keys.push(FlowKey::Narrow(NarrowKey([0, 0]))),
+            }
+        }
+    }
+}
