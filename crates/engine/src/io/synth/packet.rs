@@ -1,5 +1,7 @@
 //! One packet as bytes: Ethernet, VLAN, IPv4 or IPv6, then TCP, UDP or an ICMP echo, with right lengths and checksums.
 
+use slipstream_wire::checksum::{checksum, combine, sum};
+
 /// Length of an Ethernet header.
 const ETHERNET: usize = 14;
 /// Shortest frame (without its frame check sequence); shorter ones are padded with zeros behind the datagram.
@@ -210,8 +212,7 @@ impl Writer {
             }
         };
         self.payload(packet.position, packet.payload_len, out);
-        let sum = pseudo_header + ones_sum(out.get(l4..).unwrap_or_default());
-        let mut checksum = !fold(sum);
+        let mut checksum = !combine(pseudo_header, sum(out.get(l4..).unwrap_or_default()));
         if checksum == 0 && packet.transport == Transport::Udp {
             // RFC 768: 0 would mean that there is none.
             checksum = 0xffff;
@@ -259,7 +260,7 @@ const fn tail(address: &[u8; 16]) -> [u8; 4] {
 }
 
 /// Writes the IP header; the sum of the pseudo-header (RFC 768, 9293, 8200 §8.1) comes back.
-fn ip(packet: &Packet, l4_len: usize, out: &mut Vec<u8>) -> u64 {
+fn ip(packet: &Packet, l4_len: usize, out: &mut Vec<u8>) -> u16 {
     let start = out.len();
     match packet.path.addresses {
         Addresses::V4(src, dst) => {
@@ -272,16 +273,12 @@ fn ip(packet: &Packet, l4_len: usize, out: &mut Vec<u8>) -> u64 {
             out.extend_from_slice(&[0x40, 0, packet.ttl, protocol, 0, 0]);
             out.extend_from_slice(&src);
             out.extend_from_slice(&dst);
-            let checksum = !fold(ones_sum(out.get(start..).unwrap_or_default()));
+            let checksum = checksum(out.get(start..).unwrap_or_default());
             if let Some(field) = out.get_mut(start + 10..start + 12) {
                 field.copy_from_slice(&checksum.to_be_bytes());
             }
             // ICMP over IPv4 has no pseudo-header.
-            if protocol == 1 {
-                0
-            } else {
-                ones_sum(&src) + ones_sum(&dst) + u64::from(protocol) + l4_len as u64
-            }
+            if protocol == 1 { 0 } else { pseudo_header(&src, &dst, protocol, l4_len) }
         }
         Addresses::V6(src, dst) => {
             let protocol = packet.transport.protocol(true);
@@ -290,31 +287,12 @@ fn ip(packet: &Packet, l4_len: usize, out: &mut Vec<u8>) -> u64 {
             out.extend_from_slice(&[protocol, packet.ttl]);
             out.extend_from_slice(&src);
             out.extend_from_slice(&dst);
-            ones_sum(&src) + ones_sum(&dst) + u64::from(protocol) + l4_len as u64
+            pseudo_header(&src, &dst, protocol, l4_len)
         }
     }
 }
 
-/// Sum of big-endian 16-bit words, an odd last byte padded with zero; not folded (RFC 1071).
-fn ones_sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut sum = 0_u64;
-    for word in words {
-        let w = u64::from_be_bytes(*word);
-        sum += (w >> 32) + (w & 0xffff_ffff);
-    }
-    let mut last = [0_u8; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    let w = u64::from_be_bytes(last);
-    sum + (w >> 32) + (w & 0xffff_ffff)
-}
-
-/// Folds a sum of 16- or 32-bit words to 16 bits.
-const fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+/// Sum of a pseudo-header; `l4_len` is below 65,536, as frames are.
+fn pseudo_header(src: &[u8], dst: &[u8], protocol: u8, l4_len: usize) -> u16 {
+    combine(combine(sum(src), sum(dst)), combine(u16::from(protocol), l4_len as u16))
 }

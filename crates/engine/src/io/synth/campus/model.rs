@@ -37,11 +37,11 @@ pub(super) enum Start {
 
 /// Weights of the starts.
 pub(super) const STARTS: [(Start, f64); 6] = [
-    (Start::TcpTrain, 0.62),
-    (Start::QuicTrain, 0.32),
-    (Start::Mouse, 0.016),
-    (Start::Dns, 0.010),
-    (Start::Scan, 0.022),
+    (Start::TcpTrain, 0.46),
+    (Start::QuicTrain, 0.51),
+    (Start::Mouse, 0.01),
+    (Start::Dns, 0.006),
+    (Start::Scan, 0.013),
     (Start::Ping, 0.002),
 ];
 
@@ -59,35 +59,35 @@ pub(super) const OUTWARD: f64 = 0.56;
 pub(super) struct TrainShape {
     /// Share of trains of one segment.
     pub(super) single: f64,
-    /// Mean number of segments of the others, at least 2.
-    pub(super) mean: f64,
+    /// The others have 2 to so many segments, uniform.
+    pub(super) longest: u64,
     /// Probability that the next segment of a train comes back to back.
     pub(super) back_to_back: f64,
     /// Segments that one acknowledgement covers at least, but at the end of a train.
     pub(super) ack_every: u32,
 }
 
-/// TCP: offloads send two and more segments at once.
+/// TCP: offloads send two and more segments at once, which a fast link keeps together.
 pub(super) const TCP_TRAIN: TrainShape =
-    TrainShape { single: 0.2, mean: 6.0, back_to_back: 0.42, ack_every: 2 };
+    TrainShape { single: 0.2, longest: 11, back_to_back: 0.4, ack_every: 2 };
 /// QUIC: paced datagram by datagram.
 pub(super) const QUIC_TRAIN: TrainShape =
-    TrainShape { single: 0.3, mean: 5.0, back_to_back: 0.02, ack_every: 8 };
+    TrainShape { single: 0.27, longest: 10, back_to_back: 0.01, ack_every: 8 };
 
 impl TrainShape {
     /// Segments of one train.
     pub(super) fn segments(&self, rng: &mut Rng) -> u64 {
-        if rng.chance(self.single) { 1 } else { 1 + rng.geometric(self.mean - 1.0) }
+        if rng.chance(self.single) { 1 } else { 2 + rng.below(self.longest - 1) }
     }
 }
 
-/// Pace of a full frame on the narrowest link of a connection, in ns, and the weight of that.
-pub(super) const PACES: [(u64, f64); 4] = [(6_000, 0.25), (12_000, 0.40), (24_000, 0.25), (48_000, 0.10)];
+/// Pace of a full frame on the narrowest link of a connection, in ns (1.6 Gbps and 0.8 Gbps), and the share of connections.
+pub(super) const PACES: [(u64, f64); 2] = [(7_600, 0.74), (14_500, 0.26)];
 
 /// Frame of the longest TCP segment, in bytes.
 pub(super) const FULL_FRAME: usize = 1514;
 /// UDP payload of a QUIC datagram with data.
-pub(super) const QUIC_PAYLOAD: usize = 1252;
+pub(super) const QUIC_PAYLOAD: usize = 1100;
 
 /// Round-trip times between the gateway and a host of the campus, and a host of the Internet, in ns: uniform between.
 pub(super) const CAMPUS_DELAY: (u64, u64) = (200_000, 2_000_000);

@@ -288,9 +288,9 @@ impl Stream {
                 at += line;
                 chunk += 1;
             } else {
-                // The narrowest link, more or less a fifth, has spread what came together here.
+                // The narrowest link, more or less a twentieth, has spread what came together here.
                 let gap = pace * chunk;
-                at += gap * 4 / 5 + self.rng.below(gap * 2 / 5 + 1);
+                at += gap * 19 / 20 + self.rng.below(gap / 10 + 1);
                 chunk = 1;
             }
         }
@@ -327,7 +327,8 @@ impl Stream {
 
     fn mouse(&mut self, now: u64) {
         let segments = model::MOUSE.quantile(self.rng.unit());
-        let pace = model::PACES[(self.rng.below(model::PACES.len() as u64)) as usize % model::PACES.len()].0;
+        let class = self.rng.below(model::PACES.len() as u64) as usize;
+        let pace = model::PACES.get(class).map_or(0, |p| p.0);
         let client_on_campus = self.rng.chance(0.8);
         let data_side = usize::from(self.rng.chance(0.8));
         let index = self.open(Plan { kind: Kind::Tcp, client_on_campus, data_side, segments, pace });
