@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, classify_with, tcp_segment};
 
-use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, PURE_ACK};
+use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, PURE_ACK, Row};
 use crate::config::{Config, ConfigError};
 use crate::crew::Crew;
 use crate::flows::FlowTable;
@@ -143,40 +143,44 @@ impl Analyzer {
         let mut pending = std::mem::take(&mut self.pending);
         let hashes = pending.iter().map(|p| (p.hash, matches!(p.key, FlowKey::Narrow(_))));
         black_box(self.table.touch(hashes));
-        for packet in pending.drain(..) {
+        for packet in &pending {
             let flow = self.table.number(&packet.key, packet.hash);
             if packet.bits & IN_TCP == 0 {
-                self.block.push(packet.time, packet.captured, flow, packet.bits);
+                self.push(packet, flow, packet.bits);
             } else if has_stream(&packet.key) {
-                self.push_tcp(&packet, flow, packet.bits);
+                let bits = packet.bits | self.advances(packet, flow);
+                self.push(packet, flow, bits);
             } else {
-                self.block.push(packet.time, packet.captured, flow, IN_IP);
+                self.push(packet, flow, IN_IP);
                 let table = &mut self.table;
                 let alone = *self.portless.entry(flow).or_insert_with(|| table.spare_number());
-                self.push_tcp(&packet, alone, packet.bits & !IN_IP);
+                let bits = packet.bits & !IN_IP | self.advances(packet, alone);
+                self.push(packet, alone, bits);
             }
-            if self.block.len() >= self.crew.rows() {
+            if self.block.rows.len() >= self.crew.rows() {
                 self.run_block();
             }
         }
+        pending.clear();
         self.pending = pending;
     }
 
-    /// Compares with the flow's previous packet what a TCP packet acknowledges, and adds it to the block.
     #[inline]
-    fn push_tcp(&mut self, packet: &Pending, flow: u32, mut bits: u8) {
+    fn push(&mut self, packet: &Pending, flow: u32, bits: u8) {
+        self.block.rows.push(Row { time: packet.time, captured: packet.captured, flow, bits });
+    }
+
+    /// [`ADVANCES`] if the TCP packet acknowledges more than the flow's previous one, both pure acknowledgements.
+    #[inline]
+    fn advances(&mut self, packet: &Pending, flow: u32) -> u8 {
         if self.acknowledged.len() <= flow as usize {
             self.acknowledged.resize(flow as usize + 1, Acknowledged::default());
         }
-        if let Some(previous) = self.acknowledged.get_mut(flow as usize) {
-            let now = Acknowledged { number: packet.acknowledged, pure: bits & PURE_ACK != 0 };
-            let advance = now.number.wrapping_sub(previous.number);
-            if now.pure && previous.pure && (1..1 << 31).contains(&advance) {
-                bits |= ADVANCES;
-            }
-            *previous = now;
-        }
-        self.block.push(packet.time, packet.captured, flow, bits);
+        let Some(latest) = self.acknowledged.get_mut(flow as usize) else { return 0 };
+        let now = Acknowledged { number: packet.acknowledged, pure: packet.bits & PURE_ACK != 0 };
+        let previous = std::mem::replace(latest, now);
+        let ahead = (1..1 << 31).contains(&now.number.wrapping_sub(previous.number));
+        if now.pure & previous.pure & ahead { ADVANCES } else { 0 }
     }
 
     fn run_block(&mut self) {
@@ -202,4 +206,3 @@ impl Analyzer {
 pub(crate) fn has_stream(key: &FlowKey) -> bool {
     key.protocol() == TCP && (key.src_port() != 0 || key.dst_port() != 0)
 }
-

@@ -16,52 +16,27 @@ pub(crate) const CLASS: u8 = IN_IP | IN_TCP;
 /// No flow has this number.
 pub(crate) const NO_FLOW: u32 = u32::MAX;
 
-/// Rows in columns; all columns have the same length.
+/// A packet of a flow.
 ///
 /// A flow counts in `ip`, in `tcp`, or, as nearly every TCP flow, in both. Fragments share the key of TCP packets whose
 /// ports are 0 or not captured; such a packet gives two rows, one of the flow with the fragments, for `ip`, and
 /// one of a flow without them, for `tcp`.
-#[derive(Debug, Default)]
-pub(crate) struct Block {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
     /// Arrival in nanoseconds, clamped: never less than in an earlier row.
-    pub(crate) time: Vec<u64>,
+    pub(crate) time: u64,
     /// Arrival in nanoseconds as captured.
-    pub(crate) captured: Vec<u64>,
-    /// Flow numbers, dense from 0.
-    pub(crate) flow: Vec<u32>,
+    pub(crate) captured: u64,
+    /// Its flow's number, dense from 0.
+    pub(crate) flow: u32,
     /// The bits above.
-    pub(crate) bits: Vec<u8>,
-    /// Flows numbered so far; every row's flow is below.
-    pub(crate) flows: usize,
+    pub(crate) bits: u8,
 }
 
-impl Block {
-    pub(crate) fn with_capacity(rows: usize) -> Self {
-        Self {
-            time: Vec::with_capacity(rows),
-            captured: Vec::with_capacity(rows),
-            flow: Vec::with_capacity(rows),
-            bits: Vec::with_capacity(rows),
-            flows: 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn push(&mut self, time: u64, captured: u64, flow: u32, bits: u8) {
-        self.time.push(time);
-        self.captured.push(captured);
-        self.flow.push(flow);
-        self.bits.push(bits);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.flow.len()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.time.clear();
-        self.captured.clear();
-        self.flow.clear();
-        self.bits.clear();
-    }
+/// Rows in the order of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    pub(crate) rows: Vec<Row>,
+    /// Flows numbered so far; every row's flow is below.
+    pub(crate) flows: usize,
 }

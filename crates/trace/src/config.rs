@@ -78,10 +78,7 @@ mod tests {
         for (burst, want) in [(0, Err(ConfigError::Burst(0))), (1, Ok(())), (65_535, Ok(()))] {
             assert_eq!(Config { burst, ..Config::default() }.validate(), want);
         }
-        assert_eq!(
-            Config { burst: 65_536, ..Config::default() }.validate(),
-            Err(ConfigError::Burst(65_536))
-        );
+        assert_eq!(Config { burst: 65_536, ..Config::default() }.validate(), Err(ConfigError::Burst(65_536)));
         assert_eq!(
             Config { switch_batches: vec![32, 0], ..Config::default() }.validate(),
             Err(ConfigError::SwitchBatch)

@@ -101,9 +101,9 @@ impl Crew {
         }
     }
 
-    /// An empty block, to be filled up to [`Crew::rows`] rows, a few more at most.
+    /// An empty block, to be filled up to [`Crew::rows`] rows, one more at most.
     pub(crate) fn empty_block(&self) -> Block {
-        Block::with_capacity(self.rows + 16)
+        Block { rows: Vec::with_capacity(self.rows + 1), flows: 0 }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -124,7 +124,7 @@ impl Crew {
             }
             self.lent.push_back(full);
         }
-        block.clear();
+        block.rows.clear();
     }
 
     /// The oldest block that was lent, if no thread reads it any more, or a new one.

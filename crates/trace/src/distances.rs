@@ -2,7 +2,7 @@
 
 use slipstream_stats::{Histogram, SignedHistogram};
 
-use crate::block::{Block, CLASS, IN_IP, IN_TCP, NO_FLOW};
+use crate::block::{Block, CLASS, IN_IP, IN_TCP, NO_FLOW, Row};
 
 /// What is remembered of a flow; positions count from 1, 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,27 +47,46 @@ impl Switches {
         Self { size: size.into(), filled: 0, changes: 0, distinct: 0, totals: SwitchTotals::default() }
     }
 
-    /// `previous`: where the flow of each packet was seen last; `changed`: whether its predecessor is of another flow;
-    /// `first`: the first packet's position.
-    fn packets(&mut self, mut previous: &[u64], mut changed: &[u8], mut first: u64) {
-        while !previous.is_empty() {
+    /// Packets of which the first is at position `first`.
+    fn packets(&mut self, mut steps: &[Step], mut first: u64) {
+        while !steps.is_empty() {
             let start = first - self.filled;
             let room = usize::try_from(self.size - self.filled).unwrap_or(usize::MAX);
-            let take = room.min(previous.len());
-            let (now, later) = previous.split_at(take);
-            let (flips, later_flips) = changed.split_at(take.min(changed.len()));
-            self.distinct += now.iter().map(|p| u64::from(*p < start)).sum::<u64>();
-            let inside = if self.filled == 0 { flips.get(1..).unwrap_or_default() } else { flips };
-            self.changes += inside.iter().map(|c| u64::from(*c)).sum::<u64>();
-            self.filled += take as u64;
+            let (now, later) = steps.split_at(room.min(steps.len()));
+            self.distinct += now.iter().map(|s| u64::from(s.previous() < start)).sum::<u64>();
+            let inside = if self.filled == 0 { now.get(1..).unwrap_or_default() } else { now };
+            self.changes += inside.iter().map(|s| s.changed()).sum::<u64>();
+            self.filled += now.len() as u64;
+            first += now.len() as u64;
             if self.filled == self.size {
                 self.totals.batches += 1;
                 self.totals.unordered += self.changes;
                 self.totals.ordered += self.distinct - 1;
                 (self.filled, self.changes, self.distinct) = (0, 0, 0);
             }
-            (previous, changed, first) = (later, later_flips, first + take as u64);
+            steps = later;
         }
+    }
+}
+
+/// Of a packet: the position of its flow's packet before (63 bits), and whether its neighbour before is of another flow.
+#[derive(Clone, Copy, Debug)]
+struct Step(u64);
+
+impl Step {
+    #[inline]
+    fn new(previous: u64, changed: bool) -> Self {
+        Self(previous << 1 | u64::from(changed))
+    }
+
+    #[inline]
+    fn previous(self) -> u64 {
+        self.0 >> 1
+    }
+
+    #[inline]
+    fn changed(self) -> u64 {
+        self.0 & 1
     }
 }
 
@@ -79,9 +98,8 @@ struct Order {
     runs: u64,
     spatial: Histogram,
     switches: Vec<Switches>,
-    /// Of the block under way, see [`Switches::packets`].
-    previous: Vec<u64>,
-    changed: Vec<u8>,
+    /// Of the block under way.
+    steps: Vec<Step>,
 }
 
 impl Order {
@@ -92,8 +110,7 @@ impl Order {
             runs: 0,
             spatial: Histogram::new(),
             switches: batches.iter().copied().map(Switches::new).collect(),
-            previous: Vec::new(),
-            changed: Vec::new(),
+            steps: Vec::new(),
         }
     }
 
@@ -104,8 +121,7 @@ impl Order {
         let changed = flow != self.last;
         self.last = flow;
         self.runs += u64::from(changed);
-        self.changed.push(changed.into());
-        self.previous.push(previous);
+        self.steps.push(Step::new(previous, changed));
         if previous > 0 {
             self.spatial.record(self.packets - previous);
         }
@@ -113,12 +129,11 @@ impl Order {
     }
 
     fn end_block(&mut self) {
-        let first = self.packets + 1 - self.previous.len() as u64;
+        let first = self.packets + 1 - self.steps.len() as u64;
         for s in &mut self.switches {
-            s.packets(&self.previous, &self.changed, first);
+            s.packets(&self.steps, first);
         }
-        self.previous.clear();
-        self.changed.clear();
+        self.steps.clear();
     }
 }
 
@@ -166,7 +181,7 @@ impl Distances {
         if self.flows.len() < block.flows {
             self.flows.resize(block.flows, Flow::default());
         }
-        for ((&captured, &number), &bits) in block.captured.iter().zip(&block.flow).zip(&block.bits) {
+        for &Row { captured, flow: number, bits, .. } in &block.rows {
             let Some(flow) = self.flows.get_mut(number as usize) else { continue };
             if bits & IN_IP != 0 {
                 flow.ip_position = self.ip.packet(number, flow.ip_position);

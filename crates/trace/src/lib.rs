@@ -5,7 +5,7 @@
 //! between flows in a batch. The path of a packet:
 //!
 //! 1. [`Analyzer::packet`] takes packets in the order of the file, reads their headers, and collects a few.
-//! 2. `flows` gives each of them the dense number of its flow; from here on a packet is a `block` row of 21 bytes.
+//! 2. `flows` gives each of them the dense number of its flow; from here on a packet is a `block` row of 24 bytes.
 //! 3. Lanes read blocks, each for itself and, with [`Config::threads`] above 1, on other cores: `distances` (runs,
 //!    distances, flow sizes, switches) and one `trains` a window.
 //! 4. [`Analyzer::finish`] gives a [`Partial`]; partials of several files [`Partial::merge`]; [`Partial::report`]

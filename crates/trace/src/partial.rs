@@ -187,7 +187,9 @@ impl Partial {
 
     /// Every flow with its packets, in no particular order.
     pub(crate) fn flows(&self) -> impl Iterator<Item = (FlowKey, FlowPackets)> + '_ {
-        self.table.iter().map(|(key, flow)| (key, self.packets.get(flow as usize).copied().unwrap_or_default()))
+        self.table
+            .iter()
+            .map(|(key, flow)| (key, self.packets.get(flow as usize).copied().unwrap_or_default()))
     }
 
     /// Computes ratios and quantiles.

@@ -1,12 +1,12 @@
 //! What is reported of a trace; serialises to the keys of `analyze --format json`.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 
 use serde::Serialize;
 use slipstream_stats::{Bucket, Histogram, SignedHistogram};
 
 use crate::endpoints::top_endpoints;
+use crate::flows::FlowTable;
 use crate::partial::{Partial, SequenceTotals};
 use crate::trains::TrainTotals;
 
@@ -204,7 +204,12 @@ pub struct EndpointSide {
 impl Report {
     pub(crate) fn of(partial: &Partial) -> Self {
         let totals = &partial.totals;
-        let both: HashSet<_> = partial.flows().map(|(key, _)| key.bidirectional()).collect();
+        let mut both = FlowTable::new();
+        for (key, _) in partial.flows() {
+            let key = key.bidirectional();
+            let hash = both.hash(&key);
+            both.number(&key, hash);
+        }
         let mut ip_sizes = Histogram::new();
         let mut tcp_sizes = Histogram::new();
         for (_, packets) in partial.flows() {
@@ -218,7 +223,7 @@ impl Report {
             skipped: totals.skipped,
             ipv6: totals.ipv6,
             fragments: totals.fragments,
-            flows_bidirectional: both.len() as u64,
+            flows_bidirectional: both.numbers() as u64,
             clock_backwards: totals.clock_backwards,
             ip: sequence(partial, &partial.ip, &ip_sizes, false),
             tcp: sequence(partial, &partial.tcp, &tcp_sizes, true),

@@ -122,11 +122,11 @@ impl Trains {
         if self.latest.len() < block.flows {
             self.latest.resize(block.flows, 0);
         }
-        for ((&time, &flow), &bits) in block.time.iter().zip(&block.flow).zip(&block.bits) {
-            if time >= self.next_event {
-                self.advance(time);
+        for row in &block.rows {
+            if row.time >= self.next_event {
+                self.advance(row.time);
             }
-            self.packet(time, flow, bits);
+            self.packet(row.time, row.flow, row.bits);
         }
     }
 
@@ -190,9 +190,11 @@ impl Trains {
             let batch = std::mem::replace(slot, GONE);
             self.take_head(batch);
         }
-        self.next_event = self.ring.get(self.head).filter(|_| self.len > 0).map_or(u64::MAX, |b| {
-            b.base.saturating_add(self.window)
-        });
+        self.next_event = self
+            .ring
+            .get(self.head)
+            .filter(|_| self.len > 0)
+            .map_or(u64::MAX, |b| b.base.saturating_add(self.window));
         if !self.full.is_empty() {
             self.next_event = self.next_event.min(self.full_at.saturating_add(1));
         }
@@ -261,7 +263,8 @@ impl Trains {
             let batch = std::mem::replace(slot, GONE);
             self.take_head(batch);
         }
-        let ip = TrainTotals { sizes: self.sizes_in(IN_IP), runs_after: self.ip.runs, ..TrainTotals::default() };
+        let ip =
+            TrainTotals { sizes: self.sizes_in(IN_IP), runs_after: self.ip.runs, ..TrainTotals::default() };
         let tcp = TrainTotals {
             sizes: self.sizes_in(IN_TCP),
             runs_after: self.tcp.runs,

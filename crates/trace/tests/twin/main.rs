@@ -6,22 +6,28 @@ mod slow;
 
 use std::collections::BTreeMap;
 
-use slow::{Packet, Seen};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use slipstream_stats::Bucket;
-use slipstream_trace::{Config, ConfigError, Distribution, MergeError, Report, Sequence, Window};
 use slipstream_trace::{Analyzer, EndpointSide};
+use slipstream_trace::{Config, ConfigError, Distribution, MergeError, Report, Sequence, Window};
 use slipstream_wire::LinkType;
+use slow::{Packet, Seen};
 
 /// What a packet is drawn from.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Tcp { flags: u8, ack: u32, payload: u8 },
+    Tcp {
+        flags: u8,
+        ack: u32,
+        payload: u8,
+    },
     /// TCP that ends before its ports do; it shares its key with fragments.
     TcpTruncated,
     /// TCP with both ports 0: likewise.
-    TcpPortless { ack: u32 },
+    TcpPortless {
+        ack: u32,
+    },
     TcpFragment,
     Udp,
     Arp,
@@ -76,7 +82,24 @@ fn bytes(kind: Kind, flow: u8, ipv6: bool) -> Vec<u8> {
     } else {
         frame.extend([8, 0, 0x45, 0]);
         frame.extend((20 + length).to_be_bytes());
-        frame.extend([0, 0, if fragment { 0x20 } else { 0 }, 0, 64, protocol, 0, 0, 10, 0, 0, src, 10, 0, 0, dst]);
+        frame.extend([
+            0,
+            0,
+            if fragment { 0x20 } else { 0 },
+            0,
+            64,
+            protocol,
+            0,
+            0,
+            10,
+            0,
+            0,
+            src,
+            10,
+            0,
+            0,
+            dst,
+        ]);
     }
     frame.extend(segment);
     frame
@@ -96,12 +119,8 @@ fn stream(max: usize) -> impl Strategy<Value = Vec<Packet>> {
 }
 
 fn config() -> impl Strategy<Value = Config> {
-    (vec(0u64..12, 0..4), 1u32..6, vec(1u32..9, 0..3)).prop_map(|(windows_ns, burst, switch_batches)| Config {
-        windows_ns,
-        burst,
-        switch_batches,
-        top: 3,
-        ..Config::default()
+    (vec(0u64..12, 0..4), 1u32..6, vec(1u32..9, 0..3)).prop_map(|(windows_ns, burst, switch_batches)| {
+        Config { windows_ns, burst, switch_batches, top: 3, ..Config::default() }
     })
 }
 
@@ -126,9 +145,7 @@ fn check_distribution(got: &Distribution, values: &[i64], what: &str) {
     let floats: Vec<f64> = values.iter().map(|v| *v as f64).collect();
     let mean = (!floats.is_empty()).then(|| floats.iter().sum::<f64>() / floats.len() as f64);
     assert_close(got.mean, mean, what);
-    for (got, q) in
-        [(got.p25, 0.25), (got.p50, 0.5), (got.p75, 0.75), (got.p90, 0.9), (got.p99, 0.99)]
-    {
+    for (got, q) in [(got.p25, 0.25), (got.p50, 0.5), (got.p75, 0.75), (got.p90, 0.9), (got.p99, 0.99)] {
         let want = slow::quantile(floats.clone(), q);
         assert!(
             got.zip(want).map_or(got == want, |(g, w)| (g - w).abs() <= 0.02 * w.abs() + 1e-9),
@@ -334,7 +351,9 @@ fn an_invalid_configuration_is_refused() {
 fn an_empty_trace_has_every_key_and_no_number_that_is_none() {
     let report = slow::partial(&Config::default(), &[]).report();
     let json = serde_json::to_value(&report).unwrap();
-    for key in ["records", "bytes", "duration_ns", "ipv6", "fragments", "flows_bidirectional", "clock_backwards"] {
+    for key in
+        ["records", "bytes", "duration_ns", "ipv6", "fragments", "flows_bidirectional", "clock_backwards"]
+    {
         assert_eq!(json[key], 0, "{key}");
     }
     for key in ["non_ip", "unsupported_link_type", "truncated", "malformed"] {
