@@ -83,15 +83,43 @@ impl Pcap {
     /// Cuts the next record.
     #[inline]
     pub(super) fn next(&self, window: &mut Window) -> Result<Cut, Stop> {
+        loop {
+            // The order is a constant in either call, and no field asks for it.
+            let ready = match self.order {
+                Order::Little => self.ready(Order::Little, window),
+                Order::Big => self.ready(Order::Big, window),
+            };
+            match ready {
+                Some(cut) => return Ok(cut),
+                None => self.prepare(window)?,
+            }
+        }
+    }
+
+    /// The next record, if it is sound and all of it is in the window.
+    #[inline(always)]
+    fn ready(&self, order: Order, window: &mut Window) -> Option<Cut> {
+        let head = window.unread().first_chunk::<16>()?;
+        let (seconds, fraction) = (order.u32(head, 0), order.u32(head, 4));
+        let (captured, original_len) = self.lengths(order, head);
+        let total = self.header + captured as usize;
+        if captured > MAX_CAPTURED || total > window.unread().len() {
+            return None;
+        }
+        // The largest sum, 2^32 s and 2^32 us, is below 2^63.
+        let time = Nanos(u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit);
+        let data = window.take(total, self.header, total);
+        Some(Cut { time, interface: 0, link: self.link, original_len, data })
+    }
+
+    /// Makes [`Pcap::ready`] succeed, or says why it can't.
+    #[cold]
+    #[inline(never)]
+    fn prepare(&self, window: &mut Window) -> Result<(), Stop> {
         if !window.want(self.header)? {
             return Err(window.end("a record header"));
         }
-        let Some(head) = window.unread().first_chunk::<16>() else { return Err(Stop::End) };
-        let (seconds, fraction) = (self.order.u32(head, 0), self.order.u32(head, 4));
-        let (mut captured, mut original_len) = (self.order.u32(head, 8), self.order.u32(head, 12));
-        if self.either_order && captured > original_len {
-            (captured, original_len) = (original_len, captured);
-        }
+        let (captured, _) = self.lengths(self.order, window.unread());
         if captured > MAX_CAPTURED {
             return Err(absurd(window, captured));
         }
@@ -99,10 +127,14 @@ impl Pcap {
         if !window.want(total)? {
             return Err(window.cut(window.position(), &format!("a record of {total} bytes")));
         }
-        // The largest sum, 2^32 s and 2^32 us, is below 2^63.
-        let time = Nanos(u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit);
-        let data = window.take(total, self.header, total);
-        Ok(Cut { time, interface: 0, link: self.link, original_len, data })
+        Ok(())
+    }
+
+    /// Captured and original length in a record header.
+    #[inline(always)]
+    fn lengths(&self, order: Order, head: &[u8]) -> (u32, u32) {
+        let (captured, original) = (order.u32(head, 8), order.u32(head, 12));
+        if self.either_order && captured > original { (original, captured) } else { (captured, original) }
     }
 }
 

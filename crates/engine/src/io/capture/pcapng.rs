@@ -25,6 +25,9 @@ const SIMPLE_PACKET: u32 = 3;
 /// Block type of the enhanced packet block.
 pub(super) const PACKET: u32 = 6;
 
+/// Bytes of the smallest packet block, but for simple ones.
+const PACKET_MIN: u32 = 32;
+
 /// Option: interface name.
 pub(super) const IF_NAME: u16 = 2;
 /// Option: resolution of time stamps.
@@ -43,8 +46,8 @@ struct Clock {
     /// Units per second: a power of ten or two, the largest of which (2^127) has a place in 128 bits. 10^39 and more
     /// don't, and all stamps in such units are 0.
     per_second: u128,
-    /// Nanoseconds per unit, where that is a whole number.
-    unit: Option<u64>,
+    /// Nanoseconds per unit, where that is a whole number and there is nothing to add; else 0.
+    unit: u64,
     /// Seconds to add.
     offset: i64,
 }
@@ -54,22 +57,23 @@ impl Clock {
         let exponent = u32::from(resolution & 0x7f);
         let base = if resolution & 0x80 == 0 { 10u128 } else { 2 };
         let per_second = base.checked_pow(exponent).unwrap_or(u128::MAX);
-        let unit = u64::try_from(1_000_000_000 / per_second).ok();
-        let whole = 1_000_000_000 % per_second == 0;
-        Self { per_second, unit: unit.filter(|_| whole), offset }
+        let simple = offset == 0 && 1_000_000_000 % per_second == 0;
+        let unit = if simple { (1_000_000_000 / per_second) as u64 } else { 0 };
+        Self { per_second, unit, offset }
     }
 
     /// Nanoseconds since the epoch, and whether they had to be clamped.
     #[inline]
     fn time(&self, stamp: u64) -> (Nanos, bool) {
-        if self.offset == 0
-            && let Some(time) = self.unit.and_then(|unit| stamp.checked_mul(unit))
+        if self.unit != 0
+            && let Some(time) = stamp.checked_mul(self.unit)
         {
             return (Nanos(time), false);
         }
         self.time_exact(stamp)
     }
 
+    #[cold]
     fn time_exact(&self, stamp: u64) -> (Nanos, bool) {
         // Below 2^94, so that neither product nor sum can overflow.
         let since = u128::from(stamp) * 1_000_000_000 / self.per_second;
@@ -127,48 +131,62 @@ impl PcapNg {
         notes: &mut Notes,
     ) -> Result<Cut, Stop> {
         loop {
-            if !window.want(12)? {
-                return Err(window.end("a block header"));
+            // The order is a constant in either call, and no field asks for it.
+            let ready = match self.order {
+                Order::Little => self.ready(Order::Little, window, notes),
+                Order::Big => self.ready(Order::Big, window, notes),
+            };
+            if let Some(cut) = ready {
+                return Ok(cut);
             }
-            let Some(head) = window.unread().first_chunk::<12>() else { return Err(Stop::End) };
-            let (kind, len) = (self.order.u32(head, 0), self.order.u32(head, 4));
-            if kind == PACKET {
-                self.whole(window, len, 32)?;
-                let id = self.order.u32(window.unread(), 8);
-                return self.packet(window, len, id, notes);
-            }
-            if let Some(cut) = self.other(window, kind, len, interfaces, notes)? {
+            if let Some(cut) = self.step(window, interfaces, notes)? {
                 return Ok(cut);
             }
         }
     }
 
-    /// A packet block of interface `id`, whole in the window.
-    #[inline]
-    fn packet(&self, window: &mut Window, len: u32, id: u32, notes: &mut Notes) -> Result<Cut, Stop> {
-        let Some(head) = window.unread().first_chunk::<28>() else { return Err(Stop::End) };
-        let (high, low) = (self.order.u32(head, 12), self.order.u32(head, 16));
-        let (captured, original_len) = (self.order.u32(head, 20), self.order.u32(head, 24));
-        if captured > (len - 32).min(MAX_CAPTURED) {
-            return Err(overlong(window, captured, len));
+    /// The next block, if it is an enhanced packet block, sound, and all of it in the window.
+    #[inline(always)]
+    fn ready(&self, order: Order, window: &mut Window, notes: &mut Notes) -> Option<Cut> {
+        let unread = window.unread();
+        let head = unread.first_chunk::<{ PACKET_MIN as usize }>()?;
+        let (kind, len, captured) = (order.u32(head, 0), order.u32(head, 4), order.u32(head, 20));
+        if kind != PACKET || len < PACKET_MIN || !len.is_multiple_of(4) || captured > most_captured(len) {
+            return None;
         }
-        let Some(local) = self.locals.get(id as usize) else { return Err(self.stranger(window, id)) };
-        let (time, clamped) = local.clock.time(u64::from(high) << 32 | u64::from(low));
-        notes.clamped_times += u64::from(clamped);
-        let data = window.take(len as usize, 28, 28 + captured as usize);
-        Ok(Cut { time, interface: self.first + id, link: local.link, original_len, data })
+        if order.u32(unread.get(..len as usize)?.last_chunk::<4>()?, 0) != len {
+            return None;
+        }
+        let id = order.u32(head, 8);
+        let local = self.locals.get(id as usize)?;
+        Some(self.cut(order, window, id, local, notes))
     }
 
-    /// Any block but the enhanced packet block; a packet, if it is one.
+    /// Cuts the packet of a block in the window, of interface `id`. All lengths in it have been checked.
+    #[inline(always)]
+    fn cut(&self, order: Order, window: &mut Window, id: u32, local: &Local, notes: &mut Notes) -> Cut {
+        let block = window.unread();
+        let (len, captured) = (order.u32(block, 4) as usize, order.u32(block, 20) as usize);
+        let stamp = u64::from(order.u32(block, 12)) << 32 | u64::from(order.u32(block, 16));
+        let original_len = order.u32(block, 24);
+        let (time, clamped) = local.clock.time(stamp);
+        notes.clamped_times += u64::from(clamped);
+        let data = window.take(len, 28, 28 + captured);
+        Cut { time, interface: self.first + id, link: local.link, original_len, data }
+    }
+
+    /// Takes in one block of any kind, step by step; returns its packet, if it has one.
     #[inline(never)]
-    fn other(
+    fn step(
         &mut self,
         window: &mut Window,
-        kind: u32,
-        len: u32,
         interfaces: &mut Vec<Interface>,
         notes: &mut Notes,
     ) -> Result<Option<Cut>, Stop> {
+        if !window.want(12)? {
+            return Err(window.end("a block header"));
+        }
+        let (kind, len) = (self.order.u32(window.unread(), 0), self.order.u32(window.unread(), 4));
         match kind {
             SECTION => {
                 let first = u32::try_from(interfaces.len()).unwrap_or(u32::MAX);
@@ -178,11 +196,9 @@ impl PcapNg {
                 self.whole(window, len, 20)?;
                 self.interface(window, len, interfaces)?;
             }
-            OLD_PACKET => {
-                self.whole(window, len, 32)?;
-                // The same as the enhanced one, but for 16 bits of interface and 16 of drops.
-                let id = u32::from(self.order.u16(window.unread(), 8));
-                return self.packet(window, len, id, notes).map(Some);
+            PACKET | OLD_PACKET => {
+                self.whole(window, len, PACKET_MIN)?;
+                return self.packet(window, kind, len, notes).map(Some);
             }
             SIMPLE_PACKET => {
                 self.whole(window, len, 16)?;
@@ -195,6 +211,19 @@ impl PcapNg {
             }
         }
         Ok(None)
+    }
+
+    /// An enhanced packet block, or its predecessor, which differs in having 16 bits of interface and 16 of drops.
+    fn packet(&self, window: &mut Window, kind: u32, len: u32, notes: &mut Notes) -> Result<Cut, Stop> {
+        let block = window.unread();
+        let id = if kind == PACKET { self.order.u32(block, 8) } else { u32::from(self.order.u16(block, 8)) };
+        let captured = self.order.u32(block, 20);
+        if captured > most_captured(len) {
+            let what = format!("a packet that claims {captured} captured bytes in a block of {len}");
+            return Err(damage(window, what));
+        }
+        let Some(local) = self.locals.get(id as usize) else { return Err(self.stranger(window, id)) };
+        Ok(self.cut(self.order, window, id, local, notes))
     }
 
     /// A section header: byte order, and no interfaces.
@@ -268,7 +297,6 @@ impl PcapNg {
     }
 
     /// Makes a block available whole; checks both its lengths.
-    #[inline]
     fn whole(&self, window: &mut Window, len: u32, least: u32) -> Result<(), Stop> {
         self.check_len(window, len, least)?;
         if len > BLOCK_MAX {
@@ -287,7 +315,6 @@ impl PcapNg {
         Ok(())
     }
 
-    #[inline]
     fn check_len(&self, window: &Window, len: u32, least: u32) -> Result<(), Stop> {
         if len < least {
             return Err(damage(
@@ -334,9 +361,10 @@ fn damage(window: &Window, what: String) -> Stop {
     Stop::Damage(Damage { byte: window.position(), what })
 }
 
-#[cold]
-fn overlong(window: &Window, captured: u32, len: u32) -> Stop {
-    damage(window, format!("a packet that claims {captured} captured bytes in a block of {len}"))
+/// The most captured bytes that a packet block of `len` bytes, at least [`PACKET_MIN`], has room for.
+#[inline]
+fn most_captured(len: u32) -> u32 {
+    (len - PACKET_MIN).min(MAX_CAPTURED)
 }
 
 #[cold]

@@ -43,8 +43,8 @@ enum Framing {
 /// use slipstream::io::capture::CaptureReader;
 ///
 /// // An empty capture: a pcap header, Ethernet.
-/// let header = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
-/// let mut reader = CaptureReader::from_reader(&header[..], "header")?;
+/// let header = &[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+/// let mut reader = CaptureReader::from_reader(header.as_slice(), "header")?;
 /// while let Some(record) = reader.next_record()? {
 ///     println!("{} {} bytes", record.time, record.data.len());
 /// }
