@@ -1,5 +1,8 @@
 //! What a packet costs: one million packets in memory, snap length 96, the default three windows.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
+#![allow(missing_docs, reason = "criterion's macros make public items")]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

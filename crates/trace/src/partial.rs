@@ -120,7 +120,7 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// `portless`: see [`crate::block::Block`].
+    /// `portless`: see [`crate::block::Row`].
     pub(crate) fn new(
         config: &Config,
         totals: Totals,
