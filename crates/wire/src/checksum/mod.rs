@@ -16,14 +16,21 @@ pub use frame::{Verdict, fill_ip, fill_transport, verify_ip, verify_transport};
 #[must_use]
 pub fn sum(data: &[u8]) -> u16 {
     let (words, rest) = data.as_chunks::<8>();
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
+    let (halves, rest) = rest.as_chunks::<4>();
+    let (pairs, last) = rest.as_chunks::<2>();
     // Sums commute with the byte order (RFC 1071 §2 B), so words are added as the machine has them.
-    let mut total = u128::from(u64::from_ne_bytes(last));
+    let mut total = 0_u128;
     for word in words {
         total += u128::from(u64::from_ne_bytes(*word));
+    }
+    for half in halves {
+        total += u128::from(u32::from_ne_bytes(*half));
+    }
+    for pair in pairs {
+        total += u128::from(u16::from_ne_bytes(*pair));
+    }
+    for byte in last {
+        total += u128::from(u16::from_ne_bytes([*byte, 0]));
     }
     let folded = u128::from(total as u64) + (total >> 64);
     u16::from_be(fold(u64::from(folded as u32) + (folded >> 32) as u64))
