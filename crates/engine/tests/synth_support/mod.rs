@@ -1,6 +1,13 @@
 //! What the tests of the generator share: a slow dissector of their own, which knows nothing of the code under test, and
 //! the locality metrics, computed the obvious way.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 use std::collections::HashMap;
 

@@ -58,7 +58,7 @@ pub struct Synth {
 
 #[derive(Clone, Debug)]
 enum Traffic {
-    Plain(Box<Plain>, Pace, Rng),
+    Plain(Box<(Plain, Pace, Rng)>),
     Campus(Box<Campus>),
 }
 
@@ -72,7 +72,7 @@ impl Synth {
         let traffic = match config.profile {
             Profile::Plain => {
                 let spacing = Rng::new(config.seed, SPACING);
-                Traffic::Plain(Box::new(Plain::new(&config)), Pace::new(&config), spacing)
+                Traffic::Plain(Box::new((Plain::new(&config), Pace::new(&config), spacing)))
             }
             Profile::Campus => {
                 Traffic::Campus(Box::new(Campus::new(config.seed, config.copies, config.start)))
@@ -100,7 +100,8 @@ impl Synth {
     pub fn next_packet(&mut self, buf: &mut Vec<u8>) -> Option<Nanos> {
         self.left = self.left.checked_sub(1)?;
         let (packet, time) = match &mut self.traffic {
-            Traffic::Plain(plain, pace, spacing) => {
+            Traffic::Plain(parts) => {
+                let (plain, pace, spacing) = parts.as_mut();
                 let packet = plain.next((pace.now() / 1_000_000) as u32);
                 let time = pace.stamp(packet.frame_len(), spacing);
                 (packet, time)

@@ -140,7 +140,7 @@ fn decimal(number: &str, factor: u64) -> Option<u64> {
     let mut value = whole.parse::<u64>().ok()?.checked_mul(factor)?;
     let mut unit = factor;
     for digit in fraction.chars().filter_map(|c| c.to_digit(10)) {
-        if unit % 10 != 0 && digit != 0 {
+        if !unit.is_multiple_of(10) && digit != 0 {
             return None;
         }
         unit /= 10;
