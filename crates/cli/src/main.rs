@@ -1,2 +1,36 @@
-//! The `slipstream` command.
-fn main() {}
+//! The `slipstream` command: one file per verb under `commands`.
+//!
+//! Results go to stdout, everything else to stderr. Exit 0: done; 1: done, but a check that the user asked for
+//! (`--fail-if`) failed; 2: usage, configuration or input/output error.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod cli;
+mod commands;
+mod port;
+mod table;
+mod ui;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    ui::log_to_stderr(cli.verbose);
+    match commands::run(cli) {
+        Ok(commands::Outcome::Done) => ExitCode::SUCCESS,
+        Ok(commands::Outcome::CheckFailed(what)) => {
+            ui::complain(&what);
+            ExitCode::from(1)
+        }
+        Err(error) if ui::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui::complain(&format!("{error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+

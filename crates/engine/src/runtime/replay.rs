@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::shard;
+use super::{paced, shard};
 use super::sink::{Sink, deliver, free};
 use super::source::{Classifier, Source, SourceError};
 use crate::batch::{Arrivals, BATCH, Batch};
@@ -41,11 +41,22 @@ pub struct ReplayReport {
     pub cpu_ns: u64,
 }
 
+/// By which clock packets come and go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// By the capture's own, as fast as it goes.
+    #[default]
+    Fast,
+    /// By the wall clock: as long after the first packet as in the capture.
+    Real,
+}
+
 /// A replay of one source through one stage, or as many as there are workers.
 #[derive(Debug)]
 pub struct Replay<'a> {
     config: &'a ReframeConfig,
     workers: usize,
+    pace: Pace,
 }
 
 impl<'a> Replay<'a> {
@@ -55,7 +66,7 @@ impl<'a> Replay<'a> {
     /// [`ConfigError`] where a setting is out of range.
     pub fn new(config: &'a ReframeConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self { config, workers: 1 })
+        Ok(Self { config, workers: 1, pace: Pace::Fast })
     }
 
     /// On `workers` threads: each has the flows that a symmetric RSS hash gives it, and its share of capacity and
@@ -63,6 +74,13 @@ impl<'a> Replay<'a> {
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
+        self
+    }
+
+    /// At this pace. [`Pace::Real`] takes one worker, whatever was asked for.
+    #[must_use]
+    pub fn pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
         self
     }
 
@@ -77,6 +95,9 @@ impl<'a> Replay<'a> {
         sink: &mut dyn Sink,
         tick: &mut dyn FnMut(Option<f64>),
     ) -> Result<ReplayReport, ReplayError> {
+        if self.pace == Pace::Real {
+            return paced::run(self.config, source, pool, sink, tick);
+        }
         if self.workers > 1 {
             return shard::run(self.config, self.workers, source, pool, sink, tick);
         }
@@ -140,10 +161,10 @@ fn run_one(
 }
 
 /// Hands what the stage emits to the sink; what the sink does is not the data path's time.
-struct Deliver<'a> {
-    sink: &'a mut dyn Sink,
-    meter: &'a Meter,
-    result: Result<(), CaptureError>,
+pub(super) struct Deliver<'a> {
+    pub(super) sink: &'a mut dyn Sink,
+    pub(super) meter: &'a Meter,
+    pub(super) result: Result<(), CaptureError>,
 }
 
 impl Output for Deliver<'_> {

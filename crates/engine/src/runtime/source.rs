@@ -3,9 +3,10 @@
 use slipstream_wire::{Encapsulation, FlowKey, LinkType, NarrowKey, classify_with};
 use thiserror::Error;
 
-use crate::batch::Arrivals;
+use crate::batch::{Arrivals, BATCH};
 use crate::frame::{Frame, Info};
 use crate::io::capture::{CaptureError, CaptureReader, Interface, Record};
+use crate::io::synth::Synth;
 use crate::pool::{BufId, PacketMeta, Pool};
 use crate::reframe::MAX_FRAME_LEN;
 use crate::time::Nanos;
@@ -115,6 +116,60 @@ impl Source for CaptureSource {
     }
 }
 
+/// Traffic that is made as it goes.
+#[derive(Debug)]
+pub struct SynthSource {
+    synth: Synth,
+    interface: [Interface; 1],
+    packets: u64,
+    sequence: u64,
+    frame: Vec<u8>,
+}
+
+impl SynthSource {
+    /// Makes what `synth` makes.
+    #[must_use]
+    pub fn new(synth: Synth) -> Self {
+        let snap_len = synth.config().snap_len.unwrap_or(0);
+        let interface = [Interface { link_number: 1, snap_len, name: Some("synth".into()) }];
+        Self { packets: synth.remaining(), synth, interface, sequence: 0, frame: Vec::new() }
+    }
+}
+
+impl Source for SynthSource {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        arrivals.first = self.sequence;
+        let mut n = 0;
+        while n < max {
+            let Some(time) = self.synth.next_packet(&mut self.frame) else { break };
+            let captured = self.synth.config().captured_len(self.frame.len());
+            let data = self.frame.get(..captured).unwrap_or(&self.frame);
+            let meta = PacketMeta { original_len: self.frame.len() as u32, interface: 0, time };
+            let buf = pool.insert(meta, data);
+            arrivals.frames.push(Frame::unclassified(time, buf, data.len() as u32));
+            n += 1;
+        }
+        self.sequence += n as u64;
+        Ok(n)
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interface
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        0
+    }
+
+    fn preloaded(&self) -> bool {
+        false
+    }
+
+    fn progress(&self) -> Option<f64> {
+        Some(self.sequence as f64 / self.packets.max(1) as f64)
+    }
+}
+
 /// A packet that lies in memory.
 #[derive(Clone, Copy, Debug)]
 struct Stored {
@@ -137,16 +192,19 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Reads a whole capture into `pool`, to be replayed `turns` times.
+    /// Reads all that a source has into `pool`, to be replayed `turns` times.
     ///
     /// # Errors
-    /// [`SourceError`] where the capture can't be read.
-    pub fn read(reader: &mut CaptureReader, pool: &mut Pool, turns: u32) -> Result<Self, SourceError> {
+    /// [`SourceError`] where the source can't be read.
+    pub fn read(source: &mut dyn Source, pool: &mut Pool, turns: u32) -> Result<Self, SourceError> {
         let mut this = Self::empty(turns);
-        while let Some(record) = reader.next_record()? {
-            this.push(pool, &record);
+        let mut arrivals = Arrivals::default();
+        while source.fill(pool, &mut arrivals, BATCH)? > 0 {
+            this.packets.extend(arrivals.frames.iter().map(|f| Stored { time: f.arrival, buf: f.buf, len: f.len }));
+            arrivals.clear();
         }
-        this.interfaces = reader.interfaces().to_vec();
+        this.order.backwards = source.clock_backwards();
+        this.interfaces = source.interfaces().to_vec();
         this.ready(pool);
         Ok(this)
     }

@@ -1,0 +1,296 @@
+//! What can be said on the command line; help, man page and completions come from here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::units::{Bytes, Count, Duration};
+
+/// Puts packets of a flow back to back, and tells what that gains.
+#[derive(Debug, Parser)]
+#[command(
+    name = "slipstream",
+    version,
+    max_term_width = 110,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Exit status: 0 done; 1 done, but a check asked for with --fail-if failed; 2 usage, configuration or \
+                  input/output error.\n\nExample:\n  slipstream synth --profile campus --packets 100000 campus.pcapng && \
+                  slipstream analyze campus.pcapng"
+)]
+pub(crate) struct Cli {
+    /// Say more on stderr; twice for details.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Analyze(Analyze),
+    Reframe(Reframe),
+    Synth(Synth),
+    Completions(Completions),
+    Man(Man),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one JSON object with `"schema": 1`.
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tunnel {
+    /// The outermost IP header makes the flow.
+    #[default]
+    Outer,
+    /// The innermost IP header of GRE, VXLAN, GENEVE and IP-in-IP does.
+    Inner,
+}
+
+/// What to do with the result, the same for every verb that reports.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Reporting {
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Exit with status 1 if this holds for the result: a JSON key path, a comparison, a number, as in
+    /// 'slf_out<1.5' or 'ip.windows.1.mean_train<2'. May be given several times.
+    #[arg(long, value_name = "CHECK")]
+    pub(crate) fail_if: Vec<String>,
+    /// Take a damaged input for an error (exit status 2), not for a warning.
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+/// What locality does my traffic have, and what would holding it gain?
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  slipstream analyze traces/campus.pcapng.gz\n  slipstream analyze --window 10us,1ms \
+                        --burst 64 --format json traces/campus.pcapng.gz")]
+pub(crate) struct Analyze {
+    /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
+    #[arg(required = true, value_name = "TRACE")]
+    pub(crate) traces: Vec<PathBuf>,
+    /// Holding windows.
+    #[arg(long, value_name = "TIME,…", value_delimiter = ',', default_value = "16us,64us,128us")]
+    pub(crate) window: Vec<Duration>,
+    /// Packets at which a train leaves at once.
+    #[arg(long, value_name = "PACKETS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) burst: u32,
+    /// Which IP header of a tunnel makes the flow.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) tunnel: Tunnel,
+    /// Addresses to list as top endpoints.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// Threads; all cores by default. Results don't depend on it.
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// Oldest flow first, by the flow's first packet ever seen.
+    #[default]
+    Oldest,
+    /// Longest wait in the buffer first.
+    Waiting,
+    /// Shortest flow first, by packets seen so far.
+    Shortest,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Admit {
+    /// Hold a flow from its first packet on.
+    #[default]
+    Always,
+    /// A flow's first packet passes at once; holding begins with its second.
+    Second,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compress {
+    /// Coalesce pure TCP acknowledgements.
+    Ack,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stamp {
+    /// The time of release.
+    #[default]
+    Release,
+    /// The time that the input gave.
+    Arrival,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pace {
+    /// As fast as it goes, by the capture's own clock.
+    #[default]
+    Fast,
+    /// By the wall clock.
+    Real,
+}
+
+/// Put packets of a flow back to back: the main job.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  slipstream reframe traces/campus.pcapng.gz trains.pcapng\n  slipstream reframe \
+                        traces/campus.pcapng.gz null --hold 128us --policy waiting --format json\n  slipstream reframe \
+                        traces/campus.pcapng.gz trains.pcapng --class 'voice: udp dst port 16384-32767 => bypass' --class \
+                        'web: tcp port 80,443 => hold=200us, burst=64'\n  slipstream reframe traces/campus.pcapng.gz null \
+                        --preload --loop 20")]
+pub(crate) struct Reframe {
+    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
+    pub(crate) input: PathBuf,
+    /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for nothing.
+    pub(crate) output: PathBuf,
+    /// Longest wait of any packet, up to 4s; 0 = pass-through.
+    #[arg(long, value_name = "TIME", default_value = "64us")]
+    pub(crate) hold: Duration,
+    /// Packets in a train at which it leaves at once, 1 to 256.
+    #[arg(long, value_name = "PACKETS", default_value_t = 32)]
+    pub(crate) burst: u16,
+    /// Packets held at most; then the oldest train leaves.
+    #[arg(long, value_name = "PACKETS", default_value = "8192")]
+    pub(crate) capacity: Count,
+    /// Bytes held at most; then the oldest train leaves.
+    #[arg(long, value_name = "BYTES", default_value = "64MiB")]
+    pub(crate) capacity_bytes: Bytes,
+    /// Flows whose age and size are remembered.
+    #[arg(long, value_name = "FLOWS", default_value = "1048576")]
+    pub(crate) flows: Count,
+    /// Order among trains that are released together.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) policy: Policy,
+    /// From which packet on a flow is held.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) admit: Admit,
+    /// Packets that pass at once: rules, @FILE with rules, or `none`.
+    #[arg(long, value_name = "RULES", default_value = "tcp syn")]
+    pub(crate) bypass: String,
+    /// Packets to be treated in their own way: 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'.
+    /// The first class that matches counts. May be given several times.
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) class: Vec<String>,
+    /// What to do to a train on its way out.
+    #[arg(long, value_enum, value_name = "HOW", value_delimiter = ',')]
+    pub(crate) compress: Vec<Compress>,
+    /// Restore TCP sequence order inside a train.
+    #[arg(long)]
+    pub(crate) tcp_order: bool,
+    /// Which IP header of a tunnel makes the flow.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) tunnel: Tunnel,
+    /// Which time is written with a packet.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) stamp: Stamp,
+    /// Worker threads; each has its own flows. The result depends on their number, never on scheduling.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: u16,
+    /// Read the whole input into memory first.
+    #[arg(long)]
+    pub(crate) preload: bool,
+    /// Replay the input this many times, time shifted on; implies --preload.
+    #[arg(long = "loop", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) turns: u32,
+    /// By which clock packets come and go.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) pace: Pace,
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+/// Make traffic with a known locality.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  slipstream synth --flows 1024 --packets 100000 --slf 4 --order round-robin --size 60 \
+                        --rate 10mpps four.pcap\n  slipstream synth --profile campus --copies 4 --packets 200000 --seed 7 \
+                        --snap-len 96 campus.pcapng.gz")]
+pub(crate) struct Synth {
+    /// A capture to write (.pcap or .pcapng, also .gz or .zst), `-` for stdout, `null` for nothing.
+    pub(crate) output: PathBuf,
+    /// Kind of traffic: plain (known locality), campus (as the Reframer paper's trace).
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
+    /// Campus: independent campuses superposed, 2.2 Gbit/s each.
+    #[arg(long, value_name = "K")]
+    pub(crate) copies: Option<Count>,
+    /// Packets to make.
+    #[arg(long, value_name = "N")]
+    pub(crate) packets: Option<Count>,
+    /// Flows alive at a time.
+    #[arg(long, value_name = "N")]
+    pub(crate) flows: Option<Count>,
+    /// After every flow has sent one packet, only so many go on.
+    #[arg(long, value_name = "N")]
+    pub(crate) active: Option<Count>,
+    /// Mean packets of a run (the spatial locality factor), 1 and more.
+    #[arg(long, value_name = "PACKETS")]
+    pub(crate) slf: Option<f64>,
+    /// Which flow sends the next run: random, round-robin.
+    #[arg(long, value_name = "ORDER")]
+    pub(crate) order: Option<String>,
+    /// How long a run is: fixed, geometric.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) train: Option<String>,
+    /// Exponent of the flows' popularity; 0 = all alike.
+    #[arg(long, value_name = "EXPONENT")]
+    pub(crate) zipf: Option<f64>,
+    /// Frame sizes in bytes: 64, 64..1500, imix, or SIZE:WEIGHT,…
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<String>,
+    /// Mean rate: 1mpps, 500kpps, 2.2gbps.
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate: Option<String>,
+    /// When packets come: constant, poisson.
+    #[arg(long, value_name = "ARRIVALS")]
+    pub(crate) arrivals: Option<String>,
+    /// Transport: udp, tcp, or the share of TCP, 0 to 1.
+    #[arg(long, value_name = "PROTOCOL")]
+    pub(crate) protocol: Option<String>,
+    /// Share of flows over IPv6, 0 to 1.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) ipv6: Option<f64>,
+    /// Share of flows in a VLAN, 0 to 1.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) vlan: Option<f64>,
+    /// VLAN ids to choose from.
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    pub(crate) vlan_ids: Vec<u16>,
+    /// Time of the first packet, in seconds since 1970.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) start: Option<u64>,
+    /// The same settings and seed give the same bytes on every machine.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Bytes that the capture keeps of a frame.
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) snap_len: Option<Count>,
+    /// How to print what was made (on stderr where the packets go to stdout).
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+}
+
+/// Print a completion script for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  slipstream completions bash > slipstream.bash")]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  slipstream man | man -l -")]
+pub(crate) struct Man {
+    /// Of this verb only.
+    pub(crate) verb: Option<String>,
+}

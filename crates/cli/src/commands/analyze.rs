@@ -1,0 +1,236 @@
+//! `slipstream analyze`: what locality does my traffic have, and what would holding it gain?
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use serde_json::{Value, json};
+use slipstream::io::capture::CaptureReader;
+use slipstream_trace::{Analyzer, Config, Partial, Report, Sequence};
+use slipstream_wire::{Encapsulation, LinkType};
+use tracing::warn;
+
+use super::{Outcome, report_damage};
+use crate::check;
+use crate::cli;
+use crate::port::Input;
+use crate::table::{Table, count, number, share, time};
+use crate::ui::{self, Progress};
+use crate::units::Duration;
+
+/// A trace's part of the result.
+#[derive(Serialize)]
+struct Trace<'a> {
+    file: &'a str,
+    truncated_at_byte: Option<u64>,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// What reading one trace gave.
+struct Analyzed {
+    file: String,
+    truncated_at_byte: Option<u64>,
+    partial: Partial,
+}
+
+pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or(cores).max(1);
+    let at_once = threads.min(args.traces.len());
+    let config = Config {
+        windows_ns: args.window.iter().map(|w| w.0).collect(),
+        burst: args.burst,
+        top: args.top,
+        encapsulation: match args.tunnel {
+            cli::Tunnel::Outer => Encapsulation::Outer,
+            cli::Tunnel::Inner => Encapsulation::Inner,
+        },
+        threads: (threads / at_once).max(1),
+        ..Config::default()
+    };
+    config.validate()?;
+    let analyzed = analyze_all(args, &config, at_once)?;
+    let mut total: Option<Partial> = None;
+    for one in &analyzed {
+        match &mut total {
+            None => total = Some(one.partial.clone()),
+            Some(total) => total.merge(&one.partial)?,
+        }
+    }
+    let total = total.ok_or_else(|| anyhow!("no trace was named"))?.report();
+    let reports: Vec<Report> = match analyzed.len() {
+        1 => vec![total.clone()],
+        _ => analyzed.iter().map(|a| a.partial.report()).collect(),
+    };
+    let result = as_json(&analyzed, &reports, &total)?;
+    match args.reporting.format {
+        cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
+        cli::Format::Table => {
+            let mut t = Table::default();
+            for (one, report) in analyzed.iter().zip(&reports) {
+                as_table(&mut t, &one.file, one.truncated_at_byte, report);
+            }
+            if analyzed.len() > 1 {
+                as_table(&mut t, &format!("total of {} traces", analyzed.len()), None, &total);
+            }
+            ui::print(t.render())?;
+        }
+    }
+    Ok(match check::failed(&checks, &result)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
+}
+
+/// Reads all traces, several at once; results are in the order of the command line.
+fn analyze_all(args: &cli::Analyze, config: &Config, at_once: usize) -> anyhow::Result<Vec<Analyzed>> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(args.traces.len()));
+    let work = || {
+        while let Some((i, path)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
+        {
+            let result = analyze_one(path, config, args.reporting.strict);
+            let failed = result.is_err();
+            if let Ok(mut done) = done.lock() {
+                done.push((i, result));
+            }
+            if failed {
+                next.store(args.traces.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..at_once {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
+    done.sort_by_key(|d| d.0);
+    done.into_iter().map(|d| d.1).collect()
+}
+
+fn analyze_one(path: &Path, config: &Config, strict: bool) -> anyhow::Result<Analyzed> {
+    let file = path.display().to_string();
+    let progress = Progress::new(&file);
+    let mut analyzer = Analyzer::new(config.clone())?;
+    let mut truncated_at_byte = None;
+    match Input::open(path)? {
+        Input::Capture(mut reader) => {
+            read(&mut reader, &mut analyzer, &progress)?;
+            drop(progress);
+            truncated_at_byte = report_damage(&reader, strict)?;
+        }
+        Input::Synth(mut synth) => {
+            let mut frame = Vec::new();
+            while let Some(at) = synth.next_packet(&mut frame) {
+                let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
+                analyzer.packet(at.0, LinkType::Ethernet, frame.len() as u32, data);
+            }
+        }
+    }
+    Ok(Analyzed { file, truncated_at_byte, partial: analyzer.finish() })
+}
+
+fn read(reader: &mut CaptureReader, analyzer: &mut Analyzer, progress: &Progress) -> anyhow::Result<()> {
+    let mut packets = 0u64;
+    while let Some(record) = reader.next_record()? {
+        analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+        packets += 1;
+        if packets % (1 << 18) == 0 {
+            progress.at(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64));
+        }
+    }
+    Ok(())
+}
+
+/// For one trace, its keys stand at the top level, too.
+fn as_json(analyzed: &[Analyzed], reports: &[Report], total: &Report) -> anyhow::Result<Value> {
+    let trace = |(one, report): (&Analyzed, &Report)| {
+        serde_json::to_value(Trace { file: &one.file, truncated_at_byte: one.truncated_at_byte, report })
+    };
+    let traces = analyzed.iter().zip(reports).map(trace).collect::<Result<Vec<_>, _>>()?;
+    let mut result = json!({ "schema": 1 });
+    let map = result.as_object_mut().context("a JSON object is one")?;
+    match traces.as_slice() {
+        [Value::Object(one)] => map.extend(one.clone()),
+        _ => {
+            map.insert("total".into(), serde_json::to_value(total)?);
+        }
+    }
+    map.insert("traces".into(), traces.into());
+    Ok(result)
+}
+
+fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Report) {
+    t.title(name.to_owned());
+    t.row(["packets", &count(r.records)]);
+    t.row(["bytes on the wire", &count(r.bytes)]);
+    t.row(["duration", &time(Some(r.duration_ns as f64))]);
+    if r.duration_ns > 0 {
+        let seconds = r.duration_ns as f64 / 1e9;
+        t.row(["rate", &format!("{:.3} Gbit/s", r.bytes as f64 * 8.0 / seconds / 1e9)]);
+    }
+    let skipped = [
+        ("not IP", r.skipped.non_ip),
+        ("of an unsupported link type", r.skipped.unsupported_link_type),
+        ("cut off in the headers", r.skipped.truncated),
+        ("malformed", r.skipped.malformed),
+    ];
+    for (what, n) in skipped.into_iter().filter(|s| s.1 > 0) {
+        t.row([&format!("left out: {what}"), &count(n)]);
+    }
+    t.row(["IPv6 packets", &count(r.ipv6)]);
+    t.row(["fragments", &count(r.fragments)]);
+    t.row(["flows, both directions as one", &count(r.flows_bidirectional)]);
+    if r.clock_backwards > 0 {
+        t.row(["times that ran backwards", &count(r.clock_backwards)]);
+    }
+    if let Some(byte) = truncated_at_byte {
+        t.row(["damaged at byte", &count(byte)]);
+    }
+    t.title("Locality");
+    t.row(["", "all IP", "TCP"]);
+    let both = |t: &mut Table, label: &str, f: &dyn Fn(&Sequence) -> String| t.row([label, &f(&r.ip), &f(&r.tcp)]);
+    both(t, "packets", &|s| count(s.packets));
+    both(t, "flows, each direction", &|s| count(s.flows));
+    both(t, "... of a single packet", &|s| count(s.single_packet_flows));
+    both(t, "packets a flow, mean", &|s| number(s.flow_size.distribution.mean, 1));
+    both(t, "spatial locality factor (SLF)", &|s| number(s.slf, 3));
+    both(t, "pairs with another flow between", &|s| share(s.share_spatial_distance_gt_1));
+    both(t, "spatial distance, median", &|s| number(s.spatial_distance.p50, 0));
+    both(t, "temporal distance, median", &|s| time(s.temporal_distance_ns.p50));
+    for (label, s) in [("What holding would gain: all IP", &r.ip), ("What holding would gain: TCP", &r.tcp)] {
+        if s.packets == 0 {
+            continue;
+        }
+        t.title(label);
+        t.row(["hold", "SLF after", "mean train", "in trains of 2+", "p75", "p90", "ACKs coalescable"]);
+        for w in &s.windows {
+            t.row([
+                Duration(w.window_ns).to_string(),
+                number(w.slf_after, 3),
+                number(w.mean_train, 3),
+                share(w.share_packets_in_trains),
+                number(w.p75, 0),
+                number(w.p90, 0),
+                w.acks.map_or_else(String::new, |a| share(a.ack_coalescable_strict)),
+            ]);
+        }
+    }
+    if !r.ip.flow_switches.is_empty() {
+        t.title("Flow switches in a batch");
+        t.row(["batch", "as they come", "sorted by flow"]);
+        for s in &r.ip.flow_switches {
+            t.row([s.batch.to_string(), format!("{:.1}", s.unordered), format!("{:.1}", s.ordered)]);
+        }
+    }
+    if r.clock_backwards > 0 {
+        warn!("{name}: the times of {} packets ran backwards; windows take them to come with the one before", r.clock_backwards);
+    }
+}

@@ -1,0 +1,42 @@
+//! One file per verb.
+
+mod analyze;
+mod reframe;
+mod shell;
+mod synth;
+
+use slipstream::io::capture::CaptureReader;
+use tracing::warn;
+
+use crate::cli::{Cli, Verb};
+
+/// How a verb ended.
+pub(crate) enum Outcome {
+    /// It did its work.
+    Done,
+    /// It did, and a check that the user asked for failed.
+    CheckFailed(String),
+}
+
+/// Runs the verb of a command line.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
+    match cli.verb {
+        Verb::Analyze(args) => analyze::run(&args),
+        Verb::Reframe(args) => reframe::run(&args),
+        Verb::Synth(args) => synth::run(&args),
+        Verb::Completions(args) => shell::completions(args.shell),
+        Verb::Man(args) => shell::man(args.verb.as_deref()),
+    }
+}
+
+/// Says what is wrong with a capture that was read to its end: a warning, or with `--strict` an error.
+/// Returns the byte at which it is damaged.
+fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Result<Option<u64>> {
+    let Some(damage) = reader.damage() else { return Ok(None) };
+    let what = format!("{}: damaged at byte {}: {}", reader.name(), damage.byte, damage.what);
+    if strict {
+        anyhow::bail!("{what} (--strict)");
+    }
+    warn!("{what}; the packets before it were used");
+    Ok(Some(damage.byte))
+}

@@ -1,0 +1,313 @@
+//! `slipstream reframe`: packets of a flow back to back, between two captures.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail};
+use serde_json::{Map, Value, json};
+use slipstream::pool::Pool;
+use slipstream::reframe::{Admit, Cause, Class, ClassStats, Policy, ReframeConfig, Treatment};
+use slipstream::rules::Rule;
+use slipstream::runtime::{CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Sink, Stamp};
+use slipstream_wire::Encapsulation;
+use tracing::warn;
+
+use super::{Outcome, report_damage};
+use crate::check;
+use crate::cli;
+use crate::port::{AnySource, Input, Output};
+use crate::table::{Table, count, number, time};
+use crate::ui::{self, Progress};
+use crate::units::Duration;
+
+pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    let config = config(args)?;
+    let pace = match args.pace {
+        cli::Pace::Fast => Pace::Fast,
+        cli::Pace::Real => Pace::Real,
+    };
+    if pace == Pace::Real && (args.workers > 1 || args.turns > 1 || args.preload) {
+        bail!("--pace real goes with one worker and without --preload and --loop");
+    }
+    let replay = Replay::new(&config)?.workers(usize::from(args.workers)).pace(pace);
+    let input = Input::open(&args.input)?;
+    let mut output = Output::create(&args.output, input.format())?;
+    let mut source = AnySource::new(input);
+    let mut pool = Pool::new();
+    let report;
+    let mut sink = open_sink(&mut output, args.stamp);
+    {
+        let progress = Progress::new("reframing");
+        let mut tick = |share| progress.at(share);
+        if args.preload || args.turns > 1 {
+            let mut preload = Preload::read(source.as_source(), &mut pool, args.turns)?;
+            report = replay.run(&mut preload, pool, sink.as_sink(), &mut tick)?;
+        } else {
+            report = replay.run(source.as_source(), pool, sink.as_sink(), &mut tick)?;
+        }
+    }
+    let truncated_at_byte = match source.reader() {
+        Some(reader) => report_damage(reader, args.reporting.strict)?,
+        None => None,
+    };
+    sink.finish()?;
+    if report.clock_backwards > 0 {
+        warn!("the times of {} packets ran backwards; they count as coming with the one before", report.clock_backwards);
+    }
+    let result = as_json(args, &config, &report, truncated_at_byte);
+    let text = match args.reporting.format {
+        cli::Format::Json => serde_json::to_string_pretty(&result)?,
+        cli::Format::Table => as_table(args, &config, &report),
+    };
+    if args.output.as_os_str() == "-" { eprintln!("{text}") } else { ui::print(text)? }
+    Ok(match check::failed(&checks, &result)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
+}
+
+/// The sink of a replay, and its end.
+enum AnySink {
+    Null(NullSink),
+    Capture(Box<CaptureSink>),
+}
+
+fn open_sink(output: &mut Output, stamp: cli::Stamp) -> AnySink {
+    let stamp = match stamp {
+        cli::Stamp::Release => Stamp::Release,
+        cli::Stamp::Arrival => Stamp::Arrival,
+    };
+    match std::mem::replace(output, Output::Null) {
+        Output::Null => AnySink::Null(NullSink),
+        Output::Capture(writer) => AnySink::Capture(Box::new(CaptureSink::new(*writer, stamp))),
+    }
+}
+
+impl AnySink {
+    fn as_sink(&mut self) -> &mut dyn Sink {
+        match self {
+            Self::Null(s) => s,
+            Self::Capture(s) => s.as_mut(),
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        if let Self::Capture(sink) = self {
+            sink.into_writer().finish()?;
+        }
+        Ok(())
+    }
+}
+
+fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
+    let default = Treatment { hold_ns: args.hold.0, burst: args.burst, weight: 1, bypass: false };
+    let config = ReframeConfig {
+        capacity: args.capacity.to_u32("--capacity")?,
+        capacity_bytes: args.capacity_bytes.0,
+        flows: args.flows.to_u32("--flows")?,
+        policy: match args.policy {
+            cli::Policy::Oldest => Policy::Oldest,
+            cli::Policy::Waiting => Policy::Waiting,
+            cli::Policy::Shortest => Policy::Shortest,
+        },
+        admit: match args.admit {
+            cli::Admit::Always => Admit::Always,
+            cli::Admit::Second => Admit::Second,
+        },
+        bypass: rule(&args.bypass).context("--bypass")?,
+        classes: args.class.iter().map(|c| class(c, &default)).collect::<anyhow::Result<_>>()?,
+        compress_ack: args.compress.contains(&cli::Compress::Ack),
+        tcp_order: args.tcp_order,
+        encapsulation: match args.tunnel {
+            cli::Tunnel::Outer => Encapsulation::Outer,
+            cli::Tunnel::Inner => Encapsulation::Inner,
+        },
+        default,
+        ..ReframeConfig::default()
+    };
+    config.validate()?;
+    Ok(config)
+}
+
+/// Rules, or a file of them behind an @.
+fn rule(text: &str) -> anyhow::Result<Rule> {
+    Ok(match text.strip_prefix('@') {
+        Some(file) => Rule::parse_file(Path::new(file))?,
+        None => Rule::parse(text)?,
+    })
+}
+
+/// `NAME: RULE => SETTING, SETTING`
+fn class(text: &str, default: &Treatment) -> anyhow::Result<Class> {
+    let form = "write it as 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'";
+    let (name, rest) = text.split_once(':').ok_or_else(|| anyhow!("--class {text:?} has no name; {form}"))?;
+    let (selects, settings) =
+        rest.rsplit_once("=>").ok_or_else(|| anyhow!("--class {text:?} has no =>; {form}"))?;
+    let name = name.trim();
+    if name.is_empty() {
+        bail!("--class {text:?} has no name; {form}");
+    }
+    let mut treatment = default.clone();
+    for setting in settings.split(',').map(str::trim).filter(|s| !s.is_empty()) {
+        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+        let (key, value) = (key.trim(), value.trim());
+        let wrong = || format!("--class {name:?}: {key} = {value:?}");
+        match key {
+            "bypass" if value.is_empty() => treatment.bypass = true,
+            "hold" => treatment.hold_ns = value.parse::<Duration>().map_err(|e| anyhow!(e)).with_context(wrong)?.0,
+            "burst" => treatment.burst = value.parse().with_context(wrong)?,
+            "weight" => treatment.weight = value.parse().with_context(wrong)?,
+            _ => bail!("--class {name:?}: {setting:?} is not a setting; there are hold, burst, weight and bypass"),
+        }
+    }
+    let rule = rule(selects.trim()).with_context(|| format!("--class {name:?}"))?;
+    Ok(Class { name: name.to_owned(), rule, treatment })
+}
+
+fn ns(value: Option<f64>) -> Option<u64> {
+    value.map(|v| v.round() as u64)
+}
+
+fn delay(stats: &ClassStats) -> Value {
+    let d = &stats.delay;
+    json!({
+        "mean": d.mean(),
+        "p50": ns(d.quantile(0.5)),
+        "p90": ns(d.quantile(0.9)),
+        "p99": ns(d.quantile(0.99)),
+        "max": d.max(),
+    })
+}
+
+fn released(stats: &ClassStats) -> Value {
+    let causes = Cause::ALL.iter().zip(stats.released).map(|(c, n)| (c.name().to_owned(), n.into()));
+    Value::Object(causes.collect::<Map<_, _>>())
+}
+
+fn lengths(stats: &ClassStats) -> Value {
+    let bucket = |(length, n): (usize, &u64)| json!({ "from": length, "to": length, "count": n });
+    stats.lengths.iter().enumerate().filter(|(_, n)| **n > 0).map(bucket).collect::<Vec<_>>().into()
+}
+
+fn class_json(name: &str, stats: &ClassStats) -> Value {
+    json!({
+        "name": name,
+        "packets_in": stats.packets_in,
+        "packets_out": stats.packets_out,
+        "packets_coalesced": stats.packets_coalesced,
+        "packets_bypassed": stats.packets_bypassed,
+        "trains": stats.trains,
+        "mean_train": stats.mean_train(),
+        "train_lengths": lengths(stats),
+        "delay_ns": delay(stats),
+        "futile_wait_ns": stats.futile_wait_ns,
+        "futile_trains": stats.futile_trains,
+        "released": released(stats),
+    })
+}
+
+fn class_names(config: &ReframeConfig) -> impl Iterator<Item = &str> {
+    std::iter::once("default").chain(config.classes.iter().map(|c| c.name.as_str()))
+}
+
+fn as_json(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport, damage: Option<u64>) -> Value {
+    let stats = &report.stats;
+    let total = stats.total();
+    let mut result = json!({
+        "schema": 1,
+        "input": args.input,
+        "output": args.output,
+        "packets_in": stats.packets_in,
+        "packets_out": stats.packets_out,
+        "packets_coalesced": total.packets_coalesced,
+        "packets_bypassed": total.packets_bypassed,
+        "packets_unclassified": stats.unclassified,
+        "dropped": {},
+        "trains": total.trains,
+        "slf_in": stats.slf_in(),
+        "slf_out": stats.slf_out(),
+        "mean_train": total.mean_train(),
+        "train_lengths": lengths(&total),
+        "delay_ns": delay(&total),
+        "futile_wait_ns": total.futile_wait_ns,
+        "futile_trains": total.futile_trains,
+        "released": released(&total),
+        "held_max": stats.held_max,
+        "flow_evictions": stats.flow_evictions,
+        "clock_backwards": report.clock_backwards,
+        "truncated_at_byte": damage,
+        "workers": args.workers,
+        "elapsed_ns": report.elapsed_ns,
+        "cpu_ns": report.cpu_ns,
+    });
+    if !config.classes.is_empty()
+        && let Some(map) = result.as_object_mut()
+    {
+        let classes = class_names(config).zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect::<Vec<_>>();
+        map.insert("classes".into(), classes.into());
+    }
+    result
+}
+
+fn as_table(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport) -> String {
+    let stats = &report.stats;
+    let total = stats.total();
+    let mut t = Table::default();
+    t.title(format!("{} → {}", args.input.display(), args.output.display()));
+    t.row(["", "before", "after"]);
+    t.row(["packets", &count(stats.packets_in), &count(stats.packets_out)]);
+    t.row(["spatial locality factor (SLF)", &number(stats.slf_in(), 3), &number(stats.slf_out(), 3)]);
+    t.title("Trains");
+    t.row(["trains", &count(total.trains)]);
+    t.row(["packets a train, mean", &number(total.mean_train(), 3)]);
+    let packets = (total.packets_out + total.packets_coalesced).max(1);
+    for (label, range) in [("of 1", 1..2), ("of 2 to 3", 2..4), ("of 4 to 7", 4..8), ("of 8 to 15", 8..16), ("of 16 and more", 16..257)]
+    {
+        let in_range = total.lengths.iter().enumerate().filter(|(n, _)| range.contains(n));
+        let n: u64 = in_range.map(|(n, count)| n as u64 * count).sum();
+        let share = format!("{:.1} %", n as f64 * 100.0 / packets as f64);
+        t.row([&format!("packets in trains {label}"), &share]);
+    }
+    for (cause, n) in Cause::ALL.iter().zip(total.released).filter(|(_, n)| *n > 0) {
+        t.row([&format!("released by {}", cause.name()), &count(n)]);
+    }
+    t.title("Added delay");
+    let d = &total.delay;
+    t.row(["mean", &time(d.mean())]);
+    t.row(["median", &time(d.quantile(0.5))]);
+    t.row(["99th percentile", &time(d.quantile(0.99))]);
+    t.row(["longest", &time(d.max().map(|m| m as f64))]);
+    t.row(["futile wait (trains of one), mean", &time(mean(total.futile_wait_ns, total.futile_trains))]);
+    t.row(["trains that waited in vain", &count(total.futile_trains)]);
+    t.title("Also");
+    t.row(["held at most", &count(u64::from(stats.held_max))]);
+    for (label, n) in [
+        ("bypassed", total.packets_bypassed),
+        ("coalesced", total.packets_coalesced),
+        ("passed through unclassified", stats.unclassified),
+    ] {
+        if n > 0 {
+            t.row([label, &count(n)]);
+        }
+    }
+    let per_packet = mean(report.cpu_ns, stats.packets_in);
+    t.row(["CPU a packet", &time(per_packet)]);
+    if !config.classes.is_empty() {
+        t.title("Classes");
+        t.row(["", "packets", "mean train", "delay, mean", "futile wait, mean"]);
+        for (name, s) in class_names(config).zip(&stats.classes) {
+            t.row([
+                name.to_owned(),
+                count(s.packets_in),
+                number(s.mean_train(), 3),
+                time(s.delay.mean()),
+                time(mean(s.futile_wait_ns, s.futile_trains)),
+            ]);
+        }
+    }
+    t.render()
+}
+
+fn mean(sum: u64, n: u64) -> Option<f64> {
+    (n > 0).then(|| sum as f64 / n as f64)
+}

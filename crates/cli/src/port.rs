@@ -1,0 +1,147 @@
+//! Ports: where packets come from and go to, as named on the command line.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions};
+use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::runtime::{CaptureSource, Source, SynthSource};
+
+/// Where packets come from.
+pub(crate) enum Input {
+    Capture(Box<CaptureReader>),
+    Synth(Box<Synth>),
+}
+
+/// Where packets go.
+pub(crate) enum Output {
+    Null,
+    Capture(Box<CaptureWriter>),
+}
+
+const LIVE: [&str; 3] = ["af_packet:", "af_xdp:", "dpdk:"];
+
+fn refuse_live(name: &str) -> anyhow::Result<()> {
+    match LIVE.iter().find(|p| name.starts_with(**p)) {
+        Some(prefix) => bail!(
+            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…` or `null`",
+            prefix.trim_end_matches(':')
+        ),
+        None => Ok(()),
+    }
+}
+
+impl Input {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.to_string_lossy();
+        refuse_live(&name)?;
+        if let Some(settings) = name.strip_prefix("synth:") {
+            return Ok(Self::Synth(Box::new(Synth::new(synth_config(settings)?)?)));
+        }
+        if name == "null" {
+            bail!("null: nothing comes from there; name a capture file, `-` or `synth:…`");
+        }
+        let reader = match &*name {
+            "-" => CaptureReader::from_reader(io::stdin(), "stdin")?,
+            _ => CaptureReader::open(path)?,
+        };
+        Ok(Self::Capture(Box::new(reader)))
+    }
+
+    /// The format that an output has where its name doesn't say.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::Capture(reader) => reader.format(),
+            Self::Synth(_) => Format::PcapNg,
+        }
+    }
+}
+
+/// An input as the source of a replay.
+pub(crate) enum AnySource {
+    Capture(CaptureSource),
+    Synth(SynthSource),
+}
+
+impl AnySource {
+    pub(crate) fn new(input: Input) -> Self {
+        match input {
+            Input::Capture(reader) => Self::Capture(CaptureSource::new(*reader)),
+            Input::Synth(synth) => Self::Synth(SynthSource::new(*synth)),
+        }
+    }
+
+    pub(crate) fn as_source(&mut self) -> &mut dyn Source {
+        match self {
+            Self::Capture(s) => s,
+            Self::Synth(s) => s,
+        }
+    }
+
+    /// The reader behind it, where there is one.
+    pub(crate) fn reader(&self) -> Option<&CaptureReader> {
+        match self {
+            Self::Capture(s) => Some(s.reader()),
+            Self::Synth(_) => None,
+        }
+    }
+}
+
+impl Output {
+    pub(crate) fn create(path: &Path, otherwise: Format) -> anyhow::Result<Self> {
+        let name = path.to_string_lossy();
+        refuse_live(&name)?;
+        if name.starts_with("synth:") {
+            bail!("{name}: packets can't go there; name a capture file, `-` or `null`");
+        }
+        let options = WriterOptions::for_path(path, otherwise);
+        Ok(match &*name {
+            "null" => Self::Null,
+            "-" => Self::Capture(Box::new(CaptureWriter::to_writer(io::stdout(), "stdout", options)?)),
+            _ => Self::Capture(Box::new(CaptureWriter::create(path, options)?)),
+        })
+    }
+}
+
+/// Settings written as `key=value,key=value`. A value may hold commas where no key follows, as in
+/// `size=64:7,594:4,1518:1`.
+fn synth_config(text: &str) -> anyhow::Result<SynthConfig> {
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for part in text.split(',').filter(|p| !p.is_empty()) {
+        match (part.split_once('='), settings.last_mut()) {
+            (Some((key, value)), _) => settings.push((key.trim().replace('_', "-"), value.trim().to_owned())),
+            (None, Some((_, value))) => value.extend([",", part]),
+            (None, None) => bail!("synth:{text}: {part:?} is not KEY=VALUE, as in synth:flows=1024,packets=1M,size=60"),
+        }
+    }
+    config_from(settings).with_context(|| format!("synth:{text}"))
+}
+
+/// Settings by name; numbers are told from words by their look.
+pub(crate) fn config_from(settings: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<SynthConfig> {
+    let mut map = serde_json::Map::new();
+    for (key, value) in settings {
+        let words = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];
+        let value = if words.contains(&key.as_str()) {
+            value.into()
+        } else if key == "vlan-ids" {
+            let ids = value.split(',').map(str::parse::<u16>).collect::<Result<Vec<_>, _>>();
+            ids.with_context(|| format!("vlan-ids: {value:?} is not a list of numbers"))?.into()
+        } else if let Ok(n) = value.parse::<u64>() {
+            n.into()
+        } else if let Ok(crate::units::Count(n)) = value.parse()
+            && !value.contains('.')
+        {
+            n.into()
+        } else if let Ok(n) = value.parse::<f64>() {
+            n.into()
+        } else if let Ok(b) = value.parse::<bool>() {
+            b.into()
+        } else {
+            value.into()
+        };
+        map.insert(key, value);
+    }
+    Ok(serde_json::from_value(map.into())?)
+}

@@ -1,0 +1,77 @@
+//! What is said on stderr: progress, warnings, errors.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Sends log lines to stderr.
+pub(crate) fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .init();
+}
+
+/// Says what went wrong.
+pub(crate) fn complain(what: &str) {
+    let _ = writeln!(io::stderr(), "slipstream: {what}");
+}
+
+/// Whether whoever read our output went away.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Prints a result to stdout.
+pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// A bar on stderr, when that is a terminal and the work takes longer than a second.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    since: std::time::Instant,
+}
+
+const STEPS: u64 = 1000;
+
+impl Progress {
+    pub(crate) fn new(what: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed} (still {eta})") {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        Self { bar, since: slipstream::clock::now() }
+    }
+
+    /// How far the work is, as a share of 1, where that is known.
+    pub(crate) fn at(&self, share: Option<f64>) {
+        if self.bar.is_hidden() && io::stderr().is_terminal() && self.since.elapsed() > Duration::from_secs(1) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        }
+        match share {
+            Some(share) => self.bar.set_position((share.clamp(0.0, 1.0) * STEPS as f64) as u64),
+            None => self.bar.tick(),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
