@@ -36,7 +36,7 @@ fn files_that_cannot_be_opened() {
 fn files_that_may_not_be_read() {
     use std::os::unix::fs::PermissionsExt;
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o000)).unwrap();
     if std::fs::File::open(file.path()).is_ok() {
         eprintln!("this user may read everything; nothing tested");
         return;

@@ -388,8 +388,7 @@ fn captures_from_everywhere_survive() {
             CaptureWriter::to_writer(memory.clone(), "memory", options(Format::PcapNg, Compression::Zstd))
                 .unwrap();
         let mut known = 0;
-        loop {
-            let Some(record) = reader.next_record().unwrap() else { break };
+        while let Some(record) = reader.next_record().unwrap() {
             let (id, time, len, data) =
                 (record.interface, record.time, record.original_len, record.data.to_vec());
             while known <= id as usize {

@@ -18,8 +18,7 @@ pub struct Owned {
 /// All that a reader delivers, and where it met damage.
 pub fn read_all(mut reader: CaptureReader) -> (Vec<Owned>, Option<u64>) {
     let mut records = Vec::new();
-    loop {
-        let Some(record) = reader.next_record().unwrap() else { break };
+    while let Some(record) = reader.next_record().unwrap() {
         let (time, interface, link) = (record.time.0, record.interface, record.link);
         let (original_len, data) = (record.original_len, record.data.to_vec());
         let described = &reader.interfaces()[interface as usize];
