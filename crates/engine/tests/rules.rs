@@ -457,3 +457,19 @@ fn rules_are_read_from_files() {
     std::fs::write(&path, "tcp\n".repeat(20_000)).unwrap();
     assert!(matches!(Rule::parse_file(&path).unwrap_err(), RuleFileError::Syntax { .. }));
 }
+
+#[test]
+fn the_book_says_what_is_so() {
+    let page = include_str!("../../../book/src/rules.md");
+    let (_, asked) = page.split_once("## What can be asked").unwrap();
+    let rows = asked.lines().filter(|line| line.starts_with("| `"));
+    let cells: Vec<_> = rows.map(|row| row.split('|').nth(1).unwrap()).collect();
+    assert!(cells.len() > 20, "{cells:?}");
+    for text in cells.iter().flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+        Rule::parse(text).unwrap_or_else(|e| panic!("{e}"));
+    }
+    for text in ["icmp\ntcp sny", "src 10.1.2.3/8"] {
+        let error = Rule::parse(text).unwrap_err().to_string();
+        assert!(page.contains(&error), "{error}");
+    }
+}

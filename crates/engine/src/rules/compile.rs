@@ -1,6 +1,8 @@
 //! From a tree to something quick: constants folded, tests of fixed header bits merged into one masked comparison, and
 //! what is left laid out as steps, each of which says where to go when it holds and where when it doesn't (as BPF does).
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use slipstream_wire::{Flags, Headers};
 
@@ -85,13 +87,52 @@ fn word(h: &Headers, protocol: u8) -> u32 {
     u32::from_le_bytes([h.flags.0, h.tcp_flags, h.tos, protocol])
 }
 
-/// A question that isn't about fixed bits.
+/// What programs ask of a packet, taken from its headers once.
+struct Packet<'a> {
+    headers: &'a Headers,
+    word: u32,
+    src: End,
+    dst: End,
+    len: u32,
+}
+
+/// An address, that of IPv4 in the low 32 bits, and a port.
+struct End {
+    address: [u64; 2],
+    port: u32,
+}
+
+impl End {
+    #[inline]
+    fn new(address: IpAddr, port: u16) -> Self {
+        let address = match address {
+            IpAddr::V4(a) => [0, u64::from(a.to_bits())],
+            IpAddr::V6(a) => halves(a.to_bits()),
+        };
+        Self { address, port: u32::from(port) }
+    }
+}
+
+impl<'a> Packet<'a> {
+    #[inline]
+    fn new(headers: &'a Headers, word: u32, len: u32) -> Self {
+        let key = &headers.key;
+        let (src, dst) = (End::new(key.src(), key.src_port()), End::new(key.dst(), key.dst_port()));
+        Self { headers, word, src, dst, len }
+    }
+
+    #[inline]
+    fn end(&self, src: bool) -> &End {
+        if src { &self.src } else { &self.dst }
+    }
+}
+
+/// A question to be answered in one step.
 #[derive(Clone, Debug)]
 enum Check {
     Word(Word),
     Proto(ByteSet),
-    Net4 { src: bool, address: u32, mask: u32 },
-    Net6 { src: bool, address: [u64; 2], mask: [u64; 2] },
+    Net { src: bool, six: bool, address: [u64; 2], mask: [u64; 2] },
     Port { src: bool, ports: Ranges },
     Dscp(u64),
     Ecn(u8),
@@ -101,30 +142,20 @@ enum Check {
 
 impl Check {
     #[inline]
-    fn holds(&self, h: &Headers, word: u32, packet_len: u32) -> bool {
+    fn holds(&self, packet: &Packet<'_>) -> bool {
+        let h = packet.headers;
         match self {
-            Self::Word(w) => w.holds_for(word),
+            Self::Word(w) => w.holds_for(packet.word),
             Self::Proto(set) => set.contains(h.key.protocol()),
-            &Self::Net4 { src, address, mask } => match if src { h.key.src() } else { h.key.dst() } {
-                std::net::IpAddr::V4(a) => a.to_bits() & mask == address,
-                std::net::IpAddr::V6(_) => false,
-            },
-            &Self::Net6 { src, address, mask } => match if src { h.key.src() } else { h.key.dst() } {
-                std::net::IpAddr::V6(a) => {
-                    let [high, low] = halves(a.to_bits());
-                    [high & mask[0], low & mask[1]] == address
-                }
-                std::net::IpAddr::V4(_) => false,
-            },
-            Self::Port { src, ports } => {
-                let port = if *src { h.key.src_port() } else { h.key.dst_port() };
-                h.flags.has(Flags::PORTS) && ports.contains(u32::from(port))
+            Self::Net { src, six, address: [high, low], mask: [high_mask, low_mask] } => {
+                let [a, b] = packet.end(*src).address;
+                ((a & high_mask) ^ high) | ((b & low_mask) ^ low) == 0 && h.flags.has(Flags::IPV6) == *six
             }
+            Self::Port { src, ports } => h.flags.has(Flags::PORTS) && ports.contains(packet.end(*src).port),
             Self::Dscp(set) => set >> (h.tos >> 2) & 1 == 1,
             Self::Ecn(set) => set >> (h.tos & 3) & 1 == 1,
-            Self::Vlan(None) => h.key.vlans().len() > 0,
-            Self::Vlan(Some(ids)) => h.key.vlans().any(|id| ids.contains(u32::from(id))),
-            Self::Length(bytes) => bytes.contains(packet_len),
+            Self::Vlan(ids) => tagged(h, ids.as_ref()),
+            Self::Length(bytes) => bytes.contains(packet.len),
         }
     }
 
@@ -133,8 +164,7 @@ impl Check {
         let bit = |bit: u8, set: bool| Word::new(u32::from(bit), if set { u32::from(bit) } else { 0 });
         match self {
             Self::Word(w) => w.closed().unwrap_or(*w),
-            Self::Net4 { .. } => bit(Flags::IPV6, false),
-            Self::Net6 { .. } => bit(Flags::IPV6, true),
+            Self::Net { six, .. } => bit(Flags::IPV6, *six),
             Self::Port { .. } => bit(Flags::PORTS, true),
             Self::Proto(_) | Self::Dscp(_) | Self::Ecn(_) | Self::Vlan(_) | Self::Length(_) => {
                 Word::default()
@@ -145,6 +175,12 @@ impl Check {
 
 fn halves(bits: u128) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
+}
+
+/// Whether a tag has one of the ids, or any. Not inlined: the compiler would take the tags apart for every packet.
+#[inline(never)]
+fn tagged(h: &Headers, ids: Option<&Ranges>) -> bool {
+    h.key.vlans().any(|id| ids.is_none_or(|ids| ids.contains(u32::from(id))))
 }
 
 /// A simplified tree.
@@ -284,16 +320,13 @@ fn flat(
 }
 
 fn prefix(src: bool, net: &IpNet) -> Check {
-    match net {
+    let (six, address, mask) = match net {
         IpNet::V4(net) => {
-            Check::Net4 { src, address: net.network().to_bits(), mask: net.netmask().to_bits() }
+            (false, [0, u64::from(net.network().to_bits())], [0, u64::from(net.netmask().to_bits())])
         }
-        IpNet::V6(net) => Check::Net6 {
-            src,
-            address: halves(net.network().to_bits()),
-            mask: halves(net.netmask().to_bits()),
-        },
-    }
+        IpNet::V6(net) => (true, halves(net.network().to_bits()), halves(net.netmask().to_bits())),
+    };
+    Check::Net { src, six, address, mask }
 }
 
 /// Where a step leads that decides for or against the packet. Both are beyond the end of every program.
@@ -337,9 +370,10 @@ impl Program {
         if !self.required.holds_for(word) {
             return false;
         }
+        let packet = Packet::new(h, word, packet_len);
         let mut at = self.first;
         while let Some(step) = self.steps.get(at as usize) {
-            at = if step.check.holds(h, word, packet_len) { step.yes } else { step.no };
+            at = if step.check.holds(&packet) { step.yes } else { step.no };
         }
         at == ACCEPT
     }
