@@ -1,0 +1,71 @@
+# What can be done here; `make` alone lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+BINARY := $(or $(CARGO_TARGET_DIR),target)/release/slipstream
+GATE := $(if $(wildcard bench/gate.py),gate)
+
+.PHONY: help build demo test deps fmt clippy unit suite deny deny-if-installed bench fuzz book doc clean $(GATE)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+build: ## the release binary, target/release/slipstream
+	$(CARGO) build --release --locked -p slipstream-cli
+
+demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
+	@ci/demo.sh $(BINARY) traces/campus.pcap.gz
+
+test: deps fmt clippy unit suite $(GATE) deny-if-installed ## everything that must be green
+	@echo "make test: everything passed"
+
+deps: ## what the tests need, installed with apt-get where that is possible
+	@ci/deps.sh
+
+fmt: ## is the code formatted?
+	$(CARGO) fmt --all --check
+
+clippy: ## is it free of warnings?
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+unit: ## tests of the crates, those in their documentation included
+	$(CARGO) test --workspace --locked
+
+suite: build ## tests of the binary: other readers check what it writes
+	"$$(ci/python.sh)" tests/run_all.py $(BINARY)
+
+ifneq ($(GATE),)
+gate: build ## instructions and cache misses a packet, held against the record
+	"$$(ci/python.sh)" bench/gate.py
+endif
+
+deny: ## licences, advisories and origin of dependencies (needs cargo-deny)
+	$(CARGO) deny --workspace --all-features check
+
+deny-if-installed:
+	@if command -v cargo-deny > /dev/null; then $(MAKE) --no-print-directory deny; \
+	else echo "cargo-deny is not installed: licences and advisories not checked"; fi
+
+bench: ## Criterion benchmarks; they say how long, the gate says how many instructions
+	$(CARGO) bench --workspace --locked
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (default 600) each; needs cargo-fuzz and a nightly toolchain
+	for target in $(FUZZ_TARGETS); do \
+	    echo "== $$target"; \
+	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
+	done
+
+book: ## the book, in book/book (needs mdbook)
+	mdbook build book
+
+doc: ## documentation of the crates
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+clean: ## throws away what was built
+	$(CARGO) clean
+	rm -rf book/book

@@ -1,0 +1,44 @@
+#!/bin/bash
+# Installs what the tests need and this machine lacks, where apt-get may be used; else says what is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export DEBIAN_FRONTEND=noninteractive
+
+# program:package
+needs=(
+    tshark:tshark
+    capinfos:wireshark-common
+    editcap:wireshark-common
+    tcpdump:tcpdump
+    valgrind:valgrind
+    prlimit:util-linux
+    zstd:zstd
+    gzip:gzip
+    python3:python3
+)
+
+missing=()
+for need in "${needs[@]}"; do
+    command -v "${need%%:*}" > /dev/null || missing+=("${need##*:}")
+done
+has_numpy() {
+    local python
+    for python in python3 /usr/bin/python3 "$HOME"/.pyenv/versions/*/bin/python3; do
+        "$python" -c 'import numpy' > /dev/null 2>&1 < /dev/null && return
+    done
+    return 1
+}
+has_numpy || missing+=(python3-numpy)
+
+if [ ${#missing[@]} -eq 0 ]; then
+    exit
+fi
+readarray -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then
+    echo "installing ${missing[*]}"
+    apt-get update -qq < /dev/null
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" < /dev/null
+else
+    echo "missing, and not installed (only root can, with apt-get): ${missing[*]}" >&2
+    echo "tests that need them say so; with CI set they fail" >&2
+fi
