@@ -1,0 +1,101 @@
+"""The reframe stage once more, as plainly as it can be said: what the real one must agree with, packet for packet.
+
+A packet is held until `hold` has passed since the first packet of its train came, or until its train has `burst`
+packets. What passes at once (bypass, a flow's first packet with --admit second) first lets its own flow's train go.
+Trains that leave at the same instant do so in the order of the policy. Where `capacity` packets are held, the oldest
+train leaves before another packet is taken in.
+"""
+
+from collections import deque
+
+
+class Train:
+    def __init__(self, flow, kind, first, base, due):
+        self.flow, self.kind, self.first, self.base, self.due = flow, kind, first, base, due
+        self.packets = [first]
+        self.gone = False
+
+
+class Twin:
+    """`times` never decrease; `flows` are numbers, None for a packet without a flow; `kinds` index `treatments`, which
+    are (hold in ns, burst); None stands for a packet to bypass."""
+
+    def __init__(self, times, flows, kinds, treatments, policy="oldest", second=False, capacity=8192):
+        self.policy, self.second, self.capacity = policy, second, capacity
+        self.treatments = treatments
+        self.open = {}
+        self.lines = [deque() for _ in treatments]
+        self.held = 0
+        self.now = -1
+        self.leaving = []
+        self.first_seen, self.seen = {}, {}
+        # What comes out: (packet, time), and the trains: (cause, packets).
+        self.out, self.trains = [], []
+        for packet, (time, flow, kind) in enumerate(zip(times, flows, kinds)):
+            self.pass_time(time)
+            if flow is None:
+                self.out.append((packet, time))
+            else:
+                self.take(packet, time, flow, kind)
+        self.pass_time(float("inf"))
+
+    def oldest_of(self, by):
+        for line in self.lines:
+            while line and line[0].gone:
+                line.popleft()
+        return min((line[0] for line in self.lines if line), key=by, default=None)
+
+    def pass_time(self, to):
+        while (train := self.oldest_of(lambda t: t.due)) and train.due <= to:
+            if train.due > self.now:
+                self.emit()
+                self.now = train.due
+            self.leave(train, "deadline")
+        if to > self.now:
+            self.emit()
+            self.now = to
+
+    def leave(self, train, cause):
+        train.gone = True
+        del self.open[train.flow]
+        rank = {"oldest": self.first_seen[train.flow], "waiting": train.base, "shortest": self.seen[train.flow]}
+        self.leaving.append((rank[self.policy], train.first, train, cause))
+
+    def emit(self):
+        for _, _, train, cause in sorted(self.leaving):
+            self.out.extend((packet, self.now) for packet in train.packets)
+            self.trains.append((cause, train.packets))
+            self.held -= len(train.packets)
+        self.leaving = []
+
+    def take(self, packet, time, flow, kind):
+        new = flow not in self.seen
+        self.first_seen.setdefault(flow, time)
+        self.seen[flow] = self.seen.get(flow, 0) + 1
+        train = self.open.get(flow)
+        bypass = kind is None or (new and self.second)
+        hold, burst = self.treatments[kind or 0]
+        if bypass or hold == 0 or burst == 1:
+            if train:
+                self.leave(train, "bypass")
+            self.emit()
+            self.out.append((packet, time))
+            self.trains.append(("bypass" if bypass else "full" if burst == 1 else "deadline", [packet]))
+            return
+        if train and train.kind != kind:
+            self.leave(train, "bypass")
+            self.emit()
+        if self.held >= self.capacity:
+            self.emit()
+            while self.held >= self.capacity:
+                self.leave(self.oldest_of(lambda t: (t.base, t.first)), "capacity")
+                self.emit()
+        self.held += 1
+        train = self.open.get(flow)
+        if train is None:
+            self.open[flow] = train = Train(flow, kind, packet, time, time + hold)
+            self.lines[kind].append(train)
+        else:
+            train.packets.append(packet)
+            if len(train.packets) == burst:
+                self.leave(train, "full")
