@@ -18,8 +18,8 @@ const SYN_RST: u16 = Tcp::<&[u8]>::SYN | Tcp::<&[u8]>::RST;
 ///
 /// Sequence numbers count from that of the train's first data segment, with differences of less than 2³¹ to either side
 /// (RFC 9293 §3.4). A train is left as it is where that says nothing (its numbers span 2³¹ or more), where it holds a SYN
-/// or RST, where the headers of a segment are cut or its lengths contradict each other, and where it has more than
-/// 65,535 packets.
+/// or RST, where a segment is a fragment, its headers are cut or its lengths contradict each other, and where it has more
+/// than 65,535 packets.
 pub fn restore(train: &[PacketView<'_>], order: &mut Vec<u16>) -> bool {
     order.clear();
     let (Ok(count), true) = (u16::try_from(train.len()), train.len() > 1) else { return false };
@@ -147,6 +147,12 @@ mod tests {
     fn a_train_with_an_ip_length_that_can_not_be_is_left_alone() {
         let offloaded = Packet { ip_length: Some(0), ..data(5) };
         assert_eq!(order_of(&[data(20), data(10), offloaded]), None);
+    }
+
+    #[test]
+    fn a_train_with_a_fragment_is_left_alone() {
+        let fragment = Packet { fragment: 0x2000, ..data(5) };
+        assert_eq!(order_of(&[data(20), data(10), fragment]), None);
     }
 
     #[test]

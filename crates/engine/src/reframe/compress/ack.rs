@@ -138,11 +138,11 @@ fn pure_ack<'a>(packet: &PacketView<'a>) -> Option<Segment<'a>> {
     (plain && segment.checksums_are_right()).then_some(segment)
 }
 
-/// No IPv4 options, no fragment bits but "don't fragment", not ECN-capable.
+/// No IPv4 options, the reserved bit beside the fragment flags clear, not ECN-capable.
 fn plain_ip(segment: &Segment<'_>) -> bool {
     match *segment.ip {
         [a, b, ..] if a >> 4 == 6 => b & 0x30 == 0,
-        [0x45, tos, _, _, _, _, fragment, offset, ..] => tos & 3 == 0 && fragment & !0x40 == 0 && offset == 0,
+        [0x45, tos, _, _, _, _, fragment, ..] => tos & 3 == 0 && fragment & 0x80 == 0,
         _ => false,
     }
 }

@@ -313,13 +313,17 @@ fn duplicate_sacks_stay() {
     let with = |blocks: &'static [(u32, u32)]| move |p: &mut Packet| p.options = sack(blocks);
     assert!(never(with(&[(50, 80)])), "below the acknowledgement");
     assert!(never(with(&[(1200, 1300), (1000, 2000)])), "within the second block");
+    assert!(never(with(&[(1000, 2000), (1000, 2000)])), "the same as the second block");
+    assert!(only_alike(with(&[(1200, 2300), (1000, 2000)])), "beyond the second block");
 }
 
 #[test]
 fn a_new_connection_begins_anew() {
-    let syn = Packet { flags: SYN, ..ack(0) };
-    let old = [ack(900), syn, ack(200), ack(300), ack(400)];
-    assert_eq!(kept(&old), [true, true, true, false, true]);
+    for flags in [SYN, SYN | ACK, RST, RST | ACK] {
+        let change = Packet { flags, ..ack(150) };
+        let train = [ack(900), change, ack(200), ack(300), ack(400)];
+        assert_eq!(kept(&train), [true, true, true, false, true], "{flags:#x}");
+    }
 }
 
 #[test]
