@@ -1,7 +1,7 @@
 //! What leaves nothing to read, or keeps a file from being written.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Format, MAX_CAPTURED};
 use crate::time::Nanos;
@@ -218,7 +218,6 @@ impl CaptureError {
 
     /// From a failure to create `file`.
     pub(super) fn create(file: &Path, source: io::Error) -> Self {
-        let file: PathBuf = file.to_path_buf();
         Self::Create { file: file.display().to_string(), source }
     }
 }

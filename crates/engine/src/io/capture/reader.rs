@@ -36,8 +36,8 @@ enum Framing {
 
 /// Reads the records of a capture, one after another.
 ///
-/// Memory: a window of 256 KiB, which grows to the largest record met (at most 64 MiB, and only as bytes arrive), plus
-/// what decompressors need.
+/// Memory: a window of 256 KiB, which grows to the largest record met (at most 65 MiB, and only as bytes arrive), plus
+/// the window of each decompressor (32 KiB for gzip, what a zstd frame asks for, at most 128 MiB).
 ///
 /// ```
 /// use slipstream::io::capture::CaptureReader;
