@@ -10,7 +10,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 BINARY := $(or $(CARGO_TARGET_DIR),target)/release/slipstream
 GATE := $(if $(wildcard bench/gate.py),gate)
 
-.PHONY: help build demo test deps fmt clippy unit suite deny deny-if-installed bench fuzz book doc clean $(GATE)
+.PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench fuzz book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -21,7 +21,7 @@ build: ## the release binary, target/release/slipstream
 demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
 	@ci/demo.sh $(BINARY) traces/campus.pcap.gz
 
-test: deps fmt clippy unit suite $(GATE) deny-if-installed ## everything that must be green
+test: deps fmt clippy unit suite docs $(GATE) deny-if-installed ## everything that must be green
 	@echo "make test: everything passed"
 
 deps: ## what the tests need, installed with apt-get where that is possible
@@ -38,6 +38,9 @@ unit: ## tests of the crates, those in their documentation included
 
 suite: build ## tests of the binary: other readers check what it writes
 	"$$(ci/python.sh)" tests/run_all.py $(BINARY)
+
+docs: build ## does the documentation say what is so? links, commands, their output
+	"$$(ci/python.sh)" ci/docs.py $(BINARY)
 
 ifneq ($(GATE),)
 gate: build ## instructions and cache misses a packet, held against the record

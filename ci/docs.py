@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Does the documentation say what is so? Links and anchors lead somewhere; commands shown run; outputs shown are real.
+
+usage: ci/docs.py SLIPSTREAM
+
+Of every `console` block, lines that begin with `$ slipstream` (or a `zcat` into it) are run, in one scratch directory a
+file, in which names like `in.pcap` stand for the bundled trace. Lines shown below a command must occur in its output, in this order; `...` stands
+for anything. Exit status 0 is expected, or 1 where a check was asked for. Ends with `N passed, N failed`.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "traces" / "README.md", *sorted((ROOT / "book" / "src").glob("*.md"))]
+# Names in examples that stand for a capture of the reader's.
+STAND_INS = ("IN", "in.pcap", "mine.pcap", "your.pcap", "a.pcap", "big.pcap", "campus.pcap.gz")
+SECONDS = 60
+# Lines that differ from run to run.
+VOLATILE = re.compile(r"CPU a packet")
+
+
+def anchor(heading):
+    """The anchor of a heading, as mdBook and GitHub make it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def parts(page):
+    """Text outside of code, the headings, and the blocks of code with their languages."""
+    prose, blocks, code = [], [], None
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if code is not None:
+            if line.startswith("```"):
+                blocks.append(code)
+                code = None
+            else:
+                code[1].append(line)
+        elif line.startswith("```"):
+            code = (line[3:].strip(), [])
+        else:
+            prose.append(line)
+    headings = [re.sub(r"^#+\s*", "", line) for line in prose if line.startswith("#")]
+    return "\n".join(prose), {anchor(h) for h in headings}, blocks
+
+
+def check_links(page, fail):
+    """Yields once a link; `fail` takes what is wrong."""
+    prose, _, _ = parts(page)
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", prose)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, fragment = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        yield
+        if not file.exists():
+            fail(f"{page.relative_to(ROOT)}: {target} does not exist")
+        elif fragment and fragment not in parts(file)[1]:
+            fail(f"{page.relative_to(ROOT)}: no heading #{fragment} in {file.name}")
+
+
+def commands(block):
+    """The commands of a console block, with the lines shown below each."""
+    shown = []
+    for line in block:
+        if line.startswith("$ ") or line.startswith("# "):
+            shown.append(([line[2:]] if line.startswith("$ ") else None, []))
+        elif shown and shown[-1][0] and not shown[-1][1] and shown[-1][0][-1].endswith("\\"):
+            shown[-1][0].append(line)
+        elif shown:
+            shown[-1][1].append(line)
+    return [("\n".join(words), output) for words, output in shown if words]
+
+
+def runnable(command):
+    """Whether the command is ours, or feeds ours, and this machine has the programs beside it."""
+    words = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    programs, first = [], True
+    for word in words:
+        if first:
+            programs.append(word)
+        first = word in ("|", "&&", ";")
+    return programs[0] in ("slipstream", "zcat") and all(p == "slipstream" or shutil.which(p) for p in programs)
+
+
+def smaller(command):
+    """Big inputs of benchmarks, and turns, made small: what is checked is that the command works."""
+    command = re.sub(r"--loop \d+", "--loop 2", command)
+    command = re.sub(r"--packets (\d{6,}|\d+M)", "--packets 20000", command)
+    command = re.sub(r"packets=(\d{6,}|\d+[kM])", "packets=20000", command)
+    return command
+
+
+def missing_line(shown, output):
+    """The first line shown that the output doesn't have, in order."""
+    lines = iter([line.rstrip() for line in output.splitlines()])
+    for line in shown:
+        line = line.rstrip()
+        if line in ("", "...", "  ...") or VOLATILE.search(line):
+            continue
+        if not any(line == other for other in lines):
+            return line
+    return None
+
+
+def check_commands(page, binary, scratch, fail):
+    # Copies, not links: a command may write to what it is given.
+    shutil.copytree(ROOT / "traces", scratch / "traces")
+    for name in STAND_INS:
+        shutil.copy(ROOT / "traces" / "campus.pcap.gz", scratch / name)
+    (scratch / "bypass.rules").write_text("tcp syn\nudp port 53\n", encoding="utf-8")
+    environment = {**os.environ, "HOME": str(scratch / "home"), "PATH": f"{binary.parent}:{os.environ['PATH']}"}
+    (scratch / "home" / ".local/share/bash-completion/completions").mkdir(parents=True)
+    for language, block in parts(page)[2]:
+        if language != "console":
+            continue
+        for command, shown in commands(block):
+            if not runnable(command):
+                continue
+            yield
+            small = smaller(command)
+            done = subprocess.run(["bash", "-c", small], cwd=scratch, env=environment, capture_output=True,
+                                  text=True, errors="replace", timeout=SECONDS, stdin=subprocess.DEVNULL, check=False)
+            where = f"{page.relative_to(ROOT)}: {shlex.quote(command)}"
+            allowed = (0, 1) if "--fail-if" in command else (0,)
+            if done.returncode not in allowed:
+                fail(f"{where}: exit status {done.returncode}: {done.stderr.strip()[:300]}")
+            elif small == command and (line := missing_line(shown, done.stderr + done.stdout)) is not None:
+                fail(f"{where}: this line is not in its output: {line}")
+
+
+def main():
+    binary = Path(sys.argv[1]).resolve()
+    failures, checked = [], 0
+    for page in PAGES:
+        checked += sum(1 for _ in check_links(page, failures.append))
+        with tempfile.TemporaryDirectory() as scratch:
+            checked += sum(1 for _ in check_commands(page, binary, Path(scratch), failures.append))
+    for failure in failures:
+        print(f"FAIL {failure}")
+    print(f"{checked - len(failures)} passed, {len(failures)} failed (documentation)")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
