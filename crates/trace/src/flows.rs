@@ -5,6 +5,7 @@
 //! collide; numbers are given in order of first appearance, so nothing that is reported depends on the seed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::iter;
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
@@ -166,6 +167,20 @@ impl FlowTable {
         let narrow = narrow.map(|s| (FlowKey::Narrow(s.key), s.flow));
         narrow.chain(self.wide_keys.iter().map(|(key, flow)| (FlowKey::Wide(*key), *flow)))
     }
+
+    /// Every key with its number, in ascending order of numbers: of first appearance.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (FlowKey, u32)> + '_ {
+        let mut slots: Vec<&NarrowSlot> = self.narrow.iter().filter(|s| s.flow != NO_FLOW).collect();
+        slots.sort_unstable_by_key(|s| s.flow);
+        let mut narrow = slots.into_iter().map(|s| (FlowKey::Narrow(s.key), s.flow)).peekable();
+        // Wide keys are pushed as they get their numbers: they are in order already.
+        let mut wide = self.wide_keys.iter().map(|(key, flow)| (FlowKey::Wide(*key), *flow)).peekable();
+        iter::from_fn(move || match (narrow.peek(), wide.peek()) {
+            (Some((_, n)), Some((_, w))) if w < n => wide.next(),
+            (None, _) => wide.next(),
+            _ => narrow.next(),
+        })
+    }
 }
 
 /// The slot for `hash` in a table of `slots`, a power of two.
@@ -220,6 +235,9 @@ mod tests {
                 prop_assert_eq!(table.number(&key, hash), want);
             }
             prop_assert_eq!(table.numbers(), twin.len());
+            let mut in_order: Vec<_> = twin.iter().map(|(k, n)| (*k, *n)).collect();
+            in_order.sort_by_key(|(_, n)| *n);
+            prop_assert_eq!(table.in_order().collect::<Vec<_>>(), in_order);
             prop_assert_eq!(table.iter().collect::<HashMap<_, _>>(), twin);
         }
     }

@@ -9,7 +9,7 @@
 //! 3. Lanes read blocks, each for itself and, with [`Config::threads`] above 1, on other cores: `distances` (runs,
 //!    distances, flow sizes, switches) and one `trains` a window.
 //! 4. [`Analyzer::finish`] gives a [`Partial`]; partials of several files [`Partial::merge`]; [`Partial::report`]
-//!    computes ratios and quantiles.
+//!    computes ratios and quantiles, and a [`FlowFile`] takes the flows themselves as Parquet.
 //!
 //! Everything is streaming: memory grows with the flows and with what a window holds open, not with the packets.
 //! Results are the same, bit for bit, for any number of threads.
@@ -35,13 +35,15 @@ mod crew;
 mod distances;
 mod endpoints;
 mod flows;
+mod parquet;
 mod partial;
 mod report;
 mod trains;
 
 pub use analyzer::Analyzer;
 pub use config::{Config, ConfigError};
-pub use partial::{MergeError, Partial};
+pub use parquet::{FlowFile, FlowFileError};
+pub use partial::{FlowPackets, MergeError, Partial};
 pub use report::{
     Acks, Distribution, Endpoint, EndpointSide, FlowSizes, FlowSwitches, Report, Sequence, Skipped, Window,
 };

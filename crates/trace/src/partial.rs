@@ -101,10 +101,12 @@ impl SequenceTotals {
 }
 
 /// Packets of one flow in either sequence.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct FlowPackets {
-    pub(crate) ip: u64,
-    pub(crate) tcp: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowPackets {
+    /// All its packets; at least 1.
+    pub ip: u64,
+    /// Those that are TCP packets and not fragments: 0, or nearly always as many as `ip`.
+    pub tcp: u64,
 }
 
 /// The result of one trace, which merges with those of others.
@@ -190,6 +192,12 @@ impl Partial {
         self.table
             .iter()
             .map(|(key, flow)| (key, self.packets.get(flow as usize).copied().unwrap_or_default()))
+    }
+
+    /// Every directional flow with its packets, in order of first appearance.
+    pub fn flows_in_order(&self) -> impl Iterator<Item = (FlowKey, FlowPackets)> + '_ {
+        let packets = |flow: u32| self.packets.get(flow as usize).copied().unwrap_or_default();
+        self.table.in_order().map(move |(key, flow)| (key, packets(flow)))
     }
 
     /// Computes ratios and quantiles.
