@@ -67,7 +67,7 @@ book: ## the book, in book/book (needs mdbook)
 	mdbook build book
 
 doc: ## documentation of the crates
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --exclude slipstream-cli --no-deps --document-private-items --locked
 
 clean: ## throws away what was built
 	$(CARGO) clean
