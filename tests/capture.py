@@ -75,12 +75,17 @@ def _pcap(data):
     order, unit = PCAP_MAGIC[data[:4]]
     if len(data) < 24:
         return Capture("pcap", [], [], [], False)
+    major, minor = struct.unpack_from(order + "HH", data, 4)
+    if major != 2:
+        raise Unreadable(f"pcap {major}.{minor}")
     snap_length, link = struct.unpack_from(order + "II", data, 16)
     link &= 0xFFFF
     head = struct.Struct(order + "4I").unpack_from
     records, at, end = [], 24, len(data)
     while at + 16 <= end:
         seconds, fraction, captured, length = head(data, at)
+        if minor < 4 and captured > length:  # the older writers had the two the other way round
+            captured, length = length, captured
         if captured > end - at - 16:
             break
         at += 16
@@ -119,6 +124,9 @@ def _pcapng(data):
             if order is None:
                 break
             interfaces = []
+            (major,) = struct.unpack_from(order + "H", data, at + 12)
+            if major != 1:
+                raise Unreadable(f"pcapng {major}")
         (kind, size) = struct.unpack_from(order + "II", data, at)
         if size < 12 or size % 4 or size > end - at or data[at + size - 4 : at + size] != data[at + 4 : at + 8]:
             break
@@ -239,8 +247,8 @@ def flow_key(link, data):
     return found and found.key
 
 
-# Of TCP: flags, acknowledgement number, bytes of payload by the IP header's length.
-Tcp = namedtuple("Tcp", "flags ack payload")
+# Of TCP: flags, sequence and acknowledgement number, bytes of payload by the IP header's length (below 0: it can't be).
+Tcp = namedtuple("Tcp", "flags seq ack payload")
 
 
 def tcp(data, found):
@@ -248,5 +256,5 @@ def tcp(data, found):
     if found is None or found.fragment or found.protocol != TCP or len(data) < found.at + 14:
         return None
     at = found.at
-    payload = max(0, found.end - at - (data[at + 12] >> 4) * 4)
-    return Tcp(data[at + 13], int.from_bytes(data[at + 8 : at + 12], "big"), payload)
+    seq, ack, words, flags = struct.unpack_from(">IIBB", data, at + 4)
+    return Tcp(flags, seq, ack, found.end - at - (words >> 4) * 4)

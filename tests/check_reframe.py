@@ -22,6 +22,7 @@ HOLDS = {"0": 0, "10us": 10 * US, "64us": 64 * US, "1ms": 10**6, "100ms": 10**8}
 BURSTS = (1, 2, 5, 32, 256)
 POLICIES = ("oldest", "waiting", "shortest")
 BIG = 20_000  # captures with more packets than this get fewer settings
+COARSE = 10**6  # ns to which the clock of a coarse copy is cut
 CAUSES = ("full", "deadline", "capacity", "bypass", "drain")
 CLASSES = ("dns: udp port 53 => bypass", "web: tcp port 80,443 => hold=200us, burst=8", "other: udp => hold=0")
 
@@ -67,7 +68,7 @@ class Input:
         return 1 if h.protocol == capture.TCP and ports & {80, 443} else 0
 
 
-@functools.lru_cache(maxsize=3)
+@functools.lru_cache(maxsize=20)
 def load(path):
     return Input(path)
 
@@ -194,6 +195,8 @@ def agree(case, given, s, out, order, result):
     for n, (a, b) in enumerate(zip(got, want)):
         if not case.check(a == b, f"packet {n} out is (number in, time) {a}, the twin has {b}"):
             return
+    if "tcp_order" in s.extra:
+        ascending(case, given, order, twin.trains)
     released = Counter(cause for cause, _ in twin.trains)
     case.equal(result["released"], {c: released[c] for c in CAUSES}, "released")
     case.equal(result["packets_bypassed"], released["bypass"] if not how_flushes(s) else result["packets_bypassed"],
@@ -201,6 +204,29 @@ def agree(case, given, s, out, order, result):
     futile = [p[0] for _, p in twin.trains if len(p) == 1]
     left = dict(twin.out)
     case.equal(result["futile_wait_ns"], sum(left[i] - int(given.times[i]) for i in futile), "futile_wait_ns")
+
+
+def ascending(case, given, order, trains):
+    """With --tcp-order, data segments of a train ascend by sequence number, and nothing else changes its place."""
+    place = {i: n for n, i in enumerate(order.tolist())}
+    for _, packets in trains:
+        tcp = [given.tcp[i] for i in packets]
+        got = sorted(packets, key=place.get)
+        if None in tcp or any(t.flags & 0x06 for t in tcp):
+            if not case.check(got == packets, f"packets {packets} left as {got}, though it is not for them"):
+                return
+        elif all(t.payload >= 0 for t in tcp):
+            data = {i for i, t in zip(packets, tcp) if t.payload > 0 or t.flags & 1}
+            first = given.tcp[next(i for i in packets if i in data)].seq if data else 0
+            away = lambda i: (given.tcp[i].seq - first + 2**31) % 2**32
+            ranks = [away(i) for i in packets if i in data]
+            if data and max(ranks) - min(ranks) >= 2**31:
+                want = packets
+            else:
+                sent = iter(sorted((i for i in packets if i in data), key=away))
+                want = [next(sent) if i in data else i for i in packets]
+            if not case.check(got == want, f"packets {packets} left as {got}, by sequence numbers they are {want}"):
+                return
 
 
 def how_flushes(s):
@@ -342,6 +368,33 @@ def loop(binary, path, scratch):
     yield run.command.replace(str(scratch), "/tmp"), case.wrong
 
 
+def coarse(path, scratch):
+    """A copy of a capture whose clock ticks only every ms: many packets come, and many trains leave, at one instant.
+    Some packets of a flow are out of order in it."""
+    read = capture.read(path)
+    records = [r._replace(time=r.time // COARSE * COARSE) for r in read.records]
+    for i in range(0, len(records) - 3, 5):
+        a, b = records[i], records[i + 3]
+        records[i], records[i + 3] = b._replace(time=a.time), a._replace(time=b.time)
+    file = scratch / f"coarse-{path.stem}.pcap"
+    capture.write_pcap(file, records, read.links[0])
+    return file
+
+
+def ticking(binary, path, scratch):
+    """Every policy and burst on a coarse copy, where the order among trains that leave together shows."""
+    file = coarse(path, scratch)
+    for policy in POLICIES:
+        for hold, burst in (("64us", 32), ("1ms", 5), ("100ms", 32), ("100ms", 2)):
+            for options, extra in (([], set()), (["--workers", 3], {"workers"}), (["--capacity", 20], set())):
+                s = setting(hold, burst, policy, burst != 5, options, extra, "out.pcapng")
+                for command, wrong in reframe(binary, (file, s), scratch):
+                    yield f"{command} (a coarse copy of {path})", wrong
+    s = setting("100ms", 32, options=["--tcp-order"], extra={"tcp_order"})
+    for command, wrong in reframe(binary, (file, s), scratch):
+        yield f"{command} (a coarse copy of {path})", wrong
+
+
 def settings(given, big):
     """The settings for a capture: all of the grid where it is small."""
     monotone = not given.backwards
@@ -380,11 +433,13 @@ def jobs(where):
             chosen = chosen[::7]
         yield from ((path, s) for s in chosen)
         if len(given.records) < BIG:
-            yield path, None
+            yield path, "loop"
+            yield path, "ticking"
 
 
 def work(binary, job, scratch):
-    return loop(binary, job[0], scratch) if job[1] is None else reframe(binary, job, scratch)
+    path, what = job
+    return globals()[what](binary, path, scratch) if isinstance(what, str) else reframe(binary, job, scratch)
 
 
 if __name__ == "__main__":
