@@ -40,10 +40,13 @@ impl Check {
         };
         let (path, rest) = text.split_at_checked(at).unwrap_or_default();
         let number = rest.strip_prefix(sign).unwrap_or_default().trim();
-        let number = number.parse().with_context(|| format!("--fail-if {text:?}: {number:?} is not a number"))?;
+        let number =
+            number.parse().with_context(|| format!("--fail-if {text:?}: {number:?} is not a number"))?;
         let path: Vec<String> = path.trim().split('.').map(str::to_owned).collect();
         if path.iter().any(String::is_empty) {
-            bail!("--fail-if {text:?}: a key of the JSON result is missing before {sign:?}, as in slf_out<1.5");
+            bail!(
+                "--fail-if {text:?}: a key of the JSON result is missing before {sign:?}, as in slf_out<1.5"
+            );
         }
         Ok(Self { text: text.to_owned(), path, comparison, number })
     }
@@ -56,7 +59,9 @@ impl Check {
                 Value::Array(list) => key.parse::<usize>().ok().and_then(|i| list.get(i)),
                 other => other.get(key),
             };
-            let Some(next) = next else { bail!("--fail-if {:?}: the result has no {key:?} there", self.text) };
+            let Some(next) = next else {
+                bail!("--fail-if {:?}: the result has no {key:?} there", self.text)
+            };
             at = next;
         }
         if at.is_null() {

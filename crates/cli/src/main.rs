@@ -9,6 +9,8 @@ mod check;
 mod cli;
 mod commands;
 mod port;
+mod replace;
+mod report;
 mod table;
 mod ui;
 mod units;
@@ -33,4 +35,3 @@ fn main() -> ExitCode {
         }
     }
 }
-

@@ -112,14 +112,18 @@ fn synth_config(text: &str) -> anyhow::Result<SynthConfig> {
         match (part.split_once('='), settings.last_mut()) {
             (Some((key, value)), _) => settings.push((key.trim().replace('_', "-"), value.trim().to_owned())),
             (None, Some((_, value))) => value.extend([",", part]),
-            (None, None) => bail!("synth:{text}: {part:?} is not KEY=VALUE, as in synth:flows=1024,packets=1M,size=60"),
+            (None, None) => {
+                bail!("synth:{text}: {part:?} is not KEY=VALUE, as in synth:flows=1024,packets=1M,size=60")
+            }
         }
     }
     config_from(settings).with_context(|| format!("synth:{text}"))
 }
 
 /// Settings by name; numbers are told from words by their look.
-pub(crate) fn config_from(settings: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<SynthConfig> {
+pub(crate) fn config_from(
+    settings: impl IntoIterator<Item = (String, String)>,
+) -> anyhow::Result<SynthConfig> {
     let mut map = serde_json::Map::new();
     for (key, value) in settings {
         let words = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];

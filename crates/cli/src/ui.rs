@@ -51,7 +51,9 @@ const STEPS: u64 = 1000;
 impl Progress {
     pub(crate) fn new(what: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed} (still {eta})") {
+        if let Ok(style) =
+            ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed} (still {eta})")
+        {
             bar.set_style(style);
         }
         bar.set_message(what.to_owned());
@@ -60,7 +62,8 @@ impl Progress {
 
     /// How far the work is, as a share of 1, where that is known.
     pub(crate) fn at(&self, share: Option<f64>) {
-        if self.bar.is_hidden() && io::stderr().is_terminal() && self.since.elapsed() > Duration::from_secs(1) {
+        if self.bar.is_hidden() && io::stderr().is_terminal() && self.since.elapsed() > Duration::from_secs(1)
+        {
             self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         }
         match share {

@@ -39,7 +39,11 @@ fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Res
         return Err(format!("{text:?} is not {what}; write a number and a unit ({})", known()));
     };
     if unit.is_empty() && needs_unit && number != 0.0 {
-        return Err(format!("{text:?} lacks a unit; write one of {} behind it, as in {text}{}", known(), first(units)));
+        return Err(format!(
+            "{text:?} lacks a unit; write one of {} behind it, as in {text}{}",
+            known(),
+            first(units)
+        ));
     }
     let Some((_, factor)) = units.iter().find(|(u, _)| u.eq_ignore_ascii_case(unit)) else {
         return Err(format!("{unit:?} is not a unit of {what}; there are {}", known()));
@@ -58,16 +62,8 @@ fn first<'a>(units: &[(&'a str, f64)]) -> &'a str {
     units.iter().map(|u| u.0).find(|u| !u.is_empty()).unwrap_or_default()
 }
 
-const TIMES: [(&str, f64); 8] = [
-    ("us", 1e3),
-    ("ns", 1.0),
-    ("ms", 1e6),
-    ("s", 1e9),
-    ("µs", 1e3),
-    ("μs", 1e3),
-    ("min", 6e10),
-    ("", 0.0),
-];
+const TIMES: [(&str, f64); 8] =
+    [("us", 1e3), ("ns", 1.0), ("ms", 1e6), ("s", 1e9), ("µs", 1e3), ("μs", 1e3), ("min", 6e10), ("", 0.0)];
 const COUNTS: [(&str, f64); 4] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)];
 const SIZES: [(&str, f64); 8] = [
     ("", 1.0),
@@ -121,7 +117,8 @@ impl fmt::Display for Duration {
 impl Count {
     /// As a 32-bit number.
     pub(crate) fn to_u32(self, option: &str) -> Result<u32, anyhow::Error> {
-        u32::try_from(self.0).map_err(|_| anyhow::anyhow!("{option} {}: at most {} is possible", self.0, u32::MAX))
+        u32::try_from(self.0)
+            .map_err(|_| anyhow::anyhow!("{option} {}: at most {} is possible", self.0, u32::MAX))
     }
 }
 
@@ -131,7 +128,9 @@ mod tests {
 
     #[test]
     fn times_are_read_as_people_write_them() {
-        for (text, ns) in [("64us", 64_000), ("1.5ms", 1_500_000), ("0", 0), ("2 s", 2_000_000_000), ("1e3ns", 1000)] {
+        for (text, ns) in
+            [("64us", 64_000), ("1.5ms", 1_500_000), ("0", 0), ("2 s", 2_000_000_000), ("1e3ns", 1000)]
+        {
             assert_eq!(text.parse(), Ok(Duration(ns)), "{text}");
         }
         for text in ["64 parsecs", "64", "", "us", "-1us", "1e-9ns", "1e99s", "0.1.2us"] {

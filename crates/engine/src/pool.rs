@@ -50,7 +50,10 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("slabs", &self.slabs.len()).field("live", &self.live).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("slabs", &self.slabs.len())
+            .field("live", &self.live)
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,7 +108,9 @@ impl Pool {
         if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
             let interface = meta.interface.min(PacketMeta::MAX_INTERFACE);
             let head = u128::from(meta.time.0) << 64
-                | u128::from(u64::from(meta.original_len) << 32 | u64::from(interface << 8 | u32::from(class)));
+                | u128::from(
+                    u64::from(meta.original_len) << 32 | u64::from(interface << 8 | u32::from(class)),
+                );
             *header = head.to_le_bytes();
             if let Some(to) = rest.get_mut(..data.len()) {
                 to.copy_from_slice(data);

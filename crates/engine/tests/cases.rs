@@ -10,7 +10,8 @@ use slipstream::reframe::{Admit, Class, Policy, ReframeConfig, Treatment};
 use slipstream::rules::Rule;
 
 fn micros(text: &str) -> u64 {
-    text.strip_suffix("us").unwrap_or_else(|| panic!("{text:?} is not a time in us")).parse::<u64>().unwrap() * 1000
+    text.strip_suffix("us").unwrap_or_else(|| panic!("{text:?} is not a time in us")).parse::<u64>().unwrap()
+        * 1000
 }
 
 fn set(config: &mut ReframeConfig, treatment: usize, key: &str, value: &str) {
@@ -117,7 +118,8 @@ fn every_case_holds() {
         let case = parse(&std::fs::read_to_string(&file).unwrap());
         let packets: Vec<Packet> = case.packets.iter().map(|p| p.1).collect();
         let (out, report) = run(&case.config, 1, &packets);
-        let named: Vec<(u64, String)> = out.into_iter().map(|(t, i)| (t, case.packets[i].0.clone())).collect();
+        let named: Vec<(u64, String)> =
+            out.into_iter().map(|(t, i)| (t, case.packets[i].0.clone())).collect();
         assert_eq!(named, case.out, "{}", file.display());
         let total = report.stats.total();
         for (what, n) in case.counts {

@@ -43,7 +43,7 @@ impl Twin {
         twin.out
     }
 
-    fn treatment<'c>(config: &'c ReframeConfig, class: usize) -> &'c Treatment {
+    fn treatment(config: &ReframeConfig, class: usize) -> &Treatment {
         if class == 0 { &config.default } else { &config.classes[class - 1].treatment }
     }
 
@@ -113,7 +113,8 @@ impl Twin {
         };
         let leaving: usize = self.leaving.iter().map(|t| t.packets.len()).sum();
         let full = |(n, bytes): (usize, usize), leaving: usize| {
-            n + leaving >= config.capacity as usize || bytes + packet.len.max(60) > config.capacity_bytes as usize
+            n + leaving >= config.capacity as usize
+                || bytes + packet.len.max(60) > config.capacity_bytes as usize
         };
         if full(held(self), leaving) {
             self.emit();
@@ -140,9 +141,8 @@ impl Twin {
 
 fn treatment() -> impl Strategy<Value = Treatment> {
     let hold = prop_oneof![Just(0u64), 1u64..40, Just(1000)];
-    (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2)).prop_map(
-        |(hold_ns, burst, weight, bypass)| Treatment { hold_ns, burst, weight, bypass },
-    )
+    (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2))
+        .prop_map(|(hold_ns, burst, weight, bypass)| Treatment { hold_ns, burst, weight, bypass })
 }
 
 fn config() -> impl Strategy<Value = ReframeConfig> {
@@ -194,7 +194,11 @@ fn packets() -> impl Strategy<Value = Vec<Packet>> {
 }
 
 /// What must hold of any run, whatever the settings (architecture: invariants 1 to 3).
-fn check_invariants(config: &ReframeConfig, packets: &[Packet], out: &[(u64, usize)]) -> Result<(), TestCaseError> {
+fn check_invariants(
+    config: &ReframeConfig,
+    packets: &[Packet],
+    out: &[(u64, usize)],
+) -> Result<(), TestCaseError> {
     let mut seen: Vec<usize> = out.iter().map(|o| o.1).collect();
     seen.sort_unstable();
     prop_assert_eq!(seen, (0..packets.len()).collect::<Vec<_>>(), "conservation");
@@ -204,7 +208,8 @@ fn check_invariants(config: &ReframeConfig, packets: &[Packet], out: &[(u64, usi
         now
     };
     let clamped: Vec<u64> = packets.iter().map(clamp).collect();
-    let longest = config.classes.iter().map(|c| c.treatment.hold_ns).max().unwrap_or(0).max(config.default.hold_ns);
+    let longest =
+        config.classes.iter().map(|c| c.treatment.hold_ns).max().unwrap_or(0).max(config.default.hold_ns);
     let mut last: HashMap<(u16, u8), usize> = HashMap::new();
     let mut before = 0;
     for &(release, id) in out {

@@ -1,5 +1,6 @@
 //! `slipstream analyze`: what locality does my traffic have, and what would holding it gain?
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::{Value, json};
 use slipstream::io::capture::CaptureReader;
-use slipstream_trace::{Analyzer, Config, Partial, Report, Sequence};
+use slipstream_trace::{Analyzer, Config, FlowFile, Partial, Report, Sequence};
 use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
 
@@ -17,6 +18,8 @@ use super::{Outcome, report_damage};
 use crate::check;
 use crate::cli;
 use crate::port::Input;
+use crate::replace::Replacement;
+use crate::report::{self, Subject};
 use crate::table::{Table, count, number, share, time};
 use crate::ui::{self, Progress};
 use crate::units::Duration;
@@ -54,6 +57,9 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         ..Config::default()
     };
     config.validate()?;
+    // Opened first, so that nobody learns after hours that a path can't be written.
+    let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
+    let flows = args.parquet.as_deref().map(|p| Replacement::create("--parquet", p)).transpose()?;
     let analyzed = analyze_all(args, &config, at_once)?;
     let mut total: Option<Partial> = None;
     for one in &analyzed {
@@ -67,6 +73,12 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         1 => vec![total.clone()],
         _ => analyzed.iter().map(|a| a.partial.report()).collect(),
     };
+    if let Some(file) = page {
+        write_page(file, &analyzed, &reports, &total)?;
+    }
+    if let Some(file) = flows {
+        write_flows(file, &analyzed)?;
+    }
     let result = as_json(&analyzed, &reports, &total)?;
     match args.reporting.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
@@ -92,7 +104,8 @@ fn analyze_all(args: &cli::Analyze, config: &Config, at_once: usize) -> anyhow::
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(args.traces.len()));
     let work = || {
-        while let Some((i, path)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
+        while let Some((i, path)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
         {
             let result = analyze_one(path, config, args.reporting.strict);
             let failed = result.is_err();
@@ -142,11 +155,41 @@ fn read(reader: &mut CaptureReader, analyzer: &mut Analyzer, progress: &Progress
     while let Some(record) = reader.next_record()? {
         analyzer.packet(record.time.0, record.link, record.original_len, record.data);
         packets += 1;
-        if packets % (1 << 18) == 0 {
+        if packets.is_multiple_of(1 << 18) {
             progress.at(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64));
         }
     }
     Ok(())
+}
+
+/// Writes `--report`: the total first, where there are several traces.
+fn write_page(
+    mut file: Replacement,
+    analyzed: &[Analyzed],
+    reports: &[Report],
+    total: &Report,
+) -> anyhow::Result<()> {
+    let mut subjects = Vec::with_capacity(analyzed.len() + 1);
+    if analyzed.len() > 1 {
+        let name = format!("total of {} traces", analyzed.len());
+        subjects.push(Subject { name, truncated_at_byte: None, report: total });
+    }
+    subjects.extend(analyzed.iter().zip(reports).map(|(a, report)| Subject {
+        name: a.file.clone(),
+        truncated_at_byte: a.truncated_at_byte,
+        report,
+    }));
+    file.write_all(report::html(&subjects)?.as_bytes()).context("--report")?;
+    file.commit().context("--report")
+}
+
+/// Writes `--parquet`: the flows of all traces.
+fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
+    let mut flows = FlowFile::new(file)?;
+    for one in analyzed {
+        flows.trace(&one.file, &one.partial)?;
+    }
+    flows.finish()?.commit().context("--parquet")
 }
 
 /// For one trace, its keys stand at the top level, too.
@@ -196,7 +239,8 @@ fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Repor
     }
     t.title("Locality");
     t.row(["", "all IP", "TCP"]);
-    let both = |t: &mut Table, label: &str, f: &dyn Fn(&Sequence) -> String| t.row([label, &f(&r.ip), &f(&r.tcp)]);
+    let both =
+        |t: &mut Table, label: &str, f: &dyn Fn(&Sequence) -> String| t.row([label, &f(&r.ip), &f(&r.tcp)]);
     both(t, "packets", &|s| count(s.packets));
     both(t, "flows, each direction", &|s| count(s.flows));
     both(t, "... of a single packet", &|s| count(s.single_packet_flows));
@@ -231,6 +275,9 @@ fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Repor
         }
     }
     if r.clock_backwards > 0 {
-        warn!("{name}: the times of {} packets ran backwards; windows take them to come with the one before", r.clock_backwards);
+        warn!(
+            "{name}: the times of {} packets ran backwards; windows take them to come with the one before",
+            r.clock_backwards
+        );
     }
 }

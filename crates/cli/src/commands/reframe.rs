@@ -52,14 +52,21 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     };
     sink.finish()?;
     if report.clock_backwards > 0 {
-        warn!("the times of {} packets ran backwards; they count as coming with the one before", report.clock_backwards);
+        warn!(
+            "the times of {} packets ran backwards; they count as coming with the one before",
+            report.clock_backwards
+        );
     }
     let result = as_json(args, &config, &report, truncated_at_byte);
     let text = match args.reporting.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
         cli::Format::Table => as_table(args, &config, &report),
     };
-    if args.output.as_os_str() == "-" { eprintln!("{text}") } else { ui::print(text)? }
+    if args.output.as_os_str() == "-" {
+        eprintln!("{text}")
+    } else {
+        ui::print(text)?
+    }
     Ok(match check::failed(&checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
@@ -154,10 +161,14 @@ fn class(text: &str, default: &Treatment) -> anyhow::Result<Class> {
         let wrong = || format!("--class {name:?}: {key} = {value:?}");
         match key {
             "bypass" if value.is_empty() => treatment.bypass = true,
-            "hold" => treatment.hold_ns = value.parse::<Duration>().map_err(|e| anyhow!(e)).with_context(wrong)?.0,
+            "hold" => {
+                treatment.hold_ns = value.parse::<Duration>().map_err(|e| anyhow!(e)).with_context(wrong)?.0
+            }
             "burst" => treatment.burst = value.parse().with_context(wrong)?,
             "weight" => treatment.weight = value.parse().with_context(wrong)?,
-            _ => bail!("--class {name:?}: {setting:?} is not a setting; there are hold, burst, weight and bypass"),
+            _ => bail!(
+                "--class {name:?}: {setting:?} is not a setting; there are hold, burst, weight and bypass"
+            ),
         }
     }
     let rule = rule(selects.trim()).with_context(|| format!("--class {name:?}"))?;
@@ -243,7 +254,8 @@ fn as_json(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport, d
     if !config.classes.is_empty()
         && let Some(map) = result.as_object_mut()
     {
-        let classes = class_names(config).zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect::<Vec<_>>();
+        let classes =
+            class_names(config).zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect::<Vec<_>>();
         map.insert("classes".into(), classes.into());
     }
     result
@@ -261,8 +273,13 @@ fn as_table(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport) 
     t.row(["trains", &count(total.trains)]);
     t.row(["packets a train, mean", &number(total.mean_train(), 3)]);
     let packets = (total.packets_out + total.packets_coalesced).max(1);
-    for (label, range) in [("of 1", 1..2), ("of 2 to 3", 2..4), ("of 4 to 7", 4..8), ("of 8 to 15", 8..16), ("of 16 and more", 16..257)]
-    {
+    for (label, range) in [
+        ("of 1", 1..2),
+        ("of 2 to 3", 2..4),
+        ("of 4 to 7", 4..8),
+        ("of 8 to 15", 8..16),
+        ("of 16 and more", 16..257),
+    ] {
         let in_range = total.lengths.iter().enumerate().filter(|(n, _)| range.contains(n));
         let n: u64 = in_range.map(|(n, count)| n as u64 * count).sum();
         let share = format!("{:.1} %", n as f64 * 100.0 / packets as f64);

@@ -1,6 +1,5 @@
 //! `slipstream synth`: traffic with a known locality.
 
-
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
 use slipstream::io::synth::Synth;
@@ -34,7 +33,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
         captured += keep as u64;
         first = first.or(Some(at));
         last = Some(at);
-        if packets % 65_536 == 0 {
+        if packets.is_multiple_of(65_536) {
             progress.at(Some(packets as f64 / config.packets as f64));
         }
     }
@@ -61,7 +60,11 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
             t.render()
         }
     };
-    if args.output.as_os_str() == "-" { eprintln!("{text}") } else { ui::print(text)? }
+    if args.output.as_os_str() == "-" {
+        eprintln!("{text}")
+    } else {
+        ui::print(text)?
+    }
     Ok(Outcome::Done)
 }
 
@@ -70,7 +73,11 @@ fn rate(packets: u64, bytes: u64, ns: u64) -> String {
         return "–".into();
     }
     let per_second = |n: f64| n / (ns as f64 / 1e9);
-    format!("{:.3} Mpps, {:.3} Gbit/s", per_second(packets as f64) / 1e6, per_second(bytes as f64) * 8.0 / 1e9)
+    format!(
+        "{:.3} Mpps, {:.3} Gbit/s",
+        per_second(packets as f64) / 1e6,
+        per_second(bytes as f64) * 8.0 / 1e9
+    )
 }
 
 /// The settings that were given, by name.

@@ -117,7 +117,10 @@ pub enum ConfigError {
         burst: u16,
     },
     /// `hold` too long.
-    #[error("{place}: hold = {hold_ns} ns is too long; up to {} ns (4 s) are possible", ReframeConfig::MAX_HOLD_NS)]
+    #[error(
+        "{place}: hold = {hold_ns} ns is too long; up to {} ns (4 s) are possible",
+        ReframeConfig::MAX_HOLD_NS
+    )]
     Hold {
         /// Class, or `reframe`.
         place: String,

@@ -15,6 +15,7 @@ pub(crate) struct TrainFinish {
     keep: Vec<bool>,
     permutation: Vec<u16>,
     reordered: Vec<Frame>,
+    views: Vec<PacketView<'static>>,
 }
 
 impl TrainFinish {
@@ -27,6 +28,7 @@ impl TrainFinish {
             keep: Vec::new(),
             permutation: Vec::new(),
             reordered: Vec::new(),
+            views: Vec::new(),
         })
     }
 
@@ -43,65 +45,82 @@ impl TrainFinish {
 
     /// A packet of a flow passes at once.
     pub(crate) fn observe(&mut self, pool: &Pool, frame: &Frame) {
-        if let Some(views) = views(pool, std::slice::from_ref(frame)) {
-            self.coalesce(frame.flow, &views);
-        }
+        self.coalesce(pool, std::slice::from_ref(frame));
     }
 
-    fn coalesce(&mut self, flow: u32, views: &[PacketView<'_>]) -> usize {
-        match (&mut self.ack, self.states.get_mut(flow as usize)) {
-            (Some(ack), Some(state)) => ack.compress(state, views, &mut self.keep),
-            _ => 0,
+    /// Marks in `keep` which packets of a train stay; returns how many don't.
+    fn coalesce(&mut self, pool: &Pool, train: &[Frame]) -> usize {
+        let Some(flow) = train.first().map(|f| f.flow as usize) else { return 0 };
+        let (Some(ack), Some(state)) = (&self.ack, self.states.get_mut(flow)) else { return 0 };
+        let Some(views) = views(pool, train, &mut self.views) else {
+            // A packet whose numbers can't be read: nothing is known of the flow from here on.
+            *state = AckState::default();
+            return 0;
+        };
+        let dropped = ack.compress(state, &views, &mut self.keep);
+        give_back(views, &mut self.views);
+        dropped
+    }
+
+    fn restore_order(&mut self, pool: &Pool, train: &mut [Frame]) {
+        let Some(views) = views(pool, train, &mut self.views) else { return };
+        let changed = tcp_order::restore(&views, &mut self.permutation);
+        give_back(views, &mut self.views);
+        if changed {
+            self.reordered.clear();
+            self.reordered.extend_from_slice(train);
+            for (to, from) in train.iter_mut().zip(&self.permutation) {
+                if let Some(frame) = self.reordered.get(usize::from(*from)) {
+                    *to = *frame;
+                }
+            }
         }
     }
 
     /// Finishes the train that begins at `start` of `frames`; returns how many packets were coalesced away.
     pub(crate) fn finish(&mut self, pool: &mut Pool, frames: &mut Vec<Frame>, start: usize) -> usize {
         let Some(train) = frames.get_mut(start..) else { return 0 };
-        let Some(flow) = train.first().map(|f| f.flow) else { return 0 };
         if self.order && train.len() > 1 {
-            let changed = views(pool, train).is_some_and(|v| tcp_order::restore(&v, &mut self.permutation));
-            if changed {
-                self.reordered.clear();
-                self.reordered.extend_from_slice(train);
-                for (to, from) in train.iter_mut().zip(&self.permutation) {
-                    if let Some(frame) = self.reordered.get(usize::from(*from)) {
-                        *to = *frame;
-                    }
+            self.restore_order(pool, train);
+        }
+        let dropped = self.coalesce(pool, train);
+        if dropped == 0 {
+            return 0;
+        }
+        let mut kept = start;
+        for at in start..frames.len() {
+            let Some(&frame) = frames.get(at) else { break };
+            if self.keep.get(at - start).copied().unwrap_or(true) {
+                if let Some(place) = frames.get_mut(kept) {
+                    *place = frame;
                 }
+                kept += 1;
+            } else {
+                pool.free(frame.buf);
             }
         }
-        let dropped = match views(pool, train) {
-            Some(views) => self.coalesce(flow, &views),
-            None => 0,
-        };
-        if dropped > 0 {
-            let mut at = 0;
-            let mut kept = start;
-            for i in start..frames.len() {
-                let Some(&frame) = frames.get(i) else { break };
-                let keep = self.keep.get(at).copied().unwrap_or(true);
-                at += 1;
-                if keep {
-                    if let Some(place) = frames.get_mut(kept) {
-                        *place = frame;
-                    }
-                    kept += 1;
-                } else {
-                    pool.free(frame.buf);
-                }
-            }
-            frames.truncate(kept);
-        }
+        frames.truncate(kept);
         dropped
     }
 }
 
-/// The packets' bytes, where all are TCP segments whose headers lie where their handles say.
-fn views<'a>(pool: &'a Pool, frames: &[Frame]) -> Option<Vec<PacketView<'a>>> {
+/// The packets' bytes in the memory of `spare`, where all are TCP segments whose headers can be read.
+fn views<'a>(
+    pool: &'a Pool,
+    frames: &[Frame],
+    spare: &mut Vec<PacketView<'static>>,
+) -> Option<Vec<PacketView<'a>>> {
     if !frames.iter().all(|f| f.info.is_tcp()) {
         return None;
     }
+    let mut views: Vec<PacketView<'a>> = std::mem::take(spare);
     let view = |f: &Frame| PacketView { data: pool.data(f.buf, f.len), l3: f.info.l3(), l4: f.info.l4() };
-    Some(frames.iter().map(view).collect())
+    views.extend(frames.iter().map(view));
+    Some(views)
+}
+
+/// Keeps the memory for the next train: collecting no items in place takes none of its own.
+fn give_back(mut views: Vec<PacketView<'_>>, spare: &mut Vec<PacketView<'static>>) {
+    views.clear();
+    *spare = views.into_iter().map(|v| PacketView { data: &[], l3: v.l3, l4: v.l4 }).collect();
 }

@@ -12,7 +12,7 @@ use crate::prefetch::prefetch;
 use crate::time::Nanos;
 
 /// No train, no flow.
-pub(crate) const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
 /// Bits 13..24 of a narrow key's second word are zero; two of them say what an entry is.
 const NO_WIDE: WideKey = WideKey([0; 7]);
@@ -22,57 +22,40 @@ const WIDE: u64 = 1 << 23;
 /// What the stage knows of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// The key and the VALID bit; of a wide key its hash, the key itself standing beside.
     key: [u64; 2],
     /// Arrival of the flow's first packet.
-    pub(crate) first_seen: Nanos,
-    /// Packets seen, saturating; see [`Entry::packets`].
+    pub first_seen: Nanos,
+    /// Whether it was used lately, and packets seen; see [`Entry::packets`].
     counters: u32,
     /// The train that holds its packets, or [`NONE`].
-    pub(crate) train: u32,
+    pub train: u32,
 }
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-const RECENT: u32 = 1 << 31;
-const PINNED: u32 = 1 << 30;
-const PACKETS: u32 = PINNED - 1;
+/// Lowest bit of the counters; the packets are counted above it.
+const RECENT: u32 = 1;
 
 impl Entry {
-    /// Packets of the flow seen so far (up to 2³⁰).
-    #[inline]
-    pub(crate) fn packets(&self) -> u32 {
-        self.counters & PACKETS
+    /// Packets of the flow seen so far (up to 2³¹).
+    #[inline(always)]
+    #[must_use]
+    pub fn packets(&self) -> u32 {
+        self.counters >> 1
     }
 
     /// Counts a packet.
-    #[inline]
-    pub(crate) fn count_packet(&mut self) {
-        let n = self.packets();
-        self.counters = (self.counters & PINNED) | RECENT | (n + u32::from(n < PACKETS));
-    }
-
-    /// A train of this flow waits to be emitted: the entry must stay.
-    #[inline]
-    pub(crate) fn pin(&mut self) {
-        self.counters |= PINNED;
-    }
-
-    /// It was emitted.
-    #[inline]
-    pub(crate) fn unpin(&mut self) {
-        self.counters &= !PINNED;
-    }
-
-    fn evictable(&self) -> bool {
-        self.train == NONE && self.counters & PINNED == 0
+    #[inline(always)]
+    pub fn count_packet(&mut self) {
+        self.counters = self.counters.saturating_add(2) | RECENT;
     }
 }
 
 /// The flow table of one worker.
 #[derive(Debug)]
-pub(crate) struct FlowTable {
+pub struct FlowTable {
     index: Vec<u64>,
     shift: u32,
     entries: Vec<Entry>,
@@ -89,7 +72,8 @@ pub(crate) struct FlowTable {
 
 impl FlowTable {
     /// A table for at most `limit` flows (a power of two of index slots is reserved, twice as many at least).
-    pub(crate) fn new(limit: u32, seed: u64) -> Self {
+    #[must_use]
+    pub fn new(limit: u32, seed: u64) -> Self {
         let limit = (limit as usize).clamp(1, 1 << 30);
         let slots = (limit * 2).next_power_of_two().max(16);
         Self {
@@ -112,12 +96,15 @@ impl FlowTable {
     }
 
     /// Flows forgotten to make room.
-    pub(crate) fn evictions(&self) -> u64 {
+    #[must_use]
+    pub fn evictions(&self) -> u64 {
         self.evictions
     }
 
+    /// The hash of a key, as the other functions want it.
     #[inline]
-    pub(crate) fn hash(&self, key: &FlowKey) -> u64 {
+    #[must_use]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
         key.hash64(self.seed)
     }
 
@@ -141,13 +128,14 @@ impl FlowTable {
 
     /// First step of a look-up, one batch ahead: asks for the index line.
     #[inline]
-    pub(crate) fn prefetch_index(&self, hash: u64) {
+    pub fn prefetch_index(&self, hash: u64) {
         prefetch(self.index.get(self.home(Self::tag(hash))));
     }
 
     /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is new.
     #[inline]
-    pub(crate) fn candidate(&self, hash: u64) -> u32 {
+    #[must_use]
+    pub fn candidate(&self, hash: u64) -> u32 {
         let tag = Self::tag(hash);
         let mask = self.index.len() - 1;
         let mut at = self.home(tag);
@@ -166,7 +154,7 @@ impl FlowTable {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is(&self, id: u32, key: &FlowKey, stored: [u64; 2]) -> bool {
         match self.entries.get(id as usize) {
             Some(entry) if entry.key == stored => match key {
@@ -178,16 +166,23 @@ impl FlowTable {
     }
 
     /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the second step
-    /// said; the table may have changed since.
-    #[inline]
-    pub(crate) fn entry(&mut self, key: &FlowKey, hash: u64, candidate: u32, now: Nanos) -> (u32, bool) {
+    /// said; the table may have changed since. An entry that is `busy` stays: its train is on its way out.
+    #[inline(always)]
+    pub fn entry(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        candidate: u32,
+        now: Nanos,
+        busy: impl Fn(u32) -> bool,
+    ) -> (u32, bool) {
         let stored = Self::stored(key, hash);
         if self.is(candidate, key, stored) {
             return (candidate, false);
         }
         match self.find(key, hash, stored) {
             Some(id) => (id, false),
-            None => (self.insert(key, hash, stored, now), true),
+            None => (self.insert(key, hash, stored, now, busy), true),
         }
     }
 
@@ -209,13 +204,21 @@ impl FlowTable {
         }
     }
 
-    fn insert(&mut self, key: &FlowKey, hash: u64, stored: [u64; 2], now: Nanos) -> u32 {
+    #[inline(never)]
+    fn insert(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        stored: [u64; 2],
+        now: Nanos,
+        busy: impl Fn(u32) -> bool,
+    ) -> u32 {
         let entry = Entry { key: stored, first_seen: now, counters: 0, train: NONE };
         let id = if self.entries.len() < self.limit {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
         } else {
-            let id = self.evict();
+            let id = self.evict(busy);
             if let Some(place) = self.entries.get_mut(id as usize) {
                 *place = entry;
             }
@@ -244,13 +247,13 @@ impl FlowTable {
 
     /// Frees an entry that holds nothing, one not used lately if there is one within two turns. There always is one:
     /// the table has more entries than the stage can hold trains.
-    fn evict(&mut self) -> u32 {
+    fn evict(&mut self, busy: impl Fn(u32) -> bool) -> u32 {
         self.evictions += 1;
         loop {
             let id = self.hand;
             self.hand = (self.hand + 1) % self.limit;
             let Some(entry) = self.entries.get_mut(id) else { continue };
-            if !entry.evictable() {
+            if entry.train != NONE || busy(id as u32) {
                 continue;
             }
             if entry.counters & RECENT != 0 {
@@ -297,17 +300,21 @@ impl FlowTable {
         }
     }
 
-    /// An entry. Numbers come from [`FlowTable::entry`] and stay good while the entry holds a train or is pinned.
-    #[inline]
-    #[expect(clippy::indexing_slicing, reason = "entries are never removed, so a number once given out is in range")]
-    pub(crate) fn get_mut(&mut self, id: u32) -> &mut Entry {
+    /// An entry. Numbers come from [`FlowTable::entry`] and stay good while the entry holds a train.
+    #[inline(always)]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "entries are never removed, so a number once given out is in range"
+    )]
+    #[must_use]
+    pub fn get_mut(&mut self, id: u32) -> &mut Entry {
         &mut self.entries[id as usize]
     }
 
     /// Whether this is the flow that was asked about last: entry numbers tell, unless the entry was given to another
     /// flow in between.
     #[inline]
-    pub(crate) fn continues(&mut self, id: u32) -> bool {
+    pub fn continues(&mut self, id: u32) -> bool {
         if self.last == id {
             return true;
         }
@@ -355,7 +362,7 @@ mod tests {
                 let k = key(n);
                 let hash = if matches!(k, FlowKey::Wide(_)) { (u64::from(n) % hashes) << 40 } else { table.hash(&k) };
                 let candidate = table.candidate(hash);
-                let (id, _) = table.entry(&k, hash, candidate, Nanos(7));
+                let (id, _) = table.entry(&k, hash, candidate, Nanos(7), |_| false);
                 if held.contains(&n) {
                     prop_assert_eq!(Some(&id), twin.get(&n), "a held flow lost its entry");
                 }
@@ -380,7 +387,7 @@ mod tests {
         for n in 0..1000u16 {
             let k = key(n);
             let hash = table.hash(&k);
-            table.entry(&k, hash, NONE, Nanos(0));
+            table.entry(&k, hash, NONE, Nanos(0), |_| false);
         }
         assert_eq!((table.len(), table.evictions()), (16, 984));
     }
@@ -390,7 +397,7 @@ mod tests {
         let mut table = FlowTable::new(16, 3);
         let zero = FlowKey::Narrow(NarrowKey([0, 0]));
         let hash = table.hash(&zero);
-        let (id, _) = table.entry(&zero, hash, 5, Nanos(1));
+        let (id, _) = table.entry(&zero, hash, 5, Nanos(1), |_| false);
         assert_eq!(table.candidate(hash), id);
     }
 }

@@ -253,9 +253,16 @@ impl Hold {
         }
     }
 
-    /// The train that is due first, with the time at which it is.
-    #[inline]
+    /// The train that is due first.
+    #[inline(always)]
     pub(crate) fn first_due(&self) -> Option<u32> {
+        if let [one] = self.lists.as_slice() {
+            return (one.head != NONE).then_some(one.head);
+        }
+        self.first_due_of_many()
+    }
+
+    fn first_due_of_many(&self) -> Option<u32> {
         if self.due == Nanos::MAX {
             // A deadline at the end of time still has to be met at the end of input.
             return self.lists.iter().find(|l| l.head != NONE).map(|l| l.head);

@@ -12,7 +12,7 @@
 pub mod compress;
 mod config;
 mod finish;
-mod flow_table;
+pub mod flow_table;
 mod hold;
 mod stage;
 mod stats;

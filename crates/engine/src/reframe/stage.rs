@@ -2,8 +2,8 @@
 
 use slipstream_wire::FlowKey;
 
-use super::finish::TrainFinish;
 use super::config::{Admit, Policy, ReframeConfig, Treatment};
+use super::finish::TrainFinish;
 use super::flow_table::{FlowTable, NONE};
 use super::hold::Hold;
 use super::stats::{Cause, ReframeStats};
@@ -28,6 +28,7 @@ struct Leaving {
     order: u64,
     sequence: u64,
     train: u32,
+    flow: u32,
     cause: Cause,
 }
 
@@ -51,6 +52,9 @@ pub struct Reframe {
     class_rules: Vec<Rule>,
     treatments: Vec<Treatment>,
     weighted: bool,
+    /// No classes, nothing passes but by the bypass rule, and this is the one burst.
+    plain: bool,
+    burst: u16,
     capacity: u32,
     capacity_bytes: u64,
     table: FlowTable,
@@ -81,6 +85,12 @@ impl Reframe {
             bypass_flags: config.bypass.tcp_flags_only(),
             class_rules: config.classes.iter().map(|c| c.rule.clone()).collect(),
             weighted: treatments.iter().any(|t| t.weight != 1),
+            plain: treatments.len() == 1
+                && config.default.hold_ns > 0
+                && config.default.burst > 1
+                && !config.default.bypass
+                && config.admit == Admit::Always,
+            burst: config.default.burst,
             capacity: config.capacity,
             capacity_bytes: config.capacity_bytes,
             table: FlowTable::new(config.table_entries(), config.seed),
@@ -125,11 +135,27 @@ impl Reframe {
     /// Takes packets in the order of their arrival. Every deadline at or before an arrival fires before it, at its
     /// own time.
     pub fn process(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, out: &mut dyn Output) {
+        if self.plain {
+            self.process_all::<true>(pool, arrivals, out);
+        } else {
+            self.process_all::<false>(pool, arrivals, out);
+        }
+    }
+
+    /// `PLAIN`: every classified packet that is not bypassed is held, all in one way.
+    fn process_all<const PLAIN: bool>(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        out: &mut dyn Output,
+    ) {
         let mut hashes = [0u64; AHEAD];
         let mut candidates = [NONE; AHEAD];
         self.stats.packets_in += arrivals.frames.len() as u64;
-        let mut at = 0;
-        for keys in arrivals.keys.chunks(AHEAD) {
+        let mut position = arrivals.first;
+        let Arrivals { frames, keys, positions, .. } = arrivals;
+        let mut positions = positions.iter();
+        for (frames, keys) in frames.chunks(AHEAD).zip(keys.chunks(AHEAD)) {
             for (key, hash) in keys.iter().zip(&mut hashes) {
                 *hash = self.table.hash(key);
                 self.table.prefetch_index(*hash);
@@ -137,10 +163,11 @@ impl Reframe {
             for (hash, candidate) in hashes.iter().zip(&mut candidates).take(keys.len()) {
                 *candidate = self.table.candidate(*hash);
             }
-            for ((key, &hash), &candidate) in keys.iter().zip(&hashes).zip(&candidates) {
-                let Some(&frame) = arrivals.frames.get(at) else { break };
-                self.packet(pool, frame, Found { key, hash, candidate, sequence: arrivals.position(at) }, out);
-                at += 1;
+            let ahead = hashes.iter().zip(&candidates);
+            for ((frame, key), (&hash, &candidate)) in frames.iter().zip(keys).zip(ahead) {
+                let sequence = positions.next().copied().unwrap_or(position);
+                self.packet::<PLAIN>(pool, *frame, Found { key, hash, candidate, sequence }, out);
+                position += 1;
             }
         }
         arrivals.clear();
@@ -174,23 +201,38 @@ impl Reframe {
     /// Time moves on to `now`, which is later than the instant so far.
     #[inline(never)]
     fn run_to(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
-        while self.hold.due() <= now {
-            let Some(train) = self.hold.first_due() else { break };
+        loop {
             let due = self.hold.due();
-            if due > self.instant {
-                self.emit_leaving(pool, out);
-                self.instant = due;
+            let next = due.min(now);
+            if next > self.instant {
+                match self.leaving.as_slice() {
+                    [] => {}
+                    [one] => {
+                        let one = *one;
+                        self.leaving.clear();
+                        self.leaving_packets = 0;
+                        self.emit_train(pool, one, out);
+                    }
+                    _ => self.emit_group(pool, out),
+                }
+                self.instant = next;
             }
+            if due > now {
+                break;
+            }
+            let Some(train) = self.hold.first_due() else { break };
             self.leave(train, Cause::Deadline);
-        }
-        if self.instant < now {
-            self.emit_leaving(pool, out);
-            self.instant = now;
         }
     }
 
     #[inline(always)]
-    fn packet(&mut self, pool: &mut Pool, mut frame: Frame, found: Found<'_>, out: &mut dyn Output) {
+    fn packet<const PLAIN: bool>(
+        &mut self,
+        pool: &mut Pool,
+        mut frame: Frame,
+        found: Found<'_>,
+        out: &mut dyn Output,
+    ) {
         if frame.arrival > self.instant {
             if self.hold.due() > frame.arrival && self.leaving.is_empty() {
                 self.instant = frame.arrival;
@@ -204,7 +246,9 @@ impl Reframe {
             self.emit_single(pool, &frame, found.sequence, out);
             return;
         }
-        let (id, new) = self.table.entry(found.key, found.hash, found.candidate, self.instant);
+        let Self { table, leaving, .. } = self;
+        let busy = |id| leaving.iter().any(|l| l.flow == id);
+        let (id, new) = table.entry(found.key, found.hash, found.candidate, self.instant, busy);
         frame.flow = id;
         frame.hash = (found.hash >> 32) as u32;
         self.stats.runs_in += u64::from(new || id != self.last_in);
@@ -215,8 +259,18 @@ impl Reframe {
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
         }
+        if PLAIN {
+            if self.bypasses(pool, &frame, found.key) {
+                self.pass(pool, &frame, 0, train, Cause::Bypass, found.sequence, out);
+            } else {
+                self.keep(pool, &frame, 0, train, self.burst, found.sequence, out);
+            }
+            return;
+        }
         let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, found.key) };
-        let Some(&Treatment { hold_ns, burst, bypass, .. }) = self.treatments.get(class as usize) else { return };
+        let Some(&Treatment { hold_ns, burst, bypass, .. }) = self.treatments.get(class as usize) else {
+            return;
+        };
         let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
         if bypass || hold_ns == 0 || burst == 1 {
             let cause = match (bypass, burst) {
@@ -324,20 +378,20 @@ impl Reframe {
         let slot = self.hold.unlink(train);
         let entry = self.table.get_mut(slot.flow);
         entry.train = NONE;
-        entry.pin();
         let order = match self.policy {
             Policy::Oldest => entry.first_seen.0,
             Policy::Waiting => slot.base().0,
             Policy::Shortest => u64::from(entry.packets()) << 32,
         };
-        let weight = if self.weighted { self.treatments.get(slot.class as usize).map_or(1, |t| t.weight) } else { 0 };
+        let weight =
+            if self.weighted { self.treatments.get(slot.class as usize).map_or(1, |t| t.weight) } else { 0 };
         let order = match (weight, self.policy) {
             (0, _) => order,
             (weight, Policy::Shortest) => order / u64::from(weight),
             (weight, _) => u64::MAX - self.instant.since(Nanos(order)).saturating_mul(u64::from(weight)),
         };
         self.leaving_packets += u32::from(slot.count);
-        self.leaving.push(Leaving { order, sequence: slot.sequence, train, cause });
+        self.leaving.push(Leaving { order, sequence: slot.sequence, train, flow: slot.flow, cause });
     }
 
     /// Emits what leaves at the current instant, in the order of the policy.
@@ -364,9 +418,9 @@ impl Reframe {
 
     #[inline(always)]
     fn emit_train(&mut self, pool: &mut Pool, leaving: Leaving, out: &mut dyn Output) {
-        let Leaving { order, sequence, train, cause } = leaving;
+        let Leaving { order, sequence, train, flow, cause } = leaving;
         let slot = self.hold.train(train);
-        let (flow, class, count, base) = (slot.flow, slot.class, usize::from(slot.count), slot.base());
+        let (class, count, base) = (slot.class, usize::from(slot.count), slot.base());
         if self.out.frames.len() + count > BATCH {
             self.flush(pool, out);
         }
@@ -389,7 +443,6 @@ impl Reframe {
         }
         let len = frames.len() - start;
         stats.packets_out += len as u64;
-        self.table.get_mut(flow).unpin();
         let continues = self.table.continues(flow);
         self.stats.runs_out += u64::from(!continues);
         let (start, len) = (start as u32, len as u32);
@@ -409,7 +462,9 @@ impl Reframe {
     fn bypasses(&self, pool: &Pool, frame: &Frame, key: &FlowKey) -> bool {
         match self.bypass_flags {
             Some((mask, value)) => frame.info.is_tcp() && frame.info.tcp_flags() & mask == value,
-            None => !self.bypass.is_never() && self.bypass.matches(&frame.headers(*key), wire_len(pool, frame)),
+            None => {
+                !self.bypass.is_never() && self.bypass.matches(&frame.headers(*key), wire_len(pool, frame))
+            }
         }
     }
 

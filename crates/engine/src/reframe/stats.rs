@@ -100,7 +100,7 @@ impl ClassStats {
     }
 
     /// Counts a train that left; `n` packets.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn train(&mut self, cause: Cause, n: usize) {
         self.trains += 1;
         if let Some(count) = self.released.get_mut(cause as usize) {

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use super::{paced, shard};
 use super::sink::{Sink, deliver, free};
 use super::source::{Classifier, Source, SourceError};
+use super::{paced, shard};
 use crate::batch::{Arrivals, BATCH, Batch};
 use crate::clock::Meter;
 use crate::io::capture::CaptureError;
@@ -126,7 +126,9 @@ fn run_one(
         let filled = source.fill(&mut pool, &mut arrivals, BATCH);
         if source.interfaces().len() > known {
             let new = source.interfaces();
-            meter.pause(|| new.iter().skip(known).try_for_each(|i| sink.interface(i))).map_err(ReplayError::Sink)?;
+            meter
+                .pause(|| new.iter().skip(known).try_for_each(|i| sink.interface(i)))
+                .map_err(ReplayError::Sink)?;
             known = new.len();
             classifier.interfaces(new);
         }
@@ -147,7 +149,7 @@ fn run_one(
             meter.stop();
         }
         batches += 1;
-        if batches % 64 == 0 {
+        if batches.is_multiple_of(64) {
             tick(source.progress());
         }
     }

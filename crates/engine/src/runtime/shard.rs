@@ -44,6 +44,12 @@ struct Work {
     until: Option<Nanos>,
 }
 
+/// A chunk as it is dealt out: one part a worker, and the interfaces that came up with it.
+struct Chunk {
+    parts: Vec<Work>,
+    new: Vec<Interface>,
+}
+
 /// What a worker made of it.
 #[derive(Debug, Default)]
 struct Done {
@@ -150,14 +156,16 @@ struct Dealer<'a> {
 }
 
 impl Dealer<'_> {
-    /// The next chunk, one part a worker, and the interfaces that came up; `None` at the end.
-    fn next(&mut self, workers: usize) -> Result<Option<(Vec<Work>, Vec<Interface>)>, ReplayError> {
+    /// The next chunk; `None` at the end.
+    fn next(&mut self, workers: usize) -> Result<Option<Chunk>, ReplayError> {
         let n = self.source.fill(&mut self.pool, &mut self.arrivals, CHUNK)?;
         let all = self.source.interfaces();
         let new: Vec<Interface> = all.iter().skip(self.links.len()).cloned().collect();
         self.links.extend(new.iter().map(|i| LinkType::from_number(i.link_number as u16)));
         self.classifier.links(&self.links);
-        let Some(end) = self.arrivals.frames.last().map(|f| f.arrival).filter(|_| n > 0) else { return Ok(None) };
+        let Some(end) = self.arrivals.frames.last().map(|f| f.arrival).filter(|_| n > 0) else {
+            return Ok(None);
+        };
         self.classifier.classify(&self.pool, &mut self.arrivals);
         let part = || Work { until: Some(end), links: self.links.clone(), ..Work::default() };
         let mut parts: Vec<Work> = (0..workers).map(|_| part()).collect();
@@ -177,7 +185,7 @@ impl Dealer<'_> {
             self.pool.free(frame.buf);
         }
         self.arrivals.clear();
-        Ok(Some((parts, new)))
+        Ok(Some(Chunk { parts, new }))
     }
 }
 
@@ -191,10 +199,13 @@ struct Merger<'a> {
 
 impl Merger<'_> {
     fn merge(&mut self, parts: &[Done]) -> Result<(), ReplayError> {
-        let mut heads: Vec<_> = parts.iter().map(|p| (p.trains.as_slice(), p.items.as_slice(), p.bytes.as_slice())).collect();
+        let mut heads: Vec<_> =
+            parts.iter().map(|p| (p.trains.as_slice(), p.items.as_slice(), p.bytes.as_slice())).collect();
         loop {
             let next = heads.iter().enumerate().filter_map(|(i, (trains, ..))| Some((i, trains.first()?)));
-            let Some((i, train)) = next.min_by_key(|(i, t)| (t.release, t.order, t.sequence, *i)) else { break };
+            let Some((i, train)) = next.min_by_key(|(i, t)| (t.release, t.order, t.sequence, *i)) else {
+                break;
+            };
             let train = *train;
             if train.flow != Frame::NO_FLOW {
                 self.runs += u64::from(!(train.continues && self.last == Some(i)));
@@ -269,7 +280,7 @@ pub(super) fn run(
         };
         let mut merger = Merger { sink, last: None, runs: 0, report: ReplayReport::default() };
         let mut under_way = 0;
-        while let Some((parts, new)) = dealer.next(workers)? {
+        while let Some(Chunk { parts, new }) = dealer.next(workers)? {
             new.iter().try_for_each(|i| merger.sink.interface(i)).map_err(ReplayError::Sink)?;
             for ((line, _), part) in lines.iter().zip(parts) {
                 // A worker that is gone is noticed when its result is missing.

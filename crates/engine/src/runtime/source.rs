@@ -1,6 +1,6 @@
 //! Where the packets of a replay come from: a capture read as it goes, or one that lies in memory and may go round.
 
-use slipstream_wire::{Encapsulation, FlowKey, LinkType, NarrowKey, classify_with};
+use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_with};
 use thiserror::Error;
 
 use crate::batch::{Arrivals, BATCH};
@@ -79,7 +79,8 @@ impl CaptureSource {
 }
 
 fn store(pool: &mut Pool, record: &Record<'_>) -> BufId {
-    let meta = PacketMeta { original_len: record.original_len, interface: record.interface, time: record.time };
+    let meta =
+        PacketMeta { original_len: record.original_len, interface: record.interface, time: record.time };
     pool.insert(meta, record.data)
 }
 
@@ -200,7 +201,11 @@ impl Preload {
         let mut this = Self::empty(turns);
         let mut arrivals = Arrivals::default();
         while source.fill(pool, &mut arrivals, BATCH)? > 0 {
-            this.packets.extend(arrivals.frames.iter().map(|f| Stored { time: f.arrival, buf: f.buf, len: f.len }));
+            this.packets.extend(arrivals.frames.iter().map(|f| Stored {
+                time: f.arrival,
+                buf: f.buf,
+                len: f.len,
+            }));
             arrivals.clear();
         }
         this.order.backwards = source.clock_backwards();
@@ -211,10 +216,27 @@ impl Preload {
 
     /// Takes Ethernet frames that were made, not captured, to be replayed `turns` times.
     #[must_use]
-    pub fn from_frames<'a>(frames: impl Iterator<Item = (Nanos, &'a [u8])>, pool: &mut Pool, turns: u32) -> Self {
+    pub fn from_frames<'a>(
+        frames: impl Iterator<Item = (Nanos, &'a [u8])>,
+        pool: &mut Pool,
+        turns: u32,
+    ) -> Self {
+        Self::made(frames.map(|(time, data)| (time, data.len() as u32, data)), pool, turns)
+    }
+
+    /// As [`Preload::from_frames`], once, each packet's number in place of its original length: tests tell packets of
+    /// any bytes apart by it.
+    #[must_use]
+    pub fn from_numbered_frames<'a>(
+        frames: impl Iterator<Item = (Nanos, &'a [u8])>,
+        pool: &mut Pool,
+    ) -> Self {
+        Self::made((0..).zip(frames).map(|(number, (time, data))| (time, number, data)), pool, 1)
+    }
+
+    fn made<'a>(frames: impl Iterator<Item = (Nanos, u32, &'a [u8])>, pool: &mut Pool, turns: u32) -> Self {
         let mut this = Self::empty(turns);
-        for (time, data) in frames {
-            let original_len = data.len() as u32;
+        for (time, original_len, data) in frames {
             this.push(pool, &Record { time, interface: 0, link: LinkType::Ethernet, original_len, data });
         }
         this.interfaces = vec![Interface { link_number: 1, snap_len: 0, name: None }];
@@ -262,7 +284,8 @@ impl Source for Preload {
     fn fill(&mut self, _: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         if self.at == self.packets.len() {
             self.at = 0;
-            self.shift = self.shift.saturating_add(if self.turns_left < self.turns { self.period } else { 0 });
+            self.shift =
+                self.shift.saturating_add(if self.turns_left < self.turns { self.period } else { 0 });
         }
         if self.at == 0 {
             if self.turns_left == 0 {
@@ -333,25 +356,47 @@ impl Classifier {
     }
 
     /// Classifies what was appended to `arrivals` and is not classified yet.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn classify(&self, pool: &Pool, arrivals: &mut Arrivals) {
-        const DISTANCE: usize = 8;
-        let Arrivals { frames, keys, .. } = arrivals;
-        let from = keys.len();
-        let Some(frames) = frames.get_mut(from..) else { return };
-        for i in 0..frames.len() {
-            if let Some(ahead) = frames.get(i + DISTANCE) {
-                pool.prefetch(ahead.buf);
+        let only = match self.links.as_slice() {
+            [one] if self.encapsulation == Encapsulation::Outer => Some(*one),
+            _ => None,
+        };
+        match only {
+            Some(LinkType::Ethernet) => {
+                classify_all(pool, arrivals, |_, data| classify(LinkType::Ethernet, data))
             }
-            let Some(frame) = frames.get_mut(i) else { break };
-            let (interface, data) = pool.packet(frame.buf, frame.len);
-            match classify_with(self.link(interface), data, self.encapsulation) {
-                Ok(headers) if frame.len <= MAX_FRAME_LEN => {
-                    frame.info = Info::new(&headers);
-                    keys.push(headers.key);
-                }
-                _ => keys.push(FlowKey::Narrow(NarrowKey([0, 0]))),
+            _ => classify_all(pool, arrivals, |interface, data| {
+                classify_with(self.link(interface), data, self.encapsulation)
+            }),
+        }
+    }
+}
+
+/// Packets whose first bytes are asked for ahead of use.
+const DISTANCE: usize = 12;
+
+#[inline(always)]
+fn classify_all(
+    pool: &Pool,
+    arrivals: &mut Arrivals,
+    classify: impl Fn(u32, &[u8]) -> Result<Headers, Skip>,
+) {
+    let Arrivals { frames, keys, .. } = arrivals;
+    let Some(frames) = frames.get_mut(keys.len()..) else { return };
+    keys.reserve(frames.len());
+    for i in 0..frames.len() {
+        if let Some(ahead) = frames.get(i + DISTANCE) {
+            pool.prefetch(ahead.buf);
+        }
+        let Some(frame) = frames.get_mut(i) else { break };
+        let (interface, data) = pool.packet(frame.buf, frame.len);
+        match classify(interface, data) {
+            Ok(headers) if frame.len <= MAX_FRAME_LEN => {
+                frame.info = Info::new(&headers);
+                keys.push(headers.key);
             }
+            _ => keys.push(FlowKey::Narrow(NarrowKey([0, 0]))),
         }
     }
 }

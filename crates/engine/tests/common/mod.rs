@@ -1,5 +1,5 @@
 //! Packets that say who they are, and runs of the stage over them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
 
 use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::pool::{PacketMeta, Pool};
@@ -11,7 +11,9 @@ use slipstream::time::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Udp,
-    Tcp { syn: bool },
+    Tcp {
+        syn: bool,
+    },
     /// Not IP.
     Arp,
 }
@@ -66,7 +68,8 @@ impl Sink for Collect {
 
 /// Sends packets through a stage; returns (time of release, index of the packet) in the order of release.
 pub fn run(config: &ReframeConfig, workers: usize, packets: &[Packet]) -> (Vec<(u64, usize)>, ReplayReport) {
-    let frames: Vec<_> = packets.iter().enumerate().map(|(i, p)| (Nanos(p.time), frame(p, i as u32))).collect();
+    let frames: Vec<_> =
+        packets.iter().enumerate().map(|(i, p)| (Nanos(p.time), frame(p, i as u32))).collect();
     let mut pool = Pool::new();
     let mut source = Preload::from_frames(frames.iter().map(|(t, f)| (*t, f.as_slice())), &mut pool, 1);
     let mut sink = Collect::default();

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Regression gate: instructions and cache misses per packet, counted by Cachegrind, against bench/baseline.json.
+
+usage: python3 bench/gate.py [--binary target/release/slipstream] [--update]
+
+A count is that of a long run minus that of a short one, divided by the packets between them, so that start-up doesn't show.
+Counts repeat to a fraction of a per cent on any machine; times don't, so no time is looked at. `--update` writes the
+counts as the new baseline: do it in the commit that explains why they changed.
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import inputs
+
+BASELINE = pathlib.Path(__file__).with_name("baseline.json")
+# How much worse a count may get: relative, and in counts per packet.
+TOLERANCE = {"instructions": (0.03, 2.0), "d1_misses": (0.15, 0.5), "ll_misses": (0.25, 0.3)}
+# The cache of the machine that the goals were set on, whatever this one has.
+CACHES = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,8,64"]
+PACKETS = 50_000
+
+
+def cachegrind(command):
+    """Instructions, first-level data misses and last-level data misses of a command."""
+    full = ["valgrind", "--tool=cachegrind", "--cache-sim=yes", "--cachegrind-out-file=/dev/null", *CACHES, *command]
+    run = subprocess.run(full, capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"{' '.join(full)}\n{run.stderr}")
+    number = lambda label: int(re.search(label + r"\s*:\s*([\d,]+)", run.stderr).group(1).replace(",", ""))
+    return {
+        "instructions": number("I +refs"),
+        "d1_misses": number("D1 +misses"),
+        "ll_misses": number("LLd +misses"),
+    }
+
+
+def per_packet(short, long, packets):
+    a, b = cachegrind(short), cachegrind(long)
+    return {key: round((b[key] - a[key]) / packets, 2) for key in a}
+
+
+def engine(binary, path, *options):
+    base = [binary, "reframe", path, "null", "--preload", "--capacity", "65536", "--format", "json", *options]
+    return per_packet([*base, "--loop", "1"], [*base, "--loop", "3"], 2 * PACKETS)
+
+
+def measure(binary, directory):
+    rows = {}
+    one_k = inputs.engine_input(binary, directory, "1k-rr", PACKETS)
+    rows["engine, trains of 1"] = engine(binary, one_k, "--hold", "64us")
+    rows["engine, trains of 17"] = engine(binary, one_k, "--hold", "1700us")
+    rows["engine, trains of 17, ack + order"] = engine(
+        binary, one_k, "--hold", "1700us", "--compress", "ack", "--tcp-order"
+    )
+    random = inputs.engine_input(binary, directory, "1M-random", PACKETS)
+    rows["engine, all flows distinct"] = engine(binary, random, "--hold", "64us")
+    short = inputs.snapped_input(binary, directory, PACKETS)
+    long = inputs.snapped_input(binary, directory, 3 * PACKETS)
+    analyze = lambda path: [binary, "analyze", "--threads", "1", "--format", "json", path]
+    rows["analyze"] = per_packet(analyze(short), analyze(long), 2 * PACKETS)
+    copy = lambda path: [binary, "reframe", path, "null", "--hold", "0"]
+    rows["read and pass through"] = per_packet(copy(short), copy(long), 2 * PACKETS)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="target/release/slipstream")
+    parser.add_argument("--update", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        rows = measure(arguments.binary, directory)
+    if arguments.update:
+        BASELINE.write_text(json.dumps(rows, indent=2) + "\n")
+    baseline = json.loads(BASELINE.read_text())
+    passed = failed = 0
+    for name, counts in rows.items():
+        for key, count in counts.items():
+            base = baseline[name][key]
+            relative, absolute = TOLERANCE[key]
+            ok = count <= base * (1 + relative) + absolute
+            passed, failed = passed + ok, failed + (not ok)
+            print(f"{'ok  ' if ok else 'FAIL'} {name}: {key} {count} (baseline {base})")
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

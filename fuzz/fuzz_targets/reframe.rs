@@ -1,0 +1,100 @@
+//! Any settings, any packets: everything comes out, every flow in its order, nothing later than its hold.
+#![no_main]
+
+use std::collections::HashMap;
+
+use libfuzzer_sys::fuzz_target;
+use slipstream::io::capture::{CaptureError, Interface};
+use slipstream::pool::{PacketMeta, Pool};
+use slipstream::reframe::{Admit, Class, Policy, ReframeConfig, Treatment};
+use slipstream::rules::Rule;
+use slipstream::runtime::{Preload, Replay, Sink};
+use slipstream::time::Nanos;
+use slipstream_wire::{FlowKey, LinkType, classify};
+
+#[derive(Default)]
+struct Check {
+    clock: u64,
+    hold_ns: u64,
+    ordered: bool,
+    arrivals: Vec<u64>,
+    last: HashMap<Option<FlowKey>, u64>,
+    seen: u64,
+}
+
+impl Sink for Check {
+    fn interface(&mut self, _: &Interface) -> Result<(), CaptureError> {
+        Ok(())
+    }
+
+    fn packet(&mut self, release: Nanos, meta: PacketMeta, data: &[u8]) -> Result<(), CaptureError> {
+        // The number of a packet is in its original length.
+        let id = u64::from(meta.original_len);
+        let arrival = self.arrivals[id as usize];
+        assert!(release.0 >= self.clock && release.0 >= arrival && release.0 - arrival <= self.hold_ns);
+        self.clock = release.0;
+        self.seen += 1;
+        let key = classify(LinkType::Ethernet, data).ok().map(|h| h.key);
+        let before = self.last.insert(key, id + 1).unwrap_or(0);
+        assert!(!self.ordered || before <= id, "a packet left before an earlier one of its flow");
+        Ok(())
+    }
+}
+
+fn treatment(a: u8, b: u8) -> Treatment {
+    let hold_ns = [0, 1, 10, 1000][usize::from(a & 3)];
+    Treatment { hold_ns, burst: u16::from(b & 31) + 1, weight: u32::from(a >> 6) + 1, bypass: a & 32 != 0 }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((head, mut rest)) = data.split_first_chunk::<8>() else { return };
+    let [a, b, c, d, e, f, g, h] = *head;
+    let policy = [Policy::Oldest, Policy::Waiting, Policy::Shortest][usize::from(c) % 3];
+    let class =
+        |treatment| Class { name: "tcp".into(), rule: Rule::parse("tcp or port 1-100").unwrap(), treatment };
+    let config = ReframeConfig {
+        default: Treatment { bypass: false, ..treatment(a, b) },
+        capacity: u32::from(d) + 1,
+        capacity_bytes: if e & 1 == 0 { 1 << 20 } else { 200 },
+        flows: 1,
+        policy,
+        admit: if e & 2 == 0 { Admit::Always } else { Admit::Second },
+        bypass: if e & 4 == 0 { Rule::never() } else { Rule::parse("tcp syn").unwrap() },
+        classes: if e & 8 == 0 { Vec::new() } else { vec![class(treatment(f, g))] },
+        compress_ack: h & 1 != 0,
+        tcp_order: h & 2 != 0,
+        ..ReframeConfig::default()
+    };
+    let mut frames = Vec::new();
+    let (mut time, mut now, mut arrivals) = (1_000_000u64, 0, Vec::new());
+    while let Some(([gap, len], after)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(*len).min(after.len());
+        let (frame, after) = after.split_at(len);
+        time = time.saturating_add_signed(i64::from(*gap as i8));
+        now = now.max(time);
+        arrivals.push(now);
+        frames.push((Nanos(time), frame));
+        rest = after;
+    }
+    let mut pool = Pool::new();
+    let mut source = Preload::from_numbered_frames(frames.iter().copied(), &mut pool);
+    let mut sink = Check {
+        hold_ns: config
+            .classes
+            .iter()
+            .map(|c| c.treatment.hold_ns)
+            .max()
+            .unwrap_or(0)
+            .max(config.default.hold_ns),
+        ordered: !config.tcp_order,
+        arrivals,
+        ..Check::default()
+    };
+    let workers = if h & 4 == 0 { 1 } else { 2 };
+    let replay = Replay::new(&config).unwrap().workers(workers);
+    let report = replay.run(&mut source, pool, &mut sink, &mut |_| {}).unwrap();
+    let coalesced = report.stats.total().packets_coalesced;
+    assert_eq!(report.stats.packets_in, frames.len() as u64);
+    assert_eq!(sink.seen + coalesced, frames.len() as u64);
+    assert_eq!(report.stats.held, 0);
+});
