@@ -1,0 +1,134 @@
+//! Files that appear complete or not at all.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use tempfile::NamedTempFile;
+
+/// A file in the making. It takes its name with [`Replacement::commit`], in place of any older file of that name;
+/// before, it is a temporary file beside it, which goes away if nothing comes of it.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    path: PathBuf,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    Temporary(NamedTempFile),
+    /// What can't be replaced: a device, a pipe.
+    Straight(File),
+}
+
+impl Replacement {
+    /// Begins a file that will be `path`; `option` is named in errors. A link's target is what is replaced.
+    pub(crate) fn create(option: &str, path: &Path) -> anyhow::Result<Self> {
+        let failed = || format!("{option} {}: can't be written", path.display());
+        if path.as_os_str() == "-" {
+            bail!("{option} -: stdout is taken by the result; name a file");
+        }
+        let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let to = match target.metadata() {
+            Ok(m) if m.is_dir() => bail!("{option} {}: is a directory; name a file", path.display()),
+            Ok(m) if !m.is_file() => To::Straight(File::create(&target).with_context(failed)?),
+            _ => To::Temporary(temporary(&target).with_context(failed)?),
+        };
+        Ok(Self { path: target, to })
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn commit(self) -> anyhow::Result<()> {
+        let Self { path, to } = self;
+        let failed = || format!("{}: can't be written", path.display());
+        match to {
+            To::Straight(mut file) => file.flush().with_context(failed),
+            To::Temporary(file) => file.persist(&path).map(drop).with_context(failed),
+        }
+    }
+}
+
+/// A temporary file beside `path`, with the rights that a new file gets.
+fn temporary(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".slipstream-");
+    #[cfg(unix)]
+    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+    builder.tempfile_in(folder)
+}
+
+impl Write for Replacement {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        match &mut self.to {
+            To::Temporary(file) => file.write(data),
+            To::Straight(file) => file.write(data),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::Temporary(file) => file.flush(),
+            To::Straight(file) => file.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, "old").unwrap();
+        let mut dropped = Replacement::create("--x", &path).unwrap();
+        dropped.write_all(b"half").unwrap();
+        drop(dropped);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        let mut file = Replacement::create("--x", &path).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn devices_are_written_to_not_replaced() {
+        let mut file = Replacement::create("--x", Path::new("/dev/null")).unwrap();
+        file.write_all(b"gone").unwrap();
+        file.commit().unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let mut file = Replacement::create("--x", &link).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, why) in [
+            (folder.path().join("no/such/f"), "can't be written"),
+            (folder.path().to_path_buf(), "directory"),
+            (PathBuf::from("-"), "stdout"),
+        ] {
+            let error = format!("{:#}", Replacement::create("--report", &path).unwrap_err());
+            assert!(error.starts_with("--report ") && error.contains(why), "{error}");
+        }
+    }
+}
