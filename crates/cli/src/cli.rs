@@ -16,7 +16,8 @@ use crate::units::{Bytes, Count, Duration};
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "Exit status: 0 done; 1 done, but a check asked for with --fail-if failed; 2 usage, configuration or \
-                  input/output error.\n\nExample:\n  slipstream synth --profile campus --packets 100000 campus.pcapng && \
+                  input/output error.\n\nExample:\n  \
+                  slipstream synth --profile campus --packets 100000 campus.pcapng\n  \
                   slipstream analyze campus.pcapng"
 )]
 pub(crate) struct Cli {
@@ -71,8 +72,12 @@ pub(crate) struct Reporting {
 
 /// What locality does my traffic have, and what would holding it gain?
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  slipstream analyze traces/campus.pcapng.gz\n  slipstream analyze --window 10us,1ms \
-                        --burst 64 --format json traces/campus.pcapng.gz")]
+#[command(after_help = "Examples:\n  \
+                        slipstream analyze traces/campus.pcap.gz\n  \
+                        slipstream analyze --window 10us,1ms --burst 64 --format json \\\n    \
+                        traces/campus.pcap.gz\n  \
+                        slipstream analyze --report campus.html --parquet campus.parquet \\\n    \
+                        traces/campus.pcap.gz")]
 pub(crate) struct Analyze {
     /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
     #[arg(required = true, value_name = "TRACE")]
@@ -148,11 +153,14 @@ pub(crate) enum Pace {
 
 /// Put packets of a flow back to back: the main job.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  slipstream reframe traces/campus.pcapng.gz trains.pcapng\n  slipstream reframe \
-                        traces/campus.pcapng.gz null --hold 128us --policy waiting --format json\n  slipstream reframe \
-                        traces/campus.pcapng.gz trains.pcapng --class 'voice: udp dst port 16384-32767 => bypass' --class \
-                        'web: tcp port 80,443 => hold=200us, burst=64'\n  slipstream reframe traces/campus.pcapng.gz null \
-                        --preload --loop 20")]
+#[command(after_help = "Examples:\n  \
+                        slipstream reframe traces/campus.pcap.gz trains.pcapng\n  \
+                        slipstream reframe traces/campus.pcap.gz null --hold 128us \\\n    \
+                        --policy waiting --format json\n  \
+                        slipstream reframe traces/campus.pcap.gz trains.pcapng \\\n    \
+                        --class 'voice: udp dst port 16384-32767 => bypass' \\\n    \
+                        --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
+                        slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
 pub(crate) struct Reframe {
     /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
     pub(crate) input: PathBuf,
@@ -216,9 +224,11 @@ pub(crate) struct Reframe {
 
 /// Make traffic with a known locality.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  slipstream synth --flows 1024 --packets 100000 --slf 4 --order round-robin --size 60 \
-                        --rate 10mpps four.pcap\n  slipstream synth --profile campus --copies 4 --packets 200000 --seed 7 \
-                        --snap-len 96 campus.pcapng.gz")]
+#[command(after_help = "Examples:\n  \
+                        slipstream synth --flows 1024 --packets 100000 --slf 4 \\\n    \
+                        --order round-robin --size 60 --rate 10mpps four.pcap\n  \
+                        slipstream synth --profile campus --copies 4 --packets 200000 \\\n    \
+                        --seed 7 --snap-len 96 campus.pcapng.gz")]
 pub(crate) struct Synth {
     /// A capture to write (.pcap or .pcapng, also .gz or .zst), `-` for stdout, `null` for nothing.
     pub(crate) output: PathBuf,

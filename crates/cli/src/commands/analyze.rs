@@ -155,7 +155,7 @@ fn read(reader: &mut CaptureReader, analyzer: &mut Analyzer, progress: &Progress
     while let Some(record) = reader.next_record()? {
         analyzer.packet(record.time.0, record.link, record.original_len, record.data);
         packets += 1;
-        if packets % (1 << 18) == 0 {
+        if packets.is_multiple_of(1 << 18) {
             progress.at(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64));
         }
     }
