@@ -10,7 +10,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 BINARY := $(or $(CARGO_TARGET_DIR),target)/release/slipstream
 GATE := $(if $(wildcard bench/gate.py),gate)
 
-.PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench fuzz book doc clean $(GATE)
+.PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench speed fuzz book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -44,7 +44,7 @@ docs: build ## does the documentation say what is so? links, commands, their out
 
 ifneq ($(GATE),)
 gate: build ## instructions and cache misses a packet, held against the record
-	"$$(ci/python.sh)" bench/gate.py
+	"$$(ci/python.sh)" bench/gate.py --binary $(BINARY)
 endif
 
 deny: ## licences, advisories and origin of dependencies (needs cargo-deny)
@@ -56,6 +56,9 @@ deny-if-installed:
 
 bench: ## Criterion benchmarks; they say how long, the gate says how many instructions
 	$(CARGO) bench --workspace --locked
+
+speed: build ## the speed tables of the book, measured on this machine
+	"$$(ci/python.sh)" bench/speed.py --binary $(BINARY)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (default 600) each; needs cargo-fuzz and a nightly toolchain
 	for target in $(FUZZ_TARGETS); do \
