@@ -127,7 +127,9 @@ pub(crate) fn config_from(
     let mut map = serde_json::Map::new();
     for (key, value) in settings {
         let words = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];
-        let value = if words.contains(&key.as_str()) {
+        let value = if key == "protocol" && value.parse::<f64>().is_ok() {
+            format!("mix:{value}").into()
+        } else if words.contains(&key.as_str()) {
             value.into()
         } else if key == "vlan-ids" {
             let ids = value.split(',').map(str::parse::<u16>).collect::<Result<Vec<_>, _>>();

@@ -124,7 +124,7 @@ fn ack_compressor(c: &mut Criterion) {
     group.bench_function("train_of_16", |b| {
         b.iter(|| {
             let mut state = AckState::default();
-            AckCompressor::default().compress(&mut state, black_box(&views), &mut keep)
+            AckCompressor.compress(&mut state, black_box(&views), &mut keep)
         });
     });
     group.finish();

@@ -72,7 +72,7 @@ impl Batch {
 pub struct Arrivals {
     /// Handles, arrival times never decreasing.
     pub frames: Vec<Frame>,
-    /// Keys, one a frame; meaningless where [`Frame::classified`] is 0.
+    /// Keys, one a frame; meaningless where [`Info::classified`](crate::frame::Info::classified) is 0.
     pub keys: Vec<FlowKey>,
     /// Position of the first frame among all packets that arrived.
     pub first: u64,

@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 
 use common::{Kind, Packet, run};
-use slipstream::reframe::{Admit, Class, Policy, ReframeConfig, Treatment};
+use slipstream::reframe::{Admit, Class, Policy, ReframeConfig};
 use slipstream::rules::Rule;
 
 fn micros(text: &str) -> u64 {

@@ -339,7 +339,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn key(n: u16) -> FlowKey {
-        if n % 3 == 0 {
+        if n.is_multiple_of(3) {
             FlowKey::Wide(WideKey([u64::from(n), 1, 2, 3, 4, 5, 6]))
         } else {
             FlowKey::Narrow(NarrowKey([u64::from(n), u64::from(n) << 32]))

@@ -1,6 +1,6 @@
 //! The trains that are being held, and when they are due.
 //!
-//! A train is one cache line: its first packet inside, the others in chunks of seven handles (two lines each). Trains
+//! A train is one cache line: its first packet inside, the others in chunks of five handles (two lines each). Trains
 //! of one class wait in one list, first come first served: the class has one hold time, so the list is in the order
 //! of deadlines and every operation is O(1). Lines are used again last in, first out, so that they stay in cache.
 

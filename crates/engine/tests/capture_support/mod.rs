@@ -221,11 +221,21 @@ fn twin_pcap(file: &[u8], ends: Ends, magic: u32) -> Option<(Vec<Owned>, Option<
 type Described = (u16, Option<u128>, i64, u32);
 
 fn twin_ng(file: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
+    let mut records = Vec::new();
+    match twin_blocks(file, &mut records) {
+        // Nothing to read at all: the first section header is bad.
+        Some(0) => None,
+        damaged => Some((records, damaged)),
+    }
+}
+
+/// Walks the blocks; returns where damage begins.
+fn twin_blocks(file: &[u8], records: &mut Vec<Owned>) -> Option<u64> {
     let mut ends = Ends { big: false };
-    let (mut records, mut locals, mut earlier) = (Vec::new(), Vec::<Described>::new(), 0u32);
+    let (mut locals, mut earlier) = (Vec::<Described>::new(), 0u32);
     let mut at = 0;
     while at < file.len() {
-        let damaged = if at == 0 { None } else { Some((records.clone(), Some(at as u64))) };
+        let damaged = Some(at as u64);
         let rest = &file[at..];
         if rest.len() < 12 {
             return damaged;
@@ -273,7 +283,7 @@ fn twin_ng(file: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
         }
         at += len;
     }
-    Some((records, None))
+    None
 }
 
 fn twin_interface(ends: Ends, block: &[u8]) -> Option<Described> {
