@@ -60,7 +60,7 @@ fn a_file_that_may_not_be_read() {
     let dir = scratch();
     let (secret, binary) = (dir.path().join("secret.pcap"), dir.path().join("slipstream"));
     fs::copy(small(), &secret).unwrap();
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
     let mut command = if fs::File::open(&secret).is_ok() {
         // Privileged: permissions don't bind us, so somebody else has to try.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
