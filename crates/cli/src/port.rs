@@ -127,8 +127,10 @@ pub(crate) fn config_from(
     let mut map = serde_json::Map::new();
     for (key, value) in settings {
         let words = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];
-        let value = if key == "protocol" && value.parse::<f64>().is_ok() {
-            format!("mix:{value}").into()
+        let value = if key == "protocol"
+            && let Ok(tcp) = value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>()
+        {
+            serde_json::json!({ "mix": tcp })
         } else if words.contains(&key.as_str()) {
             value.into()
         } else if key == "vlan-ids" {

@@ -13,6 +13,7 @@
 pub mod batch;
 pub mod clock;
 pub mod frame;
+mod huge;
 pub mod io;
 pub mod pool;
 mod prefetch;

@@ -1,20 +1,21 @@
 //! Where the bytes of packets live while they are inside.
 //!
-//! Memory comes in slabs of 1 MiB, cut into slots of 64-byte units by size class; a freed slot is used again by the
+//! Memory comes in slabs of 8 MiB, cut into slots of 64-byte units by size class; a freed slot is used again by the
 //! next packet of its class. A 60-byte packet takes 128 bytes, not a 2 KiB buffer, so thousands of held packets
 //! fit a cache. Slabs are taken when first needed and kept.
 
 use std::fmt;
 
+use crate::huge;
 use crate::time::Nanos;
 
 const UNIT: usize = 64;
-const SLAB_UNITS: usize = 1 << 14;
+const SLAB_UNITS: usize = 1 << 17;
 const SLAB_BYTES: usize = SLAB_UNITS * UNIT;
 const HEADER: usize = 16;
-/// Slot sizes in units; the last one is a whole slab. Larger packets get a slab of their own.
-const CLASS_UNITS: [usize; 20] =
-    [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, SLAB_UNITS];
+/// Slot sizes in units, up to 1 MiB. Larger packets get a slab of their own.
+const CLASS_UNITS: [usize; 21] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 const OVERSIZE: u8 = u8::MAX;
 
 /// The place of a packet in its [`Pool`].
@@ -125,7 +126,7 @@ impl Pool {
         let Some(class) = CLASS_UNITS.iter().position(|&u| units <= u) else {
             return (self.new_slab(units * UNIT), OVERSIZE);
         };
-        let units = CLASS_UNITS.get(class).copied().unwrap_or(SLAB_UNITS);
+        let units = CLASS_UNITS.get(class).copied().unwrap_or(units);
         if let Some(id) = self.free.get_mut(class).and_then(Vec::pop) {
             return (id, class as u8);
         }
@@ -138,7 +139,9 @@ impl Pool {
     }
 
     fn new_slab(&mut self, bytes: usize) -> u32 {
-        let slab = vec![0u8; bytes].into_boxed_slice();
+        let mut slab = vec![0u8; bytes];
+        huge::advise(&mut slab);
+        let slab = slab.into_boxed_slice();
         let index = match self.free_slabs.pop() {
             Some(i) => i,
             None => {

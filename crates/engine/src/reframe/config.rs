@@ -66,7 +66,7 @@ pub struct ReframeConfig {
     /// Captured bytes held at most, up to [`ReframeConfig::MAX_CAPACITY_BYTES`]; then the oldest train leaves.
     pub capacity_bytes: u64,
     /// Flows remembered at most: their age and size, for [`Policy::Oldest`], [`Policy::Shortest`] and
-    /// [`Admit::Second`]. Never fewer than the stage can hold.
+    /// [`Admit::Second`]. Never fewer than twice the capacity, nor fewer than 1024.
     pub flows: u32,
     /// Order among trains released together.
     pub policy: Policy,
@@ -190,12 +190,9 @@ impl ReframeConfig {
         Ok(())
     }
 
-    /// Entries of the flow table: what was asked for where flows must be remembered, but never fewer than the stage can
-    /// hold; where nothing needs their past, just that, so that the table stays in cache.
+    /// Entries of the flow table: what was asked for, but never fewer than the stage can hold.
     pub(crate) fn table_entries(&self) -> u32 {
-        let held = self.capacity.saturating_mul(2).max(1024);
-        let past = self.policy != Policy::Waiting || self.admit == Admit::Second || self.compress_ack;
-        if past { self.flows.max(held) } else { held }
+        self.flows.max(self.capacity.saturating_mul(2)).max(1024)
     }
 }
 

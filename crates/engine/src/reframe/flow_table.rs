@@ -8,6 +8,7 @@
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
+use crate::huge;
 use crate::prefetch::prefetch;
 use crate::time::Nanos;
 
@@ -77,9 +78,9 @@ impl FlowTable {
         let limit = (limit as usize).clamp(1, 1 << 30);
         let slots = (limit * 2).next_power_of_two().max(16);
         Self {
-            index: vec![0; slots],
+            index: huge::zeros(slots),
             shift: 32 - slots.trailing_zeros().min(32),
-            entries: Vec::with_capacity(limit),
+            entries: huge::with_capacity(limit),
             wide: Vec::new(),
             limit,
             hand: 0,
@@ -152,6 +153,18 @@ impl FlowTable {
                 _ => return NONE,
             }
         }
+    }
+
+    /// The train of the flow that `candidate` most likely is.
+    #[inline(always)]
+    pub(crate) fn train_of(&self, candidate: u32) -> u32 {
+        self.entries.get(candidate as usize).map_or(NONE, |e| e.train)
+    }
+
+    /// Asks for an entry's line.
+    #[inline(always)]
+    pub(crate) fn prefetch_entry(&self, id: u32) {
+        prefetch(self.entries.get(id as usize));
     }
 
     #[inline(always)]

@@ -5,7 +5,9 @@
 //! of deadlines and every operation is O(1). Lines are used again last in, first out, so that they stay in cache.
 
 use crate::frame::{Frame, Info};
+use crate::huge;
 use crate::pool::BufId;
+use crate::prefetch::prefetch;
 use crate::reframe::flow_table::NONE;
 use crate::time::Nanos;
 
@@ -90,7 +92,7 @@ struct Arena<T> {
 
 impl<T: Default> Arena<T> {
     fn new(limit: usize) -> Self {
-        Self { slots: Vec::with_capacity(limit), free: Vec::with_capacity(limit) }
+        Self { slots: huge::with_capacity(limit), free: Vec::with_capacity(limit) }
     }
 
     /// A slot to be filled in; it holds whatever it held last.
@@ -180,9 +182,24 @@ impl Hold {
         self.due
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn train(&self, id: u32) -> &TrainSlot {
         self.trains.get(id)
+    }
+
+    /// Asks for the line of a train that a packet may be added to soon, if there is one.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, id: u32) {
+        prefetch(self.trains.slots.get(id as usize));
+    }
+
+    /// Asks for the place where a train's next packet goes.
+    #[inline(always)]
+    pub(crate) fn prefetch_place(&self, id: u32) {
+        if let Some(train) = self.trains.slots.get(id as usize) {
+            let place = self.chunks.slots.get(train.last_chunk as usize).map(|c| &c.held);
+            prefetch(place.and_then(|held| held.get(CHUNK - usize::from(train.room).min(CHUNK))));
+        }
     }
 
     /// Starts a train with its first packet.
@@ -287,6 +304,9 @@ impl Hold {
             let next = self.trains.get_mut(next);
             next.previous = previous;
             next_base = next.base();
+            let (after, chunk) = (next.next, next.first_chunk);
+            prefetch(self.trains.slots.get(after as usize));
+            prefetch(self.chunks.slots.get(chunk as usize));
         }
         if previous != NONE {
             self.trains.get_mut(previous).next = next;
@@ -317,6 +337,7 @@ impl Hold {
         let mut at = train.first_chunk;
         while at != NONE {
             let chunk = self.chunks.get(at);
+            prefetch(self.chunks.slots.get(chunk.next as usize));
             for held in chunk.held.iter().take(chunk.used as usize) {
                 take(held.frame(flow, hash));
             }

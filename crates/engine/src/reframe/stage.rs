@@ -22,6 +22,9 @@ pub trait Output {
 /// Packets whose table lines are asked for ahead of use.
 const AHEAD: usize = 64;
 
+/// How far ahead the place of a packet in its train is asked for.
+const PLACES: usize = 4;
+
 /// A train that leaves at the current instant and waits for its place among the others.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
@@ -163,14 +166,22 @@ impl Reframe {
             for (hash, candidate) in hashes.iter().zip(&mut candidates).take(keys.len()) {
                 *candidate = self.table.candidate(*hash);
             }
+            for (&candidate, _) in candidates.iter().zip(keys) {
+                self.hold.prefetch(self.table.train_of(candidate));
+            }
+            let mut coming = candidates.iter().take(keys.len()).skip(PLACES);
             let ahead = hashes.iter().zip(&candidates);
             for ((frame, key), (&hash, &candidate)) in frames.iter().zip(keys).zip(ahead) {
+                if let Some(&candidate) = coming.next() {
+                    self.hold.prefetch_place(self.table.train_of(candidate));
+                }
                 let sequence = positions.next().copied().unwrap_or(position);
                 self.packet::<PLAIN>(pool, *frame, Found { key, hash, candidate, sequence }, out);
                 position += 1;
             }
         }
         arrivals.clear();
+        self.flush(pool, out);
     }
 
     /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may still be

@@ -117,13 +117,15 @@ fn run_one(
     let mut arrivals = Arrivals::default();
     let meter = Meter::new();
     let preloaded = source.preloaded();
+    // Fewer at once stay in the first-level cache on their way; more at once pay less for what is not measured.
+    let at_once = if preloaded { BATCH / 4 } else { BATCH };
     let mut known = 0;
     let mut batches = 0u64;
     if preloaded {
         meter.start();
     }
     loop {
-        let filled = source.fill(&mut pool, &mut arrivals, BATCH);
+        let filled = source.fill(&mut pool, &mut arrivals, at_once);
         if source.interfaces().len() > known {
             let new = source.interfaces();
             meter

@@ -132,13 +132,13 @@ impl Worker {
     }
 }
 
-/// Each worker's share of what is bounded.
-fn share(config: &ReframeConfig, workers: usize) -> ReframeConfig {
-    let n = workers as u32;
+/// What is bounded, shared out: the shares add up to the whole.
+fn share(config: &ReframeConfig, workers: usize, worker: usize) -> ReframeConfig {
+    let part = |all: u64| all / workers as u64 + u64::from((worker as u64) < all % workers as u64);
     ReframeConfig {
-        capacity: config.capacity.div_ceil(n),
-        capacity_bytes: config.capacity_bytes.div_ceil(u64::from(n)),
-        flows: config.flows.div_ceil(n),
+        capacity: part(config.capacity.into()) as u32,
+        capacity_bytes: part(config.capacity_bytes).max(1),
+        flows: part(config.flows.into()).max(1) as u32,
         ..config.clone()
     }
 }
@@ -248,12 +248,13 @@ pub(super) fn run(
     tick: &mut dyn FnMut(Option<f64>),
 ) -> Result<ReplayReport, ReplayError> {
     let keep_bytes = !sink.discards();
-    let config = share(config, workers);
+    // A worker that may hold nothing would be of no use.
+    let workers = workers.min(config.capacity as usize);
     thread::scope(|scope| {
         let mut lines: Vec<Lines> = Vec::with_capacity(workers);
         for n in 0..workers {
             let worker = Worker {
-                stage: Reframe::new(&config)?,
+                stage: Reframe::new(&share(config, workers, n))?,
                 pool: Pool::new(),
                 classifier: Classifier::new(config.encapsulation),
                 arrivals: Arrivals::default(),
