@@ -2,6 +2,7 @@
 #![no_main]
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 use libfuzzer_sys::fuzz_target;
 use slipstream::io::capture::{CaptureError, Interface};
@@ -92,7 +93,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let workers = if h & 4 == 0 { 1 } else { 2 };
     let replay = Replay::new(&config).unwrap().workers(workers);
-    let report = replay.run(&mut source, pool, &mut sink, &mut |_| {}).unwrap();
+    let report = replay.run(&mut source, pool, &mut sink, &mut |_| ControlFlow::Continue(())).unwrap();
     let coalesced = report.stats.total().packets_coalesced;
     assert_eq!(report.stats.packets_in, frames.len() as u64);
     assert_eq!(sink.seen + coalesced, frames.len() as u64);

@@ -101,8 +101,8 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "FILE.parquet")]
     pub(crate) parquet: Option<PathBuf>,
     /// Threads; all cores by default. Results don't depend on it.
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
@@ -178,7 +178,7 @@ pub(crate) struct Reframe {
     /// Bytes held at most; then the oldest train leaves.
     #[arg(long, value_name = "BYTES", default_value = "64MiB")]
     pub(crate) capacity_bytes: Bytes,
-    /// Flows whose age and size are remembered.
+    /// Flows whose age and size are remembered; at least 1024 and twice the capacity.
     #[arg(long, value_name = "FLOWS", default_value = "1048576")]
     pub(crate) flows: Count,
     /// Order among trains that are released together.

@@ -2,7 +2,11 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tracing_subscriber::filter::LevelFilter;
@@ -38,6 +42,17 @@ pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()
+}
+
+/// Set by the first interrupt (Ctrl-C) or request to terminate, so that files are finished or taken away; the second ends
+/// the program at once.
+pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&flag))?;
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+    }
+    Ok(flag)
 }
 
 /// A bar on stderr, when that is a terminal and the work takes longer than a second.

@@ -159,3 +159,51 @@ fn a_check_that_holds_is_status_one() {
     let ended = run(["analyze", text(small()), "--format", "json", "--fail-if", "records==2000"]).with(1);
     assert_eq!(ended.json()["records"], 2000, "the result is printed all the same");
 }
+
+/// A first Ctrl-C ends a replay by the wall clock well: what is held leaves, the file is whole, nothing is left over.
+#[test]
+fn an_interrupted_replay_by_the_wall_clock_ends_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .args(["synth", "--packets", "100000", "--rate", "1kpps", "--size", "60", "in.pcap"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .args(["reframe", "in.pcap", "out.pcap", "--pace", "real", "--hold", "1s", "--format", "json"])
+        .current_dir(dir.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut text).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(result["released"]["drain"].as_u64().unwrap() > 0, "{text}");
+    assert_eq!(result["packets_in"], result["packets_out"]);
+    let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["in.pcap", "out.pcap"]);
+}
+
+/// Ctrl-C leaves nothing half-written behind.
+#[test]
+fn an_interrupted_synth_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .args(["synth", "--packets", "1G", "--size", "60", "out.pcap.gz"])
+        .current_dir(dir.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::hint::black_box;
+use std::ops::ControlFlow;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use slipstream::pool::Pool;
@@ -65,7 +66,10 @@ fn hold_and_release(c: &mut Criterion) {
             b.iter_batched(
                 load,
                 |(mut source, pool)| {
-                    Replay::new(&config).unwrap().run(&mut source, pool, &mut NullSink, &mut |_| {}).unwrap()
+                    Replay::new(&config)
+                        .unwrap()
+                        .run(&mut source, pool, &mut NullSink, &mut |_| ControlFlow::Continue(()))
+                        .unwrap()
                 },
                 BatchSize::LargeInput,
             );

@@ -43,7 +43,7 @@ struct Analyzed {
 pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or(cores).max(1);
+    let threads = args.threads.map_or(cores, usize::from);
     let at_once = threads.min(args.traces.len());
     let config = Config {
         windows_ns: args.window.iter().map(|w| w.0).collect(),

@@ -1,6 +1,8 @@
 //! `slipstream reframe`: packets of a flow back to back, between two captures.
 
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Map, Value, json};
@@ -38,7 +40,15 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let mut sink = open_sink(&mut output, args.stamp);
     {
         let progress = Progress::new("reframing");
-        let mut tick = |share| progress.at(share);
+        let interrupted = ui::interrupts()?;
+        let mut tick = |share| {
+            progress.at(share);
+            if interrupted.load(Ordering::Relaxed) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
         if args.preload || args.turns > 1 {
             let mut preload = Preload::read(source.as_source(), &mut pool, args.turns)?;
             report = replay.run(&mut preload, pool, sink.as_sink(), &mut tick)?;

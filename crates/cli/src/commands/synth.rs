@@ -1,5 +1,8 @@
 //! `slipstream synth`: traffic with a known locality.
 
+use std::sync::atomic::Ordering;
+
+use anyhow::bail;
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
 use slipstream::io::synth::Synth;
@@ -18,6 +21,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     if let Output::Capture(writer) = &mut output {
         writer.add_interface(&Interface { link_number: 1, snap_len, name: Some("synth".into()) })?;
     }
+    let interrupted = ui::interrupts()?;
     let progress = Progress::new("making packets");
     let (mut packets, mut bytes, mut captured) = (0u64, 0u64, 0u64);
     let (mut first, mut last) = (None, None);
@@ -35,6 +39,9 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
         last = Some(at);
         if packets.is_multiple_of(65_536) {
             progress.at(Some(packets as f64 / config.packets as f64));
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
         }
     }
     drop(progress);

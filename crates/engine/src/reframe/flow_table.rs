@@ -161,12 +161,6 @@ impl FlowTable {
         self.entries.get(candidate as usize).map_or(NONE, |e| e.train)
     }
 
-    /// Asks for an entry's line.
-    #[inline(always)]
-    pub(crate) fn prefetch_entry(&self, id: u32) {
-        prefetch(self.entries.get(id as usize));
-    }
-
     #[inline(always)]
     fn is(&self, id: u32, key: &FlowKey, stored: [u64; 2]) -> bool {
         match self.entries.get(id as usize) {

@@ -9,6 +9,6 @@ mod shard;
 mod sink;
 mod source;
 
-pub use replay::{Pace, Replay, ReplayError, ReplayReport};
+pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick};
 pub use sink::{CaptureSink, NullSink, Sink, Stamp};
 pub use source::{CaptureSource, Preload, Source, SourceError, SynthSource};

@@ -1,18 +1,20 @@
 //! A replay by the wall clock: packets come as long after the first one as they did in the capture, and what is held
 //! leaves on time even when no packet comes.
 
+use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::replay::{Deliver, ReplayError, ReplayReport};
+use super::replay::{Deliver, ReplayError, ReplayReport, Tick};
 use super::sink::Sink;
 use super::source::{Classifier, Source};
 use crate::batch::{Arrivals, BATCH};
 use crate::clock::{self, Meter};
-use crate::frame::Frame;
 use crate::pool::Pool;
 use crate::reframe::{Reframe, ReframeConfig};
 use crate::time::Nanos;
+
+const NAP: Duration = Duration::from_millis(100);
 
 /// Real time against the capture's.
 struct WallClock {
@@ -21,9 +23,17 @@ struct WallClock {
 }
 
 impl WallClock {
-    fn sleep_until(&self, time: Nanos) {
+    /// Asks `tick` at least every [`NAP`] whether to go on.
+    fn sleep_until(&self, time: Nanos, tick: &mut Tick<'_>) -> ControlFlow<()> {
         let due = self.start + Duration::from_nanos(time.since(self.first));
-        thread::sleep(due.saturating_duration_since(clock::now()));
+        loop {
+            let left = due.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                return ControlFlow::Continue(());
+            }
+            thread::sleep(left.min(NAP));
+            tick(None)?;
+        }
     }
 }
 
@@ -32,7 +42,7 @@ pub(super) fn run(
     source: &mut dyn Source,
     mut pool: Pool,
     sink: &mut dyn Sink,
-    tick: &mut dyn FnMut(Option<f64>),
+    tick: &mut Tick<'_>,
 ) -> Result<ReplayReport, ReplayError> {
     let mut stage = Reframe::new(config)?;
     let mut classifier = Classifier::new(config.encapsulation);
@@ -41,7 +51,8 @@ pub(super) fn run(
     let meter = Meter::new();
     let mut known = 0;
     let mut wall: Option<WallClock> = None;
-    loop {
+    let mut go_on = ControlFlow::Continue(());
+    while go_on.is_continue() {
         let n = source.fill(&mut pool, &mut read, BATCH)?;
         let new = source.interfaces().get(known..).unwrap_or_default();
         new.iter().try_for_each(|i| sink.interface(i)).map_err(ReplayError::Sink)?;
@@ -50,8 +61,11 @@ pub(super) fn run(
         let mut out = Deliver { sink, meter: &meter, result: Ok(()) };
         for (frame, sequence) in read.frames.drain(..).zip(read.first..) {
             let wall = wall.get_or_insert_with(|| WallClock { start: clock::now(), first: frame.arrival });
-            idle(&mut stage, &mut pool, wall, &frame, &mut out);
-            wall.sleep_until(frame.arrival);
+            go_on = idle(&mut stage, &mut pool, wall, frame.arrival, &mut out, tick);
+            if go_on.is_break() || wall.sleep_until(frame.arrival, tick).is_break() {
+                go_on = ControlFlow::Break(());
+                break;
+            }
             one.frames.push(frame);
             one.first = sequence;
             meter.start();
@@ -61,10 +75,8 @@ pub(super) fn run(
         }
         read.clear();
         if n == 0 {
-            while let Some(wall) = wall.as_ref().filter(|_| stage.next_deadline() < Nanos::MAX) {
-                let due = stage.next_deadline();
-                wall.sleep_until(due);
-                stage.advance(&mut pool, due.after(1), &mut out);
+            if let Some(wall) = &wall {
+                go_on = idle(&mut stage, &mut pool, wall, Nanos::MAX, &mut out, tick);
             }
             stage.finish(&mut pool, &mut out);
         }
@@ -72,7 +84,11 @@ pub(super) fn run(
         if n == 0 {
             break;
         }
-        tick(source.progress());
+    }
+    if go_on.is_break() {
+        let mut out = Deliver { sink, meter: &meter, result: Ok(()) };
+        stage.drain(&mut pool, &mut out);
+        out.result.map_err(ReplayError::Sink)?;
     }
     Ok(ReplayReport {
         stats: stage.stats(),
@@ -82,11 +98,19 @@ pub(super) fn run(
     })
 }
 
-/// Lets what is due before the next packet leave on time.
-fn idle(stage: &mut Reframe, pool: &mut Pool, wall: &WallClock, next: &Frame, out: &mut Deliver<'_>) {
-    while stage.next_deadline() < next.arrival {
+/// Lets what is due before `until` leave on time.
+fn idle(
+    stage: &mut Reframe,
+    pool: &mut Pool,
+    wall: &WallClock,
+    until: Nanos,
+    out: &mut Deliver<'_>,
+    tick: &mut Tick<'_>,
+) -> ControlFlow<()> {
+    while stage.next_deadline() < until {
         let due = stage.next_deadline();
-        wall.sleep_until(due);
+        wall.sleep_until(due, tick)?;
         stage.advance(pool, due.after(1), out);
     }
+    ControlFlow::Continue(())
 }

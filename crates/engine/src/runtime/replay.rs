@@ -1,5 +1,7 @@
 //! A replay on one core: packets in the order of the capture, time by its own clock.
 
+use std::ops::ControlFlow;
+
 use thiserror::Error;
 
 use super::sink::{Sink, deliver, free};
@@ -10,6 +12,9 @@ use crate::clock::Meter;
 use crate::io::capture::CaptureError;
 use crate::pool::Pool;
 use crate::reframe::{ConfigError, Output, Reframe, ReframeConfig, ReframeStats};
+
+/// Told now and then how far a replay is, as a share of 1 where that is known; says whether to go on.
+pub type Tick<'a> = dyn FnMut(Option<f64>) -> ControlFlow<()> + 'a;
 
 /// Why a replay ended early.
 #[derive(Debug, Error)]
@@ -23,6 +28,9 @@ pub enum ReplayError {
     /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Whoever is told of the progress wants no more.
+    #[error("interrupted")]
+    Interrupted,
     /// A worker thread could not be started, or ended early.
     #[error("a worker thread failed: {0}")]
     Worker(String),
@@ -84,7 +92,8 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Replays everything that `source` has; `tick` is called now and then with the progress.
+    /// Replays everything that `source` has; `tick` is called now and then with the progress. Where it wants no more,
+    /// a replay at [`Pace::Real`] lets go what it holds and ends well; any other ends with [`ReplayError::Interrupted`].
     ///
     /// # Errors
     /// [`ReplayError`] where the input can't be read or the output can't be written.
@@ -93,7 +102,7 @@ impl<'a> Replay<'a> {
         source: &mut dyn Source,
         pool: Pool,
         sink: &mut dyn Sink,
-        tick: &mut dyn FnMut(Option<f64>),
+        tick: &mut Tick<'_>,
     ) -> Result<ReplayReport, ReplayError> {
         if self.pace == Pace::Real {
             return paced::run(self.config, source, pool, sink, tick);
@@ -110,7 +119,7 @@ fn run_one(
     source: &mut dyn Source,
     mut pool: Pool,
     sink: &mut dyn Sink,
-    tick: &mut dyn FnMut(Option<f64>),
+    tick: &mut Tick<'_>,
 ) -> Result<ReplayReport, ReplayError> {
     let mut stage = Reframe::new(config)?;
     let mut classifier = Classifier::new(config.encapsulation);
@@ -151,8 +160,8 @@ fn run_one(
             meter.stop();
         }
         batches += 1;
-        if batches.is_multiple_of(64) {
-            tick(source.progress());
+        if batches.is_multiple_of(64) && tick(source.progress()).is_break() {
+            return Err(ReplayError::Interrupted);
         }
     }
     meter.stop();

@@ -10,7 +10,7 @@ use std::thread;
 
 use slipstream_wire::{FlowKey, LinkType, ToeplitzKey, rss_hash};
 
-use super::replay::{ReplayError, ReplayReport};
+use super::replay::{ReplayError, ReplayReport, Tick};
 use super::sink::Sink;
 use super::source::{Classifier, Source};
 use crate::batch::{Arrivals, BATCH, Batch, Train};
@@ -245,7 +245,7 @@ pub(super) fn run(
     source: &mut dyn Source,
     pool: Pool,
     sink: &mut dyn Sink,
-    tick: &mut dyn FnMut(Option<f64>),
+    tick: &mut Tick<'_>,
 ) -> Result<ReplayReport, ReplayError> {
     let keep_bytes = !sink.discards();
     // A worker that may hold nothing would be of no use.
@@ -292,7 +292,9 @@ pub(super) fn run(
                 merger.merge(&collect(&lines)?)?;
                 under_way -= 1;
             }
-            tick(dealer.source.progress());
+            if tick(dealer.source.progress()).is_break() {
+                return Err(ReplayError::Interrupted);
+            }
         }
         for (line, _) in &lines {
             let _ = line.send(Work { links: dealer.links.clone(), ..Work::default() });

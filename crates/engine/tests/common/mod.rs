@@ -1,6 +1,8 @@
 //! Packets that say who they are, and runs of the stage over them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, unreachable_pub)]
 
+use std::ops::ControlFlow;
+
 use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::pool::{PacketMeta, Pool};
 use slipstream::reframe::ReframeConfig;
@@ -74,6 +76,6 @@ pub fn run(config: &ReframeConfig, workers: usize, packets: &[Packet]) -> (Vec<(
     let mut source = Preload::from_frames(frames.iter().map(|(t, f)| (*t, f.as_slice())), &mut pool, 1);
     let mut sink = Collect::default();
     let replay = Replay::new(config).unwrap().workers(workers);
-    let report = replay.run(&mut source, pool, &mut sink, &mut |_| {}).unwrap();
+    let report = replay.run(&mut source, pool, &mut sink, &mut |_| ControlFlow::Continue(())).unwrap();
     (sink.0, report)
 }
