@@ -7,7 +7,7 @@ use crate::time::Nanos;
 
 /// A packet's handle. Its headers were parsed once, at classification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(32))]
 pub struct Frame {
     /// When it arrived, clamped so that a stage never sees time run backwards.
     pub arrival: Nanos,

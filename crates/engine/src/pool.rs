@@ -38,9 +38,27 @@ impl PacketMeta {
     pub const MAX_INTERFACE: u32 = (1 << 24) - 1;
 }
 
+/// A piece of memory that begins at a cache line, so that a small packet's headers lie in one.
+#[derive(Default)]
+struct Slab {
+    bytes: Box<[u8]>,
+    /// Bytes before the first cache line.
+    skip: usize,
+}
+
+impl Slab {
+    fn new(bytes: usize) -> Self {
+        // The allocator's own zeroed pages, which alignment asked of it would make it write.
+        let mut bytes = vec![0u8; bytes + UNIT];
+        huge::advise(&mut bytes);
+        let skip = bytes.as_ptr().align_offset(UNIT).min(UNIT);
+        Self { bytes: bytes.into_boxed_slice(), skip }
+    }
+}
+
 /// All packet bytes of one worker.
 pub struct Pool {
-    slabs: Vec<Box<[u8]>>,
+    slabs: Vec<Slab>,
     free: [Vec<u32>; CLASS_UNITS.len()],
     free_slabs: Vec<u32>,
     /// Next unused unit of the slab being cut up, and that slab.
@@ -99,7 +117,7 @@ impl Pool {
     /// Bytes of memory taken so far.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        self.slabs.iter().map(|s| s.len() as u64).sum()
+        self.slabs.iter().map(|s| s.bytes.len() as u64).sum()
     }
 
     /// Stores a packet.
@@ -139,13 +157,11 @@ impl Pool {
     }
 
     fn new_slab(&mut self, bytes: usize) -> u32 {
-        let mut slab = vec![0u8; bytes];
-        huge::advise(&mut slab);
-        let slab = slab.into_boxed_slice();
+        let slab = Slab::new(bytes);
         let index = match self.free_slabs.pop() {
             Some(i) => i,
             None => {
-                self.slabs.push(Box::default());
+                self.slabs.push(Slab::default());
                 (self.slabs.len() - 1) as u32
             }
         };
@@ -157,14 +173,14 @@ impl Pool {
 
     #[inline]
     fn slot(&self, id: u32) -> &[u8] {
-        let slab = self.slabs.get(id as usize / SLAB_UNITS).map_or(&[][..], |s| s);
-        slab.get(id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
+        let Some(slab) = self.slabs.get(id as usize / SLAB_UNITS) else { return &[] };
+        slab.bytes.get(slab.skip + id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
     }
 
     #[inline]
     fn slot_mut(&mut self, id: u32) -> &mut [u8] {
-        let slab = self.slabs.get_mut(id as usize / SLAB_UNITS).map_or(&mut [][..], |s| s);
-        slab.get_mut(id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
+        let Some(slab) = self.slabs.get_mut(id as usize / SLAB_UNITS) else { return &mut [] };
+        slab.bytes.get_mut(slab.skip + id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
     }
 
     /// The first `len` bytes of a packet. Empty for a place that holds none.
@@ -216,7 +232,7 @@ impl Pool {
         if class == OVERSIZE {
             let index = id.0 / SLAB_UNITS as u32;
             if let Some(slab) = self.slabs.get_mut(index as usize) {
-                *slab = Box::default();
+                *slab = Slab::default();
                 self.free_slabs.push(index);
             }
         } else if let Some(list) = self.free.get_mut(class as usize) {

@@ -22,7 +22,7 @@ const WIDE: u64 = 1 << 23;
 
 /// What the stage knows of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
+#[repr(C, align(32))]
 pub struct Entry {
     /// The key and the VALID bit; of a wide key its hash, the key itself standing beside.
     key: [u64; 2],
