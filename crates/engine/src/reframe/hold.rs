@@ -347,6 +347,14 @@ impl Hold {
         }
     }
 
+    /// As [`Hold::close`] for a train of one packet.
+    #[inline(always)]
+    pub(crate) fn close_single(&mut self, id: u32) -> Frame {
+        self.trains.give_back(id);
+        let train = self.trains.get(id);
+        train.first.frame(train.flow, train.hash)
+    }
+
     /// Packets held, by class.
     pub(crate) fn by_class(&self) -> Vec<u64> {
         let count = |list: &List| {

@@ -35,6 +35,13 @@ struct Leaving {
     cause: Cause,
 }
 
+/// Trains of one packet that left at their deadline: all waited exactly as long, so that one counter says everything.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    hold_ns: u64,
+    trains: u64,
+}
+
 /// What is known of a packet before its turn comes.
 #[derive(Clone, Copy, Debug)]
 struct Found<'a> {
@@ -69,6 +76,8 @@ pub struct Reframe {
     instant: Nanos,
     last_in: u32,
     out: Batch,
+    /// One a class.
+    alone: Vec<Alone>,
     stats: ReframeStats,
 }
 
@@ -104,6 +113,7 @@ impl Reframe {
             instant: Nanos(0),
             last_in: NONE,
             out: Batch::new(),
+            alone: treatments.iter().map(|t| Alone { hold_ns: t.hold_ns, trains: 0 }).collect(),
             stats: ReframeStats::new(treatments.len()),
             treatments,
         })
@@ -128,6 +138,9 @@ impl Reframe {
             if let Some(n) = held.get_mut(class as usize) {
                 *n += u64::from(count);
             }
+        }
+        for (class, alone) in stats.classes.iter_mut().zip(&self.alone) {
+            class.trains_of_one_at_deadline(alone.hold_ns, alone.trains);
         }
         for (class, held) in stats.classes.iter_mut().zip(held) {
             class.packets_in = class.packets_out + class.packets_coalesced + held;
@@ -436,6 +449,20 @@ impl Reframe {
             self.flush(pool, out);
         }
         let release = self.instant;
+        if count == 1
+            && cause == Cause::Deadline
+            && self.finish.is_none()
+            && let Some(alone) = self.alone.get_mut(class as usize)
+            && alone.hold_ns == release.since(base)
+        {
+            alone.trains += 1;
+            let start = self.out.frames.len() as u32;
+            self.out.frames.push(self.hold.close_single(train));
+            let continues = self.table.continues(flow);
+            self.stats.runs_out += u64::from(!continues);
+            self.out.trains.push(Train { flow, start, len: 1, release, order, sequence, continues });
+            return;
+        }
         let Some(stats) = self.stats.classes.get_mut(class as usize) else { return };
         stats.train(cause, count);
         let start = self.out.frames.len();

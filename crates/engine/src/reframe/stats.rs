@@ -99,6 +99,21 @@ impl ClassStats {
         (self.trains > 0).then(|| (self.packets_out + self.packets_coalesced) as f64 / self.trains as f64)
     }
 
+    /// Counts trains of one packet that waited for `hold_ns` and left at their deadline.
+    pub(crate) fn trains_of_one_at_deadline(&mut self, hold_ns: u64, trains: u64) {
+        self.trains += trains;
+        self.packets_out += trains;
+        if let Some(count) = self.released.get_mut(Cause::Deadline as usize) {
+            *count += trains;
+        }
+        if let Some(count) = self.lengths.get_mut(1) {
+            *count += trains;
+        }
+        self.delay.record_n(hold_ns, trains);
+        self.futile_wait_ns += hold_ns * trains;
+        self.futile_trains += trains;
+    }
+
     /// Counts a train that left; `n` packets.
     #[inline(always)]
     pub(crate) fn train(&mut self, cause: Cause, n: usize) {
