@@ -12,6 +12,9 @@ needs=(
     tcpdump:tcpdump
     valgrind:valgrind
     prlimit:util-linux
+    setpriv:util-linux
+    groff:groff-base
+    ps:procps
     zstd:zstd
     gzip:gzip
     python3:python3
