@@ -170,6 +170,12 @@ impl Hold {
         self.packets
     }
 
+    /// Trains that are held, or on their way out.
+    #[inline(always)]
+    pub(crate) fn trains(&self) -> u32 {
+        (self.trains.slots.len() - self.trains.free.len()) as u32
+    }
+
     /// Captured bytes held.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {

@@ -179,10 +179,13 @@ impl Reframe {
             for (hash, candidate) in hashes.iter().zip(&mut candidates).take(keys.len()) {
                 *candidate = self.table.candidate(*hash);
             }
-            for (&candidate, _) in candidates.iter().zip(keys) {
+            // Where trains are long, a packet most likely joins one; where they are short, it opens one.
+            let joins = if self.hold.packets() >= 2 * self.hold.trains() { keys.len() } else { 0 };
+            let joining = candidates.get(..joins).unwrap_or_default();
+            for &candidate in joining {
                 self.hold.prefetch(self.table.train_of(candidate));
             }
-            let mut coming = candidates.iter().take(keys.len()).skip(PLACES);
+            let mut coming = joining.get(PLACES..).unwrap_or_default().iter();
             let ahead = hashes.iter().zip(&candidates);
             for ((frame, key), (&hash, &candidate)) in frames.iter().zip(keys).zip(ahead) {
                 if let Some(&candidate) = coming.next() {
@@ -225,6 +228,11 @@ impl Reframe {
     /// Time moves on to `now`, which is later than the instant so far.
     #[inline(never)]
     fn run_to(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
+        self.pass_time(pool, now, out);
+    }
+
+    #[inline(always)]
+    fn pass_time(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
         loop {
             let due = self.hold.due();
             let next = due.min(now);
@@ -260,6 +268,8 @@ impl Reframe {
         if frame.arrival > self.instant {
             if self.hold.due() > frame.arrival && self.leaving.is_empty() {
                 self.instant = frame.arrival;
+            } else if PLAIN {
+                self.pass_time(pool, frame.arrival, out);
             } else {
                 self.run_to(pool, frame.arrival, out);
             }
