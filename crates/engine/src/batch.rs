@@ -88,11 +88,4 @@ impl Arrivals {
         self.keys.clear();
         self.positions.clear();
     }
-
-    /// Position of frame `i` among all packets that arrived.
-    #[inline]
-    #[must_use]
-    pub fn position(&self, i: usize) -> u64 {
-        self.positions.get(i).copied().unwrap_or(self.first + i as u64)
-    }
 }

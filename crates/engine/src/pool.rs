@@ -190,13 +190,6 @@ impl Pool {
         self.slot(id.0).get(HEADER..HEADER + len as usize).unwrap_or_default()
     }
 
-    /// As [`Pool::data`], to be rewritten.
-    #[inline]
-    #[must_use]
-    pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
-        self.slot_mut(id.0).get_mut(HEADER..HEADER + len as usize).unwrap_or_default()
-    }
-
     /// What is kept beside a packet.
     #[inline]
     #[must_use]
