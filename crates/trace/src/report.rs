@@ -321,25 +321,21 @@ fn size_quantile(counts: &[u64], total: u64, q: f64) -> Option<f64> {
 }
 
 fn distribution(h: &Histogram) -> Distribution {
-    Distribution {
-        mean: h.mean(),
-        p25: h.quantile(0.25),
-        p50: h.quantile(0.5),
-        p75: h.quantile(0.75),
-        p90: h.quantile(0.9),
-        p99: h.quantile(0.99),
-        histogram: h.buckets().collect(),
-    }
+    summary(h.mean(), |q| h.quantile(q), h.buckets().collect())
 }
 
 fn signed_distribution(h: &SignedHistogram) -> Distribution {
+    summary(h.mean(), |q| h.quantile(q), h.buckets().collect())
+}
+
+fn summary(mean: Option<f64>, quantile: impl Fn(f64) -> Option<f64>, histogram: Vec<Bucket>) -> Distribution {
     Distribution {
-        mean: h.mean(),
-        p25: h.quantile(0.25),
-        p50: h.quantile(0.5),
-        p75: h.quantile(0.75),
-        p90: h.quantile(0.9),
-        p99: h.quantile(0.99),
-        histogram: h.buckets().collect(),
+        mean,
+        p25: quantile(0.25),
+        p50: quantile(0.5),
+        p75: quantile(0.75),
+        p90: quantile(0.9),
+        p99: quantile(0.99),
+        histogram,
     }
 }
