@@ -32,6 +32,10 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     Analyze(Analyze),
     Reframe(Reframe),
+    Run(Run),
+    Graph(Graph),
+    Validate(Validate),
+    List(List),
     Synth(Synth),
     Completions(Completions),
     Man(Man),
@@ -220,6 +224,93 @@ pub(crate) struct Reframe {
     pub(crate) pace: Pace,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
+}
+
+/// A pipeline: a configuration, or a graph on the command line.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PipelineArgs {
+    /// A configuration (TOML): `graph`, and a table [stage.NAME] for each stage with settings.
+    #[arg(value_name = "CONFIG.toml", required_unless_present = "expression", conflicts_with = "expression")]
+    pub(crate) config: Option<PathBuf>,
+    /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
+    #[arg(short, long, value_name = "GRAPH")]
+    pub(crate) expression: Option<String>,
+    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`; leads to the start of the graph.
+    #[arg(short, long, value_name = "PORT", requires = "expression")]
+    pub(crate) input: Option<String>,
+    /// With -e: where packets go: a capture to write, `-`, `null`; led to from the end of the graph.
+    #[arg(short, long, value_name = "PORT", requires = "expression")]
+    pub(crate) output: Option<String>,
+}
+
+/// Run a pipeline.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+                        slipstream run -i traces/campus.pcap.gz -o trains.pcapng \\\n    \
+                        -e 'reframe(hold=64us) -> counter(rules=\"tcp port 443\")'\n  \
+                        slipstream run -i traces/campus.pcap.gz -o null --format json \\\n    \
+                        -e 'in -> sw :: switch(ports=[\"dns: udp port 53\"]); sw[dns] -> discard; sw[other] -> out'")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineArgs,
+    /// Seed of hashes and random choices.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Drawing {
+    /// The graph in Click's arrows, with every setting that was written.
+    #[default]
+    Click,
+    /// For Graphviz.
+    Dot,
+    /// For Mermaid.
+    Mermaid,
+    /// A picture.
+    Svg,
+}
+
+/// Draw a pipeline.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  \
+                        slipstream graph --to mermaid -i a.pcap -o b.pcap -e 'reframe -> counter'")]
+pub(crate) struct Graph {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineArgs,
+    /// How.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) to: Drawing,
+}
+
+/// Check a pipeline: every error at once, with line, column and a hint. Opens no port and writes no file.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  \
+                        slipstream validate -i synth: -o null -e 'reframe(hold=64us) -> counter'")]
+pub(crate) struct Validate {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineArgs,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+}
+
+/// List the stage types with their ports and settings.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  slipstream list\n  slipstream list reframe\n  \
+                        slipstream list --schema > pipeline.schema.json")]
+pub(crate) struct List {
+    /// Stage types to show in full.
+    #[arg(value_name = "TYPE")]
+    pub(crate) types: Vec<String>,
+    /// Print the JSON Schema of configurations, for editors.
+    #[arg(long, conflicts_with = "types")]
+    pub(crate) schema: bool,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
 }
 
 /// Make traffic with a known locality.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions};
 use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::runtime::{CaptureSource, Source, SynthSource};
@@ -37,7 +37,7 @@ impl Input {
         let name = path.to_string_lossy();
         refuse_live(&name)?;
         if let Some(settings) = name.strip_prefix("synth:") {
-            return Ok(Self::Synth(Box::new(Synth::new(synth_config(settings)?)?)));
+            return Ok(Self::Synth(Box::new(Synth::new(SynthConfig::from_text(settings)?)?)));
         }
         if name == "null" {
             bail!("null: nothing comes from there; name a capture file, `-` or `synth:…`");
@@ -102,54 +102,4 @@ impl Output {
             _ => Self::Capture(Box::new(CaptureWriter::create(path, options)?)),
         })
     }
-}
-
-/// Settings written as `key=value,key=value`. A value may hold commas where no key follows, as in
-/// `size=64:7,594:4,1518:1`.
-fn synth_config(text: &str) -> anyhow::Result<SynthConfig> {
-    let mut settings: Vec<(String, String)> = Vec::new();
-    for part in text.split(',').filter(|p| !p.is_empty()) {
-        match (part.split_once('='), settings.last_mut()) {
-            (Some((key, value)), _) => settings.push((key.trim().replace('_', "-"), value.trim().to_owned())),
-            (None, Some((_, value))) => value.extend([",", part]),
-            (None, None) => {
-                bail!("synth:{text}: {part:?} is not KEY=VALUE, as in synth:flows=1024,packets=1M,size=60")
-            }
-        }
-    }
-    config_from(settings).with_context(|| format!("synth:{text}"))
-}
-
-/// Settings by name; numbers are told from words by their look.
-pub(crate) fn config_from(
-    settings: impl IntoIterator<Item = (String, String)>,
-) -> anyhow::Result<SynthConfig> {
-    let mut map = serde_json::Map::new();
-    for (key, value) in settings {
-        let words = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];
-        let value = if key == "protocol"
-            && let Ok(tcp) = value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>()
-        {
-            serde_json::json!({ "mix": tcp })
-        } else if words.contains(&key.as_str()) {
-            value.into()
-        } else if key == "vlan-ids" {
-            let ids = value.split(',').map(str::parse::<u16>).collect::<Result<Vec<_>, _>>();
-            ids.with_context(|| format!("vlan-ids: {value:?} is not a list of numbers"))?.into()
-        } else if let Ok(n) = value.parse::<u64>() {
-            n.into()
-        } else if let Ok(crate::units::Count(n)) = value.parse()
-            && !value.contains('.')
-        {
-            n.into()
-        } else if let Ok(n) = value.parse::<f64>() {
-            n.into()
-        } else if let Ok(b) = value.parse::<bool>() {
-            b.into()
-        } else {
-            value.into()
-        };
-        map.insert(key, value);
-    }
-    Ok(serde_json::from_value(map.into())?)
 }

@@ -35,13 +35,19 @@ pub struct Batch {
     /// The trains, in the order in which they leave. Packets that belong to no flow are trains of one with
     /// [`Frame::NO_FLOW`].
     pub trains: Vec<Train>,
+    /// The port that each train leaves by; empty where all leave by port 0.
+    pub ports: Vec<u8>,
 }
 
 impl Batch {
     /// An empty batch with room for [`BATCH`] packets.
     #[must_use]
     pub fn new() -> Self {
-        Self { frames: Vec::with_capacity(BATCH), trains: Vec::with_capacity(BATCH) }
+        Self {
+            frames: Vec::with_capacity(BATCH),
+            trains: Vec::with_capacity(BATCH),
+            ports: Vec::with_capacity(BATCH),
+        }
     }
 
     /// Whether there is nothing in it.
@@ -56,6 +62,16 @@ impl Batch {
     pub fn clear(&mut self) {
         self.frames.clear();
         self.trains.clear();
+        self.ports.clear();
+    }
+
+    /// Adds a packet that is a train by itself.
+    pub(crate) fn push_single(&mut self, frame: Frame, release: Nanos, port: u8) {
+        let start = self.frames.len() as u32;
+        self.frames.push(frame);
+        let flow = frame.flow;
+        self.trains.push(Train { flow, start, len: 1, release, order: 0, sequence: 0, continues: false });
+        self.ports.push(port);
     }
 
     /// The trains with their packets.

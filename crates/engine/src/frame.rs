@@ -72,6 +72,13 @@ impl Info {
         Self(low | flags << 32 | u64::from(headers.tcp_flags) << 40 | u64::from(headers.tos) << 48)
     }
 
+    /// All of it.
+    #[inline]
+    #[must_use]
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Whether the packet could be classified.
     #[inline]
     #[must_use]
@@ -93,8 +100,10 @@ impl Info {
         (self.0 >> 16) as u16
     }
 
+    /// Bits of [`Flags`]; bit 7 says whether the packet was classified.
     #[inline]
-    fn flags(self) -> u8 {
+    #[must_use]
+    pub fn flags(self) -> u8 {
         (self.0 >> 32) as u8
     }
 

@@ -6,18 +6,24 @@
 //! 2. [`pool`], [`frame`], [`batch`]: what a packet is while it is inside.
 //! 3. [`rules`]: the one language that selects packets.
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
-//! 5. [`runtime`]: the loop that drives the stage over a capture's own clock, on one core or several.
+//! 5. [`stage`], [`functions`]: what else a pipeline is made of; functions decide once per train.
+//! 6. [`pipeline`]: the language that wires stages.
+//! 7. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
 
 #![deny(unsafe_code)]
 
 pub mod batch;
 pub mod clock;
 pub mod frame;
+pub mod functions;
 mod huge;
 pub mod io;
+pub mod pipeline;
 pub mod pool;
 mod prefetch;
 pub mod reframe;
 pub mod rules;
 pub mod runtime;
+pub mod stage;
 pub mod time;
+pub mod units;

@@ -38,6 +38,14 @@ impl PacketMeta {
     pub const MAX_INTERFACE: u32 = (1 << 24) - 1;
 }
 
+/// A packet's meta data and size class as they stand before its bytes.
+#[inline]
+fn head(meta: PacketMeta, class: u8) -> [u8; HEADER] {
+    let interface = meta.interface.min(PacketMeta::MAX_INTERFACE);
+    let low = u64::from(meta.original_len) << 32 | u64::from(interface << 8 | u32::from(class));
+    (u128::from(meta.time.0) << 64 | u128::from(low)).to_le_bytes()
+}
+
 /// A piece of memory that begins at a cache line, so that a small packet's headers lie in one.
 #[derive(Default)]
 struct Slab {
@@ -65,6 +73,8 @@ pub struct Pool {
     bump: (u32, usize),
     retain: bool,
     live: u64,
+    /// For a packet that moves.
+    scratch: Vec<u8>,
 }
 
 impl fmt::Debug for Pool {
@@ -93,6 +103,7 @@ impl Pool {
             bump: (0, SLAB_UNITS),
             retain: false,
             live: 0,
+            scratch: Vec::new(),
         }
     }
 
@@ -125,12 +136,7 @@ impl Pool {
         let (id, class) = self.allocate(data.len() + HEADER);
         let slot = self.slot_mut(id);
         if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
-            let interface = meta.interface.min(PacketMeta::MAX_INTERFACE);
-            let head = u128::from(meta.time.0) << 64
-                | u128::from(
-                    u64::from(meta.original_len) << 32 | u64::from(interface << 8 | u32::from(class)),
-                );
-            *header = head.to_le_bytes();
+            *header = head(meta, class);
             if let Some(to) = rest.get_mut(..data.len()) {
                 to.copy_from_slice(data);
             }
@@ -188,6 +194,69 @@ impl Pool {
     #[must_use]
     pub fn data(&self, id: BufId, len: u32) -> &[u8] {
         self.slot(id.0).get(HEADER..HEADER + len as usize).unwrap_or_default()
+    }
+
+    /// As [`Pool::data`], to be changed.
+    #[inline]
+    #[must_use]
+    pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
+        self.slot_mut(id.0).get_mut(HEADER..HEADER + len as usize).unwrap_or_default()
+    }
+
+    /// Puts `front` in place of the first `cut` bytes of a packet of `len` bytes; returns where the packet is now and
+    /// how long. Its length on the wire changes by as much. A packet that still fits its place stays there.
+    pub fn replace_front(&mut self, id: BufId, len: u32, cut: u32, front: &[u8]) -> (BufId, u32) {
+        let cut = cut.min(len);
+        let (rest, new) = ((len - cut) as usize, len - cut + front.len() as u32);
+        let mut meta = self.meta(id);
+        meta.original_len =
+            (meta.original_len - cut.min(meta.original_len)).saturating_add(front.len() as u32);
+        let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
+        let room = CLASS_UNITS.get(usize::from(class)).map_or(0, |units| units * UNIT);
+        if HEADER + new as usize <= room && !self.retain {
+            let slot = self.slot_mut(id.0);
+            let from = HEADER + cut as usize;
+            if slot.len() >= room {
+                slot.copy_within(from..from + rest, HEADER + front.len());
+            }
+            if let Some(to) = slot.get_mut(HEADER..HEADER + front.len()) {
+                to.copy_from_slice(front);
+            }
+            self.set_header(id, meta, class);
+            return (id, new);
+        }
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(front);
+        bytes.extend_from_slice(self.data(id, len).get(cut as usize..).unwrap_or_default());
+        self.free(id);
+        let id = self.insert(meta, &bytes);
+        self.scratch = bytes;
+        (id, new)
+    }
+
+    /// Another packet of the same `len` bytes and meta data.
+    pub fn copy(&mut self, id: BufId, len: u32) -> BufId {
+        let meta = self.meta(id);
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(self.data(id, len));
+        let copy = self.insert(meta, &bytes);
+        self.scratch = bytes;
+        copy
+    }
+
+    /// Gives a packet another length on the wire and another interface.
+    pub fn set_meta(&mut self, id: BufId, meta: PacketMeta) {
+        let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
+        self.set_header(id, meta, class);
+    }
+
+    #[inline]
+    fn set_header(&mut self, id: BufId, meta: PacketMeta, class: u8) {
+        if let Some(header) = self.slot_mut(id.0).first_chunk_mut::<HEADER>() {
+            *header = head(meta, class);
+        }
     }
 
     /// What is kept beside a packet.
@@ -271,6 +340,34 @@ mod tests {
                 }
             }
             prop_assert_eq!(pool.live(), twin.len() as u64);
+        }
+    }
+
+    proptest! {
+        /// A packet with another front, in its old place or a new one.
+        #[test]
+        fn fronts_are_replaced(len in 0u32..3000, cut in 0u32..3000, front in 0usize..400, keep in any::<bool>()) {
+            let mut pool = Pool::new();
+            let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let front: Vec<u8> = (0..front).map(|i| (i % 13) as u8).collect();
+            let meta = PacketMeta { original_len: len + 7, interface: 3, time: Nanos(5) };
+            let other = pool.insert(PacketMeta::default(), &[9; 100]);
+            let id = pool.insert(meta, &data);
+            if keep {
+                pool.retain();
+            }
+            let (moved, new) = pool.replace_front(id, len, cut, &front);
+            let cut = cut.min(len) as usize;
+            let mut twin = front.clone();
+            twin.extend(&data[cut..]);
+            prop_assert_eq!(pool.data(moved, new), &twin[..]);
+            prop_assert_eq!(new as usize, twin.len());
+            prop_assert_eq!(pool.meta(moved).original_len, len + 7 - cut as u32 + front.len() as u32);
+            prop_assert_eq!((pool.meta(moved).interface, pool.meta(moved).time), (3, Nanos(5)));
+            prop_assert_eq!(pool.data(other, 100), &[9u8; 100][..]);
+            if keep {
+                prop_assert_eq!(pool.data(id, len), &data[..], "a preloaded packet changed");
+            }
         }
     }
 

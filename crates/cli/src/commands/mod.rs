@@ -1,7 +1,9 @@
 //! One file per verb.
 
 mod analyze;
+mod pipeline;
 mod reframe;
+mod run;
 mod shell;
 mod synth;
 
@@ -23,6 +25,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
     match cli.verb {
         Verb::Analyze(args) => analyze::run(&args),
         Verb::Reframe(args) => reframe::run(&args),
+        Verb::Run(args) => run::run(&args),
+        Verb::Graph(args) => pipeline::graph(&args),
+        Verb::Validate(args) => pipeline::validate(&args),
+        Verb::List(args) => pipeline::list(&args),
         Verb::Synth(args) => synth::run(&args),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),

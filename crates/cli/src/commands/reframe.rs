@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 use slipstream::pool::Pool;
-use slipstream::reframe::{Admit, Cause, Class, ClassStats, Policy, ReframeConfig, Treatment};
+use slipstream::reframe::{Admit, Cause, Class, ClassError, ClassStats, Policy, ReframeConfig, Treatment};
 use slipstream::rules::Rule;
 use slipstream::runtime::{CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Sink, Stamp};
 use slipstream_wire::Encapsulation;
@@ -19,7 +19,7 @@ use crate::cli;
 use crate::port::{AnySource, Input, Output};
 use crate::table::{Table, count, number, time};
 use crate::ui::{self, Progress};
-use crate::units::Duration;
+use crate::units::to_u32;
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
@@ -119,9 +119,9 @@ impl AnySink {
 fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
     let default = Treatment { hold_ns: args.hold.0, burst: args.burst, weight: 1, bypass: false };
     let config = ReframeConfig {
-        capacity: args.capacity.to_u32("--capacity")?,
+        capacity: to_u32(args.capacity, "--capacity")?,
         capacity_bytes: args.capacity_bytes.0,
-        flows: args.flows.to_u32("--flows")?,
+        flows: to_u32(args.flows, "--flows")?,
         policy: match args.policy {
             cli::Policy::Oldest => Policy::Oldest,
             cli::Policy::Waiting => Policy::Waiting,
@@ -132,7 +132,7 @@ fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
             cli::Admit::Second => Admit::Second,
         },
         bypass: rule(&args.bypass).context("--bypass")?,
-        classes: args.class.iter().map(|c| class(c, &default)).collect::<anyhow::Result<_>>()?,
+        classes: classes(args, &default).context("--class")?,
         compress_ack: args.compress.contains(&cli::Compress::Ack),
         tcp_order: args.tcp_order,
         encapsulation: match args.tunnel {
@@ -154,35 +154,8 @@ fn rule(text: &str) -> anyhow::Result<Rule> {
     })
 }
 
-/// `NAME: RULE => SETTING, SETTING`
-fn class(text: &str, default: &Treatment) -> anyhow::Result<Class> {
-    let form = "write it as 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'";
-    let (name, rest) = text.split_once(':').ok_or_else(|| anyhow!("--class {text:?} has no name; {form}"))?;
-    let (selects, settings) =
-        rest.rsplit_once("=>").ok_or_else(|| anyhow!("--class {text:?} has no =>; {form}"))?;
-    let name = name.trim();
-    if name.is_empty() {
-        bail!("--class {text:?} has no name; {form}");
-    }
-    let mut treatment = default.clone();
-    for setting in settings.split(',').map(str::trim).filter(|s| !s.is_empty()) {
-        let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-        let (key, value) = (key.trim(), value.trim());
-        let wrong = || format!("--class {name:?}: {key} = {value:?}");
-        match key {
-            "bypass" if value.is_empty() => treatment.bypass = true,
-            "hold" => {
-                treatment.hold_ns = value.parse::<Duration>().map_err(|e| anyhow!(e)).with_context(wrong)?.0
-            }
-            "burst" => treatment.burst = value.parse().with_context(wrong)?,
-            "weight" => treatment.weight = value.parse().with_context(wrong)?,
-            _ => bail!(
-                "--class {name:?}: {setting:?} is not a setting; there are hold, burst, weight and bypass"
-            ),
-        }
-    }
-    let rule = rule(selects.trim()).with_context(|| format!("--class {name:?}"))?;
-    Ok(Class { name: name.to_owned(), rule, treatment })
+fn classes(args: &cli::Reframe, default: &Treatment) -> Result<Vec<Class>, ClassError> {
+    args.class.iter().map(|text| Class::parse(text, default, Path::new(""))).collect()
 }
 
 fn ns(value: Option<f64>) -> Option<u64> {

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 use anyhow::bail;
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
-use slipstream::io::synth::Synth;
+use slipstream::io::synth::{Synth, SynthConfig};
 
 use super::Outcome;
 use crate::cli;
-use crate::port::{Output, config_from};
+use crate::port::Output;
 use crate::table::{Table, count, time};
 use crate::ui::{self, Progress};
 
 pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
-    let config = config_from(settings(args))?;
+    let config = SynthConfig::from_settings(settings(args))?;
     let mut synth = Synth::new(config.clone())?;
     let snap_len = config.snap_len.unwrap_or(262_144);
     let mut output = Output::create(&args.output, Format::PcapNg)?;

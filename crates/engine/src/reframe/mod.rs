@@ -9,6 +9,7 @@
 //! - [`stage`]: the stage itself.
 //! - [`compress`], [`tcp_order`]: what may be done to a train on its way out.
 
+mod class;
 pub mod compress;
 mod config;
 mod finish;
@@ -18,6 +19,7 @@ mod stage;
 mod stats;
 pub mod tcp_order;
 
+pub use class::ClassError;
 pub use config::{Admit, Class, ConfigError, Encapsulation, Policy, ReframeConfig, Treatment};
 pub use stage::{Output, Reframe};
 pub use stats::{Cause, ClassStats, ReframeStats};

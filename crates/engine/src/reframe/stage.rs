@@ -125,6 +125,13 @@ impl Reframe {
         self.hold.due()
     }
 
+    /// As [`Reframe::next_deadline`], but also when what is on its way out at the current instant, which packets of that
+    /// instant may still join, must have left.
+    #[must_use]
+    pub fn next_event(&self) -> Nanos {
+        if self.leaving.is_empty() { self.hold.due() } else { self.instant.after(1) }
+    }
+
     /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> ReframeStats {

@@ -47,7 +47,7 @@ struct Excerpt {
 
 impl RuleError {
     /// An error about `len` bytes at `offset` of `text`.
-    pub(super) fn new(text: &str, offset: usize, len: usize, message: impl Into<String>) -> Self {
+    pub(crate) fn new(text: &str, offset: usize, len: usize, message: impl Into<String>) -> Self {
         let offset = boundary(text, offset);
         let (before, after) = text.split_at_checked(offset).unwrap_or((text, ""));
         let line = before.matches('\n').count() + 1;
@@ -71,7 +71,7 @@ impl RuleError {
     }
 
     /// The same error with a hint.
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

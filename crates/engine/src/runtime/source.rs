@@ -38,6 +38,11 @@ pub trait Source {
 
     /// How far it is, as a share of 1, where that is known.
     fn progress(&self) -> Option<f64>;
+
+    /// The reader of the capture behind it, where there is one.
+    fn capture(&self) -> Option<&CaptureReader> {
+        None
+    }
 }
 
 /// Clamps time so that it never runs backwards, and numbers the packets.
@@ -114,6 +119,10 @@ impl Source for CaptureSource {
     fn progress(&self) -> Option<f64> {
         let all = self.reader.file_len()?;
         Some(self.reader.bytes_read() as f64 / all.max(1) as f64)
+    }
+
+    fn capture(&self) -> Option<&CaptureReader> {
+        Some(&self.reader)
     }
 }
 

@@ -26,6 +26,7 @@ mod pace;
 mod packet;
 mod plain;
 mod random;
+mod settings;
 mod text;
 
 pub use config::{
@@ -33,6 +34,7 @@ pub use config::{
     TrainModel,
 };
 pub use error::SynthError;
+pub use settings::SettingsError;
 pub use text::{Rate, Size};
 
 use crate::time::Nanos;

@@ -1,0 +1,178 @@
+//! `slipstream graph`, `validate`, `list`: pipelines drawn, checked, and what they are made of.
+
+use std::path::Path;
+
+use anyhow::{anyhow, bail};
+use serde_json::{Value, json};
+use slipstream::pipeline::{
+    Diagnostics, Drawing, Group, Plan, Ports, Setting, StageType, json_schema, port_of, stage_type,
+    stage_types,
+};
+
+use super::Outcome;
+use crate::cli;
+use crate::table::Table;
+use crate::ui;
+
+/// The plan that the command line asks for.
+pub(super) fn plan(args: &cli::PipelineArgs) -> Result<Plan, Diagnostics> {
+    match (&args.config, &args.expression) {
+        (Some(path), _) => Plan::from_file(path),
+        (None, expression) => Plan::from_graph(
+            expression.as_deref().unwrap_or_default(),
+            args.input.as_deref().map(port_of),
+            args.output.as_deref().map(port_of),
+            Path::new(""),
+        ),
+    }
+}
+
+pub(super) fn graph(args: &cli::Graph) -> anyhow::Result<Outcome> {
+    let how = match args.to {
+        cli::Drawing::Click => Drawing::Click,
+        cli::Drawing::Dot => Drawing::Dot,
+        cli::Drawing::Mermaid => Drawing::Mermaid,
+        cli::Drawing::Svg => Drawing::Svg,
+    };
+    ui::print(plan(&args.pipeline)?.draw(how).trim_end())?;
+    Ok(Outcome::Done)
+}
+
+pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
+    let result = plan(&args.pipeline).and_then(|plan| plan.check().map(|()| plan));
+    if args.format == cli::Format::Json {
+        let errors = result.as_ref().err().map_or(&[][..], |d| d.0.as_slice());
+        let error = |d: &slipstream::pipeline::Diagnostic| {
+            json!({
+                "file": d.file,
+                "line": d.error.line,
+                "column": d.error.column,
+                "message": d.error.message,
+                "hint": d.error.hint,
+            })
+        };
+        let errors: Vec<Value> = errors.iter().map(error).collect();
+        let stages = result.as_ref().map_or(0, |p| p.stages.len());
+        let all = json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors });
+        ui::print(serde_json::to_string_pretty(&all)?)?;
+    }
+    match result {
+        Ok(plan) => {
+            if args.format == cli::Format::Table {
+                let wires = plan.wires.len();
+                ui::print(format!("valid: {} stages, {wires} wires", plan.stages.len()))?;
+            }
+            Ok(Outcome::Done)
+        }
+        Err(errors) if args.format == cli::Format::Json => {
+            bail!("{} in the configuration", plural(errors.0.len(), "error"))
+        }
+        Err(errors) => Err(errors.into()),
+    }
+}
+
+fn plural(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+pub(super) fn list(args: &cli::List) -> anyhow::Result<Outcome> {
+    if args.schema {
+        ui::print(serde_json::to_string_pretty(&json_schema())?)?;
+        return Ok(Outcome::Done);
+    }
+    let mut chosen = Vec::new();
+    for name in &args.types {
+        chosen.push(
+            stage_type(name)
+                .ok_or_else(|| anyhow!("there is no stage type {name:?}; `slipstream list` shows all"))?,
+        );
+    }
+    let text = match args.format {
+        cli::Format::Json => {
+            let all = if chosen.is_empty() { stage_types().iter().collect() } else { chosen };
+            let types: Vec<Value> = all.into_iter().map(type_json).collect();
+            serde_json::to_string_pretty(&json!({ "schema": 1, "stages": types }))?
+        }
+        cli::Format::Table if chosen.is_empty() => overview(),
+        cli::Format::Table => chosen.into_iter().map(in_full).collect::<Vec<_>>().join("\n\n"),
+    };
+    ui::print(text)?;
+    Ok(Outcome::Done)
+}
+
+fn overview() -> String {
+    let mut t = Table::default();
+    for group in Group::ALL {
+        let mut of_group = stage_types().iter().filter(|t| t.group == group).peekable();
+        if of_group.peek().is_some() {
+            t.title(group.name());
+        }
+        for kind in of_group {
+            t.row([kind.name, kind.summary]);
+        }
+    }
+    format!("{}\n\n`slipstream list TYPE` shows ports and settings.", t.render().trim_end())
+}
+
+fn ports(ports: Ports) -> String {
+    match ports {
+        Ports::None => "none".into(),
+        Ports::These(all) => {
+            let one = |(n, p): (usize, &slipstream::pipeline::PortType)| {
+                let fate = p.unconnected.map_or(String::new(), |r| format!("; unconnected: dropped as {r}"));
+                format!("{n} {} ({}{fate})", p.name, p.help)
+            };
+            all.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+        }
+        Ports::AsSet(how) => how.into(),
+    }
+}
+
+fn in_full(kind: &StageType) -> String {
+    let mut t = Table::default();
+    t.title(format!("{}: {}", kind.name, kind.summary));
+    t.row(["example", kind.example]);
+    t.row(["input ports", &ports(kind.inputs)]);
+    t.row(["output ports", &ports(kind.outputs)]);
+    if !kind.settings.is_empty() {
+        t.title("Settings");
+        t.row(["", "value", "default", "meaning"]);
+    }
+    for setting in kind.settings {
+        let default = if setting.required { "must be set" } else { setting.default.unwrap_or("–") };
+        t.row([setting.name, &setting.kind.describe(), default, setting.help]);
+    }
+    t.render().trim_end().to_owned()
+}
+
+fn type_json(kind: &StageType) -> Value {
+    let side = |ports: Ports| match ports {
+        Ports::None => json!([]),
+        Ports::These(all) => all
+            .iter()
+            .map(
+                |p| json!({ "name": p.name, "help": p.help, "unconnected": p.unconnected.map(|r| r.name()) }),
+            )
+            .collect(),
+        Ports::AsSet(how) => json!({ "as_set": how }),
+    };
+    let setting = |s: &Setting| {
+        json!({
+            "name": s.name,
+            "value": s.kind.describe(),
+            "unit": s.kind.unit(),
+            "default": s.default,
+            "required": s.required,
+            "help": s.help,
+        })
+    };
+    json!({
+        "name": kind.name,
+        "group": kind.group.name(),
+        "summary": kind.summary,
+        "example": kind.example,
+        "inputs": side(kind.inputs),
+        "outputs": side(kind.outputs),
+        "settings": kind.settings.iter().map(setting).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,153 @@
+//! `slipstream run`: any pipeline.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use serde_json::{Map, Value, json};
+use slipstream::pipeline::{Group, stage_type};
+use slipstream::runtime::{Run, RunReport, StageReport};
+use slipstream::stage::Drops;
+use tracing::warn;
+
+use super::{Outcome, pipeline, report_damage};
+use crate::check;
+use crate::cli;
+use crate::table::{Table, count, time};
+use crate::ui::{self, Progress};
+
+pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    let plan = pipeline::plan(&args.pipeline)?;
+    let to_stdout = plan.stages.iter().any(|s| {
+        s.role == slipstream::pipeline::Role::Sink
+            && s.settings.file("path").is_some_and(|p| p.as_os_str() == "-")
+    });
+    let mut run = Run::new(plan.build(args.seed)?);
+    let report = {
+        let progress = Progress::new("running");
+        let interrupted = ui::interrupts()?;
+        run.run(&mut |share| {
+            progress.at(share);
+            if interrupted.load(Ordering::Relaxed) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?
+    };
+    let mut damage = Vec::new();
+    for reader in run.captures() {
+        if let Some(byte) = report_damage(reader, args.reporting.strict)? {
+            damage.push(json!({ "file": reader.name(), "byte": byte }));
+        }
+    }
+    let backwards: u64 = report.sources.iter().map(|s| s.clock_backwards).sum();
+    if backwards > 0 {
+        warn!("the times of {backwards} packets ran backwards; they count as coming with the one before");
+    }
+    let result = as_json(&report, damage);
+    let text = match args.reporting.format {
+        cli::Format::Json => serde_json::to_string_pretty(&result)?,
+        cli::Format::Table => as_table(&report),
+    };
+    if to_stdout {
+        eprintln!("{text}")
+    } else {
+        ui::print(text)?
+    }
+    Ok(match check::failed(&checks, &result)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
+}
+
+fn is_port(stage: &StageReport) -> bool {
+    stage_type(stage.kind).is_some_and(|t| t.group == Group::Port)
+}
+
+fn drops(drops: &Drops) -> Value {
+    Value::Object(drops.iter().map(|(reason, n)| (reason.name().to_owned(), n.into())).collect())
+}
+
+fn all_drops(report: &RunReport) -> Drops {
+    let mut all = Drops::default();
+    report.stages.iter().for_each(|s| all.merge(&s.drops));
+    all
+}
+
+fn packets_in(report: &RunReport) -> u64 {
+    report.sources.iter().map(|s| s.packets).sum()
+}
+
+fn packets_out(report: &RunReport) -> u64 {
+    report.stages.iter().filter(|s| is_port(s)).map(|s| s.tally.packets - s.drops.total()).sum()
+}
+
+fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
+    let stage = |s: &StageReport| {
+        let counters: Map<String, Value> =
+            s.counters.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();
+        json!({
+            "name": s.name,
+            "type": s.kind,
+            "packets_in": s.tally.packets,
+            "packets_out": s.tally.packets_out,
+            "batches": s.tally.batches,
+            "trains": s.tally.trains,
+            "held": s.held,
+            "busy_ns": s.tally.busy_ns,
+            "dropped": drops(&s.drops),
+            "counters": counters,
+            "report": s.report,
+        })
+    };
+    let source = |s: &slipstream::runtime::SourceReport| json!({ "name": s.name, "type": s.kind, "packets": s.packets, "clock_backwards": s.clock_backwards });
+    json!({
+        "schema": 1,
+        "packets_in": packets_in(report),
+        "packets_out": packets_out(report),
+        "dropped": drops(&all_drops(report)),
+        "sources": report.sources.iter().map(source).collect::<Vec<_>>(),
+        "stages": report.stages.iter().map(stage).collect::<Vec<_>>(),
+        "damage": damage,
+        "left_inside": report.live,
+        "elapsed_ns": report.elapsed_ns,
+        "cpu_ns": report.cpu_ns,
+    })
+}
+
+fn ratio(sum: u64, n: u64) -> Option<f64> {
+    (n > 0).then(|| sum as f64 / n as f64)
+}
+
+fn as_table(report: &RunReport) -> String {
+    let mut t = Table::default();
+    t.title("Packets");
+    t.row(["in", &count(packets_in(report))]);
+    t.row(["out", &count(packets_out(report))]);
+    for (reason, n) in all_drops(report).iter() {
+        t.row([&format!("dropped: {reason}"), &count(n)]);
+    }
+    t.row(["CPU a packet", &time(ratio(report.cpu_ns, packets_in(report)))]);
+    t.title("Stages");
+    t.row(["", "type", "packets", "a batch", "a train", "ns a packet", "dropped"]);
+    for s in &report.stages {
+        let mean = |n| ratio(s.tally.packets, n).map_or("–".into(), |v: f64| format!("{v:.1}"));
+        t.row([
+            s.name.clone(),
+            s.kind.to_owned(),
+            count(s.tally.packets),
+            mean(s.tally.batches),
+            mean(s.tally.trains),
+            ratio(s.tally.busy_ns, s.tally.packets).map_or("–".into(), |v| format!("{v:.0}")),
+            count(s.drops.total()),
+        ]);
+    }
+    for s in report.stages.iter().filter(|s| !s.counters.is_empty()) {
+        t.title(s.name.clone());
+        for (name, n) in &s.counters {
+            t.row([name.replace('_', " "), count(*n)]);
+        }
+    }
+    t.render()
+}

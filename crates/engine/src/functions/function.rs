@@ -1,0 +1,357 @@
+//! A network function decides about a packet, and applies the decision. Two wrappers make a stage of it:
+//! [`PerTrain`] decides once for a whole train, [`PerPacket`] for every packet, as other packet processors do, and is
+//! the baseline that every benchmark compares with (paper: "Packet Order Matters!", §2.4).
+
+use crate::batch::{BATCH, Batch, Train};
+use crate::frame::Frame;
+use crate::pool::Pool;
+use crate::reframe::Output;
+use crate::stage::{Context, Drops, Stage, StageError, Verdict};
+use crate::time::Nanos;
+
+/// Fields beyond the flow key that a decision depends on: packets of a train that differ in one of them don't share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads(u64);
+
+impl Reads {
+    /// The flow key alone.
+    pub const KEY: Self = Self(0);
+    /// Whether the packet is a fragment, and which headers could be read: always part of the comparison too.
+    pub const SHAPE: Self = Self(0xff << 32);
+    /// TCP flags.
+    pub const TCP_FLAGS: Self = Self(0xff << 40);
+    /// DSCP.
+    pub const DSCP: Self = Self(0xfc << 48);
+    /// ECN.
+    pub const ECN: Self = Self(0x03 << 48);
+    /// Length on the wire.
+    pub const LENGTH: Self = Self(1 << 63);
+
+    /// These fields and those.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of these fields are among them.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether two packets of one flow agree in these fields.
+    #[inline]
+    #[must_use]
+    pub fn agree(self, pool: &Pool, a: &Frame, b: &Frame) -> bool {
+        let mask = (self.0 | Self::SHAPE.0) & !Self::LENGTH.0;
+        (a.info.bits() ^ b.info.bits()) & mask == 0
+            && (self.0 & Self::LENGTH.0 == 0
+                || pool.meta(a.buf).original_len == pool.meta(b.buf).original_len)
+    }
+}
+
+/// A packet that a function made, such as an ICMP error, and the port that it leaves by.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// The packet.
+    pub frame: Frame,
+    /// Its port.
+    pub port: u8,
+}
+
+/// What a function is told and may use besides the packets.
+#[derive(Debug)]
+pub struct Scene<'a, 'b> {
+    /// Time, bytes, input port.
+    pub cx: &'a mut Context<'b>,
+    /// Packets that the function makes.
+    pub made: &'a mut Vec<Made>,
+}
+
+/// A network function.
+pub trait NetworkFunction {
+    /// What it decides about a packet.
+    type Decision;
+
+    /// The fields beyond the flow key that [`decide`](NetworkFunction::decide) reads.
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    /// Whether the decision about `first` holds for `other`, a later packet of its flow.
+    #[inline]
+    fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
+        self.reads().agree(cx.pool, first, other)
+    }
+
+    /// Asks for the memory that a decision about this packet will read. Called a few packets ahead.
+    #[inline]
+    fn prefetch(&mut self, _cx: &Context<'_>, _first: &Frame) {}
+
+    /// Looks at a packet and decides.
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Self::Decision;
+
+    /// Does what was decided to packets that share the decision. `verdicts`, one a packet, say
+    /// [`Verdict::PASS`] until this says otherwise.
+    fn apply(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        decision: &Self::Decision,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    );
+
+    /// See [`Stage::next_deadline`].
+    fn next_deadline(&self) -> Nanos {
+        Nanos::MAX
+    }
+
+    /// Does what is due.
+    fn on_deadline(&mut self, _scene: &mut Scene<'_, '_>) {}
+
+    /// See [`Stage::counters`].
+    fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
+
+    /// See [`Stage::report`].
+    fn report(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// See [`Stage::finish`].
+    ///
+    /// # Errors
+    /// What can't be written.
+    fn finish(&mut self, _now: Nanos) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+/// How far ahead of its decision a packet's memory is asked for, in decisions.
+const AHEAD: usize = 6;
+
+/// What the two wrappers have in common.
+#[derive(Debug)]
+struct Runner<F> {
+    function: F,
+    verdicts: Vec<Verdict>,
+    made: Vec<Made>,
+    sorted: Batch,
+    drops: Drops,
+    decisions: u64,
+    packets: u64,
+    now: Nanos,
+}
+
+impl<F: NetworkFunction> Runner<F> {
+    fn new(function: F) -> Self {
+        Self {
+            function,
+            verdicts: Vec::with_capacity(BATCH),
+            made: Vec::new(),
+            sorted: Batch::new(),
+            drops: Drops::default(),
+            decisions: 0,
+            packets: 0,
+            now: Nanos(0),
+        }
+    }
+
+    fn process<const PER_TRAIN: bool>(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        out: &mut dyn Output,
+    ) {
+        self.verdicts.clear();
+        self.verdicts.resize(batch.frames.len(), Verdict::PASS);
+        self.packets += batch.frames.len() as u64;
+        let Self { function, verdicts, made, decisions, .. } = self;
+        if PER_TRAIN {
+            for train in batch.trains.get(..AHEAD).unwrap_or(&batch.trains) {
+                ask(function, cx, &batch.frames, train.start as usize);
+            }
+        } else {
+            for i in 0..AHEAD.min(batch.frames.len()) {
+                ask(function, cx, &batch.frames, i);
+            }
+        }
+        for (i, train) in batch.trains.iter().enumerate() {
+            let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
+            if PER_TRAIN && let Some(coming) = batch.trains.get(i + AHEAD) {
+                ask(function, cx, &batch.frames, coming.start as usize);
+            }
+            let mut at = start;
+            while at < end {
+                if !PER_TRAIN {
+                    ask(function, cx, &batch.frames, at + AHEAD);
+                }
+                let Some(frames) = batch.frames.get_mut(at..end) else { break };
+                let Some(first) = frames.first().copied() else { break };
+                cx.now = train.release.max(first.arrival);
+                let n = if PER_TRAIN {
+                    frames.iter().position(|f| !function.shares(cx, &first, f)).unwrap_or(frames.len()).max(1)
+                } else {
+                    1
+                };
+                let (Some(frames), Some(verdicts)) = (frames.get_mut(..n), verdicts.get_mut(at..at + n))
+                else {
+                    break;
+                };
+                let mut scene = Scene { cx, made };
+                let decision = function.decide(&mut scene, &first);
+                function.apply(&mut scene, &decision, frames, verdicts);
+                *decisions += 1;
+                at += n;
+            }
+        }
+        self.now = self.now.max(cx.now);
+        self.emit(cx, batch, out);
+    }
+
+    fn emit(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+        if self.verdicts.iter().any(|v| *v != Verdict::PASS) {
+            sort_out(cx.pool, batch, &self.verdicts, &mut self.sorted, &mut self.drops);
+        } else {
+            batch.ports.clear();
+        }
+        if !batch.is_empty() {
+            out.emit(cx.pool, batch);
+            batch.clear();
+        }
+        self.emit_made(cx, out);
+    }
+
+    fn emit_made(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        let mut made = self.made.as_slice();
+        while !made.is_empty() {
+            let (now, later) = made.split_at(made.len().min(BATCH));
+            for Made { frame, port } in now {
+                self.sorted.push_single(*frame, cx.now, *port);
+            }
+            out.emit(cx.pool, &mut self.sorted);
+            self.sorted.clear();
+            made = later;
+        }
+        self.made.clear();
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        self.now = self.now.max(cx.now);
+        self.function.on_deadline(&mut Scene { cx, made: &mut self.made });
+        self.emit_made(cx, out);
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets", self.packets);
+        visit("decisions", self.decisions);
+        self.function.counters(visit);
+    }
+}
+
+#[inline(always)]
+fn ask<F: NetworkFunction>(function: &mut F, cx: &Context<'_>, frames: &[Frame], at: usize) {
+    if let Some(frame) = frames.get(at) {
+        function.prefetch(cx, frame);
+    }
+}
+
+/// Takes dropped packets out of a batch and says of the others which port they leave by, in place.
+fn sort_out(pool: &mut Pool, batch: &mut Batch, verdicts: &[Verdict], sorted: &mut Batch, drops: &mut Drops) {
+    for (train, frames) in batch.iter() {
+        let mut last: Option<Verdict> = None;
+        let verdicts = verdicts.get(train.start as usize..).unwrap_or_default();
+        for (frame, verdict) in frames.iter().zip(verdicts) {
+            match verdict.outcome() {
+                Err(reason) => {
+                    drops.add(reason, 1);
+                    pool.free(frame.buf);
+                }
+                Ok(port) => {
+                    let start = sorted.frames.len() as u32;
+                    match sorted.trains.last_mut() {
+                        Some(open) if last == Some(*verdict) => open.len += 1,
+                        _ => {
+                            sorted.trains.push(Train { start, len: 1, continues: false, ..*train });
+                            sorted.ports.push(port);
+                            last = Some(*verdict);
+                        }
+                    }
+                    sorted.frames.push(*frame);
+                }
+            }
+        }
+    }
+    if sorted.ports.iter().all(|p| *p == 0) {
+        sorted.ports.clear();
+    }
+    std::mem::swap(batch, sorted);
+    sorted.clear();
+}
+
+macro_rules! wrapper {
+    ($(#[$doc:meta])* $name:ident, $per_train:literal) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<F>(Runner<F>);
+
+        impl<F: NetworkFunction> $name<F> {
+            /// A stage of this function.
+            #[must_use]
+            pub fn new(function: F) -> Self {
+                Self(Runner::new(function))
+            }
+
+            /// The function.
+            #[must_use]
+            pub fn function(&self) -> &F {
+                &self.0.function
+            }
+
+            /// Decisions made so far.
+            #[must_use]
+            pub fn decisions(&self) -> u64 {
+                self.0.decisions
+            }
+        }
+
+        impl<F: NetworkFunction> Stage for $name<F> {
+            fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+                self.0.process::<$per_train>(cx, batch, out);
+            }
+
+            fn next_deadline(&self) -> Nanos {
+                self.0.function.next_deadline()
+            }
+
+            fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+                self.0.on_deadline(cx, out);
+            }
+
+            fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+                self.0.counters(visit);
+            }
+
+            fn drops(&self) -> Drops {
+                self.0.drops
+            }
+
+            fn report(&self) -> Option<serde_json::Value> {
+                self.0.function.report()
+            }
+
+            fn finish(&mut self) -> Result<(), StageError> {
+                let now = self.0.now;
+                self.0.function.finish(now)
+            }
+        }
+    };
+}
+
+wrapper! {
+    /// Decides once for all packets of a train that share the decision.
+    PerTrain, true
+}
+wrapper! {
+    /// Decides for every packet.
+    PerPacket, false
+}

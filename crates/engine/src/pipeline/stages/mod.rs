@@ -1,0 +1,26 @@
+//! The stage types that are no network functions: ports, reframe, and what leads packets about.
+
+mod plumbing;
+mod ports;
+mod reframe;
+mod vlan;
+
+pub use ports::port_of;
+
+use super::registry::StageType;
+
+/// All stage types, by group and name.
+pub(crate) const ALL: &[StageType] = &[
+    ports::NULL,
+    ports::PCAP,
+    ports::SYNTH,
+    reframe::REFRAME,
+    plumbing::COUNTER,
+    plumbing::DISCARD,
+    plumbing::LIMIT,
+    plumbing::SWITCH,
+    plumbing::TAP,
+    plumbing::TEE,
+    vlan::VLAN_POP,
+    vlan::VLAN_PUSH,
+];

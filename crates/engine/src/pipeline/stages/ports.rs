@@ -1,0 +1,218 @@
+//! Ports of a replay: capture files, generated traffic, nowhere.
+
+use std::io;
+use std::path::Path;
+
+use crate::batch::Batch;
+use crate::io::capture::{CaptureReader, CaptureWriter, Format, Interface, WriterOptions};
+use crate::io::synth::{Synth, SynthConfig};
+use crate::pipeline::registry::{BuildError, Group, IN, Made, OUT, Ports, Role, Site, StageType};
+use crate::pipeline::settings::{Kind, Setting, Settings};
+use crate::reframe::Output;
+use crate::runtime::{CaptureSink, CaptureSource, Sink, Stamp, SynthSource};
+use crate::stage::{Context, DropReason, Drops, Stage, StageError};
+
+pub(super) const PCAP: StageType = StageType {
+    name: "pcap",
+    group: Group::Port,
+    summary: "Reads or writes a capture file (pcap, pcapng; plain, gzip, zstd), by its place in the graph",
+    example: "in :: pcap(path=a.pcapng) -> reframe -> out :: pcap(path=b.pcapng)",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[
+        Setting {
+            name: "path",
+            kind: Kind::File,
+            default: None,
+            required: true,
+            help: "The file; `-` for stdin or stdout",
+        },
+        Setting {
+            name: "stamp",
+            kind: Kind::Choice(&["release", "arrival"]),
+            default: Some("release"),
+            required: false,
+            help: "Which time is written with a packet",
+        },
+        Setting {
+            name: "format",
+            kind: Kind::Choice(&["pcap", "pcapng"]),
+            default: Some("pcapng"),
+            required: false,
+            help: "What to write where the file's name doesn't say",
+        },
+    ],
+    build: pcap,
+};
+
+pub(super) const SYNTH: StageType = StageType {
+    name: "synth",
+    group: Group::Port,
+    summary: "Makes traffic with a known locality",
+    example: "in :: synth(traffic=\"flows=1024,packets=100k,slf=4\") -> counter -> out :: null",
+    inputs: Ports::None,
+    outputs: OUT,
+    settings: &[Setting {
+        name: "traffic",
+        kind: Kind::Text("KEY=VALUE,… as for `slipstream synth`"),
+        default: Some(""),
+        required: false,
+        help: "What to make",
+    }],
+    build: synth,
+};
+
+pub(super) const NULL: StageType = StageType {
+    name: "null",
+    group: Group::Port,
+    summary: "Brings nothing, or takes everything",
+    example: "in -> reframe -> out :: null",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[],
+    build: null,
+};
+
+fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let path = settings.file("path").unwrap_or(Path::new("-"));
+    let stdio = path.as_os_str() == "-";
+    let wrong = |e: &dyn std::error::Error| BuildError::setting("path", e.to_string());
+    if site.role == Role::Source {
+        if stdio && site.dry {
+            return Ok(Made::Checked);
+        }
+        let reader =
+            if stdio { CaptureReader::from_reader(io::stdin(), "stdin") } else { CaptureReader::open(path) };
+        return reader.map(|r| Made::Source(Box::new(CaptureSource::new(r)))).map_err(|e| wrong(&e));
+    }
+    if site.dry {
+        return Ok(Made::Stage(Box::new(NullStage::default())));
+    }
+    let format = if settings.text("format") == "pcap" { Format::Pcap } else { Format::PcapNg };
+    let options = WriterOptions::for_path(path, format);
+    let writer = if stdio {
+        CaptureWriter::to_writer(io::stdout(), "stdout", options)
+    } else {
+        CaptureWriter::create(path, options)
+    };
+    let stamp = if settings.text("stamp") == "arrival" { Stamp::Arrival } else { Stamp::Release };
+    Ok(Made::Stage(Box::new(CaptureStage::new(CaptureSink::new(writer.map_err(|e| wrong(&e))?, stamp)))))
+}
+
+fn synth(settings: &Settings, _: &Site<'_>) -> Result<Made, BuildError> {
+    let wrong = |e: &dyn std::error::Error| BuildError::setting("traffic", e.to_string());
+    let config = SynthConfig::from_text(settings.text("traffic")).map_err(|e| wrong(&e))?;
+    let synth = Synth::new(config).map_err(|e| wrong(&e))?;
+    Ok(Made::Source(Box::new(SynthSource::new(synth))))
+}
+
+fn null(_: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    if site.role == Role::Source {
+        return Ok(Made::Source(Box::new(crate::runtime::Preload::default())));
+    }
+    Ok(Made::Stage(Box::new(NullStage::default())))
+}
+
+/// Takes everything, to be forgotten: the packets did leave.
+#[derive(Debug, Default)]
+struct NullStage {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Stage for NullStage {
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
+        self.packets += batch.frames.len() as u64;
+        for frame in &batch.frames {
+            self.bytes += u64::from(frame.len);
+            cx.pool.free(frame.buf);
+        }
+        batch.clear();
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_written", self.packets);
+        visit("bytes_written", self.bytes);
+    }
+}
+
+/// Writes packets to a capture.
+#[derive(Debug)]
+pub(super) struct CaptureStage {
+    sink: Option<CaptureSink>,
+    failed: Option<String>,
+    packets: u64,
+    bytes: u64,
+    drops: Drops,
+}
+
+impl CaptureStage {
+    pub(super) fn new(sink: CaptureSink) -> Self {
+        Self { sink: Some(sink), failed: None, packets: 0, bytes: 0, drops: Drops::default() }
+    }
+
+    /// Writes the packets of a batch, which stay.
+    pub(super) fn write(&mut self, cx: &Context<'_>, batch: &Batch) {
+        let Some(sink) = &mut self.sink else { return };
+        for (train, frames) in batch.iter() {
+            for frame in frames {
+                let meta = cx.pool.meta(frame.buf);
+                let time = train.release.max(frame.arrival);
+                match (&self.failed, sink.packet(time, meta, cx.data(frame))) {
+                    (None, Ok(())) => {
+                        self.packets += 1;
+                        self.bytes += u64::from(frame.len);
+                    }
+                    (None, Err(error)) => {
+                        self.failed = Some(error.to_string());
+                        self.drops.add(DropReason::NotSent, 1);
+                    }
+                    (Some(_), _) => self.drops.add(DropReason::NotSent, 1),
+                }
+            }
+        }
+    }
+}
+
+impl Stage for CaptureStage {
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
+        self.write(cx, batch);
+        batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
+        batch.clear();
+    }
+
+    fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
+        let Some(sink) = &mut self.sink else { return Ok(()) };
+        new.iter().try_for_each(|i| sink.interface(i)).map_err(|e| StageError(e.to_string()))
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_written", self.packets);
+        visit("bytes_written", self.bytes);
+    }
+
+    fn drops(&self) -> Drops {
+        self.drops
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        if let Some(error) = self.failed.take() {
+            return Err(StageError(error));
+        }
+        match self.sink.take().map(|s| s.into_writer().finish()) {
+            Some(Err(error)) => Err(StageError(error.to_string())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`): its stage type and settings.
+#[must_use]
+pub fn port_of(text: &str) -> (&'static str, Vec<(String, String)>) {
+    let setting = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    match text.split_once(':') {
+        Some(("synth", traffic)) => ("synth", setting("traffic", traffic)),
+        _ if text == "null" => ("null", Vec::new()),
+        _ => ("pcap", setting("path", text)),
+    }
+}

@@ -1,0 +1,241 @@
+//! The loop that drives a pipeline over the clock of its captures: a discrete-event replay.
+//!
+//! Several sources are merged by time. Where all packets take one way, whole batches go through; where packets that were
+//! held may meet others, events go through one by one, so that everything happens in the order of time.
+
+use std::ops::ControlFlow;
+
+use thiserror::Error;
+
+use super::graph::{Pipeline, StageReport};
+use super::replay::Tick;
+use super::source::{Classifier, SourceError};
+use crate::batch::{Arrivals, BATCH, Batch, Train};
+use crate::clock::Meter;
+use crate::frame::Frame;
+use crate::io::capture::{CaptureReader, Interface};
+use crate::pool::{PacketMeta, Pool};
+use crate::stage::StageError;
+use crate::time::Nanos;
+
+/// Why a run ended early.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// An input can't be read on.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// An output can't be written.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// Whoever is told of the progress wants no more.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// What came from a source.
+#[derive(Clone, Debug)]
+pub struct SourceReport {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: &'static str,
+    /// Packets.
+    pub packets: u64,
+    /// Packets whose time ran backwards.
+    pub clock_backwards: u64,
+}
+
+/// What a run did.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// Every source.
+    pub sources: Vec<SourceReport>,
+    /// Every stage.
+    pub stages: Vec<StageReport>,
+    /// Real time of the data path, in ns.
+    pub elapsed_ns: u64,
+    /// CPU time of the data path, in ns.
+    pub cpu_ns: u64,
+    /// Packets that are still inside: 0, or packets were lost.
+    pub live: u64,
+}
+
+/// A source, what it has brought, and what of that has not arrived yet.
+#[derive(Default)]
+struct Feed {
+    pending: Arrivals,
+    /// How many of the pending packets went in already.
+    at: usize,
+    /// The numbers that its interfaces have among those of all sources.
+    numbers: Vec<u32>,
+    ended: bool,
+    packets: u64,
+}
+
+impl Feed {
+    fn next(&self) -> Option<Nanos> {
+        self.pending.frames.get(self.at).map(|f| f.arrival)
+    }
+}
+
+/// A run of a pipeline over captures and generated traffic.
+#[derive(Debug)]
+pub struct Run {
+    pipeline: Pipeline,
+    pool: Pool,
+    classifier: Classifier,
+    batch: Batch,
+    arrivals: Arrivals,
+    now: Nanos,
+    sequence: u64,
+}
+
+impl Run {
+    /// Of this pipeline.
+    #[must_use]
+    pub fn new(pipeline: Pipeline) -> Self {
+        Self {
+            pipeline,
+            pool: Pool::new(),
+            classifier: Classifier::default(),
+            batch: Batch::new(),
+            arrivals: Arrivals::default(),
+            now: Nanos(0),
+            sequence: 0,
+        }
+    }
+
+    /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then with the
+    /// progress; where it wants no more, the run ends with [`RunError::Interrupted`], and no file is written.
+    ///
+    /// # Errors
+    /// [`RunError`] where an input can't be read or an output can't be written.
+    pub fn run(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        let single = self.pipeline.needs_single_events();
+        let meter = Meter::new();
+        let mut feeds: Vec<Feed> = self.pipeline.heads.iter().map(|_| Feed::default()).collect();
+        let mut interfaces = 0u32;
+        let mut rounds = 0u64;
+        loop {
+            for (head, feed) in feeds.iter_mut().enumerate() {
+                self.refill(head, feed, &mut interfaces)?;
+            }
+            let first = feeds.iter().enumerate().filter_map(|(i, f)| Some((f.next()?, i))).min();
+            let Some((_, head)) = first else { break };
+            // As far as this source goes before another one has a packet.
+            let others = feeds
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| *i != head)
+                .filter_map(|(i, f)| Some((f.next()?, i)));
+            let until = others.min();
+            let Some(feed) = feeds.get_mut(head) else { break };
+            let left = feed.pending.frames.get(feed.at..).unwrap_or_default();
+            let mine = left.iter().take_while(|f| until.is_none_or(|u| (f.arrival, head) < u)).count();
+            let n = mine.clamp(1, if single { 1 } else { BATCH });
+            let arriving = left.get(..n).unwrap_or(left);
+            self.arrivals.frames.extend_from_slice(arriving);
+            feed.at += n;
+            feed.packets += n as u64;
+            meter.start();
+            self.take(head);
+            meter.stop();
+            rounds += 1;
+            let progress = || self.pipeline.heads.first().and_then(|h| h.source.progress());
+            if rounds.is_multiple_of(64) && tick(progress()) == ControlFlow::Break(()) {
+                return Err(RunError::Interrupted);
+            }
+        }
+        meter.start();
+        self.pipeline.run_to(&mut self.pool, Nanos(u64::MAX - 1));
+        self.pipeline.drain(&mut self.pool, self.now);
+        meter.stop();
+        self.pipeline.finish()?;
+        let sources = self.pipeline.heads.iter().zip(&feeds).map(|(head, feed)| SourceReport {
+            name: head.name.clone(),
+            kind: head.kind,
+            packets: feed.packets,
+            clock_backwards: head.source.clock_backwards(),
+        });
+        Ok(RunReport {
+            sources: sources.collect(),
+            stages: self.pipeline.reports(),
+            elapsed_ns: meter.elapsed_ns(),
+            cpu_ns: meter.cpu_ns(),
+            live: self.pool.live(),
+        })
+    }
+
+    /// The readers of the captures behind the sources.
+    pub fn captures(&self) -> impl Iterator<Item = &CaptureReader> {
+        self.pipeline.heads.iter().filter_map(|h| h.source.capture())
+    }
+
+    fn refill(&mut self, head: usize, feed: &mut Feed, interfaces: &mut u32) -> Result<(), RunError> {
+        if feed.at < feed.pending.frames.len() || feed.ended {
+            return Ok(());
+        }
+        feed.pending.clear();
+        feed.at = 0;
+        let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
+        let n = source.fill(&mut self.pool, &mut feed.pending, BATCH)?;
+        feed.ended = n == 0;
+        let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
+        if !new.is_empty() {
+            feed.numbers.extend(*interfaces..*interfaces + new.len() as u32);
+            *interfaces += new.len() as u32;
+            self.pipeline.interfaces(&new)?;
+            self.classifier.links(self.pipeline.links());
+        }
+        if feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len()) {
+            for frame in &feed.pending.frames {
+                let mut meta = self.pool.meta(frame.buf);
+                meta.interface =
+                    feed.numbers.get(meta.interface as usize).copied().unwrap_or(PacketMeta::MAX_INTERFACE);
+                self.pool.set_meta(frame.buf, meta);
+            }
+        }
+        Ok(())
+    }
+
+    /// Packets arrive at a head.
+    fn take(&mut self, head: usize) {
+        self.arrivals.first = self.sequence;
+        self.sequence += self.arrivals.frames.len() as u64;
+        let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
+        self.pipeline.run_to(&mut self.pool, first);
+        self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
+        if self.pipeline.takes_arrivals(head) {
+            self.pipeline.arrive(head, &mut self.pool, self.now, &mut self.arrivals);
+        } else {
+            self.classifier.classify(&self.pool, &mut self.arrivals);
+            into_trains(&mut self.arrivals, &mut self.batch);
+            self.pipeline.push(head, &mut self.pool, self.now, &mut self.batch);
+            self.batch.clear();
+        }
+        self.arrivals.clear();
+    }
+}
+
+/// Packets as they came, as a batch: what comes back to back of one flow is a train.
+pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
+    batch.clear();
+    let mut last = None;
+    for (position, (frame, key)) in (arrivals.first..).zip(arrivals.frames.iter().zip(&arrivals.keys)) {
+        let key = frame.info.classified().then_some(key);
+        match batch.trains.last_mut() {
+            Some(train) if key.is_some() && key == last => train.len += 1,
+            _ => batch.trains.push(Train {
+                flow: Frame::NO_FLOW,
+                start: batch.frames.len() as u32,
+                len: 1,
+                release: frame.arrival,
+                order: 0,
+                sequence: position,
+                continues: false,
+            }),
+        }
+        batch.frames.push(*frame);
+        last = key;
+    }
+}

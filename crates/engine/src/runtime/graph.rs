@@ -1,0 +1,561 @@
+//! A pipeline that runs: stages in an order in which every wire leads onwards, and what passes between them.
+//!
+//! A stage's output is handed to the stages behind it at once, depth first, so that a batch goes through the whole
+//! pipeline while it is in the cache.
+
+use crate::batch::{Arrivals, Batch};
+use crate::clock;
+use crate::io::capture::Interface;
+use crate::pipeline::{Diagnostics, Finding, Made, Plan, Ports, Site, order};
+use crate::pool::Pool;
+use crate::reframe::Output;
+use crate::stage::{Context, DropReason, Drops, Stage, StageError};
+use crate::time::Nanos;
+use slipstream_wire::LinkType;
+
+use super::source::Source;
+
+/// Where a port leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Edge {
+    node: usize,
+    input: u8,
+}
+
+/// What went through a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets that came in.
+    pub packets: u64,
+    /// Trains that came in.
+    pub trains: u64,
+    /// Batches that came in.
+    pub batches: u64,
+    /// Packets that went out.
+    pub packets_out: u64,
+    /// Time spent in the stage itself, without the stages behind it, in ns.
+    pub busy_ns: u64,
+}
+
+/// A stage in its place.
+struct Node {
+    name: String,
+    kind: &'static str,
+    stage: Box<dyn Stage + Send>,
+    wiring: Wiring,
+    tally: Tally,
+}
+
+/// Where a stage's output goes.
+#[derive(Default)]
+struct Wiring {
+    edges: Vec<Option<Edge>>,
+    /// Two ports lead to one stage in the end: batches are cut where the port changes, so that no packet overtakes another.
+    ordered: bool,
+    scratch: Batch,
+    /// What packets count as that leave by a port that leads nowhere, one a port.
+    reasons: Vec<DropReason>,
+    unconnected: Drops,
+    packets_out: u64,
+    /// Time spent in the stages behind.
+    behind_ns: u64,
+}
+
+/// A source and where its packets go.
+pub(super) struct Head {
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    pub(super) source: Box<dyn Source + Send>,
+    edge: Edge,
+}
+
+/// A pipeline that was built.
+pub struct Pipeline {
+    nodes: Vec<Node>,
+    pub(super) heads: Vec<Head>,
+    links: Vec<LinkType>,
+    timed: bool,
+}
+
+impl std::fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.nodes.iter().map(|n| &n.name).collect();
+        f.debug_struct("Pipeline").field("stages", &names).finish_non_exhaustive()
+    }
+}
+
+/// What a stage did.
+#[derive(Clone, Debug)]
+pub struct StageReport {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: &'static str,
+    /// What went through.
+    pub tally: Tally,
+    /// Its own counters.
+    pub counters: Vec<(&'static str, u64)>,
+    /// What it dropped, and what left by ports that lead nowhere.
+    pub drops: Drops,
+    /// Packets that it holds.
+    pub held: u64,
+    /// What else it has to say.
+    pub report: Option<serde_json::Value>,
+}
+
+impl Plan {
+    /// Checks everything that can be checked without opening a port or creating a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn check(&self) -> Result<(), Diagnostics> {
+        Pipeline::assemble(self, true, 0).map(|_| ())
+    }
+
+    /// Builds the pipeline. `seed` is that of its hashes and random choices.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn build(&self, seed: u64) -> Result<Pipeline, Diagnostics> {
+        Pipeline::assemble(self, true, seed)?;
+        Pipeline::assemble(self, false, seed)
+    }
+}
+
+impl Pipeline {
+    fn assemble(plan: &Plan, dry: bool, seed: u64) -> Result<Self, Diagnostics> {
+        let mut findings = Vec::new();
+        let mut this = Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true };
+        let ordered = order(plan.stages.len(), &plan.wires).unwrap_or_default();
+        // Place of each planned stage among the nodes, and the names of its output ports.
+        let mut places = vec![None; plan.stages.len()];
+        let mut outputs = vec![Vec::new(); plan.stages.len()];
+        let mut sources = Vec::new();
+        for id in ordered {
+            let Some(planned) = plan.stages.get(id) else { continue };
+            let site = Site { name: &planned.name, role: planned.role, dry, base: &plan.base, seed };
+            let mut ports = match planned.kind.outputs {
+                Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
+                Ports::None | Ports::AsSet(_) => Vec::new(),
+            };
+            let made = match (planned.kind.build)(&planned.settings, &site) {
+                Ok(made) => made,
+                Err(error) => {
+                    let finding = Finding::new(&plan.setting_span(planned, error.setting), error.message);
+                    findings.push(match error.hint {
+                        Some(hint) => finding.hint(hint),
+                        None => finding,
+                    });
+                    continue;
+                }
+            };
+            let stage = match made {
+                Made::Stage(stage) => Some(stage),
+                Made::WithPorts(stage, names) => {
+                    ports = names;
+                    Some(stage)
+                }
+                Made::Source(source) => {
+                    sources.push((id, source));
+                    None
+                }
+                Made::Checked => None,
+            };
+            let mut wiring = Wiring { edges: vec![None; ports.len()], ..Wiring::default() };
+            if let Ports::These(ports) = planned.kind.outputs {
+                wiring.reasons =
+                    ports.iter().map(|p| p.unconnected.unwrap_or(DropReason::Unconnected)).collect();
+            }
+            if let Some(place) = outputs.get_mut(id) {
+                *place = ports;
+            }
+            if let Some(stage) = stage {
+                let name = planned.name.clone();
+                this.nodes.push(Node {
+                    name,
+                    kind: planned.kind.name,
+                    stage,
+                    wiring,
+                    tally: Tally::default(),
+                });
+                if let Some(place) = places.get_mut(id) {
+                    *place = Some(this.nodes.len() - 1);
+                }
+            }
+        }
+        let mut heads = this.connect(plan, &places, &outputs, &mut findings);
+        for (id, source) in sources {
+            if let (Some(edge), Some(planned)) = (heads.remove(&id), plan.stages.get(id)) {
+                let (name, kind) = (planned.name.clone(), planned.kind.name);
+                this.heads.push(Head { name, kind, source, edge });
+            }
+        }
+        plan.fail_on(findings)?;
+        this.find_reunions();
+        Ok(this)
+    }
+
+    fn connect(
+        &mut self,
+        plan: &Plan,
+        places: &[Option<usize>],
+        outputs: &[Vec<String>],
+        findings: &mut Vec<Finding>,
+    ) -> std::collections::BTreeMap<usize, Edge> {
+        let mut heads = std::collections::BTreeMap::new();
+        let mut taken = std::collections::BTreeSet::new();
+        for wire in &plan.wires {
+            let (Some(from), Some(to)) = (plan.stages.get(wire.from), plan.stages.get(wire.to)) else {
+                continue;
+            };
+            let names: &[String] = outputs.get(wire.from).map_or(&[], Vec::as_slice);
+            let source = from.kind.inputs == Ports::None || from.role == crate::pipeline::Role::Source;
+            let output = match resolve(wire.output.as_deref(), names) {
+                Some(port) => port,
+                None if source && is_default(wire.output.as_deref()) => 0,
+                // Its ports are not known, since it couldn't be built.
+                None if names.is_empty() && !findings.is_empty() => continue,
+                None => {
+                    findings.push(no_port(
+                        wire.output.as_deref(),
+                        &from.name,
+                        "output",
+                        names,
+                        &wire.output_span,
+                    ));
+                    continue;
+                }
+            };
+            if !taken.insert((wire.from, output)) {
+                let message = format!("output port {output} of `{}` is wired twice", from.name);
+                findings.push(
+                    Finding::new(&wire.output_span, message).hint("use `tee` to send packets two ways"),
+                );
+                continue;
+            }
+            let names: Vec<String> = match to.kind.inputs {
+                Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
+                Ports::None | Ports::AsSet(_) => Vec::new(),
+            };
+            let Some(input) = resolve(wire.input.as_deref(), &names) else {
+                findings.push(no_port(wire.input.as_deref(), &to.name, "input", &names, &wire.input_span));
+                continue;
+            };
+            let Some(node) = places.get(wire.to).copied().flatten() else { continue };
+            let edge = Edge { node, input: input as u8 };
+            match places.get(wire.from).copied().flatten().and_then(|n| self.nodes.get_mut(n)) {
+                Some(node) => {
+                    if let Some(place) = node.wiring.edges.get_mut(output) {
+                        *place = Some(edge);
+                    }
+                }
+                None => {
+                    heads.insert(wire.from, edge);
+                }
+            }
+        }
+        for (id, stage) in plan.stages.iter().enumerate() {
+            let Ports::These(ports) = stage.kind.outputs else { continue };
+            if stage.role == crate::pipeline::Role::Sink && stage.kind.group == crate::pipeline::Group::Port {
+                continue;
+            }
+            for (n, port) in ports.iter().enumerate().filter(|(_, p)| p.unconnected.is_none()) {
+                let named = |w: &crate::pipeline::Wire| {
+                    w.from == id
+                        && (w.output.as_deref() == Some(port.name)
+                            || resolve(w.output.as_deref(), &[]) == Some(n))
+                };
+                if !taken.contains(&(id, n)) && !plan.wires.iter().any(named) {
+                    let message =
+                        format!("packets that leave `{}` by its port `{}` go nowhere", stage.name, port.name);
+                    findings.push(
+                        Finding::new(&stage.span, message).hint("wire it up: `… -> out`, or `… -> discard`"),
+                    );
+                }
+            }
+        }
+        heads
+    }
+
+    /// Finds the stages whose output ports lead to one stage in the end.
+    fn find_reunions(&mut self) {
+        let reach: Vec<Vec<usize>> = (0..self.nodes.len()).map(|n| self.reachable(n)).collect();
+        for node in &mut self.nodes {
+            let mut seen = Vec::new();
+            let ways =
+                node.wiring.edges.iter().flatten().map(|e| reach.get(e.node).cloned().unwrap_or_default());
+            for way in ways {
+                node.wiring.ordered |= way.iter().any(|n| seen.contains(n));
+                seen.extend(way);
+            }
+        }
+    }
+
+    fn reachable(&self, from: usize) -> Vec<usize> {
+        let mut all = vec![from];
+        let mut at = 0;
+        while let Some(node) = all.get(at).and_then(|n| self.nodes.get(*n)) {
+            for edge in node.wiring.edges.iter().flatten() {
+                if !all.contains(&edge.node) {
+                    all.push(edge.node);
+                }
+            }
+            at += 1;
+        }
+        all
+    }
+
+    /// Whether events must go through one by one to keep their order: packets may meet others that were held elsewhere.
+    pub(super) fn needs_single_events(&self) -> bool {
+        let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
+        let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
+        let mut met: Vec<usize> = edges.chain(self.heads.iter().map(|h| &h.edge)).map(|e| e.node).collect();
+        let all = met.len();
+        met.sort_unstable();
+        met.dedup();
+        holding > 1 || holding == 1 && met.len() < all
+    }
+
+    /// Don't measure the time of each stage.
+    pub fn untimed(&mut self) {
+        self.timed = false;
+    }
+
+    /// Tells all stages of interfaces that have come up.
+    pub(super) fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
+        self.links.extend(new.iter().map(|i| LinkType::from_number(i.link_number as u16)));
+        self.nodes.iter_mut().try_for_each(|n| n.stage.interfaces(new))
+    }
+
+    pub(super) fn links(&self) -> &[LinkType] {
+        &self.links
+    }
+
+    /// Whether the first stage behind a source takes packets as they arrive.
+    pub(super) fn takes_arrivals(&self, head: usize) -> bool {
+        let node = self.heads.get(head).and_then(|h| self.nodes.get(h.edge.node));
+        node.is_some_and(|n| n.stage.takes_arrivals())
+    }
+
+    /// Hands arrivals to the first stage behind a source.
+    pub(super) fn arrive(&mut self, head: usize, pool: &mut Pool, now: Nanos, arrivals: &mut Arrivals) {
+        let packets = arrivals.frames.len() as u64;
+        let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
+        self.call(edge.node, pool, now, edge.input, |stage, cx, tally, out| {
+            tally.packets += packets;
+            tally.batches += 1;
+            stage.arrive(cx, arrivals, out);
+        });
+    }
+
+    /// Hands a batch to the first stage behind a source.
+    pub(super) fn push(&mut self, head: usize, pool: &mut Pool, now: Nanos, batch: &mut Batch) {
+        let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
+        self.call(edge.node, pool, now, edge.input, |stage, cx, tally, out| {
+            tally.packets += batch.frames.len() as u64;
+            tally.trains += batch.trains.len() as u64;
+            tally.batches += 1;
+            stage.process(cx, batch, out);
+        });
+    }
+
+    /// Does what is due at or before `now`, each at its own time: in the order of deadlines, then of stages.
+    pub(super) fn run_to(&mut self, pool: &mut Pool, now: Nanos) {
+        loop {
+            let due =
+                self.nodes.iter().map(|n| n.stage.next_deadline()).enumerate().min_by_key(|(i, d)| (*d, *i));
+            let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { return };
+            self.call(node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
+        }
+    }
+
+    /// Everything that is held leaves now.
+    pub(super) fn drain(&mut self, pool: &mut Pool, now: Nanos) {
+        for node in 0..self.nodes.len() {
+            self.call(node, pool, now, 0, |stage, cx, _, out| stage.drain(cx, out));
+        }
+    }
+
+    /// Finishes all files.
+    pub(super) fn finish(&mut self) -> Result<(), StageError> {
+        self.nodes.iter_mut().try_for_each(|n| n.stage.finish())
+    }
+
+    /// What every stage did.
+    #[must_use]
+    pub fn reports(&self) -> Vec<StageReport> {
+        let report = |node: &Node| {
+            let mut counters = Vec::new();
+            node.stage.counters(&mut |name, n| counters.push((name, n)));
+            let mut drops = node.stage.drops();
+            drops.merge(&node.wiring.unconnected);
+            StageReport {
+                name: node.name.clone(),
+                kind: node.kind,
+                tally: Tally { packets_out: node.wiring.packets_out, ..node.tally },
+                counters,
+                drops,
+                held: node.stage.held(),
+                report: node.stage.report(),
+            }
+        };
+        self.nodes.iter().map(report).collect()
+    }
+
+    fn call(
+        &mut self,
+        node: usize,
+        pool: &mut Pool,
+        now: Nanos,
+        input: u8,
+        work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Tally, &mut dyn Output),
+    ) {
+        let Some(nodes) = self.nodes.get_mut(node..) else { return };
+        let way = Way { now, links: &self.links, timed: self.timed };
+        enter(nodes, node, way, pool, input, work);
+    }
+}
+
+/// What stays the same all the way of a batch.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    now: Nanos,
+    links: &'a [LinkType],
+    timed: bool,
+}
+
+/// Lets the first of `nodes`, whose place in the pipeline is `place`, work; returns the time that took in ns.
+fn enter(
+    nodes: &mut [Node],
+    place: usize,
+    way: Way<'_>,
+    pool: &mut Pool,
+    input: u8,
+    work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Tally, &mut dyn Output),
+) -> u64 {
+    let Some((node, behind)) = nodes.split_first_mut() else { return 0 };
+    let start = way.timed.then(clock::now);
+    let mut cx = Context { now: way.now, pool, input, links: way.links };
+    let mut out = Downstream { wiring: &mut node.wiring, behind, first: place + 1, way };
+    work(node.stage.as_mut(), &mut cx, &mut node.tally, &mut out);
+    let Some(start) = start else { return 0 };
+    let all = start.elapsed().as_nanos() as u64;
+    let behind = std::mem::take(&mut node.wiring.behind_ns);
+    node.tally.busy_ns += all.saturating_sub(behind);
+    all
+}
+
+/// The stages behind one.
+struct Downstream<'a> {
+    wiring: &'a mut Wiring,
+    behind: &'a mut [Node],
+    /// Place of the first of them.
+    first: usize,
+    way: Way<'a>,
+}
+
+impl Downstream<'_> {
+    fn hand_on(&mut self, pool: &mut Pool, port: u8, batch: &mut Batch) {
+        let Some(edge) = self.wiring.edges.get(usize::from(port)).copied().flatten() else {
+            let reason =
+                self.wiring.reasons.get(usize::from(port)).copied().unwrap_or(DropReason::Unconnected);
+            self.wiring.unconnected.add(reason, batch.frames.len() as u64);
+            batch.frames.iter().for_each(|f| pool.free(f.buf));
+            batch.clear();
+            return;
+        };
+        self.wiring.packets_out += batch.frames.len() as u64;
+        let Some(nodes) = edge.node.checked_sub(self.first).and_then(|n| self.behind.get_mut(n..)) else {
+            return;
+        };
+        let spent = enter(nodes, edge.node, self.way, pool, edge.input, |stage, cx, tally, out| {
+            tally.packets += batch.frames.len() as u64;
+            tally.trains += batch.trains.len() as u64;
+            tally.batches += 1;
+            stage.process(cx, batch, out);
+        });
+        self.wiring.behind_ns += spent;
+        batch.clear();
+    }
+
+    /// Hands on the trains that `take` says, by the port that it is asked about.
+    fn hand_on_part(
+        &mut self,
+        pool: &mut Pool,
+        batch: &Batch,
+        port: u8,
+        trains: impl Iterator<Item = usize>,
+    ) {
+        let mut part = std::mem::take(&mut self.wiring.scratch);
+        for i in trains {
+            let Some(train) = batch.trains.get(i) else { continue };
+            let (from, to) = (train.start as usize, train.start as usize + train.len as usize);
+            let start = part.frames.len() as u32;
+            part.frames.extend_from_slice(batch.frames.get(from..to).unwrap_or_default());
+            part.trains.push(crate::batch::Train { start, ..*train });
+        }
+        self.hand_on(pool, port, &mut part);
+        self.wiring.scratch = part;
+    }
+}
+
+impl Output for Downstream<'_> {
+    fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        let Some(&first) = batch.ports.first() else {
+            return self.hand_on(pool, 0, batch);
+        };
+        if batch.ports.iter().all(|p| *p == first) {
+            batch.ports.clear();
+            return self.hand_on(pool, first, batch);
+        }
+        let ports = std::mem::take(&mut batch.ports);
+        if self.wiring.ordered {
+            let mut at = 0;
+            while let Some(&port) = ports.get(at) {
+                let len = ports.iter().skip(at).take_while(|p| **p == port).count();
+                self.hand_on_part(pool, batch, port, at..at + len);
+                at += len;
+            }
+        } else {
+            let mut done = [false; crate::stage::Verdict::MAX_PORTS as usize];
+            for &port in &ports {
+                let Some(done) = done.get_mut(usize::from(port)).filter(|d| !**d) else { continue };
+                *done = true;
+                let of_port = ports.iter().enumerate().filter(|(_, p)| **p == port).map(|(i, _)| i);
+                self.hand_on_part(pool, batch, port, of_port);
+            }
+        }
+        batch.ports = ports;
+        batch.clear();
+    }
+}
+
+fn is_default(port: Option<&str>) -> bool {
+    port.is_none_or(|p| p == "0" || p == "out")
+}
+
+/// A port's number by its name or number; none written means 0.
+fn resolve(port: Option<&str>, names: &[String]) -> Option<usize> {
+    let Some(port) = port else { return (!names.is_empty()).then_some(0) };
+    names.iter().position(|n| n == port).or_else(|| port.parse().ok().filter(|n| *n < names.len()))
+}
+
+fn no_port(
+    port: Option<&str>,
+    stage: &str,
+    side: &str,
+    names: &[String],
+    span: &std::ops::Range<usize>,
+) -> Finding {
+    let message = match port {
+        Some(port) => format!("`{stage}` has no {side} port `{port}`"),
+        None => format!("`{stage}` has no {side} port"),
+    };
+    let known: Vec<String> = names.iter().enumerate().map(|(i, n)| format!("{i} `{n}`")).collect();
+    let hint = if known.is_empty() {
+        format!("it has no {side} ports at all")
+    } else {
+        format!("it has {}", known.join(", "))
+    };
+    Finding::new(span, message).hint(hint)
+}
