@@ -37,6 +37,7 @@ pub(crate) enum Verb {
     Validate(Validate),
     List(List),
     Synth(Synth),
+    Lab(Lab),
     Completions(Completions),
     Man(Man),
 }
@@ -383,6 +384,28 @@ pub(crate) struct Synth {
     /// How to print what was made (on stderr where the packets go to stdout).
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+/// Reproduce figures of the papers, each beside what the paper says.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+                        slipstream lab\n  \
+                        slipstream lab --format json")]
+pub(crate) struct Lab {
+    /// Which lab; without a name, all are listed.
+    pub(crate) name: Option<String>,
+    /// Smaller inputs: ends within a minute.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
+    #[arg(long, value_name = "FILE.html", requires = "name")]
+    pub(crate) report: Option<PathBuf>,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Exit with status 1 if this holds for the result, as in 'failed_claims>0'. May be given several times.
+    #[arg(long, value_name = "CHECK", requires = "name")]
+    pub(crate) fail_if: Vec<String>,
 }
 
 /// Print a completion script for a shell.

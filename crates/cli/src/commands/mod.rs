@@ -1,6 +1,7 @@
 //! One file per verb.
 
 mod analyze;
+mod lab;
 mod pipeline;
 mod reframe;
 mod run;
@@ -30,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Validate(args) => pipeline::validate(&args),
         Verb::List(args) => pipeline::list(&args),
         Verb::Synth(args) => synth::run(&args),
+        Verb::Lab(args) => lab::run(&args),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }

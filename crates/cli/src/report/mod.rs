@@ -5,13 +5,16 @@
 //! page's policy forbids it to load or run anything.
 
 mod charts;
-mod svg;
+pub(crate) mod svg;
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
 
 use crate::table::{count, number, share, time};
+
+/// The style sheet of every page.
+pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// A trace to report on.
 pub(crate) struct Subject<'a> {
@@ -27,6 +30,7 @@ pub(crate) struct Subject<'a> {
 struct Page {
     title: String,
     version: &'static str,
+    style: &'static str,
     burst: Option<u32>,
     several: bool,
     sections: Vec<Section>,
@@ -86,6 +90,7 @@ pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, minijinja::Error>
     let page = Page {
         title: sections.first().map(|s| s.name.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION"),
+        style: STYLE,
         burst: subjects.iter().flat_map(|s| &s.report.ip.windows).map(|w| w.burst).next(),
         several: sections.len() > 1,
         sections,

@@ -1,0 +1,95 @@
+//! `lab --report`: the result as one HTML file that needs nothing else.
+
+use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{Chart, cell, tables};
+use crate::report::STYLE;
+use crate::report::svg::{About, Axis, BarChart};
+
+#[derive(Serialize)]
+struct Page<'a> {
+    style: &'static str,
+    version: &'static str,
+    result: &'a Value,
+    claims: Vec<[String; 4]>,
+    figures: Vec<Figure>,
+    tables: Vec<Rows>,
+}
+
+#[derive(Serialize)]
+struct Figure {
+    title: String,
+    caption: String,
+    svg: String,
+}
+
+#[derive(Serialize)]
+struct Rows {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// The page for a result and its charts.
+///
+/// # Errors
+/// Only where the template doesn't fit what it is given.
+pub(super) fn html(result: &Value, charts: &[Chart]) -> Result<String, minijinja::Error> {
+    let mut engine = Environment::new();
+    engine.set_auto_escape_callback(|_| AutoEscape::Html);
+    engine.set_undefined_behavior(UndefinedBehavior::Strict);
+    engine.add_template("lab.html", include_str!("lab.html"))?;
+    let list = |key: &str| result.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let rows: Vec<Map<String, Value>> = list("rows").iter().filter_map(|r| r.as_object().cloned()).collect();
+    let page = Page {
+        style: STYLE,
+        version: env!("CARGO_PKG_VERSION"),
+        result,
+        claims: list("claims").iter().map(claim).collect(),
+        figures: charts.iter().enumerate().map(|(i, c)| figure(i, c)).collect(),
+        tables: tables(&rows)
+            .into_iter()
+            .map(|(keys, rows)| Rows {
+                head: keys.iter().map(|k| k.replace('_', " ")).collect(),
+                rows: rows.iter().map(|r| r.values().map(cell).collect()).collect(),
+            })
+            .collect(),
+    };
+    engine.get_template("lab.html")?.render(minijinja::value::Serde(page))
+}
+
+fn claim(claim: &Value) -> [String; 4] {
+    let get = |key: &str| claim.get(key).unwrap_or(&Value::Null);
+    let holds = match (get("comparable"), get("holds")) {
+        (Value::Bool(true), Value::Bool(true)) => "holds".to_owned(),
+        (Value::Bool(true), _) => "does not hold".to_owned(),
+        _ => format!("not comparable: {}", cell(get("why"))),
+    };
+    [cell(get("claim")), cell(get("paper")), cell(get("measured")), holds]
+}
+
+fn figure(index: usize, chart: &Chart) -> Figure {
+    let values = || chart.series.iter().flat_map(|(_, v)| v).flatten().copied();
+    let high = values().fold(0.0, f64::max);
+    let short = |v: f64| {
+        if v >= 100.0 {
+            format!("{v:.0}")
+        } else {
+            format!("{v:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+    };
+    let bar = |v: &Option<f64>| v.map(|v| (v, if v >= 10.0 { format!("{v:.0}") } else { format!("{v:.2}") }));
+    let drawn = BarChart {
+        about: About {
+            id: format!("c{index}"),
+            title: chart.title.clone(),
+            description: chart.caption.clone(),
+        },
+        x_label: chart.x_label.clone(),
+        y: Axis::linear(&chart.y_label, high, short),
+        groups: chart.groups.clone(),
+        series: chart.series.iter().map(|(name, v)| (name.clone(), v.iter().map(bar).collect())).collect(),
+    };
+    Figure { title: chart.title.clone(), caption: chart.caption.clone(), svg: drawn.render() }
+}
