@@ -13,6 +13,7 @@
 pub mod batch;
 pub mod clock;
 pub mod frame;
+pub mod functions;
 mod huge;
 pub mod io;
 pub mod pool;
