@@ -1,8 +1,11 @@
 //! Network functions: L2 forwarding, routing, filtering, translation, metering, balancing, counting.
 //!
-//! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`].
+//! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`]. What it looks
+//! things up in knows neither frames nor stages: [`lpm`] finds routes, [`firewall`] the rule that decides about a packet.
 
+pub mod firewall;
 mod function;
+pub mod lpm;
 mod packet;
 
 pub use function::{Made, NetworkFunction, PerPacket, PerTrain, Reads, Scene};

@@ -70,6 +70,12 @@ impl RuleError {
         }
     }
 
+    /// The same error about a text in which the one that it is about begins at `base`.
+    pub(crate) fn within(self, text: &str, base: usize) -> Self {
+        let error = Self::new(text, base + self.offset, self.excerpt.width, self.message);
+        Self { hint: self.hint, ..error }
+    }
+
     /// The same error with a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
