@@ -6,13 +6,15 @@
 //! 2. [`pool`], [`frame`], [`batch`]: what a packet is while it is inside.
 //! 3. [`rules`]: the one language that selects packets.
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
-//! 5. [`runtime`]: the loop that drives the stage over a capture's own clock, on one core or several.
+//! 5. [`functions`]: what the network functions decide, apart from the stages around them.
+//! 6. [`runtime`]: the loop that drives the stage over a capture's own clock, on one core or several.
 
 #![deny(unsafe_code)]
 
 pub mod batch;
 pub mod clock;
 pub mod frame;
+pub mod functions;
 mod huge;
 pub mod io;
 pub mod pool;
