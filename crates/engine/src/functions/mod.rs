@@ -3,10 +3,16 @@
 //! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`]. What it looks
 //! things up in knows neither frames nor stages: [`lpm`] finds routes, [`firewall`] the rule that decides about a packet.
 
+mod bytes;
 pub mod firewall;
 mod function;
 pub mod lpm;
+pub mod nat;
 mod packet;
+pub mod table;
+pub mod tcp_state;
+#[cfg(test)]
+mod test_packets;
 
 pub use function::{Made, NetworkFunction, PerPacket, PerTrain, Reads, Scene};
 pub use packet::{headers_of, is_ethernet, key_of};

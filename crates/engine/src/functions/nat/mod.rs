@@ -1,0 +1,273 @@
+//! Network address translation for IPv4 (NAT44): the core, which knows keys and times but no frames.
+//!
+//! An inside host's endpoint (address and port) gets an external endpoint, the same for all destinations
+//! (endpoint-independent mapping, RFC 4787 REQ-1), which no other has at the time. Each pair of endpoints that talk is a
+//! *session*, found by its key from inside and by its key from outside with one look-up; sessions have the timers, and
+//! a *mapping* lives as long as it has sessions. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off
+//! in the book's NAT checklist.
+//!
+//! [`Packet::read`] reads a packet, [`Nat::outbound`] or [`Nat::inbound`] decides, [`Rewrite::apply`] changes it:
+//!
+//! ```
+//! use slipstream::functions::nat::{Nat, NatConfig, Packet, Verdict};
+//! use slipstream::time::Nanos;
+//!
+//! let config = NatConfig { pool: vec![[192, 0, 2, 1].into()], ..NatConfig::default() };
+//! let mut nat = Nat::new(&config)?;
+//! let mut udp = [
+//!     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 198, 51, 100, 7, 0x13, 0x88, 0, 53, 0, 8, 0, 0,
+//! ];
+//! let packet = Packet::read(&udp, 0).expect("an IPv4 packet");
+//! let Verdict::Rewrite { rewrite, .. } = nat.outbound(&packet, Nanos(1)) else { panic!("a new session") };
+//! rewrite.apply(&mut udp, 0, 20).expect("a whole header");
+//! assert_eq!(udp[12..22], [192, 0, 2, 1, 198, 51, 100, 7, 0x13, 0x88]);
+//! # Ok::<(), slipstream::functions::nat::NatConfigError>(())
+//! ```
+
+mod config;
+mod counters;
+mod error;
+mod mapping;
+pub mod nptv6;
+mod packet;
+mod ports;
+mod rewrite;
+mod session;
+mod statics;
+
+pub use config::{Filtering, NatConfig, NatConfigError, NatTimeouts, Pooling, StaticMapping};
+pub use counters::{DropReason, NatCounters};
+pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
+pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
+
+use slipstream_wire::NarrowKey;
+
+use self::mapping::Mappings;
+use self::session::Session;
+use super::table::{Index, Table};
+use crate::time::Nanos;
+
+/// What is to be done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on, rewritten.
+    Rewrite {
+        /// The change; the same for all packets of its flow while the session lives.
+        rewrite: Rewrite,
+        /// The session, for [`Nat::observe`].
+        session: u32,
+    },
+    /// A later fragment goes on, its addresses rewritten.
+    Fragment(Rewrite),
+    /// An ICMP error goes on, rewritten.
+    Error(ErrorRewrite),
+    /// It goes on as it is: neither an inside source nor an external destination of this NAT.
+    Pass,
+    /// It is dropped, and counted.
+    Drop(DropReason),
+}
+
+/// Which side of the NAT a packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// From inside.
+    Inside,
+    /// From outside.
+    Outside,
+}
+
+/// A NAT44.
+#[derive(Debug)]
+pub struct Nat {
+    config: NatConfig,
+    /// By the key of packets from inside.
+    sessions: Table<NarrowKey, Session>,
+    /// The same by the key of packets from outside.
+    outside: Index,
+    mappings: Mappings,
+    /// Under address-dependent filtering: sessions begun from inside, by external endpoint and remote address.
+    contacts: Table<NarrowKey, u32>,
+    /// New addresses of later fragments, by addresses, protocol and identification.
+    datagrams: Table<NarrowKey, NarrowKey>,
+    counters: NatCounters,
+}
+
+/// Entries looked at when a session begins, to make room for it.
+const SWEEP: u32 = 16;
+
+impl Nat {
+    /// A NAT with no sessions.
+    ///
+    /// # Errors
+    /// [`NatConfigError`] where the configuration contradicts itself.
+    pub fn new(config: &NatConfig) -> Result<Self, NatConfigError> {
+        config.check()?;
+        let contacts = if config.filtering == Filtering::AddressDependent { config.sessions } else { 1 };
+        Ok(Self {
+            sessions: Table::new(config.sessions, config.seed),
+            outside: Index::new(config.sessions),
+            mappings: Mappings::new(config),
+            contacts: Table::new(contacts, config.seed),
+            datagrams: Table::new(config.datagrams, config.seed),
+            counters: NatCounters::default(),
+            config: config.clone(),
+        })
+    }
+
+    /// The hash of a packet's key.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, packet: &Packet) -> u64 {
+        self.sessions.hash(&packet.key)
+    }
+
+    /// Asks for the index line of a packet, a batch ahead of its verdict.
+    #[inline]
+    pub fn prefetch_index(&self, side: Side, hash: u64) {
+        match side {
+            Side::Inside => self.sessions.prefetch_index(hash),
+            Side::Outside => self.outside.prefetch(hash),
+        }
+    }
+
+    /// Asks for the session of a packet, a few packets ahead of its verdict.
+    #[inline]
+    pub fn prefetch_session(&self, side: Side, hash: u64) {
+        match side {
+            Side::Inside => {
+                let _ = self.sessions.candidate(hash);
+            }
+            Side::Outside => self.sessions.prefetch_entry(self.outside.candidate(hash)),
+        }
+    }
+
+    /// What to do with a packet from inside.
+    #[inline]
+    pub fn outbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let verdict = match packet.kind {
+            Kind::Opens | Kind::Reply => self.outbound_session(packet, now),
+            Kind::Error(quoted) => self.outbound_error(packet.key, quoted, now),
+            Kind::LaterFragment => self.later_fragment(packet, Side::Inside, now),
+        };
+        self.conclude(packet, verdict, now)
+    }
+
+    /// What to do with a packet from outside.
+    #[inline]
+    pub fn inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let verdict = match packet.kind {
+            Kind::Opens | Kind::Reply => self.inbound_session(packet, now),
+            Kind::Error(quoted) => self.inbound_error(packet.key, quoted, now),
+            Kind::LaterFragment => self.later_fragment(packet, Side::Outside, now),
+        };
+        self.conclude(packet, verdict, now)
+    }
+
+    /// Tells of a further packet of a train whose first one got the verdict with this session: of each one that has SYN,
+    /// FIN or RST set, and of the last.
+    pub fn observe(&mut self, session: u32, side: Side, tcp_flags: u8, now: Nanos) {
+        self.note_use(session, side, tcp_flags, now);
+    }
+
+    /// Ends sessions whose time has passed, `visits` at most. Called about ten times a second (once per batch does), it
+    /// keeps up with any rate at which sessions begin. A session whose time has passed is never used, called or not.
+    pub fn expire(&mut self, now: Nanos, visits: u32) {
+        let mut visits = visits;
+        while let Some(id) = self.sessions.next_due(now, &mut visits) {
+            self.release(id);
+        }
+        while let Some(id) = self.datagrams.next_due(now, &mut visits) {
+            self.datagrams.remove(id);
+        }
+    }
+
+    /// Sessions remembered.
+    #[must_use]
+    pub fn sessions(&self) -> u32 {
+        self.sessions.len()
+    }
+
+    /// Dynamic mappings in force.
+    #[must_use]
+    pub fn mappings(&self) -> u32 {
+        self.mappings.len()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> &NatCounters {
+        &self.counters
+    }
+
+    /// Live sessions, as the keys of their packets: (from inside before translation, from outside before translation).
+    pub fn live(&self, now: Nanos) -> impl Iterator<Item = (NarrowKey, NarrowKey)> + '_ {
+        self.sessions
+            .ids()
+            .filter(move |&id| !self.sessions.is_due(id, now))
+            .filter_map(|id| Some((*self.sessions.key(id)?, self.sessions.get(id)?.outside)))
+    }
+
+    /// Remembers a fragmented datagram's new addresses; counts a drop.
+    #[inline]
+    fn conclude(&mut self, packet: &Packet, verdict: Verdict, now: Nanos) -> Verdict {
+        let verdict = match verdict {
+            Verdict::Rewrite { rewrite, .. } if packet.fragment => {
+                self.remember_datagram(packet, rewrite, now).err().map_or(verdict, Verdict::Drop)
+            }
+            other => other,
+        };
+        if let Verdict::Drop(reason) = verdict {
+            self.counters.count(reason);
+        }
+        verdict
+    }
+
+    fn remember_datagram(&mut self, packet: &Packet, rewrite: Rewrite, now: Nanos) -> Result<(), DropReason> {
+        let key = datagram_key(packet);
+        let hash = self.datagrams.hash(&key);
+        let deadline = now.after(self.config.timeouts.fragment);
+        if let Some(id) = self.datagrams.find(&key, hash) {
+            if let Some(value) = self.datagrams.get_mut(id) {
+                *value = rewrite.endpoints();
+            }
+            self.datagrams.set_deadline(id, deadline);
+            return Ok(());
+        }
+        let mut visits = SWEEP;
+        while let Some(id) = self.datagrams.next_due(now, &mut visits) {
+            self.datagrams.remove(id);
+        }
+        let inserted = self.datagrams.insert(key, hash, rewrite.endpoints(), deadline);
+        inserted.map(drop).map_err(|_| DropReason::DatagramsFull)
+    }
+
+    /// A later fragment goes where its datagram's first went.
+    fn later_fragment(&mut self, packet: &Packet, side: Side, now: Nanos) -> Verdict {
+        let key = datagram_key(packet);
+        let found = self
+            .datagrams
+            .find(&key, self.datagrams.hash(&key))
+            .filter(|&id| !self.datagrams.is_due(id, now));
+        if let Some(new) = found.and_then(|id| self.datagrams.get(id)).copied() {
+            let portless = Tuple { src_port: 0, dst_port: 0, ..Tuple::of(new) };
+            return Verdict::Fragment(Rewrite::between(packet.key, portless.key()));
+        }
+        let Tuple { src, dst, .. } = Tuple::of(packet.key);
+        let ours = match side {
+            Side::Inside => self.mappings.translates(&self.config, src),
+            Side::Outside => self.mappings.owns(dst),
+        };
+        if ours { Verdict::Drop(DropReason::UnknownFragment) } else { Verdict::Pass }
+    }
+}
+
+/// Addresses, protocol and identification (RFC 791 §2.3).
+fn datagram_key(packet: &Packet) -> NarrowKey {
+    let NarrowKey([addresses, rest]) = packet.key;
+    NarrowKey([addresses, u64::from(packet.ident) << 32 | rest & 0xff00_0000])
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! A translation as it is applied to packets: new addresses and ports, and what they do to checksums (RFC 1624), worked
+//! out once and applied to any number of packets of the same flow.
+//!
+//! What was not captured is not written, and nothing beyond the IP packet's own end is: padding stays.
+
+use slipstream_wire::NarrowKey;
+use slipstream_wire::checksum::Delta;
+use slipstream_wire::protocol::{ICMP, TCP, UDP};
+
+use super::packet::{Ip, Tuple};
+use crate::functions::bytes::{be16, put};
+
+const UDP_LITE: u8 = 136;
+const DCCP: u8 = 33;
+
+/// The frame ends within the IPv4 header: nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("captured bytes end within the IPv4 header")]
+pub struct Truncated;
+
+/// New endpoints of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// What the packet is after it.
+    new: NarrowKey,
+    /// Of an ICMP query: the new identifier, if it changes.
+    icmp_id: Option<u16>,
+    ip: Delta,
+    transport: Delta,
+}
+
+impl Rewrite {
+    /// The change from `old` endpoints to `new` ones of the same protocol.
+    #[inline]
+    #[must_use]
+    pub fn between(old: NarrowKey, new: NarrowKey) -> Self {
+        let (was, is) = (Tuple::of(old), Tuple::of(new));
+        let addresses = Delta::new().double_word(was.src, is.src).double_word(was.dst, is.dst);
+        if was.protocol == ICMP {
+            // One port is the identifier, the other says which query it is and never changes.
+            let ids = [(was.src_port, is.src_port), (was.dst_port, is.dst_port)];
+            let changed = ids.into_iter().find(|(old, new)| old != new);
+            let transport = changed.map_or(Delta::new(), |(old, new)| Delta::new().word(old, new));
+            return Self { new, icmp_id: changed.map(|(_, id)| id), ip: addresses, transport };
+        }
+        let transport = addresses.word(was.src_port, is.src_port).word(was.dst_port, is.dst_port);
+        Self { new, icmp_id: None, ip: addresses, transport }
+    }
+
+    /// The endpoints that packets have after it.
+    #[must_use]
+    pub const fn endpoints(&self) -> NarrowKey {
+        self.new
+    }
+
+    /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`. A fragment other than the first
+    /// of its datagram has no ports: only its addresses change.
+    ///
+    /// # Errors
+    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
+    #[inline]
+    pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<(), Truncated> {
+        let later_fragment = self.apply_addresses(frame, l3)?;
+        if !later_fragment {
+            self.apply_transport(frame, l4);
+        }
+        Ok(())
+    }
+
+    /// Addresses and header checksum; whether the packet is a later fragment.
+    #[inline]
+    fn apply_addresses(&self, frame: &mut [u8], l3: usize) -> Result<bool, Truncated> {
+        let NarrowKey([addresses, _]) = self.new;
+        let header: &mut [u8; 20] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut).ok_or(Truncated)?;
+        let [_, _, _, _, _, _, f0, f1, _, _, c0, c1, rest @ ..] = header;
+        let [sum0, sum1] = self.ip.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
+        (*c0, *c1) = (sum0, sum1);
+        *rest = addresses.to_be_bytes();
+        Ok(u16::from_be_bytes([*f0, *f1]) & 0x1fff != 0)
+    }
+
+    #[inline]
+    fn apply_transport(&self, frame: &mut [u8], l4: usize) {
+        let NarrowKey([_, rest]) = self.new;
+        let protocol = (rest >> 24) as u8;
+        match protocol {
+            TCP | UDP => {
+                put(frame, l4, &((rest >> 32) as u32).to_be_bytes());
+            }
+            ICMP => {
+                if let Some(id) = self.icmp_id {
+                    put(frame, l4 + 4, &id.to_be_bytes());
+                }
+            }
+            _ => {}
+        }
+        if let Some(at) = checksum_at(protocol) {
+            self.update(frame, l4 + at, protocol);
+        }
+    }
+
+    #[inline]
+    fn update(&self, frame: &mut [u8], at: usize, protocol: u8) {
+        if let Some(old) = be16(frame, at) {
+            put(frame, at, &self.updated(old, protocol).to_be_bytes());
+        }
+    }
+
+    #[inline]
+    fn updated(&self, checksum: u16, protocol: u8) -> u16 {
+        if protocol == UDP { self.transport.apply_udp(checksum) } else { self.transport.apply(checksum) }
+    }
+}
+
+/// Where the checksum is in a transport header that has one over what a translation changes. (SCTP's does not cover
+/// addresses, and its ports are never changed.)
+const fn checksum_at(protocol: u8) -> Option<usize> {
+    match protocol {
+        TCP => Some(16),
+        UDP | UDP_LITE | DCCP => Some(6),
+        ICMP => Some(2),
+        _ => None,
+    }
+}
+
+/// New endpoints of an ICMP error, and of the packet that it quotes (RFC 5508 REQ-4, REQ-5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorRewrite {
+    outer: Rewrite,
+    quoted: Rewrite,
+}
+
+impl ErrorRewrite {
+    /// The change of the error's own addresses (keys without ports), and of the quoted packet.
+    #[must_use]
+    pub fn between(outer: [NarrowKey; 2], quoted: [NarrowKey; 2]) -> Self {
+        let [old_outer, new_outer] = outer;
+        let [old_quoted, new_quoted] = quoted;
+        Self {
+            outer: Rewrite::between(old_outer, new_outer),
+            quoted: Rewrite::between(old_quoted, new_quoted),
+        }
+    }
+
+    /// The error's own addresses after it.
+    #[must_use]
+    pub const fn outer(&self) -> NarrowKey {
+        self.outer.endpoints()
+    }
+
+    /// The quoted packet's endpoints after it.
+    #[must_use]
+    pub const fn quoted(&self) -> NarrowKey {
+        self.quoted.endpoints()
+    }
+
+    /// Rewrites the ICMP error at `l3` in `frame`, whose ICMP header is at `l4`: its addresses, the quoted packet's
+    /// addresses, ports and checksums as far as they are quoted, and the checksums over all of that.
+    ///
+    /// # Errors
+    /// [`Truncated`], and nothing changed, if the frame ends before the outer IPv4 header.
+    pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<(), Truncated> {
+        self.outer.apply_addresses(frame, l3)?;
+        let end = be16(frame, l3 + 2).map_or(0, usize::from);
+        let end = if end == 0 { frame.len() } else { frame.len().min(l3 + end) };
+        let mut message = Patch { bytes: frame.get_mut(l4..end).unwrap_or_default(), delta: Delta::new() };
+        self.patch_quoted(&mut message);
+        let Patch { bytes, delta } = message;
+        if let Some(old) = be16(bytes, 2) {
+            put(bytes, 2, &delta.apply(old).to_be_bytes());
+        }
+        Ok(())
+    }
+
+    fn patch_quoted(&self, message: &mut Patch<'_>) {
+        const AT: usize = 8;
+        let quote = message.bytes.get(AT..).unwrap_or_default();
+        let Ok(ip) = Ip::read(quote) else { return };
+        let length = be16(quote, 2).map_or(0, usize::from);
+        let NarrowKey([addresses, rest]) = self.quoted.new;
+        for (n, shift) in [48, 32, 16, 0].into_iter().enumerate() {
+            message.set(AT + 12 + 2 * n, |_| (addresses >> shift) as u16);
+        }
+        message.set(AT + 10, |old| self.quoted.ip.apply(old));
+        let l4 = AT + ip.len;
+        match ip.protocol {
+            TCP | UDP => {
+                message.set(l4, |_| (rest >> 48) as u16);
+                message.set(l4 + 2, |_| (rest >> 32) as u16);
+            }
+            ICMP => message.set(l4 + 4, |old| self.quoted.icmp_id.unwrap_or(old)),
+            _ => {}
+        }
+        // What lies beyond the quoted packet's own end is padding or an extension (RFC 4884).
+        if let Some(at) = checksum_at(ip.protocol).filter(|at| ip.len + at + 2 <= length) {
+            message.set(l4 + at, |old| self.quoted.updated(old, ip.protocol));
+        }
+    }
+}
+
+/// Bytes that are changed word by word, and what that does to a checksum over them.
+struct Patch<'a> {
+    bytes: &'a mut [u8],
+    delta: Delta,
+}
+
+impl Patch<'_> {
+    /// Changes the word at an even offset, if it is there.
+    fn set(&mut self, at: usize, change: impl FnOnce(u16) -> u16) {
+        if let Some(old) = be16(self.bytes, at) {
+            let new = change(old);
+            put(self.bytes, at, &new.to_be_bytes());
+            self.delta = self.delta.word(old, new);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Sessions: which packets belong to one, what it becomes by them, how it begins and ends.
+
+use slipstream_wire::NarrowKey;
+use slipstream_wire::protocol::{ICMP, TCP, UDP};
+
+use super::config::Filtering;
+use super::mapping::Mapped;
+use super::packet::{Kind, Packet, Tuple, key_of};
+use super::rewrite::Rewrite;
+use super::{DropReason, Nat, SWEEP, Side, Verdict};
+use crate::functions::table::Key;
+use crate::functions::tcp_state::{ACK, Direction, FIN, RST, SYN, Step, TcpState};
+use crate::time::Nanos;
+
+/// A session, beside the key of its packets from inside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Session {
+    /// The key of its packets from outside, before translation.
+    pub(super) outside: NarrowKey,
+    mapping: u32,
+    tcp: TcpState,
+    marks: u8,
+}
+
+/// It began with a packet from outside.
+const FROM_OUTSIDE: u8 = 1;
+/// Its packets from inside go to another inside host.
+const HAIRPIN: u8 = 2;
+/// Packets from inside went to its remote address, which may send to the mapping from other ports now.
+const CONTACT: u8 = 4;
+
+impl Nat {
+    #[inline]
+    pub(super) fn outbound_session(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let key = packet.key;
+        let hash = self.sessions.hash(&key);
+        match self.sessions.find(&key, hash) {
+            Some(id) if !self.sessions.is_due(id, now) => self.continue_outbound(id, packet, now),
+            past => {
+                if let Some(id) = past {
+                    self.release(id);
+                }
+                self.open_outbound(packet, hash, now)
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn inbound_session(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        match self.find_outside(packet.key) {
+            Some(id) if !self.sessions.is_due(id, now) => {
+                self.note_use(id, Side::Outside, packet.tcp_flags, now);
+                self.rewrite_inbound(id, packet.key)
+            }
+            past => {
+                if let Some(id) = past {
+                    self.release(id);
+                }
+                self.open_inbound(packet, now)
+            }
+        }
+    }
+
+    /// The session whose packets from outside have this key.
+    #[inline]
+    pub(super) fn find_outside(&self, key: NarrowKey) -> Option<u32> {
+        self.outside
+            .find(key.hash(self.config.seed), |id| self.sessions.get(id).is_some_and(|s| s.outside == key))
+    }
+
+    #[inline]
+    fn rewrite_inbound(&self, id: u32, key: NarrowKey) -> Verdict {
+        let inside = self.sessions.key(id).map_or(key, |k| Tuple::of(*k).reversed().key());
+        Verdict::Rewrite { rewrite: Rewrite::between(key, inside), session: id }
+    }
+
+    #[inline]
+    fn continue_outbound(&mut self, id: u32, packet: &Packet, now: Nanos) -> Verdict {
+        self.note_use(id, Side::Inside, packet.tcp_flags, now);
+        let Some(session) = self.sessions.get(id) else { return Verdict::Pass };
+        let translated = Tuple::of(session.outside).reversed().key();
+        if session.marks & HAIRPIN != 0 {
+            return self.hairpin(id, packet, translated, now);
+        }
+        Verdict::Rewrite { rewrite: Rewrite::between(packet.key, translated), session: id }
+    }
+
+    /// A packet from inside to another inside host, by the external endpoints of both (RFC 4787 §6, REQ-9a): translated as
+    /// on its way out, then as on its way in.
+    fn hairpin(&mut self, id: u32, packet: &Packet, translated: NarrowKey, now: Nanos) -> Verdict {
+        let half = Packet { key: translated, ..*packet };
+        match self.inbound_session(&half, now) {
+            Verdict::Rewrite { rewrite, .. } => {
+                let rewrite = Rewrite::between(packet.key, rewrite.endpoints());
+                Verdict::Rewrite { rewrite, session: id }
+            }
+            other => other,
+        }
+    }
+
+    /// What a packet does to its session's state and deadline.
+    #[inline]
+    pub(super) fn note_use(&mut self, id: u32, side: Side, flags: u8, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let protocol = Tuple::of(session.outside).protocol;
+        let deadline = if protocol == TCP {
+            let from_opener = (side == Side::Outside) == (session.marks & FROM_OUTSIDE != 0);
+            let direction = if from_opener { Direction::Original } else { Direction::Reply };
+            match next_state(session.tcp, direction, flags) {
+                Step::To(state) => session.tcp = state,
+                Step::Reopen => {
+                    session.tcp = TcpState::SynSent;
+                    let opener = if side == Side::Outside { FROM_OUTSIDE } else { 0 };
+                    session.marks = session.marks & !FROM_OUTSIDE | opener;
+                }
+                // A NAT is no firewall: such a segment is translated, but keeps nothing alive.
+                Step::Ignore | Step::Invalid => return,
+            }
+            self.config.timeouts.tcp.deadline(session.tcp, now)
+        } else if side == Side::Inside || self.config.inbound_refresh {
+            now.after(match protocol {
+                UDP => self.config.timeouts.udp,
+                ICMP => self.config.timeouts.icmp,
+                _ => self.config.timeouts.other,
+            })
+        } else {
+            return;
+        };
+        let contact = side == Side::Inside && session.marks & CONTACT == 0;
+        self.sessions.set_deadline(id, deadline);
+        if contact && self.config.filtering == Filtering::AddressDependent {
+            self.add_contact(id);
+        }
+    }
+
+    fn open_outbound(&mut self, packet: &Packet, hash: u64, now: Nanos) -> Verdict {
+        let from = Tuple::of(packet.key);
+        if !self.mappings.translates(&self.config, from.src) {
+            return Verdict::Pass;
+        }
+        if !self.config.hairpin && self.mappings.owns(from.dst) {
+            return Verdict::Drop(DropReason::Hairpin);
+        }
+        self.expire(now, SWEEP);
+        let may_begin = match (from.protocol, packet.kind) {
+            (TCP, _) => TcpState::first(packet.tcp_flags, self.config.loose).is_some(),
+            (_, kind) => kind == Kind::Opens || self.mappings.whole_external(from.src).is_some(),
+        };
+        if !may_begin {
+            return Verdict::Drop(DropReason::NoSession);
+        }
+        if self.sessions.is_full() {
+            return Verdict::Drop(DropReason::SessionsFull);
+        }
+        let (mapped, fresh) = match self.mappings.outbound(&from) {
+            Ok(found) => found,
+            Err(reason) => return Verdict::Drop(reason),
+        };
+        self.counters.mappings_made += u64::from(fresh);
+        let outside = key_of(from.protocol, from.dst, from.dst_port, mapped.address, mapped.port);
+        let hairpin = if self.mappings.owns(from.dst) { HAIRPIN } else { 0 };
+        match self.begin(packet, packet.key, hash, outside, mapped.mapping, hairpin, now) {
+            Ok(id) => self.continue_outbound(id, packet, now),
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    fn open_inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let to = Tuple::of(packet.key);
+        if !self.mappings.owns(to.dst) {
+            return Verdict::Pass;
+        }
+        self.expire(now, SWEEP);
+        let mapped = self.mappings.inbound(&to);
+        let Some(Mapped { address, port, mapping, .. }) = mapped.filter(|m| may_be_opened(&to, packet, m))
+        else {
+            let replies = packet.kind == Kind::Reply;
+            return Verdict::Drop(if replies { DropReason::NoSession } else { DropReason::NoMapping });
+        };
+        let dynamic = mapping != crate::functions::table::NONE;
+        if dynamic && !self.admits(&to) {
+            return Verdict::Drop(DropReason::Filtered);
+        }
+        // Only a SYN begins a connection to a host that did not ask for it.
+        if to.protocol == TCP && TcpState::first(packet.tcp_flags, self.config.loose && !dynamic).is_none() {
+            return Verdict::Drop(DropReason::NoSession);
+        }
+        let inside = key_of(to.protocol, address, port, to.src, to.src_port);
+        let hash = self.sessions.hash(&inside);
+        let hairpin = if self.mappings.owns(to.src) { HAIRPIN } else { 0 };
+        match self.begin(packet, inside, hash, packet.key, mapping, hairpin | FROM_OUTSIDE, now) {
+            Ok(id) => {
+                self.note_use(id, Side::Outside, packet.tcp_flags, now);
+                self.rewrite_inbound(id, packet.key)
+            }
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// Whether the filter lets this packet from outside begin a session with a dynamic mapping.
+    fn admits(&self, to: &Tuple) -> bool {
+        match self.config.filtering {
+            Filtering::EndpointIndependent => true,
+            Filtering::AddressDependent => {
+                let key = contact_key(to);
+                self.contacts.find(&key, self.contacts.hash(&key)).is_some()
+            }
+            Filtering::AddressAndPortDependent => false,
+        }
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a session, each of another kind, at its two births"
+    )]
+    fn begin(
+        &mut self,
+        packet: &Packet,
+        inside: NarrowKey,
+        hash: u64,
+        outside: NarrowKey,
+        mapping: u32,
+        marks: u8,
+        now: Nanos,
+    ) -> Result<u32, DropReason> {
+        let tcp = TcpState::first(packet.tcp_flags, true).unwrap_or_default();
+        let session = Session { outside, mapping, tcp, marks };
+        // The packet itself sets the deadline, as every later one does; an inbound one may not be allowed to.
+        let least = match Tuple::of(inside).protocol {
+            TCP => self.config.timeouts.tcp.of(tcp),
+            UDP => self.config.timeouts.udp,
+            ICMP => self.config.timeouts.icmp,
+            _ => self.config.timeouts.other,
+        };
+        match self.sessions.insert(inside, hash, session, now.after(least)) {
+            Ok(id) => {
+                self.outside.insert(outside.hash(self.config.seed), id);
+                self.mappings.hold(mapping);
+                self.counters.sessions_opened += 1;
+                Ok(id)
+            }
+            Err(_) => {
+                self.counters.mappings_released += u64::from(self.mappings.let_go(mapping, 0));
+                Err(DropReason::SessionsFull)
+            }
+        }
+    }
+
+    /// Ends a session, and its mapping if that was its last.
+    pub(super) fn release(&mut self, id: u32) {
+        let Some((_, session)) = self.sessions.remove(id) else { return };
+        self.outside.remove(session.outside.hash(self.config.seed), id);
+        self.counters.sessions_closed += 1;
+        if session.marks & CONTACT != 0 {
+            self.remove_contact(session.outside);
+        }
+        self.counters.mappings_released += u64::from(self.mappings.let_go(session.mapping, 1));
+    }
+
+    fn add_contact(&mut self, id: u32) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.marks |= CONTACT;
+        let key = contact_key(&Tuple::of(session.outside));
+        let hash = self.contacts.hash(&key);
+        match self.contacts.find(&key, hash) {
+            Some(contact) => {
+                if let Some(count) = self.contacts.get_mut(contact) {
+                    *count += 1;
+                }
+            }
+            // There is room: there are never more contacts than sessions.
+            None => drop(self.contacts.insert(key, hash, 1, Nanos::MAX)),
+        }
+    }
+
+    fn remove_contact(&mut self, outside: NarrowKey) {
+        let key = contact_key(&Tuple::of(outside));
+        let Some(contact) = self.contacts.find(&key, self.contacts.hash(&key)) else { return };
+        if let Some(count) = self.contacts.get_mut(contact) {
+            *count -= 1;
+            if *count == 0 {
+                self.contacts.remove(contact);
+            }
+        }
+    }
+}
+
+/// Whether a packet from outside may begin a session with what its destination is mapped to: replies, and ICMP queries
+/// (whose destination has no port), only where the whole address is.
+fn may_be_opened(to: &Tuple, packet: &Packet, mapped: &Mapped) -> bool {
+    mapped.whole || (packet.kind == Kind::Opens && to.protocol != ICMP)
+}
+
+/// External endpoint and remote address.
+fn contact_key(outside: &Tuple) -> NarrowKey {
+    Tuple { src_port: 0, ..*outside }.key()
+}
+
+/// As [`TcpState::step`]; and after a reset a segment that shows the connection alive brings it back (RFC 7857 §2.2): a
+/// forged reset must not cut a session short.
+#[inline]
+fn next_state(state: TcpState, direction: Direction, flags: u8) -> Step {
+    if state == TcpState::Close && flags & (ACK | SYN | FIN | RST) == ACK {
+        return Step::To(TcpState::Established);
+    }
+    state.step(direction, flags)
+}

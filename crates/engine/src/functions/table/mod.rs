@@ -1,0 +1,283 @@
+//! A bounded exact-match table: what a function remembers of a flow, for how long.
+//!
+//! Keys are held by value and compared in full: two flows never share an entry, whatever a seeded hash says. Entries
+//! never move; each begins at a cache line and is found through an [`Index`], so that a look-up reads two lines, both
+//! of which can be asked for ahead:
+//! [`Table::prefetch_index`] a batch ahead, [`Table::candidate`] a few packets ahead, [`Table::find`] at last.
+//!
+//! Every entry has a deadline. A use sets it anew, which is one write to a line that was read anyway; [`Table::next_due`]
+//! gives the entries whose deadline has passed, at a cost that does not depend on how many are alive. All memory is
+//! reserved by [`Table::new`]; a full table refuses, and its owner decides whether to refuse too or to make room.
+
+mod index;
+mod wheel;
+
+pub use index::Index;
+
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+use wheel::Wheel;
+
+use crate::huge;
+use crate::prefetch::prefetch;
+use crate::time::Nanos;
+
+/// No entry.
+pub const NONE: u32 = u32::MAX;
+
+/// What a table can be keyed by.
+pub trait Key: Copy + Eq {
+    /// A 64-bit hash, uniform in all bits for a secret `seed`, the same on every machine.
+    fn hash(&self, seed: u64) -> u64;
+}
+
+impl Key for NarrowKey {
+    #[inline]
+    fn hash(&self, seed: u64) -> u64 {
+        FlowKey::Narrow(*self).hash64(seed)
+    }
+}
+
+impl Key for WideKey {
+    #[inline]
+    fn hash(&self, seed: u64) -> u64 {
+        FlowKey::Wide(*self).hash64(seed)
+    }
+}
+
+impl Key for FlowKey {
+    #[inline]
+    fn hash(&self, seed: u64) -> u64 {
+        self.hash64(seed)
+    }
+}
+
+impl Key for u64 {
+    #[inline]
+    fn hash(&self, seed: u64) -> u64 {
+        NarrowKey([*self, 0]).hash(seed)
+    }
+}
+
+/// The table has as many entries as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the table is full")]
+pub struct Full;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Entry<K, V> {
+    key: K,
+    deadline: Nanos,
+    value: V,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Table<K, V> {
+    index: Index,
+    entries: Vec<Entry<K, V>>,
+    wheel: Wheel,
+    limit: u32,
+    len: u32,
+    seed: u64,
+}
+
+impl<K: Key, V: Copy> Table<K, V> {
+    /// A table of at most `limit` entries (1 to 2³⁰), hashed with `seed`.
+    #[must_use]
+    pub fn new(limit: u32, seed: u64) -> Self {
+        let limit = limit.clamp(1, 1 << 30);
+        Self {
+            index: Index::new(limit),
+            entries: huge::with_capacity(limit as usize),
+            wheel: Wheel::new(limit as usize),
+            limit,
+            len: 0,
+            seed,
+        }
+    }
+
+    /// Entries in the table, those included that are due and not yet taken out.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it has no entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether [`Table::insert`] would refuse.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len == self.limit
+    }
+
+    /// The hash of a key, as the other functions want it.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &K) -> u64 {
+        key.hash(self.seed)
+    }
+
+    /// First step of a look-up, one batch ahead: asks for the index line.
+    #[inline]
+    pub fn prefetch_index(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Second step: the entry that the key most likely has, its line asked for. [`NONE`] where there is none.
+    #[inline]
+    #[must_use]
+    pub fn candidate(&self, hash: u64) -> u32 {
+        let id = self.index.candidate(hash);
+        prefetch(self.entries.get(id as usize));
+        id
+    }
+
+    /// Asks for the line of an entry that another index found.
+    #[inline]
+    pub fn prefetch_entry(&self, id: u32) {
+        prefetch(self.entries.get(id as usize));
+    }
+
+    /// Last step: the key's entry.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, key: &K, hash: u64) -> Option<u32> {
+        self.index.find(hash, |id| self.entries.get(id as usize).is_some_and(|e| e.key == *key))
+    }
+
+    /// Adds an entry for a key that has none, due at `deadline` ([`Nanos::MAX`]: never).
+    ///
+    /// # Errors
+    /// [`Full`] when there is no room.
+    pub fn insert(&mut self, key: K, hash: u64, value: V, deadline: Nanos) -> Result<u32, Full> {
+        if self.is_full() {
+            return Err(Full);
+        }
+        let id = self.wheel.take();
+        let entry = Entry { key, deadline, value };
+        match self.entries.get_mut(id as usize) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
+        self.len += 1;
+        self.index.insert(hash, id);
+        self.wheel.link(id, deadline);
+        Ok(id)
+    }
+
+    /// Takes an entry out; `None` if the number is not in use.
+    pub fn remove(&mut self, id: u32) -> Option<(K, V)> {
+        let entry = *self.entries.get(id as usize)?;
+        if !self.wheel.give_back(id) {
+            return None;
+        }
+        self.len -= 1;
+        self.index.remove(entry.key.hash(self.seed), id);
+        Some((entry.key, entry.value))
+    }
+
+    /// The value of an entry. (Of one taken out: the last it had, until its number is used again.)
+    #[inline]
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<&V> {
+        self.entries.get(id as usize).map(|e| &e.value)
+    }
+
+    /// The value of an entry, to change.
+    #[inline]
+    #[must_use]
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut V> {
+        self.entries.get_mut(id as usize).map(|e| &mut e.value)
+    }
+
+    /// The key of an entry.
+    #[inline]
+    #[must_use]
+    pub fn key(&self, id: u32) -> Option<&K> {
+        self.entries.get(id as usize).map(|e| &e.key)
+    }
+
+    /// When an entry is due.
+    #[inline]
+    #[must_use]
+    pub fn deadline(&self, id: u32) -> Nanos {
+        self.entries.get(id as usize).map_or(Nanos(0), |e| e.deadline)
+    }
+
+    /// Whether an entry is due: its time has passed, though it was not taken out yet.
+    #[inline]
+    #[must_use]
+    pub fn is_due(&self, id: u32, now: Nanos) -> bool {
+        self.deadline(id) <= now
+    }
+
+    /// Sets a deadline that is not before the present one: what a use does.
+    #[inline]
+    pub fn extend(&mut self, id: u32, deadline: Nanos) {
+        if let Some(entry) = self.entries.get_mut(id as usize) {
+            entry.deadline = entry.deadline.max(deadline);
+        }
+    }
+
+    /// Sets any deadline.
+    pub fn set_deadline(&mut self, id: u32, deadline: Nanos) {
+        if let Some(entry) = self.entries.get_mut(id as usize) {
+            let earlier = deadline < entry.deadline;
+            entry.deadline = deadline;
+            if earlier {
+                self.wheel.advance(id, deadline);
+            }
+        }
+    }
+
+    /// The next entry that is due at `now`, for its owner to [`remove`](Table::remove) (or give a new deadline by
+    /// [`renew`](Table::renew)); `None` if there is none, or after `visits` entries were looked at, which it counts
+    /// down. Entries come out at most 67 ms after they were due, if this is called that often.
+    pub fn next_due(&mut self, now: Nanos, visits: &mut u32) -> Option<u32> {
+        while *visits > 0 {
+            *visits -= 1;
+            let id = self.wheel.next_due(now)?;
+            let deadline = self.deadline(id);
+            if deadline <= now {
+                return Some(id);
+            }
+            self.wheel.link(id, deadline);
+        }
+        None
+    }
+
+    /// Gives an entry that [`next_due`](Table::next_due) returned another deadline.
+    pub fn renew(&mut self, id: u32, deadline: Nanos) {
+        if let Some(entry) = self.entries.get_mut(id as usize).filter(|_| self.wheel.in_use(id)) {
+            entry.deadline = deadline;
+            self.wheel.link(id, deadline);
+        }
+    }
+
+    /// An entry to give up for another: about the one that is due first. `None` where no entry has a deadline.
+    pub fn soonest(&mut self) -> Option<u32> {
+        const TRIES: usize = 8;
+        for _ in 0..TRIES {
+            let id = self.wheel.soonest()?;
+            // One that was used since it was hung up goes to where it belongs now, and the next one is asked.
+            self.wheel.link(id, self.deadline(id));
+            if self.wheel.soonest() == Some(id) {
+                return Some(id);
+            }
+        }
+        self.wheel.soonest()
+    }
+
+    /// Numbers of all entries, in the order of their numbers.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.entries.len() as u32).filter(|&id| self.wheel.in_use(id))
+    }
+}
+
+#[cfg(test)]
+mod tests;
