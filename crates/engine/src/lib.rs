@@ -6,14 +6,9 @@
 //! 2. [`pool`], [`frame`], [`batch`]: what a packet is while it is inside.
 //! 3. [`rules`]: the one language that selects packets.
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
-<<<<<<< HEAD
 //! 5. [`stage`], [`functions`]: what else a pipeline is made of; functions decide once per train.
 //! 6. [`pipeline`]: the language that wires stages.
 //! 7. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
-=======
-//! 5. [`functions`]: what the network functions decide, apart from the stages around them.
-//! 6. [`runtime`]: the loop that drives the stage over a capture's own clock, on one core or several.
->>>>>>> nat
 
 #![deny(unsafe_code)]
 
