@@ -27,6 +27,12 @@ impl Reads {
     /// Length on the wire.
     pub const LENGTH: Self = Self(1 << 63);
 
+    /// Fields by their places in a word of [`Flags`](slipstream_wire::Flags) (bits 0 to 8), TCP flags (8 to 16) and TOS (16 to 24).
+    #[must_use]
+    pub const fn of_word(mask: u32) -> Self {
+        Self((mask as u64 & 0xff_ffff) << 32)
+    }
+
     /// These fields and those.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {

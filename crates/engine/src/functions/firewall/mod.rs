@@ -31,12 +31,15 @@ mod iptables;
 mod parse;
 pub mod reference;
 mod rules;
+mod stage;
 #[cfg(test)]
 mod tests;
 
 pub use error::RuleSetErrors;
 pub use fields::{ConnState, PacketFields, Reads};
 pub use rules::{Action, FirewallRule, RuleSet, Verdict};
+pub(crate) use stage::FIREWALL;
+pub use stage::FirewallStage;
 
 use forest::Forest;
 use reference::Linear;

@@ -33,12 +33,15 @@ mod packet;
 mod ports;
 mod rewrite;
 mod session;
+mod stage;
 mod statics;
 
 pub use config::{Filtering, NatConfig, NatConfigError, NatTimeouts, Pooling, StaticMapping};
 pub use counters::{DropReason, NatCounters};
 pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
 pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
+pub(crate) use stage::NAT;
+pub use stage::NatStage;
 
 use slipstream_wire::NarrowKey;
 

@@ -8,6 +8,7 @@ mod vlan;
 pub use ports::port_of;
 
 use super::registry::StageType;
+use crate::functions::{firewall, nat};
 
 /// All stage types, by group and name.
 pub(crate) const ALL: &[StageType] = &[
@@ -15,6 +16,8 @@ pub(crate) const ALL: &[StageType] = &[
     ports::PCAP,
     ports::SYNTH,
     reframe::REFRAME,
+    firewall::FIREWALL,
+    nat::NAT,
     plumbing::COUNTER,
     plumbing::DISCARD,
     plumbing::LIMIT,

@@ -1,0 +1,349 @@
+//! The NAT in a pipeline: port 0 is inside, port 1 outside, on the way in as on the way out.
+
+use std::net::Ipv4Addr;
+
+use ipnet::{IpNet, Ipv4Net};
+use serde_json::json;
+use slipstream_wire::Flags;
+
+use super::{ErrorRewrite, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Verdict as Fate};
+use super::{DropReason as Why, Filtering, StaticMapping};
+use crate::frame::Frame;
+use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
+use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value};
+use crate::stage::{Context, DropReason, Verdict};
+
+pub(crate) const NAT: StageType = StageType {
+    name: "nat",
+    group: Group::Function,
+    summary: "Source NAT for IPv4: many inside hosts share external addresses (RFC 4787, 5382, 5508, 7857)",
+    example: "lan -> nat(pool=[192.0.2.1]) -> wan_out; wan -> [outside]nat[inside] -> lan_out",
+    inputs: Ports::These(&[
+        PortType { name: "inside", help: "packets from inside", unconnected: None },
+        PortType { name: "outside", help: "packets from outside", unconnected: None },
+    ]),
+    outputs: Ports::These(&[
+        PortType { name: "outside", help: "packets to outside", unconnected: None },
+        PortType { name: "inside", help: "packets to inside", unconnected: Some(DropReason::Unconnected) },
+    ]),
+    settings: &[
+        Setting {
+            name: "pool",
+            kind: Kind::List(&Kind::Prefix),
+            default: None,
+            required: false,
+            help: "External addresses, as addresses or prefixes; at most 4096",
+        },
+        Setting {
+            name: "inside",
+            kind: Kind::List(&Kind::Prefix),
+            default: None,
+            required: false,
+            help: "Inside sources that are translated, others pass; without it: every source",
+        },
+        Setting {
+            name: "ports",
+            kind: Kind::Text("range of ports, as in 1024-65535"),
+            default: Some("1024-65535"),
+            required: false,
+            help: "External ports for inside ports from 1024 on",
+        },
+        Setting {
+            name: "static",
+            kind: Kind::List(&Kind::Text("INSIDE = EXTERNAL addresses, or tcp|udp INSIDE:PORT = EXTERNAL:PORT")),
+            default: None,
+            required: false,
+            help: "Mappings that are always there",
+        },
+        Setting {
+            name: "filtering",
+            kind: Kind::Choice(&["endpoint-independent", "address-dependent", "address-and-port-dependent"]),
+            default: Some("endpoint-independent"),
+            required: false,
+            help: "Who outside may send to a mapping (RFC 4787 §5)",
+        },
+        Setting {
+            name: "pooling",
+            kind: Kind::Choice(&["paired", "arbitrary"]),
+            default: Some("paired"),
+            required: false,
+            help: "Whether an inside host always gets the same external address (RFC 4787 §4.1)",
+        },
+        Setting {
+            name: "hairpin",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Inside hosts reach each other by external endpoints (RFC 4787 REQ-9)",
+        },
+        Setting {
+            name: "loose",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "A TCP session may begin with an ACK: after a restart connections go on",
+        },
+        Setting {
+            name: "sessions",
+            kind: Kind::Count(1, 1 << 26),
+            default: Some("131072"),
+            required: false,
+            help: "Sessions remembered at most",
+        },
+        Setting {
+            name: "udp_timeout",
+            kind: Kind::Time(1_000_000_000, 86_400_000_000_000),
+            default: Some("300s"),
+            required: false,
+            help: "After which a UDP session ends (RFC 4787 REQ-5: at least 2 min)",
+        },
+        Setting {
+            name: "tcp_timeout",
+            kind: Kind::Time(1_000_000_000, 864_000_000_000_000),
+            default: Some("7440s"),
+            required: false,
+            help: "After which an established TCP session ends (RFC 5382 REQ-5: at least 2 h 4 min)",
+        },
+        DECIDE,
+    ],
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let v4 = |name: &'static str| -> Result<Vec<Ipv4Net>, BuildError> {
+        let only = |net: IpNet| match net {
+            IpNet::V4(net) => Ok(net),
+            IpNet::V6(_) => Err(BuildError::setting(name, format!("{net} is not IPv4"))),
+        };
+        settings.prefixes(name).map(only).collect()
+    };
+    let sessions = settings.number("sessions") as u32;
+    let mut config = NatConfig {
+        inside: v4("inside")?,
+        pool: pool(&v4("pool")?)?,
+        statics: statics(settings)?,
+        filtering: match settings.text("filtering") {
+            "address-dependent" => Filtering::AddressDependent,
+            "address-and-port-dependent" => Filtering::AddressAndPortDependent,
+            _ => Filtering::EndpointIndependent,
+        },
+        pooling: if settings.text("pooling") == "arbitrary" { Pooling::Arbitrary } else { Pooling::Paired },
+        hairpin: settings.flag("hairpin"),
+        loose: settings.flag("loose"),
+        sessions,
+        mappings: sessions,
+        seed: site.seed,
+        ..NatConfig::default()
+    };
+    let wrong = || BuildError::setting("ports", "not a range of ports").hint("as in 1024-65535");
+    let (low, high) = settings.text("ports").split_once('-').ok_or_else(wrong)?;
+    config.ports = low.trim().parse().map_err(|_| wrong())?..=high.trim().parse().map_err(|_| wrong())?;
+    config.timeouts.udp = settings.number("udp_timeout");
+    config.timeouts.tcp.established = settings.number("tcp_timeout");
+    if config.pool.is_empty() && config.statics.is_empty() {
+        return Err(BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]"));
+    }
+    let nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    Ok(Made::Stage(stage_of(NatStage::new(nat), settings)))
+}
+
+fn pool(nets: &[Ipv4Net]) -> Result<Vec<Ipv4Addr>, BuildError> {
+    let addresses: u64 = nets.iter().map(|n| 1u64 << (32 - n.prefix_len())).sum();
+    if addresses > 4096 {
+        return Err(BuildError::setting("pool", format!("{addresses} addresses; at most 4096 are possible")));
+    }
+    // All addresses of a prefix: it is a pool, not a network with hosts.
+    let all = |n: &Ipv4Net| (n.network().to_bits()..=n.broadcast().to_bits()).map(Ipv4Addr::from_bits);
+    Ok(nets.iter().flat_map(all).collect())
+}
+
+fn statics(settings: &Settings) -> Result<Vec<StaticMapping>, BuildError> {
+    let mut all = Vec::new();
+    for value in settings.list("static") {
+        let Value::Text(text) = value else { continue };
+        let mapping = static_mapping(text).ok_or_else(|| {
+            BuildError::setting("static", format!("{text:?} is no mapping"))
+                .hint("as in \"10.0.0.5 = 192.0.2.5\" or \"tcp 10.0.0.5:80 = 192.0.2.1:8080\"")
+        })?;
+        all.push(mapping);
+    }
+    Ok(all)
+}
+
+fn static_mapping(text: &str) -> Option<StaticMapping> {
+    let (inside, external) = text.split_once('=')?;
+    let (inside, external) = (inside.trim(), external.trim());
+    if let Some((protocol, inside)) = inside.split_once(' ') {
+        let protocol = match protocol {
+            "tcp" => 6,
+            "udp" => 17,
+            _ => return None,
+        };
+        let end = |text: &str| text.trim().parse::<std::net::SocketAddrV4>().map(|a| (*a.ip(), a.port())).ok();
+        return Some(StaticMapping::Port { protocol, inside: end(inside)?, external: end(external)? });
+    }
+    Some(StaticMapping::Address { inside: inside.parse().ok()?, external: external.parse().ok()? })
+}
+
+/// A NAT as a network function.
+#[derive(Debug)]
+pub struct NatStage {
+    nat: Nat,
+    not_ipv4: u64,
+    truncated: u64,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "lives on the stack for the time of one train")]
+pub enum Decided {
+    /// Rewritten, as the others of its session.
+    Rewrite(Rewrite, u32, Side),
+    /// A later fragment, rewritten.
+    Fragment(Rewrite),
+    /// An ICMP error, rewritten inside too.
+    Error(ErrorRewrite),
+    /// Goes on as it is.
+    Pass,
+    /// Dropped.
+    Drop(DropReason),
+}
+
+/// Entries looked at for each decision, so that ended sessions give their memory back.
+const SWEEP: u32 = 2;
+
+impl NatStage {
+    /// Around a NAT.
+    #[must_use]
+    pub fn new(nat: Nat) -> Self {
+        Self { nat, not_ipv4: 0, truncated: 0 }
+    }
+
+    fn read(cx: &Context<'_>, frame: &Frame) -> Option<Packet> {
+        if !frame.info.classified() || Flags(frame.info.flags()).has(Flags::IPV6 | Flags::INNER) {
+            return None;
+        }
+        Packet::read(cx.data(frame), usize::from(frame.info.l3())).ok()
+    }
+}
+
+fn side(cx: &Context<'_>) -> Side {
+    if cx.input == 0 { Side::Inside } else { Side::Outside }
+}
+
+impl NetworkFunction for NatStage {
+    type Decision = Decided;
+
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    /// Packets with ports share; fragments and ICMP, whose identifiers the flow key doesn't have, don't.
+    #[inline]
+    fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
+        Flags(first.info.flags()).has(Flags::PORTS) && Reads::KEY.agree(cx.pool, first, other)
+    }
+
+    #[inline]
+    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+        if let Some(packet) = Self::read(cx, first) {
+            let hash = self.nat.hash(&packet);
+            self.nat.prefetch_session(side(cx), hash);
+        }
+    }
+
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
+        let (side, now) = (side(scene.cx), scene.cx.now);
+        self.nat.expire(now, SWEEP);
+        let Some(packet) = Self::read(scene.cx, first) else {
+            self.not_ipv4 += 1;
+            // What it can't translate goes on only where it would have been left alone.
+            let ipv4 = first.info.classified() && !Flags(first.info.flags()).has(Flags::IPV6);
+            return if ipv4 { Decided::Drop(DropReason::Malformed) } else { Decided::Pass };
+        };
+        let fate = match side {
+            Side::Inside => self.nat.outbound(&packet, now),
+            Side::Outside => self.nat.inbound(&packet, now),
+        };
+        match fate {
+            Fate::Rewrite { rewrite, session } => Decided::Rewrite(rewrite, session, side),
+            Fate::Fragment(rewrite) => Decided::Fragment(rewrite),
+            Fate::Error(rewrite) => Decided::Error(rewrite),
+            Fate::Pass => Decided::Pass,
+            Fate::Drop(why) => Decided::Drop(reason(why)),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        decided: &Decided,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        let (now, inside) = (scene.cx.now, scene.cx.input == 0);
+        let len = frames.len();
+        for (i, (frame, verdict)) in frames.iter().zip(verdicts).enumerate() {
+            if let Decided::Drop(reason) = decided {
+                *verdict = Verdict::drop(*reason);
+                continue;
+            }
+            let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
+            let data = scene.cx.data_mut(frame);
+            let before = destination(data, l3);
+            let done = match decided {
+                Decided::Rewrite(rewrite, session, side) => {
+                    let flags = frame.info.tcp_flags();
+                    // SYN, FIN, RST; and the last packet, whose time counts.
+                    if i > 0 && (flags & 0x07 != 0 || i + 1 == len) {
+                        self.nat.observe(*session, *side, flags, now.max(frame.arrival));
+                    }
+                    rewrite.apply(data, l3, l4)
+                }
+                Decided::Fragment(rewrite) => rewrite.apply(data, l3, l4),
+                Decided::Error(rewrite) => rewrite.apply(data, l3, l4),
+                Decided::Pass | Decided::Drop(_) => Ok(()),
+            };
+            // A packet from inside whose destination changes goes back inside: a hairpin.
+            let to_inside = !inside || destination(data, l3) != before;
+            *verdict = if to_inside { Verdict::port(1) } else { Verdict::PASS };
+            if done.is_err() {
+                self.truncated += 1;
+                *verdict = Verdict::drop(DropReason::Malformed);
+            }
+        }
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let c = self.nat.counters();
+        visit("sessions", u64::from(self.nat.sessions()));
+        visit("mappings", u64::from(self.nat.mappings()));
+        visit("sessions_opened", c.sessions_opened);
+        visit("sessions_closed", c.sessions_closed);
+        visit("not_ipv4", self.not_ipv4);
+        visit("truncated", self.truncated);
+    }
+
+    fn report(&self) -> Option<serde_json::Value> {
+        let c = self.nat.counters();
+        let refused: serde_json::Map<_, _> =
+            Why::ALL.iter().map(|why| (why.name().to_owned(), c.dropped(*why).into())).collect();
+        Some(json!({ "refused_decisions": refused }))
+    }
+}
+
+/// Destination of an IPv4 packet.
+#[inline]
+fn destination(data: &[u8], l3: usize) -> Option<[u8; 4]> {
+    data.get(l3 + 16..l3 + 20)?.first_chunk().copied()
+}
+
+fn reason(why: Why) -> DropReason {
+    match why {
+        Why::NoPort => DropReason::NoPort,
+        Why::SessionsFull | Why::MappingsFull | Why::DatagramsFull => DropReason::TableFull,
+        Why::NoMapping | Why::NoSession | Why::UnknownError | Why::UnknownFragment => DropReason::NoMapping,
+        Why::Filtered | Why::Hairpin => DropReason::Denied,
+        Why::Protocol => DropReason::Unsupported,
+    }
+}
