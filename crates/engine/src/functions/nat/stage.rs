@@ -6,11 +6,13 @@ use ipnet::{IpNet, Ipv4Net};
 use serde_json::json;
 use slipstream_wire::Flags;
 
-use super::{ErrorRewrite, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Verdict as Fate};
 use super::{DropReason as Why, Filtering, StaticMapping};
+use super::{ErrorRewrite, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
-use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value};
+use crate::pipeline::{
+    BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value,
+};
 use crate::stage::{Context, DropReason, Verdict};
 
 pub(crate) const NAT: StageType = StageType {
@@ -50,7 +52,9 @@ pub(crate) const NAT: StageType = StageType {
         },
         Setting {
             name: "static",
-            kind: Kind::List(&Kind::Text("INSIDE = EXTERNAL addresses, or tcp|udp INSIDE:PORT = EXTERNAL:PORT")),
+            kind: Kind::List(&Kind::Text(
+                "INSIDE = EXTERNAL addresses, or tcp|udp INSIDE:PORT = EXTERNAL:PORT",
+            )),
             default: None,
             required: false,
             help: "Mappings that are always there",
@@ -141,7 +145,9 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     config.timeouts.udp = settings.number("udp_timeout");
     config.timeouts.tcp.established = settings.number("tcp_timeout");
     if config.pool.is_empty() && config.statics.is_empty() {
-        return Err(BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]"));
+        return Err(
+            BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]")
+        );
     }
     let nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
     Ok(Made::Stage(stage_of(NatStage::new(nat), settings)))
@@ -179,7 +185,8 @@ fn static_mapping(text: &str) -> Option<StaticMapping> {
             "udp" => 17,
             _ => return None,
         };
-        let end = |text: &str| text.trim().parse::<std::net::SocketAddrV4>().map(|a| (*a.ip(), a.port())).ok();
+        let end =
+            |text: &str| text.trim().parse::<std::net::SocketAddrV4>().map(|a| (*a.ip(), a.port())).ok();
         return Some(StaticMapping::Port { protocol, inside: end(inside)?, external: end(external)? });
     }
     Some(StaticMapping::Address { inside: inside.parse().ok()?, external: external.parse().ok()? })

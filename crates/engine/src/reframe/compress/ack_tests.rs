@@ -70,7 +70,7 @@ pub(super) fn sack(blocks: &[(u32, u32)]) -> Vec<u8> {
 fn of_advancing_acks_the_last_stays() {
     assert_eq!(kept(&[ack(200), ack(300), ack(400)]), [false, false, true]);
     assert_eq!(kept(&[ack(200)]), [true]);
-    assert_eq!(kept(&[]), []);
+    assert!(kept(&[]).is_empty());
 }
 
 #[test]

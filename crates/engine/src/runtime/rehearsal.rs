@@ -1,0 +1,288 @@
+//! Packets in memory that go through a pipeline again and again, only the pipeline's own time being counted: what
+//! benchmarks and the lab measure functions with.
+//!
+//! Functions change packets, so that each turn starts from fresh copies, made outside of what is timed. They lie in the
+//! cache then, as they do when a network card has put them there.
+
+use slipstream_wire::{LinkType, classify};
+
+use super::drive::into_trains;
+use super::graph::{Pipeline, StageReport};
+use super::source::Classifier;
+use crate::batch::{Arrivals, BATCH, Batch};
+use crate::clock;
+use crate::frame::Frame;
+use crate::io::capture::Interface;
+use crate::pool::{PacketMeta, Pool};
+use crate::reframe::{Output, Reframe, ReframeConfig};
+use crate::stage::StageError;
+use crate::time::Nanos;
+
+/// A packet of the traffic.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    time: Nanos,
+    at: usize,
+    len: u32,
+    original_len: u32,
+}
+
+/// Traffic in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Traffic {
+    packets: Vec<Kept>,
+    bytes: Vec<u8>,
+}
+
+/// What a number of turns took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timing {
+    /// Packets that went in.
+    pub packets: u64,
+    /// Time of the pipeline, parsing included, in ns, one entry a turn: the least.
+    pub least_ns: u64,
+    /// The same: the median.
+    pub median_ns: u64,
+}
+
+impl Timing {
+    /// Time a packet in the turn that took least, in ns.
+    #[must_use]
+    pub fn least(&self) -> f64 {
+        self.least_ns as f64 / self.packets.max(1) as f64
+    }
+
+    /// Time a packet in the turn in the middle, in ns.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        self.median_ns as f64 / self.packets.max(1) as f64
+    }
+}
+
+impl Traffic {
+    /// Adds an Ethernet frame that arrives at `time`, no earlier than those before, of which `data` is kept.
+    pub fn push(&mut self, time: Nanos, original_len: u32, data: &[u8]) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(data);
+        self.packets.push(Kept { time, at, len: data.len() as u32, original_len });
+    }
+
+    /// Packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Mean length on the wire, in bytes.
+    #[must_use]
+    pub fn mean_len(&self) -> f64 {
+        let all: u64 = self.packets.iter().map(|p| u64::from(p.original_len)).sum();
+        all as f64 / self.packets.len().max(1) as f64
+    }
+
+    /// Arrival times and lengths on the wire.
+    pub fn times(&self) -> impl Iterator<Item = (Nanos, u32)> {
+        self.packets.iter().map(|p| (p.time, p.original_len))
+    }
+
+    /// Mean packets of a flow back to back.
+    #[must_use]
+    pub fn slf(&self) -> f64 {
+        let key = |p: &Kept| classify(LinkType::Ethernet, self.data(p)).ok().map(|h| h.key);
+        let mut last = None;
+        let mut runs = 0u64;
+        for packet in &self.packets {
+            let key = key(packet);
+            runs += u64::from(key.is_none() || key != last);
+            last = key;
+        }
+        self.packets.len() as f64 / runs.max(1) as f64
+    }
+
+    fn data(&self, packet: &Kept) -> &[u8] {
+        self.bytes.get(packet.at..packet.at + packet.len as usize).unwrap_or_default()
+    }
+
+    /// The same packets as a reframer in front would deliver them.
+    ///
+    /// # Errors
+    /// A setting that is out of range.
+    pub fn reframed(&self, config: &ReframeConfig) -> Result<Self, crate::reframe::ConfigError> {
+        let mut stage = Reframe::new(config)?;
+        let mut pool = Pool::new();
+        let mut classifier = Classifier::default();
+        classifier.links(&[LinkType::Ethernet]);
+        let mut arrivals = Arrivals::default();
+        let mut out = Collect { traffic: Self::default() };
+        for (n, packets) in self.packets.chunks(BATCH).enumerate() {
+            self.load(packets, 0, (n * BATCH) as u64, &mut pool, &mut arrivals);
+            classifier.classify(&pool, &mut arrivals);
+            stage.process(&mut pool, &mut arrivals, &mut out);
+        }
+        stage.finish(&mut pool, &mut out);
+        Ok(out.traffic)
+    }
+
+    fn load(&self, packets: &[Kept], shift: u64, first: u64, pool: &mut Pool, arrivals: &mut Arrivals) {
+        arrivals.clear();
+        arrivals.first = first;
+        for packet in packets {
+            let time = packet.time.after(shift);
+            let meta = PacketMeta { original_len: packet.original_len, interface: 0, time };
+            let buf = pool.insert(meta, self.data(packet));
+            arrivals.frames.push(Frame::unclassified(time, buf, packet.len));
+        }
+    }
+
+    /// Runs the traffic through a pipeline `turns` times after one turn that doesn't count, `at_once` packets at a time
+    /// (up to [`BATCH`]); time goes on from turn to turn.
+    ///
+    /// # Errors
+    /// A stage that can't write.
+    pub fn rehearse(
+        &self,
+        pipeline: &mut Pipeline,
+        turns: usize,
+        at_once: usize,
+    ) -> Result<(Timing, Vec<StageReport>), StageError> {
+        pipeline.untimed();
+        pipeline.interfaces(&[Interface { link_number: 1, snap_len: 0, name: None }])?;
+        let mut bench = Bench { pool: Pool::new(), classifier: Classifier::default(), batch: Batch::new() };
+        bench.classifier.links(&[LinkType::Ethernet]);
+        let (first, last) = (self.packets.first().map(|p| p.time), self.packets.last().map(|p| p.time));
+        let period = last.unwrap_or_default().since(first.unwrap_or_default()) + 1_000_000;
+        let mut all = Vec::with_capacity(turns);
+        for turn in 0..=turns as u64 {
+            let ns = bench.turn(self, pipeline, turn, turn * period, at_once.clamp(1, BATCH));
+            if turn > 0 {
+                all.push(ns);
+            }
+        }
+        all.sort_unstable();
+        let timing = Timing {
+            packets: self.packets.len() as u64,
+            least_ns: all.first().copied().unwrap_or(0),
+            median_ns: all.get(all.len() / 2).copied().unwrap_or(0),
+        };
+        Ok((timing, pipeline.reports()))
+    }
+}
+
+struct Bench {
+    pool: Pool,
+    classifier: Classifier,
+    batch: Batch,
+}
+
+impl Bench {
+    /// One turn; returns the pipeline's time in ns.
+    fn turn(
+        &mut self,
+        traffic: &Traffic,
+        pipeline: &mut Pipeline,
+        turn: u64,
+        shift: u64,
+        at_once: usize,
+    ) -> u64 {
+        let mut arrivals = Arrivals::default();
+        let takes_arrivals = pipeline.takes_arrivals(0);
+        let mut position = turn * traffic.packets.len() as u64;
+        let mut ns = 0;
+        for packets in traffic.packets.chunks(at_once) {
+            traffic.load(packets, shift, position, &mut self.pool, &mut arrivals);
+            position += packets.len() as u64;
+            let now = arrivals.frames.last().map_or(Nanos(0), |f| f.arrival);
+            let start = clock::now();
+            if takes_arrivals {
+                pipeline.arrive(0, &mut self.pool, now, &mut arrivals);
+            } else {
+                self.classifier.classify(&self.pool, &mut arrivals);
+                into_trains(&mut arrivals, &mut self.batch);
+                pipeline.push(0, &mut self.pool, now, &mut self.batch);
+            }
+            ns += start.elapsed().as_nanos() as u64;
+            self.batch.clear();
+        }
+        // What is held leaves before the next turn begins.
+        let end = traffic.packets.last().map_or(Nanos(0), |p| p.time.after(shift));
+        let start = clock::now();
+        pipeline.run_to(&mut self.pool, end.after(900_000));
+        ns + start.elapsed().as_nanos() as u64
+    }
+}
+
+/// Keeps what comes out.
+struct Collect {
+    traffic: Traffic,
+}
+
+impl Output for Collect {
+    fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        for (train, frames) in batch.iter() {
+            for frame in frames {
+                let meta = pool.meta(frame.buf);
+                self.traffic.push(
+                    train.release.max(frame.arrival),
+                    meta.original_len,
+                    pool.data(frame.buf, frame.len),
+                );
+                pool.free(frame.buf);
+            }
+        }
+        batch.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::synth::{Synth, SynthConfig};
+    use crate::pipeline::Plan;
+
+    fn traffic() -> Traffic {
+        let mut synth =
+            Synth::new(SynthConfig { flows: 64, packets: 5000, ..SynthConfig::default() }).unwrap();
+        let mut traffic = Traffic::default();
+        let mut frame = Vec::new();
+        while let Some(time) = synth.next_packet(&mut frame) {
+            traffic.push(time, frame.len() as u32, &frame[..60]);
+        }
+        traffic
+    }
+
+    #[test]
+    fn every_packet_goes_through_in_every_turn() {
+        let traffic = traffic();
+        for graph in ["counter", "reframe(hold=20us) -> counter"] {
+            let plan =
+                Plan::from_graph(graph, Some(("null", vec![])), Some(("null", vec![])), "".as_ref()).unwrap();
+            let mut pipeline = plan.build(1).unwrap();
+            let (timing, reports) = traffic.rehearse(&mut pipeline, 3, 64).unwrap();
+            assert_eq!(timing.packets, 5000);
+            let counter = reports.iter().find(|r| r.name == "counter").unwrap();
+            assert_eq!(counter.counters[0], ("packets_counted", 20_000), "{graph}");
+        }
+    }
+
+    #[test]
+    fn a_reframer_in_front_changes_order_and_times_alone() {
+        let traffic = traffic();
+        let config = ReframeConfig::default();
+        let after = traffic.reframed(&config).unwrap();
+        assert_eq!(after.len(), traffic.len());
+        assert!(after.slf() > 2.0 * traffic.slf(), "{} to {}", traffic.slf(), after.slf());
+        let sorted = |t: &Traffic| {
+            let mut all: Vec<Vec<u8>> = t.packets.iter().map(|p| t.data(p).to_vec()).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(sorted(&after), sorted(&traffic));
+        assert!(after.packets.is_sorted_by_key(|p| p.time));
+    }
+}
