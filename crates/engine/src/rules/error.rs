@@ -47,7 +47,7 @@ struct Excerpt {
 
 impl RuleError {
     /// An error about `len` bytes at `offset` of `text`.
-    pub(super) fn new(text: &str, offset: usize, len: usize, message: impl Into<String>) -> Self {
+    pub(crate) fn new(text: &str, offset: usize, len: usize, message: impl Into<String>) -> Self {
         let offset = boundary(text, offset);
         let (before, after) = text.split_at_checked(offset).unwrap_or((text, ""));
         let line = before.matches('\n').count() + 1;
@@ -70,8 +70,14 @@ impl RuleError {
         }
     }
 
+    /// The same error about a text in which the one that it is about begins at `base`.
+    pub(crate) fn within(self, text: &str, base: usize) -> Self {
+        let error = Self::new(text, base + self.offset, self.excerpt.width, self.message);
+        Self { hint: self.hint, ..error }
+    }
+
     /// The same error with a hint.
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }

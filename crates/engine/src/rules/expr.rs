@@ -10,7 +10,7 @@ use super::names;
 /// A rule as a tree. [`Expr::and`], [`Expr::or`] and [`Expr::not`] keep it in the one form that parsing its own
 /// printout gives: no `and` directly within an `and`, no `or` within an `or`, no `not` of a `not`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expr {
+pub(crate) enum Expr {
     /// `any`: every packet.
     Any,
     /// `none`: no packet.
@@ -25,7 +25,7 @@ pub(super) enum Expr {
 
 /// One question about a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Test {
+pub(crate) enum Test {
     /// `ip` (false) or `ip6` (true).
     Ip6(bool),
     /// The protocol after extension headers.
@@ -50,7 +50,7 @@ pub(super) enum Test {
 
 /// Which end of a packet a test is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Src,
     Dst,
     /// Source or destination.
@@ -59,17 +59,17 @@ pub(super) enum Side {
 
 impl Expr {
     /// All of `parts`; there is at least one.
-    pub(super) fn and(parts: Vec<Self>) -> Self {
+    pub(crate) fn and(parts: Vec<Self>) -> Self {
         Self::join(parts, Self::And, |e| if let Self::And(inner) = e { Ok(inner) } else { Err(e) })
     }
 
     /// Some of `parts`; there is at least one.
-    pub(super) fn or(parts: Vec<Self>) -> Self {
+    pub(crate) fn or(parts: Vec<Self>) -> Self {
         Self::join(parts, Self::Or, |e| if let Self::Or(inner) = e { Ok(inner) } else { Err(e) })
     }
 
     /// The opposite.
-    pub(super) fn not(self) -> Self {
+    pub(crate) fn not(self) -> Self {
         match self {
             Self::Not(inner) => *inner,
             e => Self::Not(Box::new(e)),
@@ -90,33 +90,44 @@ impl Expr {
 
 /// A set of byte values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ByteSet([u64; 4]);
+pub(crate) struct ByteSet([u64; 4]);
 
 impl ByteSet {
-    pub(super) fn insert(&mut self, v: u8) {
+    pub(crate) fn insert(&mut self, v: u8) {
         if let Some(w) = self.0.get_mut(usize::from(v >> 6)) {
             *w |= 1 << (v & 63);
         }
     }
 
     #[inline]
-    pub(super) fn contains(&self, v: u8) -> bool {
+    pub(crate) fn contains(&self, v: u8) -> bool {
         self.0.get(usize::from(v >> 6)).is_some_and(|w| w >> (v & 63) & 1 == 1)
     }
 
+    /// The values that are not members.
+    pub(crate) fn complement(self) -> Self {
+        Self(self.0.map(|w| !w))
+    }
+
+    /// The members that both have.
+    pub(crate) fn intersection(self, other: Self) -> Self {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        Self([a & e, b & f, c & g, d & h])
+    }
+
     /// The members in ascending order.
-    pub(super) fn iter(self) -> impl Iterator<Item = u8> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
         (0..=u8::MAX).filter(move |&v| self.contains(v))
     }
 }
 
 /// A set of numbers: ranges in ascending order that neither overlap nor touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ranges(Box<[(u32, u32)]>);
+pub(crate) struct Ranges(Box<[(u32, u32)]>);
 
 impl Ranges {
     /// The union of `ranges`, each from its first to its last number.
-    pub(super) fn new(mut ranges: Vec<(u32, u32)>) -> Self {
+    pub(crate) fn new(mut ranges: Vec<(u32, u32)>) -> Self {
         ranges.sort_unstable();
         let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         for (lo, hi) in ranges {
@@ -129,12 +140,12 @@ impl Ranges {
     }
 
     /// The ranges, each from its first to its last number.
-    pub(super) fn pairs(&self) -> &[(u32, u32)] {
+    pub(crate) fn pairs(&self) -> &[(u32, u32)] {
         &self.0
     }
 
     #[inline]
-    pub(super) fn contains(&self, v: u32) -> bool {
+    pub(crate) fn contains(&self, v: u32) -> bool {
         if let [(lo, hi)] = *self.0 {
             return (lo..=hi).contains(&v);
         }
@@ -286,6 +297,6 @@ fn comma<'f, T>(
 }
 
 /// A single address as a prefix.
-pub(super) fn host(address: IpAddr) -> IpNet {
+pub(crate) fn host(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }

@@ -21,12 +21,12 @@
 
 mod compile;
 mod error;
-mod expr;
-mod names;
+pub(crate) mod expr;
+pub(crate) mod names;
 mod parse;
 mod syntax;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::io::Read;
@@ -92,6 +92,11 @@ impl Rule {
     fn new(expr: Expr) -> Self {
         let compiled = Compiled::new(&expr);
         Self { expr, compiled }
+    }
+
+    /// The rule as a tree.
+    pub(crate) fn expr(&self) -> &Expr {
+        &self.expr
     }
 
     /// Whether the rule is known to match no packet, so that nobody need ask it: `none`, `syn and udp`.

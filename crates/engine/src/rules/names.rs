@@ -2,7 +2,7 @@
 //! misspelt one.
 
 /// IP protocols by name (IANA's registry of protocol numbers). The first name of a number is the one that is printed.
-pub(super) const PROTOCOLS: &[(&str, u8)] = &[
+pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("igmp", 2),
     ("ipip", 4),
@@ -25,7 +25,7 @@ pub(super) const PROTOCOLS: &[(&str, u8)] = &[
 ];
 
 /// DSCP code points by name (RFC 2474, 2597, 3246, 5865, 8622).
-pub(super) const DSCP: &[(&str, u8)] = &[
+pub(crate) const DSCP: &[(&str, u8)] = &[
     ("cs0", 0),
     ("be", 0),
     ("default", 0),
@@ -55,10 +55,10 @@ pub(super) const DSCP: &[(&str, u8)] = &[
 ];
 
 /// ECN code points by name (RFC 3168, section 5).
-pub(super) const ECN: &[(&str, u8)] = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
+pub(crate) const ECN: &[(&str, u8)] = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
 
 /// TCP flags by name, as bits of the flags byte (RFC 9293, section 3.1).
-pub(super) const TCP_FLAGS: &[(&str, u8)] = &[
+pub(crate) const TCP_FLAGS: &[(&str, u8)] = &[
     ("fin", 0x01),
     ("syn", 0x02),
     ("rst", 0x04),
@@ -70,7 +70,7 @@ pub(super) const TCP_FLAGS: &[(&str, u8)] = &[
 ];
 
 /// Every word that can begin a primitive, other than protocols and TCP flags.
-pub(super) const PRIMITIVES: &[&str] = &[
+pub(crate) const PRIMITIVES: &[&str] = &[
     "any", "none", "ip", "ip6", "proto", "src", "dst", "host", "net", "port", "dscp", "ecn", "flags", "vlan",
     "fragment", "length", "not", "and", "or",
 ];
@@ -104,17 +104,17 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 /// The number of a name in `table`, whatever its case.
-pub(super) fn number(table: &[(&str, u8)], name: &str) -> Option<u8> {
+pub(crate) fn number(table: &[(&str, u8)], name: &str) -> Option<u8> {
     table.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|&(_, v)| v)
 }
 
 /// The first name of a number in `table`.
-pub(super) fn name(table: &[(&'static str, u8)], number: u8) -> Option<&'static str> {
+pub(crate) fn name(table: &[(&'static str, u8)], number: u8) -> Option<&'static str> {
     table.iter().find(|&&(_, v)| v == number).map(|&(n, _)| n)
 }
 
 /// What to tell about a word that no primitive begins with.
-pub(super) fn hint_for_word(word: &str) -> Option<String> {
+pub(crate) fn hint_for_word(word: &str) -> Option<String> {
     if let Some((_, hint)) = FOREIGN.iter().find(|(w, _)| w.eq_ignore_ascii_case(word)) {
         return Some((*hint).to_owned());
     }
@@ -127,7 +127,7 @@ pub(super) fn hint_for_word(word: &str) -> Option<String> {
 
 /// The candidate that is fewest edits away from `word`: at most one in a word of up to three letters, else two. Of equals
 /// one with the same first letter, which people seldom get wrong.
-pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = if word.chars().count() <= 3 { 1 } else { 2 };
     let first = |s: &str| s.chars().next().map(|c| c.to_ascii_lowercase());
     candidates

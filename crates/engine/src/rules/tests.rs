@@ -70,7 +70,7 @@ fn port() -> BoxedStrategy<u16> {
 }
 
 /// Headers as classification gives them: flags go together as its documentation says.
-pub(super) fn headers() -> impl Strategy<Value = Headers> {
+pub(crate) fn headers() -> impl Strategy<Value = Headers> {
     let addresses = prop_oneof![
         (address4(), address4()).prop_map(|(s, d)| (IpAddr::V4(s.into()), IpAddr::V4(d.into()))),
         (address6(), address6()).prop_map(|(s, d)| (IpAddr::V6(s.into()), IpAddr::V6(d.into()))),
@@ -137,7 +137,7 @@ fn test() -> impl Strategy<Value = Test> {
     ]
 }
 
-fn expr() -> impl Strategy<Value = Expr> {
+pub(crate) fn expr() -> impl Strategy<Value = Expr> {
     let leaf = prop_oneof![1 => Just(Expr::Any), 1 => Just(Expr::None), 12 => test().prop_map(Expr::Test)];
     leaf.prop_recursive(5, 40, 4, |inner| {
         prop_oneof![

@@ -1,0 +1,1 @@
+//! Rules as `iptables-save` prints them.

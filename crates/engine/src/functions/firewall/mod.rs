@@ -1,0 +1,151 @@
+//! Packet classification: which of an ordered list of rules is the first to match, and what becomes of the packet.
+//!
+//! Rules come as text, one a line, in the project's rule language behind an action ([`RuleSet::parse`]), or as
+//! `iptables-save` prints them ([`RuleSet::parse_iptables`]). A [`Firewall`] puts a classifier over them: the linear
+//! [`reference`], which asks one rule after the other, or the fast one ([`forest`]), which gives the same answers.
+//!
+//! ```
+//! use slipstream::functions::firewall::{Firewall, Method, PacketFields, RuleSet, Verdict};
+//! use slipstream_wire::{LinkType, classify};
+//!
+//! let rules = RuleSet::parse("deny src 10.66.0.0/16\nlog 1/100 tcp syn\nallow udp dst port 53\ndefault deny")?;
+//! let firewall = Firewall::new(rules, Method::Fast);
+//! let dns = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 210, 0, 53, 0, 8, 0, 0];
+//! let packet = PacketFields::new(&classify(LinkType::RawIp, &dns).unwrap(), 28);
+//! assert_eq!(firewall.lookup(&packet), Some(2));
+//! assert_eq!(firewall.decide(&packet, |_, _| {}).verdict, Verdict::Allow);
+//! # Ok::<(), slipstream::functions::firewall::RuleSetErrors>(())
+//! ```
+
+mod bitmap;
+mod build;
+pub mod cache;
+mod conjunction;
+mod entry;
+mod error;
+mod expand;
+mod fields;
+pub mod forest;
+pub mod generate;
+mod iptables;
+mod parse;
+pub mod reference;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use error::RuleSetErrors;
+pub use fields::{ConnState, PacketFields, Reads};
+pub use rules::{Action, FirewallRule, RuleSet, Verdict};
+
+use forest::Forest;
+use reference::Linear;
+
+/// How the first matching rule is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// One rule after the other.
+    Linear,
+    /// By decision trees.
+    #[default]
+    Fast,
+}
+
+#[derive(Clone, Debug)]
+enum Classifier {
+    Linear(Linear),
+    Fast(Box<Forest>),
+}
+
+/// What becomes of a packet, and by which rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// The rule that says so; `None` where it is the default of the rule set.
+    pub rule: Option<u32>,
+}
+
+/// A rule set and a classifier over it.
+#[derive(Clone, Debug)]
+pub struct Firewall {
+    rules: RuleSet,
+    classifier: Classifier,
+}
+
+impl Firewall {
+    /// Builds the classifier.
+    #[must_use]
+    pub fn new(rules: RuleSet, method: Method) -> Self {
+        let classifier = match method {
+            Method::Linear => Classifier::Linear(Linear::new(&rules)),
+            Method::Fast => Classifier::Fast(Box::new(Forest::new(&rules))),
+        };
+        Self { rules, classifier }
+    }
+
+    /// The rules.
+    #[must_use]
+    pub const fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// The first rule that matches a packet, as an index into the rules, whatever its action.
+    #[inline]
+    #[must_use]
+    pub fn lookup(&self, packet: &PacketFields) -> Option<u32> {
+        match &self.classifier {
+            Classifier::Linear(linear) => linear.lookup(packet),
+            Classifier::Fast(forest) => forest.lookup(packet),
+        }
+    }
+
+    /// The first rule from `start` on that matches a packet. It must be one that evaluation can come to: 0, the rule after a
+    /// matching one that counts or logs, or the one that a matching one skips to. (Rules that evaluation can't come to may
+    /// be left out of the classifier.)
+    #[inline]
+    #[must_use]
+    pub fn lookup_from(&self, packet: &PacketFields, start: u32) -> Option<u32> {
+        match &self.classifier {
+            Classifier::Linear(linear) => linear.lookup_from(packet, start),
+            Classifier::Fast(forest) => forest.lookup_from(packet, start),
+        }
+    }
+
+    /// What becomes of a packet. `passed` is told of every matching rule that is passed on the way: those that count, log or
+    /// skip.
+    #[inline]
+    pub fn decide(&self, packet: &PacketFields, passed: impl FnMut(u32, &Action)) -> Decision {
+        self.decide_from(self.lookup(packet), packet, passed)
+    }
+
+    /// As [`decide`](Self::decide), where the first matching rule is known already, say from a
+    /// [`DecisionCache`](cache::DecisionCache).
+    #[inline]
+    pub fn decide_from(
+        &self,
+        first: Option<u32>,
+        packet: &PacketFields,
+        mut passed: impl FnMut(u32, &Action),
+    ) -> Decision {
+        let mut found = first;
+        while let Some(index) = found {
+            let Some(action) = self.rules.action(index) else { break };
+            match action.verdict() {
+                Some(verdict) => return Decision { verdict, rule: found },
+                None => passed(index, action),
+            }
+            found = self.lookup_from(packet, action.next(index));
+        }
+        Decision { verdict: self.rules.default(), rule: None }
+    }
+
+    /// Memory that lookups may touch, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        match &self.classifier {
+            Classifier::Linear(linear) => linear.memory(),
+            Classifier::Fast(forest) => forest.memory(),
+        }
+    }
+}

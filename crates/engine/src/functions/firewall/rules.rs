@@ -1,0 +1,116 @@
+//! The ordered list of rules that classifiers are built from.
+
+use std::num::NonZeroU32;
+
+use super::conjunction::Conjunction;
+use super::fields::Reads;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It passes.
+    #[default]
+    Allow,
+    /// It is dropped without a word.
+    Deny,
+    /// It is dropped, and its sender told: TCP by a RST, others by an ICMP error.
+    Reset,
+}
+
+/// What a rule does with the packets that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Decides; no further rule is asked.
+    Decide(Verdict),
+    /// Counts the packet and goes on with the next rule.
+    Count,
+    /// Logs one in so many of the packets and goes on with the next rule.
+    Log {
+        /// 1 logs every packet.
+        one_in: NonZeroU32,
+    },
+    /// Goes on with a later rule: how a chain of iptables returns to the one that called it.
+    Skip {
+        /// The index of that rule; the number of rules where none follows.
+        to: u32,
+    },
+}
+
+impl Action {
+    /// What becomes of the packet, where the rule decides that.
+    #[inline]
+    #[must_use]
+    pub const fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Decide(verdict) => Some(*verdict),
+            _ => None,
+        }
+    }
+
+    /// The rule to go on with behind a matching one, that with the index `at`.
+    #[inline]
+    #[must_use]
+    pub const fn next(&self, at: u32) -> u32 {
+        match self {
+            Self::Skip { to } => *to,
+            _ => at + 1,
+        }
+    }
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirewallRule {
+    /// What it does.
+    pub action: Action,
+    /// The line of the file that it comes from, counted from 1; 0 for rules that come from no file.
+    pub line: u32,
+    /// It matches where one of these does.
+    pub(super) parts: Vec<Conjunction>,
+}
+
+/// An ordered list of rules and what becomes of packets that none decides about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleSet {
+    pub(super) rules: Vec<FirewallRule>,
+    pub(super) default: Verdict,
+}
+
+impl RuleSet {
+    /// Conjunctive rules that a rule set may come down to.
+    pub const MAX_PARTS: usize = 1 << 20;
+
+    /// The rules in their order.
+    #[must_use]
+    pub fn rules(&self) -> &[FirewallRule] {
+        &self.rules
+    }
+
+    /// What becomes of packets that no rule decides about.
+    #[inline]
+    #[must_use]
+    pub const fn default(&self) -> Verdict {
+        self.default
+    }
+
+    /// The action of a rule.
+    #[inline]
+    #[must_use]
+    pub fn action(&self, index: u32) -> Option<&Action> {
+        self.rules.get(index as usize).map(|rule| &rule.action)
+    }
+
+    /// What the rules read of packets beyond their flow key.
+    #[must_use]
+    pub fn reads(&self) -> Reads {
+        let mut reads = Reads::default();
+        self.rules.iter().flat_map(|rule| &rule.parts).for_each(|part| reads.add(part.reads()));
+        reads
+    }
+
+    /// Conjunctive rules: prefixes, port ranges and sets one by one, as a classifier holds them.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.rules.iter().map(|rule| rule.parts.len()).sum()
+    }
+}

@@ -1,0 +1,136 @@
+//! The fast classifier against the linear one, both against the rules' own evaluator, and the cases that people read.
+
+use proptest::prelude::*;
+use slipstream_wire::{Flags, FlowKey, Headers};
+
+use super::cache::DecisionCache;
+use super::forest::Forest;
+use super::generate::{Kind, packets, rules};
+use super::reference::Linear;
+use super::*;
+use crate::rules::Rule;
+use crate::rules::tests::{expr, headers};
+
+fn actions() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&["allow", "deny", "reset", "count", "log 1/7"])
+}
+
+/// A rule set in text, and the rules that it is made of.
+fn text() -> impl Strategy<Value = (String, Vec<Rule>)> {
+    prop::collection::vec((actions(), expr()), 0..24).prop_map(|lines| {
+        let mut text = String::from("# generated\n");
+        let mut rules = Vec::new();
+        for (action, expr) in lines {
+            let line = format!("{action} {expr}\n");
+            // A rule may expand to too much, and then it is no rule of a firewall.
+            if RuleSet::parse(&line).is_ok() {
+                text += &line;
+                rules.push(Rule::parse(&expr.to_string()).unwrap());
+            }
+        }
+        (text, rules)
+    })
+}
+
+/// The first rule from `start` on by the evaluator that reframe uses.
+fn evaluator(rules: &[Rule], headers: &Headers, length: u32, start: usize) -> Option<u32> {
+    (start..rules.len()).find(|&i| rules[i].matches(headers, length)).map(|i| i as u32)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn every_classifier_finds_the_first_rule_that_matches(
+        (text, rules) in text(),
+        packets in prop::collection::vec((headers(), 40..1600_u32), 1..24),
+    ) {
+        let set = RuleSet::parse(&text).unwrap();
+        prop_assert_eq!(set.rules().len(), rules.len());
+        let (linear, fast) = (Firewall::new(set.clone(), Method::Linear), Firewall::new(set, Method::Fast));
+        for (h, length) in packets {
+            let packet = PacketFields::new(&h, length);
+            let expected = evaluator(&rules, &h, length, 0);
+            prop_assert_eq!(linear.lookup(&packet), expected, "{}\n{}", text, h.key);
+            prop_assert_eq!(fast.lookup(&packet), expected, "{}\n{}", text, h.key);
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            let one = linear.decide(&packet, |i, action| a.push((i, *action)));
+            let other = fast.decide(&packet, |i, action| b.push((i, *action)));
+            prop_assert_eq!((one, &a), (other, &b), "{}\n{}", text, h.key);
+            // What was passed on the way, by the letter.
+            let decided = one.rule.map_or(rules.len(), |r| r as usize);
+            let passed: Vec<u32> = (0..decided).filter(|&i| rules[i].matches(&h, length)).map(|i| i as u32).collect();
+            prop_assert_eq!(a.iter().map(|&(i, _)| i).collect::<Vec<_>>(), passed);
+        }
+    }
+
+    #[test]
+    fn packets_that_agree_in_what_is_read_get_one_answer(
+        (text, _) in text(),
+        packets in prop::collection::vec((headers(), 40..1600_u32), 2..24),
+    ) {
+        let firewall = Firewall::new(RuleSet::parse(&text).unwrap(), Method::Fast);
+        let reads = firewall.rules().reads();
+        let mut cache = DecisionCache::new(4, reads);
+        for (h, length) in &packets {
+            // The same flow with other flags, code points, lengths.
+            for (other, other_length) in &packets {
+                let mixed = Headers { tos: other.tos, tcp_flags: if h.flags.has(Flags::TCP) { other.tcp_flags } else { 0 }, ..*h };
+                let (one, two) = (PacketFields::new(h, *length), PacketFields::new(&mixed, *other_length));
+                let alike = one.word() & reads.word == two.word() & reads.word && (!reads.length || length == other_length);
+                if alike {
+                    prop_assert_eq!(firewall.lookup(&one), firewall.lookup(&two), "{}", text);
+                }
+                let hash = h.key.hash64(0) & 1;
+                let known = cache.get(&h.key, hash, &two);
+                let expected = firewall.lookup(&two);
+                if let Some(known) = known {
+                    prop_assert_eq!(known, expected, "{}", text);
+                }
+                cache.put(&h.key, hash, &two, expected);
+                let again = cache.get(&h.key, hash, &two);
+                prop_assert_eq!(again, (!reads.length && !reads.state).then_some(expected));
+            }
+        }
+    }
+}
+
+/// Both classifiers on generated rules: at the packets that hit them, at any others.
+fn agree(kind: Kind, count: usize, seed: u64) {
+    let set = rules(kind, count, seed);
+    let (linear, fast) = (Linear::new(&set), Forest::new(&set));
+    let mut asked = packets(&set, 1500, seed + 1);
+    let shuffled: Vec<Headers> = asked
+        .iter()
+        .zip(asked.iter().rev())
+        .filter_map(|(a, b)| {
+            let key = FlowKey::new(
+                &[],
+                a.key.src(),
+                b.key.dst(),
+                a.key.protocol(),
+                b.key.src_port(),
+                b.key.dst_port(),
+            );
+            Some(Headers { key: key.ok()?, ..*a })
+        })
+        .collect();
+    asked.extend(shuffled);
+    let mut hits = 0;
+    for h in &asked {
+        let packet = PacketFields::new(h, 60);
+        let expected = linear.lookup(&packet);
+        assert_eq!(fast.lookup(&packet), expected, "{kind:?} {count} {seed}: {}", h.key);
+        hits += usize::from(expected.is_some());
+    }
+    assert!(hits * 3 > asked.len(), "{kind:?}: {hits} of {} packets hit a rule", asked.len());
+}
+
+#[test]
+fn fast_and_linear_agree_on_rules_like_those_of_access_lists_firewalls_and_chains() {
+    for (seed, (_, kind)) in (0..).zip(Kind::ALL) {
+        for count in [1, 7, 60, 700] {
+            agree(kind, count, seed);
+        }
+    }
+}
