@@ -9,13 +9,19 @@ mod function;
 pub mod lpm;
 pub mod nat;
 mod packet;
+pub mod routes;
 pub mod table;
 pub mod tcp_state;
 #[cfg(test)]
 mod test_packets;
+mod text;
 
 pub use function::{Made, NetworkFunction, PerPacket, PerTrain, Reads, Scene};
 pub use packet::{headers_of, is_ethernet, key_of};
+
+use std::path::{Path, PathBuf};
+
+use text::RuleSetErrors;
 
 use crate::pipeline::{Kind, Setting, Settings};
 use crate::stage::Stage;
@@ -38,4 +44,27 @@ where
         "packet" => Box::new(PerPacket::new(function)),
         _ => Box::new(PerTrain::new(function)),
     }
+}
+
+/// Why a file of rules or routes can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It can't be read, or isn't UTF-8.
+    #[error("{path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error(transparent)]
+    Text(#[from] RuleSetErrors),
+}
+
+/// What `parse` makes of a file, errors naming the file.
+fn read<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, RuleSetErrors>) -> Result<T, FileError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    Ok(parse(&text).map_err(|errors| errors.in_file(path))?)
 }

@@ -115,6 +115,11 @@ impl ByteSet {
         Self([a & e, b & f, c & g, d & h])
     }
 
+    /// How many members there are.
+    pub(crate) fn len(self) -> u32 {
+        self.0.iter().map(|w| w.count_ones()).sum()
+    }
+
     /// The members in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
         (0..=u8::MAX).filter(move |&v| self.contains(v))

@@ -187,11 +187,11 @@ impl Conjunction {
             }
             rest.ecn = 15;
         }
-        let mut members = rest.protocols.iter();
-        match (members.next(), members.next()) {
-            (None, _) => return None,
-            (Some(one), None) => {
-                if !word(PROTOCOL, u32::from(one) << PROTOCOL_AT) {
+        match rest.protocols.len() {
+            0 => return None,
+            1 => {
+                let one = rest.protocols.iter().next().map_or(0, u32::from);
+                if !word(PROTOCOL, one << PROTOCOL_AT) {
                     return None;
                 }
                 rest.protocols = ByteSet::default().complement();

@@ -129,7 +129,8 @@ fn sides(side: Side) -> impl Iterator<Item = bool> {
     })
 }
 
-fn in_ranges(src: bool, ranges: &[(u32, u32)]) -> Vec<Conjunction> {
+/// A port of one side, where it can be seen, in one of `ranges`.
+pub(super) fn in_ranges(src: bool, ranges: &[(u32, u32)]) -> Vec<Conjunction> {
     let port = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
     ranges.iter().map(|&(lo, hi)| Conjunction::ports(src, (port(lo), port(hi)))).collect()
 }

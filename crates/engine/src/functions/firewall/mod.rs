@@ -22,20 +22,22 @@ mod build;
 pub mod cache;
 mod conjunction;
 mod entry;
-mod error;
 mod expand;
 mod fields;
 pub mod forest;
 pub mod generate;
 mod iptables;
+mod iptables_match;
 mod parse;
 pub mod reference;
 mod rules;
 mod stage;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod text_tests;
 
-pub use error::RuleSetErrors;
+pub use super::text::RuleSetErrors;
 pub use fields::{ConnState, PacketFields, Reads};
 pub use rules::{Action, FirewallRule, RuleSet, Verdict};
 pub(crate) use stage::FIREWALL;
@@ -140,7 +142,7 @@ impl Firewall {
             }
             found = self.lookup_from(packet, action.next(index));
         }
-        Decision { verdict: self.rules.default(), rule: None }
+        Decision { verdict: self.rules.default_verdict(), rule: None }
     }
 
     /// Memory that lookups may touch, in bytes.

@@ -13,11 +13,12 @@
 
 use std::num::NonZeroU32;
 
+use super::RuleSetErrors;
 use super::conjunction::Conjunction;
-use super::error::{Errors, RuleSetErrors};
 use super::expand::{MAX_PARTS, TooMany, expand, product};
 use super::fields::ConnState;
 use super::rules::{Action, FirewallRule, RuleSet, Verdict};
+use crate::functions::text::{Errors, Line, short};
 use crate::rules::names::nearest;
 use crate::rules::{Rule, RuleError};
 
@@ -68,40 +69,7 @@ enum Parsed {
     Default(Verdict),
 }
 
-/// A line of a text and where it begins, in bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
-    pub(crate) text: &'a str,
-    pub(crate) offset: usize,
-}
-
-impl<'a> Line<'a> {
-    /// The lines of a text without what follows a `#`.
-    pub(crate) fn all(text: &'a str) -> impl Iterator<Item = Self> {
-        let mut offset = 0;
-        text.split_inclusive('\n').map(move |line| {
-            let at = offset;
-            offset += line.len();
-            Self { text: line.split('#').next().unwrap_or(""), offset: at }
-        })
-    }
-
-    /// The first word, and the line behind it.
-    pub(crate) fn word(self) -> (Self, Self) {
-        let start = self.text.len() - self.text.trim_start().len();
-        let rest = self.text.get(start..).unwrap_or("");
-        let end = start + rest.find(char::is_whitespace).unwrap_or(rest.len());
-        let cut = |range: std::ops::Range<usize>| Self {
-            offset: self.offset + range.start,
-            text: self.text.get(range).unwrap_or(""),
-        };
-        (cut(start..end), cut(end..self.text.len()))
-    }
-
-    pub(crate) fn error(self, text: &str, message: impl Into<String>) -> RuleError {
-        RuleError::new(text, self.offset, self.text.trim_end().len(), message)
-    }
-
+impl Line<'_> {
     fn too_many(self, text: &str) -> RuleError {
         let most = RuleSet::MAX_PARTS;
         self.error(text, format!("the rules so far come down to more than {most} prefixes and ranges"))
@@ -225,12 +193,4 @@ fn foreign(word: &str) -> Option<&'static str> {
         "policy" => "default",
         _ => return None,
     })
-}
-
-/// A word short enough for a message.
-pub(crate) fn short(word: &str) -> String {
-    match word.char_indices().nth(40) {
-        Some((i, _)) => format!("{}…", word.get(..i).unwrap_or("")),
-        None => word.to_owned(),
-    }
 }

@@ -82,7 +82,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         "auto" => text.lines().any(|l| l.trim() == "*filter"),
         format => format == "iptables",
     };
-    let rules = RuleSet::parse(&text);
+    let rules =
+        if iptables { RuleSet::parse_iptables(&text, settings.text("chain")) } else { RuleSet::parse(&text) };
     let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;
     let method = if settings.text("classifier") == "linear" { Method::Linear } else { Method::Fast };
     let stage = FirewallStage::new(
