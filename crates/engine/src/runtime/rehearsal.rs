@@ -273,7 +273,8 @@ mod tests {
     #[test]
     fn a_reframer_in_front_changes_order_and_times_alone() {
         let traffic = traffic();
-        let config = ReframeConfig::default();
+        let mut config = ReframeConfig::default();
+        config.default.hold_ns = 640_000;
         let after = traffic.reframed(&config).unwrap();
         assert_eq!(after.len(), traffic.len());
         assert!(after.slf() > 2.0 * traffic.slf(), "{} to {}", traffic.slf(), after.slf());
