@@ -3,10 +3,18 @@
 //! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`]. What it looks
 //! things up in knows neither frames nor stages: [`lpm`] finds routes, [`firewall`] the rule that decides about a packet.
 
+pub mod balancer;
+mod bucket;
 mod bytes;
+pub mod conntrack;
+pub mod encap;
 pub mod firewall;
 mod function;
+pub mod icmp;
 pub mod lpm;
+pub mod mac_table;
+pub mod maglev;
+pub mod meter;
 pub mod nat;
 mod packet;
 pub mod routes;
@@ -16,6 +24,7 @@ pub mod tcp_state;
 mod test_packets;
 mod text;
 
+pub use bucket::{MAX_TOKENS, RateLimiter};
 pub use function::{Made, NetworkFunction, PerPacket, PerTrain, Reads, Scene};
 pub use packet::{headers_of, is_ethernet, key_of};
 

@@ -1,0 +1,241 @@
+use std::net::{IpAddr, Ipv6Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::functions::tcp_state::{ACK, FIN, RST, SYN};
+use crate::functions::test_packets::{echo, error, headers, ipv4, ipv6, tcp, udp};
+
+const START: Nanos = Nanos(1_700_000_000 * SECOND);
+
+fn see(tracker: &mut Conntrack, packet: &[u8], now: Nanos) -> CtState {
+    let tracked = Tracked::read(packet, &headers(packet));
+    let seen = tracker.look_up(&tracked, now);
+    tracker.accept(&tracked, &seen, now).unwrap();
+    seen.state
+}
+
+/// The same for both versions: packets from 1 to 2 or back.
+fn packet(v6: bool, protocol: u8, from_first: bool, payload: &[u8]) -> Vec<u8> {
+    let (src, dst) = if from_first { (1, 2) } else { (2, 1) };
+    if v6 {
+        let address = |n: u128| Ipv6Addr::from_bits(0x2001_0db8 << 96 | n);
+        ipv6(protocol, address(src), address(dst), payload)
+    } else {
+        ipv4(protocol, 0x0a00_0000 + src as u32, 0x0a00_0000 + dst as u32, payload)
+    }
+}
+
+#[test]
+fn a_tcp_connection() {
+    for v6 in [false, true] {
+        let mut tracker = Conntrack::new(&ConntrackConfig::default());
+        let mut step = |out: bool, flags, second| {
+            let ports = if out { (5000, 80) } else { (80, 5000) };
+            let packet = packet(v6, 6, out, &tcp(ports.0, ports.1, flags, b""));
+            see(&mut tracker, &packet, START.after(second * SECOND))
+        };
+        assert_eq!(step(false, SYN | ACK, 0), CtState::Invalid, "an answer to nothing");
+        assert_eq!(step(true, SYN, 0), CtState::New);
+        assert_eq!(step(true, SYN, 1), CtState::New, "once more");
+        assert_eq!(step(true, ACK, 1), CtState::Invalid);
+        assert_eq!(step(false, SYN | ACK, 2), CtState::Established);
+        assert_eq!(step(true, ACK, 3), CtState::Established);
+        assert_eq!(step(false, ACK, 400_000), CtState::Established, "days later");
+        assert_eq!(step(true, FIN | ACK, 400_001), CtState::Established);
+        assert_eq!(step(false, FIN | ACK, 400_001), CtState::Established);
+        assert_eq!(step(true, ACK, 400_002), CtState::Established);
+        assert_eq!(step(true, SYN, 400_100), CtState::New, "the same ports again, within the wait");
+        assert_eq!(step(false, SYN | ACK, 400_101), CtState::Established);
+        assert_eq!(step(false, RST, 400_102), CtState::Established);
+        assert_eq!(step(true, FIN | ACK, 400_112), CtState::Invalid, "forgotten after ten seconds");
+        assert_eq!(tracker.connections(), 1, "though not swept yet");
+        tracker.expire(START.after(400_200 * SECOND), 100);
+        assert_eq!((tracker.connections(), tracker.counters().expired), (0, 1));
+    }
+}
+
+#[test]
+fn echoes_and_errors() {
+    for (v6, icmp, ask, answer, unreachable) in [(false, 1, 8, 0, 3), (true, 58, 128, 129, 1)] {
+        let mut tracker = Conntrack::new(&ConntrackConfig::default());
+        let ping = packet(v6, icmp, true, &echo(ask, 7, b"x"));
+        let pong = packet(v6, icmp, false, &echo(answer, 7, b"x"));
+        assert_eq!(see(&mut tracker, &pong, START), CtState::Invalid);
+        assert_eq!(see(&mut tracker, &ping, START), CtState::New);
+        assert_eq!(
+            see(&mut tracker, &packet(v6, icmp, false, &echo(answer, 8, b"x")), START),
+            CtState::Invalid
+        );
+        assert_eq!(see(&mut tracker, &pong, START), CtState::Established);
+        assert_eq!(see(&mut tracker, &ping, START), CtState::Established);
+        let about_ping = packet(v6, icmp, false, &error(unreachable, 1, &ping));
+        assert_eq!(see(&mut tracker, &about_ping, START), CtState::Related);
+        assert_eq!(see(&mut tracker, &about_ping, START.after(30 * SECOND)), CtState::Invalid);
+
+        let query = packet(v6, 17, true, &udp(4000, 53, b"?"));
+        let about = packet(v6, icmp, false, &error(unreachable, 3, &query));
+        assert_eq!(see(&mut tracker, &about, START), CtState::Invalid);
+        assert_eq!(see(&mut tracker, &query, START), CtState::New);
+        assert_eq!(see(&mut tracker, &about, START), CtState::Related);
+        let misled = packet(v6, icmp, true, &error(unreachable, 3, &query));
+        assert_eq!(see(&mut tracker, &misled, START), CtState::Invalid, "not to who sent the quoted packet");
+        let nested = packet(v6, icmp, false, &error(unreachable, 3, &about));
+        assert_eq!(see(&mut tracker, &nested, START), CtState::Invalid, "an error about an error");
+    }
+    let mut tracker = Conntrack::new(&ConntrackConfig::default());
+    let solicitation = packet(true, 58, true, &echo(135, 0, b"neighbour"));
+    assert_eq!(see(&mut tracker, &solicitation, START), CtState::Untracked);
+    assert_eq!(tracker.connections(), 0);
+}
+
+#[test]
+fn vlans_do_not_count() {
+    let mut tracker = Conntrack::new(&ConntrackConfig::default());
+    let (a, b): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let read = |vlans: &[u16], src, dst, ports: (u16, u16)| {
+        let key = FlowKey::new(vlans, src, dst, 17, ports.0, ports.1).unwrap();
+        Tracked::read(&[], &Headers { key, l3: 14, l4: 34, flags: Flags(Flags::PORTS), tcp_flags: 0, tos: 0 })
+    };
+    let out = read(&[5], a, b, (1000, 53));
+    let seen = tracker.look_up(&out, START);
+    tracker.accept(&out, &seen, START).unwrap();
+    for vlans in [&[][..], &[6], &[1, 2], &[1, 2, 3]] {
+        assert_eq!(tracker.look_up(&read(vlans, b, a, (53, 1000)), START).state, CtState::Established);
+    }
+}
+
+#[test]
+fn a_full_table_keeps_those_that_were_answered() {
+    let mut tracker = Conntrack::new(&ConntrackConfig { connections_v4: 3, ..Default::default() });
+    let out = |port| packet(false, 17, true, &udp(port, 53, b""));
+    let back = |port| packet(false, 17, false, &udp(53, port, b""));
+    see(&mut tracker, &out(1), START);
+    assert_eq!(see(&mut tracker, &back(1), START), CtState::Established);
+    for port in 2..=6 {
+        assert_eq!(see(&mut tracker, &out(port), START.after(port.into())), CtState::New);
+    }
+    assert_eq!((tracker.connections(), tracker.counters().displaced), (3, 3));
+    assert_eq!(see(&mut tracker, &back(1), START), CtState::Established, "answered, so it stays");
+    // When all are answered, there is no room.
+    let mut tracker = Conntrack::new(&ConntrackConfig { connections_v4: 3, ..Default::default() });
+    for port in 1..=3 {
+        see(&mut tracker, &out(port), START);
+        see(&mut tracker, &back(port), START);
+    }
+    let late = out(77);
+    let tracked = Tracked::read(&late, &headers(&late));
+    let seen = tracker.look_up(&tracked, START);
+    assert_eq!(tracker.accept(&tracked, &seen, START), Err(Full));
+    assert_eq!((tracker.counters().refused, tracker.connections()), (1, 3));
+    assert_eq!(see(&mut tracker, &late, START.after(120 * SECOND)), CtState::New, "time makes room");
+}
+
+/// A connection of the model, looked for from end to end.
+#[derive(Clone, Debug)]
+struct Slow {
+    src: (IpAddr, u16),
+    dst: (IpAddr, u16),
+    protocol: u8,
+    replied: bool,
+    tcp: TcpState,
+    deadline: u64,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn equals_a_list_of_connections(
+        packets in proptest::collection::vec(
+            (any::<[bool; 3]>(), 0..3_u16, 0..7_usize, prop_oneof![9 => 0..2_u64, 1 => 25..200_u64], any::<bool>()), 1..200),
+        loose: bool, seed: u64,
+    ) {
+        let config = ConntrackConfig { loose, seed, ..Default::default() };
+        let mut tracker = Conntrack::new(&config);
+        let mut list: Vec<Slow> = vec![];
+        let mut now = START.0;
+        for ([v6, out, udp_packet], port, kind, seconds, accepted) in packets {
+            now += seconds * SECOND;
+            list.retain(|c| c.deadline > now);
+            let flags = [SYN, SYN | ACK, ACK, FIN | ACK, RST, 0, SYN | FIN][kind];
+            let (src_port, dst_port) = if out { (1000 + port, 53) } else { (53, 1000 + port) };
+            let (protocol, payload) = if udp_packet {
+                (17, udp(src_port, dst_port, b""))
+            } else {
+                (6, tcp(src_port, dst_port, flags, b""))
+            };
+            let bytes = packet(v6, protocol, out, &payload);
+            let parsed = headers(&bytes);
+            let (src, dst) = ((parsed.key.src(), src_port), (parsed.key.dst(), dst_port));
+
+            let found = list.iter_mut().find(|c| {
+                c.protocol == protocol && ((c.src, c.dst) == (src, dst) || (c.src, c.dst) == (dst, src))
+            });
+            let mut expected = CtState::New;
+            let begins = udp_packet || TcpState::first(flags, loose).is_some();
+            match found {
+                None if !begins => expected = CtState::Invalid,
+                None => {
+                    if accepted {
+                        let tcp = TcpState::first(flags, loose).unwrap_or_default();
+                        let timeout = if udp_packet { config.udp } else { config.tcp.of(tcp) };
+                        list.push(Slow { src, dst, protocol, replied: false, tcp, deadline: now + timeout });
+                    }
+                }
+                Some(c) => {
+                    let back = c.src != src;
+                    let step = if udp_packet { Step::To(c.tcp) } else {
+                        c.tcp.step(if back { Direction::Reply } else { Direction::Original }, flags)
+                    };
+                    expected = match step {
+                        Step::Invalid => CtState::Invalid,
+                        Step::Reopen => CtState::New,
+                        _ if back || c.replied => CtState::Established,
+                        _ => CtState::New,
+                    };
+                    if accepted && step != Step::Invalid {
+                        c.replied |= back;
+                        match step {
+                            Step::To(state) => c.tcp = state,
+                            Step::Reopen => {
+                                (c.src, c.dst, c.replied, c.tcp) = (src, dst, false, TcpState::SynSent);
+                            }
+                            _ => {}
+                        }
+                        if step != Step::Ignore {
+                            let udp = if c.replied { config.udp_replied } else { config.udp };
+                            c.deadline = now + if udp_packet { udp } else { config.tcp.of(c.tcp) };
+                        }
+                    }
+                }
+            }
+            let tracked = Tracked::read(&bytes, &parsed);
+            let seen = tracker.look_up(&tracked, Nanos(now));
+            prop_assert_eq!(seen.state, expected);
+            if accepted {
+                tracker.accept(&tracked, &seen, Nanos(now)).unwrap();
+            }
+            tracker.expire(Nanos(now), 8);
+            prop_assert!(tracker.connections() as usize >= list.len());
+        }
+    }
+
+    #[test]
+    fn any_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..120), v6: bool, icmp: bool) {
+        let mut bytes = bytes;
+        if let Some(first) = bytes.first_mut() {
+            *first = if v6 { 0x60 } else { 0x45 };
+        }
+        if icmp && let Some(protocol) = bytes.get_mut(if v6 { 6 } else { 9 }) {
+            *protocol = if v6 { 58 } else { 1 };
+        }
+        if let Ok(headers) = slipstream_wire::classify(LinkType::RawIp, &bytes) {
+            let mut tracker = Conntrack::new(&ConntrackConfig::default());
+            let tracked = Tracked::read(&bytes, &headers);
+            let seen = tracker.look_up(&tracked, START);
+            tracker.accept(&tracked, &seen, START).unwrap();
+            prop_assert_eq!(tracker.connections(), u32::from(seen.state == CtState::New));
+        }
+    }
+}
