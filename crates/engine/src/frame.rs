@@ -72,6 +72,13 @@ impl Info {
         Self(low | flags << 32 | u64::from(headers.tcp_flags) << 40 | u64::from(headers.tos) << 48)
     }
 
+    /// The same with another TOS or traffic class.
+    #[inline]
+    #[must_use]
+    pub(crate) fn with_tos(self, tos: u8) -> Self {
+        Self(self.0 & !(0xff << 48) | u64::from(tos) << 48)
+    }
+
     /// All of it.
     #[inline]
     #[must_use]

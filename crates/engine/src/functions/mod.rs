@@ -3,6 +3,7 @@
 //! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`]. What it looks
 //! things up in knows neither frames nor stages: [`lpm`] finds routes, [`firewall`] the rule that decides about a packet.
 
+mod answer;
 pub mod balancer;
 mod bucket;
 mod bytes;
@@ -18,6 +19,7 @@ pub mod meter;
 pub mod nat;
 mod packet;
 pub mod routes;
+pub mod stages;
 pub mod table;
 pub mod tcp_state;
 #[cfg(test)]

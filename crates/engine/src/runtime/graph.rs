@@ -195,6 +195,21 @@ impl Pipeline {
         Ok(this)
     }
 
+    /// Stages in a row behind one source that brings nothing by itself: for measurements, which bring their own packets.
+    #[must_use]
+    pub fn chain(stages: Vec<(String, Box<dyn Stage + Send>)>) -> Self {
+        let last = stages.len().saturating_sub(1);
+        let node = |(i, (name, stage)): (usize, (String, Box<dyn Stage + Send>))| {
+            let next = (i < last).then_some(Edge { node: i + 1, input: 0 });
+            let wiring = Wiring { edges: vec![next], ..Wiring::default() };
+            Node { name, kind: "", stage, wiring, tally: Tally::default() }
+        };
+        let nodes = stages.into_iter().enumerate().map(node).collect();
+        let source = Box::new(super::source::Preload::default());
+        let head = Head { name: "in".into(), kind: "null", source, edge: Edge { node: 0, input: 0 } };
+        Self { nodes, heads: vec![head], links: Vec::new(), timed: true }
+    }
+
     fn connect(
         &mut self,
         plan: &Plan,

@@ -3,12 +3,17 @@
 use std::path::Path;
 
 use serde_json::json;
-use slipstream_wire::FlowKey;
+use slipstream_wire::{Flags, FlowKey, protocol};
 
 use super::cache::DecisionCache;
-use super::{Action, Firewall, Method, PacketFields, RuleSet, Verdict as Fate};
+use super::{Action, ConnState, Firewall, Method, PacketFields, RuleSet, Verdict as Fate};
 use crate::frame::Frame;
-use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, key_of, stage_of};
+use crate::functions::answer::{ip_packet, link_of, send_back};
+use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
+use crate::functions::icmp::{self, Message};
+use crate::functions::{
+    DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, headers_of, key_of, stage_of,
+};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
@@ -22,6 +27,11 @@ pub(crate) const FIREWALL: StageType = StageType {
     outputs: Ports::These(&[
         PortType { name: "out", help: "packets that may pass", unconnected: None },
         PortType { name: "denied", help: "packets that may not", unconnected: Some(DropReason::Denied) },
+        PortType {
+            name: "replies",
+            help: "TCP resets and ICMP errors for the senders of packets that a rule resets",
+            unconnected: Some(DropReason::Unconnected),
+        },
     ]),
     settings: &[
         Setting {
@@ -60,6 +70,27 @@ pub(crate) const FIREWALL: StageType = StageType {
             help: "Flows whose decision is remembered, by whole flow key; 0: none",
         },
         Setting {
+            name: "track",
+            kind: Kind::Choice(&["auto", "on", "off"]),
+            default: Some("auto"),
+            required: false,
+            help: "Track connections; auto: where a rule asks for a state",
+        },
+        Setting {
+            name: "connections",
+            kind: Kind::Count(1, 1 << 26),
+            default: Some("131072"),
+            required: false,
+            help: "IPv4 connections tracked at most, and a quarter as many of IPv6",
+        },
+        Setting {
+            name: "replies",
+            kind: Kind::Count(1, 1_000_000_000),
+            default: Some("1000"),
+            required: false,
+            help: "Resets and ICMP errors made a second at most",
+        },
+        Setting {
             name: "other",
             kind: Kind::Choice(&["allow", "deny"]),
             default: Some("allow"),
@@ -70,6 +101,12 @@ pub(crate) const FIREWALL: StageType = StageType {
     ],
     build,
 };
+
+const DENIED: u8 = 1;
+const REPLIES: u8 = 2;
+
+/// Entries looked at for each decision, so that ended connections give their memory back.
+const SWEEP: u32 = 2;
 
 /// Packets that a log rule picked which are remembered for the report.
 const LOGGED: usize = 64;
@@ -85,13 +122,27 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let rules =
         if iptables { RuleSet::parse_iptables(&text, settings.text("chain")) } else { RuleSet::parse(&text) };
     let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;
+    let track = match settings.text("track") {
+        "auto" => rules.reads().state,
+        track => track == "on",
+    };
     let method = if settings.text("classifier") == "linear" { Method::Linear } else { Method::Fast };
-    let stage = FirewallStage::new(
+    let mut stage = FirewallStage::new(
         Firewall::new(rules, method),
         settings.number("cache") as usize,
         settings.text("other") == "allow",
         site.seed,
     );
+    if track {
+        let connections = settings.number("connections") as u32;
+        stage.track(&ConntrackConfig {
+            connections_v4: connections,
+            connections_v6: (connections / 4).max(1),
+            seed: site.seed,
+            ..ConntrackConfig::default()
+        });
+    }
+    stage.limiter = RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS));
     Ok(Made::Stage(stage_of(stage, settings)))
 }
 
@@ -126,6 +177,11 @@ pub struct FirewallStage {
     logged: Vec<Logged>,
     logged_packets: u64,
     unclassified: u64,
+    conntrack: Option<Conntrack>,
+    limiter: RateLimiter,
+    /// The answer being made.
+    answer: Vec<u8>,
+    answers: u64,
 }
 
 /// What was decided.
@@ -135,6 +191,8 @@ pub struct Decided {
     /// Place in the hits.
     rule: usize,
     key: Option<FlowKey>,
+    /// The packet as the connection tracker sees it.
+    tracked: Option<(Tracked, Seen)>,
 }
 
 impl FirewallStage {
@@ -155,6 +213,33 @@ impl FirewallStage {
             logged: Vec::with_capacity(LOGGED),
             logged_packets: 0,
             unclassified: 0,
+            conntrack: None,
+            limiter: RateLimiter::new(1000, 1000),
+            answer: Vec::new(),
+            answers: 0,
+        }
+    }
+
+    /// Tracks connections from now on. Packets of a train share a decision then only where their TCP flags are equal.
+    pub fn track(&mut self, config: &ConntrackConfig) {
+        self.conntrack = Some(Conntrack::new(config));
+        self.reads = self.reads.and(Reads::TCP_FLAGS);
+    }
+
+    /// Tells the sender of a packet that it may not pass.
+    fn reply(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame, key: &FlowKey) {
+        if !self.limiter.allow(1, scene.cx.now) {
+            return;
+        }
+        let (packet, link) = (ip_packet(scene.cx, frame), link_of(scene.cx, frame));
+        let made = if key.protocol() == protocol::TCP {
+            icmp::reset(packet, link, &mut self.answer)
+        } else {
+            icmp::answer(Message::AdminProhibited, packet, link, key.dst(), &mut self.answer)
+        };
+        if made.is_ok() {
+            self.answers += 1;
+            send_back(scene, frame, &self.answer, REPLIES);
         }
     }
 
@@ -205,7 +290,17 @@ impl NetworkFunction for FirewallStage {
 
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
-        self.reads.agree(cx.pool, first, other)
+        // ICMP queries differ by what the flow key doesn't have.
+        let kind = self.conntrack.is_none() || Flags(first.info.flags()).has(Flags::PORTS);
+        kind && self.reads.agree(cx.pool, first, other)
+    }
+
+    #[inline]
+    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+        if let (Some(conntrack), Some(headers)) = (&self.conntrack, headers_of(cx, first)) {
+            let packet = Tracked::read(cx.data(first), &headers);
+            conntrack.prefetch_connection(&packet, conntrack.hash(&packet));
+        }
     }
 
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
@@ -214,10 +309,20 @@ impl NetworkFunction for FirewallStage {
         let Some(key) = key_of(scene.cx, first) else {
             self.unclassified += 1;
             let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
-            return Decided { fate, rule: usize::MAX, key: None };
+            return Decided { fate, rule: usize::MAX, key: None, tracked: None };
         };
         let length = scene.cx.pool.meta(first.buf).original_len;
-        let packet = PacketFields::new(&first.headers(key), length);
+        let headers = first.headers(key);
+        let mut packet = PacketFields::new(&headers, length);
+        let tracked = self.conntrack.as_mut().map(|conntrack| {
+            conntrack.expire(scene.cx.now, SWEEP);
+            let tracked = Tracked::read(scene.cx.data(first), &headers);
+            let seen = conntrack.look_up(&tracked, scene.cx.now);
+            (tracked, seen)
+        });
+        if let Some((_, seen)) = &tracked {
+            packet = packet.with_state(state_of(seen.state));
+        }
         let found = self.first_rule(&key, &packet);
         let passed = &mut self.passed;
         let decision = self.firewall.decide_from(found, &packet, |rule, action| {
@@ -226,7 +331,7 @@ impl NetworkFunction for FirewallStage {
             }
         });
         let rule = decision.rule.map_or(default, |r| r as usize);
-        Decided { fate: decision.verdict, rule, key: Some(key) }
+        Decided { fate: decision.verdict, rule, key: Some(key), tracked }
     }
 
     fn apply(
@@ -241,8 +346,21 @@ impl NetworkFunction for FirewallStage {
         if !self.passed.is_empty() {
             self.count_passed(decided, packets, bytes, scene.cx.now);
         }
-        if decided.fate != Fate::Allow {
-            verdicts.fill(Verdict::port(1));
+        match (decided.fate, &decided.tracked, &mut self.conntrack) {
+            (Fate::Allow, Some((packet, seen)), Some(conntrack)) => {
+                let last = frames.last().map_or(scene.cx.now, |f| f.arrival.max(scene.cx.now));
+                if conntrack.accept(packet, seen, last).is_err() {
+                    verdicts.fill(Verdict::drop(DropReason::TableFull));
+                }
+            }
+            (Fate::Allow, ..) => {}
+            (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
+            (Fate::Reset, ..) => {
+                if let Some(key) = &decided.key {
+                    frames.iter().for_each(|frame| self.reply(scene, frame, key));
+                }
+                verdicts.fill(Verdict::port(DENIED));
+            }
         }
     }
 
@@ -253,6 +371,15 @@ impl NetworkFunction for FirewallStage {
             visit("cache_hits", self.cached);
         }
         visit("logged", self.logged_packets);
+        visit("replies", self.answers);
+        if let Some(conntrack) = &self.conntrack {
+            let c = conntrack.counters();
+            visit("connections", u64::from(conntrack.connections()));
+            visit("connections_opened", c.opened);
+            visit("connections_expired", c.expired);
+            visit("connections_displaced", c.displaced);
+            visit("connections_refused", c.refused);
+        }
     }
 
     fn report(&self) -> Option<serde_json::Value> {
@@ -273,5 +400,15 @@ impl NetworkFunction for FirewallStage {
             "hits": hits,
             "logged": logged,
         }))
+    }
+}
+
+fn state_of(state: CtState) -> ConnState {
+    match state {
+        CtState::New => ConnState::New,
+        CtState::Established => ConnState::Established,
+        CtState::Related => ConnState::Related,
+        CtState::Invalid => ConnState::Invalid,
+        CtState::Untracked => ConnState::Untracked,
     }
 }

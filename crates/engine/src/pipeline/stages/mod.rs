@@ -8,7 +8,7 @@ mod vlan;
 pub use ports::port_of;
 
 use super::registry::StageType;
-use crate::functions::{firewall, nat};
+use crate::functions::{firewall, nat, stages};
 
 /// All stage types, by group and name.
 pub(crate) const ALL: &[StageType] = &[
@@ -16,7 +16,9 @@ pub(crate) const ALL: &[StageType] = &[
     ports::PCAP,
     ports::SYNTH,
     reframe::REFRAME,
+    stages::BALANCER,
     firewall::FIREWALL,
+    stages::METER,
     nat::NAT,
     plumbing::COUNTER,
     plumbing::DISCARD,

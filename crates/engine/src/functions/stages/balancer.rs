@@ -1,0 +1,396 @@
+//! The load balancer in a pipeline: clients at port 0, backends at port 1, on the way in as on the way out.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::json;
+use slipstream_wire::{FlowKey, classify, protocol};
+
+use crate::frame::{Frame, Info};
+use crate::functions::answer::{ip_packet, link_of, send_back};
+use crate::functions::balancer::{Backend, Balancer, BalancerConfig, NatMode};
+use crate::functions::encap::{EncapError, Tunnel};
+use crate::functions::icmp::{self, Message};
+use crate::functions::nat::Rewrite;
+use crate::functions::{DECIDE, NetworkFunction, RateLimiter, Reads, Scene, key_of, maglev, stage_of};
+use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
+use crate::stage::{Context, DropReason, Verdict};
+
+pub(crate) const BALANCER: StageType = StageType {
+    name: "balancer",
+    group: Group::Function,
+    summary: "Spreads the connections of a service over backends (Maglev), by IP-in-IP tunnel or NAT",
+    example: "in -> balancer(service=\"192.0.2.80:80\", backends=[\"10.1.0.1\", \"10.1.0.2 weight=2\"], \
+              source=192.0.2.79) -> out",
+    inputs: Ports::These(&[
+        PortType { name: "clients", help: "packets from clients", unconnected: None },
+        PortType { name: "backends", help: "packets from backends (NAT mode)", unconnected: None },
+    ]),
+    outputs: Ports::These(&[
+        PortType {
+            name: "backends",
+            help: "packets to backends, and what is not for the service",
+            unconnected: None,
+        },
+        PortType {
+            name: "clients",
+            help: "packets to clients: from backends, and \"too big\" errors",
+            unconnected: Some(DropReason::Unconnected),
+        },
+    ]),
+    settings: &[
+        Setting {
+            name: "service",
+            kind: Kind::Text("ADDRESS:PORT"),
+            default: None,
+            required: true,
+            help: "What clients connect to",
+        },
+        Setting {
+            name: "protocol",
+            kind: Kind::Choice(&["tcp", "udp"]),
+            default: Some("tcp"),
+            required: false,
+            help: "The service's protocol",
+        },
+        Setting {
+            name: "backends",
+            kind: Kind::List(&Kind::Text("ADDRESS [weight=N] [down]")),
+            default: None,
+            required: true,
+            help: "Who serves; `weight=0` drains, `down` says that it doesn't work",
+        },
+        Setting {
+            name: "mode",
+            kind: Kind::Choice(&["dsr", "nat"]),
+            default: Some("dsr"),
+            required: false,
+            help: "dsr: IP-in-IP to the backend, which answers the client itself; nat: addresses rewritten, both ways",
+        },
+        Setting {
+            name: "source",
+            kind: Kind::Address,
+            default: None,
+            required: false,
+            help: "dsr: where tunnel packets come from",
+        },
+        Setting {
+            name: "mtu",
+            kind: Kind::Count(576, 65_535),
+            default: Some("1500"),
+            required: false,
+            help: "dsr: longest IP packet on the way to backends, in bytes",
+        },
+        Setting {
+            name: "port",
+            kind: Kind::Count(1, 65_535),
+            default: None,
+            required: false,
+            help: "nat: the backends' port; without it the service's",
+        },
+        Setting {
+            name: "places",
+            kind: Kind::Choice(&["small", "large"]),
+            default: Some("small"),
+            required: false,
+            help: "Size of the Maglev table: 65537 or 655373",
+        },
+        Setting {
+            name: "connections",
+            kind: Kind::Count(1, 1 << 26),
+            default: Some("131072"),
+            required: false,
+            help: "Connections that stay with their backend when the list changes, at most",
+        },
+        Setting {
+            name: "idle",
+            kind: Kind::Time(1_000_000, 86_400_000_000_000),
+            default: Some("300s"),
+            required: false,
+            help: "After which a silent connection is forgotten",
+        },
+        DECIDE,
+    ],
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let service: SocketAddr = settings.text("service").parse().map_err(|_| {
+        BuildError::setting("service", format!("{:?} is not ADDRESS:PORT", settings.text("service")))
+            .hint("as in 192.0.2.80:80 or [2001:db8::80]:80")
+    })?;
+    let protocol = if settings.text("protocol") == "udp" { protocol::UDP } else { protocol::TCP };
+    let backends = settings.texts("backends").map(backend).collect::<Result<Vec<_>, _>>()?;
+    let mode = mode(settings, service, protocol, &backends)?;
+    let places = if settings.text("places") == "large" { maglev::LARGE } else { maglev::SMALL };
+    let config = BalancerConfig {
+        places,
+        connections: settings.number("connections") as u32,
+        idle: settings.number("idle"),
+        seed: site.seed,
+    };
+    let balancer =
+        Balancer::new(&config, backends).map_err(|e| BuildError::setting("backends", e.to_string()))?;
+    Ok(Made::Stage(stage_of(BalancerStage::new(balancer, service, protocol, mode), settings)))
+}
+
+fn backend(text: &str) -> Result<Backend, BuildError> {
+    let wrong = |what: &str| {
+        BuildError::setting("backends", format!("{text:?}: {what}"))
+            .hint("as in \"10.1.0.1\" or \"10.1.0.1 weight=2 down\"")
+    };
+    let mut words = text.split_whitespace();
+    let address = words.next().and_then(|w| w.parse().ok()).ok_or_else(|| wrong("no address"))?;
+    let mut backend = Backend { address, weight: 1, healthy: true };
+    for word in words {
+        match word.split_once('=') {
+            Some(("weight", n)) => {
+                backend.weight =
+                    n.parse().ok().filter(|n| *n <= 1000).ok_or_else(|| wrong("weight is 0 to 1000"))?;
+            }
+            None if word == "down" => backend.healthy = false,
+            _ => return Err(wrong("there are `weight=N` and `down`")),
+        }
+    }
+    Ok(backend)
+}
+
+fn mode(
+    settings: &Settings,
+    service: SocketAddr,
+    protocol: u8,
+    backends: &[Backend],
+) -> Result<Mode, BuildError> {
+    if settings.text("mode") == "nat" {
+        let IpAddr::V4(address) = service.ip() else {
+            return Err(BuildError::setting("mode", "nat mode is for IPv4").hint("use dsr"));
+        };
+        if backends.iter().any(|b| b.address.is_ipv6()) {
+            return Err(BuildError::setting("backends", "nat mode is for IPv4"));
+        }
+        let port = settings.optional_number("port").map_or(service.port(), |p| p as u16);
+        return Ok(Mode::Nat(NatMode { protocol, service: (address, service.port()), port }));
+    }
+    let Some(source) = settings.address("source") else {
+        return Err(BuildError::setting("source", "dsr needs an address that its tunnels come from")
+            .hint("write source = \"192.0.2.79\""));
+    };
+    let mtu = settings.number("mtu") as u16;
+    let tunnel = |b: &Backend| {
+        Tunnel::new(source, b.address, mtu).ok_or_else(|| {
+            BuildError::setting(
+                "source",
+                format!("{source} and backend {} are of different IP versions", b.address),
+            )
+        })
+    };
+    backends.iter().map(tunnel).collect::<Result<_, _>>().map(Mode::Dsr)
+}
+
+/// How packets reach backends.
+#[derive(Clone, Debug)]
+pub enum Mode {
+    /// Through these tunnels, one a backend.
+    Dsr(Vec<Tunnel>),
+    /// Rewritten.
+    Nat(NatMode),
+}
+
+/// A balancer as a network function.
+#[derive(Debug)]
+pub struct BalancerStage {
+    balancer: Balancer,
+    service: SocketAddr,
+    protocol: u8,
+    mode: Mode,
+    limiter: RateLimiter,
+    answer: Vec<u8>,
+    ident: u16,
+    passed: u64,
+    balanced: Vec<u64>,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug)]
+pub enum Decided {
+    /// To this backend, by tunnel.
+    Tunnel(u32),
+    /// To this backend, or from one, rewritten.
+    Rewrite(Option<u32>, Rewrite),
+    /// Not for the service.
+    Pass,
+    /// Dropped.
+    Drop(DropReason),
+}
+
+const CLIENTS: u8 = 1;
+
+impl BalancerStage {
+    /// Around a balancer of one service.
+    #[must_use]
+    pub fn new(balancer: Balancer, service: SocketAddr, protocol: u8, mode: Mode) -> Self {
+        Self {
+            balanced: vec![0; balancer.backends().len()],
+            balancer,
+            service,
+            protocol,
+            mode,
+            limiter: RateLimiter::new(1000, 1000),
+            answer: Vec::new(),
+            ident: 0,
+            passed: 0,
+        }
+    }
+
+    fn is_for_service(&self, key: &FlowKey) -> bool {
+        key.protocol() == self.protocol
+            && key.dst_port() == self.service.port()
+            && key.dst() == self.service.ip()
+    }
+
+    fn from_client(&mut self, cx: &Context<'_>, key: &FlowKey) -> Decided {
+        if !self.is_for_service(key) {
+            return Decided::Pass;
+        }
+        self.balancer.expire(cx.now, 2);
+        let Some(backend) = self.balancer.choose(key, cx.now) else {
+            return Decided::Drop(DropReason::NoBackend);
+        };
+        let Mode::Nat(nat) = &self.mode else { return Decided::Tunnel(backend) };
+        let address = self.balancer.backends().get(backend as usize).map(|b| b.address);
+        match (key, address) {
+            (FlowKey::Narrow(key), Some(IpAddr::V4(address))) => match nat.to_backend(*key, address) {
+                Some(rewrite) => Decided::Rewrite(Some(backend), rewrite),
+                None => Decided::Pass,
+            },
+            _ => Decided::Drop(DropReason::Unsupported),
+        }
+    }
+
+    fn from_backend(&self, key: &FlowKey) -> Decided {
+        let known = self.balancer.backends().iter().any(|b| b.address == key.src());
+        match (&self.mode, key) {
+            (Mode::Nat(nat), FlowKey::Narrow(key)) if known => {
+                nat.from_backend(*key).map_or(Decided::Pass, |rewrite| Decided::Rewrite(None, rewrite))
+            }
+            _ => Decided::Pass,
+        }
+    }
+
+    /// Puts the tunnel's header on; where the packet is too long its sender is told.
+    fn encapsulate(&mut self, scene: &mut Scene<'_, '_>, frame: &mut Frame, backend: u32) -> Verdict {
+        let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
+        let Some(tunnel) = tunnels.get(backend as usize) else { return Verdict::drop(DropReason::NoBackend) };
+        self.ident = self.ident.wrapping_add(1);
+        let packet = ip_packet(scene.cx, frame);
+        match tunnel.header(packet, self.ident) {
+            Ok(outer) => {
+                let l3 = u32::from(frame.info.l3());
+                let mut front = [0u8; 128];
+                let link = scene.cx.data(frame).get(..l3 as usize).unwrap_or_default();
+                let len = link.len() + outer.bytes().len();
+                if let Some((head, tail)) =
+                    front.get_mut(..len).and_then(|f| f.split_at_mut_checked(link.len()))
+                {
+                    head.copy_from_slice(link);
+                    tail.copy_from_slice(outer.bytes());
+                    set_ethertype(head, matches!(tunnel, Tunnel::V6 { .. }));
+                }
+                let front = front.get(..len).unwrap_or_default();
+                (frame.buf, frame.len) = scene.cx.pool.replace_front(frame.buf, frame.len, l3, front);
+                let headers = classify(scene.cx.link(frame), scene.cx.data(frame));
+                frame.info = headers.map_or(Info::default(), |h| Info::new(&h));
+                Verdict::PASS
+            }
+            Err(EncapError::TooBig { mtu }) => {
+                let (message, link) = (Message::TooBig { mtu: u32::from(mtu) }, link_of(scene.cx, frame));
+                let source = self.service.ip();
+                if self.limiter.allow(1, scene.cx.now)
+                    && icmp::answer(message, packet, link, source, &mut self.answer).is_ok()
+                {
+                    send_back(scene, frame, &self.answer, CLIENTS);
+                }
+                Verdict::drop(DropReason::TooBig)
+            }
+            Err(EncapError::NotIp) => Verdict::drop(DropReason::Malformed),
+        }
+    }
+}
+
+/// The type of a link-layer header that ends with one: Ethernet's, tagged or not.
+fn set_ethertype(link: &mut [u8], six: bool) {
+    if let Some(kind) = link.last_chunk_mut::<2>() {
+        *kind = if six { [0x86, 0xdd] } else { [0x08, 0x00] };
+    }
+}
+
+impl NetworkFunction for BalancerStage {
+    type Decision = Decided;
+
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    #[inline]
+    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+        if let Some(key) = key_of(cx, first) {
+            self.balancer.prefetch(&key);
+        }
+    }
+
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
+        let Some(key) = key_of(scene.cx, first) else { return Decided::Pass };
+        if scene.cx.input == 0 { self.from_client(scene.cx, &key) } else { self.from_backend(&key) }
+    }
+
+    fn apply(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        decided: &Decided,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        let on = if scene.cx.input == 0 { Verdict::PASS } else { Verdict::port(CLIENTS) };
+        if let Decided::Tunnel(backend) | Decided::Rewrite(Some(backend), _) = decided
+            && let Some(n) = self.balanced.get_mut(*backend as usize)
+        {
+            *n += frames.len() as u64;
+        }
+        for (frame, verdict) in frames.iter_mut().zip(verdicts) {
+            *verdict = match decided {
+                Decided::Tunnel(backend) => self.encapsulate(scene, frame, *backend),
+                Decided::Rewrite(_, rewrite) => {
+                    let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
+                    match rewrite.apply(scene.cx.data_mut(frame), l3, l4) {
+                        Ok(()) => on,
+                        Err(_) => Verdict::drop(DropReason::Malformed),
+                    }
+                }
+                Decided::Pass => {
+                    self.passed += 1;
+                    on
+                }
+                Decided::Drop(reason) => Verdict::drop(*reason),
+            };
+        }
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let c = self.balancer.counters();
+        visit("connections", u64::from(self.balancer.connections()));
+        visit("connections_begun", c.connections);
+        visit("moved", c.moved);
+        visit("unremembered", c.unremembered);
+        visit("not_for_service", self.passed);
+    }
+
+    fn report(&self) -> Option<serde_json::Value> {
+        let backends: Vec<_> = self
+            .balancer
+            .backends()
+            .iter()
+            .zip(&self.balanced)
+            .map(|(b, n)| json!({ "address": b.address, "weight": b.weight, "healthy": b.healthy, "packets": n }))
+            .collect();
+        Some(json!({ "backends": backends }))
+    }
+}
