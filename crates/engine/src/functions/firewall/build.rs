@@ -11,10 +11,14 @@ const LEAF: usize = 6;
 /// A leaf may have so many where no cut parts them.
 const LARGEST_LEAF: usize = 24;
 /// Rounds of trees; what the last one leaves goes to the bit vectors.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
+/// A round is kept if its trees take at least one in so many of the entries that the last one left.
+const WORTH_IT: usize = 8;
+/// The children of a node may have so many times the entries of the node.
+const GROWTH: usize = 4;
 /// Entries that all leaves of a round may hold, for each rule.
 const COPIES: usize = 8;
-/// The widest window, at a node of many rules and at others.
+/// The widest window.
 const MAX_BITS: u32 = 12;
 
 /// The trees over `input`, by index.
@@ -52,12 +56,18 @@ pub(super) fn forest<F: Family>(input: &Input<F>) -> Built {
     let mut rest: Vec<u32> = (0_u32..).zip(&input.entries).map(|(at, _)| at).collect();
     for _ in 0..ROUNDS {
         builder.budget = rest.len() * COPIES + 1024;
+        let before = builder.size();
         for share in shares(input, &rest) {
             builder.tree(&share);
         }
-        rest = std::mem::take(&mut builder.spilled);
-        rest.sort_unstable();
-        rest.dedup();
+        let mut spilled = std::mem::take(&mut builder.spilled);
+        spilled.sort_unstable();
+        spilled.dedup();
+        if rest.len() - spilled.len() < rest.len().div_ceil(WORTH_IT) {
+            builder.truncate(before);
+            break;
+        }
+        rest = spilled;
         if rest.is_empty() {
             break;
         }
@@ -109,6 +119,19 @@ impl<F: Family> Builder<'_, F> {
         }
     }
 
+    /// How many trees, links and entries of leaves there are.
+    fn size(&self) -> [usize; 3] {
+        [self.built.trees.len(), self.built.children.len(), self.built.leaves.len()]
+    }
+
+    /// Takes back what was added since the sizes were `before`.
+    fn truncate(&mut self, [trees, children, leaves]: [usize; 3]) {
+        self.built.trees.truncate(trees);
+        self.built.children.truncate(children);
+        self.built.leaves.truncate(leaves);
+        self.known.clear();
+    }
+
     /// The tree over `items`, which are in the order of their rules.
     fn grow(&mut self, mut items: Vec<Item>) -> Link {
         loop {
@@ -119,7 +142,7 @@ impl<F: Family> Builder<'_, F> {
             let Some(cut) = best_cut(&items) else {
                 return self.large_leaf(items);
             };
-            if cut.copies <= 2 * items.len() {
+            if cut.copies <= GROWTH * items.len() {
                 return self.cut(&items, cut);
             }
             if items.len() <= LARGEST_LEAF {
@@ -132,15 +155,11 @@ impl<F: Family> Builder<'_, F> {
                 (last - first + 1) * 2 > 1 << cut.bits
             });
             if narrow.is_empty() || narrow.len() == before {
-                return self.cut_if_affordable(items, cut);
+                return self.large_leaf(items);
             }
             self.spilled.extend(wide.iter().map(|item| item.at));
             items = narrow;
         }
-    }
-
-    fn cut_if_affordable(&mut self, items: Vec<Item>, cut: Cut) -> Link {
-        if cut.copies <= 3 * items.len() { self.cut(&items, cut) } else { self.large_leaf(items) }
     }
 
     /// A leaf of as many items as one may have; the others are for another tree.
@@ -284,7 +303,7 @@ fn best_cut(items: &[Item]) -> Option<Cut> {
     best
 }
 
-/// Sets what a cut costs, and what it is worth: the logarithm of how much fewer items are where one looks, less half that of
+/// Sets what a cut costs, and what it is worth: the logarithm of how much fewer items are where one looks, less that of
 /// the growth of memory.
 fn weigh(items: &[Item], cut: &mut Cut, counts: &mut Vec<i64>) {
     counts.clear();
@@ -308,5 +327,5 @@ fn weigh(items: &[Item], cut: &mut Cut, counts: &mut Vec<i64>) {
     let expected = squares / (sum as f64).max(1.0);
     let growth = (sum as f64 + (1 << cut.bits) as f64 * 0.1) / n;
     cut.copies = usize::try_from(sum).unwrap_or(usize::MAX);
-    cut.score = libm::log(n / expected) - 0.5 * libm::log(growth).max(0.0);
+    cut.score = libm::log(n / expected) - libm::log(growth).max(0.0);
 }
