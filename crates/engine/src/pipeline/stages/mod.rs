@@ -18,6 +18,7 @@ pub(crate) const ALL: &[StageType] = &[
     reframe::REFRAME,
     stages::BALANCER,
     firewall::FIREWALL,
+    stages::FLOW_STATS,
     stages::METER,
     nat::NAT,
     plumbing::COUNTER,

@@ -1,0 +1,322 @@
+//! Flow statistics: what is known of each flow, and when it is handed out.
+//!
+//! A flow (directional, as the flow key has it) is handed out when it was silent for the idle timeout, when it has lasted
+//! for the active timeout (then it is counted on from zero), when its place is needed, and at the end. One update counts
+//! any number of packets of a train.
+
+use slipstream_wire::FlowKey;
+
+use super::table::Table;
+use crate::time::Nanos;
+
+/// What one update adds to a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+    /// TCP flags of all of them, or-ed.
+    pub tcp_flags: u8,
+    /// TOS or traffic class of the first.
+    pub tos: u8,
+    /// When the first of them came.
+    pub first: Nanos,
+    /// When the last of them came.
+    pub last: Nanos,
+}
+
+/// Why a record ends (flowEndReason, RFC 5102 §5.11.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum EndReason {
+    /// Silent for the idle timeout.
+    Idle = 1,
+    /// Lasting for the active timeout; the flow goes on.
+    Active = 2,
+    /// Everything is handed out: the end of the input.
+    Forced = 4,
+    /// Its place was needed.
+    Resources = 5,
+}
+
+/// What is known of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// The flow.
+    pub key: FlowKey,
+    /// Packets, since the last record of the flow.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+    /// When the first came.
+    pub first: Nanos,
+    /// When the last came.
+    pub last: Nanos,
+    /// TCP flags of all, or-ed.
+    pub tcp_flags: u8,
+    /// TOS or traffic class of the first.
+    pub tos: u8,
+    /// Why it ends.
+    pub reason: EndReason,
+}
+
+/// When flows are handed out, and how many are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowStatsConfig {
+    /// Flows at most, 1 to 2³⁰.
+    pub flows: u32,
+    /// Idle timeout in nanoseconds.
+    pub idle: u64,
+    /// Active timeout in nanoseconds.
+    pub active: u64,
+    /// Seed of the hash.
+    pub seed: u64,
+}
+
+impl Default for FlowStatsConfig {
+    fn default() -> Self {
+        Self { flows: 1 << 17, idle: 15_000_000_000, active: 1_800_000_000_000, seed: 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    packets: u64,
+    bytes: u64,
+    first: Nanos,
+    last: Nanos,
+    tcp_flags: u8,
+    tos: u8,
+}
+
+impl Counts {
+    fn of(seen: &Observed) -> Self {
+        let Observed { packets, bytes, tcp_flags, tos, first, last } = *seen;
+        Self { packets, bytes, first, last, tcp_flags, tos }
+    }
+
+    fn record(&self, key: FlowKey, reason: EndReason) -> FlowRecord {
+        let Self { packets, bytes, first, last, tcp_flags, tos } = *self;
+        FlowRecord { key, packets, bytes, first, last, tcp_flags, tos, reason }
+    }
+}
+
+/// The flows of one worker.
+#[derive(Debug)]
+pub struct FlowStats {
+    table: Table<FlowKey, Counts>,
+    config: FlowStatsConfig,
+}
+
+impl FlowStats {
+    /// No flows yet.
+    #[must_use]
+    pub fn new(config: &FlowStatsConfig) -> Self {
+        Self { table: Table::new(config.flows, config.seed), config: *config }
+    }
+
+    /// The hash of a flow, as the other functions want it.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
+        self.table.hash(key)
+    }
+
+    /// Asks for the index line of a flow, a batch ahead.
+    #[inline]
+    pub fn prefetch_index(&self, hash: u64) {
+        self.table.prefetch_index(hash);
+    }
+
+    /// Asks for a flow, a few packets ahead.
+    #[inline]
+    pub fn prefetch_flow(&self, hash: u64) {
+        let _ = self.table.candidate(hash);
+    }
+
+    fn deadline(&self, counts: &Counts) -> Nanos {
+        counts.last.after(self.config.idle).min(counts.first.after(self.config.active))
+    }
+
+    /// Counts packets of a flow. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
+    /// had passed, or of another whose place it takes.
+    #[inline]
+    pub fn count(&mut self, key: &FlowKey, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        let hash = self.table.hash(key);
+        if let Some(id) = self.table.find(key, hash) {
+            if self.table.is_due(id, seen.first) {
+                self.end(id, seen.first, ended);
+            }
+            if let Some(id) = self.table.find(key, hash) {
+                self.add(id, seen);
+                return;
+            }
+        }
+        self.begin(key, hash, seen, ended);
+    }
+
+    #[inline]
+    fn add(&mut self, id: u32, seen: &Observed) {
+        let Some(counts) = self.table.get_mut(id) else { return };
+        if counts.packets == 0 {
+            *counts = Counts::of(seen);
+        } else {
+            counts.packets += seen.packets;
+            counts.bytes += seen.bytes;
+            counts.tcp_flags |= seen.tcp_flags;
+            counts.last = counts.last.max(seen.last);
+        }
+        let counts = *counts;
+        let deadline = self.deadline(&counts);
+        self.table.set_deadline(id, deadline);
+    }
+
+    #[inline(never)]
+    fn begin(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        self.expire(seen.first, 16, ended);
+        if self.table.is_full()
+            && let Some(id) = self.table.soonest()
+            && let Some((key, counts)) = self.table.remove(id)
+            && counts.packets > 0
+        {
+            ended(&counts.record(key, EndReason::Resources));
+        }
+        let counts = Counts::of(seen);
+        let deadline = self.deadline(&counts);
+        // There is room now: a table has a place at least, and every flow in it a deadline.
+        let _ = self.table.insert(*key, hash, counts, deadline);
+    }
+
+    /// A flow's time has passed: hands it out; it stays, at zero, where only the active timeout has.
+    fn end(&mut self, id: u32, now: Nanos, ended: &mut impl FnMut(&FlowRecord)) {
+        let (Some(&key), Some(&counts)) = (self.table.key(id), self.table.get(id)) else { return };
+        let idle_at = counts.last.after(self.config.idle);
+        let reason = if idle_at <= now { EndReason::Idle } else { EndReason::Active };
+        if counts.packets > 0 {
+            ended(&counts.record(key, reason));
+        }
+        if reason == EndReason::Idle {
+            self.table.remove(id);
+        } else {
+            if let Some(counts) = self.table.get_mut(id) {
+                counts.packets = 0;
+            }
+            self.table.renew(id, idle_at);
+        }
+    }
+
+    /// Hands out flows whose time has passed, `visits` at most, within 67 ms if called that often.
+    pub fn expire(&mut self, now: Nanos, mut visits: u32, ended: &mut impl FnMut(&FlowRecord)) {
+        while let Some(id) = self.table.next_due(now, &mut visits) {
+            self.end(id, now, ended);
+        }
+    }
+
+    /// Hands out everything, in no order that means anything, but always the same.
+    pub fn drain(&mut self, ended: &mut impl FnMut(&FlowRecord)) {
+        let ids: Vec<u32> = self.table.ids().collect();
+        for id in ids {
+            if let Some((key, counts)) = self.table.remove(id)
+                && counts.packets > 0
+            {
+                ended(&counts.record(key, EndReason::Forced));
+            }
+        }
+    }
+
+    /// Flows remembered.
+    #[must_use]
+    pub fn flows(&self) -> u32 {
+        self.table.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+    use slipstream_wire::{NarrowKey, WideKey};
+
+    use super::*;
+
+    fn key(n: u8) -> FlowKey {
+        if n.is_multiple_of(2) {
+            FlowKey::Narrow(NarrowKey([u64::from(n), 17 << 24]))
+        } else {
+            FlowKey::Wide(WideKey([1, 2, 3, u64::from(n), 6 << 16, 0, 0]))
+        }
+    }
+
+    const IDLE: u64 = 2_000_000_000;
+    const ACTIVE: u64 = 5_000_000_000;
+
+    proptest! {
+        /// Every packet is in one record, and records are cut where the packets of the flow say so: never within a stretch
+        /// that no timeout ends, always after one that the idle timeout does.
+        #[test]
+        fn every_packet_is_counted_once(
+            packets in proptest::collection::vec((0..20_u8, 1..5_u64, any::<u8>(), 0..900_000_000_u64), 1..300),
+            flows in prop_oneof![Just(100_u32), 1..20_u32],
+        ) {
+            let config = FlowStatsConfig { flows, idle: IDLE, active: ACTIVE, seed: 5 };
+            let mut stats = FlowStats::new(&config);
+            let mut records: Vec<FlowRecord> = vec![];
+            let mut sent: BTreeMap<FlowKey, Vec<Observed>> = BTreeMap::new();
+            let mut now = 1 << 60;
+            for (n, packets, tcp_flags, gap) in packets {
+                now += gap;
+                let seen = Observed {
+                    packets, bytes: packets * 100 + 1, tcp_flags, tos: n, first: Nanos(now), last: Nanos(now + 1000),
+                };
+                stats.count(&key(n), &seen, &mut |r| records.push(*r));
+                sent.entry(key(n)).or_default().push(seen);
+                stats.expire(Nanos(now), 3, &mut |r| records.push(*r));
+                prop_assert!(stats.flows() <= flows);
+            }
+            stats.drain(&mut |r| records.push(*r));
+            prop_assert_eq!(stats.flows(), 0);
+            for (key, all) in sent {
+                let mut rest = &all[..];
+                for record in records.iter().filter(|r| r.key == key) {
+                    let end = rest.partition_point(|o| o.last <= record.last);
+                    let (these, later) = rest.split_at(end);
+                    prop_assert!(!these.is_empty());
+                    prop_assert_eq!(record.packets, these.iter().map(|o| o.packets).sum::<u64>());
+                    prop_assert_eq!(record.bytes, these.iter().map(|o| o.bytes).sum::<u64>());
+                    prop_assert_eq!(record.tcp_flags, these.iter().fold(0, |all, o| all | o.tcp_flags));
+                    prop_assert_eq!((record.first, record.tos), (these[0].first, these[0].tos));
+                    for pair in these.windows(2) {
+                        prop_assert!(pair[1].first < pair[0].last.after(IDLE), "silence within a record");
+                        prop_assert!(pair[1].first < record.first.after(ACTIVE), "a record beyond its time");
+                    }
+                    let next = later.first().map(|o| o.first);
+                    match record.reason {
+                        EndReason::Idle => prop_assert!(next.is_none_or(|n| n >= record.last.after(IDLE))),
+                        EndReason::Active => prop_assert!(next.is_none_or(|n| n >= record.first.after(ACTIVE))),
+                        EndReason::Forced => prop_assert!(next.is_none()),
+                        EndReason::Resources => prop_assert!(flows < 20),
+                    }
+                    rest = later;
+                }
+                prop_assert!(rest.is_empty(), "packets in no record");
+            }
+            let keys: BTreeSet<_> = records.iter().map(|r| r.key).collect();
+            prop_assert!(keys.len() <= 20);
+        }
+    }
+
+    #[test]
+    fn a_long_flow_is_handed_out_as_it_lasts() {
+        let mut stats = FlowStats::new(&FlowStatsConfig { flows: 4, idle: IDLE, active: ACTIVE, seed: 1 });
+        let mut records = vec![];
+        for second in 0..12 {
+            let at = Nanos(second * 1_000_000_000);
+            let seen = Observed { packets: 1, bytes: 10, first: at, last: at, ..Observed::default() };
+            stats.count(&key(2), &seen, &mut |r| records.push((r.packets, r.reason)));
+        }
+        stats.expire(Nanos(14_000_000_000), 100, &mut |r| records.push((r.packets, r.reason)));
+        assert_eq!(records, [(5, EndReason::Active), (5, EndReason::Active), (2, EndReason::Idle)]);
+    }
+}

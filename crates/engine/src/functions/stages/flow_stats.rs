@@ -1,0 +1,300 @@
+//! Flow statistics in a pipeline, exported by IPFIX (RFC 7011) over UDP, to a file, or not at all.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use slipstream_wire::FlowKey;
+use tempfile::NamedTempFile;
+
+use crate::frame::Frame;
+use crate::functions::flow_stats::{FlowRecord, FlowStats, FlowStatsConfig, Observed};
+use crate::functions::ipfix::{Exporter, IpfixConfig};
+use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, key_of, stage_of};
+use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
+use crate::stage::{Context, StageError, Verdict};
+use crate::time::Nanos;
+
+pub(crate) const FLOW_STATS: StageType = StageType {
+    name: "flow_stats",
+    group: Group::Function,
+    summary: "Counts packets, bytes and TCP flags of every flow, and exports them by IPFIX",
+    example: "in -> flow_stats(export=\"udp:192.0.2.9:4739\") -> out",
+    inputs: Ports::These(&[PortType { name: "in", help: "packets", unconnected: None }]),
+    outputs: Ports::These(&[PortType { name: "out", help: "the same packets", unconnected: None }]),
+    settings: &[
+        Setting {
+            name: "export",
+            kind: Kind::Text("none, udp:HOST:PORT, or a file (of IPFIX messages back to back, RFC 5655)"),
+            default: Some("none"),
+            required: false,
+            help: "Where records go",
+        },
+        Setting {
+            name: "flows",
+            kind: Kind::Count(1, 1 << 26),
+            default: Some("131072"),
+            required: false,
+            help: "Flows counted at a time, at most; then one of the oldest is exported",
+        },
+        Setting {
+            name: "idle",
+            kind: Kind::Time(1_000_000, 86_400_000_000_000),
+            default: Some("15s"),
+            required: false,
+            help: "Silence after which a flow is exported",
+        },
+        Setting {
+            name: "active",
+            kind: Kind::Time(1_000_000, 86_400_000_000_000),
+            default: Some("30min"),
+            required: false,
+            help: "Time after which a flow that goes on is exported",
+        },
+        Setting {
+            name: "domain",
+            kind: Kind::Count(0, u32::MAX as u64),
+            default: Some("0"),
+            required: false,
+            help: "Observation domain id",
+        },
+        DECIDE,
+    ],
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let config = FlowStatsConfig {
+        flows: settings.number("flows") as u32,
+        idle: settings.number("idle"),
+        active: settings.number("active"),
+        seed: site.seed,
+    };
+    let target = target(settings.text("export"), site)?;
+    let ipfix = IpfixConfig {
+        domain: settings.number("domain") as u32,
+        template_interval: match target {
+            Target::File { .. } => None,
+            _ => IpfixConfig::default().template_interval,
+        },
+        ..IpfixConfig::default()
+    };
+    let stage = FlowStatsStage::new(&config, &ipfix, target);
+    Ok(Made::Stage(stage_of(stage, settings)))
+}
+
+fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
+    let wrong = |e: io::Error| BuildError::setting("export", format!("{text}: {e}"));
+    if text == "none" {
+        return Ok(Target::None);
+    }
+    if let Some(address) = text.strip_prefix("udp:") {
+        let to = address.to_socket_addrs().map_err(wrong)?.next();
+        let to = to.ok_or_else(|| BuildError::setting("export", format!("{address}: no such host")))?;
+        let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(any).and_then(|s| s.connect(to).map(|()| s)).map_err(wrong)?;
+        // A full socket buffer must not stop packets: the message is lost, and counted.
+        socket.set_nonblocking(true).map_err(wrong)?;
+        return Ok(Target::Udp(socket));
+    }
+    let path = site.base.join(text);
+    if path.is_dir() {
+        return Err(BuildError::setting("export", format!("{} is a directory", path.display())));
+    }
+    if site.dry {
+        return Ok(Target::None);
+    }
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = NamedTempFile::new_in(directory).map_err(wrong)?;
+    Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
+}
+
+/// Where messages go.
+pub enum Target {
+    /// Nowhere.
+    None,
+    /// To a collector.
+    Udp(UdpSocket),
+    /// To a file, which takes its name at the end.
+    File {
+        /// What is being written.
+        out: Option<BufWriter<NamedTempFile>>,
+        /// Its name.
+        path: PathBuf,
+        /// The first error.
+        failed: Option<io::Error>,
+    },
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Udp(_) => "Udp",
+            Self::File { .. } => "File",
+        })
+    }
+}
+
+impl Target {
+    fn write(&mut self, message: &[u8]) -> io::Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Udp(socket) => socket.send(message).map(|_| ()),
+            Self::File { out, failed, .. } => {
+                let result = out.as_mut().map_or(Ok(()), |o| o.write_all(message));
+                result.inspect_err(|e| {
+                    failed.get_or_insert_with(|| io::Error::new(e.kind(), e.to_string()));
+                })
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        let Self::File { out, path, failed } = self else { return Ok(()) };
+        let wrong = |e: &dyn fmt::Display| StageError(format!("{}: {e}", path.display()));
+        if let Some(error) = failed {
+            return Err(wrong(error));
+        }
+        let Some(out) = out.take() else { return Ok(()) };
+        let file = out.into_inner().map_err(|e| wrong(e.error()))?;
+        file.persist(&*path).map_err(|e| wrong(&e.error)).map(|_| ())
+    }
+}
+
+/// Records on their way out.
+#[derive(Debug)]
+struct Export {
+    exporter: Exporter,
+    target: Target,
+    records: u64,
+    /// Messages that could not be sent.
+    lost: u64,
+}
+
+impl Export {
+    fn record(&mut self, record: &FlowRecord, now: Nanos) {
+        self.records += 1;
+        if matches!(self.target, Target::None) {
+            return;
+        }
+        let Self { exporter, target, lost, .. } = self;
+        *lost += u64::from(exporter.push(record, now, &mut |message| target.write(message)).is_err());
+    }
+
+    fn flush(&mut self, now: Nanos) {
+        let Self { exporter, target, lost, .. } = self;
+        *lost += u64::from(exporter.flush(now, &mut |message| target.write(message)).is_err());
+    }
+}
+
+/// Flow statistics as a network function.
+#[derive(Debug)]
+pub struct FlowStatsStage {
+    flows: FlowStats,
+    export: Export,
+    next: Nanos,
+    counted: u64,
+    unclassified: u64,
+}
+
+/// How often flows whose time has passed are looked for when no packet comes, in ns.
+const TURN: u64 = 1_000_000_000;
+
+impl FlowStatsStage {
+    /// Counts flows, and hands their records to `target`.
+    #[must_use]
+    pub fn new(config: &FlowStatsConfig, ipfix: &IpfixConfig, target: Target) -> Self {
+        Self {
+            flows: FlowStats::new(config),
+            export: Export { exporter: Exporter::new(ipfix), target, records: 0, lost: 0 },
+            next: Nanos::MAX,
+            counted: 0,
+            unclassified: 0,
+        }
+    }
+}
+
+impl NetworkFunction for FlowStatsStage {
+    type Decision = Option<FlowKey>;
+
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    #[inline]
+    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+        if let Some(key) = key_of(cx, first) {
+            self.flows.prefetch_flow(self.flows.hash(&key));
+        }
+    }
+
+    #[inline]
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Option<FlowKey> {
+        key_of(scene.cx, first)
+    }
+
+    fn apply(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        key: &Option<FlowKey>,
+        frames: &mut [Frame],
+        _: &mut [Verdict],
+    ) {
+        let now = scene.cx.now;
+        let Some(key) = key else {
+            self.unclassified += frames.len() as u64;
+            return;
+        };
+        let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
+        let mut seen = Observed {
+            packets: frames.len() as u64,
+            bytes: 0,
+            tcp_flags: 0,
+            tos: first.info.tos(),
+            first: now,
+            last: now.max(last.arrival),
+        };
+        for frame in &*frames {
+            let len = scene.cx.pool.meta(frame.buf).original_len;
+            seen.bytes += u64::from(len.saturating_sub(u32::from(frame.info.l3())));
+            seen.tcp_flags |= frame.info.tcp_flags();
+        }
+        let Self { flows, export, .. } = self;
+        flows.count(key, &seen, &mut |record| export.record(record, now));
+        if self.next == Nanos::MAX {
+            self.next = now.after(TURN);
+        }
+        self.counted += seen.packets;
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        self.next
+    }
+
+    fn on_deadline(&mut self, scene: &mut Scene<'_, '_>) {
+        let now = scene.cx.now;
+        let Self { flows, export, .. } = self;
+        flows.expire(now, u32::MAX, &mut |record| export.record(record, now));
+        export.flush(now);
+        self.next = if self.flows.flows() > 0 { now.after(TURN) } else { Nanos::MAX };
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_counted", self.counted);
+        visit("flows", u64::from(self.flows.flows()));
+        visit("records", self.export.records);
+        visit("not_ip", self.unclassified);
+        let c = self.export.exporter.counters();
+        visit("messages", c.messages);
+        visit("messages_lost", self.export.lost);
+    }
+
+    fn finish(&mut self, now: Nanos) -> Result<(), StageError> {
+        let Self { flows, export, .. } = self;
+        flows.drain(&mut |record| export.record(record, now));
+        export.flush(now);
+        export.target.finish()
+    }
+}
