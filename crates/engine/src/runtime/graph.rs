@@ -210,6 +210,12 @@ impl Pipeline {
         Self { nodes, heads: vec![head], links: Vec::new(), timed: true }
     }
 
+    /// The stages by themselves, in an order in which every wire led onwards.
+    #[must_use]
+    pub fn into_stages(self) -> Vec<(String, Box<dyn Stage + Send>)> {
+        self.nodes.into_iter().map(|n| (n.name, n.stage)).collect()
+    }
+
     fn connect(
         &mut self,
         plan: &Plan,

@@ -4,7 +4,7 @@
 //! Functions change packets, so that each turn starts from fresh copies, made outside of what is timed. They lie in the
 //! cache then, as they do when a network card has put them there.
 
-use slipstream_wire::{LinkType, classify};
+use slipstream_wire::{LinkType, ToeplitzKey, classify, rss_hash};
 
 use super::drive::into_trains;
 use super::graph::{Pipeline, StageReport};
@@ -22,6 +22,8 @@ use crate::time::Nanos;
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     time: Nanos,
+    /// When it arrived before anybody held it.
+    arrived: Nanos,
     at: usize,
     len: u32,
     original_len: u32,
@@ -62,9 +64,13 @@ impl Timing {
 impl Traffic {
     /// Adds an Ethernet frame that arrives at `time`, no earlier than those before, of which `data` is kept.
     pub fn push(&mut self, time: Nanos, original_len: u32, data: &[u8]) {
+        self.push_held(time, time, original_len, data);
+    }
+
+    fn push_held(&mut self, time: Nanos, arrived: Nanos, original_len: u32, data: &[u8]) {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(data);
-        self.packets.push(Kept { time, at, len: data.len() as u32, original_len });
+        self.packets.push(Kept { time, arrived, at, len: data.len() as u32, original_len });
     }
 
     /// Packets.
@@ -86,9 +92,25 @@ impl Traffic {
         all as f64 / self.packets.len().max(1) as f64
     }
 
-    /// Arrival times and lengths on the wire.
-    pub fn times(&self) -> impl Iterator<Item = (Nanos, u32)> {
-        self.packets.iter().map(|p| (p.time, p.original_len))
+    /// When packets come, and when they came before a reframer held them.
+    pub fn times(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
+        self.packets.iter().map(|p| (p.time, p.arrived))
+    }
+
+    /// The packets of each of `workers`, as a symmetric RSS hash deals them out; what has no flow goes to the first.
+    #[must_use]
+    pub fn shared_out(&self, workers: usize) -> Vec<Self> {
+        let key = ToeplitzKey::new(ToeplitzKey::SYMMETRIC);
+        let mut shares = vec![Self::default(); workers.max(1)];
+        for packet in &self.packets {
+            let data = self.data(packet);
+            let hash = classify(LinkType::Ethernet, data).map_or(0, |h| rss_hash(&h.key, &key));
+            let worker = hash as usize % workers.max(1);
+            if let Some(share) = shares.get_mut(worker) {
+                share.push_held(packet.time, packet.arrived, packet.original_len, data);
+            }
+        }
+        shares
     }
 
     /// Mean packets of a flow back to back.
@@ -134,7 +156,8 @@ impl Traffic {
         arrivals.first = first;
         for packet in packets {
             let time = packet.time.after(shift);
-            let meta = PacketMeta { original_len: packet.original_len, interface: 0, time };
+            let arrived = packet.arrived.after(shift);
+            let meta = PacketMeta { original_len: packet.original_len, interface: 0, time: arrived };
             let buf = pool.insert(meta, self.data(packet));
             arrivals.frames.push(Frame::unclassified(time, buf, packet.len));
         }
@@ -227,8 +250,9 @@ impl Output for Collect {
         for (train, frames) in batch.iter() {
             for frame in frames {
                 let meta = pool.meta(frame.buf);
-                self.traffic.push(
+                self.traffic.push_held(
                     train.release.max(frame.arrival),
+                    meta.time,
                     meta.original_len,
                     pool.data(frame.buf, frame.len),
                 );

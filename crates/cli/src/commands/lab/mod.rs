@@ -3,6 +3,9 @@
 //! A lab is one file: a function that measures and returns [`Findings`], and its line in [`LABS`]. Everything around
 //! it (list, JSON, table, HTML page, checks, interrupts) is here and in `page`.
 
+mod bench;
+mod chain;
+mod nf_locality;
 mod page;
 
 use std::io::Write;
@@ -33,7 +36,7 @@ pub(super) struct Lab {
 }
 
 /// All labs, in the order of the list.
-const LABS: &[Lab] = &[];
+const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB];
 
 /// What a lab is run with.
 pub(super) struct Bench<'a> {

@@ -1,0 +1,404 @@
+//! What a reframer gains in front of a chain of functions, and inside it (Figs. 12, 14, 15, 16, 18; §5.2).
+
+use std::collections::HashMap;
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use serde_json::{Map, Value, json};
+use slipstream::functions::firewall::Firewall;
+use slipstream::functions::firewall::generate::Kind;
+use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::pipeline::Plan;
+use slipstream::reframe::{Class, ReframeConfig, Treatment};
+use slipstream::rules::Rule;
+use slipstream::runtime::{Pipeline, Timing, Traffic};
+use slipstream_wire::{FlowKey, LinkType, classify};
+
+use super::bench::{self, Named, Per};
+use super::{Bench, Chart, Claim, Findings, Lab};
+
+pub(super) const LAB: Lab = Lab {
+    name: "chain",
+    source: "Packet Order Matters! (NSDI'22), §5.1 to §5.3, Figs. 12, 14, 15, 16, 18",
+    what: "the chain flow statistics, router, firewall, NAT over campus traffic, with and without a reframer",
+    run,
+};
+
+const HOLDS: [u64; 3] = [16_000, 64_000, 128_000];
+/// Packets that a driver hands over at once.
+const BURST: usize = 32;
+/// Packets of a flow from which on it counts as large.
+const LARGE: usize = 50;
+/// DSCP that marks packets of large flows.
+const LARGE_DSCP: u8 = 10;
+
+/// Campus traffic whose flows have the given keys.
+struct Campus {
+    traffic: Traffic,
+    /// The keys that it uses.
+    keys: Vec<FlowKey>,
+    large_share: f64,
+}
+
+fn campus(copies: usize, packets: usize, pool: &[FlowKey]) -> anyhow::Result<Campus> {
+    let config = SynthConfig::from_text(&format!("profile=campus,copies={copies},packets={packets},seed=7"))?;
+    let mut synth = Synth::new(config)?;
+    let mut frame = Vec::new();
+    let mut flows: HashMap<FlowKey, usize> = HashMap::new();
+    let mut sizes: Vec<usize> = Vec::new();
+    let mut seen = Vec::with_capacity(packets);
+    while let Some(time) = synth.next_packet(&mut frame) {
+        let Ok(headers) = classify(LinkType::Ethernet, &frame) else { continue };
+        let next = flows.len();
+        let flow = *flows.entry(headers.key).or_insert(next);
+        if flow == sizes.len() {
+            sizes.push(0);
+        }
+        if let Some(size) = sizes.get_mut(flow) {
+            *size += 1;
+        }
+        seen.push((time, flow, frame.len() as u32));
+    }
+    let keys = pool
+        .get(..flows.len())
+        .ok_or_else(|| anyhow!("{} flows, but only {} keys", flows.len(), pool.len()))?;
+    let frames: Vec<Vec<u8>> = keys
+        .iter()
+        .zip(&sizes)
+        .map(|(key, size)| bench::frame_with_dscp(key, if *size >= LARGE { LARGE_DSCP } else { 0 }))
+        .collect();
+    let mut traffic = Traffic::default();
+    for (time, flow, len) in &seen {
+        if let Some(frame) = frames.get(*flow) {
+            traffic.push(*time, *len, frame);
+        }
+    }
+    let large: usize = sizes.iter().filter(|s| **s >= LARGE).sum();
+    Ok(Campus { traffic, keys: keys.to_vec(), large_share: large as f64 / seen.len().max(1) as f64 })
+}
+
+fn config(hold_ns: u64) -> ReframeConfig {
+    let mut config = ReframeConfig { capacity: 65_536, ..ReframeConfig::default() };
+    config.default.hold_ns = hold_ns;
+    config
+}
+
+/// Only packets that are marked as of large flows are held.
+fn config_of_large(hold_ns: u64) -> anyhow::Result<ReframeConfig> {
+    let mut config = config(0);
+    config.classes.push(Class {
+        name: "large".into(),
+        rule: Rule::parse(&format!("dscp {LARGE_DSCP}"))?,
+        treatment: Treatment { hold_ns, ..config.default.clone() },
+    });
+    Ok(config)
+}
+
+/// The reframe stage with a configuration's hold, as a stage of the chain.
+fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<Named> {
+    let graph = if large {
+        format!(
+            "in :: null -> reframe(hold=0, capacity=65536, bypass=none, \
+             class=[\"large: dscp {LARGE_DSCP} => hold={hold_ns}ns\"]) -> out :: null"
+        )
+    } else {
+        format!("in :: null -> reframe(hold={hold_ns}ns, capacity=65536, bypass=none) -> out :: null")
+    };
+    let stages = Plan::from_graph(&graph, None, None, "".as_ref())?.build(3)?.into_stages();
+    stages.into_iter().find(|(name, _)| name == "reframe").context("the reframe stage was not built")
+}
+
+/// How the chain is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Every function decides for every packet, as packets come.
+    Baseline,
+    /// The same with full batches, whatever flows are in them (Batchy-like).
+    Batches,
+    /// Decisions once per train, of trains as they come.
+    Trains,
+    /// Packets come reframed; functions decide for every packet (the paper's set-up).
+    FrontPackets(u64),
+    /// Packets come reframed; functions decide once per train.
+    Front(u64),
+    /// The reframe stage is in the chain, its cost included.
+    InChain(u64),
+    /// The same, only large flows being held.
+    InChainLarge(u64),
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline, per packet",
+            Self::Batches => "batches of 256, per packet",
+            Self::Trains => "per train, as they come",
+            Self::FrontPackets(_) => "reframer in front, per packet",
+            Self::Front(_) => "reframer in front, per train",
+            Self::InChain(_) => "reframer in the chain, per train",
+            Self::InChainLarge(_) => "reframer in the chain, large flows only",
+        }
+    }
+
+    fn hold(self) -> Option<u64> {
+        match self {
+            Self::FrontPackets(h) | Self::Front(h) | Self::InChain(h) | Self::InChainLarge(h) => Some(h),
+            _ => None,
+        }
+    }
+
+    fn pipeline(self, wall: &Firewall) -> anyhow::Result<Pipeline> {
+        let per = match self {
+            Self::Baseline | Self::Batches | Self::FrontPackets(_) => Per::Packet,
+            _ => Per::Train,
+        };
+        let mut stages = Vec::new();
+        match self {
+            Self::InChain(hold) => stages.push(reframe_stage(hold, false)?),
+            Self::InChainLarge(hold) => stages.push(reframe_stage(hold, true)?),
+            _ => {}
+        }
+        stages.extend(bench::chain(wall, 200, per)?);
+        bench::pipeline(stages)
+    }
+
+    fn at_once(self) -> usize {
+        match self {
+            Self::Batches | Self::Front(_) | Self::FrontPackets(_) => 256,
+            _ => BURST,
+        }
+    }
+}
+
+/// What a way costs.
+struct Cost {
+    way: Way,
+    timing: Timing,
+    slf: f64,
+    mean_latency_ns: f64,
+    p999_latency_ns: f64,
+}
+
+/// Latency of packets that wait for the reframer and for a server that takes `cost` ns each, in the order in which they
+/// come: mean and 99.9th percentile. A calculation (Lindley's recursion), not a measurement.
+fn latency(times: impl Iterator<Item = (u64, u64)>, cost: f64) -> (f64, f64) {
+    let mut free = 0.0f64;
+    let mut all: Vec<f64> = times
+        .map(|(comes, arrived)| {
+            free = free.max(comes as f64) + cost;
+            free - arrived as f64
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+    let p999 = all.get(all.len() * 999 / 1000).copied().unwrap_or(0.0);
+    (mean, p999)
+}
+
+fn measure(way: Way, campus: &Traffic, wall: &Firewall, turns: usize) -> anyhow::Result<Cost> {
+    let held = match way {
+        Way::FrontPackets(h) | Way::Front(h) | Way::InChain(h) => Some(campus.reframed(&config(h))?),
+        Way::InChainLarge(h) => Some(campus.reframed(&config_of_large(h)?)?),
+        _ => None,
+    };
+    let comes = held.as_ref().unwrap_or(campus);
+    let input = if matches!(way, Way::InChain(_) | Way::InChainLarge(_)) { campus } else { comes };
+    let (timing, _) = input.rehearse(&mut way.pipeline(wall)?, turns, way.at_once())?;
+    let (mean, p999) = latency(comes.times().map(|(t, a)| (t.0, a.0)), timing.least());
+    Ok(Cost { way, timing, slf: comes.slf(), mean_latency_ns: mean, p999_latency_ns: p999 })
+}
+
+fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: f64) -> Map<String, Value> {
+    let ns = cost.timing.least();
+    let gbps = campus.traffic.mean_len() * 8.0 / ns;
+    let value = json!({
+        "rules": rules,
+        "copies": copies,
+        "way": cost.way.name(),
+        "hold_ns": cost.way.hold(),
+        "slf": cost.slf,
+        "ns_per_packet": ns,
+        "ns_per_packet_median": cost.timing.median(),
+        "throughput_mpps": 1e3 / ns,
+        "throughput_gbps": gbps,
+        "gain": baseline / ns,
+        "latency_mean_ns": cost.mean_latency_ns,
+        "latency_p999_ns": cost.p999_latency_ns,
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    let (packets, turns) = if lab.quick { (60_000, 5) } else { (300_000, 11) };
+    let loads: &[usize] = if lab.quick { &[8] } else { &[1, 4, 8, 16] };
+    let mut findings = Findings::default();
+    let mixed = bench::rules(Kind::Mixed, 10_000);
+    let pool = bench::keys(&mixed, packets / 2)?;
+    let ways = ways();
+    let steps = ((loads.len() + 1) * ways.len() + 1) as f64;
+    let mut done = 0.0;
+    let mut gains: Vec<(usize, Way, f64)> = Vec::new();
+    let mut trivial: Vec<(Way, f64)> = Vec::new();
+    for &copies in loads {
+        let campus = campus(copies, packets, &pool)?;
+        gains.extend(
+            measure_all("10k mixed", copies, &campus, &mixed, &ways, turns, &mut findings, &mut || {
+                done += 1.0;
+                lab.step(done / steps)
+            })?
+            .into_iter()
+            .map(|(way, gain)| (copies, way, gain)),
+        );
+        if copies == 8 {
+            let hosts = bench::host_rules(&campus.keys, 10_000)?;
+            trivial =
+                measure_all("10k hosts", copies, &campus, &hosts, &ways, turns, &mut findings, &mut || {
+                    done += 1.0;
+                    lab.step(done / steps)
+                })?;
+            workers(&campus.traffic, &mixed, turns, &mut findings)?;
+        }
+    }
+    claims(&gains, &trivial, &mut findings);
+    Ok(findings)
+}
+
+fn ways() -> Vec<Way> {
+    let mut ways = vec![Way::Baseline, Way::Batches, Way::Trains];
+    for hold in HOLDS {
+        ways.extend([Way::FrontPackets(hold), Way::Front(hold), Way::InChain(hold)]);
+    }
+    ways.push(Way::InChainLarge(64_000));
+    ways
+}
+
+#[expect(clippy::too_many_arguments, reason = "one table of the lab, with all that it is about")]
+fn measure_all(
+    rules: &str,
+    copies: usize,
+    campus: &Campus,
+    wall: &Firewall,
+    ways: &[Way],
+    turns: usize,
+    findings: &mut Findings,
+    step: &mut dyn FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<(Way, f64)>> {
+    let mut costs = Vec::new();
+    for way in ways {
+        costs.push(measure(*way, &campus.traffic, wall, turns)?);
+        step()?;
+    }
+    let baseline = costs.iter().find(|c| c.way == Way::Baseline).map_or(f64::NAN, |c| c.timing.least());
+    findings.rows.extend(costs.iter().map(|c| row(rules, copies, campus, c, baseline)));
+    let chart = |title: &str, y: &str, f: &dyn Fn(&Cost) -> f64| Chart {
+        title: format!(
+            "{title}, {rules} rules, {copies} campuses ({:.0} % in large flows)",
+            campus.large_share * 100.0
+        ),
+        caption:
+            "Least of several turns, in memory, one core. In front: the reframer's own cost is not counted."
+                .into(),
+        x_label: "hold".into(),
+        y_label: y.into(),
+        groups: costs.iter().map(|c| label(c.way)).collect(),
+        series: vec![(y.to_owned(), costs.iter().map(|c| Some(f(c))).collect())],
+    };
+    findings.charts.push(chart("Cost (Figs. 12a, 15a)", "ns a packet", &|c| c.timing.least()));
+    Ok(costs.iter().map(|c| (c.way, baseline / c.timing.least())).collect())
+}
+
+fn label(way: Way) -> String {
+    let short = match way {
+        Way::Baseline => "baseline",
+        Way::Batches => "batches",
+        Way::Trains => "trains",
+        Way::FrontPackets(_) => "front/packet",
+        Way::Front(_) => "front",
+        Way::InChain(_) => "in chain",
+        Way::InChainLarge(_) => "large only",
+    };
+    way.hold().map_or(short.to_owned(), |h| format!("{short} {} us", h / 1000))
+}
+
+/// Throughput of one and two workers, each with its share of the flows (Fig. 14a).
+fn workers(traffic: &Traffic, wall: &Firewall, turns: usize, findings: &mut Findings) -> anyhow::Result<()> {
+    for way in [Way::Baseline, Way::InChain(128_000)] {
+        let mut one = 0.0;
+        for count in [1usize, 2] {
+            let shares = traffic.shared_out(count);
+            let run = |share: &Traffic| -> anyhow::Result<f64> {
+                let (timing, _) = share.rehearse(&mut way.pipeline(wall)?, turns, way.at_once())?;
+                Ok(1e3 / timing.least())
+            };
+            let rates: Vec<anyhow::Result<f64>> = thread::scope(|scope| {
+                let all: Vec<_> = shares.iter().map(|share| scope.spawn(move || run(share))).collect();
+                all.into_iter().map(|t| t.join().map_err(|_| anyhow!("a worker failed"))?).collect()
+            });
+            let mpps: f64 = rates.into_iter().sum::<anyhow::Result<f64>>()?;
+            one = if count == 1 { mpps } else { one };
+            if let Value::Object(map) =
+                json!({ "workers": count, "way": way.name(), "throughput_mpps": mpps, "scaling": mpps / one })
+            {
+                findings.rows.push(map);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn claims(gains: &[(usize, Way, f64)], trivial: &[(Way, f64)], findings: &mut Findings) {
+    let best = |ways: &dyn Fn(Way) -> bool| {
+        let all = gains.iter().filter(|(_, way, _)| ways(*way)).map(|g| g.2);
+        all.fold(f64::NAN, f64::max)
+    };
+    let mut claim = |claim: &str, paper: &str, measured: f64, holds: bool| {
+        findings.claims.push(Claim {
+            claim: claim.into(),
+            paper: json!(paper),
+            measured: json!(measured),
+            holds: Some(holds),
+            comparable: true,
+            why: None,
+        });
+    };
+    let front = best(&|w| matches!(w, Way::Front(64_000 | 128_000)));
+    claim(
+        "throughput gain, reframer in front, 64 or 128 us, its cost not counted",
+        "1.84 to 2.0",
+        front,
+        front >= 1.84,
+    );
+    let inside = best(&|w| w == Way::InChain(64_000));
+    claim("throughput gain, reframer in the chain, 64 us, its cost counted", "1.6", inside, inside >= 1.6);
+    let batches = best(&|w| w == Way::Batches);
+    claim("throughput gain of batches that mix flows", "1.04", batches, batches < inside);
+    let (large, all) = (best(&|w| w == Way::InChainLarge(64_000)), inside);
+    claim("large flows only, against all flows, 64 us", "0.96 to 1.0", large / all, large / all >= 0.9);
+    let least = trivial
+        .iter()
+        .filter(|(way, _)| matches!(way, Way::Front(_) | Way::InChain(_)))
+        .map(|t| t.1)
+        .fold(f64::NAN, f64::min);
+    claim(
+        "trivial rules (10,000 hosts): least gain of any reframer",
+        "never below 1.0 (our own goal)",
+        least,
+        least >= 1.0,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::latency;
+
+    #[test]
+    fn waiting_adds_up() {
+        // Two at once, served one after the other, each 10 ns: 10 and 20 ns; a third later: 10 ns and 5 held before.
+        let (mean, p999) = latency([(100, 100), (100, 100), (500, 495)].into_iter(), 10.0);
+        assert!((mean - (10.0 + 20.0 + 15.0) / 3.0).abs() < 1e-9);
+        assert!((p999 - 20.0).abs() < 1e-9);
+    }
+}
