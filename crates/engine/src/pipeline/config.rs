@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::registry::{Role, StageType, stage_type, stage_types};
+use super::registry::{Role, Site, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
 use super::syntax::{self, Argument, Chain, Literal, Mention, PortName};
 use crate::rules::RuleError;
@@ -58,6 +58,8 @@ pub struct PlannedStage {
     pub(crate) written: Vec<(String, String)>,
     pub(crate) span: Span,
     spans: BTreeMap<&'static str, Span>,
+    /// Every setting could be read.
+    readable: bool,
 }
 
 /// A wire of the plan. Ports are resolved when the stages are built, since some name their own.
@@ -242,9 +244,25 @@ impl Plan {
     fn done(mut self, mut findings: Vec<Finding>) -> Result<Self, Diagnostics> {
         if findings.is_empty() {
             self.check_shape(&mut findings);
+        } else {
+            self.check_settings_together(&mut findings);
         }
         self.fail_on(findings)?;
         Ok(self)
+    }
+
+    /// What the stages themselves say of their settings, where those can be read: all errors at once.
+    fn check_settings_together(&self, findings: &mut Vec<Finding>) {
+        for stage in self.stages.iter().filter(|s| s.readable) {
+            let site = Site { name: &stage.name, role: stage.role, dry: true, base: &self.base, seed: 0 };
+            if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
+                let finding = Finding::new(&self.setting_span(stage, error.setting), error.message);
+                findings.push(match error.hint {
+                    Some(hint) => finding.hint(hint),
+                    None => finding,
+                });
+            }
+        }
     }
 
     /// The findings as an error, if there are any.
@@ -281,26 +299,26 @@ impl Plan {
             self.mention(&hop.stage, graph, tables, &mut anonymous, findings);
         }
         for chain in &graph.chains {
-            let mut before: Option<(usize, &Option<PortName>)> = None;
+            let mut before: Option<(usize, &Option<PortName>, Span)> = None;
             for hop in chain {
                 let stage = self.mention(&hop.stage, graph, tables, &mut anonymous, findings);
-                if let (Some((from, output)), Some(to)) = (before, stage) {
-                    let span = |p: &Option<PortName>| {
-                        p.as_ref().map_or(graph.span(hop.stage.at), |p| graph.span(p.at))
+                if let (Some((from, output, from_span)), Some(to)) = (&before, stage) {
+                    let span = |p: &Option<PortName>, stage: &Span| {
+                        p.as_ref().map_or(stage.clone(), |p| graph.span(p.at))
                     };
                     self.wires.push(Wire {
-                        from,
+                        from: *from,
                         output: output.as_ref().map(|p| p.name.clone()),
                         to,
                         input: hop.input.as_ref().map(|p| p.name.clone()),
-                        output_span: span(output),
-                        input_span: span(&hop.input),
+                        output_span: span(output, from_span),
+                        input_span: span(&hop.input, &graph.span(hop.stage.at)),
                     });
-                } else if let (None, Some(port)) = (before, &hop.input) {
+                } else if let (None, Some(port)) = (&before, &hop.input) {
                     let finding = Finding::new(&graph.span(port.at), "nothing leads to this input port");
                     findings.push(finding.hint("write what does: `a -> [1]b`"));
                 }
-                before = stage.map(|s| (s, &hop.output));
+                before = stage.map(|s| (s, &hop.output, graph.span(hop.stage.at)));
             }
             if let Some(port) = chain.last().and_then(|h| h.output.as_ref()) {
                 let finding = Finding::new(&graph.span(port.at), "this output port leads nowhere");
@@ -370,6 +388,7 @@ impl Plan {
         written: &[Written],
         findings: &mut Vec<Finding>,
     ) -> PlannedStage {
+        let before = findings.len();
         let mut settings = Settings::default();
         let mut spans: BTreeMap<&'static str, Span> = BTreeMap::new();
         for w in written {
@@ -409,7 +428,8 @@ impl Plan {
             }
         }
         let written = written.iter().map(|w| (w.key.replace('-', "_"), show(&w.value))).collect();
-        PlannedStage { name, kind, settings, role: Role::Inner, written, span, spans }
+        let readable = findings.len() == before;
+        PlannedStage { name, kind, settings, role: Role::Inner, written, span, spans, readable }
     }
 
     /// Leads `in` to the start and the end to `out` where the graph doesn't say.

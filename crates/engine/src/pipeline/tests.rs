@@ -1,1 +1,126 @@
+//! What is said about configurations that are wrong, and how right ones are drawn.
 
+use super::*;
+use std::path::Path;
+
+fn errors(text: &str) -> Vec<(usize, usize, String, String)> {
+    let result = Plan::from_toml(text, "p.toml", Path::new("")).and_then(|p| p.check());
+    let all = result.expect_err("an error was expected").0;
+    all.into_iter()
+        .map(|d| (d.error.line, d.error.column, d.error.message, d.error.hint.unwrap_or_default()))
+        .collect()
+}
+
+fn has(text: &str, line: usize, column: usize, message: &str, hint: &str) {
+    let all = errors(text);
+    let found =
+        all.iter().any(|e| (e.0, e.1) == (line, column) && e.2.contains(message) && e.3.contains(hint));
+    assert!(found, "{line}:{column} {message:?} {hint:?} is not among {all:#?}");
+}
+
+const GOOD: &str = "graph = \"\"\"\nin -> reframe -> sw\nsw[dns] -> out\nsw[other] -> discard\n\"\"\"\n\
+                    [stage.in]\ntype = \"synth\"\n[stage.reframe]\nhold = \"64us\"\n\
+                    [stage.sw]\ntype = \"switch\"\nports = [\"dns: udp port 53\"]\n[stage.out]\ntype = \"null\"\n";
+
+#[test]
+fn a_good_one_is_good() {
+    Plan::from_toml(GOOD, "p.toml", Path::new("")).unwrap().check().unwrap();
+}
+
+#[test]
+fn errors_have_their_places_and_hints() {
+    let with = |from: &str, to: &str| GOOD.replace(from, to);
+    has(&with("hold = ", "hodl = "), 9, 1, "`hodl` is not a setting of reframe", "did you mean `hold`?");
+    has(&with("\"64us\"", "\"64 parsecs\""), 9, 8, "parsecs", "");
+    has(&with("\"64us\"", "64"), 9, 8, "lacks a unit", "");
+    has(&with("\"64us\"", "\"5s\""), 9, 8, "out of range", "0 to 4s");
+    has(&with("udp port 53", "udp prot 53"), 12, 9, "prot", "");
+    has(&with("sw[dns]", "sw[dsn]"), 3, 4, "no output port `dsn`", "0 `dns`, 1 `other`");
+    has(&with("-> discard", "-> diskard"), 4, 14, "diskard", "did you mean `discard`?");
+    has(&with("type = \"switch\"", "type = \"swich\""), 11, 8, "swich", "switch");
+    has(&with("[stage.out]", "[stage.outt]"), 3, 12, "`out` is neither", "outt");
+    has(&with("[stage.in]", "[stages.in]"), 6, 2, "`stages` is not known here", "stage");
+    has(&with("in -> reframe -> sw", "in -> reframe -> sw\nreframe -> sw"), 3, 1, "wired twice", "tee");
+    let round = "graph = \"a :: synth -> c :: counter -> b :: counter -> c; d :: tee -> out :: null\"";
+    has(round, 1, 24, "packets would go round: c, b", "");
+    has(round, 1, 58, "nothing leads to `d`", "");
+}
+
+#[test]
+fn all_errors_come_at_once() {
+    let text = GOOD
+        .replace("hold = \"64us\"", "hold = \"64 parsecs\"\nbrust = 3")
+        .replace("-> discard", "-> nowhere");
+    let lines: Vec<usize> = errors(&text).iter().map(|e| e.0).collect();
+    assert_eq!(lines, [4, 9, 10]);
+}
+
+#[test]
+fn toml_errors_have_places_too() {
+    has("graph = \"in -> out\nx = 3", 1, 19, "", "");
+    has("nothing = 1", 1, 1, "not known", "graph");
+    has("[stage.x]\ntype=\"null\"", 1, 1, "there is no `graph`", "");
+}
+
+#[test]
+fn ends_are_wired_by_themselves() {
+    let ports =
+        |graph| Plan::from_graph(graph, Some(("null", vec![])), Some(("null", vec![])), Path::new(""));
+    let plan = ports("reframe(hold=64us) -> counter").unwrap();
+    assert_eq!(
+        plan.draw(Drawing::Click),
+        "reframe :: reframe(hold=64us)\ncounter :: counter\nin :: null\nout :: null\n\nreframe -> counter\nin -> reframe\ncounter -> out\n"
+    );
+    plan.check().unwrap();
+    ports("counter -> out; in -> counter").unwrap().check().unwrap();
+    let error = ports("counter; c2 :: counter").unwrap_err().to_string();
+    assert!(error.contains("could be in's neighbour"), "{error}");
+    assert!(ports("").is_err());
+}
+
+#[test]
+fn drawings_read_back() {
+    let plan = Plan::from_toml(GOOD, "p.toml", Path::new("")).unwrap();
+    let click = plan.draw(Drawing::Click);
+    let again = Plan::from_graph(&click, None, None, Path::new("")).unwrap();
+    assert_eq!(again.draw(Drawing::Click), click);
+    for (stage, other) in plan.stages.iter().zip(&again.stages) {
+        assert_eq!((&stage.name, &stage.settings), (&other.name, &other.settings));
+    }
+    assert!(plan.draw(Drawing::Dot).contains("s2 -> s3 [label=\"dns\"];"));
+    assert!(plan.draw(Drawing::Mermaid).contains("s2 -->|\"dns\"| s3"));
+    assert!(plan.draw(Drawing::Svg).starts_with("<svg "));
+}
+
+#[test]
+fn every_type_is_described_and_its_defaults_are_good() {
+    for kind in stage_types() {
+        assert!(!kind.summary.is_empty() && !kind.summary.ends_with('.'), "{}", kind.name);
+        assert!(kind.example.contains(kind.name), "{}: {}", kind.name, kind.example);
+        for setting in kind.settings {
+            assert!(
+                !setting.help.is_empty() && !(setting.required && setting.default.is_some()),
+                "{}",
+                setting.name
+            );
+            assert_eq!(setting.name, setting.name.to_lowercase().replace('-', "_"));
+            if let Some(default) = setting.default {
+                let value = setting.kind.parse(&super::syntax::Literal::Text(default.into()), Path::new(""));
+                assert!(value.is_ok(), "{}.{} = {default}: {value:?}", kind.name, setting.name);
+            }
+        }
+    }
+    let names: std::collections::BTreeSet<_> = stage_types().iter().map(|t| t.name).collect();
+    assert_eq!(names.len(), stage_types().len());
+}
+
+#[test]
+fn the_schema_names_every_stage_and_setting() {
+    let schema = json_schema();
+    let types = schema["$defs"]["stage"]["oneOf"].as_array().unwrap();
+    assert_eq!(types.len(), stage_types().len());
+    for (kind, schema) in stage_types().iter().zip(types) {
+        assert_eq!(schema["properties"]["type"]["const"], kind.name);
+        assert_eq!(schema["properties"].as_object().unwrap().len(), kind.settings.len() + 1);
+    }
+}

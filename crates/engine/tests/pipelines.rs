@@ -1,0 +1,225 @@
+//! Pipelines end to end: functions decide the same per train and per packet, nothing is lost, nothing overtakes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use proptest::prelude::*;
+use slipstream::io::capture::CaptureReader;
+use slipstream::pipeline::Plan;
+use slipstream::runtime::{Run, RunReport};
+use slipstream_wire::checksum::{Verdict, verify_ip, verify_transport};
+use slipstream_wire::{FlowKey, LinkType, classify};
+
+/// Runs a graph whose ports write into `directory`.
+fn run(graph: &str, directory: &Path) -> RunReport {
+    let plan = Plan::from_graph(graph, None, None, directory).unwrap_or_else(|e| panic!("{e}"));
+    let pipeline = plan.build(7).unwrap_or_else(|e| panic!("{e}"));
+    Run::new(pipeline).run(&mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// The packets of a capture: time and bytes.
+fn packets(path: &Path) -> Vec<(u64, Vec<u8>)> {
+    let mut reader = CaptureReader::open(path).unwrap();
+    let mut all = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        all.push((record.time.0, record.data.to_vec()));
+    }
+    all
+}
+
+/// In = out + dropped + held, packet for packet; nothing is left inside.
+fn check_conservation(report: &RunReport, made: u64) {
+    let came: u64 = report.sources.iter().map(|s| s.packets).sum();
+    let out: u64 =
+        report.stages.iter().filter(|s| s.kind == "pcap" || s.kind == "null").map(|s| s.tally.packets).sum();
+    let dropped: u64 = report.stages.iter().map(|s| s.drops.total()).sum();
+    let held: u64 = report.stages.iter().map(|s| s.held).sum();
+    assert_eq!(came + made, out + dropped + held, "{report:#?}");
+    assert_eq!((report.live, held), (0, 0), "packets are left inside");
+}
+
+const TRAFFIC: &str = "flows=200,packets=6000,slf=2,protocol=0.6,ipv6=0.2,vlan=0.2,size=60..1400,seed=";
+
+/// Functions with settings that make them do something to this traffic; what leaves by port 1 is kept, too.
+fn functions(directory: &Path) -> Vec<(&'static str, String, bool)> {
+    let rules = directory.join("rules.txt");
+    std::fs::write(&rules, "deny tcp dst port 1-20000\ncount udp\nlog 1/10 udp\nreset tcp src port 1024-9000\n\
+                            deny dscp 10\nallow length 60-700\ndeny udp dst port 30000-65535\ndefault allow\n")
+        .unwrap();
+    let stateful = directory.join("stateful.txt");
+    std::fs::write(&stateful, "deny state invalid\nallow state established,related\nallow state new src port 1-40000\ndefault deny\n")
+        .unwrap();
+    let firewall = |file: &Path, more: &str| format!("firewall(rules=\"{}\"{more}", file.display());
+    vec![
+        ("switch", "switch(ports=[\"dns: udp dst port 1-20000\"]".into(), true),
+        ("firewall", firewall(&rules, ""), true),
+        ("firewall linear", firewall(&rules, ", classifier=linear"), true),
+        ("firewall cached", firewall(&rules, ", cache=64"), true),
+        ("firewall stateful", firewall(&stateful, ""), true),
+        ("nat", "nat(pool=[192.0.2.0/30], pooling=arbitrary".into(), false),
+        ("meter", "meter(cir=20mbps, cbs=3000, ebs=3000, mark=af2, red=port".into(), true),
+        (
+            "meter by flow",
+            "meter(cir=1mbps, cbs=1500, pir=2mbps, pbs=3000, per=flow, mark=af1, red=port".into(),
+            true,
+        ),
+        ("flow_stats", "flow_stats(flows=64".into(), false),
+    ]
+}
+
+/// The graph of one function between reframe and files.
+fn graph(seed: u64, hold: &str, function: &str, decide: &str, second: bool, tag: &str) -> String {
+    let second = if second { format!("f[1] -> second :: pcap(path={tag}-1.pcap)") } else { String::new() };
+    format!(
+        "in :: synth(traffic=\"{TRAFFIC}{seed}\") -> reframe(hold={hold}, bypass=none) -> f :: {function}, decide={decide})\n\
+         f -> out :: pcap(path={tag}-0.pcap)\n{second}"
+    )
+}
+
+#[test]
+fn deciding_once_per_train_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, function, second) in functions(directory.path()) {
+        for (seed, hold) in [(1, "0"), (2, "100us"), (3, "2ms")] {
+            let mut all = Vec::new();
+            for decide in ["train", "packet"] {
+                let report = run(&graph(seed, hold, &function, decide, second, decide), directory.path());
+                let made = report
+                    .stages
+                    .iter()
+                    .flat_map(|s| &s.counters)
+                    .find(|c| c.0 == "replies")
+                    .map_or(0, |c| c.1);
+                check_conservation(&report, made);
+                let decisions = |s: &slipstream::runtime::StageReport| {
+                    s.counters.iter().find(|c| c.0 == "decisions").map_or(0, |c| c.1)
+                };
+                let decided = report.stages.iter().map(decisions).sum::<u64>();
+                let files = if second { 2 } else { 1 };
+                let out: Vec<_> = (0..files)
+                    .map(|n| packets(&directory.path().join(format!("{decide}-{n}.pcap"))))
+                    .collect();
+                all.push((decided, out));
+            }
+            let (trains, packets) = (&all[0], &all[1]);
+            assert_eq!(trains.1, packets.1, "{name}, hold {hold}");
+            assert_eq!(packets.0, 6000, "{name}");
+            assert!(hold == "0" || trains.0 < 4000, "{name}: {} decisions", trains.0);
+        }
+    }
+}
+
+#[test]
+fn checksums_stay_right_and_flows_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, function, second) in functions(directory.path()) {
+        run(&graph(5, "500us", &function, "train", second, "x"), directory.path());
+        let mut last: HashMap<FlowKey, u64> = HashMap::new();
+        let mut checked = 0;
+        for (time, data) in packets(&directory.path().join("x-0.pcap")) {
+            let Ok(headers) = classify(LinkType::Ethernet, &data) else { continue };
+            assert_ne!(verify_ip(&data, &headers), Verdict::Wrong, "{name}");
+            assert_ne!(verify_transport(&data, &headers), Verdict::Wrong, "{name}");
+            checked += 1;
+            let before = last.insert(headers.key, time).unwrap_or(0);
+            assert!(before <= time, "{name}: {} overtook", headers.key);
+        }
+        assert!(checked > 500, "{name}: only {checked} packets");
+    }
+}
+
+#[test]
+fn ways_that_part_and_meet_keep_the_order_of_flows() {
+    let directory = tempfile::tempdir().unwrap();
+    // TCP flags send packets of one flow different ways, which meet again behind a second reframe stage on one of them.
+    let graph = "in :: synth(traffic=\"flows=40,packets=5000,protocol=tcp,slf=3,seed=9\")\n\
+                 in -> counter -> sw :: switch(ports=[\"a: length 0-600\", \"b: tcp psh\"])\n\
+                 sw[a] -> c1 :: counter -> out :: pcap(path=out.pcap)\n\
+                 sw[b] -> c2 :: counter -> out\n sw[other] -> out";
+    let report = run(graph, directory.path());
+    check_conservation(&report, 0);
+    let input = "in :: synth(traffic=\"flows=40,packets=5000,protocol=tcp,slf=3,seed=9\") -> out :: pcap(path=in.pcap)";
+    run(input, directory.path());
+    assert_eq!(packets(&directory.path().join("out.pcap")), packets(&directory.path().join("in.pcap")));
+}
+
+#[test]
+fn tee_tap_and_tags() {
+    let directory = tempfile::tempdir().unwrap();
+    let graph = "in :: synth(traffic=\"flows=10,packets=1000,vlan=0.5\") -> t :: tee(ports=2)\n\
+                 t[0] -> tap(path=tap.pcap, rules=\"udp\") -> vlan_push(id=7, priority=3) -> vlan_pop -> a :: pcap(path=a.pcap)\n\
+                 t[1] -> vlan_push(id=9) -> b :: pcap(path=b.pcap)";
+    let report = run(graph, directory.path());
+    check_conservation(&report, 1000);
+    let (a, b, tap) = (
+        packets(&directory.path().join("a.pcap")),
+        packets(&directory.path().join("b.pcap")),
+        packets(&directory.path().join("tap.pcap")),
+    );
+    assert_eq!((a.len(), b.len(), tap), (1000, 1000, a.clone()));
+    for ((_, a), (_, b)) in a.iter().zip(&b) {
+        assert_eq!(a[..12], b[..12]);
+        assert_eq!(b[12..16], [0x81, 0, 0, 9]);
+        assert_eq!(a[12..], b[16..]);
+        let tags = |data: &[u8]| classify(LinkType::Ethernet, data).unwrap().key.vlans().collect::<Vec<_>>();
+        let mut expected = vec![9];
+        expected.extend(tags(a));
+        assert_eq!(tags(b), expected);
+    }
+}
+
+#[test]
+fn sources_are_merged_by_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let graph = "a :: synth(traffic=\"packets=500,rate=1mpps,seed=1\") -> c :: counter -> out :: pcap(path=out.pcap)\n\
+                 b :: synth(traffic=\"packets=700,rate=300kpps,seed=2\") -> c";
+    let report = run(graph, directory.path());
+    check_conservation(&report, 0);
+    let out = packets(&directory.path().join("out.pcap"));
+    assert_eq!(out.len(), 1200);
+    assert!(out.is_sorted_by_key(|p| p.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Any chain of stages gives back every packet, in the order of its flow, no later than all holds together.
+    #[test]
+    fn chains_lose_nothing(
+        stages in proptest::collection::vec(0usize..6, 0..5),
+        hold in 0u64..300_000,
+        seed in 0u64..1000,
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["counter".to_owned(), format!("reframe(hold={hold}ns, bypass=none)"), "switch(ports=[\"x: none\"])[other]".into(),
+            "flow_stats".into(), "meter(cir=1gbps)".into(), "vlan_push(id=1) -> vlan_pop".into()];
+        let holds = stages.iter().filter(|s| **s == 1).count() as u64;
+        let middle: String = stages.iter().map(|s| format!("{} -> ", names[*s])).collect();
+        let source = format!("in :: synth(traffic=\"flows=20,packets=800,size=60..200,ipv6=0.3,seed={seed}\")");
+        let report = run(&format!("{source} -> {middle} out :: pcap(path=out.pcap)"), directory.path());
+        check_conservation(&report, 0);
+        run(&format!("{source} -> out :: pcap(path=in.pcap)"), directory.path());
+        let (input, output) = (packets(&directory.path().join("in.pcap")), packets(&directory.path().join("out.pcap")));
+        prop_assert!(output.is_sorted_by_key(|p| p.0));
+        let by_flow = |all: &[(u64, Vec<u8>)]| {
+            let mut flows: HashMap<FlowKey, Vec<(u64, Vec<u8>)>> = HashMap::new();
+            for (time, data) in all {
+                let key = classify(LinkType::Ethernet, data).unwrap().key;
+                flows.entry(key).or_default().push((*time, data.clone()));
+            }
+            flows
+        };
+        let (input, output) = (by_flow(&input), by_flow(&output));
+        prop_assert_eq!(input.len(), output.len());
+        for (key, sent) in &input {
+            let got = &output[key];
+            prop_assert_eq!(sent.len(), got.len());
+            for ((came, a), (left, b)) in sent.iter().zip(got) {
+                prop_assert_eq!(a, b, "{} is out of order", key);
+                prop_assert!(came <= left && *left <= came + holds * hold);
+            }
+        }
+    }
+}
