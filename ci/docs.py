@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "traces" / "README.md", *sorted((ROOT / "book" / "src").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "traces" / "README.md", *sorted((ROOT / "book" / "src").rglob("*.md"))]
 # Names in examples that stand for a capture of the reader's.
 STAND_INS = ("IN", "in.pcap", "mine.pcap", "your.pcap", "a.pcap", "big.pcap", "campus.pcap.gz")
 SECONDS = 60
@@ -112,7 +112,8 @@ def missing_line(shown, output):
 
 def check_commands(page, binary, scratch, fail):
     # Copies, not links: a command may write to what it is given.
-    shutil.copytree(ROOT / "traces", scratch / "traces")
+    for directory in ("traces", "configs"):
+        shutil.copytree(ROOT / directory, scratch / directory)
     for name in STAND_INS:
         shutil.copy(ROOT / "traces" / "campus.pcap.gz", scratch / name)
     (scratch / "bypass.rules").write_text("tcp syn\nudp port 53\n", encoding="utf-8")
