@@ -171,12 +171,17 @@ fn run(case: &Case, per_packet: bool) -> (BTreeMap<String, Vec<Event>>, RunRepor
         .map(|e| e.port.as_str())
         .chain(case.sinks.iter().map(String::as_str))
         .collect();
-    let mut text = format!("graph = '''\n{}'''\n{}\n", case.pipeline, case.settings);
+    let mut settings = case.settings.clone();
+    for name in case.decide.iter().filter(|_| per_packet) {
+        let (table, mode) = (format!("[stage.{name}]\n"), "decide = \"packet\"\n");
+        match settings.find(&table) {
+            Some(at) => settings.insert_str(at + table.len(), mode),
+            None => settings += &(table + mode),
+        }
+    }
+    let mut text = format!("graph = '''\n{}'''\n{settings}\n", case.pipeline);
     for port in sources.union(&sinks) {
         text += &format!("[stage.{port}]\ntype = \"pcap\"\npath = \"{port}.pcapng\"\n");
-    }
-    for name in case.decide.iter().filter(|_| per_packet) {
-        text += &format!("[stage.{name}]\ndecide = \"packet\"\n");
     }
     for port in sources {
         write_capture(&dir.path().join(format!("{port}.pcapng")), case, port);

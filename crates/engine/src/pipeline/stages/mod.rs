@@ -8,7 +8,7 @@ mod vlan;
 pub use ports::port_of;
 
 use super::registry::StageType;
-use crate::functions::{firewall, nat};
+use crate::functions::{firewall, l2fwd, nat, router};
 
 /// All stage types, by group and name.
 pub(crate) const ALL: &[StageType] = &[
@@ -17,7 +17,9 @@ pub(crate) const ALL: &[StageType] = &[
     ports::SYNTH,
     reframe::REFRAME,
     firewall::FIREWALL,
+    l2fwd::L2FWD,
     nat::NAT,
+    router::ROUTER,
     plumbing::COUNTER,
     plumbing::DISCARD,
     plumbing::LIMIT,
