@@ -163,11 +163,19 @@ pub enum DropReason {
     SamePort,
     /// What a live port can't send.
     NotSent,
+    /// Addresses that no packet on its way may have, such as a source that is no single host.
+    Martian,
+    /// Sent to another station of the link.
+    OtherStation,
+    /// For the stage itself, which has done what was asked.
+    Local,
+    /// Nobody says who has the address of the next hop.
+    Unresolved,
 }
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Discarded,
         Self::Unconnected,
         Self::Denied,
@@ -185,6 +193,10 @@ impl DropReason {
         Self::NoBackend,
         Self::SamePort,
         Self::NotSent,
+        Self::Martian,
+        Self::OtherStation,
+        Self::Local,
+        Self::Unresolved,
     ];
 
     /// Its name in reports.
@@ -208,6 +220,10 @@ impl DropReason {
             Self::NoBackend => "no_backend",
             Self::SamePort => "same_port",
             Self::NotSent => "not_sent",
+            Self::Martian => "martian",
+            Self::OtherStation => "other_station",
+            Self::Local => "local",
+            Self::Unresolved => "unresolved",
         }
     }
 }
@@ -258,6 +274,8 @@ pub struct Verdict(u8);
 impl Verdict {
     /// It leaves by port 0.
     pub const PASS: Self = Self(0);
+    /// The function keeps it, to let it go later or never.
+    pub const KEPT: Self = Self(u8::MAX);
     /// Ports that there can be.
     pub const MAX_PORTS: u8 = 128;
 
@@ -275,7 +293,7 @@ impl Verdict {
         Self(Self::MAX_PORTS | reason as u8)
     }
 
-    /// The port, or why the packet is dropped.
+    /// The port, or why the packet is dropped; of [`Verdict::KEPT`] neither is to be asked.
     #[inline]
     pub fn outcome(self) -> Result<u8, DropReason> {
         if self.0 < Self::MAX_PORTS {
@@ -296,6 +314,7 @@ mod tests {
         for (i, reason) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, i);
             assert_eq!(Verdict::drop(reason).outcome(), Err(reason));
+            assert_ne!(Verdict::drop(reason), Verdict::KEPT);
         }
         names.sort_unstable();
         names.dedup();

@@ -70,7 +70,8 @@ pub struct Made {
 pub struct Scene<'a, 'b> {
     /// Time, bytes, input port.
     pub cx: &'a mut Context<'b>,
-    /// Packets that the function makes.
+    /// Packets that the function makes or lets go. They leave right behind the packets that it is asked about, in this
+    /// order.
     pub made: &'a mut Vec<Made>,
 }
 
@@ -115,6 +116,19 @@ pub trait NetworkFunction {
     /// Does what is due.
     fn on_deadline(&mut self, _scene: &mut Scene<'_, '_>) {}
 
+    /// Lets go of everything that it keeps: nothing more will come.
+    fn drain(&mut self, _scene: &mut Scene<'_, '_>) {}
+
+    /// Packets that it keeps ([`Verdict::KEPT`]).
+    fn held(&self) -> u64 {
+        0
+    }
+
+    /// Packets that it dropped after it had kept them.
+    fn drops(&self) -> Drops {
+        Drops::default()
+    }
+
     /// See [`Stage::counters`].
     fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
 
@@ -141,6 +155,8 @@ struct Runner<F> {
     function: F,
     verdicts: Vec<Verdict>,
     made: Vec<Made>,
+    /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the earliest.
+    behind: Vec<(usize, Nanos)>,
     sorted: Batch,
     drops: Drops,
     decisions: u64,
@@ -154,6 +170,7 @@ impl<F: NetworkFunction> Runner<F> {
             function,
             verdicts: Vec::with_capacity(BATCH),
             made: Vec::new(),
+            behind: Vec::new(),
             sorted: Batch::new(),
             drops: Drops::default(),
             decisions: 0,
@@ -171,7 +188,7 @@ impl<F: NetworkFunction> Runner<F> {
         self.verdicts.clear();
         self.verdicts.resize(batch.frames.len(), Verdict::PASS);
         self.packets += batch.frames.len() as u64;
-        let Self { function, verdicts, made, decisions, .. } = self;
+        let Self { function, verdicts, made, behind, decisions, .. } = self;
         if PER_TRAIN {
             for train in batch.trains.get(..AHEAD).unwrap_or(&batch.trains) {
                 ask(function, cx, &batch.frames, train.start as usize);
@@ -203,11 +220,15 @@ impl<F: NetworkFunction> Runner<F> {
                 else {
                     break;
                 };
+                let time = cx.now;
                 let mut scene = Scene { cx, made };
                 let decision = function.decide(&mut scene, &first);
                 function.apply(&mut scene, &decision, frames, verdicts);
                 *decisions += 1;
                 at += n;
+                if behind.len() < made.len() {
+                    behind.resize(made.len(), (at, time));
+                }
             }
         }
         self.now = self.now.max(cx.now);
@@ -215,8 +236,8 @@ impl<F: NetworkFunction> Runner<F> {
     }
 
     fn emit(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
-        if self.verdicts.iter().any(|v| *v != Verdict::PASS) {
-            sort_out(cx.pool, batch, &self.verdicts, &mut self.sorted, &mut self.drops);
+        if self.verdicts.iter().any(|v| *v != Verdict::PASS) || !self.made.is_empty() {
+            self.sort_out(cx, batch, out);
         } else {
             batch.ports.clear();
         }
@@ -224,27 +245,83 @@ impl<F: NetworkFunction> Runner<F> {
             out.emit(cx.pool, batch);
             batch.clear();
         }
-        self.emit_made(cx, out);
+    }
+
+    /// Takes out of a batch what is dropped or kept, puts in what was made, and says of every train which port it
+    /// leaves by.
+    fn sort_out(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+        let Self { verdicts, made, behind, sorted, drops, .. } = self;
+        let mut coming = made.iter().zip(behind.iter().copied()).peekable();
+        for (train, frames) in batch.iter() {
+            let mut last: Option<Verdict> = None;
+            let start = train.start as usize;
+            let verdicts = verdicts.get(start..).unwrap_or_default();
+            for (at, (frame, verdict)) in (start..).zip(frames.iter().zip(verdicts)) {
+                while let Some((made, (_, time))) = coming.next_if(|(_, (behind, _))| *behind <= at) {
+                    push_made(cx.pool, sorted, made, time, out);
+                    last = None;
+                }
+                if *verdict == Verdict::KEPT {
+                    continue;
+                }
+                match verdict.outcome() {
+                    Err(reason) => {
+                        drops.add(reason, 1);
+                        cx.pool.free(frame.buf);
+                    }
+                    Ok(port) => {
+                        let start = sorted.frames.len() as u32;
+                        match sorted.trains.last_mut() {
+                            Some(open) if last == Some(*verdict) => open.len += 1,
+                            _ => {
+                                sorted.trains.push(Train { start, len: 1, continues: false, ..*train });
+                                sorted.ports.push(port);
+                                last = Some(*verdict);
+                            }
+                        }
+                        sorted.frames.push(*frame);
+                    }
+                }
+            }
+        }
+        for (made, (_, time)) in coming {
+            push_made(cx.pool, sorted, made, time, out);
+        }
+        self.made.clear();
+        self.behind.clear();
+        if self.sorted.ports.iter().all(|p| *p == 0) {
+            self.sorted.ports.clear();
+        }
+        std::mem::swap(batch, &mut self.sorted);
+        self.sorted.clear();
     }
 
     fn emit_made(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
-        let mut made = self.made.as_slice();
-        while !made.is_empty() {
-            let (now, later) = made.split_at(made.len().min(BATCH));
-            for Made { frame, port } in now {
-                self.sorted.push_single(*frame, cx.now, *port);
-            }
-            out.emit(cx.pool, &mut self.sorted);
-            self.sorted.clear();
-            made = later;
+        for made in &self.made {
+            push_made(cx.pool, &mut self.sorted, made, cx.now, out);
         }
         self.made.clear();
+        if !self.sorted.is_empty() {
+            out.emit(cx.pool, &mut self.sorted);
+            self.sorted.clear();
+        }
     }
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         self.now = self.now.max(cx.now);
         self.function.on_deadline(&mut Scene { cx, made: &mut self.made });
         self.emit_made(cx, out);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        self.function.drain(&mut Scene { cx, made: &mut self.made });
+        self.emit_made(cx, out);
+    }
+
+    fn drops(&self) -> Drops {
+        let mut all = self.drops;
+        all.merge(&self.function.drops());
+        all
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
@@ -261,37 +338,13 @@ fn ask<F: NetworkFunction>(function: &mut F, cx: &Context<'_>, frames: &[Frame],
     }
 }
 
-/// Takes dropped packets out of a batch and says of the others which port they leave by, in place.
-fn sort_out(pool: &mut Pool, batch: &mut Batch, verdicts: &[Verdict], sorted: &mut Batch, drops: &mut Drops) {
-    for (train, frames) in batch.iter() {
-        let mut last: Option<Verdict> = None;
-        let verdicts = verdicts.get(train.start as usize..).unwrap_or_default();
-        for (frame, verdict) in frames.iter().zip(verdicts) {
-            match verdict.outcome() {
-                Err(reason) => {
-                    drops.add(reason, 1);
-                    pool.free(frame.buf);
-                }
-                Ok(port) => {
-                    let start = sorted.frames.len() as u32;
-                    match sorted.trains.last_mut() {
-                        Some(open) if last == Some(*verdict) => open.len += 1,
-                        _ => {
-                            sorted.trains.push(Train { start, len: 1, continues: false, ..*train });
-                            sorted.ports.push(port);
-                            last = Some(*verdict);
-                        }
-                    }
-                    sorted.frames.push(*frame);
-                }
-            }
-        }
+/// Adds a packet that the function made to what leaves; a batch that is full leaves at once.
+fn push_made(pool: &mut Pool, sorted: &mut Batch, made: &Made, time: Nanos, out: &mut dyn Output) {
+    if sorted.frames.len() >= BATCH {
+        out.emit(pool, sorted);
+        sorted.clear();
     }
-    if sorted.ports.iter().all(|p| *p == 0) {
-        sorted.ports.clear();
-    }
-    std::mem::swap(batch, sorted);
-    sorted.clear();
+    sorted.push_single(made.frame, time.max(made.frame.arrival), made.port);
 }
 
 macro_rules! wrapper {
@@ -337,8 +390,16 @@ macro_rules! wrapper {
                 self.0.counters(visit);
             }
 
+            fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+                self.0.drain(cx, out);
+            }
+
+            fn held(&self) -> u64 {
+                self.0.function.held()
+            }
+
             fn drops(&self) -> Drops {
-                self.0.drops
+                self.0.drops()
             }
 
             fn report(&self) -> Option<serde_json::Value> {

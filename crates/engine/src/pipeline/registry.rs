@@ -91,6 +91,8 @@ pub enum Made {
     Stage(Box<dyn Stage + Send>),
     /// A stage with these output ports.
     WithPorts(Box<dyn Stage + Send>, Vec<String>),
+    /// A stage whose ports have these names, on the way in as on the way out.
+    Between(Box<dyn Stage + Send>, Vec<String>),
     /// Where packets come from.
     Source(Box<dyn Source + Send>),
     /// Nothing, since it is only a check.

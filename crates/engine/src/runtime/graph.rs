@@ -127,9 +127,10 @@ impl Pipeline {
         let mut findings = Vec::new();
         let mut this = Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true };
         let ordered = order(plan.stages.len(), &plan.wires).unwrap_or_default();
-        // Place of each planned stage among the nodes, and the names of its output ports.
+        // Place of each planned stage among the nodes, and the names of its ports where settings give them.
         let mut places = vec![None; plan.stages.len()];
         let mut outputs = vec![Vec::new(); plan.stages.len()];
+        let mut inputs = vec![Vec::new(); plan.stages.len()];
         let mut sources = Vec::new();
         for id in ordered {
             let Some(planned) = plan.stages.get(id) else { continue };
@@ -152,6 +153,13 @@ impl Pipeline {
             let stage = match made {
                 Made::Stage(stage) => Some(stage),
                 Made::WithPorts(stage, names) => {
+                    ports = names;
+                    Some(stage)
+                }
+                Made::Between(stage, names) => {
+                    if let Some(place) = inputs.get_mut(id) {
+                        place.clone_from(&names);
+                    }
                     ports = names;
                     Some(stage)
                 }
@@ -183,7 +191,7 @@ impl Pipeline {
                 }
             }
         }
-        let mut heads = this.connect(plan, &places, &outputs, &mut findings);
+        let mut heads = this.connect(plan, &places, (&inputs, &outputs), &mut findings);
         for (id, source) in sources {
             if let (Some(edge), Some(planned)) = (heads.remove(&id), plan.stages.get(id)) {
                 let (name, kind) = (planned.name.clone(), planned.kind.name);
@@ -220,7 +228,7 @@ impl Pipeline {
         &mut self,
         plan: &Plan,
         places: &[Option<usize>],
-        outputs: &[Vec<String>],
+        (inputs, outputs): (&[Vec<String>], &[Vec<String>]),
         findings: &mut Vec<Finding>,
     ) -> std::collections::BTreeMap<usize, Edge> {
         let mut heads = std::collections::BTreeMap::new();
@@ -256,8 +264,12 @@ impl Pipeline {
             }
             let names: Vec<String> = match to.kind.inputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
-                Ports::None | Ports::AsSet(_) => Vec::new(),
+                Ports::None | Ports::AsSet(_) => inputs.get(wire.to).cloned().unwrap_or_default(),
             };
+            // Its ports are not known, since it couldn't be built.
+            if matches!(to.kind.inputs, Ports::AsSet(_)) && names.is_empty() && !findings.is_empty() {
+                continue;
+            }
             let Some(input) = resolve(wire.input.as_deref(), &names) else {
                 findings.push(no_port(wire.input.as_deref(), &to.name, "input", &names, &wire.input_span));
                 continue;

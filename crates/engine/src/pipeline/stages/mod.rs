@@ -8,7 +8,7 @@ mod vlan;
 pub use ports::port_of;
 
 use super::registry::StageType;
-use crate::functions::{firewall, nat, stages};
+use crate::functions::{firewall, l2fwd, nat, router, stages};
 
 /// All stage types, by group and name.
 pub(crate) const ALL: &[StageType] = &[
@@ -19,8 +19,10 @@ pub(crate) const ALL: &[StageType] = &[
     stages::BALANCER,
     firewall::FIREWALL,
     stages::FLOW_STATS,
+    l2fwd::L2FWD,
     stages::METER,
     nat::NAT,
+    router::ROUTER,
     plumbing::COUNTER,
     plumbing::DISCARD,
     plumbing::LIMIT,

@@ -1,0 +1,135 @@
+//! What forwarding does to the headers of a packet: checks, time to live, fragments (RFC 1812 §5.2, §5.3; RFC 8200 §3).
+
+use slipstream_wire::checksum::{Delta, checksum, sum};
+
+use super::Message;
+use crate::functions::bytes::{be16, put};
+use crate::stage::DropReason;
+
+/// Why a packet is not forwarded as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Dropped; its sender may be told.
+    Drop(DropReason, Option<Message>),
+    /// IPv4, longer than the link takes, and may be fragmented.
+    Fragment,
+}
+
+const MALFORMED: Stop = Stop::Drop(DropReason::Malformed, None);
+const EXPIRED: Stop = Stop::Drop(DropReason::HopLimit, Some(Message::TimeExceeded));
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+fn too_big(mtu: u32) -> Stop {
+    Stop::Drop(DropReason::TooBig, Some(Message::TooBig { mtu }))
+}
+
+/// Length of an IPv4 packet, whose header begins with `ip`, if the header is as it must be; `on_wire` is what is left of the
+/// frame from there on.
+pub(super) fn check_v4(ip: &[u8], on_wire: u32) -> Option<u32> {
+    let header = ip.get(..usize::from(ip.first()? & 15) * 4)?;
+    let total = u32::from(be16(ip, 2)?);
+    let right = header.len() >= 20 && sum(header) == 0xffff;
+    (right && total >= header.len() as u32 && total <= on_wire).then_some(total)
+}
+
+/// Length of an IPv6 packet in the same way.
+pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
+    let total = u32::from(be16(ip, 4)?) + 40;
+    (ip.len() >= 40 && total <= on_wire).then_some(total)
+}
+
+/// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is changed.
+#[inline]
+pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), Stop> {
+    let total = check_v4(ip, on_wire).ok_or(MALFORMED)?;
+    let (Some(lives), Some(fragment), Some(sum)) = (be16(ip, 8), be16(ip, 6), be16(ip, 10)) else {
+        return Err(MALFORMED);
+    };
+    if lives < 0x0200 {
+        return Err(EXPIRED);
+    }
+    if total > mtu {
+        return Err(if fragment & DONT_FRAGMENT != 0 { too_big(mtu) } else { Stop::Fragment });
+    }
+    let fewer = lives - 0x0100;
+    put(ip, 8, &fewer.to_be_bytes());
+    put(ip, 10, &Delta::new().word(lives, fewer).apply(sum).to_be_bytes());
+    Ok(())
+}
+
+/// The same for an IPv6 packet.
+#[inline]
+pub(super) fn forward_v6(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), Stop> {
+    let total = check_v6(ip, on_wire).ok_or(MALFORMED)?;
+    let hops = ip.get_mut(7).ok_or(MALFORMED)?;
+    if *hops < 2 {
+        return Err(EXPIRED);
+    }
+    if total > mtu {
+        return Err(too_big(mtu));
+    }
+    *hops -= 1;
+    Ok(())
+}
+
+/// A fragment: what it has of the captured bytes, and how long it is on the wire.
+pub(super) type Fragment = (Vec<u8>, u32);
+
+/// The fragments (RFC 791 §2.3) of an IPv4 packet that [`check_v4`] found right, for a link of this MTU; one less to live.
+pub(super) fn fragments(ip: &[u8], mtu: u32) -> Option<Vec<Fragment>> {
+    let total = usize::from(be16(ip, 2)?);
+    let header = ip.get(..usize::from(ip.first()? & 15) * 4)?;
+    let word = be16(header, 6)?;
+    let (first_offset, more) = (usize::from(word & 0x1fff), word & MORE_FRAGMENTS != 0);
+    let later = with_copied_options(header)?;
+    let length = total - header.len();
+    let mut made = Vec::new();
+    let mut at = 0;
+    while at < length {
+        let header = if at == 0 { header } else { &later };
+        let room = (mtu as usize).checked_sub(header.len())? & !7;
+        let here = room.min(length - at);
+        if here == 0 {
+            return None;
+        }
+        let last = at + here == length;
+        let mut bytes = header.to_vec();
+        let flags = if last && !more { 0 } else { MORE_FRAGMENTS };
+        let offset = u16::try_from(first_offset + at / 8).ok().filter(|offset| *offset < 0x2000)?;
+        put(&mut bytes, 2, &((header.len() + here) as u16).to_be_bytes());
+        put(&mut bytes, 6, &(flags | offset).to_be_bytes());
+        let lives = bytes.get_mut(8)?;
+        *lives = lives.saturating_sub(1);
+        put(&mut bytes, 10, &[0, 0]);
+        let sum = checksum(&bytes);
+        put(&mut bytes, 10, &sum.to_be_bytes());
+        let on_wire = (header.len() + here) as u32;
+        let start = (total - length + at).min(ip.len());
+        bytes.extend_from_slice(ip.get(start..(start + here).min(ip.len()))?);
+        made.push((bytes, on_wire));
+        at += here;
+    }
+    Some(made)
+}
+
+/// A header with those options that all fragments carry.
+fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
+    let mut made = header.get(..20)?.to_vec();
+    let mut rest = header.get(20..)?;
+    while let Some(&kind) = rest.first() {
+        let len = match kind {
+            0 => break,
+            1 => 1,
+            _ => usize::from(*rest.get(1)?).max(2),
+        };
+        let option = rest.get(..len)?;
+        if kind & 0x80 != 0 {
+            made.extend(option);
+        }
+        rest = rest.get(len..)?;
+    }
+    made.resize(made.len().next_multiple_of(4), 0);
+    *made.first_mut()? = 0x40 | (made.len() / 4) as u8;
+    Some(made)
+}

@@ -1,0 +1,543 @@
+//! An IP router (RFC 1812; RFC 8200): longest-prefix match, next hop, output port.
+//!
+//! In comes a packet at the port of an interface; out it goes by another, one less to live, between other Ethernet
+//! addresses. All packets of a train share the look-ups (paper: "Packet Order Matters!", §5.1); what is done to their
+//! headers is done packet by packet.
+//!
+//! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
+//! - [`neighbours`]: who has which address on a link, and what waits for that; [`discovery`]: how one asks.
+//! - [`forward`]: what forwarding does to headers. [`own`]: packets for the router itself, and those it sends.
+
+mod discovery;
+mod fib;
+mod forward;
+mod interface;
+mod neighbours;
+mod own;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use slipstream_wire::protocol::{ETHERTYPE_ARP, ICMP, ICMPV6};
+use slipstream_wire::{Flags, LinkType, classify};
+
+pub(crate) use interface::mac;
+pub use interface::{Interface, InterfaceError, interfaces};
+pub(crate) use stage::ROUTER;
+
+use super::bytes::{be16, be32, be128, put};
+use super::icmp::Message;
+use super::{Made, NetworkFunction, RateLimiter, Reads, Scene};
+use crate::frame::{Frame, Info};
+use crate::stage::{Context, DropReason, Drops, Verdict};
+use crate::time::Nanos;
+use discovery::ETHERNET;
+use fib::{Fib, Hop, is_martian_destination, is_martian_source};
+use forward::Stop;
+use interface::{Mac, is_link_local};
+use neighbours::{Due, Known, Neighbours};
+use watch::{Found, Watch};
+
+/// What a router counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    icmp_sent: u64,
+    icmp_suppressed: u64,
+    echo_replies: u64,
+    questions: u64,
+    answers: u64,
+    conflicts: u64,
+    unroutable: u64,
+    fragmented: u64,
+    fragments: u64,
+    reloads: u64,
+    reload_errors: u64,
+}
+
+/// A router.
+#[derive(Debug)]
+pub struct Router {
+    interfaces: Arc<[Interface]>,
+    /// All its addresses.
+    own: Vec<IpAddr>,
+    fib: Fib,
+    /// Numbers of the gateways of [`Fib::gateways`] among the neighbours.
+    gateways: Vec<Option<u32>>,
+    neighbours: Neighbours,
+    watch: Option<Watch>,
+    limiter: RateLimiter,
+    counters: Counters,
+    drops: Drops,
+    /// The capture interface of the last packet: packets that the router makes belong to it.
+    capture: u32,
+    last_error: Option<String>,
+    scratch: Vec<u8>,
+    message: Vec<u8>,
+}
+
+/// What a router decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Goes out by a port of this MTU, between these Ethernet addresses (destination, source), where there are any.
+    Forward {
+        /// The port.
+        port: u8,
+        /// MTU of its interface.
+        mtu: u32,
+        /// What the frame begins with.
+        macs: Option<[u8; 12]>,
+    },
+    /// Waits until it is known where this neighbour is.
+    Wait {
+        /// The neighbour's number.
+        neighbour: u32,
+        /// MTU of its interface.
+        mtu: u32,
+    },
+    /// For the router itself, or a group that it is in.
+    Own,
+    /// ARP.
+    Arp,
+    /// Dropped; the sender may be told.
+    Refuse(DropReason, Option<Message>),
+}
+
+/// Source and destination, Ethernet destination.
+struct Addresses {
+    src: IpAddr,
+    dst: IpAddr,
+    to: Option<Mac>,
+}
+
+/// Where a packet goes that leaves the router.
+#[derive(Clone, Copy)]
+struct Way {
+    port: u8,
+    /// The neighbour that takes it; none where links have no addresses.
+    neighbour: Option<u32>,
+}
+
+impl Router {
+    fn interface(&self, port: u8) -> Option<&Interface> {
+        self.interfaces.get(usize::from(port))
+    }
+
+    /// What a packet at this port says of where it comes from and goes to.
+    fn read(&self, cx: &Context<'_>, frame: &Frame) -> Result<Addresses, Decision> {
+        let drop = |reason| Err(Decision::Refuse(reason, None));
+        let Some(interface) = self.interface(cx.input) else { return drop(DropReason::Unsupported) };
+        let data = cx.data(frame);
+        let (to, start) = match (cx.link(frame), interface.mac) {
+            (LinkType::Ethernet, Some(mac)) => {
+                let Some(to) = data.first_chunk::<6>().copied() else { return drop(DropReason::Malformed) };
+                if to != mac && to[0] & 1 == 0 {
+                    return drop(DropReason::OtherStation);
+                }
+                (Some(to), ETHERNET)
+            }
+            (LinkType::RawIp, None) => (None, 0),
+            _ => return drop(DropReason::Unsupported),
+        };
+        if !frame.info.classified() {
+            return match be16(data, 12).filter(|_| to.is_some()) {
+                Some(ETHERTYPE_ARP) => Err(Decision::Arp),
+                Some(0x0800 | 0x86dd) | None => drop(DropReason::Malformed),
+                Some(_) => drop(DropReason::Unsupported),
+            };
+        }
+        let v4 = match (be16(data, 12), to) {
+            (Some(0x0800), Some(_)) => true,
+            (Some(0x86dd), Some(_)) => false,
+            (_, None) => data.first().is_some_and(|b| b >> 4 == 4),
+            // Tagged: another network.
+            _ => return drop(DropReason::Unsupported),
+        };
+        let found = if v4 {
+            let four = |at| be32(data, start + at).map(|a| IpAddr::V4(Ipv4Addr::from_bits(a)));
+            four(12).zip(four(16))
+        } else {
+            let six = |at| be128(data, start + at).map(|a| IpAddr::V6(Ipv6Addr::from_bits(a)));
+            six(8).zip(six(24))
+        };
+        found
+            .map(|(src, dst)| Addresses { src, dst, to })
+            .ok_or(Decision::Refuse(DropReason::Malformed, None))
+    }
+
+    fn choose(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame) -> Decision {
+        let drop = |reason| Decision::Refuse(reason, None);
+        let Addresses { src, dst, to } = match self.read(scene.cx, frame) {
+            Ok(addresses) => addresses,
+            Err(decision) => return decision,
+        };
+        if dst.is_multicast() {
+            // Neighbour discovery is for groups; multicast is not forwarded.
+            return if dst.is_ipv6() { Decision::Own } else { drop(DropReason::Unsupported) };
+        }
+        if to.is_some_and(|to| to[0] & 1 == 1) {
+            // RFC 1812 §5.3.4: what was sent to all stations is not forwarded.
+            return drop(DropReason::OtherStation);
+        }
+        if is_martian_source(src) || is_martian_destination(dst) || self.own.contains(&src) {
+            return drop(DropReason::Martian);
+        }
+        match self.fib.look_up(dst) {
+            None => Decision::Refuse(DropReason::NoRoute, Some(Message::NetUnreachable)),
+            Some(Hop::Own) => Decision::Own,
+            Some(Hop::Broadcast) => drop(DropReason::Unsupported),
+            Some(Hop::Blackhole) => drop(DropReason::Blackhole),
+            Some(Hop::Unreachable) => Decision::Refuse(DropReason::Blackhole, Some(Message::NetUnreachable)),
+            Some(Hop::Prohibit) => Decision::Refuse(DropReason::Blackhole, Some(Message::AdminProhibited)),
+            // RFC 4291 §2.5.6: they stay on their link.
+            Some(_) if is_link_local(src) || is_link_local(dst) => drop(DropReason::Martian),
+            Some(hop @ (Hop::Link(_) | Hop::Gateway(..))) => match self.way(hop, dst, scene.cx.now) {
+                Some(way) => self.send_by(scene, way),
+                None => drop(DropReason::TableFull),
+            },
+        }
+    }
+
+    /// The way that a hop stands for; none where no more neighbours can be remembered.
+    fn way(&mut self, hop: Hop, dst: IpAddr, now: Nanos) -> Option<Way> {
+        let (port, gateway) = match hop {
+            Hop::Link(port) => (port, None),
+            Hop::Gateway(port, gateway) => (port, Some(gateway)),
+            _ => return None,
+        };
+        if self.interface(port)?.mac.is_none() {
+            return Some(Way { port, neighbour: None });
+        }
+        let neighbour = match gateway {
+            Some(gateway) => self.gateways.get(gateway as usize).copied().flatten(),
+            None => self.neighbours.number(port, dst, now),
+        };
+        neighbour.map(|id| Way { port, neighbour: Some(id) })
+    }
+
+    /// What becomes of packets on this way; asks for the neighbour where that is to be done.
+    fn send_by(&mut self, scene: &mut Scene<'_, '_>, Way { port, neighbour }: Way) -> Decision {
+        let Some(interface) = self.interface(port) else {
+            return Decision::Refuse(DropReason::Unsupported, None);
+        };
+        let (mtu, own) = (interface.mtu, interface.mac);
+        let (Some(id), Some(own)) = (neighbour, own) else {
+            return Decision::Forward { port, mtu, macs: None };
+        };
+        let known = self.neighbours.ask(id, scene.cx.now);
+        if let Some((port, address)) = self.neighbours.name(id)
+            && let Some(at) = match known {
+                Known::Asks => Some(None),
+                Known::Doubtful(mac) => Some(Some(mac)),
+                _ => None,
+            }
+        {
+            self.question(scene, port, address, at);
+        }
+        match known {
+            Known::At(to) | Known::Doubtful(to) => Decision::Forward { port, mtu, macs: Some(both(to, own)) },
+            Known::Waits | Known::Asks => Decision::Wait { neighbour: id, mtu },
+            Known::Refused => Decision::Refuse(DropReason::TableFull, None),
+        }
+    }
+
+    /// Makes one packet ready to go out by a link of this MTU.
+    #[inline]
+    fn ready(&self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Result<(), Stop> {
+        let start = self.start();
+        let on_wire = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
+        let ip = scene.cx.data_mut(frame).get_mut(start..).unwrap_or_default();
+        match ip.first().map(|b| b >> 4) {
+            Some(4) => forward::forward_v4(ip, on_wire, mtu),
+            Some(6) => forward::forward_v6(ip, on_wire, mtu),
+            _ => Err(Stop::Drop(DropReason::Malformed, None)),
+        }
+    }
+
+    /// Where IP headers begin.
+    #[inline]
+    fn start(&self) -> usize {
+        if self.interfaces.first().is_some_and(|i| i.mac.is_some()) { ETHERNET } else { 0 }
+    }
+
+    fn forward(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        (port, mtu, macs): (u8, u32, Option<[u8; 12]>),
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
+        let mut behind = false;
+        for (frame, verdict) in frames.iter().zip(verdicts) {
+            *verdict = match self.ready(scene, frame, mtu) {
+                Ok(()) => {
+                    if let Some(macs) = macs {
+                        put(scene.cx.data_mut(frame), 0, &macs);
+                    }
+                    if behind {
+                        scene.made.push(Made { frame: *frame, port });
+                        Verdict::KEPT
+                    } else {
+                        Verdict::port(port)
+                    }
+                }
+                Err(Stop::Drop(reason, message)) => self.refuse(scene, frame, reason, message),
+                Err(Stop::Fragment) => match self.fragment(scene, frame, mtu) {
+                    Some(made) => {
+                        behind = true;
+                        for frame in made {
+                            if let Some(macs) = macs {
+                                put(scene.cx.data_mut(&frame), 0, &macs);
+                            }
+                            scene.made.push(Made { frame, port });
+                        }
+                        scene.cx.pool.free(frame.buf);
+                        Verdict::KEPT
+                    }
+                    None => Verdict::drop(DropReason::Malformed),
+                },
+            };
+        }
+    }
+
+    fn wait(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        (neighbour, mtu): (u32, u32),
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        for (frame, verdict) in frames.iter().zip(verdicts) {
+            *verdict = match self.ready(scene, frame, mtu) {
+                Ok(()) => {
+                    self.hold(scene, neighbour, *frame);
+                    Verdict::KEPT
+                }
+                Err(Stop::Drop(reason, message)) => self.refuse(scene, frame, reason, message),
+                Err(Stop::Fragment) => match self.fragment(scene, frame, mtu) {
+                    Some(made) => {
+                        made.into_iter().for_each(|f| self.hold(scene, neighbour, f));
+                        scene.cx.pool.free(frame.buf);
+                        Verdict::KEPT
+                    }
+                    None => Verdict::drop(DropReason::Malformed),
+                },
+            };
+        }
+    }
+
+    /// Lets a packet wait; where too many do, one of them is dropped.
+    fn hold(&mut self, scene: &mut Scene<'_, '_>, neighbour: u32, frame: Frame) {
+        if let Some(dropped) = self.neighbours.wait(neighbour, frame) {
+            self.drops.add(DropReason::Unresolved, 1);
+            scene.cx.pool.free(dropped.buf);
+        }
+    }
+
+    fn fragment(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Option<Vec<Frame>> {
+        let start = self.start();
+        let link = scene.cx.link(frame);
+        let meta = scene.cx.pool.meta(frame.buf);
+        let data = scene.cx.data(frame);
+        let front = data.get(..start)?.to_vec();
+        let parts = forward::fragments(data.get(start..)?, mtu)?;
+        self.counters.fragmented += 1;
+        self.counters.fragments += parts.len() as u64;
+        let store = |(ip, on_wire): (Vec<u8>, u32)| {
+            let bytes = [front.as_slice(), &ip].concat();
+            let meta = crate::pool::PacketMeta { original_len: start as u32 + on_wire, ..meta };
+            let buf = scene.cx.pool.insert(meta, &bytes);
+            let info = classify(link, &bytes).map_or(Info::default(), |h| Info::new(&h));
+            Frame { buf, len: bytes.len() as u32, info, flow: Frame::NO_FLOW, ..*frame }
+        };
+        Some(parts.into_iter().map(store).collect())
+    }
+
+    /// What is due: questions to repeat, neighbours to give up, the file of routes.
+    fn due(&mut self, scene: &mut Scene<'_, '_>) {
+        let now = scene.cx.now;
+        while let Some(due) = self.neighbours.due(now) {
+            match due {
+                Due::Ask(port, address, known) => self.question(scene, port, address, known),
+                Due::Failed(port, frames) => {
+                    for frame in frames {
+                        self.unreachable(scene, port, &frame);
+                        self.drops.add(DropReason::Unresolved, 1);
+                        scene.cx.pool.free(frame.buf);
+                    }
+                }
+            }
+        }
+        if self.watch.as_ref().is_some_and(|w| w.deadline() <= now) {
+            self.look(scene);
+        }
+    }
+
+    /// Looks whether there are other routes.
+    fn look(&mut self, scene: &mut Scene<'_, '_>) {
+        let now = scene.cx.now;
+        match self.watch.as_mut().map(|w| w.look(now)) {
+            None | Some(Found::Nothing) => {}
+            Some(Found::Table(fib)) => {
+                self.counters.reloads += 1;
+                self.last_error = None;
+                self.install(*fib, now);
+                for (frame, port, mac) in self.neighbours.take_ready() {
+                    let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
+                    put(scene.cx.data_mut(&frame), 0, &both(mac, own));
+                    scene.made.push(Made { frame, port });
+                }
+            }
+            Some(Found::Wrong(why)) => {
+                self.counters.reload_errors += 1;
+                self.last_error = Some(why);
+            }
+        }
+    }
+
+    /// Puts a table in the place of the present one.
+    fn install(&mut self, fib: Fib, now: Nanos) {
+        self.neighbours.unpin(now, &self.gateways);
+        let pin = |g: &fib::Gateway| self.neighbours.pin(g.port, g.address, g.mac, now);
+        self.gateways = fib.gateways.iter().map(pin).collect();
+        self.fib = fib;
+    }
+}
+
+/// What an Ethernet frame begins with.
+#[inline]
+fn both(to: Mac, from: Mac) -> [u8; 12] {
+    let mut macs = [0; 12];
+    let (first, second) = macs.split_at_mut(6);
+    first.copy_from_slice(&to);
+    second.copy_from_slice(&from);
+    macs
+}
+
+impl NetworkFunction for Router {
+    type Decision = Decision;
+
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key of a packet
+    /// in a tunnel may be that of its inner header; and what one ICMP packet says may change what becomes of the next.
+    #[inline]
+    fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
+        let flags = Flags(first.info.flags());
+        if flags.has(Flags::INNER) || !first.info.classified() || first.info.l3() != other.info.l3() {
+            return false;
+        }
+        let (data, start) = (cx.data(first), usize::from(first.info.l3()));
+        if !flags.has(Flags::PORTS) {
+            let at = if flags.has(Flags::IPV6) { 6 } else { 9 };
+            if let None | Some(&(ICMP | ICMPV6)) = data.get(start + at) {
+                return false;
+            }
+        }
+        let to = |data: &[u8]| data.first_chunk::<6>().copied();
+        let same_station = start == 0 || to(data) == to(cx.data(other));
+        same_station && Reads::KEY.agree(cx.pool, first, other)
+    }
+
+    #[inline]
+    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+        cx.pool.prefetch(first.buf);
+    }
+
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decision {
+        let now = scene.cx.now;
+        if self.neighbours.next_deadline() <= now {
+            self.due(scene);
+        }
+        if self.watch.as_mut().is_some_and(|w| w.packet(now)) {
+            self.look(scene);
+        }
+        self.capture = scene.cx.pool.meta(first.buf).interface;
+        self.choose(scene, first)
+    }
+
+    fn apply(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        decision: &Decision,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        match *decision {
+            Decision::Forward { port, mtu, macs } => self.forward(scene, (port, mtu, macs), frames, verdicts),
+            Decision::Wait { neighbour, mtu } => self.wait(scene, (neighbour, mtu), frames, verdicts),
+            Decision::Own => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    *verdict = self.take(scene, frame);
+                }
+            }
+            Decision::Arp => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    *verdict = self.take_arp(scene, frame);
+                }
+            }
+            Decision::Refuse(reason, message) => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    *verdict = self.refuse(scene, frame, reason, message);
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        let watch = self.watch.as_ref().map_or(Nanos::MAX, Watch::deadline);
+        self.neighbours.next_deadline().min(watch)
+    }
+
+    fn on_deadline(&mut self, scene: &mut Scene<'_, '_>) {
+        self.due(scene);
+    }
+
+    fn drain(&mut self, scene: &mut Scene<'_, '_>) {
+        for frame in self.neighbours.take_all() {
+            self.drops.add(DropReason::Unresolved, 1);
+            scene.cx.pool.free(frame.buf);
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.neighbours.held()
+    }
+
+    fn drops(&self) -> Drops {
+        self.drops
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let (c, n) = (&self.counters, &self.neighbours.counters);
+        visit("routes", self.fib.routes as u64);
+        visit("route_memory_bytes", self.fib.memory() as u64);
+        visit("route_reloads", c.reloads);
+        visit("route_reload_errors", c.reload_errors);
+        visit("neighbours", u64::from(self.neighbours.len()));
+        visit("neighbours_learned", n.learned);
+        visit("neighbours_changed", n.changed);
+        visit("neighbours_failed", n.failed);
+        visit("neighbours_full", n.full);
+        visit("neighbour_questions", c.questions);
+        visit("neighbour_answers", c.answers);
+        visit("address_conflicts", c.conflicts);
+        visit("icmp_errors", c.icmp_sent);
+        visit("icmp_errors_suppressed", c.icmp_suppressed);
+        visit("echo_replies", c.echo_replies);
+        visit("own_packets_unroutable", c.unroutable);
+        visit("fragmented", c.fragmented);
+        visit("fragments", c.fragments);
+    }
+
+    fn report(&self) -> Option<serde_json::Value> {
+        let error = self.last_error.as_ref()?;
+        Some(serde_json::json!({ "routes_error": error }))
+    }
+}

@@ -1,0 +1,183 @@
+//! The router in a pipeline: its ports are its interfaces, on the way in as on the way out.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::fib::Fib;
+use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local, mac};
+use super::neighbours::{self, Neighbours};
+use super::watch::Watch;
+use super::{Counters, Router};
+use crate::functions::{DECIDE, RateLimiter, stage_of};
+use crate::pipeline::{BuildError, Group, Kind, Made, Ports, Setting, Settings, Site, StageType, Value};
+use crate::stage::Drops;
+use crate::time::Nanos;
+
+const SECOND: u64 = 1_000_000_000;
+const INTERFACE: &str = "NAME ADDRESS/LENGTH… [ETHERNET ADDRESS] [mtu BYTES]";
+
+pub(crate) const ROUTER: StageType = StageType {
+    name: "router",
+    group: Group::Function,
+    summary: "Routes IPv4 and IPv6 between its interfaces, which are its ports (RFC 1812)",
+    example: "lan -> [lan]r :: router(interfaces=[\"lan 10.0.0.1/24\", \"wan 192.0.2.1/24\"]); r[wan] -> to_wan",
+    inputs: Ports::AsSet("one for each interface, by its name"),
+    outputs: Ports::AsSet("one for each interface, by its name"),
+    settings: &[
+        Setting {
+            name: "interfaces",
+            kind: Kind::List(&Kind::Text(INTERFACE)),
+            default: None,
+            required: true,
+            help: "Interfaces in the order of their ports, all with an Ethernet address or none; MTU 1500 unless said",
+        },
+        Setting {
+            name: "routes",
+            kind: Kind::File,
+            default: None,
+            required: false,
+            help: "Routes beyond the networks of the interfaces, one a line: `10.0.0.0/8 via 192.0.2.254`",
+        },
+        Setting {
+            name: "reload",
+            kind: Kind::Time(1_000_000, 86_400 * SECOND),
+            default: Some("1s"),
+            required: false,
+            help: "How often to look whether the file of routes has changed, while packets come",
+        },
+        Setting {
+            name: "neighbours",
+            kind: Kind::List(&Kind::Text("[PORT] ADDRESS ETHERNET ADDRESS")),
+            default: None,
+            required: false,
+            help: "Neighbours that needn't be asked for",
+        },
+        Setting {
+            name: "neighbour_table",
+            kind: Kind::Count(16, 1 << 22),
+            default: Some("4096"),
+            required: false,
+            help: "Neighbours remembered at most",
+        },
+        Setting {
+            name: "neighbour_timeout",
+            kind: Kind::Time(SECOND, 86_400 * SECOND),
+            default: Some("60s"),
+            required: false,
+            help: "After which a neighbour that is used is asked whether it is still there",
+        },
+        Setting {
+            name: "neighbour_hold",
+            kind: Kind::Count(1, 1024),
+            default: Some("16"),
+            required: false,
+            help: "Packets that wait for one neighbour to answer; where there are more, the oldest is dropped",
+        },
+        Setting {
+            name: "icmp_rate",
+            kind: Kind::Count(0, 1_000_000),
+            default: Some("1000"),
+            required: false,
+            help: "ICMP errors a second",
+        },
+        Setting {
+            name: "icmp_burst",
+            kind: Kind::Count(1, 1_000_000),
+            default: Some("50"),
+            required: false,
+            help: "ICMP errors at once after a pause",
+        },
+        DECIDE,
+    ],
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let texts = texts(settings, "interfaces");
+    let interfaces = interfaces(texts.iter().copied()).map_err(|e| {
+        let hint = match &e {
+            InterfaceError::Mtu(_) => "576 to 65535 bytes are possible, with IPv6 from 1280 on".to_owned(),
+            _ => format!("an interface is written {INTERFACE}, as in \"lan 10.0.0.1/24 02:00:00:00:00:01\""),
+        };
+        BuildError::setting("interfaces", e.to_string()).hint(hint)
+    })?;
+    let names = interfaces.iter().map(|i| i.name.clone()).collect();
+    let bounds = neighbours::Settings {
+        capacity: settings.number("neighbour_table") as u32,
+        hold: settings.number("neighbour_hold") as usize,
+        confirm: settings.number("neighbour_timeout"),
+        retry: SECOND,
+    };
+    let mut router = Router::new(interfaces, bounds, site.seed);
+    router.limiter = RateLimiter::new(settings.number("icmp_rate"), settings.number("icmp_burst"));
+    for text in self::texts(settings, "neighbours") {
+        router.fix(text).map_err(|why| {
+            BuildError::setting("neighbours", why)
+                .hint("as in \"192.0.2.254 02:00:00:00:00:09\" or \"wan fe80::1 02:00:00:00:00:09\"")
+        })?;
+    }
+    if let Some(path) = settings.file("routes") {
+        router.watch(path, settings.number("reload")).map_err(|e| BuildError::setting("routes", e))?;
+    }
+    Ok(Made::Between(stage_of(router, settings), names))
+}
+
+fn texts<'a>(settings: &'a Settings, name: &str) -> Vec<&'a str> {
+    let text = |value: &'a Value| match value {
+        Value::Text(text) => Some(text.as_str()),
+        _ => None,
+    };
+    settings.list(name).iter().filter_map(text).collect()
+}
+
+impl Router {
+    /// A router that knows the networks of its interfaces, and no other route.
+    pub(super) fn new(interfaces: Vec<Interface>, bounds: neighbours::Settings, seed: u64) -> Self {
+        Self {
+            own: interfaces.iter().flat_map(|i| i.addresses.iter().map(ipnet::IpNet::addr)).collect(),
+            // Without routes there is nothing that could be wrong with them.
+            fib: Fib::build(&interfaces, &[]).unwrap_or_default(),
+            interfaces: interfaces.into(),
+            gateways: Vec::new(),
+            neighbours: Neighbours::new(bounds, seed),
+            watch: None,
+            limiter: RateLimiter::new(1000, 50),
+            counters: Counters::default(),
+            drops: Drops::default(),
+            capture: 0,
+            last_error: None,
+            scratch: Vec::new(),
+            message: Vec::new(),
+        }
+    }
+
+    /// Takes the routes of a file, now and whenever it changes.
+    fn watch(&mut self, path: &Path, every: u64) -> Result<(), String> {
+        let (watch, fib) = Watch::start(path, Arc::clone(&self.interfaces), every)?;
+        self.install(fib, Nanos(0));
+        self.watch = Some(watch);
+        Ok(())
+    }
+
+    /// Takes a neighbour, `[PORT] ADDRESS MAC`, as known for good.
+    fn fix(&mut self, text: &str) -> Result<(), String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (port, address, at) = match *words.as_slice() {
+            [address, at] => (None, address, at),
+            [port, address, at] => (Some(port), address, at),
+            _ => return Err(format!("{text:?} is no neighbour")),
+        };
+        let address: IpAddr = address.parse().map_err(|_| format!("{address:?} is no address"))?;
+        let wrong = || format!("{at:?} is no station's Ethernet address");
+        let at: Mac = mac(at).filter(|mac| mac[0] & 1 == 0).ok_or_else(wrong)?;
+        let port = match port {
+            Some(name) => self.interfaces.iter().position(|i| i.name == name),
+            None if is_link_local(address) => return Err(format!("{address} is link-local: name its port")),
+            None => self.interfaces.iter().position(|i| i.reaches(address)),
+        };
+        let port = port.ok_or_else(|| format!("no interface has a network with {address}"))?;
+        let fixed = self.neighbours.fix(port as u8, address, at);
+        fixed.then_some(()).ok_or_else(|| "more neighbours than `neighbour_table` allows".to_owned())
+    }
+}

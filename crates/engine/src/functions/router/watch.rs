@@ -1,0 +1,126 @@
+//! Watches the file of routes, and reads it anew when it changes: on a thread of its own, while packets go on by the old
+//! table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+use std::time::SystemTime;
+
+use super::fib::Fib;
+use super::interface::Interface;
+use crate::functions::routes::Routes;
+use crate::time::Nanos;
+
+/// What tells one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    changed: Option<SystemTime>,
+    len: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = fs::metadata(path).ok()?;
+    Some(Stamp {
+        changed: meta.modified().ok(),
+        len: meta.len(),
+        #[cfg(unix)]
+        inode: std::os::unix::fs::MetadataExt::ino(&meta),
+    })
+}
+
+/// What a look at the file brought.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Nothing new.
+    Nothing,
+    /// A new table.
+    Table(Box<Fib>),
+    /// Something that can't be used, and why.
+    Wrong(String),
+}
+
+/// The table of a file.
+pub(super) fn load(path: &Path, interfaces: &[Interface]) -> Result<Fib, String> {
+    let routes = Routes::parse_file(path).map_err(|e| e.to_string())?;
+    Fib::build(interfaces, routes.routes()).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// A file that is watched.
+#[derive(Debug)]
+pub(super) struct Watch {
+    path: PathBuf,
+    interfaces: Arc<[Interface]>,
+    /// Time between two looks, in ns.
+    every: u64,
+    seen: Option<Stamp>,
+    due: Nanos,
+    /// Packets have come since the last look: the next one is due at `due`.
+    armed: bool,
+    loading: Option<Receiver<Result<Fib, String>>>,
+}
+
+impl Watch {
+    /// Reads the file, and watches it from then on.
+    pub(super) fn start(
+        path: &Path,
+        interfaces: Arc<[Interface]>,
+        every: u64,
+    ) -> Result<(Self, Fib), String> {
+        let seen = stamp(path);
+        let fib = load(path, &interfaces)?;
+        let path = path.to_owned();
+        Ok((Self { path, interfaces, every, seen, due: Nanos(0), armed: false, loading: None }, fib))
+    }
+
+    /// When to look; never while no packets come, so that a replay ends.
+    #[inline]
+    pub(super) fn deadline(&self) -> Nanos {
+        if self.armed { self.due } else { Nanos::MAX }
+    }
+
+    /// A packet came: whether it is time to look.
+    #[inline]
+    pub(super) fn packet(&mut self, now: Nanos) -> bool {
+        self.armed = true;
+        self.due <= now
+    }
+
+    /// Looks.
+    pub(super) fn look(&mut self, now: Nanos) -> Found {
+        self.due = now.after(self.every);
+        self.armed = false;
+        if let Some(loading) = &self.loading {
+            let loaded = match loading.try_recv() {
+                Err(TryRecvError::Empty) => return Found::Nothing,
+                Err(TryRecvError::Disconnected) => {
+                    Err("the thread that read the routes ended early".to_owned())
+                }
+                Ok(loaded) => loaded,
+            };
+            self.loading = None;
+            return match loaded {
+                Ok(fib) => Found::Table(Box::new(fib)),
+                Err(why) => Found::Wrong(why),
+            };
+        }
+        let now = stamp(&self.path);
+        if now == self.seen {
+            return Found::Nothing;
+        }
+        self.seen = now;
+        let (send, receive) = channel();
+        let (path, interfaces) = (self.path.clone(), self.interfaces.clone());
+        let work = move || drop(send.send(load(&path, &interfaces)));
+        match thread::Builder::new().name("routes".into()).spawn(work) {
+            Ok(_) => {
+                self.loading = Some(receive);
+                Found::Nothing
+            }
+            Err(error) => Found::Wrong(format!("no thread to read the routes: {error}")),
+        }
+    }
+}
