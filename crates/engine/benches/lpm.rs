@@ -2,7 +2,7 @@
 //! Internet, at random addresses that routes hold; with the table warm in the caches and with it cold; and how long it
 //! takes to build.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};

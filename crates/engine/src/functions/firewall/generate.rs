@@ -60,7 +60,7 @@ pub fn rules(kind: Kind, count: usize, seed: u64) -> RuleSet {
         let len = |net: Option<IpNet>| net.map_or(0, |net| u32::from(net.prefix_len()));
         64 - (len(part.src) + len(part.dst)).min(64) + maker.random.random_range(0..24)
     });
-    let verdict = |i: usize| if i % 3 == 0 { Verdict::Deny } else { Verdict::Allow };
+    let verdict = |i: usize| if i.is_multiple_of(3) { Verdict::Deny } else { Verdict::Allow };
     let rule = |(i, part)| FirewallRule { action: Action::Decide(verdict(i)), line: 0, parts: vec![part] };
     RuleSet { rules: parts.into_iter().enumerate().map(rule).collect(), default: Verdict::Deny }
 }

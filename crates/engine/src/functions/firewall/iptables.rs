@@ -19,6 +19,9 @@ use crate::rules::names::nearest;
 /// Chains that may call one another in a row.
 const MAX_DEPTH: usize = 32;
 
+/// Calls of chains, each of which puts a chain in the place of a rule.
+const MAX_CALLS: usize = 1 << 15;
+
 /// A word of a line and where it begins, in bytes from the start of the text; quotes and what they escape are resolved.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
@@ -217,8 +220,15 @@ impl Reader<'_> {
             return Err(here(format!("the chain `{}` has no policy", short(name))).hint(with_policy()));
         };
         let family = Conjunction { six: Some(self.six.unwrap_or(false)), ..Conjunction::default() };
-        let mut flat =
-            Flat { reader: self, policy, rules: Vec::new(), parts: 0, ends: HashMap::new(), labels: 0 };
+        let mut flat = Flat {
+            reader: self,
+            policy,
+            rules: Vec::new(),
+            parts: 0,
+            calls: 0,
+            ends: HashMap::new(),
+            labels: 0,
+        };
         flat.chain(chain, &[family], None, &mut vec![name])?;
         Ok(RuleSet { rules: flat.finish(), default: policy })
     }
@@ -236,6 +246,7 @@ struct Flat<'a, 'b> {
     /// Skips lead to labels until all is laid out.
     rules: Vec<FirewallRule>,
     parts: usize,
+    calls: usize,
     /// The rule behind each label.
     ends: HashMap<u32, u32>,
     labels: u32,
@@ -294,6 +305,14 @@ impl<'a> Flat<'a, '_> {
             return Err(line
                 .at
                 .error(text, format!("more than {MAX_DEPTH} chains call one another in a row")));
+        }
+        self.calls += 1;
+        if self.calls > MAX_CALLS {
+            let message = format!("chains are called more than {MAX_CALLS} times in all");
+            return Err(line
+                .at
+                .error(text, message)
+                .hint("each call counts as often as its own chain is called"));
         }
         calls.push(name);
         self.chain(chain, parts, end, calls)?;

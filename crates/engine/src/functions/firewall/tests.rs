@@ -134,3 +134,21 @@ fn fast_and_linear_agree_on_rules_like_those_of_access_lists_firewalls_and_chain
         }
     }
 }
+
+#[test]
+fn a_rule_for_every_packet_hides_those_behind_it_and_none_before_it() {
+    let text = "allow (proto icmp,tcp or src port 0) and not flags !fin,!rst,!psh,!ack and (vlan or not flags !fin,!syn)\n\
+        allow not none\nallow src 10.0.0.0/10\nallow dst 10.0.0.0/10\n";
+    let set = RuleSet::parse(text).unwrap();
+    let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 1].into(), 17, 0, 0).unwrap();
+    let fragment = Headers { key, l3: 14, l4: 34, flags: Flags(Flags::FRAGMENT), tcp_flags: 0, tos: 0 };
+    let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 1].into(), 1, 0, 0).unwrap();
+    let icmp = Headers { key, flags: Flags(0), ..fragment };
+    for method in [Method::Linear, Method::Fast] {
+        let firewall = Firewall::new(set.clone(), method);
+        for (headers, rule) in [(fragment, 1), (icmp, 0)] {
+            let decision = firewall.decide(&PacketFields::new(&headers, 40), |_, _| {});
+            assert_eq!(decision, Decision { verdict: Verdict::Allow, rule: Some(rule) }, "{method:?}");
+        }
+    }
+}

@@ -289,7 +289,87 @@ fn chains_that_double_at_every_call_end_in_an_error() {
     (0..29).for_each(|i| text += &format!("-A c{i} -j c{0}\n-A c{i} -j c{0}\n", i + 1));
     text += "-A c29 -j ACCEPT\n";
     let error = RuleSet::parse_iptables(&text, "FORWARD").unwrap_err();
-    assert!(error.to_string().contains("in all"), "{error}");
+    assert!(error.to_string().contains("times in all"), "{error}");
+}
+
+/// What rules of random chains ask, and whether a packet from 10.0.0.`host` to TCP port `port` is it.
+type Asks = (&'static str, fn(u8, u16) -> bool);
+const ASKS: [Asks; 6] = [
+    ("", |_, _| true),
+    ("-s 10.0.0.1/32", |host, _| host == 1),
+    ("! -s 10.0.0.0/30", |host, _| host > 3),
+    ("-s 10.0.0.0/31 -p tcp --dport 80", |host, port| host < 2 && port == 80),
+    ("-p tcp -m multiport ! --dports 80,443:445", |_, port| port != 80 && !(443..=445).contains(&port)),
+    ("-p udp", |_, _| false),
+];
+const TARGETS: [&str; 8] = ["-j ACCEPT", "-j DROP", "-j REJECT", "-j RETURN", "-j LOG", "", "-j c", "-g c"];
+
+/// What the kernel does: goes through a chain and those that it calls. Inner `None`: at the end, or back from it.
+fn walk(
+    chains: &[Vec<(usize, usize, usize)>],
+    at: usize,
+    packet: (u8, u16),
+    passed: &mut usize,
+) -> Option<Verdict> {
+    for &(asks, target, to) in &chains[at] {
+        if !ASKS[asks].1(packet.0, packet.1) {
+            continue;
+        }
+        let to = at + 1 + to;
+        match TARGETS[target] {
+            "-j ACCEPT" => return Some(Verdict::Allow),
+            "-j DROP" => return Some(Verdict::Deny),
+            "-j REJECT" => return Some(Verdict::Reset),
+            "-j RETURN" => return None,
+            "-g c" if to < chains.len() => return walk(chains, to, packet, passed),
+            "-j c" if to < chains.len() => {
+                if let Some(verdict) = walk(chains, to, packet, passed) {
+                    return Some(verdict);
+                }
+            }
+            // Without a target, or without a chain left to call.
+            _ => *passed += 1,
+        }
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn chains_of_iptables_decide_as_the_kernel_walks_them(
+        chains in prop::collection::vec(
+            prop::collection::vec((0..ASKS.len(), 0..TARGETS.len(), 0..2_usize), 0..6), 1..5),
+    ) {
+        let mut text = String::from("*filter\n:FORWARD DROP\n");
+        (1..chains.len()).for_each(|i| text += &format!(":c{i} -\n"));
+        for (i, chain) in chains.iter().enumerate() {
+            let name = if i == 0 { "FORWARD".to_owned() } else { format!("c{i}") };
+            for &(asks, target, to) in chain {
+                let to = i + 1 + to;
+                let target = match TARGETS[target] {
+                    target if !target.ends_with(" c") => target.to_owned(),
+                    target if to < chains.len() => format!("{target}{to}"),
+                    _ => String::new(),
+                };
+                text += &format!("-A {name} {} {target}\n", ASKS[asks].0);
+            }
+        }
+        let set = RuleSet::parse_iptables(&text, "FORWARD").map_err(|e| TestCaseError::fail(e.to_string()))?;
+        for method in [Method::Linear, Method::Fast] {
+            let firewall = Firewall::new(set.clone(), method);
+            for (host, port) in (0..5).flat_map(|host| [79, 80, 443, 446].map(|port| (host, port))) {
+                let packet = packet(&format!("tcp 10.0.0.{host}:1 > 10.0.1.1:{port}"));
+                let (mut passed, mut expected) = (0, 0);
+                let verdict = walk(&chains, 0, (host, port), &mut expected).unwrap_or(Verdict::Deny);
+                let decision = firewall.decide(&packet, |_, action| {
+                    passed += usize::from(!matches!(action, Action::Skip { .. }));
+                });
+                prop_assert_eq!((decision.verdict, passed), (verdict, expected), "{:?} {} {}\n{}", method, host, port, text);
+            }
+        }
+    }
 }
 
 /// Words of both formats in any order.

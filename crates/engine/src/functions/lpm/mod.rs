@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The structure is a multibit trie with a direct root of 16 bits, strides chosen node by node so that a node is at
+//! The structure is a multibit trie with a direct root of 12 to 22 bits, strides chosen node by node so that a node is at
 //! least partly full, and levels at which all prefixes agree skipped (level and path compression: Nilsson and Karlsson,
 //! "IP-address lookup using LC-tries", 1999), the values pushed to the leaves. The memory follows the number of
 //! prefixes: two hundred routes stay in the first-level cache, which a flat table of 2²⁴ entries could not.
@@ -45,7 +45,7 @@ impl Lpm4 {
             len: net.prefix_len(),
             value,
         };
-        Self(Trie::build(routes.into_iter().map(of).collect()))
+        Self(Trie::build(routes.into_iter().map(of).collect(), false))
     }
 
     /// The value of the longest prefix that holds `address`.
@@ -94,7 +94,7 @@ impl Lpm6 {
             len: net.prefix_len(),
             value,
         };
-        Self(Trie::build(routes.into_iter().map(of).collect()))
+        Self(Trie::build(routes.into_iter().map(of).collect(), true))
     }
 
     /// The value of the longest prefix that holds `address`.

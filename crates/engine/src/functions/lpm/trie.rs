@@ -5,12 +5,14 @@ use std::mem::size_of;
 use crate::huge;
 use crate::prefetch::prefetch;
 
-/// Bits of the direct root.
-const ROOT_BITS: u32 = 16;
+/// Fewest and most bits of the direct root, for keys of one word. Those of two, IPv6, are much alike in their first bits,
+/// so that a wider root would only be larger.
+const ROOT_BITS: (u32, u32) = (12, 22);
+const WIDE_ROOT_BITS: (u32, u32) = (16, 16);
 /// The widest stride below the root.
 const MAX_STRIDE: u32 = 12;
-/// A node is made so wide that at least one in this many of its entries has a prefix of its own.
-const SPARSITY: usize = 2;
+/// A node is made so wide that a prefix begins at one or more in so many of its entries.
+const SPARSITY: usize = 4;
 /// Keys that go through the trie together in a batch lookup.
 pub(super) const LANES: usize = 16;
 
@@ -44,6 +46,8 @@ struct Node {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trie {
     root: Vec<u32>,
+    /// How far the bits that choose an entry of the root are from the right end of the first word.
+    root_shift: u32,
     nodes: Vec<Node>,
     entries: Vec<u32>,
     /// Values that leaves stand for, each once.
@@ -52,7 +56,7 @@ pub(super) struct Trie {
 }
 
 impl Trie {
-    pub(super) fn build(mut prefixes: Vec<Prefix>) -> Self {
+    pub(super) fn build(mut prefixes: Vec<Prefix>, wide: bool) -> Self {
         // Stable, so that of equal prefixes the last one given stays last.
         prefixes.sort_by_key(|p| (p.bits, p.len));
         let mut unique: Vec<Prefix> = Vec::with_capacity(prefixes.len());
@@ -72,8 +76,11 @@ impl Trie {
         }
         let mut trie = Self { values, prefixes: unique.len(), ..Self::default() };
         if !unique.is_empty() {
-            trie.root = huge::with_capacity(1 << ROOT_BITS);
-            let entries = trie.window(&unique, 0, ROOT_BITS, 0);
+            let (least, most) = if wide { WIDE_ROOT_BITS } else { ROOT_BITS };
+            let bits = (unique.len().ilog2() + 2).clamp(least, most);
+            trie.root = huge::with_capacity(1 << bits);
+            trie.root_shift = 64 - bits;
+            let entries = trie.window(&unique, 0, bits, 0);
             trie.root.extend(entries);
             huge::advise(&mut trie.entries);
             huge::advise(&mut trie.nodes);
@@ -186,6 +193,10 @@ impl Trie {
                 keys.iter().zip(values).for_each(|(&k, v)| *v = self.lookup::<WIDE>(word(k)));
                 continue;
             }
+            for &key in keys {
+                let [high, _] = word(key);
+                prefetch(self.root.get(self.root_index(high)));
+            }
             let mut entries = [0; LANES];
             for (entry, &key) in entries.iter_mut().zip(keys) {
                 *entry = self.enter(word(key));
@@ -236,7 +247,12 @@ impl Trie {
 
     #[inline]
     fn enter(&self, [high, _]: [u64; 2]) -> u32 {
-        self.root.get((high >> (64 - ROOT_BITS)) as usize).copied().unwrap_or(0)
+        self.root.get(self.root_index(high)).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn root_index(&self, high: u64) -> usize {
+        (high >> (self.root_shift & 63)) as usize
     }
 
     #[inline]
@@ -277,18 +293,15 @@ fn stride(prefixes: &[Prefix], depth: u32, word_end: u32) -> u32 {
     let longest = prefixes.iter().map(|p| u32::from(p.len)).max().unwrap_or(depth);
     let most = MAX_STRIDE.min(word_end - depth).min(longest.saturating_sub(depth));
     let enough = |stride: &u32| {
-        let size = 1_usize << stride;
+        // Entries at which a prefix begins; one that covers several is no reason for a wider window.
         let mut filled = 0_usize;
-        let mut next = 0_u128;
+        let mut before = None;
         for prefix in prefixes {
-            // Entries that this prefix is the first to claim.
-            let at = prefix.bits << depth >> (128 - stride);
-            let count = 1_u128 << (depth + stride).saturating_sub(u32::from(prefix.len));
-            let end = at + count;
-            filled += (end - at.max(next).min(end)) as usize;
-            next = next.max(end);
+            let at = Some(prefix.bits << depth >> (128 - stride));
+            filled += usize::from(at != before);
+            before = at;
         }
-        filled * SPARSITY >= size
+        filled * SPARSITY >= 1 << stride
     };
     (1..=most).rev().find(enough).unwrap_or(most.min(1))
 }
