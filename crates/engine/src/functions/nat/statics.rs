@@ -14,6 +14,8 @@ pub(super) struct Statics {
     external_addresses: Vec<(u32, u32)>,
     inside_ports: Vec<(Endpoint, (u32, u16))>,
     external_ports: Vec<(Endpoint, (u32, u16))>,
+    /// All external addresses.
+    external: Vec<u32>,
 }
 
 fn find<K: Ord + Copy, V: Copy>(list: &[(K, V)], key: K) -> Option<V> {
@@ -39,6 +41,10 @@ impl Statics {
                 }
             }
         }
+        statics.external = statics.external_addresses.iter().map(|(address, _)| *address).collect();
+        statics.external.extend(statics.external_ports.iter().map(|((_, address, _), _)| *address));
+        statics.external.sort_unstable();
+        statics.external.dedup();
         statics.inside_addresses.sort_unstable();
         statics.external_addresses.sort_unstable();
         statics.inside_ports.sort_unstable();
@@ -68,6 +74,6 @@ impl Statics {
 
     /// Whether packets to this address are for a static mapping.
     pub(super) fn owns(&self, external: u32) -> bool {
-        self.inside_of(external).is_some() || self.external_ports.iter().any(|((_, a, _), _)| *a == external)
+        self.external.binary_search(&external).is_ok()
     }
 }
