@@ -99,7 +99,7 @@ fn every_type_is_described_and_its_defaults_are_good() {
         assert!(kind.example.contains(kind.name), "{}: {}", kind.name, kind.example);
         for setting in kind.settings {
             assert!(
-                !setting.help.is_empty() && !(setting.required && setting.default.is_some()),
+                !setting.help.is_empty() && (!setting.required || setting.default.is_none()),
                 "{}",
                 setting.name
             );

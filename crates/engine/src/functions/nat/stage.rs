@@ -202,7 +202,6 @@ pub struct NatStage {
 
 /// What was decided.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "lives on the stack for the time of one train")]
 pub enum Decided {
     /// Rewritten, as the others of its session.
     Rewrite(Rewrite, u32, Side),

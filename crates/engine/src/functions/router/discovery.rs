@@ -75,8 +75,8 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
     }
     let from = frame.get(6..).and_then(<[u8]>::first_chunk).copied()?;
     let own = |option| link_layer(message.get(24..)?, option);
-    match message.first()? {
-        &SOLICITATION => {
+    match *message.first()? {
+        SOLICITATION => {
             let source = own(1).filter(|_| !src.is_unspecified());
             // To who has no address yet, the answer goes to all nodes.
             let (to, at) = if src.is_unspecified() {
@@ -91,7 +91,7 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
                 only_known: false,
             })
         }
-        &ADVERTISEMENT => {
+        ADVERTISEMENT => {
             let solicited = message.get(4)? & SOLICITED != 0;
             if solicited && dst.is_multicast() {
                 return None;

@@ -171,7 +171,7 @@ fn is_host(net: &IpNet) -> bool {
         IpNet::V4(net) => {
             let (address, wide) = (net.addr(), net.prefix_len() < 31);
             let end = address == net.network() || address == net.broadcast();
-            !matches!(address.octets(), [0 | 240..=255, ..]) && !(wide && end)
+            !(matches!(address.octets(), [0 | 240..=255, ..]) || wide && end)
         }
         IpNet::V6(_) => true,
     }

@@ -247,7 +247,7 @@ impl BalancerStage {
             && key.dst() == self.service.ip()
     }
 
-    fn from_client(&mut self, cx: &Context<'_>, key: &FlowKey) -> Decided {
+    fn towards_backend(&mut self, cx: &Context<'_>, key: &FlowKey) -> Decided {
         if !self.is_for_service(key) {
             return Decided::Pass;
         }
@@ -266,7 +266,7 @@ impl BalancerStage {
         }
     }
 
-    fn from_backend(&self, key: &FlowKey) -> Decided {
+    fn towards_client(&self, key: &FlowKey) -> Decided {
         let known = self.balancer.backends().iter().any(|b| b.address == key.src());
         match (&self.mode, key) {
             (Mode::Nat(nat), FlowKey::Narrow(key)) if known => {
@@ -339,7 +339,7 @@ impl NetworkFunction for BalancerStage {
 
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
         let Some(key) = key_of(scene.cx, first) else { return Decided::Pass };
-        if scene.cx.input == 0 { self.from_client(scene.cx, &key) } else { self.from_backend(&key) }
+        if scene.cx.input == 0 { self.towards_backend(scene.cx, &key) } else { self.towards_client(&key) }
     }
 
     fn apply(
