@@ -426,11 +426,16 @@ impl NetworkFunction for Router {
     }
 
     /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key of a packet
-    /// in a tunnel may be that of its inner header; and what one ICMP packet says may change what becomes of the next.
+    /// in a tunnel may be that of its inner header; what one ICMP packet says may change what becomes of the next, and
+    /// so may what is due between two packets.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         let flags = Flags(first.info.flags());
-        if flags.has(Flags::INNER) || !first.info.classified() || first.info.l3() != other.info.l3() {
+        if flags.has(Flags::INNER)
+            || !first.info.classified()
+            || first.info.l3() != other.info.l3()
+            || other.arrival >= NetworkFunction::next_deadline(self)
+        {
             return false;
         }
         let (data, start) = (cx.data(first), usize::from(first.info.l3()));

@@ -132,6 +132,13 @@ fn texts<'a>(settings: &'a Settings, name: &str) -> Vec<&'a str> {
 }
 
 impl Router {
+    /// A router that knows the networks of its interfaces, with the bounds and times that the settings have by default.
+    #[must_use]
+    pub fn with_defaults(interfaces: Vec<Interface>, seed: u64) -> Self {
+        let bounds = neighbours::Settings { capacity: 4096, hold: 16, confirm: 60 * SECOND, retry: SECOND };
+        Self::new(interfaces, bounds, seed)
+    }
+
     /// A router that knows the networks of its interfaces, and no other route.
     pub(super) fn new(interfaces: Vec<Interface>, bounds: neighbours::Settings, seed: u64) -> Self {
         Self {
@@ -153,7 +160,7 @@ impl Router {
     }
 
     /// Takes the routes of a file, now and whenever it changes.
-    fn watch(&mut self, path: &Path, every: u64) -> Result<(), String> {
+    pub(super) fn watch(&mut self, path: &Path, every: u64) -> Result<(), String> {
         let (watch, fib) = Watch::start(path, Arc::clone(&self.interfaces), every)?;
         self.install(fib, Nanos(0));
         self.watch = Some(watch);
