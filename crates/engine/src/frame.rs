@@ -63,6 +63,9 @@ pub struct Info(u64);
 impl Info {
     const CLASSIFIED: u8 = 1 << 7;
 
+    /// Mask and value that no packet has; see [`Info::is`].
+    pub(crate) const NOTHING: (u64, u64) = (0, 1);
+
     /// From headers.
     #[inline]
     #[must_use]
@@ -126,6 +129,21 @@ impl Info {
     #[must_use]
     pub fn tcp_flags(self) -> u8 {
         (self.0 >> 40) as u8
+    }
+
+    /// Mask and value of the whole word for packets whose TCP header can be read and whose flags, as far as `mask` says,
+    /// are `value`; to be held against [`Info::is`].
+    #[must_use]
+    pub(crate) fn of_tcp_flags(mask: u8, value: u8) -> (u64, u64) {
+        let tcp = u64::from(Flags::TCP) << 32;
+        (tcp | u64::from(mask) << 40, tcp | u64::from(value) << 40)
+    }
+
+    /// Whether the bits of `mask` are `value`.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn is(self, (mask, value): (u64, u64)) -> bool {
+        self.0 & mask == value
     }
 
     /// TOS or traffic class.

@@ -36,14 +36,11 @@ pub struct Bucket {
     pub count: u64,
 }
 
-#[inline]
+#[inline(always)]
 fn index(value: u64) -> usize {
-    if value < LINEAR {
-        return value as usize;
-    }
-    let octave = 63 - value.leading_zeros(); // >= 8
-    let sub = (value >> (octave - SUB_BITS)) as usize & ((1 << SUB_BITS) - 1);
-    LINEAR as usize + ((octave - 8) as usize) * (1 << SUB_BITS) + sub
+    // Below 128 an octave of its own would be finer than a value: those are their own index, as in the octave of 128.
+    let shift = (value | 1 << SUB_BITS).ilog2() - SUB_BITS;
+    ((shift as usize) << SUB_BITS) + (value >> shift) as usize
 }
 
 fn bounds(index: usize) -> (u64, u64) {
@@ -94,6 +91,26 @@ impl Histogram {
         self.sum += u128::from(value) * u128::from(n);
         self.min = self.min.min(value);
         self.max = self.max.max(value);
+    }
+
+    /// Counts values that never increase from one to the next: what the packets of a train waited.
+    #[inline]
+    pub fn record_falling(&mut self, mut values: impl ExactSizeIterator<Item = u64>) {
+        let Some(first) = values.next() else { return };
+        // The largest comes first: what follows has its bucket.
+        self.record(first);
+        self.count += values.len() as u64;
+        let (mut sum, mut last) = (0u128, first);
+        for value in values {
+            debug_assert!(value <= last, "{value} comes after {last}");
+            if let Some(c) = self.counts.get_mut(index(value)) {
+                *c += 1;
+            }
+            sum += u128::from(value);
+            last = value;
+        }
+        self.sum += sum;
+        self.min = self.min.min(last);
     }
 
     #[cold]
@@ -291,6 +308,22 @@ mod tests {
             let (low, high) = bounds(index(v));
             prop_assert!(low <= v && v <= high);
             prop_assert!((high - low) as f64 <= low as f64 / 127.0);
+        }
+
+        #[test]
+        fn falling_values_are_counted_as_any_others(
+            mut values in proptest::collection::vec(prop_oneof![0u64..300, any::<u64>()], 0..50),
+            before in proptest::collection::vec(0u64..100_000, 0..3),
+        ) {
+            values.sort_unstable_by(|a, b| b.cmp(a));
+            let (mut one_by_one, mut together) = (Histogram::new(), Histogram::new());
+            for &v in &before {
+                one_by_one.record(v);
+                together.record(v);
+            }
+            values.iter().for_each(|&v| one_by_one.record(v));
+            together.record_falling(values.into_iter());
+            prop_assert_eq!(one_by_one, together);
         }
 
         #[test]

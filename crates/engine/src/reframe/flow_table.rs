@@ -155,6 +155,31 @@ impl FlowTable {
         }
     }
 
+    /// The first two steps for several keys: hashes, and the entries that the flows most likely have. Slices of one
+    /// length.
+    #[inline(always)]
+    pub(crate) fn look_ahead(&self, keys: &[FlowKey], hashes: &mut [u64], candidates: &mut [u32]) {
+        for (key, hash) in keys.iter().zip(hashes.iter_mut()) {
+            *hash = self.hash(key);
+            self.prefetch_index(*hash);
+        }
+        for (hash, candidate) in hashes.iter().zip(candidates) {
+            *candidate = self.candidate(*hash);
+        }
+    }
+
+    /// Whether `candidate` is the entry of the key's flow.
+    #[inline(always)]
+    pub(crate) fn knows(&self, key: &FlowKey, hash: u64, candidate: u32) -> bool {
+        self.is(candidate, key, Self::stored(key, hash))
+    }
+
+    /// The flow that [`FlowTable::continues`] was asked about last; [`NONE`] where nothing is known of it.
+    #[inline(always)]
+    pub(crate) fn last(&mut self) -> &mut u32 {
+        &mut self.last
+    }
+
     /// The train of the flow that `candidate` most likely is.
     #[inline(always)]
     pub(crate) fn train_of(&self, candidate: u32) -> u32 {

@@ -2,7 +2,8 @@
 //!
 //! A train is one cache line: its first packet inside, the others in chunks of five handles (two lines each). Trains
 //! of one class wait in one list, first come first served: the class has one hold time, so the list is in the order
-//! of deadlines and every operation is O(1). Lines are used again last in, first out, so that they stay in cache.
+//! of deadlines and every operation is O(1). Free lines are chained up and used again last in, first out, so that they
+//! stay in cache.
 
 use crate::frame::{Frame, Info};
 use crate::huge;
@@ -77,57 +78,11 @@ const CHUNK: usize = 5;
 #[repr(C, align(64))]
 struct Chunk {
     held: [Held; CHUNK],
+    /// The train's next chunk, or the next free one. Says nothing in a train's last chunk.
     next: u32,
-    used: u32,
 }
 
 const _: () = assert!(size_of::<Chunk>() == 128);
-
-/// Slots that are given out by number and taken back; room for all is reserved at the start.
-#[derive(Debug)]
-struct Arena<T> {
-    slots: Vec<T>,
-    free: Vec<u32>,
-}
-
-impl<T: Default> Arena<T> {
-    fn new(limit: usize) -> Self {
-        Self { slots: huge::with_capacity(limit), free: Vec::with_capacity(limit) }
-    }
-
-    /// A slot to be filled in; it holds whatever it held last.
-    #[inline(always)]
-    fn take(&mut self) -> u32 {
-        match self.free.pop() {
-            Some(id) => id,
-            None => self.take_new(),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_new(&mut self) -> u32 {
-        self.slots.push(T::default());
-        (self.slots.len() - 1) as u32
-    }
-
-    #[inline(always)]
-    fn give_back(&mut self, id: u32) {
-        self.free.push(id);
-    }
-
-    #[inline(always)]
-    #[expect(clippy::indexing_slicing, reason = "numbers come from `take`, and slots are never taken away")]
-    fn get(&self, id: u32) -> &T {
-        &self.slots[id as usize]
-    }
-
-    #[inline(always)]
-    #[expect(clippy::indexing_slicing, reason = "numbers come from `take`, and slots are never taken away")]
-    fn get_mut(&mut self, id: u32) -> &mut T {
-        &mut self.slots[id as usize]
-    }
-}
 
 /// Trains of one class in the order in which they are due.
 #[derive(Clone, Copy, Debug)]
@@ -142,25 +97,40 @@ struct List {
 /// All trains that are being held.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    trains: Arena<TrainSlot>,
-    chunks: Arena<Chunk>,
-    lists: Vec<List>,
+    trains: Vec<TrainSlot>,
+    chunks: Vec<Chunk>,
+    /// The list of class 0, then the others'.
+    first: List,
+    others: Vec<List>,
+    /// When the first of all lists is due; with one list that list says so itself.
+    due_of_many: Nanos,
     packets: u32,
+    /// Most packets held so far, as far as [`Hold::note_peak`] was told.
+    peak: u32,
     bytes: u64,
-    due: Nanos,
+    open: u32,
+    /// Where the chains of free places begin; [`NONE`] where there is no free one.
+    free_train: u32,
+    free_chunk: u32,
 }
 
 impl Hold {
     /// Room for `capacity` packets, and one list for each class's hold time.
-    pub(crate) fn new(capacity: u32, hold_ns: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn new(capacity: u32, mut hold_ns: impl Iterator<Item = u64>) -> Self {
         let capacity = capacity as usize;
+        let list = |hold_ns| List { head: NONE, tail: NONE, hold_ns, due: Nanos::MAX };
         Self {
-            trains: Arena::new(capacity + 1),
-            chunks: Arena::new(capacity / 2 + 1),
-            lists: hold_ns.map(|hold_ns| List { head: NONE, tail: NONE, hold_ns, due: Nanos::MAX }).collect(),
+            trains: huge::with_capacity(capacity + 1),
+            chunks: huge::with_capacity(capacity / 2 + 1),
+            first: list(hold_ns.next().unwrap_or(0)),
+            others: hold_ns.map(list).collect(),
+            due_of_many: Nanos::MAX,
             packets: 0,
+            peak: 0,
             bytes: 0,
-            due: Nanos::MAX,
+            open: 0,
+            free_train: NONE,
+            free_chunk: NONE,
         }
     }
 
@@ -173,7 +143,7 @@ impl Hold {
     /// Trains that are held, or on their way out.
     #[inline(always)]
     pub(crate) fn trains(&self) -> u32 {
-        (self.trains.slots.len() - self.trains.free.len()) as u32
+        self.open
     }
 
     /// Captured bytes held.
@@ -182,51 +152,138 @@ impl Hold {
         self.bytes
     }
 
+    /// Most packets held at once.
+    pub(crate) fn peak(&self) -> u32 {
+        self.peak.max(self.packets)
+    }
+
+    /// That many are held and fewer will be: to be told before a train is taken out.
+    #[inline(always)]
+    pub(crate) fn note_peak(&mut self, packets: u32) {
+        self.peak = self.peak.max(packets);
+    }
+
     /// When the next train is due; [`Nanos::MAX`] when none is held.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn due(&self) -> Nanos {
-        self.due
+        if self.others.is_empty() { self.first.due } else { self.due_of_many }
+    }
+
+    /// As [`Hold::due`] and [`Hold::first_due`] where there is one class: the train is [`NONE`] when none is held.
+    #[inline(always)]
+    pub(crate) fn first_of_one_class(&self) -> (Nanos, u32) {
+        (self.first.due, self.first.head)
+    }
+
+    /// Takes the train of class 0 that is due first out of its list and out of memory, where it is of one packet and no
+    /// other is due with it; returns its packet, and its position among all that arrived.
+    #[inline(always)]
+    pub(crate) fn pop_single(&mut self) -> Option<(Frame, u64)> {
+        let list = &mut self.first;
+        let id = list.head;
+        let train = *self.trains.get(id as usize)?;
+        if train.count != 1 {
+            return None;
+        }
+        match self.trains.get(train.next as usize) {
+            Some(next) if next.base() == train.base() => return None,
+            Some(next) => list.due = next.base().after(list.hold_ns),
+            None => {
+                list.due = Nanos::MAX;
+                list.tail = NONE;
+            }
+        }
+        list.head = train.next;
+        self.packets -= 1;
+        self.bytes -= u64::from(train.bytes);
+        self.open -= 1;
+        if let Some(train) = self.trains.get_mut(id as usize) {
+            train.next = self.free_train;
+        }
+        self.free_train = id;
+        Some((train.first.frame(train.flow, train.hash), train.sequence))
+    }
+
+    /// Whether a packet that arrives at `now` can join a train of class 0 without filling it up to `burst`, without more
+    /// memory, and before the train is due.
+    #[inline(always)]
+    pub(crate) fn joins(&self, id: u32, now: Nanos, burst: u16) -> bool {
+        self.trains.get(id as usize).is_some_and(|train| {
+            train.count + 1 < burst
+                && train.base().after(self.first.hold_ns) > now
+                && (train.room > 0 || self.free_chunk != NONE)
+        })
+    }
+
+    /// Whether a train can be opened without more memory.
+    #[inline(always)]
+    pub(crate) fn has_free_train(&self) -> bool {
+        self.free_train != NONE
     }
 
     #[inline(always)]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "slots are never taken away, so a number once given out is in range"
+    )]
     pub(crate) fn train(&self, id: u32) -> &TrainSlot {
-        self.trains.get(id)
+        &self.trains[id as usize]
     }
 
     /// Asks for the line of a train that a packet may be added to soon, if there is one.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: u32) {
-        prefetch(self.trains.slots.get(id as usize));
+        prefetch(self.trains.get(id as usize));
     }
 
-    /// Asks for the place where a train's next packet goes.
     #[inline(always)]
-    pub(crate) fn prefetch_place(&self, id: u32) {
-        if let Some(train) = self.trains.slots.get(id as usize) {
-            let place = self.chunks.slots.get(train.last_chunk as usize).map(|c| &c.held);
-            prefetch(place.and_then(|held| held.get(CHUNK - usize::from(train.room).min(CHUNK))));
+    fn list(&mut self, class: u8) -> Option<&mut List> {
+        match class {
+            0 => Some(&mut self.first),
+            n => self.others.get_mut(usize::from(n) - 1),
         }
     }
 
-    /// Starts a train with its first packet.
+    fn lists(&self) -> impl Iterator<Item = &List> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Makes room for a train and for a chunk, where there is none; returns whether that was so.
     #[inline(always)]
-    pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: &Frame) -> u32 {
-        let Some(list) = self.lists.get_mut(class as usize) else { return NONE };
-        let previous = list.tail;
-        let id = self.trains.take();
-        list.tail = id;
+    pub(crate) fn grow(&mut self) -> bool {
+        let full = self.free_train == NONE || self.free_chunk == NONE;
+        if self.free_train == NONE {
+            self.free_train = self.trains.len() as u32;
+            self.trains.push(TrainSlot { next: NONE, ..TrainSlot::default() });
+        }
+        if self.free_chunk == NONE {
+            self.free_chunk = self.chunks.len() as u32;
+            self.chunks.push(Chunk { next: NONE, ..Chunk::default() });
+        }
+        full
+    }
+
+    /// Starts a train with its first packet. There must be room; see [`Hold::grow`].
+    #[inline(always)]
+    pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: &Frame, flow: u32, hash: u32) -> u32 {
+        let id = self.free_train;
+        let Some(list) = self.list(class) else { return NONE };
+        let previous = std::mem::replace(&mut list.tail, id);
         if previous == NONE {
             list.head = id;
             list.due = frame.arrival.after(list.hold_ns);
-            self.due = self.due.min(list.due);
-        } else {
-            self.trains.get_mut(previous).next = id;
+            if !self.others.is_empty() {
+                self.due_of_many = self.lists().map(|l| l.due).min().unwrap_or(Nanos::MAX);
+            }
+        } else if let Some(previous) = self.trains.get_mut(previous as usize) {
+            previous.next = id;
         }
-        let train = self.trains.get_mut(id);
+        let Some(train) = self.trains.get_mut(id as usize) else { return NONE };
+        self.free_train = train.next;
         train.first = Held::new(frame);
         train.sequence = sequence;
-        train.flow = frame.flow;
-        train.hash = frame.hash;
+        train.flow = flow;
+        train.hash = hash;
         train.previous = previous;
         train.next = NONE;
         train.first_chunk = NONE;
@@ -235,130 +292,113 @@ impl Hold {
         train.count = 1;
         train.class = class;
         train.room = 0;
+        self.open += 1;
         self.packets += 1;
         self.bytes += u64::from(frame.len);
         id
     }
 
-    /// Adds a packet to a train; returns how many it has now.
+    /// Adds a packet to a train; returns how many it has now. There must be room; see [`Hold::grow`].
     #[inline(always)]
     pub(crate) fn append(&mut self, id: u32, frame: &Frame) -> u16 {
+        let Some(train) = self.trains.get_mut(id as usize) else { return 0 };
+        if train.room == 0 {
+            let new = self.free_chunk;
+            self.free_chunk = self.chunks.get(new as usize).map_or(NONE, |c| c.next);
+            match self.chunks.get_mut(train.last_chunk as usize) {
+                Some(last) => last.next = new,
+                None => train.first_chunk = new,
+            }
+            train.last_chunk = new;
+            train.room = CHUNK as u8;
+        }
+        let Some(chunk) = self.chunks.get_mut(train.last_chunk as usize) else { return 0 };
+        if let Some(place) = chunk.held.get_mut(CHUNK.wrapping_sub(usize::from(train.room))) {
+            *place = Held::new(frame);
+        }
+        train.room -= 1;
+        train.bytes += frame.len;
+        train.count += 1;
         self.packets += 1;
         self.bytes += u64::from(frame.len);
-        if self.trains.get(id).room == 0 {
-            self.add_chunk(id);
-        }
-        let train = self.trains.get_mut(id);
-        train.count += 1;
-        train.bytes += frame.len;
-        train.room -= 1;
-        let count = train.count;
-        let chunk = self.chunks.get_mut(train.last_chunk);
-        if let Some(slot) = chunk.held.get_mut(chunk.used as usize) {
-            *slot = Held::new(frame);
-        }
-        chunk.used += 1;
-        count
-    }
-
-    fn add_chunk(&mut self, id: u32) {
-        let new = self.chunks.take();
-        let chunk = self.chunks.get_mut(new);
-        chunk.next = NONE;
-        chunk.used = 0;
-        let train = self.trains.get_mut(id);
-        let last = std::mem::replace(&mut train.last_chunk, new);
-        train.room = CHUNK as u8;
-        if last == NONE {
-            train.first_chunk = new;
-        } else {
-            self.chunks.get_mut(last).next = new;
-        }
+        train.count
     }
 
     /// The train that is due first.
     #[inline(always)]
     pub(crate) fn first_due(&self) -> Option<u32> {
-        if let [one] = self.lists.as_slice() {
-            return (one.head != NONE).then_some(one.head);
+        if self.others.is_empty() {
+            return (self.first.head != NONE).then_some(self.first.head);
         }
         self.first_due_of_many()
     }
 
     fn first_due_of_many(&self) -> Option<u32> {
-        if self.due == Nanos::MAX {
+        if self.due_of_many == Nanos::MAX {
             // A deadline at the end of time still has to be met at the end of input.
-            return self.lists.iter().find(|l| l.head != NONE).map(|l| l.head);
+            return self.lists().find(|l| l.head != NONE).map(|l| l.head);
         }
-        self.lists.iter().find(|l| l.due == self.due && l.head != NONE).map(|l| l.head)
+        self.lists().find(|l| l.due == self.due_of_many && l.head != NONE).map(|l| l.head)
     }
 
     /// The train whose first packet came first.
     pub(crate) fn oldest(&self) -> Option<u32> {
-        let heads = self.lists.iter().map(|l| l.head).filter(|h| *h != NONE);
-        heads.min_by_key(|h| self.trains.get(*h).sequence)
+        let heads = self.lists().map(|l| l.head).filter(|h| *h != NONE);
+        heads.min_by_key(|h| self.train(*h).sequence)
     }
 
     /// Takes a train out of its list: it is about to leave, and no longer counts as held.
     #[inline(always)]
-    pub(crate) fn unlink(&mut self, id: u32) -> &TrainSlot {
-        let TrainSlot { previous, next, class, count, bytes, .. } = *self.trains.get(id);
+    pub(crate) fn unlink(&mut self, id: u32) {
+        let TrainSlot { previous, next, class, count, bytes, .. } = *self.train(id);
         self.packets -= u32::from(count);
         self.bytes -= u64::from(bytes);
-        let mut next_base = Nanos::MAX;
-        if next != NONE {
-            let next = self.trains.get_mut(next);
+        let after = self.trains.get_mut(next as usize).map(|next| {
             next.previous = previous;
-            next_base = next.base();
-            let (after, chunk) = (next.next, next.first_chunk);
-            prefetch(self.trains.slots.get(after as usize));
-            prefetch(self.chunks.slots.get(chunk as usize));
+            (next.base(), next.next, next.first_chunk)
+        });
+        let Some(list) = self.list(class) else { return };
+        let first = list.head == id;
+        if after.is_none() {
+            list.tail = if first { NONE } else { previous };
         }
-        if previous != NONE {
-            self.trains.get_mut(previous).next = next;
-        }
-        if let Some(list) = self.lists.get_mut(class as usize) {
-            if next == NONE {
-                list.tail = previous;
+        if first {
+            list.head = next;
+            list.due = after.map_or(Nanos::MAX, |(base, ..)| base.after(list.hold_ns));
+            let (_, train, chunk) = after.unwrap_or((Nanos::MAX, NONE, NONE));
+            prefetch(self.chunks.get(chunk as usize));
+            prefetch(self.trains.get(train as usize));
+            if !self.others.is_empty() {
+                self.due_of_many = self.lists().map(|l| l.due).min().unwrap_or(Nanos::MAX);
             }
-            if previous == NONE {
-                list.head = next;
-                list.due = next_base.after(list.hold_ns);
-                self.due = match self.lists.as_slice() {
-                    [one] => one.due,
-                    all => all.iter().map(|l| l.due).min().unwrap_or(Nanos::MAX),
-                };
-            }
+        } else if let Some(previous) = self.trains.get_mut(previous as usize) {
+            previous.next = next;
         }
-        self.trains.get(id)
     }
 
     /// Hands over an unlinked train's packets and gives its memory back.
     #[inline(always)]
-    pub(crate) fn close(&mut self, id: u32, mut take: impl FnMut(Frame)) {
-        self.trains.give_back(id);
-        let train = self.trains.get(id);
+    pub(crate) fn close(&mut self, id: u32, frames: &mut Vec<Frame>) {
+        let Some(train) = self.trains.get_mut(id as usize) else { return };
         let (flow, hash) = (train.flow, train.hash);
-        take(train.first.frame(flow, hash));
+        frames.push(train.first.frame(flow, hash));
+        let mut left = usize::from(train.count) - 1;
         let mut at = train.first_chunk;
-        while at != NONE {
-            let chunk = self.chunks.get(at);
-            prefetch(self.chunks.slots.get(chunk.next as usize));
-            for held in chunk.held.iter().take(chunk.used as usize) {
-                take(held.frame(flow, hash));
-            }
-            let next = chunk.next;
-            self.chunks.give_back(at);
-            at = next;
+        while left > 0 {
+            let Some(chunk) = self.chunks.get(at as usize) else { break };
+            prefetch(self.chunks.get(chunk.next as usize));
+            let held = chunk.held.get(..left).unwrap_or(&chunk.held);
+            frames.extend(held.iter().map(|held| held.frame(flow, hash)));
+            left -= held.len();
+            at = chunk.next;
         }
-    }
-
-    /// As [`Hold::close`] for a train of one packet.
-    #[inline(always)]
-    pub(crate) fn close_single(&mut self, id: u32) -> Frame {
-        self.trains.give_back(id);
-        let train = self.trains.get(id);
-        train.first.frame(train.flow, train.hash)
+        if let Some(last) = self.chunks.get_mut(train.last_chunk as usize) {
+            last.next = self.free_chunk;
+            self.free_chunk = train.first_chunk;
+        }
+        train.next = self.free_train;
+        self.free_train = id;
+        self.open -= 1;
     }
 
     /// Packets held, by class.
@@ -367,12 +407,12 @@ impl Hold {
             let mut at = list.head;
             let mut n = 0;
             while at != NONE {
-                let train = self.trains.get(at);
+                let train = self.train(at);
                 n += u64::from(train.count);
                 at = train.next;
             }
             n
         };
-        self.lists.iter().map(count).collect()
+        self.lists().map(count).collect()
     }
 }

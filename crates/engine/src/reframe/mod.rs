@@ -15,6 +15,7 @@ mod config;
 mod finish;
 pub mod flow_table;
 mod hold;
+mod plain;
 mod stage;
 mod stats;
 pub mod tcp_order;

@@ -8,7 +8,7 @@ use super::flow_table::{FlowTable, NONE};
 use super::hold::Hold;
 use super::stats::{Cause, ReframeStats};
 use crate::batch::{Arrivals, BATCH, Batch, Train};
-use crate::frame::Frame;
+use crate::frame::{Frame, Info};
 use crate::pool::Pool;
 use crate::rules::Rule;
 use crate::time::Nanos;
@@ -22,24 +22,19 @@ pub trait Output {
 /// Packets whose table lines are asked for ahead of use.
 const AHEAD: usize = 64;
 
-/// How far ahead the place of a packet in its train is asked for.
-const PLACES: usize = 4;
-
 /// A train that leaves at the current instant and waits for its place among the others.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
-    order: u64,
-    sequence: u64,
-    train: u32,
-    flow: u32,
-    cause: Cause,
+pub(super) struct Leaving {
+    pub(super) order: u64,
+    pub(super) train: u32,
+    pub(super) cause: Cause,
 }
 
 /// Trains of one packet that left at their deadline: all waited exactly as long, so that one counter says everything.
 #[derive(Clone, Copy, Debug)]
-struct Alone {
-    hold_ns: u64,
-    trains: u64,
+pub(super) struct Alone {
+    pub(super) hold_ns: u64,
+    pub(super) trains: u64,
 }
 
 /// What is known of a packet before its turn comes.
@@ -51,34 +46,64 @@ struct Found<'a> {
     sequence: u64,
 }
 
+/// Packets that came together, and what was found out about each; all slices have one length, but that `positions` may
+/// be empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a> {
+    pub(super) frames: &'a [Frame],
+    pub(super) keys: &'a [FlowKey],
+    pub(super) hashes: &'a [u64],
+    pub(super) candidates: &'a [u32],
+    /// Position of the first packet, where `positions` doesn't say.
+    pub(super) first: u64,
+    pub(super) positions: &'a [u64],
+}
+
+impl Block<'_> {
+    /// Position of a packet among all that arrived.
+    #[inline(always)]
+    pub(super) fn sequence(&self, at: usize) -> u64 {
+        self.positions.get(at).copied().unwrap_or(self.first + at as u64)
+    }
+
+    /// Upper half of a packet's hash.
+    #[inline(always)]
+    pub(super) fn hash(&self, at: usize) -> u32 {
+        (self.hashes.get(at).copied().unwrap_or(0) >> 32) as u32
+    }
+}
+
 /// The reframe stage of one worker.
 #[derive(Debug)]
 pub struct Reframe {
-    policy: Policy,
+    pub(super) policy: Policy,
     admit_second: bool,
     bypass: Rule,
-    /// The bypass rule where it is only about TCP flags: mask and value.
-    bypass_flags: Option<(u8, u8)>,
+    /// The bypass rule where it is only about TCP flags, or never matches: mask and value of [`Info`].
+    pub(super) bypass_info: Option<(u64, u64)>,
     class_rules: Vec<Rule>,
     treatments: Vec<Treatment>,
     weighted: bool,
-    /// No classes, nothing passes but by the bypass rule, and this is the one burst.
+    /// What most want, and what is fast: no classes, nothing passes but by TCP flags, trains leave as they are.
     plain: bool,
-    burst: u16,
-    capacity: u32,
-    capacity_bytes: u64,
-    table: FlowTable,
-    hold: Hold,
+    /// The burst of class 0.
+    pub(super) burst: u16,
+    pub(super) capacity: u32,
+    pub(super) capacity_bytes: u64,
+    pub(super) table: FlowTable,
+    pub(super) hold: Hold,
     finish: Option<TrainFinish>,
     /// Trains that leave at `instant`, and how many packets they have.
-    leaving: Vec<Leaving>,
-    leaving_packets: u32,
-    instant: Nanos,
-    last_in: u32,
-    out: Batch,
-    /// One a class.
-    alone: Vec<Alone>,
-    stats: ReframeStats,
+    pub(super) leaving: Vec<Leaving>,
+    pub(super) leaving_packets: u32,
+    /// Packets that count as held but arrive only after `instant`: they were stored ahead of their time.
+    pub(super) early: u32,
+    pub(super) instant: Nanos,
+    pub(super) last_in: u32,
+    pub(super) out: Batch,
+    /// Of trains without classes.
+    pub(super) alone: Alone,
+    pub(super) stats: ReframeStats,
 }
 
 impl Reframe {
@@ -90,14 +115,23 @@ impl Reframe {
         config.validate()?;
         let mut treatments = vec![config.default.clone()];
         treatments.extend(config.classes.iter().map(|c| c.treatment.clone()));
+        let bypass_info = if config.bypass.is_never() {
+            Some(Info::NOTHING)
+        } else {
+            config.bypass.tcp_flags_only().map(|(mask, value)| Info::of_tcp_flags(mask, value))
+        };
+        let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
         Ok(Self {
             policy: config.policy,
             admit_second: config.admit == Admit::Second,
             bypass: config.bypass.clone(),
-            bypass_flags: config.bypass.tcp_flags_only(),
+            bypass_info,
             class_rules: config.classes.iter().map(|c| c.rule.clone()).collect(),
             weighted: treatments.iter().any(|t| t.weight != 1),
             plain: treatments.len() == 1
+                && bypass_info.is_some()
+                && finish.is_none()
+                && config.default.weight == 1
                 && config.default.hold_ns > 0
                 && config.default.burst > 1
                 && !config.default.bypass
@@ -107,13 +141,14 @@ impl Reframe {
             capacity_bytes: config.capacity_bytes,
             table: FlowTable::new(config.table_entries(), config.seed),
             hold: Hold::new(config.capacity, treatments.iter().map(|t| t.hold_ns)),
-            finish: TrainFinish::new(config.compress_ack, config.tcp_order),
+            finish,
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
+            early: 0,
             instant: Nanos(0),
             last_in: NONE,
             out: Batch::new(),
-            alone: treatments.iter().map(|t| Alone { hold_ns: t.hold_ns, trains: 0 }).collect(),
+            alone: Alone { hold_ns: config.default.hold_ns, trains: 0 },
             stats: ReframeStats::new(treatments.len()),
             treatments,
         })
@@ -136,6 +171,7 @@ impl Reframe {
     #[must_use]
     pub fn stats(&self) -> ReframeStats {
         let mut stats = self.stats.clone();
+        stats.held_max = self.hold.peak();
         stats.held = self.hold.packets() + self.leaving_packets;
         stats.packets_out += self.out.frames.len() as u64;
         stats.flow_evictions = self.table.evictions();
@@ -146,8 +182,8 @@ impl Reframe {
                 *n += u64::from(count);
             }
         }
-        for (class, alone) in stats.classes.iter_mut().zip(&self.alone) {
-            class.trains_of_one_at_deadline(alone.hold_ns, alone.trains);
+        if let Some(class) = stats.classes.first_mut() {
+            class.trains_of_one_at_deadline(self.alone.hold_ns, self.alone.trains);
         }
         for (class, held) in stats.classes.iter_mut().zip(held) {
             class.packets_in = class.packets_out + class.packets_coalesced + held;
@@ -158,53 +194,45 @@ impl Reframe {
     /// Takes packets in the order of their arrival. Every deadline at or before an arrival fires before it, at its
     /// own time.
     pub fn process(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, out: &mut dyn Output) {
-        if self.plain {
-            self.process_all::<true>(pool, arrivals, out);
-        } else {
-            self.process_all::<false>(pool, arrivals, out);
-        }
-    }
-
-    /// `PLAIN`: every classified packet that is not bypassed is held, all in one way.
-    fn process_all<const PLAIN: bool>(
-        &mut self,
-        pool: &mut Pool,
-        arrivals: &mut Arrivals,
-        out: &mut dyn Output,
-    ) {
         let mut hashes = [0u64; AHEAD];
         let mut candidates = [NONE; AHEAD];
         self.stats.packets_in += arrivals.frames.len() as u64;
-        let mut position = arrivals.first;
-        let Arrivals { frames, keys, positions, .. } = arrivals;
-        let mut positions = positions.iter();
-        for (frames, keys) in frames.chunks(AHEAD).zip(keys.chunks(AHEAD)) {
-            for (key, hash) in keys.iter().zip(&mut hashes) {
-                *hash = self.table.hash(key);
-                self.table.prefetch_index(*hash);
-            }
-            for (hash, candidate) in hashes.iter().zip(&mut candidates).take(keys.len()) {
-                *candidate = self.table.candidate(*hash);
-            }
-            // Where trains are long, a packet most likely joins one; where they are short, it opens one.
-            let joins = if self.hold.packets() >= 2 * self.hold.trains() { keys.len() } else { 0 };
-            let joining = candidates.get(..joins).unwrap_or_default();
-            for &candidate in joining {
-                self.hold.prefetch(self.table.train_of(candidate));
-            }
-            let mut coming = joining.get(PLACES..).unwrap_or_default().iter();
-            let ahead = hashes.iter().zip(&candidates);
-            for ((frame, key), (&hash, &candidate)) in frames.iter().zip(keys).zip(ahead) {
-                if let Some(&candidate) = coming.next() {
-                    self.hold.prefetch_place(self.table.train_of(candidate));
-                }
-                let sequence = positions.next().copied().unwrap_or(position);
-                self.packet::<PLAIN>(pool, *frame, Found { key, hash, candidate, sequence }, out);
-                position += 1;
-            }
+        let mut first = arrivals.first;
+        let mut positions = arrivals.positions.as_slice();
+        for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.chunks(AHEAD)) {
+            let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
+            let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
+            self.table.look_ahead(keys, hashes, candidates);
+            let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
+            self.block(pool, &Block { frames, keys, hashes, candidates, first, positions: here }, out);
+            first += keys.len() as u64;
+            positions = later;
         }
         arrivals.clear();
         self.flush(pool, out);
+    }
+
+    fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
+        // Where trains are long, a packet most likely joins one; where they are short, it opens one.
+        if self.hold.packets() >= 2 * self.hold.trains() {
+            for &candidate in block.candidates {
+                self.hold.prefetch(self.table.train_of(candidate));
+            }
+        }
+        let mut at = 0;
+        while at < block.frames.len() {
+            if self.plain {
+                let usual = self.usual(block, at);
+                self.keep_usual(pool, block, at..usual, out);
+                at = usual;
+            }
+            let (Some(frame), Some(key)) = (block.frames.get(at), block.keys.get(at)) else { break };
+            let hash = block.hashes.get(at).copied().unwrap_or(0);
+            let candidate = block.candidates.get(at).copied().unwrap_or(NONE);
+            let found = Found { key, hash, candidate, sequence: block.sequence(at) };
+            self.packet(pool, *frame, found, out);
+            at += 1;
+        }
     }
 
     /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may still be
@@ -235,25 +263,11 @@ impl Reframe {
     /// Time moves on to `now`, which is later than the instant so far.
     #[inline(never)]
     fn run_to(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
-        self.pass_time(pool, now, out);
-    }
-
-    #[inline(always)]
-    fn pass_time(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
         loop {
             let due = self.hold.due();
             let next = due.min(now);
             if next > self.instant {
-                match self.leaving.as_slice() {
-                    [] => {}
-                    [one] => {
-                        let one = *one;
-                        self.leaving.clear();
-                        self.leaving_packets = 0;
-                        self.emit_train(pool, one, out);
-                    }
-                    _ => self.emit_group(pool, out),
-                }
+                self.emit_leaving(pool, out);
                 self.instant = next;
             }
             if due > now {
@@ -264,19 +278,11 @@ impl Reframe {
         }
     }
 
-    #[inline(always)]
-    fn packet<const PLAIN: bool>(
-        &mut self,
-        pool: &mut Pool,
-        mut frame: Frame,
-        found: Found<'_>,
-        out: &mut dyn Output,
-    ) {
+    /// Any packet under any setting; [`Reframe::keep_usual`] does the same for most of them, faster.
+    fn packet(&mut self, pool: &mut Pool, mut frame: Frame, found: Found<'_>, out: &mut dyn Output) {
         if frame.arrival > self.instant {
             if self.hold.due() > frame.arrival && self.leaving.is_empty() {
                 self.instant = frame.arrival;
-            } else if PLAIN {
-                self.pass_time(pool, frame.arrival, out);
             } else {
                 self.run_to(pool, frame.arrival, out);
             }
@@ -287,8 +293,8 @@ impl Reframe {
             self.emit_single(pool, &frame, found.sequence, out);
             return;
         }
-        let Self { table, leaving, .. } = self;
-        let busy = |id| leaving.iter().any(|l| l.flow == id);
+        let Self { table, leaving, hold, .. } = self;
+        let busy = |id| leaving.iter().any(|l| hold.train(l.train).flow == id);
         let (id, new) = table.entry(found.key, found.hash, found.candidate, self.instant, busy);
         frame.flow = id;
         frame.hash = (found.hash >> 32) as u32;
@@ -299,14 +305,6 @@ impl Reframe {
         let train = entry.train;
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
-        }
-        if PLAIN {
-            if self.bypasses(pool, &frame, found.key) {
-                self.pass(pool, &frame, 0, train, Cause::Bypass, found.sequence, out);
-            } else {
-                self.keep(pool, &frame, 0, train, self.burst, found.sequence, out);
-            }
-            return;
         }
         let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, found.key) };
         let Some(&Treatment { hold_ns, burst, bypass, .. }) = self.treatments.get(class as usize) else {
@@ -348,14 +346,13 @@ impl Reframe {
             self.make_room(pool, frame.len, out);
             train = self.table.get_mut(frame.flow).train;
         }
+        self.hold.grow();
         if train == NONE {
-            let train = self.hold.open(class, sequence, frame);
+            let train = self.hold.open(class, sequence, frame, frame.flow, frame.hash);
             self.table.get_mut(frame.flow).train = train;
         } else if self.hold.append(train, frame) >= burst {
             self.leave(train, Cause::Full);
-            return;
         }
-        self.stats.held_max = self.stats.held_max.max(self.hold.packets());
     }
 
     /// The stage is full: what leaves anyway goes first, then the oldest trains.
@@ -415,8 +412,11 @@ impl Reframe {
 
     /// Takes a train from its list: it leaves at the current instant.
     #[inline(always)]
-    fn leave(&mut self, train: u32, cause: Cause) {
-        let slot = self.hold.unlink(train);
+    pub(super) fn leave(&mut self, train: u32, cause: Cause) {
+        // A packet that makes its train leave was never held.
+        self.hold.note_peak(self.hold.packets() - self.early - u32::from(cause == Cause::Full));
+        self.hold.unlink(train);
+        let slot = self.hold.train(train);
         let entry = self.table.get_mut(slot.flow);
         entry.train = NONE;
         let order = match self.policy {
@@ -432,12 +432,12 @@ impl Reframe {
             (weight, _) => u64::MAX - self.instant.since(Nanos(order)).saturating_mul(u64::from(weight)),
         };
         self.leaving_packets += u32::from(slot.count);
-        self.leaving.push(Leaving { order, sequence: slot.sequence, train, flow: slot.flow, cause });
+        self.leaving.push(Leaving { order, train, cause });
     }
 
     /// Emits what leaves at the current instant, in the order of the policy.
     #[inline(always)]
-    fn emit_leaving(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+    pub(super) fn emit_leaving(&mut self, pool: &mut Pool, out: &mut dyn Output) {
         if !self.leaving.is_empty() {
             self.emit_group(pool, out);
         }
@@ -446,7 +446,8 @@ impl Reframe {
     #[inline(never)]
     fn emit_group(&mut self, pool: &mut Pool, out: &mut dyn Output) {
         if self.leaving.len() > 1 {
-            self.leaving.sort_unstable_by_key(|l| (l.order, l.sequence));
+            let hold = &self.hold;
+            self.leaving.sort_unstable_by_key(|l| (l.order, hold.train(l.train).sequence));
         }
         let mut at = 0;
         while let Some(&leaving) = self.leaving.get(at) {
@@ -457,47 +458,25 @@ impl Reframe {
         self.leaving_packets = 0;
     }
 
-    #[inline(always)]
     fn emit_train(&mut self, pool: &mut Pool, leaving: Leaving, out: &mut dyn Output) {
-        let Leaving { order, sequence, train, flow, cause } = leaving;
+        let Leaving { order, train, cause } = leaving;
         let slot = self.hold.train(train);
-        let (class, count, base) = (slot.class, usize::from(slot.count), slot.base());
+        let (class, count, flow, sequence) = (slot.class, usize::from(slot.count), slot.flow, slot.sequence);
         if self.out.frames.len() + count > BATCH {
             self.flush(pool, out);
         }
         let release = self.instant;
-        if count == 1
-            && cause == Cause::Deadline
-            && self.finish.is_none()
-            && let Some(alone) = self.alone.get_mut(class as usize)
-            && alone.hold_ns == release.since(base)
-        {
-            alone.trains += 1;
-            let start = self.out.frames.len() as u32;
-            self.out.frames.push(self.hold.close_single(train));
-            let continues = self.table.continues(flow);
-            self.stats.runs_out += u64::from(!continues);
-            self.out.trains.push(Train { flow, start, len: 1, release, order, sequence, continues });
-            return;
-        }
         let Some(stats) = self.stats.classes.get_mut(class as usize) else { return };
-        stats.train(cause, count);
         let start = self.out.frames.len();
         let frames = &mut self.out.frames;
-        self.hold.close(train, |frame| {
-            stats.delay.record(release.since(frame.arrival));
-            frames.push(frame);
-        });
-        if count == 1 {
-            let waited = release.since(base);
-            stats.futile_wait_ns += waited;
-            stats.futile_trains += u64::from(waited > 0);
-        }
+        self.hold.close(train, frames);
+        stats.train_left(cause, release, frames.get(start..).unwrap_or_default());
         if let Some(finish) = &mut self.finish {
-            stats.packets_coalesced += finish.finish(pool, frames, start) as u64;
+            let coalesced = finish.finish(pool, frames, start) as u64;
+            stats.packets_coalesced += coalesced;
+            stats.packets_out -= coalesced;
         }
         let len = frames.len() - start;
-        stats.packets_out += len as u64;
         let continues = self.table.continues(flow);
         self.stats.runs_out += u64::from(!continues);
         let (start, len) = (start as u32, len as u32);
@@ -515,11 +494,9 @@ impl Reframe {
 
     #[inline(always)]
     fn bypasses(&self, pool: &Pool, frame: &Frame, key: &FlowKey) -> bool {
-        match self.bypass_flags {
-            Some((mask, value)) => frame.info.is_tcp() && frame.info.tcp_flags() & mask == value,
-            None => {
-                !self.bypass.is_never() && self.bypass.matches(&frame.headers(*key), wire_len(pool, frame))
-            }
+        match self.bypass_info {
+            Some(bits) => frame.info.is(bits),
+            None => self.bypass.matches(&frame.headers(*key), wire_len(pool, frame)),
         }
     }
 

@@ -3,6 +3,8 @@
 use slipstream_stats::Histogram;
 
 use crate::batch::BATCH;
+use crate::frame::Frame;
+use crate::time::Nanos;
 
 /// Why a train left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,19 @@ impl ClassStats {
         self.delay.record_n(hold_ns, trains);
         self.futile_wait_ns += hold_ns * trains;
         self.futile_trains += trains;
+    }
+
+    /// Counts a train that left at `release`, before anything is coalesced.
+    #[inline(always)]
+    pub(crate) fn train_left(&mut self, cause: Cause, release: Nanos, frames: &[Frame]) {
+        self.train(cause, frames.len());
+        self.packets_out += frames.len() as u64;
+        self.delay.record_falling(frames.iter().map(|f| release.since(f.arrival)));
+        if let [one] = frames {
+            let waited = release.since(one.arrival);
+            self.futile_wait_ns += waited;
+            self.futile_trains += u64::from(waited > 0);
+        }
     }
 
     /// Counts a train that left; `n` packets.
