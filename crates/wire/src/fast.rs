@@ -10,7 +10,7 @@ use crate::{Flags, Headers, LinkType, Skip, classify_reference};
 const IPV4_TCP: usize = 20 + 14;
 
 /// Untagged Ethernet, IPv4.
-#[inline]
+#[inline(always)]
 pub(crate) fn untagged(frame: &[u8]) -> Option<Headers> {
     let bytes: &[u8; 14 + IPV4_TCP] = frame.first_chunk()?;
     let start = u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
@@ -22,7 +22,7 @@ pub(crate) fn untagged(frame: &[u8]) -> Option<Headers> {
 }
 
 /// `tag` as in word 1 of a narrow key. The caller has checked version and header length.
-#[inline]
+#[inline(always)]
 fn ipv4(ip: &[u8; IPV4_TCP], l3: u16, tag: u64) -> Option<Headers> {
     let middle = u32::from_be_bytes([ip[6], ip[7], ip[8], ip[9]]);
     let protocol = middle as u8;
@@ -98,7 +98,7 @@ fn ipv6(frame: &[u8]) -> Option<Headers> {
     Some(headers(key, 14, 54, Flags::IPV6, protocol, ip[53], tos))
 }
 
-#[inline]
+#[inline(always)]
 fn headers(key: FlowKey, l3: u16, l4: u16, flags: u8, protocol: u8, tcp_flags: u8, tos: u8) -> Headers {
     let tcp = u8::from(protocol == TCP);
     Headers {

@@ -65,8 +65,14 @@ pub(crate) struct TrainSlot {
 const _: () = assert!(size_of::<TrainSlot>() == 64);
 
 impl TrainSlot {
+    /// Its first packet.
+    #[inline(always)]
+    pub(crate) fn frame(&self) -> Frame {
+        self.first.frame(self.flow, self.hash)
+    }
+
     /// Arrival of its first packet.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn base(&self) -> Nanos {
         self.first.arrival
     }
@@ -108,7 +114,6 @@ pub(crate) struct Hold {
     /// Most packets held so far, as far as [`Hold::note_peak`] was told.
     peak: u32,
     bytes: u64,
-    open: u32,
     /// Where the chains of free places begin; [`NONE`] where there is no free one.
     free_train: u32,
     free_chunk: u32,
@@ -128,7 +133,6 @@ impl Hold {
             packets: 0,
             peak: 0,
             bytes: 0,
-            open: 0,
             free_train: NONE,
             free_chunk: NONE,
         }
@@ -138,12 +142,6 @@ impl Hold {
     #[inline]
     pub(crate) fn packets(&self) -> u32 {
         self.packets
-    }
-
-    /// Trains that are held, or on their way out.
-    #[inline(always)]
-    pub(crate) fn trains(&self) -> u32 {
-        self.open
     }
 
     /// Captured bytes held.
@@ -175,33 +173,44 @@ impl Hold {
         (self.first.due, self.first.head)
     }
 
-    /// Takes the train of class 0 that is due first out of its list and out of memory, where it is of one packet and no
-    /// other is due with it; returns its packet, and its position among all that arrived.
+    /// Takes trains of class 0 out of their list in the order in which they are due, as long as that is before `now`, they
+    /// are of one packet and no other is due with them, as many as `ids` has places; returns how many. They are to be
+    /// given to [`Hold::close_singles`].
     #[inline(always)]
-    pub(crate) fn pop_single(&mut self) -> Option<(Frame, u64)> {
-        let list = &mut self.first;
-        let id = list.head;
-        let train = *self.trains.get(id as usize)?;
-        if train.count != 1 {
-            return None;
+    pub(crate) fn unlink_singles(&mut self, now: Nanos, ids: &mut [u32]) -> usize {
+        let List { mut head, mut due, hold_ns, .. } = self.first;
+        let mut bytes = 0;
+        let mut n = 0;
+        for id in ids {
+            let Some(train) = self.trains.get(head as usize) else { break };
+            let after = self.trains.get(train.next as usize).map(TrainSlot::base);
+            if due >= now || train.count != 1 || after == Some(train.base()) {
+                break;
+            }
+            *id = head;
+            head = train.next;
+            due = after.map_or(Nanos::MAX, |base| base.after(hold_ns));
+            bytes += u64::from(train.bytes);
+            n += 1;
         }
-        match self.trains.get(train.next as usize) {
-            Some(next) if next.base() == train.base() => return None,
-            Some(next) => list.due = next.base().after(list.hold_ns),
-            None => {
-                list.due = Nanos::MAX;
-                list.tail = NONE;
+        if head == NONE {
+            self.first.tail = NONE;
+        }
+        (self.first.head, self.first.due) = (head, due);
+        self.packets -= n as u32;
+        self.bytes -= bytes;
+        n
+    }
+
+    /// Gives back the memory of unlinked trains of one packet.
+    #[inline(always)]
+    pub(crate) fn close_singles(&mut self, ids: &[u32]) {
+        for &id in ids {
+            if let Some(train) = self.trains.get_mut(id as usize) {
+                train.next = self.free_train;
+                self.free_train = id;
             }
         }
-        list.head = train.next;
-        self.packets -= 1;
-        self.bytes -= u64::from(train.bytes);
-        self.open -= 1;
-        if let Some(train) = self.trains.get_mut(id as usize) {
-            train.next = self.free_train;
-        }
-        self.free_train = id;
-        Some((train.first.frame(train.flow, train.hash), train.sequence))
     }
 
     /// Whether a packet that arrives at `now` can join a train of class 0 without filling it up to `burst`, without more
@@ -263,7 +272,14 @@ impl Hold {
         full
     }
 
-    /// Starts a train with its first packet. There must be room; see [`Hold::grow`].
+    /// Counts packets that [`Hold::open`] and [`Hold::append`] stored, and their captured bytes.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, packets: u32, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+
+    /// Starts a train with its first packet. There must be room; see [`Hold::grow`]. The packet must be counted.
     #[inline(always)]
     pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: &Frame, flow: u32, hash: u32) -> u32 {
         let id = self.free_train;
@@ -292,13 +308,11 @@ impl Hold {
         train.count = 1;
         train.class = class;
         train.room = 0;
-        self.open += 1;
-        self.packets += 1;
-        self.bytes += u64::from(frame.len);
         id
     }
 
-    /// Adds a packet to a train; returns how many it has now. There must be room; see [`Hold::grow`].
+    /// Adds a packet to a train; returns how many it has now. There must be room; see [`Hold::grow`]. The
+    /// packet must be counted.
     #[inline(always)]
     pub(crate) fn append(&mut self, id: u32, frame: &Frame) -> u16 {
         let Some(train) = self.trains.get_mut(id as usize) else { return 0 };
@@ -319,8 +333,6 @@ impl Hold {
         train.room -= 1;
         train.bytes += frame.len;
         train.count += 1;
-        self.packets += 1;
-        self.bytes += u64::from(frame.len);
         train.count
     }
 
@@ -398,7 +410,6 @@ impl Hold {
         }
         train.next = self.free_train;
         self.free_train = id;
-        self.open -= 1;
     }
 
     /// Packets held, by class.

@@ -6,14 +6,13 @@
 //!
 //! Any other packet is left to [`Reframe::packet`].
 
-use std::mem::take;
 use std::ops::Range;
 
 use super::config::Policy;
 use super::flow_table::NONE;
 use super::stage::{Block, Output, Reframe};
 use super::stats::Cause;
-use crate::batch::Train;
+use crate::batch::{Batch, Train};
 use crate::frame::Frame;
 use crate::pool::Pool;
 use crate::time::Nanos;
@@ -26,7 +25,7 @@ impl Reframe {
         let Some(bypass) = self.bypass_info else { return from };
         let frames = block.frames.get(from..).unwrap_or_default();
         let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
-        let mut room_bytes = self.capacity_bytes - self.hold.bytes();
+        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes());
         let frames = frames.get(..room).unwrap_or(frames);
         let keys = block.keys.get(from..).unwrap_or_default();
         let hashes = block.hashes.get(from..).unwrap_or_default();
@@ -71,6 +70,7 @@ impl Reframe {
             let entry = self.table.get_mut(flow);
             entry.count_packet();
             let train = entry.train;
+            self.hold.count(1, u64::from(frame.len));
             if train == NONE {
                 entry.train = self.hold.open(0, block.sequence(at), frame, flow, block.hash(at));
             } else if self.hold.append(train, frame) >= self.burst {
@@ -89,7 +89,8 @@ impl Reframe {
     fn store(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
         let mut at = range.start;
         let frames = block.frames.get(range.clone()).unwrap_or_default();
-        let flows = block.candidates.get(range).unwrap_or_default();
+        let flows = block.candidates.get(range.clone()).unwrap_or_default();
+        let (mut opened, mut bytes) = (0, 0);
         for (frame, &flow) in frames.iter().zip(flows) {
             let entry = self.table.get_mut(flow);
             let train = entry.train;
@@ -97,17 +98,21 @@ impl Reframe {
                 if !self.hold.has_free_train() {
                     break;
                 }
-                entry.count_packet();
                 entry.train = self.hold.open(0, block.sequence(at), frame, flow, block.hash(at));
+                opened += 1;
             } else {
                 if !self.hold.joins(train, frame.arrival, self.burst) {
                     break;
                 }
-                entry.count_packet();
                 self.hold.append(train, frame);
             }
+            entry.count_packet();
+            bytes += u64::from(frame.len);
             at += 1;
         }
+        let stored = at - range.start;
+        self.joining = 2 * opened < stored;
+        self.hold.count(stored as u32, bytes);
         at
     }
 
@@ -139,42 +144,55 @@ impl Reframe {
     /// another, or for which the batch has no place. Returns what of `stored` arrives only after that.
     #[inline(never)]
     fn release_singles<'a>(&mut self, mut stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
-        // Taken out, so that the compiler knows that nothing but these loops sees the rest of the stage change.
-        let (mut frames, mut trains) = (take(&mut self.out.frames), take(&mut self.out.trains));
-        let mut last = *self.table.last();
-        let (mut singles, mut runs) = (0, 0);
-        while last != NONE && frames.len() < frames.capacity() && trains.len() < trains.capacity() {
-            let release = self.hold.first_of_one_class().0;
-            if release >= now {
-                break;
-            }
+        let last = self.table.last();
+        if *last == NONE || self.hold.due() >= now {
+            return stored;
+        }
+        let hold_ns = self.alone.hold_ns;
+        let Batch { frames, trains } = &mut self.out;
+        let room = (frames.capacity() - frames.len()).min(trains.capacity() - trains.len());
+        let mut ids = [NONE; AT_ONCE];
+        let places = ids.get_mut(..room.min(AT_ONCE)).unwrap_or_default();
+        let mut held = self.hold.packets();
+        let n = self.hold.unlink_singles(now, places);
+        let ids = ids.get(..n).unwrap_or_default();
+        let start = frames.len();
+        frames.extend(ids.iter().map(|&id| self.hold.train(id).frame()));
+        for frame in frames.get(start..).unwrap_or_default() {
+            let release = frame.arrival.after(hold_ns);
             stored = arriving_from(stored, release);
-            self.hold.note_peak(self.hold.packets() - stored.len() as u32);
-            let Some((frame, sequence)) = self.hold.pop_single() else { break };
-            let flow = frame.flow;
+            self.hold.note_peak(held - stored.len() as u32);
+            held -= 1;
+            self.instant = release;
+        }
+        let (mut before, mut runs) = (*last, 0);
+        let train = |(&id, start)| {
+            let slot = self.hold.train(id);
+            let (flow, sequence) = (slot.flow, slot.sequence);
             let entry = self.table.get_mut(flow);
             entry.train = NONE;
             let order = match self.policy {
                 Policy::Oldest => entry.first_seen.0,
-                Policy::Waiting => frame.arrival.0,
+                Policy::Waiting => slot.base().0,
                 Policy::Shortest => u64::from(entry.packets()) << 32,
             };
-            let start = frames.len() as u32;
-            frames.push(frame);
-            let continues = last == flow;
-            last = flow;
+            let continues = before == flow;
+            before = flow;
             runs += u64::from(!continues);
-            trains.push(Train { flow, start, len: 1, release, order, sequence, continues });
-            self.instant = release;
-            singles += 1;
-        }
-        (self.out.frames, self.out.trains) = (frames, trains);
-        *self.table.last() = last;
-        self.alone.trains += singles;
+            let release = slot.base().after(hold_ns);
+            Train { flow, start, len: 1, release, order, sequence, continues }
+        };
+        trains.extend(ids.iter().zip(start as u32..).map(train));
+        *self.table.last() = before;
+        self.hold.close_singles(ids);
+        self.alone.trains += n as u64;
         self.stats.runs_out += runs;
         stored
     }
 }
+
+/// Trains that are released together at most.
+const AT_ONCE: usize = 64;
 
 /// The packets that arrive at `time` or later.
 #[inline(always)]

@@ -98,6 +98,8 @@ pub struct Reframe {
     pub(super) leaving_packets: u32,
     /// Packets that count as held but arrive only after `instant`: they were stored ahead of their time.
     pub(super) early: u32,
+    /// Most packets of late joined a train.
+    pub(super) joining: bool,
     pub(super) instant: Nanos,
     pub(super) last_in: u32,
     pub(super) out: Batch,
@@ -145,6 +147,7 @@ impl Reframe {
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
             early: 0,
+            joining: false,
             instant: Nanos(0),
             last_in: NONE,
             out: Batch::new(),
@@ -214,7 +217,7 @@ impl Reframe {
 
     fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
         // Where trains are long, a packet most likely joins one; where they are short, it opens one.
-        if self.hold.packets() >= 2 * self.hold.trains() {
+        if self.joining {
             for &candidate in block.candidates {
                 self.hold.prefetch(self.table.train_of(candidate));
             }
@@ -347,6 +350,7 @@ impl Reframe {
             train = self.table.get_mut(frame.flow).train;
         }
         self.hold.grow();
+        self.hold.count(1, u64::from(frame.len));
         if train == NONE {
             let train = self.hold.open(class, sequence, frame, frame.flow, frame.hash);
             self.table.get_mut(frame.flow).train = train;

@@ -1,6 +1,6 @@
 //! Where the packets of a replay come from: a capture read as it goes, or one that lies in memory and may go round.
 
-use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_with};
+use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_usual, classify_with};
 use thiserror::Error;
 
 use crate::batch::{Arrivals, BATCH};
@@ -373,11 +373,14 @@ impl Classifier {
         };
         match only {
             Some(LinkType::Ethernet) => {
-                classify_all(pool, arrivals, |_, data| classify(LinkType::Ethernet, data))
+                classify_all(pool, arrivals, classify_usual, |_, data| classify(LinkType::Ethernet, data))
             }
-            _ => classify_all(pool, arrivals, |interface, data| {
-                classify_with(self.link(interface), data, self.encapsulation)
-            }),
+            _ => classify_all(
+                pool,
+                arrivals,
+                |_| None,
+                |interface, data| classify_with(self.link(interface), data, self.encapsulation),
+            ),
         }
     }
 }
@@ -385,11 +388,13 @@ impl Classifier {
 /// Packets whose first bytes are asked for ahead of use.
 const DISTANCE: usize = 12;
 
+/// `usual` is asked first; `other` about what it doesn't know.
 #[inline(always)]
 fn classify_all(
     pool: &Pool,
     arrivals: &mut Arrivals,
-    classify: impl Fn(u32, &[u8]) -> Result<Headers, Skip>,
+    usual: impl Fn(&[u8]) -> Option<Headers>,
+    other: impl Fn(u32, &[u8]) -> Result<Headers, Skip>,
 ) {
     let Arrivals { frames, keys, .. } = arrivals;
     let Some(frames) = frames.get_mut(keys.len()..) else { return };
@@ -400,12 +405,25 @@ fn classify_all(
         }
         let Some(frame) = frames.get_mut(i) else { break };
         let (interface, data) = pool.packet(frame.buf, frame.len);
-        match classify(interface, data) {
-            Ok(headers) if frame.len <= MAX_FRAME_LEN => {
-                frame.info = Info::new(&headers);
-                keys.push(headers.key);
-            }
-            _ => keys.push(FlowKey::Narrow(NarrowKey([0, 0]))),
+        if let Some(headers) = usual(data)
+            && frame.len <= MAX_FRAME_LEN
+        {
+            frame.info = Info::new(&headers);
+            keys.push(headers.key);
+        } else {
+            keys.push(unusual(frame, other(interface, data)));
         }
+    }
+}
+
+/// Notes what classification said of a frame; returns its key.
+#[inline(never)]
+fn unusual(frame: &mut Frame, headers: Result<Headers, Skip>) -> FlowKey {
+    match headers {
+        Ok(headers) if frame.len <= MAX_FRAME_LEN => {
+            frame.info = Info::new(&headers);
+            headers.key
+        }
+        _ => FlowKey::Narrow(NarrowKey([0, 0])),
     }
 }
