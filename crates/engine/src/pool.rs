@@ -275,9 +275,16 @@ impl Pool {
     /// A packet's interface and its first `len` bytes.
     #[inline]
     pub(crate) fn packet(&self, id: BufId, len: u32) -> (u32, &[u8]) {
-        let Some((head, data)) = self.slot(id.0).split_first_chunk::<HEADER>() else { return (0, &[]) };
+        // One check for both: this is asked about every packet.
+        let whole = self.slabs.get(id.0 as usize / SLAB_UNITS).and_then(|slab| {
+            let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
+            slab.bytes.get(start..start + HEADER + len as usize)
+        });
+        let Some((head, data)) = whole.and_then(|whole| whole.split_first_chunk::<HEADER>()) else {
+            return (0, &[]);
+        };
         let [_, a, b, c, ..] = *head;
-        (u32::from_le_bytes([a, b, c, 0]), data.get(..len as usize).unwrap_or_default())
+        (u32::from_le_bytes([a, b, c, 0]), data)
     }
 
     /// Gives a packet's place back.

@@ -20,7 +20,9 @@ mod segment;
 mod tunnel;
 pub mod view;
 
-pub use classify::{Encapsulation, Flags, Headers, Skip, classify, classify_reference, classify_usual, classify_with};
+pub use classify::{
+    Encapsulation, Flags, Headers, Skip, classify, classify_reference, classify_usual, classify_with,
+};
 pub use key::{FlowKey, KeyError, NarrowKey, Vlans, WideKey};
 pub use link::LinkType;
 pub use rss::{ToeplitzKey, rss_hash};

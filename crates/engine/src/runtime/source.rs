@@ -1,6 +1,8 @@
 //! Where the packets of a replay come from: a capture read as it goes, or one that lies in memory and may go round.
 
-use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_usual, classify_with};
+use slipstream_wire::{
+    Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_usual, classify_with,
+};
 use thiserror::Error;
 
 use crate::batch::{Arrivals, BATCH};
@@ -290,7 +292,7 @@ fn period(packets: &[Stored]) -> u64 {
 
 impl Source for Preload {
     #[inline]
-    fn fill(&mut self, _: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         if self.at == self.packets.len() {
             self.at = 0;
             self.shift =
@@ -304,6 +306,8 @@ impl Source for Preload {
         }
         let end = (self.at + max).min(self.packets.len());
         let Self { packets, order, shift, at, .. } = self;
+        // Classification asks ahead for what it has been given; nobody else would for the first packets of the next fill.
+        packets.iter().skip(end).take(DISTANCE).for_each(|p| pool.prefetch(p.buf));
         let packets = packets.get(*at..end).unwrap_or_default();
         arrivals.first = order.sequence;
         arrivals.frames.extend(packets.iter().map(|p| {
