@@ -12,7 +12,7 @@ use super::config::Policy;
 use super::flow_table::NONE;
 use super::stage::{Block, Output, Reframe};
 use super::stats::Cause;
-use crate::batch::{Batch, Train};
+use crate::batch::{BATCH, Batch, Train};
 use crate::frame::Frame;
 use crate::pool::Pool;
 use crate::time::Nanos;
@@ -149,8 +149,8 @@ impl Reframe {
             return stored;
         }
         let hold_ns = self.alone.hold_ns;
-        let Batch { frames, trains } = &mut self.out;
-        let room = (frames.capacity() - frames.len()).min(trains.capacity() - trains.len());
+        let Batch { frames, trains, .. } = &mut self.out;
+        let room = BATCH.saturating_sub(frames.len());
         let mut ids = [NONE; AT_ONCE];
         let places = ids.get_mut(..room.min(AT_ONCE)).unwrap_or_default();
         let mut held = self.hold.packets();
