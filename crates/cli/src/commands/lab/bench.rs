@@ -133,9 +133,7 @@ pub(super) fn keys(wall: &Firewall, count: usize) -> anyhow::Result<Vec<FlowKey>
             let key = headers.key;
             let ports = matches!(key.protocol(), protocol::TCP | protocol::UDP);
             let host = |a: std::net::IpAddr| match a {
-                std::net::IpAddr::V4(a) => {
-                    !a.is_multicast() && !a.is_loopback() && !a.is_broadcast() && a.octets()[0] != 0
-                }
+                std::net::IpAddr::V4(a) => matches!(a.octets(), [1..=126 | 128..=223, ..]),
                 std::net::IpAddr::V6(_) => false,
             };
             if !ports || !host(key.src()) || !host(key.dst()) || key.vlans().len() > 0 || !seen.insert(key) {
