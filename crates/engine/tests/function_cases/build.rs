@@ -192,7 +192,8 @@ impl Draft {
                 let flags = letters.chars().filter_map(bit).fold(0, |a, b| a | b);
                 self.protocol = Some(6);
                 self.transport = [src as u16, dst as u16].map(u16::to_be_bytes).concat();
-                self.transport.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+                let window = if flags & 4 == 0 { 0xff } else { 0 };
+                self.transport.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, window, window, 0, 0, 0, 0]);
             }
             "seq" => self.put(4, number(value)? as u32),
             "ack" => self.put(8, number(value)? as u32),

@@ -37,7 +37,7 @@
 //! | `arp request IP@MAC>IP`, `arp reply IP@MAC>IP@MAC` | ARP for IPv4 |
 //! | `ip SRC>DST` | IPv4 or IPv6, by the addresses |
 //! | `ttl N`, `tos HEX`, `id N`, `df`, `mf`, `offset N`, `options HEX`, `badsum` | what isn't 64, 0, 0, off, off, 0 (bytes), none, right |
-//! | `udp S>D`, `tcp S>D FLAGS` (letters of `FSRPAUEC`, or `.`), `seq N`, `ack N` | transport, with ports |
+//! | `udp S>D`, `tcp S>D FLAGS` (letters of `FSRPAUEC`, or `.`), `seq N`, `ack N` | transport, with ports; TCP's window is 65535, that of a reset 0 |
 //! | `nosum` | UDP without a checksum |
 //! | `echo N`, `echo-reply N` | ICMP of the packet's version, sequence number 1 and identifier N |
 //! | `ns IP`, `ns IP@MAC`, `na IP@MAC` | neighbour solicitation (with source address option), and advertisement (RFC 4861; router, solicited, override) |
