@@ -106,3 +106,27 @@ proptest! {
         prop_assert_eq!(trains.drops(), packets.drops());
     }
 }
+
+#[test]
+fn wrong_settings_are_said() {
+    let check = |settings: &str| {
+        let graph = format!("a :: null -> br :: l2fwd({settings}); br[0] -> o :: null");
+        let plan = crate::pipeline::Plan::from_graph(&graph, None, None, "".as_ref()).unwrap();
+        plan.check().map_err(|e| e.to_string())
+    };
+    assert_eq!(check("ports=[a, b], map=[\"a > b\"], static=[\"vlan 7 02:00:00:00:00:05 b\"]"), Ok(()));
+    for (settings, part) in [
+        ("ports=[a]", "2 to 64 ports, not 1"),
+        ("ports=[a, a]", "`a` is no name, or that of two ports"),
+        ("ports=[a, b], map=[\"a\"]", "no pair of ports"),
+        ("ports=[a, b], map=[\"a > a\"]", "the port that they came in by"),
+        ("ports=[a, b], map=[\"a > c\"]", "no port is called \"c\""),
+        ("ports=[a, b], static=[\"vlan 4095 02:00:00:00:00:05 b\"]", "1 to 4094"),
+        ("ports=[a, b], static=[\"03:00:00:00:00:05 b\"]", "group address"),
+        ("ports=[a, b], static=[\"02:00:00:00:00 b\"]", "no Ethernet address"),
+        ("ports=[a, b], static=[\"b\"]", "no station"),
+    ] {
+        let said = check(settings).unwrap_err();
+        assert!(said.contains(part), "{settings}: {said}");
+    }
+}

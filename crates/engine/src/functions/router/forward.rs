@@ -1,10 +1,13 @@
-//! What forwarding does to the headers of a packet: checks, time to live, fragments (RFC 1812 §5.2, §5.3; RFC 8200 §3).
+//! What forwarding does to packets, one by one: checks, time to live, fragments (RFC 1812 §5.2, §5.3; RFC 8200 §3).
 
 use slipstream_wire::checksum::{Delta, checksum, sum};
+use slipstream_wire::classify;
 
-use super::Message;
+use super::{Made, Message, Router, Scene};
+use crate::frame::{Frame, Info};
 use crate::functions::bytes::{be16, put};
-use crate::stage::DropReason;
+use crate::pool::PacketMeta;
+use crate::stage::{DropReason, Verdict};
 
 /// Why a packet is not forwarded as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,4 +135,113 @@ fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
     made.resize(made.len().next_multiple_of(4), 0);
     *made.first_mut()? = 0x40 | (made.len() / 4) as u8;
     Some(made)
+}
+
+impl Router {
+    /// Makes one packet ready to go out by a link of this MTU.
+    #[inline]
+    fn ready(&self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Result<(), Stop> {
+        let start = self.start();
+        let on_wire = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
+        let ip = scene.cx.data_mut(frame).get_mut(start..).unwrap_or_default();
+        match ip.first().map(|b| b >> 4) {
+            Some(4) => forward_v4(ip, on_wire, mtu),
+            Some(6) => forward_v6(ip, on_wire, mtu),
+            _ => Err(Stop::Drop(DropReason::Malformed, None)),
+        }
+    }
+
+    pub(super) fn forward(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        (port, mtu, macs): (u8, u32, Option<[u8; 12]>),
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
+        let mut behind = false;
+        for (frame, verdict) in frames.iter().zip(verdicts) {
+            *verdict = match self.ready(scene, frame, mtu) {
+                Ok(()) => {
+                    if let Some(macs) = macs {
+                        put(scene.cx.data_mut(frame), 0, &macs);
+                    }
+                    if behind {
+                        scene.made.push(Made { frame: *frame, port });
+                        Verdict::KEPT
+                    } else {
+                        Verdict::port(port)
+                    }
+                }
+                Err(Stop::Drop(reason, message)) => self.refuse(scene, frame, reason, message),
+                Err(Stop::Fragment) => match self.fragment(scene, frame, mtu) {
+                    Some(made) => {
+                        behind = true;
+                        for frame in made {
+                            if let Some(macs) = macs {
+                                put(scene.cx.data_mut(&frame), 0, &macs);
+                            }
+                            scene.made.push(Made { frame, port });
+                        }
+                        scene.cx.pool.free(frame.buf);
+                        Verdict::KEPT
+                    }
+                    None => Verdict::drop(DropReason::Malformed),
+                },
+            };
+        }
+    }
+
+    pub(super) fn wait(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        (neighbour, mtu): (u32, u32),
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        for (frame, verdict) in frames.iter().zip(verdicts) {
+            *verdict = match self.ready(scene, frame, mtu) {
+                Ok(()) => {
+                    self.hold(scene, neighbour, *frame);
+                    Verdict::KEPT
+                }
+                Err(Stop::Drop(reason, message)) => self.refuse(scene, frame, reason, message),
+                Err(Stop::Fragment) => match self.fragment(scene, frame, mtu) {
+                    Some(made) => {
+                        made.into_iter().for_each(|f| self.hold(scene, neighbour, f));
+                        scene.cx.pool.free(frame.buf);
+                        Verdict::KEPT
+                    }
+                    None => Verdict::drop(DropReason::Malformed),
+                },
+            };
+        }
+    }
+
+    /// Lets a packet wait; where too many do, one of them is dropped.
+    pub(super) fn hold(&mut self, scene: &mut Scene<'_, '_>, neighbour: u32, frame: Frame) {
+        if let Some(dropped) = self.neighbours.wait(neighbour, frame) {
+            self.drops.add(DropReason::Unresolved, 1);
+            scene.cx.pool.free(dropped.buf);
+        }
+    }
+
+    fn fragment(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Option<Vec<Frame>> {
+        let start = self.start();
+        let link = scene.cx.link(frame);
+        let meta = scene.cx.pool.meta(frame.buf);
+        let data = scene.cx.data(frame);
+        let front = data.get(..start)?.to_vec();
+        let parts = fragments(data.get(start..)?, mtu)?;
+        self.counters.fragmented += 1;
+        self.counters.fragments += parts.len() as u64;
+        let store = |(ip, on_wire): (Vec<u8>, u32)| {
+            let bytes = [front.as_slice(), &ip].concat();
+            let meta = PacketMeta { original_len: start as u32 + on_wire, ..meta };
+            let buf = scene.cx.pool.insert(meta, &bytes);
+            let info = classify(link, &bytes).map_or(Info::default(), |h| Info::new(&h));
+            Frame { buf, len: bytes.len() as u32, info, flow: Frame::NO_FLOW, ..*frame }
+        };
+        Some(parts.into_iter().map(store).collect())
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
 //! - [`neighbours`]: who has which address on a link, and what waits for that; [`discovery`]: how one asks.
-//! - [`forward`]: what forwarding does to headers. [`own`]: packets for the router itself, and those it sends.
+//! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it sends.
 
 mod discovery;
 mod fib;
@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use slipstream_wire::protocol::{ETHERTYPE_ARP, ICMP, ICMPV6};
-use slipstream_wire::{Flags, LinkType, classify};
+use slipstream_wire::{Flags, LinkType};
 
 pub(crate) use interface::mac;
 pub use interface::{Interface, InterfaceError, interfaces};
@@ -32,12 +32,11 @@ pub(crate) use stage::ROUTER;
 use super::bytes::{be16, be32, be128, put};
 use super::icmp::Message;
 use super::{Made, NetworkFunction, RateLimiter, Reads, Scene};
-use crate::frame::{Frame, Info};
+use crate::frame::Frame;
 use crate::stage::{Context, DropReason, Drops, Verdict};
 use crate::time::Nanos;
 use discovery::ETHERNET;
 use fib::{Fib, Hop, is_martian_destination, is_martian_source};
-use forward::Stop;
 use interface::{Mac, is_link_local};
 use neighbours::{Due, Known, Neighbours};
 use watch::{Found, Watch};
@@ -244,117 +243,10 @@ impl Router {
         }
     }
 
-    /// Makes one packet ready to go out by a link of this MTU.
-    #[inline]
-    fn ready(&self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Result<(), Stop> {
-        let start = self.start();
-        let on_wire = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
-        let ip = scene.cx.data_mut(frame).get_mut(start..).unwrap_or_default();
-        match ip.first().map(|b| b >> 4) {
-            Some(4) => forward::forward_v4(ip, on_wire, mtu),
-            Some(6) => forward::forward_v6(ip, on_wire, mtu),
-            _ => Err(Stop::Drop(DropReason::Malformed, None)),
-        }
-    }
-
     /// Where IP headers begin.
     #[inline]
     fn start(&self) -> usize {
         if self.interfaces.first().is_some_and(|i| i.mac.is_some()) { ETHERNET } else { 0 }
-    }
-
-    fn forward(
-        &mut self,
-        scene: &mut Scene<'_, '_>,
-        (port, mtu, macs): (u8, u32, Option<[u8; 12]>),
-        frames: &[Frame],
-        verdicts: &mut [Verdict],
-    ) {
-        // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
-        let mut behind = false;
-        for (frame, verdict) in frames.iter().zip(verdicts) {
-            *verdict = match self.ready(scene, frame, mtu) {
-                Ok(()) => {
-                    if let Some(macs) = macs {
-                        put(scene.cx.data_mut(frame), 0, &macs);
-                    }
-                    if behind {
-                        scene.made.push(Made { frame: *frame, port });
-                        Verdict::KEPT
-                    } else {
-                        Verdict::port(port)
-                    }
-                }
-                Err(Stop::Drop(reason, message)) => self.refuse(scene, frame, reason, message),
-                Err(Stop::Fragment) => match self.fragment(scene, frame, mtu) {
-                    Some(made) => {
-                        behind = true;
-                        for frame in made {
-                            if let Some(macs) = macs {
-                                put(scene.cx.data_mut(&frame), 0, &macs);
-                            }
-                            scene.made.push(Made { frame, port });
-                        }
-                        scene.cx.pool.free(frame.buf);
-                        Verdict::KEPT
-                    }
-                    None => Verdict::drop(DropReason::Malformed),
-                },
-            };
-        }
-    }
-
-    fn wait(
-        &mut self,
-        scene: &mut Scene<'_, '_>,
-        (neighbour, mtu): (u32, u32),
-        frames: &[Frame],
-        verdicts: &mut [Verdict],
-    ) {
-        for (frame, verdict) in frames.iter().zip(verdicts) {
-            *verdict = match self.ready(scene, frame, mtu) {
-                Ok(()) => {
-                    self.hold(scene, neighbour, *frame);
-                    Verdict::KEPT
-                }
-                Err(Stop::Drop(reason, message)) => self.refuse(scene, frame, reason, message),
-                Err(Stop::Fragment) => match self.fragment(scene, frame, mtu) {
-                    Some(made) => {
-                        made.into_iter().for_each(|f| self.hold(scene, neighbour, f));
-                        scene.cx.pool.free(frame.buf);
-                        Verdict::KEPT
-                    }
-                    None => Verdict::drop(DropReason::Malformed),
-                },
-            };
-        }
-    }
-
-    /// Lets a packet wait; where too many do, one of them is dropped.
-    fn hold(&mut self, scene: &mut Scene<'_, '_>, neighbour: u32, frame: Frame) {
-        if let Some(dropped) = self.neighbours.wait(neighbour, frame) {
-            self.drops.add(DropReason::Unresolved, 1);
-            scene.cx.pool.free(dropped.buf);
-        }
-    }
-
-    fn fragment(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Option<Vec<Frame>> {
-        let start = self.start();
-        let link = scene.cx.link(frame);
-        let meta = scene.cx.pool.meta(frame.buf);
-        let data = scene.cx.data(frame);
-        let front = data.get(..start)?.to_vec();
-        let parts = forward::fragments(data.get(start..)?, mtu)?;
-        self.counters.fragmented += 1;
-        self.counters.fragments += parts.len() as u64;
-        let store = |(ip, on_wire): (Vec<u8>, u32)| {
-            let bytes = [front.as_slice(), &ip].concat();
-            let meta = crate::pool::PacketMeta { original_len: start as u32 + on_wire, ..meta };
-            let buf = scene.cx.pool.insert(meta, &bytes);
-            let info = classify(link, &bytes).map_or(Info::default(), |h| Info::new(&h));
-            Frame { buf, len: bytes.len() as u32, info, flow: Frame::NO_FLOW, ..*frame }
-        };
-        Some(parts.into_iter().map(store).collect())
     }
 
     /// What is due: questions to repeat, neighbours to give up, the file of routes.

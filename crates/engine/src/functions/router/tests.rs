@@ -13,6 +13,7 @@ use slipstream_wire::{LinkType, classify};
 use super::fib::Fib;
 use super::*;
 use crate::batch::{Batch, Train};
+use crate::frame::Info;
 use crate::functions::routes::Routes;
 use crate::functions::test_packets as packets;
 use crate::functions::{PerPacket, PerTrain};
@@ -332,5 +333,38 @@ fn routes_that_lead_nowhere_are_refused() {
         let routes = Routes::parse(text).unwrap();
         let error = Fib::build(&router(true).interfaces, routes.routes()).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+/// Settings that can't be are refused with what would be right, all in one go with the wires that lead nowhere.
+#[test]
+fn wrong_settings_are_said() {
+    let check = |settings: &str, wires: &str| {
+        let graph = format!("a :: null -> r :: router({settings}); r[lan] -> o :: null; {wires}");
+        let plan = crate::pipeline::Plan::from_graph(&graph, None, None, "".as_ref()).unwrap();
+        plan.check().map_err(|e| e.to_string())
+    };
+    let lan = "interfaces=[\"lan 10.0.0.1/24 02:00:00:00:00:01\"";
+    assert_eq!(check(&format!("{lan}]"), ""), Ok(()));
+    assert_eq!(
+        check(&format!("{lan}], neighbours=[\"10.0.0.5 02:00:00:00:00:05\"]"), "b :: null -> [lan]r"),
+        Ok(())
+    );
+    for (settings, wires, part) in [
+        (format!("{lan}, \"wan 192.0.2.1\"]"), "", "`192.0.2.1` of interface `wan`"),
+        (format!("{lan}, \"wan 192.0.2.1/24 mtu 20\"]"), "", "576 to 65535"),
+        (format!("{lan}]"), "b :: null -> [dmz]r", "`r` has no input port `dmz`"),
+        (format!("{lan}]"), "r[dmz] -> p :: null", "it has 0 `lan`"),
+        (format!("{lan}], neighbours=[\"10.0.0.5 03:00:00:00:00:05\"]"), "", "no station's Ethernet address"),
+        (
+            format!("{lan}], neighbours=[\"10.9.0.5 02:00:00:00:00:05\"]"),
+            "",
+            "no interface has a network with 10.9.0.5",
+        ),
+        (format!("{lan}], neighbours=[\"fe80::5 02:00:00:00:00:05\"]"), "", "name its port"),
+        (format!("{lan}], routes=\"/nowhere/routes.txt\""), "", "/nowhere/routes.txt"),
+    ] {
+        let said = check(&settings, wires).unwrap_err();
+        assert!(said.contains(part), "{settings} {wires}: {said}");
     }
 }
