@@ -1,5 +1,6 @@
 //! A parsed rule: a tree of tests under `and`, `or` and `not`, kept as written so that it can be printed again.
 
+use crate::functions::Reads;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -58,6 +59,25 @@ pub(crate) enum Side {
 }
 
 impl Expr {
+    /// What is asked of a packet beyond its flow key.
+    pub(crate) fn reads(&self) -> Reads {
+        match self {
+            Self::Any | Self::None => Reads::KEY,
+            Self::Not(inner) => inner.reads(),
+            Self::And(parts) | Self::Or(parts) => {
+                parts.iter().fold(Reads::KEY, |reads, part| reads.and(part.reads()))
+            }
+            Self::Test(test) => match test {
+                Test::Ip6(_) | Test::Proto(_) | Test::Net(..) | Test::Vlan(_) => Reads::KEY,
+                Test::Port(..) | Test::Fragment => Reads::SHAPE,
+                Test::Dscp(_) => Reads::DSCP,
+                Test::Ecn(_) => Reads::ECN,
+                Test::Flags { mask, .. } => Reads::of_word(u32::from(*mask) << 8).and(Reads::SHAPE),
+                Test::Length(_) => Reads::LENGTH,
+            },
+        }
+    }
+
     /// All of `parts`; there is at least one.
     pub(crate) fn and(parts: Vec<Self>) -> Self {
         Self::join(parts, Self::And, |e| if let Self::And(inner) = e { Ok(inner) } else { Err(e) })

@@ -36,6 +36,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use slipstream_wire::Headers;
 
+use crate::functions::Reads;
 use compile::Compiled;
 pub use error::{RuleError, RuleFileError};
 use expr::Expr;
@@ -121,6 +122,12 @@ impl Rule {
             Compiled::Word(word) => word.tcp_flags_only(),
             _ => None,
         }
+    }
+
+    /// What the rule reads of a packet beyond its flow key.
+    #[must_use]
+    pub fn reads(&self) -> Reads {
+        self.expr.reads()
     }
 
     /// Whether a packet matches. `packet_len` is its length on the wire in bytes, link-layer header included, also

@@ -264,19 +264,21 @@ fn switch(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         return Err(BuildError::setting("ports", "1 to 127 ports are possible"));
     }
     names.push("other".into());
-    Ok(Made::WithPorts(stage_of(Switch { rules }, settings), names))
+    let reads = rules.iter().fold(Reads::KEY, |reads, rule| reads.and(rule.reads()));
+    Ok(Made::WithPorts(stage_of(Switch { rules, reads }, settings), names))
 }
 
 #[derive(Debug)]
 struct Switch {
     rules: Vec<Rule>,
+    reads: Reads,
 }
 
 impl NetworkFunction for Switch {
     type Decision = Verdict;
 
     fn reads(&self) -> Reads {
-        Reads::TCP_FLAGS.and(Reads::DSCP).and(Reads::ECN).and(Reads::LENGTH)
+        self.reads
     }
 
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Verdict {
