@@ -20,12 +20,15 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-const LIVE: [&str; 3] = ["af_packet:", "af_xdp:", "dpdk:"];
+const LIVE: [&str; 2] = ["af_xdp:", "dpdk:"];
 
 fn refuse_live(name: &str) -> anyhow::Result<()> {
+    if name.starts_with("af_packet:") {
+        bail!("{name}: a live port has no part in this");
+    }
     match LIVE.iter().find(|p| name.starts_with(**p)) {
         Some(prefix) => bail!(
-            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…` or `null`",
+            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…`, `null` or `af_packet:INTERFACE`",
             prefix.trim_end_matches(':')
         ),
         None => Ok(()),

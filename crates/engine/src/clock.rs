@@ -32,7 +32,8 @@ impl LiveClock {
     #[must_use]
     pub fn get() -> Self {
         static CLOCK: OnceLock<LiveClock> = OnceLock::new();
-        *CLOCK.get_or_init(|| Self { offset: read(ClockId::Realtime).saturating_sub(read(ClockId::Monotonic)) })
+        *CLOCK
+            .get_or_init(|| Self { offset: read(ClockId::Realtime).saturating_sub(read(ClockId::Monotonic)) })
     }
 
     /// The time.

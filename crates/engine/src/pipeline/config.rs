@@ -543,8 +543,7 @@ pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize
     let mut left: Vec<usize> = (0..stages.len()).collect();
     let mut ordered = Vec::with_capacity(stages.len());
     while !left.is_empty() {
-        let free =
-            |i: &usize| !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from));
+        let free = |i: &usize| !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from));
         let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
         if ready.is_empty() {
             return Err(rest);

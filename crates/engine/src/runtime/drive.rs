@@ -98,7 +98,10 @@ impl Feed {
 
     fn shift_times(&mut self) {
         if self.shift != 0 && !self.live {
-            self.pending.frames.iter_mut().for_each(|f| f.arrival = Nanos(f.arrival.0.wrapping_add(self.shift)));
+            self.pending
+                .frames
+                .iter_mut()
+                .for_each(|f| f.arrival = Nanos(f.arrival.0.wrapping_add(self.shift)));
         }
     }
 

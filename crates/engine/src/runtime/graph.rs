@@ -163,7 +163,8 @@ impl Plan {
 impl Pipeline {
     fn assemble(plan: &Plan, dry: bool, seed: u64) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
-        let mut this = Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true, live: false };
+        let mut this =
+            Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true, live: false };
         this.live = plan.stages.iter().any(|s| s.kind.live());
         let ordered = order(&plan.stages, &plan.wires).unwrap_or_default();
         // Place of each planned stage among the nodes, and the names of its ports where settings give them.
@@ -255,12 +256,12 @@ impl Pipeline {
         let node = |(i, (name, stage)): (usize, (String, Box<dyn Stage + Send>))| {
             let next = (i < last).then_some(Edge { node: i + 1, input: 0 });
             let wiring = Wiring { edges: vec![next], ..Wiring::default() };
-            Node { name, kind: "", stage, wiring, tally: Tally::default() }
+            Node { name, kind: "", stage, wiring, ledger: Ledger::default() }
         };
         let nodes = stages.into_iter().enumerate().map(node).collect();
         let source = Box::new(super::source::Preload::default());
         let head = Head { name: "in".into(), kind: "null", source, edge: Edge { node: 0, input: 0 } };
-        Self { nodes, heads: vec![head], links: Vec::new(), timed: true }
+        Self { nodes, heads: vec![head], links: Vec::new(), timed: true, live: false }
     }
 
     /// The stages by themselves, in an order in which every wire led onwards.

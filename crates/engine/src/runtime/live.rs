@@ -142,10 +142,11 @@ impl Run {
             }
         };
         meter.stop();
-        // What is held leaves, also where a port failed.
         self.pipeline.drain(&mut self.pool, clock.now());
+        // What was written is whole, also where a port failed.
+        let report = self.finish(&feeds, &meter);
         result?;
-        self.finish(&feeds, &meter)
+        report
     }
 
     /// Lets the packets of captures begin at `now`.
@@ -212,8 +213,7 @@ impl Run {
             return false;
         }
         let nap = left - AWAKE;
-        let timeout =
-            Timespec { tv_sec: (nap / 1_000_000_000) as i64, tv_nsec: (nap % 1_000_000_000) as _ };
+        let timeout = Timespec { tv_sec: (nap / 1_000_000_000) as i64, tv_nsec: (nap % 1_000_000_000) as _ };
         // An interrupted sleep is a short one.
         let _ = poll(&mut fds, Some(&timeout));
         true

@@ -17,9 +17,9 @@ mod sink;
 mod source;
 
 pub use drive::{Run, RunError, RunReport, SourceReport};
+pub use graph::{Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
 pub use poll_log::{Poll, PollLog};
-pub use graph::{Pipeline, StageReport, Tally};
 pub use rehearsal::{Timing, Traffic};
 pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick};
 pub use sink::{CaptureSink, NullSink, Sink, Stamp};

@@ -49,7 +49,13 @@ impl Socket {
         let len = size_of::<T>() as socklen_t;
         // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads it.
         let result = unsafe {
-            libc::setsockopt(self.0.as_raw_fd(), level, option, std::ptr::from_ref(value).cast::<c_void>(), len)
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                std::ptr::from_ref(value).cast::<c_void>(),
+                len,
+            )
         };
         checked(result).map(|_| ())
     }
@@ -143,8 +149,9 @@ impl Socket {
         address.sll_ifindex = index as c_int;
         let len = size_of::<libc::sockaddr_ll>() as socklen_t;
         // SAFETY: pointer and length are those of an address of the family that the socket has.
-        let result =
-            unsafe { libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast::<libc::sockaddr>(), len) };
+        let result = unsafe {
+            libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast::<libc::sockaddr>(), len)
+        };
         checked(result).map(|_| ())
     }
 
@@ -175,8 +182,7 @@ impl Socket {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: the first `n` messages point at one part each, of `parts`, and these at borrowed frames, which sending
         // only reads; all of them outlive the call.
-        let sent =
-            unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), n, flags as _) };
+        let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), n, flags as _) };
         checked(sent).map(|n| n as usize)
     }
 }

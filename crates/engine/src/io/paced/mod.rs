@@ -220,8 +220,12 @@ mod tests {
     use crate::io::synth::SynthConfig;
 
     fn paced(config: PacedConfig) -> Paced {
-        let synth =
-            SynthConfig { packets: 100, flows: 10, size: "64..200".parse().unwrap(), ..SynthConfig::default() };
+        let synth = SynthConfig {
+            packets: 100,
+            flows: 10,
+            size: "64..200".parse().unwrap(),
+            ..SynthConfig::default()
+        };
         Paced::new(config, Synth::new(synth).unwrap())
     }
 

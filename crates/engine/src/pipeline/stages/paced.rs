@@ -77,7 +77,11 @@ pub(super) const PACED: StageType = StageType {
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let rate = match settings.rate("rate") {
         Some(Rate::Packets(rate)) if rate > 0 => rate as f64,
-        _ => return Err(BuildError::setting("rate", "a rate in packets a second is needed").hint("as in 1mpps")),
+        _ => {
+            return Err(
+                BuildError::setting("rate", "a rate in packets a second is needed").hint("as in 1mpps")
+            );
+        }
     };
     let wrong = |e: &dyn std::error::Error| BuildError::setting("traffic", e.to_string());
     let traffic = SynthConfig::from_text(settings.text("traffic")).map_err(|e| wrong(&e))?;
