@@ -10,6 +10,7 @@ use slipstream_stats::Histogram;
 
 use crate::cli;
 use crate::live;
+use crate::port::refuse_unbuilt;
 
 /// What a live run gives beyond what a replay does.
 pub(super) struct Live {
@@ -34,6 +35,7 @@ pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
         bail!("a live port goes with one worker and without --preload and --loop");
     }
     let (input, output) = (args.input.to_string_lossy(), args.output.to_string_lossy());
+    [&input, &output].into_iter().try_for_each(|name| refuse_unbuilt(name))?;
     let mut out = port_of(&output);
     if out.0 == "pcap" {
         let stamp = if args.stamp == cli::Stamp::Arrival { "arrival" } else { "release" };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slipstream_wire::{LinkType, checksum::fill_transport, classify};
 
-use super::ring::{Ring, Slot};
+use super::ring::Ring;
 use super::{Port, PortError};
 use crate::batch::Arrivals;
 use crate::clock::LiveClock;
@@ -97,7 +97,7 @@ impl Receiver {
             }
             let time = slot.time().saturating_add_signed(-*ahead);
             let arrival = Nanos(time.min(now.0)).max(*last);
-            let data = whole(&slot, data, scratch, counts);
+            let data = whole(data, slot.vlan(), slot.lacks_checksum(), scratch, counts);
             let meta = PacketMeta { original_len: data.len() as u32, interface: 0, time: Nanos(slot.time()) };
             let buf = pool.insert(meta, data);
             arrivals.frames.push(Frame::unclassified(arrival, buf, data.len() as u32));
@@ -110,10 +110,16 @@ impl Receiver {
     }
 }
 
-/// The frame as it was on the wire: with its tag, and its checksum where the sender left that to its network card.
-fn whole<'a>(slot: &Slot<'_>, data: &'a [u8], scratch: &'a mut Vec<u8>, counts: &mut Counts) -> &'a [u8] {
-    let tag = slot.vlan();
-    if tag.is_none() && !slot.lacks_checksum() {
+/// The frame as it was on the wire: with its VLAN tag (EtherType and control information), where the kernel took one out,
+/// and its transport checksum, where the sender left that to its network card.
+fn whole<'a>(
+    data: &'a [u8],
+    tag: Option<(u16, u16)>,
+    lacks_checksum: bool,
+    scratch: &'a mut Vec<u8>,
+    counts: &mut Counts,
+) -> &'a [u8] {
+    if tag.is_none() && !lacks_checksum {
         return data;
     }
     scratch.clear();
@@ -126,7 +132,7 @@ fn whole<'a>(slot: &Slot<'_>, data: &'a [u8], scratch: &'a mut Vec<u8>, counts: 
         }
         _ => scratch.extend_from_slice(data),
     }
-    if slot.lacks_checksum()
+    if lacks_checksum
         && let Ok(headers) = classify(LinkType::Ethernet, scratch)
     {
         counts.checksums += u64::from(fill_transport(scratch, &headers));
@@ -192,5 +198,52 @@ impl Source for Receiver {
         visit("own_packets_ignored", own);
         visit("vlan_tags_restored", tags);
         visit("checksums_filled_in", checksums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::synth::{Synth, SynthConfig};
+    use proptest::prelude::*;
+    use slipstream_wire::checksum::{Verdict, verify_transport};
+
+    proptest! {
+        /// Against the obvious twin: what the kernel does on the way in, undone.
+        #[test]
+        fn tags_are_put_back(frame in proptest::collection::vec(any::<u8>(), 0..200), tag in any::<Option<(u16, u16)>>()) {
+            let (mut scratch, mut counts) = (Vec::new(), Counts::default());
+            let mut stripped = frame.clone();
+            let mut taken = None;
+            if let (Some((tpid, tci)), true) = (tag, frame.len() >= 16) {
+                stripped.drain(12..16);
+                let mut tagged = frame.clone();
+                tagged[12..14].copy_from_slice(&tpid.to_be_bytes());
+                tagged[14..16].copy_from_slice(&tci.to_be_bytes());
+                taken = Some((tpid, tci));
+                prop_assert_eq!(whole(&stripped, taken, false, &mut scratch, &mut counts), &tagged[..]);
+            } else {
+                prop_assert_eq!(whole(&stripped, taken, false, &mut scratch, &mut counts), &frame[..]);
+            }
+            prop_assert_eq!(counts.tags, u64::from(taken.is_some()));
+        }
+    }
+
+    #[test]
+    fn missing_checksums_are_filled_in() {
+        let config = SynthConfig { packets: 200, ipv6: 0.5, ..SynthConfig::default() };
+        let mut synth = Synth::new(config).unwrap();
+        let (mut frame, mut scratch, mut counts) = (Vec::new(), Vec::new(), Counts::default());
+        let mut n = 0;
+        while synth.next_packet(&mut frame).is_some() {
+            let headers = classify(LinkType::Ethernet, &frame).unwrap();
+            let at = usize::from(headers.l4) + if headers.key.protocol() == 6 { 16 } else { 6 };
+            let right = frame.clone();
+            frame[at] ^= 0x5a;
+            assert_eq!(verify_transport(&frame, &headers), Verdict::Wrong);
+            assert_eq!(whole(&frame, None, true, &mut scratch, &mut counts), &right[..]);
+            n += 1;
+        }
+        assert_eq!((n, counts.checksums), (200, 200));
     }
 }
