@@ -20,6 +20,7 @@ from pathlib import Path
 
 import harness
 import netns
+from live_functions import FUNCTIONS
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 BOTH_WAYS = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); "
@@ -180,7 +181,7 @@ def interrupt(case, binary, _):
             box.child.send_signal(how)
             got = far.receive(1, is_udp, 10)
             case.equal([number_of(f)[1] for _, f in got], list(range(10)), "packets that left at the end")
-            report = ended(case, box)
+            report = ended(case, box, None)
             if report:
                 released = {s["name"]: s["report"]["released"] for s in report["stages"] if s["report"]}
                 case.check(released["east"]["drain"] >= 1, f"released: {released}")
@@ -189,6 +190,8 @@ def interrupt(case, binary, _):
 def limits(case, binary, _):
     """--packets and --duration end a run."""
     with Net() as net:
+        # Nothing but what is sent here.
+        net.sh("a", "sysctl", "-qw", "net.ipv6.conf.a0.disable_ipv6=1")
         near, far = net.wire("a"), net.wire("b")
         box = bump(net, binary, "1ms", "--packets", "5", graph="a -> reframe(hold=1ms) -> b")
         for number in range(9):
@@ -226,7 +229,7 @@ def too_long(case, binary, _):
     """What the way out can't take, or the way in has no room for, is counted; what follows passes."""
     with Net() as net:
         near, far = net.wire("a"), net.wire("b")
-        net.ip("m", "link", "set", "mb", "mtu", 600)
+        net.ip("m", "link", "set", "dev", "mb", "mtu", 600)
         box = bump(net, binary)
         near.send(udp(net, 1, payload=1000))
         near.send(udp(net, 2, payload=500))
@@ -241,8 +244,8 @@ def too_long(case, binary, _):
         graph = "a :: af_packet(interface=ma, longest=64); a -> out :: af_packet(interface=mb)"
         box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
         # Slots are of 2 KiB at least.
-        net.ip("a", "link", "set", "a0", "mtu", 9000)
-        net.ip("m", "link", "set", "ma", "mtu", 9000)
+        net.ip("a", "link", "set", "dev", "a0", "mtu", 9000)
+        net.ip("m", "link", "set", "dev", "ma", "mtu", 9000)
         near.send(udp(net, 1, payload=4000))
         near.send(udp(net, 2))
         case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 2)], [2], "packets that arrived")
@@ -282,14 +285,14 @@ def checksums(case, binary, _):
 def trouble(case, binary, scratch):
     """Ports that can't be opened, and one that goes away: an error that says what to do."""
     with Net() as net:
-        net.ip("m", "link", "set", "mb", "down")
+        net.ip("m", "link", "set", "dev", "mb", "down")
         program = scratch / "slipstream"
         shutil.copy(binary, program)
         program.chmod(0o755)
         nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all")
         for words, want in (
             ((binary, "reframe", "af_packet:nope", "null"), "no interface `nope`"),
-            ((binary, "reframe", "af_packet:ma", "af_packet:mb"), "ip link set mb up"),
+            ((binary, "reframe", "af_packet:ma", "af_packet:mb"), "ip link set dev mb up"),
             ((binary, "reframe", "af_packet:far-too-long-a-name", "null"), "can't be an interface's name"),
             ((*nobody, program, "reframe", "af_packet:ma", "null"), "CAP_NET_RAW"),
         ):
@@ -297,18 +300,18 @@ def trouble(case, binary, scratch):
             out, err = child.communicate(timeout=10)
             case.check(child.returncode == 2 and want in err and not out,
                        f"{' '.join(map(str, words))}: {child.returncode} {err}")
-        net.ip("m", "link", "set", "mb", "up")
+        net.ip("m", "link", "set", "dev", "mb", "up")
         near, far = net.wire("a"), net.wire("b")
         box = bump(net, binary)
         # Down and up again: packets in between are lost, what comes later passes.
-        net.ip("m", "link", "set", "mb", "down")
+        net.ip("m", "link", "set", "dev", "mb", "down")
         near.send(udp(net, 1))
         time.sleep(SETTLE)
-        net.ip("m", "link", "set", "mb", "up")
+        net.ip("m", "link", "set", "dev", "mb", "up")
         time.sleep(SETTLE)
         near.send(udp(net, 2))
         case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 1)], [2], "packets after a pause of the link")
-        net.ip("m", "link", "del", "ma")
+        net.ip("m", "link", "del", "dev", "ma")
         status, _, err = box.wait(5)
         case.check(status == 2 and "`ma` is gone" in err, f"interface taken away: {status} {err}")
 
@@ -358,7 +361,7 @@ def paced(case, binary, scratch):
     case.check("--poll-log-max" in short.stderr, short.stderr)
 
 
-CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, captures)
+CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, captures, *FUNCTIONS)
 ANYWHERE = (paced,)
 
 

@@ -70,8 +70,8 @@ class Net:
             # Nobody needs to wait until addresses have been found to be free.
             self.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{host}.accept_dad=0")
             for space, interface in ((end, host), ("m", box)):
-                self.ip(space, "link", "set", interface, "mtu", self.mtu, "up")
-            self.ip(end, "link", "set", "lo", "up")
+                self.ip(space, "link", "set", "dev", interface, "mtu", self.mtu, "up")
+            self.ip(end, "link", "set", "dev", "lo", "up")
             self.sh(end, "ethtool", "-K", host, "tx", "off", "tso", "off", "gso", "off")
             self.sh("m", "ethtool", "-K", box, "gro", "off", "lro", "off", check=False)
             net = number if self.routed else 0
@@ -221,8 +221,8 @@ class Middlebox:
         return self
 
     def stop(self, how=signal.SIGINT):
-        """Interrupts it; its exit status, output and what it said."""
-        if self.child.poll() is None:
+        """Interrupts it, unless `how` is None; its exit status, output and what it said."""
+        if how is not None and self.child.poll() is None:
             self.child.send_signal(how)
         return self.wait(10)
 

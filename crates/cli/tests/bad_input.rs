@@ -200,7 +200,10 @@ fn ports_that_are_not_built() {
     run(["reframe", text(small()), "af_packet:nope0"]).with(2).silent().saying(&["nope0"]);
     run(["reframe", text(small()), "af_xdp:nope0"]).with(2).silent().saying(&["af_xdp:nope0", "not built"]);
     run(["reframe", "af_packet:nope0", "dpdk:nope0"]).with(2).silent().saying(&["dpdk:nope0", "not built"]);
-    run(["reframe", text(small()), "null", "--duration", "1s"]).with(2).silent().saying(&["--duration", "live"]);
+    run(["reframe", text(small()), "null", "--duration", "1s"])
+        .with(2)
+        .silent()
+        .saying(&["--duration", "live"]);
     run(["run", "-i", text(small()), "-o", "null", "-e", "counter", "--poll-log", "x.csv"])
         .with(2)
         .silent()

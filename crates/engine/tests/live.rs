@@ -30,7 +30,8 @@ fn excess(report: &RunReport) -> &slipstream_stats::Histogram {
 
 #[test]
 fn what_is_held_leaves_on_time_and_nothing_is_lost() {
-    let graph = "paced(rate=20kpps, arrivals=poisson, packets=2000, queue=65536) -> reframe(hold=1ms) -> null";
+    let graph =
+        "paced(rate=20kpps, arrivals=poisson, packets=2000, queue=65536) -> reframe(hold=1ms) -> null";
     let report = run(graph, LiveOptions::default());
     let stats = report.stages[0].reframe.as_ref().unwrap();
     assert_eq!((stats.packets_in, stats.packets_out, report.live), (2000, 2000, 0));

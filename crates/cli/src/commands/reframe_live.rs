@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::bail;
-use slipstream::pipeline::{Plan, port_of};
+use anyhow::{anyhow, bail};
+use slipstream::pipeline::{Diagnostics, Plan, port_of};
 use slipstream::runtime::{ReplayReport, Run};
 use slipstream_stats::Histogram;
 
@@ -41,8 +41,9 @@ pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
         let stamp = if args.stamp == cli::Stamp::Arrival { "arrival" } else { "release" };
         out.1.push(("stamp".into(), stamp.into()));
     }
-    let plan = Plan::from_graph(&stage(args), Some(port_of(&input)), Some(out), Path::new(""))?;
-    let mut run = Run::new(plan.build(seed)?).live(live::options(&args.live, true)?);
+    let plan = Plan::from_graph(&stage(args), Some(port_of(&input)), Some(out), Path::new(""));
+    let pipeline = plan.and_then(|p| p.build(seed)).map_err(|e| plainly(&e))?;
+    let mut run = Run::new(pipeline).live(live::options(&args.live, true)?);
     let all = live::run(&mut run)?;
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
     let lost = |(name, n): &(&'static str, u64)| {
@@ -59,6 +60,12 @@ pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
         lost_before: all.sources.iter().flat_map(|s| &s.counters).map(lost).sum(),
         excess: live::excess(&all),
     })
+}
+
+/// What is wrong, without the place in a graph that the user didn't write.
+fn plainly(errors: &Diagnostics) -> anyhow::Error {
+    let all: Vec<&str> = errors.0.iter().map(|d| d.error.message.as_str()).collect();
+    anyhow!("{}", all.join("; "))
 }
 
 /// The stage as a graph writes it. Its settings have the names and values of the options.

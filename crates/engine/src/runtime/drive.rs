@@ -252,29 +252,30 @@ impl Run {
         self.new_interfaces(head, feed)
     }
 
-    /// Asks a live source for up to `max` packets that have come by `now`; returns how many.
+    /// Asks a live source for up to `max` packets that have come by `now`; returns how many, and whether there may be more.
     pub(super) fn poll(
         &mut self,
         head: usize,
         feed: &mut Feed,
         max: usize,
         now: Nanos,
-    ) -> Result<usize, RunError> {
+    ) -> Result<(usize, bool), RunError> {
         feed.pending.clear();
         feed.at = 0;
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
-        let Some(source) = source.filter(|_| !feed.ended) else { return Ok(0) };
+        let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
         let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
         feed.ended = n == 0 && source.ended();
-        // The clock of the stages may have gone past what came late.
-        feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.max(self.now));
+        let more = n >= max.min(source.at_once());
+        // The clock of the stages may have gone past what came late; what came since the clock was read comes now.
+        feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(now).max(self.now));
         if let Some(log) = &mut self.log {
             log.poll(head, now, n);
         }
         if n > 0 {
             self.new_interfaces(head, feed)?;
         }
-        Ok(n)
+        Ok((n, more))
     }
 
     fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {

@@ -167,8 +167,8 @@ impl Run {
         for (head, feed) in feeds.iter_mut().enumerate() {
             let room = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
             if feed.live {
-                let n = self.poll(head, feed, room, now)?;
-                round.more |= n == BATCH;
+                let (n, more) = self.poll(head, feed, room, now)?;
+                round.more |= more;
                 left -= n as u64;
             } else {
                 self.refill(head, feed)?;

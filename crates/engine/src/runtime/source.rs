@@ -66,8 +66,8 @@ pub trait Source {
 
 /// A source whose packets come when they come: having none now is not the end.
 pub trait LiveSource {
-    /// Appends up to `max` packets that have come by `now`, not yet classified, in the order of arrival; returns how many.
-    /// No arrival is later than `now`, by the [`LiveClock`](crate::clock::LiveClock).
+    /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how many. `now` was
+    /// read from the [`LiveClock`](crate::clock::LiveClock) just before; what came since counts as coming at that time.
     ///
     /// # Errors
     /// [`SourceError`] where nothing more can come.
@@ -78,6 +78,11 @@ pub trait LiveSource {
         max: usize,
         now: Nanos,
     ) -> Result<usize, SourceError>;
+
+    /// Packets that it gives at a time at most: so many may mean that there are more.
+    fn at_once(&self) -> usize {
+        BATCH
+    }
 
     /// What becomes readable when a packet comes; none: it has to be asked again and again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

@@ -11,7 +11,7 @@ pub enum PortError {
     #[error("there is no interface `{0}`; `ip link` lists those that there are")]
     NoInterface(String),
     /// It is there, but down.
-    #[error("interface `{0}` is down; bring it up first: ip link set {0} up")]
+    #[error("interface `{0}` is down; bring it up first: ip link set dev {0} up")]
     Down(String),
     /// Its frames are no Ethernet frames.
     #[error("interface `{name}` carries no Ethernet frames (its ARP hardware type is {hardware})")]

@@ -132,9 +132,7 @@ fn whole<'a>(
         }
         _ => scratch.extend_from_slice(data),
     }
-    if lacks_checksum
-        && let Ok(headers) = classify(LinkType::Ethernet, scratch)
-    {
+    if lacks_checksum && let Ok(headers) = classify(LinkType::Ethernet, scratch) {
         counts.checksums += u64::from(fill_transport(scratch, &headers));
     }
     scratch

@@ -164,6 +164,10 @@ impl LiveSource for Paced {
         Ok(n)
     }
 
+    fn at_once(&self) -> usize {
+        self.config.batch as usize
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
