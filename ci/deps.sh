@@ -18,6 +18,16 @@ needs=(
     zstd:zstd
     gzip:gzip
     python3:python3
+    ip:iproute2
+    ethtool:ethtool
+    sysctl:procps
+    iperf3:iperf3
+    ping:iputils-ping
+    traceroute:traceroute
+    curl:curl
+    nginx:nginx-light
+    nft:nftables
+    iptables:iptables
 )
 
 missing=()

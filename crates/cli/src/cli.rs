@@ -167,9 +167,10 @@ pub(crate) enum Pace {
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
                         slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
 pub(crate) struct Reframe {
-    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
+    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or `af_packet:INTERFACE`.
     pub(crate) input: PathBuf,
-    /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for nothing.
+    /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for nothing, or
+    /// `af_packet:INTERFACE`.
     pub(crate) output: PathBuf,
     /// Longest wait of any packet, up to 4s; 0 = pass-through.
     #[arg(long, value_name = "TIME", default_value = "64us")]
@@ -224,6 +225,8 @@ pub(crate) struct Reframe {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) pace: Pace,
     #[command(flatten)]
+    pub(crate) live: Live,
+    #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
 
@@ -236,12 +239,26 @@ pub(crate) struct PipelineArgs {
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
-    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`; leads to the start of the graph.
+    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`; leads to the start of the graph.
     #[arg(short, long, value_name = "PORT", requires = "expression")]
     pub(crate) input: Option<String>,
-    /// With -e: where packets go: a capture to write, `-`, `null`; led to from the end of the graph.
+    /// With -e: where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`; led to from the end of the graph.
     #[arg(short, long, value_name = "PORT", requires = "expression")]
     pub(crate) output: Option<String>,
+}
+
+/// How a live run goes, and when it ends.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Live {
+    /// Live: end after this time; without, at an interrupt (Ctrl-C). What is held then leaves.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<Duration>,
+    /// Live: end after so many packets came in.
+    #[arg(long, value_name = "N")]
+    pub(crate) packets: Option<Count>,
+    /// Live: never sleep, which takes a whole core and saves the time of waking up.
+    #[arg(long)]
+    pub(crate) busy_poll: bool,
 }
 
 /// Run a pipeline.
@@ -250,10 +267,21 @@ pub(crate) struct PipelineArgs {
                         slipstream run -i traces/campus.pcap.gz -o trains.pcapng \\\n    \
                         -e 'reframe(hold=64us) -> counter(rules=\"tcp port 443\")'\n  \
                         slipstream run -i traces/campus.pcap.gz -o null --format json \\\n    \
-                        -e 'in -> sw :: switch(ports=[\"dns: udp port 53\"]); sw[dns] -> discard; sw[other] -> out'")]
+                        -e 'in -> sw :: switch(ports=[\"dns: udp port 53\"]); sw[dns] -> discard; sw[other] -> out'\n  \
+                        slipstream run --poll-log polls.csv \\\n    \
+                        -e 'paced(rate=100kpps, arrivals=poisson, packets=1000) -> counter -> null'")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) pipeline: PipelineArgs,
+    #[command(flatten)]
+    pub(crate) live: Live,
+    /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`, `batch`,
+    /// `empty_before` (polls without packets since the line before) and `source`.
+    #[arg(long, value_name = "FILE.csv")]
+    pub(crate) poll_log: Option<PathBuf>,
+    /// Polls that the log has room for; they lie in memory until the end, 24 bytes each.
+    #[arg(long, value_name = "N", default_value = "1M", requires = "poll_log")]
+    pub(crate) poll_log_max: Count,
     /// Seed of hashes and random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,

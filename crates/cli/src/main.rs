@@ -8,6 +8,7 @@
 mod check;
 mod cli;
 mod commands;
+mod live;
 mod port;
 mod replace;
 mod report;

@@ -20,16 +20,24 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-const LIVE: [&str; 3] = ["af_packet:", "af_xdp:", "dpdk:"];
+const UNBUILT: [&str; 2] = ["af_xdp:", "dpdk:"];
 
-fn refuse_live(name: &str) -> anyhow::Result<()> {
-    match LIVE.iter().find(|p| name.starts_with(**p)) {
+/// An error where a port is of a type that there will be but is not yet.
+pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
+    match UNBUILT.iter().find(|p| name.starts_with(**p)) {
         Some(prefix) => bail!(
-            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…` or `null`",
+            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…`, `null` or `af_packet:INTERFACE`",
             prefix.trim_end_matches(':')
         ),
         None => Ok(()),
     }
+}
+
+fn refuse_live(name: &str) -> anyhow::Result<()> {
+    if name.starts_with("af_packet:") {
+        bail!("{name}: a live port has no part in this; name a capture file, `-`, `synth:…` or `null`");
+    }
+    refuse_unbuilt(name)
 }
 
 impl Input {

@@ -195,7 +195,20 @@ fn an_output_in_a_directory_that_is_not_there() {
 
 #[test]
 fn ports_that_are_not_built() {
-    for port in ["af_packet:eth0", "af_xdp:eth0:1", "dpdk:0000:01:00.0"] {
+    run(["analyze", "af_packet:eth0"]).with(2).silent().saying(&["af_packet:eth0", "live port"]);
+    run(["reframe", "af_packet:nope0", "null"]).with(2).silent().saying(&["nope0"]);
+    run(["reframe", text(small()), "af_packet:nope0"]).with(2).silent().saying(&["nope0"]);
+    run(["reframe", text(small()), "af_xdp:nope0"]).with(2).silent().saying(&["af_xdp:nope0", "not built"]);
+    run(["reframe", "af_packet:nope0", "dpdk:nope0"]).with(2).silent().saying(&["dpdk:nope0", "not built"]);
+    run(["reframe", text(small()), "null", "--duration", "1s"])
+        .with(2)
+        .silent()
+        .saying(&["--duration", "live"]);
+    run(["run", "-i", text(small()), "-o", "null", "-e", "counter", "--poll-log", "x.csv"])
+        .with(2)
+        .silent()
+        .saying(&["--poll-log", "live"]);
+    for port in ["af_xdp:eth0:1", "dpdk:0000:01:00.0"] {
         run(["reframe", port, "null"]).with(2).silent().saying(&[port, "not built", "capture file"]);
         run(["reframe", text(small()), port]).with(2).silent().saying(&[port, "not built"]);
         run(["analyze", port]).with(2).silent().saying(&[port, "not built"]);

@@ -3,15 +3,59 @@
 #![expect(clippy::disallowed_methods, reason = "this is the module that everything else gets time from")]
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::time::Nanos;
+
+fn read(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The clock of live runs, in ns since the Unix epoch: real time as it was when the process first asked, and from then on
+/// as the monotonic clock runs, so that it never goes backwards nor jumps when somebody sets the time. Both are disciplined
+/// alike (NTP), so that kernel time stamps, which are real time, differ from it by nothing but such jumps.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveClock {
+    /// Of the monotonic clock to this one.
+    offset: u64,
+}
+
+impl LiveClock {
+    /// A difference of the two clocks below this is how far apart they were read, no jump, in ns.
+    const NOISE: u64 = 1_000_000;
+
+    /// The one clock of the process.
+    #[must_use]
+    pub fn get() -> Self {
+        static CLOCK: OnceLock<LiveClock> = OnceLock::new();
+        *CLOCK
+            .get_or_init(|| Self { offset: read(ClockId::Realtime).saturating_sub(read(ClockId::Monotonic)) })
+    }
+
+    /// The time.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        Nanos(read(ClockId::Monotonic).saturating_add(self.offset))
+    }
+
+    /// How far real time is ahead of this clock, in ns, `before` being what was last known: only a jump changes it.
+    #[must_use]
+    pub fn real_time_ahead(&self, before: i64) -> i64 {
+        let (real, mine) = (read(ClockId::Realtime), self.now().0);
+        let ahead = real.wrapping_sub(mine) as i64;
+        if ahead.abs_diff(before) < Self::NOISE { before } else { ahead }
+    }
+}
+
 /// CPU time of the calling thread, in ns.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    read(ClockId::ThreadCPUTime)
 }
 
 /// A point in real time.
@@ -70,5 +114,25 @@ impl Meter {
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.cpu_ns.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_live_clock_is_real_time_that_never_runs_backwards() {
+        let clock = LiveClock::get();
+        let mut last = clock.now();
+        for _ in 0..1000 {
+            let now = clock.now();
+            assert!(now >= last);
+            last = now;
+        }
+        assert!(read(ClockId::Realtime).abs_diff(clock.now().0) < 60_000_000_000);
+        let ahead = clock.real_time_ahead(0);
+        assert_eq!(clock.real_time_ahead(ahead), ahead);
+        assert_ne!(clock.real_time_ahead(ahead + 3_600_000_000_000), ahead + 3_600_000_000_000);
     }
 }

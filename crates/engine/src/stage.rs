@@ -11,7 +11,7 @@ use crate::batch::{Arrivals, Batch};
 use crate::frame::Frame;
 use crate::io::capture::Interface;
 use crate::pool::Pool;
-use crate::reframe::Output;
+use crate::reframe::{Output, ReframeStats};
 use crate::time::Nanos;
 
 /// What a stage may use while it works.
@@ -87,6 +87,11 @@ pub trait Stage {
 
     /// What it has to say beyond counters, as JSON.
     fn report(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// The figures of a reframe stage.
+    fn reframe_stats(&self) -> Option<ReframeStats> {
         None
     }
 

@@ -4,6 +4,7 @@ mod analyze;
 mod lab;
 mod pipeline;
 mod reframe;
+mod reframe_live;
 mod run;
 mod shell;
 mod synth;

@@ -13,7 +13,7 @@ use slipstream::runtime::{CaptureSink, NullSink, Pace, Preload, Replay, ReplayRe
 use slipstream_wire::Encapsulation;
 use tracing::warn;
 
-use super::{Outcome, report_damage};
+use super::{Outcome, reframe_live, report_damage};
 use crate::check;
 use crate::cli;
 use crate::port::{AnySource, Input, Output};
@@ -31,12 +31,20 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     if pace == Pace::Real && (args.workers > 1 || args.turns > 1 || args.preload) {
         bail!("--pace real goes with one worker and without --preload and --loop");
     }
+    if reframe_live::is_live(args) {
+        if pace == Pace::Real {
+            bail!("--pace is for captures: a live port follows the wall clock");
+        }
+        let live = reframe_live::run(args, config.seed)?;
+        return report(args, &config, &checks, &live.report, None, Some(&live));
+    }
+    crate::live::options(&args.live, false)?;
     let replay = Replay::new(&config)?.workers(usize::from(args.workers)).pace(pace);
     let input = Input::open(&args.input)?;
     let mut output = Output::create(&args.output, input.format())?;
     let mut source = AnySource::new(input);
     let mut pool = Pool::new();
-    let report;
+    let replayed;
     let mut sink = open_sink(&mut output, args.stamp);
     {
         let progress = Progress::new("reframing");
@@ -51,9 +59,9 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         };
         if args.preload || args.turns > 1 {
             let mut preload = Preload::read(source.as_source(), &mut pool, args.turns)?;
-            report = replay.run(&mut preload, pool, sink.as_sink(), &mut tick)?;
+            replayed = replay.run(&mut preload, pool, sink.as_sink(), &mut tick)?;
         } else {
-            report = replay.run(source.as_source(), pool, sink.as_sink(), &mut tick)?;
+            replayed = replay.run(source.as_source(), pool, sink.as_sink(), &mut tick)?;
         }
     }
     let truncated_at_byte = match source.reader() {
@@ -61,23 +69,35 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         None => None,
     };
     sink.finish()?;
+    report(args, &config, &checks, &replayed, truncated_at_byte, None)
+}
+
+/// Prints what happened, and checks what the user asked for.
+fn report(
+    args: &cli::Reframe,
+    config: &ReframeConfig,
+    checks: &[check::Check],
+    report: &ReplayReport,
+    truncated_at_byte: Option<u64>,
+    live: Option<&reframe_live::Live>,
+) -> anyhow::Result<Outcome> {
     if report.clock_backwards > 0 {
         warn!(
             "the times of {} packets ran backwards; they count as coming with the one before",
             report.clock_backwards
         );
     }
-    let result = as_json(args, &config, &report, truncated_at_byte);
+    let result = as_json(args, config, report, truncated_at_byte, live);
     let text = match args.reporting.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
-        cli::Format::Table => as_table(args, &config, &report),
+        cli::Format::Table => as_table(args, config, report, live),
     };
     if args.output.as_os_str() == "-" {
         eprintln!("{text}")
     } else {
         ui::print(text)?
     }
-    Ok(match check::failed(&checks, &result)? {
+    Ok(match check::failed(checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
@@ -204,7 +224,13 @@ fn class_names(config: &ReframeConfig) -> impl Iterator<Item = &str> {
     std::iter::once("default").chain(config.classes.iter().map(|c| c.name.as_str()))
 }
 
-fn as_json(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport, damage: Option<u64>) -> Value {
+fn as_json(
+    args: &cli::Reframe,
+    config: &ReframeConfig,
+    report: &ReplayReport,
+    damage: Option<u64>,
+    live: Option<&reframe_live::Live>,
+) -> Value {
     let stats = &report.stats;
     let total = stats.total();
     let mut result = json!({
@@ -234,6 +260,13 @@ fn as_json(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport, d
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
     });
+    if let (Some(live), Some(map)) = (live, result.as_object_mut()) {
+        map.insert("excess_delay_ns".into(), live.excess.as_ref().map(crate::live::delay_json).into());
+        map.insert("lost_before".into(), live.lost_before.into());
+        if live.not_sent > 0 {
+            map.insert("dropped".into(), json!({ "not_sent": live.not_sent }));
+        }
+    }
     if !config.classes.is_empty()
         && let Some(map) = result.as_object_mut()
     {
@@ -244,7 +277,12 @@ fn as_json(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport, d
     result
 }
 
-fn as_table(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport) -> String {
+fn as_table(
+    args: &cli::Reframe,
+    config: &ReframeConfig,
+    report: &ReplayReport,
+    live: Option<&reframe_live::Live>,
+) -> String {
     let stats = &report.stats;
     let total = stats.total();
     let mut t = Table::default();
@@ -279,12 +317,17 @@ fn as_table(args: &cli::Reframe, config: &ReframeConfig, report: &ReplayReport) 
     t.row(["longest", &time(d.max().map(|m| m as f64))]);
     t.row(["futile wait (trains of one), mean", &time(mean(total.futile_wait_ns, total.futile_trains))]);
     t.row(["trains that waited in vain", &count(total.futile_trains)]);
+    if let Some(excess) = live.and_then(|l| l.excess.as_ref()) {
+        crate::live::delay_rows(&mut t, excess);
+    }
     t.title("Also");
     t.row(["held at most", &count(u64::from(stats.held_max))]);
     for (label, n) in [
         ("bypassed", total.packets_bypassed),
         ("coalesced", total.packets_coalesced),
         ("passed through unclassified", stats.unclassified),
+        ("not sent", live.map_or(0, |l| l.not_sent)),
+        ("lost before they came in", live.map_or(0, |l| l.lost_before)),
     ] {
         if n > 0 {
             t.row([label, &count(n)]);

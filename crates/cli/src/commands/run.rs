@@ -1,40 +1,36 @@
 //! `slipstream run`: any pipeline.
 
-use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
-
+use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::pipeline::{Group, stage_type};
-use slipstream::runtime::{Run, RunReport, StageReport};
+use slipstream::runtime::{Run, RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use tracing::warn;
 
 use super::{Outcome, pipeline, report_damage};
 use crate::check;
 use crate::cli;
+use crate::live;
 use crate::table::{Table, count, time};
-use crate::ui::{self, Progress};
+use crate::ui;
+use crate::units::to_u32;
 
 pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let plan = pipeline::plan(&args.pipeline)?;
-    let to_stdout = plan.stages.iter().any(|s| {
-        s.role == slipstream::pipeline::Role::Sink
-            && s.settings.file("path").is_some_and(|p| p.as_os_str() == "-")
-    });
-    let mut run = Run::new(plan.build(args.seed)?);
-    let report = {
-        let progress = Progress::new("running");
-        let interrupted = ui::interrupts()?;
-        run.run(&mut |share| {
-            progress.at(share);
-            if interrupted.load(Ordering::Relaxed) {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?
-    };
+    let mut options = live::options(&args.live, live::is_live(&plan))?;
+    if args.poll_log.is_some() {
+        if !live::is_live(&plan) {
+            bail!("--poll-log is for live ports: a replay doesn't poll");
+        }
+        options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
+    }
+    let to_stdout = live::to_stdout(&plan);
+    let mut run = Run::new(plan.build(args.seed)?).live(options);
+    let report = live::run(&mut run)?;
+    if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
+        live::write_poll_log(log, path)?;
+    }
     let mut damage = Vec::new();
     for reader in run.captures() {
         if let Some(byte) = report_damage(reader, args.reporting.strict)? {
@@ -97,11 +93,22 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
             "held": s.held,
             "busy_ns": s.tally.busy_ns,
             "dropped": drops(&s.drops),
+            "excess_delay_ns": s.excess.as_ref().map(live::delay_json),
             "counters": counters,
             "report": s.report,
         })
     };
-    let source = |s: &slipstream::runtime::SourceReport| json!({ "name": s.name, "type": s.kind, "packets": s.packets, "clock_backwards": s.clock_backwards });
+    let source = |s: &SourceReport| {
+        let counters: Map<String, Value> =
+            s.counters.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();
+        json!({
+            "name": s.name,
+            "type": s.kind,
+            "packets": s.packets,
+            "clock_backwards": s.clock_backwards,
+            "counters": counters,
+        })
+    };
     json!({
         "schema": 1,
         "packets_in": packets_in(report),
@@ -110,6 +117,7 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
         "sources": report.sources.iter().map(source).collect::<Vec<_>>(),
         "stages": report.stages.iter().map(stage).collect::<Vec<_>>(),
         "damage": damage,
+        "excess_delay_ns": live::excess(report).as_ref().map(live::delay_json),
         "left_inside": report.live,
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
@@ -142,6 +150,15 @@ fn as_table(report: &RunReport) -> String {
             ratio(s.tally.busy_ns, s.tally.packets).map_or("–".into(), |v| format!("{v:.0}")),
             count(s.drops.total()),
         ]);
+    }
+    if let Some(excess) = live::excess(report) {
+        live::delay_rows(&mut t, &excess);
+    }
+    for s in report.sources.iter().filter(|s| !s.counters.is_empty()) {
+        t.title(format!("{} (in)", s.name));
+        for (name, n) in &s.counters {
+            t.row([name.replace('_', " "), count(*n)]);
+        }
     }
     for s in report.stages.iter().filter(|s| !s.counters.is_empty()) {
         t.title(s.name.clone());

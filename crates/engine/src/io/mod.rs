@@ -1,4 +1,6 @@
-//! Where packets come from and where they go: capture files, generated traffic.
+//! Where packets come from and where they go: capture files, generated traffic, network interfaces.
 
+pub mod af_packet;
 pub mod capture;
+pub mod paced;
 pub mod synth;

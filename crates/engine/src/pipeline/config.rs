@@ -480,7 +480,8 @@ impl Plan {
     /// What the shape of the graph must be: sources at the start, sinks at the end, no way round.
     fn check_shape(&mut self, findings: &mut Vec<Finding>) {
         use super::registry::Ports;
-        let (wires, count) = (&self.wires, self.stages.len());
+        let count = self.stages.len();
+        let wires = &self.wires;
         let end = 0..self.text.len().min(1);
         if count == 0 {
             findings.push(
@@ -491,7 +492,9 @@ impl Plan {
         for (i, stage) in self.stages.iter_mut().enumerate() {
             let (fed, feeds) = (wires.iter().any(|w| w.to == i), wires.iter().any(|w| w.from == i));
             let (inputs, outputs) = (stage.kind.inputs != Ports::None, stage.kind.outputs != Ports::None);
+            let two_way = fed && feeds && inputs && outputs && stage.kind.live();
             stage.role = match (fed, feeds) {
+                (true, true) if two_way => Role::TwoWay,
                 (true, false) if inputs && outputs && stage.kind.group == super::registry::Group::Port => {
                     Role::Sink
                 }
@@ -502,7 +505,7 @@ impl Plan {
             let span = stage.span.clone();
             let name = &stage.name;
             let say = |message: String, hint: &str| Finding::new(&span, message).hint(hint);
-            if fed && feeds && stage.kind.group == super::registry::Group::Port {
+            if fed && feeds && !two_way && stage.kind.group == super::registry::Group::Port {
                 findings.push(say(
                     format!("packets both come from `{name}` and go to it"),
                     "use two ports, one at each end",
@@ -515,7 +518,7 @@ impl Plan {
                 findings.push(say(format!("no packet leaves `{name}`"), "it is the end of the way"));
             }
         }
-        if let Err(stuck) = order(count, wires) {
+        if let Err(stuck) = order(&self.stages, wires) {
             let names: Vec<_> =
                 stuck.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.name.clone()).collect();
             let span = stuck.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.span.clone()).next();
@@ -533,11 +536,14 @@ fn is_first(port: &Option<String>) -> bool {
 }
 
 /// The stages in an order in which every wire leads onwards, or those that lie on a way round.
-pub(crate) fn order(count: usize, wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
-    let mut left: Vec<usize> = (0..count).collect();
-    let mut ordered = Vec::with_capacity(count);
+///
+/// What leaves a port at both ends is not what went there, so that no way leads through it.
+pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
+    let through = |i: usize| stages.get(i).is_none_or(|s| s.role != Role::TwoWay);
+    let mut left: Vec<usize> = (0..stages.len()).collect();
+    let mut ordered = Vec::with_capacity(stages.len());
     while !left.is_empty() {
-        let free = |i: &usize| !wires.iter().any(|w| w.to == *i && left.contains(&w.from));
+        let free = |i: &usize| !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from));
         let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
         if ready.is_empty() {
             return Err(rest);

@@ -68,6 +68,8 @@ pub enum Role {
     Sink,
     /// Both.
     Inner,
+    /// A port at both ends: packets come from it, and go to it.
+    TwoWay,
 }
 
 /// What a stage is built with besides its settings.
@@ -95,6 +97,8 @@ pub enum Made {
     Between(Box<dyn Stage + Send>, Vec<String>),
     /// Where packets come from.
     Source(Box<dyn Source + Send>),
+    /// Where packets come from, and where they go to.
+    TwoWay(Box<dyn Source + Send>, Box<dyn Stage + Send>),
     /// Nothing, since it is only a check.
     Checked,
 }
@@ -151,6 +155,14 @@ pub struct StageType {
     pub settings: &'static [Setting],
     /// Makes one.
     pub build: fn(&Settings, &Site<'_>) -> Result<Made, BuildError>,
+}
+
+impl StageType {
+    /// Whether packets come or go by the wall clock here, so that the pipeline runs live.
+    #[must_use]
+    pub fn live(&self) -> bool {
+        stages::LIVE.contains(&self.name)
+    }
 }
 
 /// The one input of most stages.

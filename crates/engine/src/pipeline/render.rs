@@ -99,7 +99,7 @@ impl Plan {
     /// Column of each stage: the longest way that leads to it; and its row in that column.
     fn layout(&self) -> Vec<(usize, usize)> {
         let mut columns = vec![0usize; self.stages.len()];
-        for id in order(self.stages.len(), &self.wires).unwrap_or_default() {
+        for id in order(&self.stages, &self.wires).unwrap_or_default() {
             let before = self.wires.iter().filter(|w| w.to == id).filter_map(|w| columns.get(w.from)).max();
             let column = before.map_or(0, |c| c + 1);
             if let Some(place) = columns.get_mut(id) {

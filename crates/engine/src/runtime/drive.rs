@@ -8,6 +8,8 @@ use std::ops::ControlFlow;
 use thiserror::Error;
 
 use super::graph::{Pipeline, StageReport};
+use super::live::LiveOptions;
+use super::poll_log::PollLog;
 use super::replay::Tick;
 use super::source::{Classifier, SourceError};
 use crate::batch::{Arrivals, BATCH, Batch, Train};
@@ -43,6 +45,8 @@ pub struct SourceReport {
     pub packets: u64,
     /// Packets whose time ran backwards.
     pub clock_backwards: u64,
+    /// Its own counters.
+    pub counters: Vec<(&'static str, u64)>,
 }
 
 /// What a run did.
@@ -61,8 +65,9 @@ pub struct RunReport {
 }
 
 /// A source, what it has brought, and what of that has not arrived yet.
-#[derive(Default)]
-struct Feed {
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    pub(super) live: bool,
     pending: Arrivals,
     /// How many of the pending packets went in already.
     at: usize,
@@ -70,24 +75,55 @@ struct Feed {
     numbers: Vec<u32>,
     ended: bool,
     packets: u64,
+    /// What is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
+    shift: u64,
 }
 
 impl Feed {
-    fn next(&self) -> Option<Nanos> {
+    /// Packets that went in.
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Whether nothing more will come.
+    pub(super) fn at_end(&self) -> bool {
+        self.ended && self.next().is_none()
+    }
+
+    /// From now on packets come by so much later (modulo 2⁶⁴), those that have been read too.
+    pub(super) fn shift_by(&mut self, shift: u64) {
+        self.shift = shift;
+        self.shift_times();
+    }
+
+    fn shift_times(&mut self) {
+        if self.shift != 0 && !self.live {
+            self.pending
+                .frames
+                .iter_mut()
+                .for_each(|f| f.arrival = Nanos(f.arrival.0.wrapping_add(self.shift)));
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Nanos> {
         self.pending.frames.get(self.at).map(|f| f.arrival)
     }
 }
 
-/// A run of a pipeline over captures and generated traffic.
+/// A run of a pipeline: a replay over captures and generated traffic, or live.
 #[derive(Debug)]
 pub struct Run {
-    pipeline: Pipeline,
-    pool: Pool,
+    pub(super) pipeline: Pipeline,
+    pub(super) pool: Pool,
+    pub(super) now: Nanos,
+    pub(super) live: LiveOptions,
+    pub(super) log: Option<PollLog>,
     classifier: Classifier,
     batch: Batch,
     arrivals: Arrivals,
-    now: Nanos,
     sequence: u64,
+    /// Interfaces of all sources.
+    interfaces: u32,
 }
 
 impl Run {
@@ -102,23 +138,45 @@ impl Run {
             arrivals: Arrivals::default(),
             now: Nanos(0),
             sequence: 0,
+            interfaces: 0,
+            live: LiveOptions::default(),
+            log: None,
         }
+    }
+
+    /// With these settings, should it be a live run.
+    #[must_use]
+    pub fn live(mut self, options: LiveOptions) -> Self {
+        self.live = options;
+        self
+    }
+
+    /// The polls of the live run that is over, if they were to be logged.
+    #[must_use]
+    pub fn poll_log(&self) -> Option<&PollLog> {
+        self.log.as_ref()
     }
 
     /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then with the
     /// progress; where it wants no more, the run ends with [`RunError::Interrupted`], and no file is written.
     ///
+    /// Where a port of the pipeline is live, so is the run: it follows the wall clock, until the sources have ended (which
+    /// interfaces never do), a limit of [`LiveOptions`] is reached, or `tick` wants no more, and always ends well.
+    ///
     /// # Errors
     /// [`RunError`] where an input can't be read or an output can't be written.
     pub fn run(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
-        let single = self.pipeline.needs_single_events();
+        if self.pipeline.live() { self.run_live(tick) } else { self.replay(tick) }
+    }
+
+    fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        let most = if self.pipeline.needs_single_events() { 1 } else { BATCH };
         let meter = Meter::new();
-        let mut feeds: Vec<Feed> = self.pipeline.heads.iter().map(|_| Feed::default()).collect();
-        let mut interfaces = 0u32;
+        let mut feeds = self.feeds();
         let mut rounds = 0u64;
         loop {
             for (head, feed) in feeds.iter_mut().enumerate() {
-                self.refill(head, feed, &mut interfaces)?;
+                self.refill(head, feed)?;
             }
             let first = feeds.iter().enumerate().filter_map(|(i, f)| Some((f.next()?, i))).min();
             let Some((_, head)) = first else { break };
@@ -130,15 +188,8 @@ impl Run {
                 .filter_map(|(i, f)| Some((f.next()?, i)));
             let until = others.min();
             let Some(feed) = feeds.get_mut(head) else { break };
-            let left = feed.pending.frames.get(feed.at..).unwrap_or_default();
-            let mine = left.iter().take_while(|f| until.is_none_or(|u| (f.arrival, head) < u)).count();
-            let n = mine.clamp(1, if single { 1 } else { BATCH });
-            let arriving = left.get(..n).unwrap_or(left);
-            self.arrivals.frames.extend_from_slice(arriving);
-            feed.at += n;
-            feed.packets += n as u64;
             meter.start();
-            self.take(head);
+            self.take_from(head, feed, most, |t| until.is_none_or(|u| (t, head) < u));
             meter.stop();
             rounds += 1;
             let progress = || self.pipeline.heads.first().and_then(|h| h.source.progress());
@@ -150,15 +201,25 @@ impl Run {
         self.pipeline.run_to(&mut self.pool, Nanos(u64::MAX - 1));
         self.pipeline.drain(&mut self.pool, self.now);
         meter.stop();
+        self.finish(&feeds, &meter)
+    }
+
+    /// Finishes what is written, and says what happened.
+    pub(super) fn finish(&mut self, feeds: &[Feed], meter: &Meter) -> Result<RunReport, RunError> {
         self.pipeline.finish()?;
-        let sources = self.pipeline.heads.iter().zip(&feeds).map(|(head, feed)| SourceReport {
-            name: head.name.clone(),
-            kind: head.kind,
-            packets: feed.packets,
-            clock_backwards: head.source.clock_backwards(),
-        });
+        let source = |(head, feed): (&super::graph::Head, &Feed)| {
+            let mut counters = Vec::new();
+            head.source.counters(&mut |name, n| counters.push((name, n)));
+            SourceReport {
+                name: head.name.clone(),
+                kind: head.kind,
+                packets: feed.packets,
+                clock_backwards: head.source.clock_backwards(),
+                counters,
+            }
+        };
         Ok(RunReport {
-            sources: sources.collect(),
+            sources: self.pipeline.heads.iter().zip(feeds).map(source).collect(),
             stages: self.pipeline.reports(),
             elapsed_ns: meter.elapsed_ns(),
             cpu_ns: meter.cpu_ns(),
@@ -166,12 +227,19 @@ impl Run {
         })
     }
 
+    /// One for each source.
+    pub(super) fn feeds(&mut self) -> Vec<Feed> {
+        let feed = |h: &mut super::graph::Head| Feed { live: h.source.live().is_some(), ..Feed::default() };
+        self.pipeline.heads.iter_mut().map(feed).collect()
+    }
+
     /// The readers of the captures behind the sources.
     pub fn captures(&self) -> impl Iterator<Item = &CaptureReader> {
         self.pipeline.heads.iter().filter_map(|h| h.source.capture())
     }
 
-    fn refill(&mut self, head: usize, feed: &mut Feed, interfaces: &mut u32) -> Result<(), RunError> {
+    /// Reads on where everything that was read has gone in.
+    pub(super) fn refill(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
         if feed.at < feed.pending.frames.len() || feed.ended {
             return Ok(());
         }
@@ -180,10 +248,42 @@ impl Run {
         let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
         let n = source.fill(&mut self.pool, &mut feed.pending, BATCH)?;
         feed.ended = n == 0;
+        feed.shift_times();
+        self.new_interfaces(head, feed)
+    }
+
+    /// Asks a live source for up to `max` packets that have come by `now`; returns how many, and whether there may be more.
+    pub(super) fn poll(
+        &mut self,
+        head: usize,
+        feed: &mut Feed,
+        max: usize,
+        now: Nanos,
+    ) -> Result<(usize, bool), RunError> {
+        feed.pending.clear();
+        feed.at = 0;
+        let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
+        let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
+        let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
+        feed.ended = n == 0 && source.ended();
+        let more = n >= max.min(source.at_once());
+        // The clock of the stages may have gone past what came late; what came since the clock was read comes now.
+        feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(now).max(self.now));
+        if let Some(log) = &mut self.log {
+            log.poll(head, now, n);
+        }
+        if n > 0 {
+            self.new_interfaces(head, feed)?;
+        }
+        Ok((n, more))
+    }
+
+    fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
+        let Some(source) = self.pipeline.heads.get(head).map(|h| &h.source) else { return Ok(()) };
         let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
         if !new.is_empty() {
-            feed.numbers.extend(*interfaces..*interfaces + new.len() as u32);
-            *interfaces += new.len() as u32;
+            feed.numbers.extend(self.interfaces..self.interfaces + new.len() as u32);
+            self.interfaces += new.len() as u32;
             self.pipeline.interfaces(&new)?;
             self.classifier.links(self.pipeline.links());
         }
@@ -196,6 +296,25 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which` says;
+    /// returns how many.
+    pub(super) fn take_from(
+        &mut self,
+        head: usize,
+        feed: &mut Feed,
+        most: usize,
+        which: impl Fn(Nanos) -> bool,
+    ) -> usize {
+        let left = feed.pending.frames.get(feed.at..).unwrap_or_default();
+        let n = left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1);
+        let arriving = left.get(..n).unwrap_or(left);
+        self.arrivals.frames.extend_from_slice(arriving);
+        feed.at += arriving.len();
+        feed.packets += arriving.len() as u64;
+        self.take(head);
+        n
     }
 
     /// Packets arrive at a head.

@@ -6,13 +6,15 @@
 use crate::batch::{Arrivals, Batch};
 use crate::clock;
 use crate::io::capture::Interface;
-use crate::pipeline::{Diagnostics, Finding, Made, Plan, Ports, Site, order};
+use crate::pipeline::{Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, order};
 use crate::pool::Pool;
-use crate::reframe::Output;
+use crate::reframe::{Output, ReframeStats};
 use crate::stage::{Context, DropReason, Drops, Stage, StageError};
 use crate::time::Nanos;
+use slipstream_stats::Histogram;
 use slipstream_wire::LinkType;
 
+use super::live::Excess;
 use super::source::Source;
 
 /// Where a port leads.
@@ -43,7 +45,37 @@ struct Node {
     kind: &'static str,
     stage: Box<dyn Stage + Send>,
     wiring: Wiring,
+    ledger: Ledger,
+}
+
+/// What is written down about a stage.
+#[derive(Default)]
+struct Ledger {
     tally: Tally,
+    /// Of the stages at the end of a live pipeline.
+    excess: Option<Box<Excess>>,
+}
+
+impl Ledger {
+    /// The stage takes a batch.
+    fn process(
+        &mut self,
+        stage: &mut dyn Stage,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        out: &mut dyn Output,
+    ) {
+        self.tally.packets += batch.frames.len() as u64;
+        self.tally.trains += batch.trains.len() as u64;
+        self.tally.batches += 1;
+        if let Some(excess) = &mut self.excess {
+            excess.leaving(batch);
+        }
+        stage.process(cx, batch, out);
+        if let Some(excess) = &mut self.excess {
+            excess.left();
+        }
+    }
 }
 
 /// Where a stage's output goes.
@@ -75,6 +107,7 @@ pub struct Pipeline {
     pub(super) heads: Vec<Head>,
     links: Vec<LinkType>,
     timed: bool,
+    live: bool,
 }
 
 impl std::fmt::Debug for Pipeline {
@@ -101,6 +134,11 @@ pub struct StageReport {
     pub held: u64,
     /// What else it has to say.
     pub report: Option<serde_json::Value>,
+    /// The figures of a reframe stage.
+    pub reframe: Option<Box<ReframeStats>>,
+    /// Of a stage at the end of a live pipeline: how much later than they were due packets left, in ns. Due is the end of
+    /// the hold time, and the arrival for what is not held.
+    pub excess: Option<Histogram>,
 }
 
 impl Plan {
@@ -125,8 +163,10 @@ impl Plan {
 impl Pipeline {
     fn assemble(plan: &Plan, dry: bool, seed: u64) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
-        let mut this = Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true };
-        let ordered = order(plan.stages.len(), &plan.wires).unwrap_or_default();
+        let mut this =
+            Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true, live: false };
+        this.live = plan.stages.iter().any(|s| s.kind.live());
+        let ordered = order(&plan.stages, &plan.wires).unwrap_or_default();
         // Place of each planned stage among the nodes, and the names of its ports where settings give them.
         let mut places = vec![None; plan.stages.len()];
         let mut outputs = vec![Vec::new(); plan.stages.len()];
@@ -167,6 +207,10 @@ impl Pipeline {
                     sources.push((id, source));
                     None
                 }
+                Made::TwoWay(source, stage) => {
+                    sources.push((id, source));
+                    Some(stage)
+                }
                 Made::Checked => None,
             };
             let mut wiring = Wiring { edges: vec![None; ports.len()], ..Wiring::default() };
@@ -179,12 +223,14 @@ impl Pipeline {
             }
             if let Some(stage) = stage {
                 let name = planned.name.clone();
+                let end = this.live && planned.kind.group == Group::Port;
+                let excess = end.then(|| Box::new(Excess::default()));
                 this.nodes.push(Node {
                     name,
                     kind: planned.kind.name,
                     stage,
                     wiring,
-                    tally: Tally::default(),
+                    ledger: Ledger { excess, ..Ledger::default() },
                 });
                 if let Some(place) = places.get_mut(id) {
                     *place = Some(this.nodes.len() - 1);
@@ -210,12 +256,12 @@ impl Pipeline {
         let node = |(i, (name, stage)): (usize, (String, Box<dyn Stage + Send>))| {
             let next = (i < last).then_some(Edge { node: i + 1, input: 0 });
             let wiring = Wiring { edges: vec![next], ..Wiring::default() };
-            Node { name, kind: "", stage, wiring, tally: Tally::default() }
+            Node { name, kind: "", stage, wiring, ledger: Ledger::default() }
         };
         let nodes = stages.into_iter().enumerate().map(node).collect();
         let source = Box::new(super::source::Preload::default());
         let head = Head { name: "in".into(), kind: "null", source, edge: Edge { node: 0, input: 0 } };
-        Self { nodes, heads: vec![head], links: Vec::new(), timed: true }
+        Self { nodes, heads: vec![head], links: Vec::new(), timed: true, live: false }
     }
 
     /// The stages by themselves, in an order in which every wire led onwards.
@@ -238,7 +284,7 @@ impl Pipeline {
                 continue;
             };
             let names: &[String] = outputs.get(wire.from).map_or(&[], Vec::as_slice);
-            let source = from.kind.inputs == Ports::None || from.role == crate::pipeline::Role::Source;
+            let source = from.kind.inputs == Ports::None || matches!(from.role, Role::Source | Role::TwoWay);
             let output = match resolve(wire.output.as_deref(), names) {
                 Some(port) => port,
                 None if source && is_default(wire.output.as_deref()) => 0,
@@ -276,7 +322,8 @@ impl Pipeline {
             };
             let Some(node) = places.get(wire.to).copied().flatten() else { continue };
             let edge = Edge { node, input: input as u8 };
-            match places.get(wire.from).copied().flatten().and_then(|n| self.nodes.get_mut(n)) {
+            let node = if source { None } else { places.get(wire.from).copied().flatten() };
+            match node.and_then(|n| self.nodes.get_mut(n)) {
                 Some(node) => {
                     if let Some(place) = node.wiring.edges.get_mut(output) {
                         *place = Some(edge);
@@ -289,7 +336,7 @@ impl Pipeline {
         }
         for (id, stage) in plan.stages.iter().enumerate() {
             let Ports::These(ports) = stage.kind.outputs else { continue };
-            if stage.role == crate::pipeline::Role::Sink && stage.kind.group == crate::pipeline::Group::Port {
+            if stage.role == Role::Sink && stage.kind.group == Group::Port {
                 continue;
             }
             for (n, port) in ports.iter().enumerate().filter(|(_, p)| p.unconnected.is_none()) {
@@ -374,9 +421,9 @@ impl Pipeline {
     pub(super) fn arrive(&mut self, head: usize, pool: &mut Pool, now: Nanos, arrivals: &mut Arrivals) {
         let packets = arrivals.frames.len() as u64;
         let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
-        self.call(edge.node, pool, now, edge.input, |stage, cx, tally, out| {
-            tally.packets += packets;
-            tally.batches += 1;
+        self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
+            ledger.tally.packets += packets;
+            ledger.tally.batches += 1;
             stage.arrive(cx, arrivals, out);
         });
     }
@@ -384,11 +431,8 @@ impl Pipeline {
     /// Hands a batch to the first stage behind a source.
     pub(super) fn push(&mut self, head: usize, pool: &mut Pool, now: Nanos, batch: &mut Batch) {
         let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
-        self.call(edge.node, pool, now, edge.input, |stage, cx, tally, out| {
-            tally.packets += batch.frames.len() as u64;
-            tally.trains += batch.trains.len() as u64;
-            tally.batches += 1;
-            stage.process(cx, batch, out);
+        self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
+            ledger.process(stage, cx, batch, out);
         });
     }
 
@@ -400,6 +444,22 @@ impl Pipeline {
             let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { return };
             self.call(node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
         }
+    }
+
+    /// Whether packets come or go by the wall clock.
+    #[must_use]
+    pub fn live(&self) -> bool {
+        self.live
+    }
+
+    /// When the next stage wants to be called although no packet comes.
+    pub(super) fn next_deadline(&self) -> Nanos {
+        self.nodes.iter().map(|n| n.stage.next_deadline()).min().unwrap_or(Nanos::MAX)
+    }
+
+    /// Packets that stages hold.
+    pub(super) fn held(&self) -> u64 {
+        self.nodes.iter().map(|n| n.stage.held()).sum()
     }
 
     /// Everything that is held leaves now.
@@ -425,11 +485,13 @@ impl Pipeline {
             StageReport {
                 name: node.name.clone(),
                 kind: node.kind,
-                tally: Tally { packets_out: node.wiring.packets_out, ..node.tally },
+                tally: Tally { packets_out: node.wiring.packets_out, ..node.ledger.tally },
                 counters,
                 drops,
                 held: node.stage.held(),
                 report: node.stage.report(),
+                reframe: node.stage.reframe_stats().map(Box::new),
+                excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),
             }
         };
         self.nodes.iter().map(report).collect()
@@ -441,7 +503,7 @@ impl Pipeline {
         pool: &mut Pool,
         now: Nanos,
         input: u8,
-        work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Tally, &mut dyn Output),
+        work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Ledger, &mut dyn Output),
     ) {
         let Some(nodes) = self.nodes.get_mut(node..) else { return };
         let way = Way { now, links: &self.links, timed: self.timed };
@@ -464,17 +526,17 @@ fn enter(
     way: Way<'_>,
     pool: &mut Pool,
     input: u8,
-    work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Tally, &mut dyn Output),
+    work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Ledger, &mut dyn Output),
 ) -> u64 {
     let Some((node, behind)) = nodes.split_first_mut() else { return 0 };
     let start = way.timed.then(clock::now);
     let mut cx = Context { now: way.now, pool, input, links: way.links };
     let mut out = Downstream { wiring: &mut node.wiring, behind, first: place + 1, way };
-    work(node.stage.as_mut(), &mut cx, &mut node.tally, &mut out);
+    work(node.stage.as_mut(), &mut cx, &mut node.ledger, &mut out);
     let Some(start) = start else { return 0 };
     let all = start.elapsed().as_nanos() as u64;
     let behind = std::mem::take(&mut node.wiring.behind_ns);
-    node.tally.busy_ns += all.saturating_sub(behind);
+    node.ledger.tally.busy_ns += all.saturating_sub(behind);
     all
 }
 
@@ -501,11 +563,8 @@ impl Downstream<'_> {
         let Some(nodes) = edge.node.checked_sub(self.first).and_then(|n| self.behind.get_mut(n..)) else {
             return;
         };
-        let spent = enter(nodes, edge.node, self.way, pool, edge.input, |stage, cx, tally, out| {
-            tally.packets += batch.frames.len() as u64;
-            tally.trains += batch.trains.len() as u64;
-            tally.batches += 1;
-            stage.process(cx, batch, out);
+        let spent = enter(nodes, edge.node, self.way, pool, edge.input, |stage, cx, ledger, out| {
+            ledger.process(stage, cx, batch, out);
         });
         self.wiring.behind_ns += spent;
         batch.clear();

@@ -1,12 +1,15 @@
-//! The loop that drives the stage over a capture's own clock.
+//! The loops that drive stages: over a capture's own clock, or live.
 //!
 //! [`source`] brings packets in, [`replay`] runs one worker, [`shard`] several, [`paced`] one by the wall clock,
-//! [`sink`] takes what comes out. [`graph`] is a pipeline of many stages, [`drive`] the loop that drives it, [`rehearsal`] one that only
-//! measures it.
+//! [`sink`] takes what comes out. [`graph`] is a pipeline of many stages, [`drive`] the loop that drives it over
+//! captures, [`rehearsal`] one that only measures it, [`live`] one by the wall clock, with ports whose packets come when they
+//! come; [`poll_log`] remembers how many came at a time.
 
 mod drive;
 mod graph;
+mod live;
 mod paced;
+mod poll_log;
 mod rehearsal;
 mod replay;
 mod shard;
@@ -15,8 +18,10 @@ mod source;
 
 pub use drive::{Run, RunError, RunReport, SourceReport};
 pub use graph::{Pipeline, StageReport, Tally};
+pub use live::LiveOptions;
+pub use poll_log::{Poll, PollLog};
 pub use rehearsal::{Timing, Traffic};
 pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick};
 pub use sink::{CaptureSink, NullSink, Sink, Stamp};
 pub(crate) use source::Classifier;
-pub use source::{CaptureSource, Preload, Source, SourceError, SynthSource};
+pub use source::{CaptureSource, LiveSource, Preload, Source, SourceError, SynthSource};

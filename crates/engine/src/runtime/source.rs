@@ -1,5 +1,7 @@
 //! Where the packets of a replay come from: a capture read as it goes, or one that lies in memory and may go round.
 
+use std::os::fd::BorrowedFd;
+
 use slipstream_wire::{
     Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_usual, classify_with,
 };
@@ -7,6 +9,7 @@ use thiserror::Error;
 
 use crate::batch::{Arrivals, BATCH};
 use crate::frame::{Frame, Info};
+use crate::io::af_packet::PortError;
 use crate::io::capture::{CaptureError, CaptureReader, Interface, Record};
 use crate::io::synth::Synth;
 use crate::pool::{BufId, PacketMeta, Pool};
@@ -19,6 +22,12 @@ pub enum SourceError {
     /// The capture can't be read on.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// The interface can't be used any more.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The thread that makes packets can't be started.
+    #[error("a thread can't be started: {0}")]
+    Thread(String),
 }
 
 /// Brings packets in.
@@ -45,6 +54,41 @@ pub trait Source {
     fn capture(&self) -> Option<&CaptureReader> {
         None
     }
+
+    /// Its live side, where packets come by the wall clock.
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        None
+    }
+
+    /// What it counted, by name.
+    fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
+}
+
+/// A source whose packets come when they come: having none now is not the end.
+pub trait LiveSource {
+    /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how many. `now` was
+    /// read from the [`LiveClock`](crate::clock::LiveClock) just before; what came since counts as coming at that time.
+    ///
+    /// # Errors
+    /// [`SourceError`] where nothing more can come.
+    fn poll(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Nanos,
+    ) -> Result<usize, SourceError>;
+
+    /// Packets that it gives at a time at most: so many may mean that there are more.
+    fn at_once(&self) -> usize {
+        BATCH
+    }
+
+    /// What becomes readable when a packet comes; none: it has to be asked again and again.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether nothing more will come.
+    fn ended(&self) -> bool;
 }
 
 /// Clamps time so that it never runs backwards, and numbers the packets.

@@ -5,7 +5,7 @@ use slipstream_wire::Encapsulation;
 use crate::batch::{Arrivals, BATCH, Batch};
 use crate::pipeline::registry::{BuildError, Group, IN, Made, OUT, Site, StageType};
 use crate::pipeline::settings::{Kind, Setting, Settings};
-use crate::reframe::{Admit, Cause, Class, Output, Policy, Reframe, ReframeConfig, Treatment};
+use crate::reframe::{Admit, Cause, Class, Output, Policy, Reframe, ReframeConfig, ReframeStats, Treatment};
 use crate::runtime::Classifier;
 use crate::stage::{Context, Stage};
 use crate::time::Nanos;
@@ -237,6 +237,10 @@ impl Stage for ReframeStage {
         visit("futile_wait_ns", total.futile_wait_ns);
         visit("held_max", u64::from(stats.held_max));
         visit("flow_evictions", stats.flow_evictions);
+    }
+
+    fn reframe_stats(&self) -> Option<ReframeStats> {
+        Some(self.reframe.stats())
     }
 
     fn report(&self) -> Option<serde_json::Value> {

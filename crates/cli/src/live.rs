@@ -1,0 +1,150 @@
+//! What verbs have in common that run by the wall clock.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use slipstream::pipeline::{Group, Plan, Role};
+use slipstream::runtime::{LiveOptions, PollLog, Run, RunReport};
+use slipstream_stats::Histogram;
+use tracing::warn;
+
+use crate::cli;
+use crate::table::{Table, count, time};
+use crate::ui::{self, Progress};
+
+/// Whether packets come or go by the wall clock.
+pub(crate) fn is_live(plan: &Plan) -> bool {
+    plan.stages.iter().any(|s| s.kind.live())
+}
+
+/// The settings of a live run; an error where they are given for one that is not.
+pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOptions> {
+    if !live && (args.duration.is_some() || args.packets.is_some() || args.busy_poll) {
+        bail!("--duration, --packets and --busy-poll are for live ports, such as af_packet:INTERFACE");
+    }
+    Ok(LiveOptions {
+        duration: args.duration.map(|d| Duration::from_nanos(d.0)),
+        packets: args.packets.map(|n| n.0),
+        busy_poll: args.busy_poll,
+        poll_log: None,
+    })
+}
+
+/// Runs a pipeline until it ends or is interrupted.
+pub(crate) fn run(run: &mut Run) -> anyhow::Result<RunReport> {
+    let progress = Progress::new("running");
+    let interrupted = ui::interrupts()?;
+    let report = run.run(&mut |share| {
+        progress.at(share);
+        if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    drop(progress);
+    complain(&report);
+    Ok(report)
+}
+
+/// Says what a user should do something about.
+fn complain(report: &RunReport) {
+    for source in &report.sources {
+        let counter = |name| source.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        let name = &source.name;
+        if counter("too_long") > 0 {
+            warn!(
+                "{name}: {} packets were longer than the interface's MTU and are lost: its neighbour leaves segmentation \
+                 to the card, or this side merges packets; switch that off: ethtool -K INTERFACE gro off lro off (here), \
+                 tso off gso off tx off (there)",
+                counter("too_long")
+            );
+        }
+        if counter("dropped_by_kernel") > 0 {
+            warn!(
+                "{name}: {} packets found the ring full and are lost; a larger `ring` takes longer bursts",
+                counter("dropped_by_kernel")
+            );
+        }
+    }
+    for stage in &report.stages {
+        let counter = |name| stage.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        if counter("refused") > 0 {
+            warn!(
+                "{}: {} packets could not be sent; was the interface down?",
+                stage.name,
+                counter("refused")
+            );
+        }
+    }
+}
+
+/// How much later than due packets left, all ends of the pipeline together.
+pub(crate) fn excess(report: &RunReport) -> Option<Histogram> {
+    let mut all = report.stages.iter().filter_map(|s| s.excess.as_ref());
+    let mut sum = all.next()?.clone();
+    all.for_each(|h| sum.merge(h));
+    Some(sum)
+}
+
+/// A histogram of times as JSON.
+pub(crate) fn delay_json(histogram: &Histogram) -> Value {
+    let ns = |q| histogram.quantile(q).map(|v| v.round() as u64);
+    json!({
+        "mean": histogram.mean(),
+        "p50": ns(0.5),
+        "p90": ns(0.9),
+        "p99": ns(0.99),
+        "p999": ns(0.999),
+        "max": histogram.max(),
+    })
+}
+
+/// Its figures as rows of a table.
+pub(crate) fn delay_rows(t: &mut Table, histogram: &Histogram) {
+    t.title("Later than due");
+    t.row(["mean", &time(histogram.mean())]);
+    t.row(["median", &time(histogram.quantile(0.5))]);
+    t.row(["99th percentile", &time(histogram.quantile(0.99))]);
+    t.row(["longest", &time(histogram.max().map(|m| m as f64))]);
+    // Powers of two from a microsecond on say enough about the shape.
+    let mut bounds = [(0u64, 0u64); 16];
+    for bucket in histogram.buckets() {
+        let class = (bucket.from.unsigned_abs() / 1000)
+            .checked_ilog2()
+            .map_or(0, |n| n as usize + 1)
+            .min(bounds.len() - 1);
+        if let Some((n, _)) = bounds.get_mut(class) {
+            *n += bucket.count;
+        }
+    }
+    for (class, (n, _)) in bounds.iter().enumerate().filter(|(_, (n, _))| *n > 0) {
+        let upper = 1000u64 << class;
+        let label = if class + 1 == bounds.len() {
+            "more".to_owned()
+        } else {
+            format!("below {}", time(Some(upper as f64)))
+        };
+        t.row([&label, &count(*n)]);
+    }
+}
+
+/// Writes the log of polls.
+pub(crate) fn write_poll_log(log: &PollLog, path: &Path) -> anyhow::Result<()> {
+    let failed = || format!("{}: the log of polls can't be written", path.display());
+    let file = std::fs::File::create(path).with_context(failed)?;
+    log.write(std::io::BufWriter::new(file)).with_context(failed)?;
+    if log.missed() > 0 {
+        warn!("{}: {} polls found no room; --poll-log-max makes more", path.display(), log.missed());
+    }
+    Ok(())
+}
+
+/// Whether results must not go to stdout, since packets do.
+pub(crate) fn to_stdout(plan: &Plan) -> bool {
+    plan.stages.iter().any(|s| {
+        s.role == Role::Sink
+            && s.kind.group == Group::Port
+            && s.settings.file("path").is_some_and(|p| p.as_os_str() == "-")
+    })
+}

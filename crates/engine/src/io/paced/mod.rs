@@ -1,0 +1,296 @@
+//! Traffic at a set pace, in real time and without a network card: a thread makes packets come into a ring of bounded size,
+//! from which the engine polls a batch at a time. A full ring drops packets, and counts them.
+//!
+//! It is the arrival process and the queue of the queueing model, to be measured on any machine with two cores. Where
+//! the system takes the generator's core away, its clock stands still: the arrivals that it missed come later, not all at
+//! once, and how often and how long that was is counted.
+
+mod arrivals;
+mod ring;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use arrivals::Gaps;
+pub use arrivals::Process;
+use ring::{Entry, Ring};
+
+use crate::batch::Arrivals;
+use crate::clock::LiveClock;
+use crate::frame::Frame;
+use crate::io::capture::Interface;
+use crate::io::synth::Synth;
+use crate::pool::{PacketMeta, Pool};
+use crate::runtime::{LiveSource, Source, SourceError};
+use crate::time::Nanos;
+
+/// Lateness from which on the generator takes itself for interrupted, in ns.
+const INTERRUPTED: u64 = 20_000;
+/// Frames and bytes that are made before the run and sent again and again, at most.
+const FRAMES: u64 = 1 << 16;
+const BYTES: usize = 64 << 20;
+
+/// What comes, how fast, and what the engine takes at a time.
+#[derive(Clone, Debug)]
+pub struct PacedConfig {
+    /// Packets a second, more than 0.
+    pub rate: f64,
+    /// When they come.
+    pub process: Process,
+    /// Places of the ring (L).
+    pub queue: u32,
+    /// Packets that a poll takes at most (β).
+    pub batch: u32,
+    /// Packets in all; none: without end.
+    pub packets: Option<u64>,
+    /// Seed of the arrivals.
+    pub seed: u64,
+}
+
+/// The source: the engine's end of the ring.
+#[derive(Debug)]
+pub struct Paced {
+    config: PacedConfig,
+    frames: Arc<Frames>,
+    ring: Arc<Ring>,
+    generator: Option<JoinHandle<()>>,
+    interface: [Interface; 1],
+    sequence: u64,
+}
+
+/// Frames made before the run.
+#[derive(Debug, Default)]
+struct Frames {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<u32>,
+}
+
+impl Frames {
+    fn make(mut synth: Synth) -> Self {
+        let (mut this, mut frame) = (Self::default(), Vec::new());
+        while this.ends.len() < FRAMES as usize
+            && this.bytes.len() < BYTES
+            && synth.next_packet(&mut frame).is_some()
+        {
+            this.bytes.extend_from_slice(&frame);
+            this.ends.push(this.bytes.len() as u32);
+        }
+        this
+    }
+
+    fn get(&self, n: u64) -> &[u8] {
+        let i = (n % self.ends.len().max(1) as u64) as usize;
+        let start = i.checked_sub(1).and_then(|i| self.ends.get(i)).copied().unwrap_or(0);
+        let end = self.ends.get(i).copied().unwrap_or(0);
+        self.bytes.get(start as usize..end as usize).unwrap_or_default()
+    }
+}
+
+impl Paced {
+    /// The frames are those of `synth`, up to 65,536, over and over; nothing comes before the first poll.
+    #[must_use]
+    pub fn new(config: PacedConfig, synth: Synth) -> Self {
+        Self {
+            frames: Arc::new(Frames::make(synth)),
+            ring: Arc::new(Ring::new(config.queue)),
+            generator: None,
+            interface: [Interface { link_number: 1, snap_len: 0, name: Some("paced".into()) }],
+            sequence: 0,
+            config,
+        }
+    }
+
+    fn start(&mut self) -> Result<(), SourceError> {
+        let (config, ring) = (self.config.clone(), Arc::clone(&self.ring));
+        let generator = thread::Builder::new().name("paced".into()).spawn(move || generate(&config, &ring));
+        self.generator = Some(generator.map_err(|e| SourceError::Thread(e.to_string()))?);
+        Ok(())
+    }
+}
+
+/// Lets packets come until there are enough or nobody wants more.
+fn generate(config: &PacedConfig, ring: &Ring) {
+    let clock = LiveClock::get();
+    let mut gaps = Gaps::new(config.rate, config.process, config.seed);
+    let mut start = clock.now();
+    let mut number = 0;
+    while config.packets.is_none_or(|all| number < all) {
+        let due = gaps.next();
+        let mut now = clock.now();
+        while now < start.after(due) {
+            std::hint::spin_loop();
+            now = clock.now();
+            if ring.closed() {
+                return;
+            }
+        }
+        let late = now.since(start.after(due));
+        if late > INTERRUPTED {
+            ring.interrupted(late);
+            start = start.after(late);
+        }
+        ring.push(Entry { time: start.after(due), number });
+        number += 1;
+        if ring.closed() {
+            return;
+        }
+    }
+    ring.close();
+}
+
+impl LiveSource for Paced {
+    fn poll(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        _: Nanos,
+    ) -> Result<usize, SourceError> {
+        if self.generator.is_none() {
+            self.start()?;
+        }
+        arrivals.first = self.sequence;
+        let mut n = 0;
+        for entry in self.ring.take(max.min(self.config.batch as usize)) {
+            let data = self.frames.get(entry.number);
+            let meta = PacketMeta { original_len: data.len() as u32, interface: 0, time: entry.time };
+            let buf = pool.insert(meta, data);
+            arrivals.frames.push(Frame::unclassified(entry.time, buf, data.len() as u32));
+            n += 1;
+        }
+        self.sequence += n as u64;
+        Ok(n)
+    }
+
+    fn at_once(&self) -> usize {
+        self.config.batch as usize
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn ended(&self) -> bool {
+        self.ring.closed() && self.ring.is_empty()
+    }
+}
+
+impl Source for Paced {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        self.poll(pool, arrivals, max, LiveClock::get().now())
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interface
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        0
+    }
+
+    fn preloaded(&self) -> bool {
+        false
+    }
+
+    fn progress(&self) -> Option<f64> {
+        self.config.packets.map(|all| self.sequence as f64 / all.max(1) as f64)
+    }
+
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        Some(self)
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        self.ring.counters(visit);
+        visit("left_in_queue", self.ring.len());
+    }
+}
+
+impl Drop for Paced {
+    fn drop(&mut self) {
+        self.ring.close();
+        if let Some(generator) = self.generator.take() {
+            // It can't fail: it only counts.
+            let _ = generator.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::synth::SynthConfig;
+
+    fn paced(config: PacedConfig) -> Paced {
+        let synth = SynthConfig {
+            packets: 100,
+            flows: 10,
+            size: "64..200".parse().unwrap(),
+            ..SynthConfig::default()
+        };
+        Paced::new(config, Synth::new(synth).unwrap())
+    }
+
+    /// Everything that is made arrives in order and with the bytes that were made, or is counted as dropped.
+    #[test]
+    fn every_packet_is_taken_or_counted() {
+        let config = PacedConfig {
+            rate: 1e6,
+            process: Process::Poisson,
+            queue: 64,
+            batch: 16,
+            packets: Some(5000),
+            seed: 3,
+        };
+        let mut source = paced(config);
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        let mut last = Nanos(0);
+        let mut taken = 0;
+        while !source.ended() {
+            let n = source.poll(&mut pool, &mut arrivals, 256, Nanos(0)).unwrap();
+            assert!(n <= 16 && arrivals.first == taken);
+            taken += n as u64;
+            for frame in arrivals.frames.drain(..) {
+                assert!(frame.arrival >= last);
+                last = frame.arrival;
+                assert!((64..=200).contains(&pool.data(frame.buf, frame.len).len()));
+                pool.free(frame.buf);
+            }
+            arrivals.clear();
+        }
+        let mut counts = std::collections::HashMap::new();
+        source.counters(&mut |name, n| {
+            counts.insert(name, n);
+        });
+        assert_eq!(taken + counts["dropped_by_queue"], 5000);
+        assert_eq!(counts["offered"], 5000);
+        assert_eq!(counts["left_in_queue"], 0);
+    }
+
+    /// Nobody polls: the ring keeps what it has room for.
+    #[test]
+    fn a_full_ring_drops() {
+        let config = PacedConfig {
+            rate: 5e6,
+            process: Process::Constant,
+            queue: 8,
+            batch: 4,
+            packets: Some(100),
+            seed: 1,
+        };
+        let mut source = paced(config);
+        source.start().unwrap();
+        while !source.ring.closed() {
+            std::thread::yield_now();
+        }
+        assert_eq!(source.ring.len(), 8);
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        assert_eq!(source.poll(&mut pool, &mut arrivals, 256, Nanos(0)).unwrap(), 4);
+        let first: Vec<_> = (0..4).map(|n| source.frames.get(n).to_vec()).collect();
+        let got: Vec<_> = arrivals.frames.iter().map(|f| pool.data(f.buf, f.len).to_vec()).collect();
+        assert_eq!(got, first);
+        assert!(!source.ended());
+    }
+}

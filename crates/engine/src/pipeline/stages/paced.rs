@@ -1,0 +1,105 @@
+//! Traffic at a set pace, by the wall clock.
+
+use crate::io::paced::{Paced, PacedConfig, Process};
+use crate::io::synth::{Synth, SynthConfig};
+use crate::pipeline::registry::{BuildError, Group, Made, OUT, Ports, Site, StageType};
+use crate::pipeline::settings::{Kind, Setting, Settings};
+use crate::units::Rate;
+
+pub(super) const PACED: StageType = StageType {
+    name: "paced",
+    group: Group::Port,
+    summary: "Makes traffic in real time, from another core and through a ring of bounded size: for experiments",
+    example: "in :: paced(rate=1mpps, arrivals=poisson, queue=4096, batch=256) -> router -> out :: null",
+    inputs: Ports::None,
+    outputs: OUT,
+    settings: &[
+        Setting {
+            name: "rate",
+            kind: Kind::Rate,
+            default: None,
+            required: true,
+            help: "Packets a second, as in 1mpps",
+        },
+        Setting {
+            name: "arrivals",
+            kind: Kind::Choice(&["constant", "poisson", "bursty"]),
+            default: Some("constant"),
+            required: false,
+            help: "When packets come: all gaps alike, exponential gaps, or bursts with exponential gaps between them",
+        },
+        Setting {
+            name: "burst",
+            kind: Kind::Count(1, 100_000),
+            default: Some("8"),
+            required: false,
+            help: "Mean packets of a burst, whose number is geometric; only where arrivals are bursty",
+        },
+        Setting {
+            name: "queue",
+            kind: Kind::Count(1, 1 << 20),
+            default: Some("4096"),
+            required: false,
+            help: "Places of the ring; a packet that finds it full is dropped and counted",
+        },
+        Setting {
+            name: "batch",
+            kind: Kind::Count(1, 256),
+            default: Some("256"),
+            required: false,
+            help: "Packets that a poll takes at most",
+        },
+        Setting {
+            name: "packets",
+            kind: Kind::Count(1, u64::MAX),
+            default: None,
+            required: false,
+            help: "Packets in all; left out: without end",
+        },
+        Setting {
+            name: "traffic",
+            kind: Kind::Text("KEY=VALUE,… as for `slipstream synth`"),
+            default: Some("size=60,packets=65536"),
+            required: false,
+            help: "The frames, whose times don't count: the first 65,536 of this, over and over",
+        },
+        Setting {
+            name: "seed",
+            kind: Kind::Count(0, u64::MAX),
+            default: Some("1"),
+            required: false,
+            help: "Seed of the arrivals",
+        },
+    ],
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let rate = match settings.rate("rate") {
+        Some(Rate::Packets(rate)) if rate > 0 => rate as f64,
+        _ => {
+            return Err(
+                BuildError::setting("rate", "a rate in packets a second is needed").hint("as in 1mpps")
+            );
+        }
+    };
+    let wrong = |e: &dyn std::error::Error| BuildError::setting("traffic", e.to_string());
+    let traffic = SynthConfig::from_text(settings.text("traffic")).map_err(|e| wrong(&e))?;
+    let synth = Synth::new(traffic).map_err(|e| wrong(&e))?;
+    if site.dry {
+        return Ok(Made::Checked);
+    }
+    let config = PacedConfig {
+        rate,
+        process: match settings.text("arrivals") {
+            "poisson" => Process::Poisson,
+            "bursty" => Process::Bursty(settings.number("burst") as f64),
+            _ => Process::Constant,
+        },
+        queue: settings.number("queue") as u32,
+        batch: settings.number("batch") as u32,
+        packets: settings.optional_number("packets"),
+        seed: settings.number("seed"),
+    };
+    Ok(Made::Source(Box::new(Paced::new(config, synth))))
+}

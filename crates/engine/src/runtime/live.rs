@@ -1,0 +1,221 @@
+//! The loop that drives a pipeline by the wall clock: ports are asked for packets, what is held leaves on time, and when
+//! there is nothing to do the thread sleeps until a packet comes or something is due.
+//!
+//! The clock is read once a round. A round asks each source once, hands what came to the pipeline in the order of arrival,
+//! and then lets time pass to what the clock said before the sources were asked: packets that come later have later
+//! times, so that no deadline fires before a packet that it should have waited for. A source that has more than a batch
+//! keeps time back until it is empty: under overload packets are late, but trains are those that came.
+//!
+//! Captures and generated traffic may take part: their packets come as long after the start as they did in the capture.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::drive::{Feed, Run, RunError, RunReport};
+use super::poll_log::PollLog;
+use super::replay::Tick;
+use crate::batch::{BATCH, Batch};
+use crate::clock::{LiveClock, Meter};
+use crate::time::Nanos;
+use slipstream_stats::Histogram;
+
+/// What is due within this time is waited for awake: waking up takes about as long.
+const AWAKE: u64 = 20_000;
+/// Longest sleep: so often is asked whether to go on.
+const NAP: u64 = 100_000_000;
+
+/// How a live run goes, and when it ends.
+#[derive(Clone, Debug, Default)]
+pub struct LiveOptions {
+    /// Ends after this time.
+    pub duration: Option<Duration>,
+    /// Ends after so many packets, of all sources together.
+    pub packets: Option<u64>,
+    /// Never sleep: the least delay, and a whole core.
+    pub busy_poll: bool,
+    /// Room in the log of polls; none is kept without.
+    pub poll_log: Option<usize>,
+}
+
+/// How much later than they were due packets left, for one stage at the end of a pipeline.
+#[derive(Debug)]
+pub(super) struct Excess {
+    clock: LiveClock,
+    histogram: Histogram,
+    /// When the packets of the batch under way were due.
+    due: Vec<Nanos>,
+}
+
+impl Default for Excess {
+    fn default() -> Self {
+        Self { clock: LiveClock::get(), histogram: Histogram::new(), due: Vec::with_capacity(BATCH) }
+    }
+}
+
+impl Excess {
+    /// This batch is about to leave.
+    pub(super) fn leaving(&mut self, batch: &Batch) {
+        self.due.clear();
+        for (train, frames) in batch.iter() {
+            self.due.extend(frames.iter().map(|f| train.release.max(f.arrival)));
+        }
+    }
+
+    /// It has left.
+    pub(super) fn left(&mut self) {
+        let now = self.clock.now();
+        for due in self.due.drain(..) {
+            self.histogram.record(now.since(due));
+        }
+    }
+
+    pub(super) fn histogram(&self) -> &Histogram {
+        &self.histogram
+    }
+}
+
+/// The limits of a run, in absolute terms.
+struct Limits {
+    end: Nanos,
+    packets: u64,
+}
+
+/// What a round found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// Packets came.
+    busy: bool,
+    /// A source may have more.
+    more: bool,
+}
+
+impl Run {
+    /// Runs until the pipeline's sources have ended, a limit is reached, or `tick` wants no more; then all that is held
+    /// leaves.
+    pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        // By default the kernel is 50 µs late with a thread's timers; where that can't be changed, they stay so.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let clock = LiveClock::get();
+        let options = self.live.clone();
+        let meter = Meter::new();
+        let mut feeds = self.feeds();
+        self.align(&mut feeds, clock.now())?;
+        let start = clock.now();
+        let limits = Limits {
+            end: options.duration.map_or(Nanos::MAX, |d| start.after(d.as_nanos() as u64)),
+            packets: options.packets.unwrap_or(u64::MAX),
+        };
+        self.log = options.poll_log.map(PollLog::new);
+        let mut asked = start;
+        meter.start();
+        let result = loop {
+            let now = clock.now();
+            if now.since(asked) >= NAP || now == start {
+                asked = now;
+                if tick(None) == ControlFlow::Break(()) {
+                    break Ok(());
+                }
+            }
+            let taken: u64 = feeds.iter().map(Feed::packets).sum();
+            if now >= limits.end || taken >= limits.packets {
+                break Ok(());
+            }
+            let round = match self.round(&mut feeds, now, limits.packets - taken) {
+                Ok(round) => round,
+                Err(error) => break Err(error),
+            };
+            if !round.more {
+                self.pipeline.run_to(&mut self.pool, now);
+                self.now = self.now.max(now);
+            }
+            if round.busy {
+                continue;
+            }
+            if feeds.iter().all(Feed::at_end) && self.pipeline.held() == 0 {
+                break Ok(());
+            }
+            if !options.busy_poll && self.sleep(&feeds, now, limits.end) {
+                // Signals interrupt sleep: ask at once.
+                asked = Nanos(0);
+            }
+        };
+        meter.stop();
+        self.pipeline.drain(&mut self.pool, clock.now());
+        // What was written is whole, also where a port failed.
+        let report = self.finish(&feeds, &meter);
+        result?;
+        report
+    }
+
+    /// Lets the packets of captures begin at `now`.
+    fn align(&mut self, feeds: &mut [Feed], now: Nanos) -> Result<(), RunError> {
+        for (head, feed) in feeds.iter_mut().enumerate().filter(|(_, f)| !f.live) {
+            self.refill(head, feed)?;
+        }
+        let first = feeds.iter().filter_map(Feed::next).min().unwrap_or(now);
+        let shift = now.0.wrapping_sub(first.0);
+        feeds.iter_mut().for_each(|f| f.shift_by(shift));
+        Ok(())
+    }
+
+    /// Asks every source once and hands on what has come.
+    fn round(&mut self, feeds: &mut [Feed], now: Nanos, max: u64) -> Result<Round, RunError> {
+        let mut round = Round::default();
+        let mut left = max;
+        for (head, feed) in feeds.iter_mut().enumerate() {
+            let room = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+            if feed.live {
+                let (n, more) = self.poll(head, feed, room, now)?;
+                round.more |= more;
+                left -= n as u64;
+            } else {
+                self.refill(head, feed)?;
+            }
+        }
+        // In the order of time, as far as each source goes before another one has a packet.
+        while let Some((_, head)) =
+            feeds.iter().enumerate().filter_map(|(i, f)| Some((f.next().filter(|t| *t <= now)?, i))).min()
+        {
+            let others = feeds.iter().enumerate().filter(|(i, _)| *i != head);
+            let until = others.filter_map(|(i, f)| Some((f.next()?, i))).min();
+            let Some(feed) = feeds.get_mut(head) else { break };
+            // Live ones were asked for no more than are wanted.
+            let most = if feed.live { BATCH } else { BATCH.min(usize::try_from(left).unwrap_or(BATCH)) };
+            if most == 0 {
+                break;
+            }
+            let came = |t: Nanos| t <= now && until.is_none_or(|u| (t, head) < u);
+            let n = self.take_from(head, feed, most, came);
+            left -= if feed.live { 0 } else { n as u64 };
+            round.busy = true;
+        }
+        Ok(round)
+    }
+
+    /// Sleeps until a packet comes or something is due; returns whether it slept at all.
+    fn sleep(&mut self, feeds: &[Feed], now: Nanos, end: Nanos) -> bool {
+        let next = feeds.iter().filter_map(Feed::next).min().unwrap_or(Nanos::MAX);
+        let due = next.min(self.pipeline.next_deadline()).min(end);
+        let left = due.since(now).min(NAP);
+        let mut fds = Vec::with_capacity(feeds.len());
+        for source in self.pipeline.heads.iter_mut().filter_map(|h| h.source.live()) {
+            match source.descriptor() {
+                Some(fd) => fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+                // Only asking tells whether it has something.
+                None if !source.ended() => return false,
+                None => {}
+            }
+        }
+        if left <= AWAKE {
+            std::hint::spin_loop();
+            return false;
+        }
+        let nap = left - AWAKE;
+        let timeout = Timespec { tv_sec: (nap / 1_000_000_000) as i64, tv_nsec: (nap % 1_000_000_000) as _ };
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut fds, Some(&timeout));
+        true
+    }
+}

@@ -1,0 +1,399 @@
+#!/usr/bin/env python3
+"""Does `slipstream` work between network interfaces, with real end hosts at both ends?
+
+Each check sets up namespaces of its own (see netns.py) and a wire with the program in its middle. Where namespaces can't be
+made, nothing is checked, which is said, and is a failure where CI is set.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import harness
+import netns
+from live_functions import FUNCTIONS
+from netns import Middlebox, Net, is_udp, number_of, udp
+
+BOTH_WAYS = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); "
+JSON = ("--format", "json")
+SETTLE = 0.15
+
+
+def bump(net, binary, hold="64us", *words, graph=None):
+    """A reframer in the wire, both ways, at work."""
+    graph = graph or f"a -> east :: reframe(hold={hold}) -> b; b -> west :: reframe(hold={hold}) -> a"
+    return Middlebox(net, binary, "run", *JSON, *words, "-e", BOTH_WAYS + graph).ready(2)
+
+
+def ended(case, box, how=signal.SIGINT):
+    """Its report, once interrupted: everything that came in has left, or is accounted for."""
+    status, out, err = box.stop(how)
+    if not case.equal(status, 0, f"exit status ({err.strip()[-300:]})"):
+        return None
+    case.check("panicked" not in err, err)
+    report = json.loads(out)
+    dropped = sum(report["dropped"].values())
+    case.equal(report["packets_in"], report["packets_out"] + dropped, "packets in against out and dropped")
+    case.equal(report["left_inside"], 0, "left inside")
+    return report
+
+
+def ping(case, binary, _):
+    """ping, IPv4 and IPv6, over a reframer in the wire."""
+    with Net() as net:
+        box = bump(net, binary)
+        for target in ("10.77.0.2", "fd77:0::2"):
+            text = net.sh("a", "ping", "-c", "40", "-i", "0.01", "-W", "2", "-q", target, check=False)
+            case.check("40 received" in text or " 0% packet loss" in text, text)
+        report = ended(case, box)
+        if report:
+            case.check(report["packets_in"] >= 160, f"only {report['packets_in']} packets came in")
+            case.equal(report["dropped"], {}, "dropped")
+
+
+SERVER = """
+import hashlib, socket, sys
+with socket.create_server(("::" if ":" in sys.argv[1] else "", 7000), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET) as s:
+    print("ready", flush=True)
+    c, _ = s.accept()
+    h, n = hashlib.sha256(), 0
+    while d := c.recv(1 << 16):
+        h.update(d); n += len(d)
+    c.sendall(h.digest())
+    print(n, h.hexdigest(), flush=True)
+"""
+CLIENT = """
+import hashlib, socket, sys
+data = b"".join(hashlib.sha256(n.to_bytes(4, "big")).digest() for n in range(int(sys.argv[2]) // 32))
+with socket.create_connection((sys.argv[1], 7000), timeout=20) as c:
+    c.sendall(data); c.shutdown(socket.SHUT_WR)
+    print(c.recv(32).hex(), hashlib.sha256(data).hexdigest(), len(data))
+"""
+
+
+def tcp(case, binary, _):
+    """A transfer over TCP arrives as it was sent, in both directions, over both versions of IP."""
+    with Net() as net:
+        box = bump(net, binary)
+        hosts = {"a": ("10.77.0.1", "fd77:0::1"), "b": ("10.77.0.2", "fd77:0::2")}
+        for client, server, family in (("a", "b", 0), ("b", "a", 1)):
+            target = hosts[server][family]
+            listening = net.start(server, sys.executable, "-c", SERVER, target)
+            listening.stdout.readline()
+            words = net.sh(client, sys.executable, "-c", CLIENT, target, 4 << 20, timeout=60).split()
+            case.check(words[0] == words[1] and int(words[2]) == 4 << 20, f"{client} to {target}: {words}")
+            listening.communicate(timeout=10)
+        report = ended(case, box)
+        if report:
+            case.equal(report["dropped"], {}, "dropped")
+            stage = {s["name"]: s for s in report["stages"]}
+            case.check(stage["east"]["report"]["slf_out"] >= stage["east"]["report"]["slf_in"], "locality got worse")
+
+
+def iperf(case, binary, _):
+    """iperf3 over four connections at once."""
+    if not shutil.which("iperf3"):
+        return case.check(not os.environ.get("CI"), "iperf3 is not installed")
+    with Net() as net:
+        box = bump(net, binary)
+        server = net.start("b", "iperf3", "-s", "-1")
+        time.sleep(0.3)
+        text = net.sh("a", "iperf3", "-c", "10.77.0.2", "-t", "2", "-P", "4", "-J", timeout=40)
+        server.communicate(timeout=10)
+        rate = json.loads(text)["end"]["sum_received"]["bits_per_second"]
+        case.check(rate > 20e6, f"only {rate / 1e6:.0f} Mbit/s")
+        report = ended(case, box)
+        if report:
+            excess = report["excess_delay_ns"]
+            print(f"       iperf3, 4 connections: {rate / 1e6:.0f} Mbit/s, later than due "
+                  f"{excess['p50'] / 1e3:.0f} µs median, {excess['p99'] / 1e3:.0f} µs 99 %; "
+                  f"{report['cpu_ns'] / max(report['packets_in'], 1):.0f} ns CPU a packet")
+
+
+def order(case, binary, _):
+    """Four flows, one packet of each in turn: they arrive as trains, whole, each flow in order."""
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = Middlebox(net, binary, "reframe", "af_packet:ma", "af_packet:mb", "--hold", "20ms", "--burst", "16", *JSON)
+        box.ready(2)
+        all_packets = 2000
+        for number in range(all_packets):
+            near.send(udp(net, number, number % 4))
+            if number % 50 == 49:
+                time.sleep(0.002)
+        got = [number_of(frame) for _, frame in far.receive(5, is_udp, all_packets)]
+        case.equal(len(got), all_packets, "packets that arrived")
+        for flow in range(4):
+            want = [n for n in range(all_packets) if n % 4 == flow]
+            case.equal([n for f, n in got if f == flow], want, f"order of flow {flow}")
+        # The other way nothing passes: only the way from IN to OUT was asked for.
+        far.send(udp(net, 1))
+        case.equal(near.receive(0.3, is_udp), [], "packets against the direction")
+        status, out, err = box.stop()
+        if case.equal(status, 0, f"exit status ({err})"):
+            report = json.loads(out)
+            case.check(report["packets_in"] >= all_packets, f"{report['packets_in']} packets in")
+            case.equal(report["packets_in"], report["packets_out"], "packets in and out")
+            case.check(report["mean_train"] > 8, f"trains of {report['mean_train']}")
+            case.check(report["delay_ns"]["max"] <= 20_000_000, f"held for {report['delay_ns']}")
+            case.check(report["excess_delay_ns"]["p50"] < 5_000_000, f"too late: {report['excess_delay_ns']}")
+
+
+def idle(case, binary, _):
+    """A packet that nobody follows leaves when its time is up, and waiting for that takes no CPU."""
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = bump(net, binary, "200ms")
+        waits = []
+        for number in range(3):
+            before = time.monotonic()
+            near.send(udp(net, number))
+            got = far.receive(2, is_udp, 1)
+            if case.equal(len(got), 1, "packets that arrived"):
+                waits.append(got[0][0] - before)
+        for wait in waits:
+            case.check(0.2 <= wait < 0.3, f"a packet held for 200 ms arrived after {wait * 1e3:.1f} ms")
+        time.sleep(1)
+        report = ended(case, box)
+        if report:
+            case.check(report["cpu_ns"] < 0.1 * report["elapsed_ns"],
+                       f"{report['cpu_ns'] / 1e6:.0f} ms of CPU in {report['elapsed_ns'] / 1e6:.0f} ms")
+
+
+def interrupt(case, binary, _):
+    """What is held leaves at an interrupt, and at a request to terminate."""
+    for how in (signal.SIGINT, signal.SIGTERM):
+        with Net() as net:
+            near, far = net.wire("a"), net.wire("b")
+            box = bump(net, binary, "3s")
+            for number in range(10):
+                near.send(udp(net, number))
+            case.equal(far.receive(0.3, is_udp), [], "packets before their time")
+            box.child.send_signal(how)
+            got = far.receive(1, is_udp, 10)
+            case.equal([number_of(f)[1] for _, f in got], list(range(10)), "packets that left at the end")
+            report = ended(case, box, None)
+            if report:
+                released = {s["name"]: s["report"]["released"] for s in report["stages"] if s["report"]}
+                case.check(released["east"]["drain"] >= 1, f"released: {released}")
+
+
+def limits(case, binary, _):
+    """--packets and --duration end a run."""
+    with Net() as net:
+        # Nothing but what is sent here.
+        net.sh("a", "sysctl", "-qw", "net.ipv6.conf.a0.disable_ipv6=1")
+        near, far = net.wire("a"), net.wire("b")
+        box = bump(net, binary, "1ms", "--packets", "5", graph="a -> reframe(hold=1ms) -> b")
+        for number in range(9):
+            near.send(udp(net, number))
+        status, out, err = box.wait(5)
+        if case.equal(status, 0, f"exit status ({err})"):
+            case.equal(json.loads(out)["packets_in"], 5, "packets")
+        case.equal(len(far.receive(0.3, is_udp)), 5, "packets that arrived")
+        since = time.monotonic()
+        box = Middlebox(net, binary, "reframe", "af_packet:ma", "null", "--duration", "300ms", *JSON)
+        status, _, err = box.wait(5)
+        case.equal(status, 0, f"exit status ({err})")
+        case.check(0.3 <= time.monotonic() - since < 2, "--duration 300ms took its time")
+
+
+def vlan(case, binary, _):
+    """Frames pass with their VLAN tags, one or two, which the kernel takes out on the way in."""
+    tags = {"none": b"", "one": b"\x81\0\x20\x05", "priority only": b"\x81\0\x60\0",
+            "two": b"\x88\xa8\0\x07\x81\0\0\x08", "two alike": b"\x81\0\0\x07\x81\0\0\x08"}
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = bump(net, binary)
+        for number, (name, tag) in enumerate(tags.items()):
+            frame = udp(net, number, tag=tag)
+            near.send(frame)
+            got = far.receive(1, is_udp, 1)
+            case.equal([f.hex() for _, f in got], [frame.hex()], f"tags: {name}")
+        report = ended(case, box)
+        if report:
+            restored = [s["counters"]["vlan_tags_restored"] for s in report["sources"] if s["name"] == "a"]
+            case.equal(restored, [4], "tags restored")
+
+
+def too_long(case, binary, _):
+    """What the way out can't take, or the way in has no room for, is counted; what follows passes."""
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        net.ip("m", "link", "set", "dev", "mb", "mtu", 600)
+        box = bump(net, binary)
+        near.send(udp(net, 1, payload=1000))
+        near.send(udp(net, 2, payload=500))
+        case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 2)], [2], "packets that arrived")
+        report = ended(case, box)
+        if report:
+            case.equal(report["dropped"], {"not_sent": 1}, "dropped")
+            stage = {s["name"]: s["counters"] for s in report["stages"]}
+            case.equal(stage["b"]["too_long"], 1, "too long for the way out")
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        graph = "a :: af_packet(interface=ma, longest=64); a -> out :: af_packet(interface=mb)"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        # Slots are of 2 KiB at least.
+        net.ip("a", "link", "set", "dev", "a0", "mtu", 9000)
+        net.ip("m", "link", "set", "dev", "ma", "mtu", 9000)
+        near.send(udp(net, 1, payload=4000))
+        near.send(udp(net, 2))
+        case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 2)], [2], "packets that arrived")
+        status, out, err = box.stop()
+        case.equal(status, 0, f"exit status ({err})")
+        counters = json.loads(out)["sources"][0]["counters"]
+        case.equal(counters["too_long"], 1, "too long for the way in")
+        case.check("ethtool" in err, f"no advice: {err}")
+    with Net(mtu=9000) as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = bump(net, binary)
+        frame = udp(net, 3, payload=8900)
+        near.send(frame)
+        case.equal([f for _, f in far.receive(1, is_udp, 1)], [frame], "a jumbo frame")
+        ended(case, box)
+
+
+def checksums(case, binary, _):
+    """A sender that leaves checksums to its card, which isn't there: they are right all the same where they arrive."""
+    with Net() as net:
+        net.sh("a", "ethtool", "-K", "a0", "tx", "on", "tso", "off", "gso", "off")
+        far = net.wire("b")
+        box = bump(net, binary)
+        net.sh("a", "ping", "-c", "1", "-W", "2", "10.77.0.2")
+        sender = net.socket("a", netns.socket.AF_INET, netns.socket.SOCK_DGRAM)
+        sender.sendto(b"checksums", ("10.77.0.2", 9))
+        for _, frame in far.receive(1, is_udp, 1):
+            length = struct.unpack("!H", frame[38:40])[0]
+            pseudo = frame[26:34] + struct.pack("!BBH", 0, 17, length)
+            case.equal(netns.checksum(pseudo + frame[34:34 + length]), 0, "sum over a datagram")
+        report = ended(case, box)
+        if report:
+            filled = sum(s["counters"]["checksums_filled_in"] for s in report["sources"])
+            case.check(filled >= 1, "no checksum was missing, so nothing was shown")
+
+
+def trouble(case, binary, scratch):
+    """Ports that can't be opened, and one that goes away: an error that says what to do."""
+    with Net() as net:
+        net.ip("m", "link", "set", "dev", "mb", "down")
+        program = scratch / "slipstream"
+        shutil.copy(binary, program)
+        program.chmod(0o755)
+        nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all")
+        for words, want in (
+            ((binary, "reframe", "af_packet:nope", "null"), "no interface `nope`"),
+            ((binary, "reframe", "af_packet:ma", "af_packet:mb"), "ip link set dev mb up"),
+            ((binary, "reframe", "af_packet:far-too-long-a-name", "null"), "can't be an interface's name"),
+            ((*nobody, program, "reframe", "af_packet:ma", "null"), "CAP_NET_RAW"),
+        ):
+            child = net.start("m", *words)
+            out, err = child.communicate(timeout=10)
+            case.check(child.returncode == 2 and want in err and not out,
+                       f"{' '.join(map(str, words))}: {child.returncode} {err}")
+        net.ip("m", "link", "set", "dev", "mb", "up")
+        near, far = net.wire("a"), net.wire("b")
+        box = bump(net, binary)
+        # Down and up again: packets in between are lost, what comes later passes.
+        net.ip("m", "link", "set", "dev", "mb", "down")
+        near.send(udp(net, 1))
+        time.sleep(SETTLE)
+        net.ip("m", "link", "set", "dev", "mb", "up")
+        time.sleep(SETTLE)
+        near.send(udp(net, 2))
+        case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 1)], [2], "packets after a pause of the link")
+        net.ip("m", "link", "del", "dev", "ma")
+        status, _, err = box.wait(5)
+        case.check(status == 2 and "`ma` is gone" in err, f"interface taken away: {status} {err}")
+
+
+def captures(case, binary, scratch):
+    """A capture goes out by an interface at its own pace, and what comes in is written to one."""
+    with Net() as net:
+        far = net.wire("b")
+        into = scratch / "in.pcapng"
+        graph = ("s :: synth(traffic=\"flows=10,packets=1000,rate=2kpps,size=200\"); s -> out :: af_packet(interface=ma); "
+                 f"in :: af_packet(interface=mb) -> pcap(path=\"{into}\")")
+        near = net.wire("a")
+        since = time.monotonic()
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        got = near.receive(5, lambda f: len(f) == 200, 1000)
+        took = time.monotonic() - since
+        case.equal(len(got), 1000, "packets that arrived")
+        case.check(0.49 < took < 3, f"1000 packets at 2 kpps took {took:.2f} s")
+        for number in range(100):
+            far.send(udp(net, number))
+        time.sleep(SETTLE)
+        status, _, err = box.stop()
+        case.equal(status, 0, f"exit status ({err})")
+        again = harness.Run(binary, ["analyze", into, *JSON]).json()
+        case.check(again["records"] >= 100, f"{again['records']} packets in the capture")
+
+
+def paced(case, binary, scratch):
+    """Traffic at a set pace through a bounded queue; the log of polls says what the report says."""
+    log = scratch / "polls.csv"
+    for arrivals in ("constant", "poisson", "bursty"):
+        graph = f"in :: paced(rate=100kpps, arrivals={arrivals}, packets=30k, queue=256, batch=32) -> counter -> null"
+        report = harness.Run(binary, ["run", *JSON, "-e", graph, "--poll-log", log]).json()
+        counters = report["sources"][0]["counters"]
+        case.equal(counters["offered"], 30_000, f"{arrivals}: offered")
+        case.equal(report["packets_in"] + counters["dropped_by_queue"], 30_000, f"{arrivals}: taken and dropped")
+        head, *lines = log.read_text().splitlines()
+        case.equal(head, "time_ns,batch,empty_before,source", "names of columns")
+        polls = [tuple(map(int, line.split(","))) for line in lines]
+        case.equal(sum(batch for _, batch, _, _ in polls), report["packets_in"], f"{arrivals}: packets in the log")
+        case.check(all(1 <= batch <= 32 for _, batch, _, _ in polls), f"{arrivals}: a batch of more than 32")
+        case.check(all(a[0] <= b[0] for a, b in zip(polls, polls[1:])), f"{arrivals}: time runs backwards")
+        away = counters["generator_away_ns"]
+        case.check(report["elapsed_ns"] - away > 0.8 * 0.3e9, f"{arrivals}: faster than its rate: {report['elapsed_ns']}")
+    short = harness.Run(binary, ["run", *JSON, "-e", graph, "--poll-log", log, "--poll-log-max", 10])
+    case.equal((short.status, len(log.read_text().splitlines())), (0, 11), "a log of 10")
+    case.check("--poll-log-max" in short.stderr, short.stderr)
+
+
+CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, captures, *FUNCTIONS)
+ANYWHERE = (paced,)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", nargs="?", default=harness.ROOT / "target/release/slipstream", type=Path)
+    parser.add_argument("--only", default="", help="only checks that have this text in their name")
+    arguments = parser.parse_args()
+    if not os.access(arguments.binary, os.X_OK):
+        sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
+    binary = arguments.binary.resolve()
+    reason = netns.why_not()
+    if reason:
+        print(f"no check between interfaces: {reason}")
+    passed = failed = 0
+    for check in ANYWHERE + (() if reason else CHECKS):
+        if arguments.only not in check.__name__:
+            continue
+        case = harness.Case()
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory).chmod(0o755)
+            try:
+                check(case, binary, Path(directory))
+            except Exception:  # one check that can't be judged must not hide the others
+                case.wrong.append(traceback.format_exc(limit=-3))
+        passed += not case.wrong
+        failed += bool(case.wrong)
+        for what in case.wrong[:5]:
+            print(f"FAILED {check.__name__}: {check.__doc__}\n       {what}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed or (reason and os.environ.get("CI")) else 0)
+
+
+if __name__ == "__main__":
+    main()
