@@ -54,6 +54,12 @@ impl<const N: usize> Front<N> {
         self.sketch.as_ref()
     }
 
+    /// The end of an epoch whose sketch nobody needs any more: what was put in is forgotten.
+    pub fn clear(&mut self) {
+        self.drain();
+        self.sketch.clear();
+    }
+
     /// The end of an epoch: the sketch, up to date, and an empty one in its place.
     pub fn take(&mut self) -> Box<dyn Sketch<N>> {
         self.drain();

@@ -43,7 +43,7 @@ impl<const N: usize, const LRU: bool> Work for Pass<'_, N, LRU> {
 impl<const N: usize> Aggregator<N> {
     /// A key's bucket, and what stands for it in the line.
     #[inline(always)]
-    fn place(&self, key: &[u8; N]) -> (u32, u32) {
+    pub(super) fn place(&self, key: &[u8; N]) -> (u32, u32) {
         let folded = self.hasher.fold(key);
         let bucket = below((folded >> 32) as u32, self.buckets.len()) as u32;
         match key.first_chunk::<4>() {
