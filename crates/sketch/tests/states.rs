@@ -158,7 +158,7 @@ fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
     fn hostile_states(kind in 0usize..10, edits in prop::collection::vec((32usize..400, any::<u8>()), 0..12), cut in 0usize..200) {
         let kind = Kind::ALL[kind];
