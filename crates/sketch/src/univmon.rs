@@ -24,6 +24,8 @@ use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size
 /// Rows of each Count-Sketch: odd, so that a median is one of them.
 const ROWS: usize = 5;
 const AHEAD: usize = 16;
+/// Standard deviations above which an estimate is that of a heavy flow.
+const HEAVY: f64 = 4.0;
 
 /// Shape of a [`UnivMon`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,35 +177,47 @@ impl<const N: usize> UnivMon<N> {
             store.keys().into_iter().map(size).collect::<Vec<_>>()
         };
         let mut kept: Vec<_> = self.stores.iter().enumerate().flat_map(of).collect();
-        kept.sort_unstable_by(|a, b| b.cmp(a));
+        kept.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.2.cmp(&b.2)));
         kept
     }
 
     /// Σ g(size) over all flows.
+    ///
+    /// Which flows correct a level's sum must not depend on whether the next level sees them. Of estimates near the noise
+    /// those that it made large would be chosen, and the noise is not the same in all tables; so only estimates
+    /// well above it count as heavy.
     fn sum(&self, g: impl Fn(f64) -> f64) -> f64 {
         let kept = self.kept();
-        let keep = self.params.keep;
         let mut sum = 0.0;
         for level in (0..self.params.levels).rev() {
             let seen = kept.iter().filter(|(_, last, _)| *last >= level);
-            if level + 1 == self.params.levels {
+            // A level whose stores were never full has all its flows: nothing is estimated.
+            let complete = self.stores.iter().skip(level).all(|s| !s.ever_full());
+            if complete || level + 1 == self.params.levels {
                 sum = seen.map(|(size, ..)| g(*size as f64)).sum();
                 continue;
             }
-            let whole = kept.iter().filter(|(_, last, _)| *last >= level).count();
-            // A level that was never full has all its flows: no estimate is needed.
-            let complete = self.stores.iter().skip(level).all(|s| !s.ever_full());
-            let heavy = seen.take(if complete { whole } else { keep });
-            if complete {
-                sum = heavy.map(|(size, ..)| g(*size as f64)).sum();
-            } else {
-                let correction: f64 = heavy
-                    .map(|(size, last, _)| if *last > level { -g(*size as f64) } else { g(*size as f64) })
-                    .sum();
-                sum = (2.0 * sum + correction).max(0.0);
-            }
+            let least = HEAVY * self.usual_noise(level);
+            let heavy = seen.take(self.params.keep).filter(|(size, ..)| *size as f64 >= least);
+            let correction: f64 = heavy
+                .map(|(size, last, _)| if *last > level { -g(*size as f64) } else { g(*size as f64) })
+                .sum();
+            sum = (2.0 * sum + correction).max(0.0);
         }
         sum
+    }
+
+    /// The standard deviation of a row's estimate in the table of a level, great collisions left out: from the median of its
+    /// counters, as if they were normal.
+    fn usual_noise(&self, level: usize) -> f64 {
+        let first = level * ROWS * self.params.width;
+        let row = self.cells.get(first..first + self.params.width).unwrap_or_default();
+        let mut sizes: Vec<u64> = row.iter().map(|c| c.unsigned_abs()).collect();
+        let middle = sizes.len() / 2;
+        if middle >= sizes.len() {
+            return 0.0;
+        }
+        *sizes.select_nth_unstable(middle).1 as f64 / 0.6745
     }
 
     /// What a sum is off by with a probability of about 5 %, relative: two over the root of the keys kept; 0 where all are.

@@ -187,10 +187,11 @@ fn mrac_tells_the_distribution() {
 /// Every change above the promised threshold is found, for short and long keys, and what is found is a change.
 fn rev_sketch_finds<const N: usize>(planted: u64, background: usize, share: f64) {
     let (mut found, mut all) = (0, 0);
+    let (earlier, later) = (zipf(background, 30_000, 1.0, 1), zipf(background, 30_000, 1.0, 2));
     for seed in 0..20 {
         let (mut a, mut b) = (RevSketch::<N>::new(16, seed).unwrap(), RevSketch::<N>::new(16, seed).unwrap());
-        a.update_all(&zipf(background, 30_000, 1.0, seed * 2));
-        b.update_all(&zipf(background, 30_000, 1.0, seed * 2 + 1));
+        a.update_all(&earlier);
+        b.update_all(&later);
         let promised = a.promised(&b).unwrap();
         // Planted changes make noise themselves: so many of such a size that they stay above what is promised.
         let size = (promised * 4).max(500);
@@ -292,7 +293,7 @@ fn two_level_finds_superspreaders_not_talkers() {
 /// Entropy and cardinality within 5 % at the memory that the documentation states, and the heaviest flows.
 #[test]
 fn univmon_answers_within_five_percent() {
-    let stream = zipf::<4>(2_000_000, 600_000, 1.02, 5);
+    let stream = zipf::<4>(2_000_000, 420_000, 1.02, 5);
     let sizes = truth(&stream);
     assert!((150_000..260_000).contains(&sizes.len()), "{} flows", sizes.len());
     let (h, top) = (entropy(&sizes), sorted(&sizes));
