@@ -49,12 +49,21 @@ fn sane(result: &Value, task: &str) {
         assert!(epoch["packets"].is_u64() && epoch["weight"].is_u64());
         if let Some(answers) = epoch["answers"].as_array() {
             let size = |a: &Value, key: &str| a[key].as_u64().unwrap();
-            assert!(answers.windows(2).all(|w| size(&w[0], "estimate") >= size(&w[1], "estimate")), "{epoch}");
+            assert!(
+                answers.windows(2).all(|w| size(&w[0], "estimate") >= size(&w[1], "estimate")),
+                "{epoch}"
+            );
             for a in answers {
                 assert!(a["key"].is_string());
-                assert!(size(a, "lower") <= size(a, "estimate") && size(a, "estimate") <= size(a, "upper"), "{a}");
+                assert!(
+                    size(a, "lower") <= size(a, "estimate") && size(a, "estimate") <= size(a, "upper"),
+                    "{a}"
+                );
                 let (estimate, truth) = (size(a, "estimate") as f64, size(a, "true") as f64);
-                assert!((estimate - truth).abs() <= 0.4 * truth + 0.01 * epoch["weight"].as_f64().unwrap() + 3.0, "{a}");
+                assert!(
+                    (estimate - truth).abs() <= 0.4 * truth + 0.01 * epoch["weight"].as_f64().unwrap() + 3.0,
+                    "{a}"
+                );
             }
         } else if let Some(sizes) = epoch["distribution"].as_array() {
             let true_flows: u64 = sizes.iter().map(|s| s["true"].as_u64().unwrap()).sum();
@@ -63,7 +72,9 @@ fn sane(result: &Value, task: &str) {
         } else {
             let (estimate, truth) = (epoch["estimate"].as_f64().unwrap(), epoch["true"].as_f64().unwrap());
             assert!((estimate - truth).abs() <= 0.1 * truth + 0.2, "{task}: {estimate} instead of {truth}");
-            assert!(epoch["lower"].as_f64().unwrap() <= estimate && estimate <= epoch["upper"].as_f64().unwrap());
+            assert!(
+                epoch["lower"].as_f64().unwrap() <= estimate && estimate <= epoch["upper"].as_f64().unwrap()
+            );
             assert!(epoch.get("relative_error").is_some());
         }
     }
@@ -73,7 +84,18 @@ fn sane(result: &Value, task: &str) {
 fn every_task_beside_the_truth() {
     for (task, key) in TASKS {
         for aggregate in ["grr", "lru", "off"] {
-            let words = ["--task", task, "--key", key, "--aggregate", aggregate, "--compare", "exact", "--epoch", "8000p"];
+            let words = [
+                "--task",
+                task,
+                "--key",
+                key,
+                "--aggregate",
+                aggregate,
+                "--compare",
+                "exact",
+                "--epoch",
+                "8000p",
+            ];
             let result = measure(&campus(), &words);
             sane(&result, task);
             let packets: Vec<u64> =
@@ -93,7 +115,10 @@ fn every_task_beside_the_truth() {
 fn which_sketch_answers_what() {
     let answers = [
         ("count-min", "flow-size heavy-hitters"),
-        ("flow-radar", "flow-size heavy-hitters heavy-changes superspreaders ddos-victims size-distribution cardinality entropy"),
+        (
+            "flow-radar",
+            "flow-size heavy-hitters heavy-changes superspreaders ddos-victims size-distribution cardinality entropy",
+        ),
         ("space-saving", "flow-size heavy-hitters"),
         ("rev-sketch", "flow-size heavy-hitters heavy-changes"),
         ("two-level", "superspreaders ddos-victims"),
@@ -101,11 +126,15 @@ fn which_sketch_answers_what() {
         ("fm", "cardinality"),
         ("linear-counting", "cardinality"),
         ("univmon", "flow-size heavy-hitters heavy-changes cardinality entropy"),
-        ("exact", "flow-size heavy-hitters heavy-changes superspreaders ddos-victims size-distribution cardinality entropy"),
+        (
+            "exact",
+            "flow-size heavy-hitters heavy-changes superspreaders ddos-victims size-distribution cardinality entropy",
+        ),
     ];
     for (sketch, can) in answers {
         for (task, _) in TASKS {
-            let ended = run(["measure", text(small()), "--sketch", sketch, "--task", task, "--format", "json"]);
+            let ended =
+                run(["measure", text(small()), "--sketch", sketch, "--task", task, "--format", "json"]);
             if can.split(' ').any(|t| t == task) {
                 assert_eq!(ended.with(0).json()["sketch"], sketch);
             } else {
@@ -117,7 +146,18 @@ fn which_sketch_answers_what() {
 
 #[test]
 fn the_exact_sketch_is_exact_and_bytes_are_bytes() {
-    let words = ["--sketch", "exact", "--compare", "exact", "--weight", "bytes", "--key", "5tuple", "--top", "1000000"];
+    let words = [
+        "--sketch",
+        "exact",
+        "--compare",
+        "exact",
+        "--weight",
+        "bytes",
+        "--key",
+        "5tuple",
+        "--top",
+        "1000000",
+    ];
     let result = measure(small(), &words);
     let epoch = &result["epochs"][0];
     let answers = epoch["answers"].as_array().unwrap();
@@ -139,7 +179,8 @@ fn both_ip_versions_are_one_answer() {
     let trace = dir.path().join("both.pcap");
     run(words.iter().chain(&[text(&trace)])).with(0);
     for (task, key) in TASKS {
-        let result = measure(&trace, &["--task", task, "--key", key, "--compare", "exact", "--epoch", "10000p"]);
+        let result =
+            measure(&trace, &["--task", task, "--key", key, "--compare", "exact", "--epoch", "10000p"]);
         sane(&result, task);
     }
     let top = measure(&trace, &["--sketch", "exact", "--key", "5tuple", "--top", "300"]);
@@ -147,7 +188,8 @@ fn both_ip_versions_are_one_answer() {
         top["epochs"][0]["answers"].as_array().unwrap().iter().map(|a| a["key"].as_str().unwrap()).collect();
     assert!(keys.iter().any(|k| k.starts_with('[')) && keys.iter().any(|k| !k.starts_with('[')));
     // A flow that was printed can be asked for.
-    let one = measure(&trace, &["--task", "flow-size", "--key", "5tuple", "--flow", keys[0], "--flow", keys[1]]);
+    let one =
+        measure(&trace, &["--task", "flow-size", "--key", "5tuple", "--flow", keys[0], "--flow", keys[1]]);
     let asked: Vec<&str> =
         one["epochs"][0]["answers"].as_array().unwrap().iter().map(|a| a["key"].as_str().unwrap()).collect();
     assert_eq!(asked.len(), 2);
@@ -189,9 +231,14 @@ fn epochs_by_time_and_over_a_gap() {
 fn states_are_saved_merged_and_asked() {
     let dir = scratch();
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    for (sketch, task) in [("count-min", "heavy-hitters"), ("flow-radar", "cardinality"), ("two-level", "superspreaders"),
-        ("linear-counting", "cardinality"), ("univmon", "entropy"), ("exact", "size-distribution")]
-    {
+    for (sketch, task) in [
+        ("count-min", "heavy-hitters"),
+        ("flow-radar", "cardinality"),
+        ("two-level", "superspreaders"),
+        ("linear-counting", "cardinality"),
+        ("univmon", "entropy"),
+        ("exact", "size-distribution"),
+    ] {
         let (a, b) = (file("a.state"), file("b.state"));
         let words = ["--sketch", sketch, "--task", task];
         let saved = measure(&campus(), &[&words[..], &["--save", &a]].concat());
@@ -214,7 +261,10 @@ fn states_are_saved_merged_and_asked() {
     for task in ["cardinality", "entropy", "heavy-hitters", "flow-size"] {
         run(["measure", "query", &univmon, "--task", task]).with(0);
     }
-    run(["measure", "query", &univmon, "--task", "superspreaders"]).with(2).silent().saying(&["superspreaders"]);
+    run(["measure", "query", &univmon, "--task", "superspreaders"])
+        .with(2)
+        .silent()
+        .saying(&["superspreaders"]);
     run(["measure", "query", &univmon, "--task", "size-distribution"]).with(2).silent().saying(&["univmon"]);
 }
 
@@ -318,7 +368,8 @@ fn captures() -> Vec<PathBuf> {
 fn real_captures_through_every_task() {
     for capture in captures() {
         for (task, key) in TASKS {
-            let result = measure(&capture, &["--task", task, "--key", key, "--compare", "exact", "--epoch", "2000p"]);
+            let result =
+                measure(&capture, &["--task", task, "--key", key, "--compare", "exact", "--epoch", "2000p"]);
             sane(&result, task);
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::io::synth::{Order, Size, Synth, SynthConfig, TrainModel};
 use slipstream::pool::{PacketMeta, Pool};
@@ -54,7 +54,7 @@ fn flow_numbers(packets: usize, flows: usize, skew: f64, burst: f64) -> Vec<u32>
         sums.push(sum);
     }
     let mut random = Random(SEED);
-    let mut draw = |random: &mut Random| {
+    let draw = |random: &mut Random| {
         let at = random.next() * sum;
         sums.partition_point(|s| *s < at) as u32
     };

@@ -1,6 +1,6 @@
 //! Questions and answers of one epoch: asked of one sketch each for IPv4 and IPv6, then put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slipstream_sketch::{Bounds, Change, Exact, Flow, QueryError, Sketch, Want};
 
@@ -39,10 +39,10 @@ pub(super) struct Figure {
 /// What was answered.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
-    /// Keys in descending order, and with a comparison how many of the true ones of the same rank are among them.
+    /// Keys in descending order, and with a comparison the truly greatest: size and key.
     Keys {
         rows: Vec<Row>,
-        recall: Option<(usize, usize)>,
+        greatest: Option<Vec<(u64, String)>>,
     },
     Figure(Figure),
     /// By size: estimated flows and, with a comparison, true ones.
@@ -113,21 +113,21 @@ impl<const N: usize> Side<'_, N> {
             let size = self.now.flow_size(bytes)?;
             rows.push(Row { key: ask.keying.show(key, *ipv6), size, up: None, truth });
         }
-        Ok(Answer::Keys { rows, recall: None })
+        Ok(Answer::Keys { rows, greatest: None })
     }
 
     fn changes(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let Some(before) = self.before else {
             // Whether it could tell is a question that even the first epoch answers.
             self.now.heavy_changes(self.now, ask.want)?;
-            return Ok(Answer::Keys { rows: Vec::new(), recall: None });
+            return Ok(Answer::Keys { rows: Vec::new(), greatest: None });
         };
         let changes = self.now.heavy_changes(before, ask.want)?;
         let compared = self.truth.zip(self.truth_before);
         let truth = compared.map(|(now, then)| now.heavy_changes(then, ask.want)).transpose()?;
-        let recall = truth.map(|t| {
-            let found = t.iter().filter(|t| changes.iter().any(|c| c.key == t.key)).count();
-            (found, t.len())
+        let greatest = truth.map(|t| {
+            let one = |c: &Change<N>| (c.change.estimate.unsigned_abs(), ask.keying.show(&c.key, is_ipv6(N)));
+            t.iter().map(one).collect()
         });
         let row = |c: &Change<N>| {
             let Bounds { estimate, lower, upper } = c.change;
@@ -145,7 +145,7 @@ impl<const N: usize> Side<'_, N> {
                 truth: compared.map(|(now, then)| now.get(&c.key).abs_diff(then.get(&c.key))),
             }
         };
-        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), recall })
+        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest })
     }
 
     fn figure(
@@ -175,41 +175,53 @@ fn select<const N: usize>(mut flows: Vec<Flow<N>>, want: Want) -> Vec<Flow<N>> {
     flows
 }
 
-/// Rows of flows, and how many of the true ones are among them.
+/// Rows of flows, and the truly greatest.
 fn keys<const N: usize>(
     flows: Vec<Flow<N>>,
     truth: Option<Vec<Flow<N>>>,
     size: impl Fn(&[u8; N]) -> Option<u64>,
     ask: &Ask,
 ) -> Answer {
-    let recall = truth.map(|t| {
-        let listed: std::collections::BTreeSet<[u8; N]> = flows.iter().map(|f| f.key).collect();
-        (t.iter().filter(|t| listed.contains(&t.key)).count(), t.len())
-    });
+    let greatest =
+        truth.map(|t| t.iter().map(|f| (f.size.estimate, ask.keying.show(&f.key, is_ipv6(N)))).collect());
     let row = |f: &Flow<N>| Row {
         key: ask.keying.show(&f.key, is_ipv6(N)),
         size: f.size,
         up: None,
         truth: size(&f.key),
     };
-    Answer::Keys { rows: flows.iter().map(row).collect(), recall }
+    Answer::Keys { rows: flows.iter().map(row).collect(), greatest }
 }
 
 impl Answer {
+    /// Of how many of the truly greatest keys, how many are listed; where there is a comparison.
+    pub(super) fn recall(&self) -> Option<(usize, usize)> {
+        let Self::Keys { rows, greatest: Some(greatest) } = self else { return None };
+        let listed: BTreeSet<&str> = rows.iter().map(|r| r.key.as_str()).collect();
+        let found = greatest.iter().filter(|(_, key)| listed.contains(key.as_str())).count();
+        Some((found, greatest.len())).filter(|(_, of)| *of > 0)
+    }
+
     /// The answers for IPv4 and for IPv6 as one; `weights` are what each side saw.
     pub(super) fn join(self, other: Self, weights: (u64, u64), ask: &Ask) -> Self {
         match (self, other) {
-            (Self::Keys { rows: mut a, recall: r }, Self::Keys { rows: b, recall: s }) => {
+            (Self::Keys { rows: mut a, greatest: s }, Self::Keys { rows: b, greatest: t }) => {
                 a.extend(b);
                 if ask.flows.is_empty() {
                     a.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
                     a.truncate(ask.want.top);
                 }
-                let recall = match (r, s) {
-                    (Some(r), Some(s)) => Some((r.0 + s.0, r.1 + s.1)),
-                    (r, s) => r.or(s),
+                let greatest = match (s, t) {
+                    (None, None) => None,
+                    (s, t) => {
+                        let mut all = s.unwrap_or_default();
+                        all.extend(t.unwrap_or_default());
+                        all.sort_unstable_by(|x, y| y.cmp(x));
+                        all.truncate(ask.want.top);
+                        Some(all)
+                    }
                 };
-                Self::Keys { rows: a, recall }
+                Self::Keys { rows: a, greatest }
             }
             (Self::Figure(a), Self::Figure(b)) => Self::Figure(match ask.task {
                 Task::Entropy => join_entropies(a, b, weights),

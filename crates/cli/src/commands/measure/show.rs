@@ -60,9 +60,9 @@ fn epoch_json(e: &EpochResult, r: &Report) -> Value {
         put("flows", flows.into());
     }
     match &e.answer {
-        Answer::Keys { rows, recall } => {
+        Answer::Keys { rows, .. } => {
             put("answers", rows.iter().map(row_json).collect::<Vec<_>>().into());
-            if let Some((found, of)) = recall.filter(|(_, of)| *of > 0) {
+            if let Some((found, of)) = e.answer.recall() {
                 put("recall", json!(found as f64 / of as f64));
             }
         }
@@ -184,7 +184,7 @@ fn as_table(r: &Report) -> String {
         let full = if e.saturated { ", saturated" } else { "" };
         t.title(format!("Epoch {i}: {} packets, weight {}{flows}{full}", count(e.packets), count(e.weight)));
         match &e.answer {
-            Answer::Keys { rows, recall } => keys_table(&mut t, rows, *recall, r.compared),
+            Answer::Keys { rows, .. } => keys_table(&mut t, rows, e.answer.recall(), r.compared),
             Answer::Figure(f) => figure_table(&mut t, f),
             Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
         }
