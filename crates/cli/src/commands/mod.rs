@@ -2,6 +2,7 @@
 
 mod analyze;
 mod lab;
+mod measure;
 mod pipeline;
 mod reframe;
 mod reframe_live;
@@ -32,6 +33,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Validate(args) => pipeline::validate(&args),
         Verb::List(args) => pipeline::list(&args),
         Verb::Synth(args) => synth::run(&args),
+        Verb::Measure(args) => measure::run(&args),
         Verb::Lab(args) => lab::run(&args),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),

@@ -5,6 +5,7 @@
 
 mod bench;
 mod chain;
+mod measure;
 mod nf_locality;
 mod page;
 
@@ -36,7 +37,7 @@ pub(super) struct Lab {
 }
 
 /// All labs, in the order of the list.
-const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB];
+const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, measure::LAB];
 
 /// What a lab is run with.
 pub(super) struct Bench<'a> {

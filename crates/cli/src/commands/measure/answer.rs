@@ -1,0 +1,293 @@
+//! Questions and answers of one epoch: asked of one sketch each for IPv4 and IPv6, then put together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slipstream_sketch::{Bounds, Change, Exact, Flow, QueryError, Sketch, Want};
+
+use super::keys::Keying;
+use crate::cli::Task;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) task: Task,
+    pub(super) keying: Keying,
+    pub(super) want: Want,
+    /// Flows asked for by name: key, whether it is IPv6.
+    pub(super) flows: Vec<(Vec<u8>, bool)>,
+}
+
+/// One key of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) key: String,
+    pub(super) size: Bounds<u64>,
+    /// Of a change: whether it went up.
+    pub(super) up: Option<bool>,
+    pub(super) truth: Option<u64>,
+}
+
+/// A single figure; no estimate where the sketch is saturated, then lower is what it could still have told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figure {
+    pub(super) estimate: Option<f64>,
+    pub(super) lower: f64,
+    pub(super) upper: Option<f64>,
+    pub(super) truth: Option<f64>,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    /// Keys in descending order, and with a comparison the truly greatest: size and key.
+    Keys {
+        rows: Vec<Row>,
+        greatest: Option<Vec<(u64, String)>>,
+    },
+    Figure(Figure),
+    /// By size: estimated flows and, with a comparison, true ones.
+    Distribution {
+        sizes: BTreeMap<u64, (f64, u64)>,
+        compared: bool,
+    },
+}
+
+/// A sketch, and what the exact table beside it holds; the same of the epoch before.
+pub(super) struct Side<'a, const N: usize> {
+    pub(super) now: &'a dyn Sketch<N>,
+    pub(super) truth: Option<&'a Exact<N>>,
+    pub(super) before: Option<&'a dyn Sketch<N>>,
+    pub(super) truth_before: Option<&'a Exact<N>>,
+}
+
+impl<const N: usize> Side<'_, N> {
+    /// Asks.
+    ///
+    /// # Errors
+    /// [`QueryError`] where the sketch can't tell.
+    pub(super) fn answer(&self, ask: &Ask) -> Result<Answer, QueryError> {
+        let ipv6 = is_ipv6(N);
+        let lens = ask.keying.source_lens();
+        let source_len = if ipv6 { lens.1 } else { lens.0 };
+        match ask.task {
+            Task::FlowSize if !ask.flows.is_empty() => self.named(ask),
+            Task::FlowSize | Task::HeavyHitters => {
+                let truth = self.truth.map(|t| t.heavy_hitters(ask.want)).transpose()?;
+                let size = |key: &[u8; N]| self.truth.map(|t| t.get(key));
+                Ok(keys(self.now.heavy_hitters(ask.want)?, truth, size, ask))
+            }
+            Task::Superspreaders | Task::DdosVictims => {
+                let all = Want { threshold: 1, top: usize::MAX };
+                let truth = self.truth.map(|t| t.superspreaders(source_len, all)).transpose()?;
+                let by_key: BTreeMap<_, _> =
+                    truth.iter().flatten().map(|f| (f.key, f.size.estimate)).collect();
+                let size = |key: &[u8; N]| self.truth.map(|_| by_key.get(key).copied().unwrap_or(0));
+                let top = truth.map(|t| select(t, ask.want));
+                Ok(keys(self.now.superspreaders(source_len, ask.want)?, top, size, ask))
+            }
+            Task::HeavyChanges => self.changes(ask),
+            Task::SizeDistribution => {
+                let mut sizes: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
+                for (size, flows) in self.now.size_distribution()? {
+                    sizes.entry(size).or_default().0 += flows;
+                }
+                for (size, flows) in
+                    self.truth.map(Sketch::size_distribution).transpose()?.unwrap_or_default()
+                {
+                    sizes.entry(size).or_default().1 += flows as u64;
+                }
+                Ok(Answer::Distribution { sizes, compared: self.truth.is_some() })
+            }
+            Task::Cardinality => {
+                self.figure(self.now.cardinality(), self.truth.map(Sketch::cardinality).transpose()?)
+            }
+            Task::Entropy => self.figure(self.now.entropy(), self.truth.map(Sketch::entropy).transpose()?),
+        }
+    }
+
+    fn named(&self, ask: &Ask) -> Result<Answer, QueryError> {
+        let mut rows = Vec::new();
+        for (key, ipv6) in ask.flows.iter().filter(|f| f.1 == is_ipv6(N)) {
+            let Some(bytes) = key.first_chunk::<N>() else { continue };
+            let truth = self.truth.map(|t| t.get(bytes));
+            let size = self.now.flow_size(bytes)?;
+            rows.push(Row { key: ask.keying.show(key, *ipv6), size, up: None, truth });
+        }
+        Ok(Answer::Keys { rows, greatest: None })
+    }
+
+    fn changes(&self, ask: &Ask) -> Result<Answer, QueryError> {
+        let Some(before) = self.before else {
+            // Whether it could tell is a question that even the first epoch answers.
+            self.now.heavy_changes(self.now, ask.want)?;
+            return Ok(Answer::Keys { rows: Vec::new(), greatest: None });
+        };
+        let changes = self.now.heavy_changes(before, ask.want)?;
+        let compared = self.truth.zip(self.truth_before);
+        let truth = compared.map(|(now, then)| now.heavy_changes(then, ask.want)).transpose()?;
+        let greatest = truth.map(|t| {
+            let one = |c: &Change<N>| (c.change.estimate.unsigned_abs(), ask.keying.show(&c.key, is_ipv6(N)));
+            t.iter().map(one).collect()
+        });
+        let row = |c: &Change<N>| {
+            let Bounds { estimate, lower, upper } = c.change;
+            let up = estimate >= 0;
+            let (low, high) =
+                if up { (lower, upper) } else { (upper.saturating_neg(), lower.saturating_neg()) };
+            Row {
+                key: ask.keying.show(&c.key, is_ipv6(N)),
+                size: Bounds {
+                    estimate: estimate.unsigned_abs(),
+                    lower: low.max(0).unsigned_abs(),
+                    upper: high.max(0).unsigned_abs(),
+                },
+                up: Some(up),
+                truth: compared.map(|(now, then)| now.get(&c.key).abs_diff(then.get(&c.key))),
+            }
+        };
+        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest })
+    }
+
+    fn figure(
+        &self,
+        estimate: Result<Bounds<f64>, QueryError>,
+        truth: Option<Bounds<f64>>,
+    ) -> Result<Answer, QueryError> {
+        let truth = truth.map(|t| t.estimate);
+        Ok(Answer::Figure(match estimate {
+            Ok(b) => Figure { estimate: Some(b.estimate), lower: b.lower, upper: Some(b.upper), truth },
+            Err(QueryError::Saturated { at_least, .. }) => {
+                Figure { estimate: None, lower: at_least, upper: None, truth }
+            }
+            Err(other) => return Err(other),
+        }))
+    }
+}
+
+/// Whether keys of so many bytes are IPv6's.
+pub(super) const fn is_ipv6(len: usize) -> bool {
+    matches!(len, 16 | 32 | 37)
+}
+
+fn select<const N: usize>(mut flows: Vec<Flow<N>>, want: Want) -> Vec<Flow<N>> {
+    flows.retain(|f| f.size.estimate >= want.threshold);
+    flows.truncate(want.top);
+    flows
+}
+
+/// Rows of flows, and the truly greatest.
+fn keys<const N: usize>(
+    flows: Vec<Flow<N>>,
+    truth: Option<Vec<Flow<N>>>,
+    size: impl Fn(&[u8; N]) -> Option<u64>,
+    ask: &Ask,
+) -> Answer {
+    let greatest =
+        truth.map(|t| t.iter().map(|f| (f.size.estimate, ask.keying.show(&f.key, is_ipv6(N)))).collect());
+    let row = |f: &Flow<N>| Row {
+        key: ask.keying.show(&f.key, is_ipv6(N)),
+        size: f.size,
+        up: None,
+        truth: size(&f.key),
+    };
+    Answer::Keys { rows: flows.iter().map(row).collect(), greatest }
+}
+
+impl Answer {
+    /// Of how many of the truly greatest keys, how many are listed; where there is a comparison.
+    pub(super) fn recall(&self) -> Option<(usize, usize)> {
+        let Self::Keys { rows, greatest: Some(greatest) } = self else { return None };
+        let listed: BTreeSet<&str> = rows.iter().map(|r| r.key.as_str()).collect();
+        let found = greatest.iter().filter(|(_, key)| listed.contains(key.as_str())).count();
+        Some((found, greatest.len())).filter(|(_, of)| *of > 0)
+    }
+
+    /// The answers for IPv4 and for IPv6 as one; `weights` are what each side saw.
+    pub(super) fn join(self, other: Self, weights: (u64, u64), ask: &Ask) -> Self {
+        match (self, other) {
+            (Self::Keys { rows: mut a, greatest: s }, Self::Keys { rows: b, greatest: t }) => {
+                a.extend(b);
+                if ask.flows.is_empty() {
+                    a.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
+                    a.truncate(ask.want.top);
+                }
+                let greatest = match (s, t) {
+                    (None, None) => None,
+                    (s, t) => {
+                        let mut all = s.unwrap_or_default();
+                        all.extend(t.unwrap_or_default());
+                        all.sort_unstable_by(|x, y| y.cmp(x));
+                        all.truncate(ask.want.top);
+                        Some(all)
+                    }
+                };
+                Self::Keys { rows: a, greatest }
+            }
+            (Self::Figure(a), Self::Figure(b)) => Self::Figure(match ask.task {
+                Task::Entropy => join_entropies(a, b, weights),
+                _ => add(a, b),
+            }),
+            (Self::Distribution { mut sizes, compared }, Self::Distribution { sizes: more, .. }) => {
+                for (size, (flows, truth)) in more {
+                    let at = sizes.entry(size).or_default();
+                    (at.0, at.1) = (at.0 + flows, at.1 + truth);
+                }
+                Self::Distribution { sizes, compared }
+            }
+            // Both sides were asked the same question, so there is no other case.
+            (answer, _) => answer,
+        }
+    }
+}
+
+fn both(a: Option<f64>, b: Option<f64>, f: impl Fn(f64, f64) -> f64) -> Option<f64> {
+    a.zip(b).map(|(a, b)| f(a, b))
+}
+
+/// Flows of IPv4 and of IPv6 are different ones: their numbers add up.
+fn add(a: Figure, b: Figure) -> Figure {
+    let plus = |x: f64, y: f64| x + y;
+    Figure {
+        estimate: both(a.estimate, b.estimate, plus),
+        lower: a.lower + b.lower,
+        upper: both(a.upper, b.upper, plus),
+        truth: both(a.truth, b.truth, plus),
+    }
+}
+
+/// The entropy of two disjoint parts: that of the parts, weighed, and that of the choice between them.
+fn join_entropies(a: Figure, b: Figure, weights: (u64, u64)) -> Figure {
+    let (wa, wb) = (weights.0 as f64, weights.1 as f64);
+    let all = wa + wb;
+    let join = |x: f64, y: f64| {
+        let part = |w: f64, h: f64| if w > 0.0 { w / all * (h + (all / w).log2()) } else { 0.0 };
+        part(wa, x) + part(wb, y)
+    };
+    Figure {
+        estimate: both(a.estimate, b.estimate, join),
+        lower: join(a.lower, b.lower),
+        upper: both(a.upper, b.upper, join),
+        truth: both(a.truth, b.truth, join),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entropies_of_parts_make_the_entropy_of_all() {
+        let of = |parts: &[f64]| {
+            let n: f64 = parts.iter().sum();
+            -parts.iter().map(|p| p / n * (p / n).log2()).sum::<f64>()
+        };
+        let figure = |h: f64| Figure { estimate: Some(h), lower: h, upper: Some(h), truth: None };
+        let (a, b) = ([5.0, 1.0, 2.0], [7.0, 9.0]);
+        let joined = join_entropies(figure(of(&a)), figure(of(&b)), (8, 16));
+        let want = of(&[5.0, 1.0, 2.0, 7.0, 9.0]);
+        assert!((joined.estimate.unwrap() - want).abs() < 1e-12);
+        let none = join_entropies(figure(of(&a)), figure(0.0), (8, 0));
+        assert!((none.lower - of(&a)).abs() < 1e-12, "nothing adds nothing");
+        assert_eq!(join_entropies(figure(0.0), figure(0.0), (0, 0)).estimate, Some(0.0));
+    }
+}

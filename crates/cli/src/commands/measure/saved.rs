@@ -1,0 +1,145 @@
+//! `measure merge` and `measure query`: saved states, added up and asked.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use slipstream_sketch::{Sketch, load};
+
+use super::answer::{Answer, Ask, Side};
+use super::keys::Keying;
+use super::state::{Saved, SavedEpoch, check_state, task_name};
+use super::{EpochResult, Report, ask, show};
+use crate::check;
+use crate::cli::{self, Task};
+use crate::commands::Outcome;
+use crate::replace::Replacement;
+
+pub(super) fn merge(
+    states: &[PathBuf],
+    save: Option<&Path>,
+    task: Option<Task>,
+    answers: &cli::Answers,
+) -> anyhow::Result<Outcome> {
+    let save = save.map(|p| Replacement::create("--save", p)).transpose()?;
+    let mut all = states.iter();
+    let Some(first) = all.next() else { bail!("no state was named") };
+    let mut whole = Saved::read(first)?;
+    for path in all {
+        whole.merge(Saved::read(path)?).with_context(|| path.display().to_string())?;
+    }
+    let outcome = answer(&whole, task, answers)?;
+    if let Some(file) = save {
+        whole.write(file)?;
+    }
+    show::finish(&outcome, answers.format, &check::parse_all(&answers.fail_if)?)
+}
+
+pub(super) fn query(path: &Path, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&answers.fail_if)?;
+    let report = answer(&Saved::read(path)?, task, answers).with_context(|| path.display().to_string())?;
+    show::finish(&report, answers.format, &checks)
+}
+
+/// What the states say.
+fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Report> {
+    let about = &saved.about;
+    let task = task.unwrap_or(about.task);
+    let keying = about.keying()?;
+    let needs_pairs = matches!(task, Task::Superspreaders | Task::DdosVictims);
+    if (needs_pairs || about.pairs) && task != about.task {
+        bail!("the state was made for {}; it can't answer {}", task_name(about.task), task_name(task));
+    }
+    let ask = ask(task, keying, answers)?;
+    let mut report = Report {
+        task,
+        sketch: about.sketch.clone(),
+        key: about.key.to_string(),
+        weight: about.weight.clone(),
+        aggregate: about.aggregate.clone(),
+        epoch: about.epoch.clone(),
+        memory_bytes: 0,
+        aggregator_bytes: 0,
+        packets: saved.epochs.iter().map(|e| e.packets).sum(),
+        skipped: 0,
+        spent_ns: None,
+        truncated_at_byte: None,
+        compared: false,
+        epochs: Vec::with_capacity(saved.epochs.len()),
+    };
+    let mut before: Option<&SavedEpoch> = None;
+    for epoch in &saved.epochs {
+        let (result, bytes) = one(epoch, before, &about.sketch, keying, &ask)?;
+        report.memory_bytes = report.memory_bytes.max(bytes);
+        report.epochs.push(result);
+        before = Some(epoch);
+    }
+    Ok(report)
+}
+
+/// One side of one epoch.
+struct Part {
+    answer: Answer,
+    weight: u64,
+    saturated: bool,
+    memory_bytes: usize,
+}
+
+fn one(
+    epoch: &SavedEpoch,
+    before: Option<&SavedEpoch>,
+    sketch: &str,
+    keying: Keying,
+    ask: &Ask,
+) -> anyhow::Result<(EpochResult, usize)> {
+    let lens = keying.lens();
+    let mut parts = [None, None];
+    for (side, (part, len)) in parts.iter_mut().zip([lens.0, lens.1]).enumerate() {
+        let state = |e: &SavedEpoch| e.states.get(side).filter(|s| !s.is_empty()).cloned();
+        let Some(now) = state(epoch) else { continue };
+        let then = before.and_then(state);
+        check_state(&now, sketch, len)?;
+        *part = Some(part_of(len, &now, then.as_deref(), ask)?);
+    }
+    let weight = |p: &Option<Part>| p.as_ref().map_or(0, |p| p.weight);
+    let [a, b] = &parts;
+    let weights = (weight(a), weight(b));
+    let saturated = parts.iter().flatten().any(|p| p.saturated);
+    let bytes = parts.iter().flatten().map(|p| p.memory_bytes).sum();
+    let answers = parts.into_iter().flatten().map(|p| p.answer);
+    let Some(answer) = answers.reduce(|a, b| a.join(b, weights, ask)) else {
+        bail!("the state is damaged: an epoch has no sketch");
+    };
+    let result = EpochResult {
+        packets: epoch.packets,
+        weight: weights.0.saturating_add(weights.1),
+        start_ns: epoch.start_ns,
+        end_ns: epoch.end_ns,
+        flows: None,
+        saturated,
+        answer,
+    };
+    Ok((result, bytes))
+}
+
+fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, ask: &Ask) -> anyhow::Result<Part> {
+    fn of<const N: usize>(now: &[u8], then: Option<&[u8]>, ask: &Ask) -> anyhow::Result<Part> {
+        let now: Box<dyn Sketch<N>> = load(now)?;
+        let then: Option<Box<dyn Sketch<N>>> = then.map(load).transpose()?;
+        let side = Side { now: now.as_ref(), truth: None, before: then.as_deref(), truth_before: None };
+        Ok(Part {
+            answer: side.answer(ask)?,
+            weight: now.weight(),
+            saturated: now.is_saturated(),
+            memory_bytes: now.memory_bytes(),
+        })
+    }
+    match len {
+        4 => of::<4>(now, then, ask),
+        8 => of::<8>(now, then, ask),
+        13 => of::<13>(now, then, ask),
+        16 => of::<16>(now, then, ask),
+        32 => of::<32>(now, then, ask),
+        37 => of::<37>(now, then, ask),
+        other => bail!("there is no key of {other} bytes"),
+    }
+}

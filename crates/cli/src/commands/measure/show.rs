@@ -1,0 +1,252 @@
+//! The result of `measure` as JSON, CSV and table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Figure, Row};
+use super::state::task_name;
+use super::{EpochResult, Report};
+use crate::check::{self, Check};
+use crate::cli::{MeasureFormat, Task};
+use crate::commands::Outcome;
+use crate::table::{Table, count, number, time};
+use crate::ui;
+
+/// Prints a result and applies the checks to it.
+pub(super) fn finish(report: &Report, format: MeasureFormat, checks: &[Check]) -> anyhow::Result<Outcome> {
+    let result = as_json(report);
+    match format {
+        MeasureFormat::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
+        MeasureFormat::Csv => ui::print(as_csv(report))?,
+        MeasureFormat::Table => ui::print(as_table(report))?,
+    }
+    Ok(match check::failed(checks, &result)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
+}
+
+fn as_json(r: &Report) -> Value {
+    let per_packet = r.spent_ns.filter(|_| r.packets > 0).map(|ns| ns as f64 / r.packets as f64);
+    json!({
+        "schema": 1,
+        "task": task_name(r.task),
+        "sketch": r.sketch,
+        "key": r.key,
+        "weight": r.weight,
+        "aggregate": r.aggregate,
+        "epoch": r.epoch,
+        "packets": r.packets,
+        "packets_skipped": r.skipped,
+        "memory_bytes": r.memory_bytes,
+        "aggregator_bytes": r.aggregator_bytes,
+        "ns_per_packet": per_packet,
+        "truncated_at_byte": r.truncated_at_byte,
+        "epochs": r.epochs.iter().map(|e| epoch_json(e, r)).collect::<Vec<_>>(),
+    })
+}
+
+fn epoch_json(e: &EpochResult, r: &Report) -> Value {
+    let mut map = Map::new();
+    let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
+    put("packets", e.packets.into());
+    put("weight", e.weight.into());
+    put("start_ns", e.start_ns.into());
+    put("end_ns", e.end_ns.into());
+    put("saturated", e.saturated.into());
+    if let Some(flows) = e.flows {
+        put("flows", flows.into());
+    }
+    match &e.answer {
+        Answer::Keys { rows, .. } => {
+            put("answers", rows.iter().map(row_json).collect::<Vec<_>>().into());
+            if let Some((found, of)) = e.answer.recall() {
+                put("recall", json!(found as f64 / of as f64));
+            }
+        }
+        Answer::Figure(f) => {
+            put("estimate", json!(f.estimate));
+            put("lower", json!(f.lower));
+            put("upper", json!(f.upper));
+            if r.compared {
+                put("true", json!(f.truth));
+                put("relative_error", json!(relative_error(f)));
+            }
+        }
+        Answer::Distribution { sizes, compared } => {
+            let row = |(size, (flows, truth)): (&u64, &(f64, u64))| {
+                if *compared {
+                    json!({ "size": size, "flows": flows, "true": truth })
+                } else {
+                    json!({ "size": size, "flows": flows })
+                }
+            };
+            put("distribution", sizes.iter().map(row).collect::<Vec<_>>().into());
+            if *compared {
+                put("wmrd", json!(wmrd(sizes)));
+            }
+        }
+    }
+    map.into()
+}
+
+fn row_json(row: &Row) -> Value {
+    let mut map = Map::new();
+    map.insert("key".into(), row.key.as_str().into());
+    map.insert("estimate".into(), row.size.estimate.into());
+    map.insert("lower".into(), row.size.lower.into());
+    map.insert("upper".into(), row.size.upper.into());
+    if let Some(up) = row.up {
+        map.insert("direction".into(), if up { "up" } else { "down" }.into());
+    }
+    if let Some(truth) = row.truth {
+        map.insert("true".into(), truth.into());
+    }
+    map.into()
+}
+
+fn relative_error(f: &Figure) -> Option<f64> {
+    f.estimate.zip(f.truth).filter(|(_, t)| *t != 0.0).map(|(e, t)| (e - t).abs() / t)
+}
+
+/// The weighted mean relative difference of two distributions (Kumar et al., 2004): 0 = the same, 2 = nothing in common.
+fn wmrd(sizes: &BTreeMap<u64, (f64, u64)>) -> Option<f64> {
+    let (apart, all) = sizes.values().fold((0.0, 0.0), |(apart, all), (flows, truth)| {
+        let truth = *truth as f64;
+        (apart + (flows - truth).abs(), all + (flows + truth) / 2.0)
+    });
+    (all > 0.0).then(|| apart / all)
+}
+
+fn as_csv(r: &Report) -> String {
+    let mut out = String::new();
+    let optional = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
+    let truth = |v: Option<u64>| v.map(|v| v.to_string()).unwrap_or_default();
+    out.push_str(match r.task {
+        Task::SizeDistribution => "epoch,size,flows,true\n",
+        Task::Cardinality | Task::Entropy => {
+            "epoch,packets,weight,estimate,lower,upper,true,relative_error\n"
+        }
+        Task::HeavyChanges => "epoch,key,estimate,lower,upper,true,direction\n",
+        _ => "epoch,key,estimate,lower,upper,true\n",
+    });
+    for (i, e) in r.epochs.iter().enumerate() {
+        match &e.answer {
+            Answer::Keys { rows, .. } => {
+                for row in rows {
+                    let (s, t) = (row.size, truth(row.truth));
+                    let _ = write!(out, "{i},{},{},{},{},{t}", row.key, s.estimate, s.lower, s.upper);
+                    let _ = match row.up {
+                        Some(up) => writeln!(out, ",{}", if up { "up" } else { "down" }),
+                        None => writeln!(out),
+                    };
+                }
+            }
+            Answer::Figure(f) => {
+                let (estimate, upper, true_value) =
+                    (optional(f.estimate), optional(f.upper), optional(f.truth));
+                let error = optional(relative_error(f));
+                let _ = writeln!(
+                    out,
+                    "{i},{},{},{estimate},{},{upper},{true_value},{error}",
+                    e.packets, e.weight, f.lower
+                );
+            }
+            Answer::Distribution { sizes, compared } => {
+                for (size, (flows, t)) in sizes {
+                    let _ = writeln!(out, "{i},{size},{flows},{}", truth(compared.then_some(*t)));
+                }
+            }
+        }
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+fn as_table(r: &Report) -> String {
+    let mut t = Table::default();
+    t.title(format!("{} by {}, in {}: {}", task_name(r.task), r.key, r.weight, r.sketch));
+    t.row(["IP packets", &count(r.packets)]);
+    if r.skipped > 0 {
+        t.row(["left out: not IP", &count(r.skipped)]);
+    }
+    t.row(["memory of the sketch, bytes", &count(r.memory_bytes as u64)]);
+    if r.aggregator_bytes > 0 {
+        t.row(["memory of the aggregator, bytes", &count(r.aggregator_bytes as u64)]);
+    }
+    if let Some(ns) = r.spent_ns.filter(|_| r.packets > 0) {
+        t.row(["time a packet in both", &time(Some(ns as f64 / r.packets as f64))]);
+    }
+    for (i, e) in r.epochs.iter().enumerate() {
+        let flows = e.flows.map(|f| format!(", {} flows", count(f))).unwrap_or_default();
+        let full = if e.saturated { ", saturated" } else { "" };
+        t.title(format!("Epoch {i}: {} packets, weight {}{flows}{full}", count(e.packets), count(e.weight)));
+        match &e.answer {
+            Answer::Keys { rows, .. } => keys_table(&mut t, rows, e.answer.recall(), r.compared),
+            Answer::Figure(f) => figure_table(&mut t, f),
+            Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
+        }
+    }
+    t.render()
+}
+
+fn keys_table(t: &mut Table, rows: &[Row], recall: Option<(usize, usize)>, compared: bool) {
+    if rows.is_empty() {
+        t.row(["none"]);
+        return;
+    }
+    let head = ["", "estimate", "at least", "at most"].into_iter().chain(compared.then_some("true"));
+    t.row(head);
+    for row in rows {
+        let sign = match row.up {
+            Some(true) => "+",
+            Some(false) => "−",
+            None => "",
+        };
+        let upper = if row.size.upper == u64::MAX { "–".to_owned() } else { count(row.size.upper) };
+        let estimate = format!("{sign}{}", count(row.size.estimate));
+        let cells = [row.key.clone(), estimate, count(row.size.lower), upper];
+        t.row(cells.into_iter().chain(row.truth.map(count)));
+    }
+    if let Some((found, of)) = recall {
+        t.row([format!("of the {of} greatest, listed"), found.to_string()]);
+    }
+}
+
+fn figure_table(t: &mut Table, f: &Figure) {
+    t.row(["estimate", &number(f.estimate, 3)]);
+    t.row(["at least", &number(Some(f.lower), 3)]);
+    t.row(["at most", &number(f.upper, 3)]);
+    if f.truth.is_some() {
+        t.row(["true", &number(f.truth, 3)]);
+        t.row([
+            "relative error",
+            &relative_error(f).map_or("–".to_owned(), |e| format!("{:.2} %", e * 100.0)),
+        ]);
+    }
+}
+
+/// Sizes by powers of two.
+fn distribution_table(t: &mut Table, sizes: &BTreeMap<u64, (f64, u64)>, compared: bool) {
+    let mut bins: BTreeMap<u32, (f64, u64)> = BTreeMap::new();
+    for (size, (flows, truth)) in sizes {
+        let bin = bins.entry(size.max(&1).ilog2()).or_default();
+        (bin.0, bin.1) = (bin.0 + flows, bin.1 + truth);
+    }
+    if bins.is_empty() {
+        t.row(["none"]);
+        return;
+    }
+    t.row(["size", "flows"].into_iter().chain(compared.then_some("true")));
+    for (bin, (flows, truth)) in bins {
+        let (low, high) = (1u64 << bin, u64::MAX >> (63 - bin));
+        let label = if low == high { count(low) } else { format!("{} to {}", count(low), count(high)) };
+        let cells = [label, count(flows.round() as u64)];
+        t.row(cells.into_iter().chain(compared.then(|| count(truth))));
+    }
+    if compared {
+        t.row(["difference (WMRD)".to_owned(), number(wmrd(sizes), 3)]);
+    }
+}

@@ -1,0 +1,259 @@
+//! Count-Min (Cormode and Muthukrishnan, J. Algorithms 55, 2005): sizes of flows from d rows of w counters.
+//!
+//! A key adds to one counter of each row; its estimate is the least of them. It is never too small, and too large by more
+//! than (e/w)·N with a probability of at most e⁻ᵈ. Every counter is added to (no conservative update), so states add
+//! up: shards merge to what one pass would have given, bit for bit.
+//!
+//! To list heavy hitters it may keep a store of keys beside the counters; the store depends on the order of updates, the
+//! counters don't.
+
+use std::any::Any;
+
+use crate::hash::{Hasher, below};
+use crate::kind::{MAX_CELLS, cells};
+use crate::serial::{Decoder, Encoder, StateError};
+use crate::simd::prefetch;
+use crate::sketch::{same, select};
+use crate::store::{MAX_KEEP, Store};
+use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+
+/// Rows that one hash gives.
+const ROWS_A_HASH: usize = 4;
+const AHEAD: usize = 32;
+
+/// Shape of a [`CountMin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountMinParams {
+    /// Rows: 1 to 16.
+    pub rows: usize,
+    /// 32-bit counters a row: 1 to 2³⁰ ÷ rows.
+    pub width: usize,
+    /// Keys kept to list the heaviest: 0 to 2²⁴.
+    pub keep: usize,
+}
+
+/// Sizes of flows, and with a store the heaviest of them.
+#[derive(Clone, Debug)]
+pub struct CountMin<const N: usize> {
+    rows: usize,
+    width: usize,
+    cells: Vec<u32>,
+    hashers: Vec<Hasher>,
+    store: Store<N>,
+    seed: u64,
+    weight: u64,
+}
+
+impl<const N: usize> CountMin<N> {
+    /// The most rows.
+    pub const MAX_ROWS: usize = 16;
+
+    /// An empty sketch.
+    ///
+    /// # Errors
+    /// [`BuildError`] where a parameter is out of range.
+    pub fn new(params: CountMinParams, seed: u64) -> Result<Self, BuildError> {
+        Self::check(params)?;
+        let CountMinParams { rows, width, keep } = params;
+        Ok(Self {
+            rows,
+            width,
+            cells: vec![0; rows * width],
+            hashers: Self::hashers(rows, seed),
+            store: Store::new(keep, seed),
+            seed,
+            weight: 0,
+        })
+    }
+
+    fn check(p: CountMinParams) -> Result<(), BuildError> {
+        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::CountMin, what, range });
+        if p.rows == 0 || p.rows > Self::MAX_ROWS {
+            return wrong("the number of rows", "1 to 16");
+        }
+        if p.width == 0 || p.width > MAX_CELLS / p.rows {
+            return wrong("the width", "1 to 2^30 / rows");
+        }
+        if p.keep > MAX_KEEP {
+            return wrong("the number of keys kept", "0 to 2^24");
+        }
+        Ok(())
+    }
+
+    fn hashers(rows: usize, seed: u64) -> Vec<Hasher> {
+        (0..rows.div_ceil(ROWS_A_HASH)).map(|i| Hasher::new(seed, 0x63_6d_00 + i as u64)).collect()
+    }
+
+    /// The sketch for a size: four rows for a budget, ⌈ln 1/(1−confidence)⌉ of e/error counters for an accuracy.
+    ///
+    /// # Errors
+    /// [`BuildError`] where the size is impossible.
+    pub fn sized(size: Size, seed: u64, keep: usize) -> Result<Self, BuildError> {
+        let kind = Kind::CountMin;
+        let params = match size {
+            Size::Memory(budget) => {
+                let rest = budget.saturating_sub(Store::<N>::bytes_for(keep.min(MAX_KEEP)));
+                let width = (rest / 16).min(MAX_CELLS / 4);
+                if width == 0 {
+                    return Err(BuildError::TooSmall {
+                        kind,
+                        least: Store::<N>::bytes_for(keep) + 16,
+                        budget,
+                    });
+                }
+                CountMinParams { rows: 4, width, keep }
+            }
+            Size::Accuracy { error, confidence, .. } => {
+                let rows = ((1.0 / (1.0 - confidence)).ln().ceil().max(1.0) as usize).min(Self::MAX_ROWS);
+                CountMinParams { rows, width: cells(kind, std::f64::consts::E / error)?, keep }
+            }
+        };
+        Self::new(params, seed)
+    }
+
+    fn estimate(&self, key: &[u8; N]) -> u64 {
+        let pieces = self.hashers.iter().flat_map(|h| h.hash(key).pieces()).take(self.rows);
+        let cells = pieces.enumerate().map(|(row, p)| row * self.width + below(p, self.width));
+        cells.filter_map(|i| self.cells.get(i)).min().map_or(0, |least| u64::from(*least))
+    }
+
+    /// Four rows and no store: the indices of many keys first, so that their cache misses overlap.
+    #[inline(always)]
+    fn update_four(&mut self, hasher: Hasher, updates: &[Update<N>]) {
+        let width = self.width;
+        for some in updates.chunks(AHEAD) {
+            let mut places = [[0usize; 4]; AHEAD];
+            for (place, u) in places.iter_mut().zip(some) {
+                let [a, b, c, d] = hasher.hash(&u.key).pieces();
+                *place = [
+                    below(a, width),
+                    width + below(b, width),
+                    2 * width + below(c, width),
+                    3 * width + below(d, width),
+                ];
+                place.iter().for_each(|i| prefetch(&self.cells, *i));
+            }
+            for (place, u) in places.iter().zip(some) {
+                self.weight = self.weight.saturating_add(u64::from(u.weight));
+                for i in place {
+                    if let Some(cell) = self.cells.get_mut(*i) {
+                        *cell = cell.saturating_add(u.weight);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let (rows, width) = (d.u32()? as usize, d.u32()? as usize);
+        Self::check(CountMinParams { rows, width, keep: 0 })
+            .map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        let cells = d.all_u32(rows * width)?;
+        let store = Store::decode(seed, d)?;
+        Ok(Self { rows, width, cells, hashers: Self::hashers(rows, seed), store, seed, weight })
+    }
+}
+
+impl<const N: usize> Sketch<N> for CountMin<N> {
+    fn kind(&self) -> Kind {
+        Kind::CountMin
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shape(&self) -> String {
+        format!("{} rows of {} counters, {} keys kept", self.rows, self.width, self.store.keep())
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(self.cells.as_slice()) + self.store.memory_bytes()
+    }
+
+    fn update(&mut self, key: &[u8; N], weight: u64) {
+        let add = u32::try_from(weight).unwrap_or(u32::MAX);
+        self.weight = self.weight.saturating_add(weight);
+        let mut least = u32::MAX;
+        for (h, hasher) in self.hashers.iter().enumerate() {
+            let first = h * ROWS_A_HASH;
+            for (i, piece) in hasher.hash(key).pieces().into_iter().enumerate().take(self.rows - first) {
+                if let Some(cell) = self.cells.get_mut((first + i) * self.width + below(piece, self.width)) {
+                    *cell = cell.saturating_add(add);
+                    least = least.min(*cell);
+                }
+            }
+        }
+        self.store.offer(key, u64::from(least));
+    }
+
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        match self.hashers.as_slice() {
+            [one] if self.rows == 4 && self.store.keep() == 0 => self.update_four(*one, updates),
+            _ => updates.iter().for_each(|u| self.update(&u.key, u64::from(u.weight))),
+        }
+    }
+
+    fn update_cost(&self) -> f64 {
+        2.0
+    }
+
+    fn clear(&mut self) {
+        self.cells.fill(0);
+        self.store.clear();
+        self.weight = 0;
+    }
+
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
+        let other = same(self, other)?;
+        for (a, b) in self.cells.iter_mut().zip(&other.cells) {
+            *a = a.saturating_add(*b);
+        }
+        self.weight = self.weight.saturating_add(other.weight);
+        let mut store = std::mem::replace(&mut self.store, Store::new(0, self.seed));
+        store.merge(&other.store, |key| self.estimate(key));
+        self.store = store;
+        Ok(())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.rows as u32);
+        out.u32(self.width as u32);
+        out.all_u32(&self.cells);
+        self.store.encode(out);
+    }
+
+    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ. A counter at its end bounds
+    /// nothing: then upper is the whole weight.
+    fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
+        let estimate = self.estimate(key);
+        let error = (std::f64::consts::E / self.width as f64 * self.weight as f64).ceil() as u64;
+        let upper = if estimate >= u64::from(u32::MAX) { self.weight } else { estimate };
+        Ok(Bounds { estimate, lower: estimate.saturating_sub(error), upper: upper.max(estimate) })
+    }
+
+    fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        if self.store.keep() == 0 {
+            return Err(self.unsupported("which flows are heavy (it was made without a store of keys)"));
+        }
+        let keys = self.store.keys();
+        let flows = keys.into_iter().map(|key| Ok(Flow { key, size: self.flow_size(&key)? }));
+        Ok(select(flows.collect::<Result<Vec<_>, QueryError>>()?, want))
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.cells.contains(&u32::MAX)
+    }
+}

@@ -1,0 +1,180 @@
+//! The exact table: every key with its weight. The baseline that a sketch has to beat (Alipourfard, Moshref and Yu, HotNets
+//! 2015, find that it often doesn't).
+
+use std::any::Any;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use crate::hash::Hasher;
+use crate::serial::{Decoder, Encoder, StateError};
+use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::{Bounds, Change, Distribution, Flow, Kind, MergeError, QueryError, Sketch, Update, Want};
+
+/// Every key with its weight.
+#[derive(Clone, Debug)]
+pub struct Exact<const N: usize> {
+    table: HashTable<([u8; N], u64)>,
+    hasher: Hasher,
+    seed: u64,
+    weight: u64,
+}
+
+impl<const N: usize> Exact<N> {
+    /// An empty table.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { table: HashTable::new(), hasher: Hasher::new(seed, 0x65_78), seed, weight: 0 }
+    }
+
+    /// Number of keys.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// The weight of a key, 0 where it is not there.
+    #[must_use]
+    pub fn get(&self, key: &[u8; N]) -> u64 {
+        self.table.find(self.hasher.hash64(key), |e| e.0 == *key).map_or(0, |e| e.1)
+    }
+
+    /// All keys with their weights, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = ([u8; N], u64)> + '_ {
+        self.table.iter().copied()
+    }
+
+    #[inline(always)]
+    fn add(&mut self, key: &[u8; N], weight: u64) {
+        let hasher = self.hasher;
+        self.weight = self.weight.saturating_add(weight);
+        match self.table.entry(hasher.hash64(key), |e| e.0 == *key, |e| hasher.hash64(&e.0)) {
+            Entry::Occupied(mut e) => e.get_mut().1 = e.get().1.saturating_add(weight),
+            Entry::Vacant(e) => {
+                e.insert((*key, weight));
+            }
+        }
+    }
+
+    fn flows(&self) -> Vec<Flow<N>> {
+        let mut flows: Vec<_> =
+            self.iter().map(|(key, size)| Flow { key, size: Bounds::exact(size) }).collect();
+        flows.sort_unstable_by_key(|f| f.key);
+        flows
+    }
+
+    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let n = d.count(N + 8)?;
+        let mut exact = Self::new(seed);
+        for _ in 0..n {
+            let (key, size) = (d.key()?, d.u64()?);
+            exact.add(&key, size);
+        }
+        if exact.len() != n {
+            return Err(StateError::Damaged("it has a key twice"));
+        }
+        exact.weight = weight;
+        Ok(exact)
+    }
+}
+
+impl<const N: usize> Sketch<N> for Exact<N> {
+    fn kind(&self) -> Kind {
+        Kind::Exact
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shape(&self) -> String {
+        "a table of all keys".to_owned()
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.table.allocation_size()
+    }
+
+    fn update(&mut self, key: &[u8; N], weight: u64) {
+        self.add(key, weight);
+    }
+
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        updates.iter().for_each(|u| self.add(&u.key, u64::from(u.weight)));
+    }
+
+    fn update_cost(&self) -> f64 {
+        2.0
+    }
+
+    fn clear(&mut self) {
+        self.table.clear();
+        self.weight = 0;
+    }
+
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
+        let other = same(self, other)?;
+        other.iter().for_each(|(key, size)| self.add(&key, size));
+        Ok(())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        let mut all: Vec<_> = self.iter().collect();
+        all.sort_unstable();
+        out.u32(all.len() as u32);
+        for (key, size) in all {
+            out.key(&key);
+            out.u64(size);
+        }
+    }
+
+    fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
+        Ok(Bounds::exact(self.get(key)))
+    }
+
+    fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        Ok(select(self.flows(), want))
+    }
+
+    fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
+        Ok(changes_between(&same(self, earlier)?.flows(), &self.flows(), want))
+    }
+
+    fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        Ok(spreads(self.iter().map(|e| e.0), source_len, want))
+    }
+
+    fn size_distribution(&self) -> Result<Distribution, QueryError> {
+        Ok(distribution_of(self.iter().map(|e| e.1)))
+    }
+
+    fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
+        Ok(Bounds::exact(self.len() as f64))
+    }
+
+    fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
+        Ok(Bounds::exact(entropy_of(self.iter().map(|e| e.1))))
+    }
+
+    fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
+        Ok(Bounds::exact(self.iter().map(|e| (e.1 as f64).powi(2)).sum()))
+    }
+}

@@ -1,0 +1,149 @@
+//! From cells to the list of flows: peeling, then solving for the sizes.
+//!
+//! Peeling finds the keys: a cell that counts one flow holds its key, if the key hashes back to that cell; the flow is taken
+//! out of its four cells, which may leave others with one. Sizes come from the same cells, but a flow that the Bloom
+//! filter hid adds its weight to four cells without being counted there. So sizes are then corrected until the cells'
+//! sums agree: each flow moves by the median of what its cells have left over, which is the descent of Σ|left over| one
+//! coordinate at a time. A hidden flow disturbs four cells; each flow has three others to go by.
+
+use super::{FlowRadar, TABLES};
+use crate::{Bounds, Flow};
+
+/// Rounds of correction at most; a hidden flow takes as many as its weight has travelled cells while peeling.
+const ROUNDS: usize = 200;
+
+/// What a [`FlowRadar`] holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded<const N: usize> {
+    /// Flows with their sizes, by key.
+    pub flows: Vec<Flow<N>>,
+    /// Flows that were counted but could not be told apart: 0 where decoding succeeded.
+    pub undecoded: u64,
+    /// Flows that the filter hid, at least: they are in no list, but weight is left over in their cells.
+    pub hidden: u64,
+    /// Weight that no flow accounts for, by cell.
+    pub(super) left: Vec<u64>,
+}
+
+impl<const N: usize> Decoded<N> {
+    /// Whether every flow was found: none undecoded, none hidden.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.undecoded == 0 && self.hidden == 0
+    }
+}
+
+/// A flow while sizes are solved for.
+struct Peeled<const N: usize> {
+    key: [u8; N],
+    size: i128,
+    places: [usize; TABLES],
+}
+
+impl<const N: usize> FlowRadar<N> {
+    /// All flows that can be told, and how many can't.
+    #[must_use]
+    pub fn decoded(&self) -> Decoded<N> {
+        let (mut peeled, undecoded) = self.peel();
+        let mut left: Vec<i128> = self.cells.iter().map(|c| i128::from(c.weight)).collect();
+        for flow in &peeled {
+            add(&mut left, flow.places, -flow.size);
+        }
+        if undecoded == 0 {
+            settle(&mut peeled, &mut left);
+        }
+        peeled.sort_unstable_by_key(|f| f.key);
+        let flows = peeled.iter().map(|f| Flow { key: f.key, size: size_of(f, &left) }).collect();
+        // A hidden flow leaves its weight in one cell of each sub-table.
+        let hidden = if undecoded == 0 {
+            let tables = left.chunks(self.width.max(1));
+            tables.map(|t| t.iter().filter(|l| **l != 0).count() as u64).max().unwrap_or(0)
+        } else {
+            0
+        };
+        let left = left.into_iter().map(|l| u64::try_from(l.max(0)).unwrap_or(u64::MAX)).collect();
+        Decoded { flows, undecoded, hidden, left }
+    }
+
+    /// Flows found, and the number of flows still counted where no cell is left with one.
+    fn peel(&self) -> (Vec<Peeled<N>>, u64) {
+        let mut cells = self.cells.clone();
+        let mut pure: Vec<usize> =
+            cells.iter().enumerate().filter(|(_, c)| c.flows == 1).map(|(i, _)| i).collect();
+        let mut found = Vec::new();
+        while let Some(index) = pure.pop() {
+            let Some(cell) = cells.get(index).copied().filter(|c| c.flows == 1) else { continue };
+            let places = self.places(&cell.keys);
+            if !places.contains(&index) {
+                continue;
+            }
+            for place in places {
+                let Some(c) = cells.get_mut(place) else { continue };
+                c.flip(&cell.keys);
+                c.weight = c.weight.saturating_sub(cell.weight);
+                c.flows = c.flows.saturating_sub(1);
+                if c.flows == 1 {
+                    pure.push(place);
+                }
+            }
+            found.push(Peeled { key: cell.keys, size: i128::from(cell.weight), places });
+        }
+        let undecoded = cells.iter().take(self.width).map(|c| u64::from(c.flows)).sum();
+        (found, undecoded)
+    }
+}
+
+fn add(left: &mut [i128], places: [usize; TABLES], by: i128) {
+    for place in places {
+        if let Some(l) = left.get_mut(place) {
+            *l += by;
+        }
+    }
+}
+
+/// Moves each flow by the median of its cells' remainders until nothing moves.
+fn settle<const N: usize>(flows: &mut [Peeled<N>], left: &mut [i128]) {
+    if left.iter().all(|l| *l == 0) {
+        return;
+    }
+    for _ in 0..ROUNDS {
+        let mut moved = false;
+        for flow in flows.iter_mut() {
+            let mut rest = flow.places.map(|p| left.get(p).copied().unwrap_or(0));
+            rest.sort_unstable();
+            let [least, low, high, _] = rest;
+            // Where the two in the middle differ, anything between them is as good: the one nearer to no move.
+            let by = if low > 0 {
+                low
+            } else if high < 0 {
+                high
+            } else {
+                0
+            };
+            // What is left over is never negative in truth; so that it doesn't stay so:
+            let by = if by == 0 && least < 0 && low <= 0 { least } else { by };
+            let by = by.max(-flow.size);
+            if by != 0 {
+                flow.size += by;
+                add(left, flow.places, -by);
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+}
+
+/// A size is sure where nothing is left over in some cell of the flow and the others agree.
+fn size_of<const N: usize>(flow: &Peeled<N>, left: &[i128]) -> Bounds<u64> {
+    let whole = |v: i128| u64::try_from(v.max(0)).unwrap_or(u64::MAX);
+    let rest = flow.places.map(|p| left.get(p).copied().unwrap_or(0));
+    let (low, high) = (rest.iter().min().copied().unwrap_or(0), rest.iter().max().copied().unwrap_or(0));
+    let estimate = whole(flow.size);
+    Bounds {
+        estimate,
+        lower: whole(flow.size + low.min(0)),
+        upper: whole(flow.size + high.min(low.max(0)).max(0)),
+    }
+}

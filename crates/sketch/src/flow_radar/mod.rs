@@ -1,0 +1,365 @@
+//! FlowRadar (Li, Miao, Kim and Yu, NSDI 2016): the exact list of flows with their sizes, from an invertible Bloom lookup
+//! table.
+//!
+//! A flow that a Bloom filter hasn't seen is XORed into one cell of each of four sub-tables; its weight is added to these
+//! cells every time. Decoding ([`decode`](self::decode)) peels cells that hold one flow. Up to about 0.772 flows per cell nearly every
+//! state can be peeled whole; beyond, nearly none. A flow that the Bloom filter wrongly took for known is in no cell's
+//! XOR, but its weight is in four cells: decoding solves for the sizes that the other flows must have.
+//!
+//! The filter keeps a flow's eight bits in one cache line. The four cells lie in disjoint sub-tables, so that no flow can
+//! cancel itself.
+
+mod decode;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+
+pub use decode::Decoded;
+
+use crate::hash::{Hasher, below};
+use crate::kind::{MAX_CELLS, cells};
+use crate::serial::{Decoder, Encoder, StateError};
+use crate::simd::prefetch;
+use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::{
+    Bounds, BuildError, Change, Distribution, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want,
+};
+
+/// Sub-tables, and cells of a flow.
+const TABLES: usize = 4;
+/// Words of one line of the Bloom filter.
+const LINE: usize = 8;
+/// Bits of a flow in its line.
+const BITS: u32 = 8;
+const AHEAD: usize = 16;
+/// Flows per cell up to which decoding succeeds: 0.75 of the limit for four sub-tables, 0.772.
+const LOAD: f64 = 0.75 * 0.772;
+
+/// What shares a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell<const N: usize> {
+    weight: u64,
+    flows: u32,
+    keys: [u8; N],
+}
+
+impl<const N: usize> Cell<N> {
+    const EMPTY: Self = Self { weight: 0, flows: 0, keys: [0; N] };
+
+    #[inline(always)]
+    fn flip(&mut self, key: &[u8; N]) {
+        self.keys.iter_mut().zip(key).for_each(|(a, b)| *a ^= *b);
+    }
+}
+
+/// Shape of a [`FlowRadar`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRadarParams {
+    /// Cells a sub-table: 1 to 2²⁸. The paper has 262144 cells in all.
+    pub cells: usize,
+    /// Lines of 512 bits of the Bloom filter: 1 to 2²⁶.
+    pub lines: usize,
+}
+
+/// All flows with their sizes.
+#[derive(Clone, Debug)]
+pub struct FlowRadar<const N: usize> {
+    /// Sub-table after sub-table.
+    cells: Vec<Cell<N>>,
+    /// Cells a sub-table.
+    width: usize,
+    filter: Vec<[u64; LINE]>,
+    hasher: Hasher,
+    filter_hasher: Hasher,
+    seed: u64,
+    weight: u64,
+}
+
+impl<const N: usize> FlowRadar<N> {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// [`BuildError`] where a parameter is out of range.
+    pub fn new(params: FlowRadarParams, seed: u64) -> Result<Self, BuildError> {
+        Self::check(params)?;
+        Ok(Self {
+            cells: vec![Cell::EMPTY; params.cells * TABLES],
+            width: params.cells,
+            filter: vec![[0; LINE]; params.lines],
+            hasher: Hasher::new(seed, 0x66_72),
+            filter_hasher: Hasher::new(seed, 0x66_72_62),
+            seed,
+            weight: 0,
+        })
+    }
+
+    fn check(p: FlowRadarParams) -> Result<(), BuildError> {
+        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::FlowRadar, what, range });
+        match p {
+            _ if p.cells == 0 || p.cells > MAX_CELLS / TABLES => {
+                wrong("the cells of a sub-table", "1 to 2^28")
+            }
+            _ if p.lines == 0 || p.lines > MAX_CELLS / 16 => wrong("the lines of the filter", "1 to 2^26"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The table for a size: three quarters of a budget for cells, one for the filter; for an accuracy, cells for that many flows
+    /// at three quarters of the limit of decoding (the list is exact then, whatever error is accepted), and 56 bits of
+    /// the filter a flow.
+    ///
+    /// # Errors
+    /// [`BuildError`] where the size is impossible.
+    pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
+        let cell = size_of::<Cell<N>>();
+        let params = match size {
+            Size::Memory(budget) => {
+                let least = TABLES * cell + 64;
+                if budget < least {
+                    return Err(BuildError::TooSmall { kind: Kind::FlowRadar, least, budget });
+                }
+                let lines = (budget / 4 / 64).clamp(1, MAX_CELLS / 16);
+                let width = ((budget - lines * 64) / (TABLES * cell)).min(MAX_CELLS / TABLES);
+                FlowRadarParams { cells: width, lines }
+            }
+            Size::Accuracy { flows, .. } => FlowRadarParams {
+                // A small table needs more than the limit of infinite ones.
+                cells: cells(Kind::FlowRadar, (flows as f64 / LOAD + 64.0) / TABLES as f64)?,
+                lines: cells(Kind::FlowRadar, flows as f64 * 56.0 / 512.0)?,
+            },
+        };
+        Self::new(params, seed)
+    }
+
+    /// How many flows it can decode with near certainty.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        (self.cells.len() as f64 * LOAD) as u64
+    }
+
+    #[inline(always)]
+    fn places(&self, key: &[u8; N]) -> [usize; TABLES] {
+        let [a, b, c, d] = self.hasher.hash(key).pieces();
+        let w = self.width;
+        [below(a, w), w + below(b, w), 2 * w + below(c, w), 3 * w + below(d, w)]
+    }
+
+    /// A flow's line of the filter, and its bits there: nine bits of hash each, so the same bit may come twice.
+    #[inline(always)]
+    fn filter_place(&self, key: &[u8; N]) -> (usize, u64, u64) {
+        let [a, b] = self.filter_hasher.hash(key).0;
+        (below((a >> 32) as u32, self.filter.len()), b, a)
+    }
+
+    /// Sets a flow's bits; whether any was unset.
+    #[inline(always)]
+    fn is_new(line: &mut [u64; LINE], bits: u64, more: u64) -> bool {
+        let mut new = 0;
+        // Seven times nine bits, then nine of the other word.
+        let picks = (0..BITS - 1).map(|i| bits >> (9 * i)).chain([more]);
+        for pick in picks {
+            if let Some(word) = line.get_mut((pick >> 6 & 7) as usize) {
+                let bit = 1 << (pick & 63);
+                new |= !*word & bit;
+                *word |= bit;
+            }
+        }
+        new != 0
+    }
+
+    #[inline(always)]
+    fn put(&mut self, key: &[u8; N], weight: u64, places: [usize; TABLES], filter: (usize, u64, u64)) {
+        self.weight = self.weight.saturating_add(weight);
+        let new = self.filter.get_mut(filter.0).is_some_and(|line| Self::is_new(line, filter.1, filter.2));
+        for place in places {
+            if let Some(cell) = self.cells.get_mut(place) {
+                cell.weight = cell.weight.saturating_add(weight);
+                if new {
+                    cell.flows = cell.flows.saturating_add(1);
+                    cell.flip(key);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let (width, lines) = (d.u32()? as usize, d.u32()? as usize);
+        Self::check(FlowRadarParams { cells: width, lines })
+            .map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        d.has((width * TABLES).saturating_mul(12 + N).saturating_add(lines * 64))?;
+        let mut this = Self {
+            cells: Vec::with_capacity(width * TABLES),
+            width,
+            filter: Vec::with_capacity(lines),
+            hasher: Hasher::new(seed, 0x66_72),
+            filter_hasher: Hasher::new(seed, 0x66_72_62),
+            seed,
+            weight,
+        };
+        for _ in 0..width * TABLES {
+            this.cells.push(Cell { weight: d.u64()?, flows: d.u32()?, keys: d.key()? });
+        }
+        for _ in 0..lines {
+            let mut line = [0; LINE];
+            for word in &mut line {
+                *word = d.u64()?;
+            }
+            this.filter.push(line);
+        }
+        Ok(this)
+    }
+}
+
+impl<const N: usize> Sketch<N> for FlowRadar<N> {
+    fn kind(&self) -> Kind {
+        Kind::FlowRadar
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shape(&self) -> String {
+        format!("{TABLES} sub-tables of {} cells, {} lines of filter", self.width, self.filter.len())
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(self.cells.as_slice()) + size_of_val(self.filter.as_slice())
+    }
+
+    fn update(&mut self, key: &[u8; N], weight: u64) {
+        self.put(key, weight, self.places(key), self.filter_place(key));
+    }
+
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        for some in updates.chunks(AHEAD) {
+            let mut places = [([0; TABLES], (0, 0, 0)); AHEAD];
+            for (place, u) in places.iter_mut().zip(some) {
+                *place = (self.places(&u.key), self.filter_place(&u.key));
+                prefetch(&self.filter, place.1.0);
+                place.0.iter().for_each(|i| prefetch(&self.cells, *i));
+            }
+            for (place, u) in places.iter().zip(some) {
+                self.put(&u.key, u64::from(u.weight), place.0, place.1);
+            }
+        }
+    }
+
+    fn update_cost(&self) -> f64 {
+        4.0
+    }
+
+    fn clear(&mut self) {
+        self.cells.fill(Cell::EMPTY);
+        self.filter.fill([0; LINE]);
+        self.weight = 0;
+    }
+
+    /// The other's flows are listed and put in here: a flow that both have seen would otherwise cancel itself.
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
+        let other = same(self, other)?;
+        let decoded = other.decoded();
+        if !decoded.is_complete() {
+            return Err(MergeError::Undecodable(self.kind()));
+        }
+        for flow in &decoded.flows {
+            self.update(&flow.key, flow.size.estimate);
+        }
+        Ok(())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.width as u32);
+        out.u32(self.filter.len() as u32);
+        for cell in &self.cells {
+            out.u64(cell.weight);
+            out.u32(cell.flows);
+            out.key(&cell.keys);
+        }
+        self.filter.iter().for_each(|line| out.all_u64(line));
+    }
+
+    /// Exact where the flow was decoded; else no more than the least of its cells' weights.
+    fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
+        let decoded = self.decoded();
+        if let Ok(i) = decoded.flows.binary_search_by(|f| f.key.cmp(key)) {
+            return Ok(decoded.flows.get(i).map_or(Bounds::exact(0), |f| f.size));
+        }
+        if decoded.is_complete() {
+            return Ok(Bounds::exact(0));
+        }
+        let cells = self.places(key).into_iter().filter_map(|i| decoded.left.get(i));
+        Ok(Bounds { estimate: 0, lower: 0, upper: cells.min().copied().unwrap_or(0) })
+    }
+
+    fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        Ok(select(self.decoded().flows, want))
+    }
+
+    fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
+        Ok(changes_between(&same(self, earlier)?.decoded().flows, &self.decoded().flows, want))
+    }
+
+    fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        Ok(spreads(self.decoded().flows.into_iter().map(|f| f.key), source_len, want))
+    }
+
+    /// Of the flows that were decoded.
+    fn size_distribution(&self) -> Result<Distribution, QueryError> {
+        Ok(distribution_of(self.decoded().flows.iter().map(|f| f.size.estimate)))
+    }
+
+    /// Every new flow adds one to the flows of one cell of each sub-table, decoded or not.
+    fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
+        let counted: u64 = self.cells.iter().take(self.width).map(|c| u64::from(c.flows)).sum();
+        let hidden = self.decoded().hidden as f64;
+        let counted = counted as f64;
+        Ok(Bounds { estimate: counted + hidden, lower: counted, upper: counted + 2.0 * hidden })
+    }
+
+    /// Exact where all is decoded. Else what wasn't is somewhere between one flow and as many as there are.
+    fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
+        let decoded = self.decoded();
+        let known = || decoded.flows.iter().map(|f| f.size.estimate);
+        if decoded.is_complete() {
+            return Ok(Bounds::exact(entropy_of(known())));
+        }
+        let all = self.weight as f64;
+        let (mut rest, mut sum) = (all, 0.0);
+        for size in known().map(|s| s as f64).filter(|s| *s > 0.0) {
+            rest -= size;
+            sum += size * size.log2();
+        }
+        if !(all > 0.0 && rest >= 1.0) {
+            return Ok(Bounds::exact(entropy_of(known())));
+        }
+        let flows = (self.cardinality()?.upper - decoded.flows.len() as f64).clamp(1.0, rest);
+        let entropy = |parts: f64| (all.log2() - (sum + rest * (rest / parts).log2()) / all).max(0.0);
+        Ok(Bounds { estimate: entropy(flows), lower: entropy(1.0), upper: entropy(flows) })
+    }
+
+    fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
+        let decoded = self.decoded();
+        if !decoded.is_complete() {
+            return Err(QueryError::Saturated { sketch: self.kind(), at_least: self.capacity() as f64 });
+        }
+        Ok(Bounds::exact(decoded.flows.iter().map(|f| (f.size.estimate as f64).powi(2)).sum()))
+    }
+
+    fn is_saturated(&self) -> bool {
+        !self.decoded().is_complete()
+    }
+}

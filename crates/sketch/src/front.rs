@@ -1,0 +1,88 @@
+//! A sketch with an aggregator in front, as one thing: whoever asks the sketch has drained the aggregator first, because
+//! there is no other way to get at it.
+
+use crate::{Aggregator, AggregatorConfig, AggregatorError, AggregatorStats, Sketch, Update};
+
+/// A sketch, with or without an aggregator before it.
+#[derive(Debug)]
+pub struct Front<const N: usize> {
+    aggregator: Option<Aggregator<N>>,
+    sketch: Box<dyn Sketch<N>>,
+}
+
+impl<const N: usize> Front<N> {
+    /// Updates go straight to the sketch.
+    #[must_use]
+    pub fn plain(sketch: Box<dyn Sketch<N>>) -> Self {
+        Self { aggregator: None, sketch }
+    }
+
+    /// Updates go through an aggregator, which steps aside where its hits are fewer than this sketch is worth, whatever
+    /// `config` says of that.
+    ///
+    /// # Errors
+    /// [`AggregatorError`] where the configuration is impossible.
+    pub fn aggregated(
+        sketch: Box<dyn Sketch<N>>,
+        config: &AggregatorConfig,
+    ) -> Result<Self, AggregatorError> {
+        let worth_from = (1.0 / sketch.update_cost()).clamp(0.0, 1.0);
+        Ok(Self { aggregator: Some(Aggregator::new(&AggregatorConfig { worth_from, ..*config })?), sketch })
+    }
+
+    /// Takes updates in.
+    #[inline]
+    pub fn update_all(&mut self, updates: &[Update<N>]) {
+        let sketch = &mut self.sketch;
+        match &mut self.aggregator {
+            None => sketch.update_all(updates),
+            Some(a) => a.offer(updates, &mut |some| sketch.update_all(some)),
+        }
+    }
+
+    /// Empties the aggregator into the sketch.
+    pub fn drain(&mut self) {
+        let sketch = &mut self.sketch;
+        if let Some(a) = &mut self.aggregator {
+            a.drain(&mut |some| sketch.update_all(some));
+        }
+    }
+
+    /// The sketch, up to date.
+    pub fn settled(&mut self) -> &dyn Sketch<N> {
+        self.drain();
+        self.sketch.as_ref()
+    }
+
+    /// The end of an epoch whose sketch nobody needs any more: what was put in is forgotten.
+    pub fn clear(&mut self) {
+        self.drain();
+        self.sketch.clear();
+    }
+
+    /// The end of an epoch: the sketch, up to date, and an empty one in its place.
+    pub fn take(&mut self) -> Box<dyn Sketch<N>> {
+        self.drain();
+        let full = self.sketch.boxed_clone();
+        self.sketch.clear();
+        full
+    }
+
+    /// Memory of the sketch's tables in bytes.
+    #[must_use]
+    pub fn sketch_bytes(&self) -> usize {
+        self.sketch.memory_bytes()
+    }
+
+    /// Memory of the aggregator's tables in bytes.
+    #[must_use]
+    pub fn aggregator_bytes(&self) -> usize {
+        self.aggregator.as_ref().map_or(0, Aggregator::memory_bytes)
+    }
+
+    /// How often the aggregator did what, where there is one.
+    #[must_use]
+    pub fn stats(&self) -> Option<AggregatorStats> {
+        self.aggregator.as_ref().map(Aggregator::stats)
+    }
+}

@@ -1,0 +1,235 @@
+//! The list of sketches: names, numbers in saved states, and how each is made to a size.
+
+use std::fmt;
+
+use crate::serial::{Decoder, StateError};
+use crate::{
+    CountMin, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, UnivMon,
+};
+
+/// The sketches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// [`CountMin`].
+    CountMin,
+    /// [`FlowRadar`].
+    FlowRadar,
+    /// [`SpaceSaving`].
+    SpaceSaving,
+    /// [`RevSketch`].
+    RevSketch,
+    /// [`TwoLevel`].
+    TwoLevel,
+    /// [`Mrac`].
+    Mrac,
+    /// [`Fm`].
+    Fm,
+    /// [`LinearCounting`].
+    LinearCounting,
+    /// [`UnivMon`].
+    UnivMon,
+    /// [`Exact`]: a hash table, the baseline.
+    Exact,
+}
+
+impl Kind {
+    /// All, in the order of the paper's figures; the exact table last.
+    pub const ALL: [Self; 10] = [
+        Self::CountMin,
+        Self::FlowRadar,
+        Self::SpaceSaving,
+        Self::RevSketch,
+        Self::TwoLevel,
+        Self::Mrac,
+        Self::Fm,
+        Self::LinearCounting,
+        Self::UnivMon,
+        Self::Exact,
+    ];
+
+    /// What it is called on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CountMin => "count-min",
+            Self::FlowRadar => "flow-radar",
+            Self::SpaceSaving => "space-saving",
+            Self::RevSketch => "rev-sketch",
+            Self::TwoLevel => "two-level",
+            Self::Mrac => "mrac",
+            Self::Fm => "fm",
+            Self::LinearCounting => "linear-counting",
+            Self::UnivMon => "univmon",
+            Self::Exact => "exact",
+        }
+    }
+
+    /// The sketch of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    pub(crate) const fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.code() == code)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How large a sketch is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Size {
+    /// The most bytes that its tables may take. [`Exact`] takes what it needs.
+    Memory(usize),
+    /// As large as an accuracy needs.
+    Accuracy {
+        /// The error that is accepted, as a share, above 0 and below 1: of all weight (flow sizes, heavy hitters, heavy changes),
+        /// of the figure itself (cardinality, entropy, spreads, numbers of flows of a size).
+        error: f64,
+        /// The share of answers that must be within it, above 0 and below 1.
+        confidence: f64,
+        /// Distinct keys that are expected.
+        flows: u64,
+    },
+}
+
+/// What a sketch is made with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Which sketch.
+    pub kind: Kind,
+    /// How large.
+    pub size: Size,
+    /// The seed of all hash functions. States can be merged only where it is the same; where an adversary may choose
+    /// keys, it must be random.
+    pub seed: u64,
+    /// Of sketches that need a store of keys to list the heaviest ([`CountMin`]): how many it keeps; 0 = none.
+    pub keep: usize,
+    /// Of [`TwoLevel`]: how many of the key's bytes are the source; the rest is its counterpart.
+    pub source_len: usize,
+}
+
+/// Why a sketch can't be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The budget doesn't hold the smallest sketch of this kind.
+    #[error("{kind} needs at least {least} bytes, {budget} are too few")]
+    TooSmall {
+        /// Which sketch.
+        kind: Kind,
+        /// What it needs.
+        least: usize,
+        /// What it was given.
+        budget: usize,
+    },
+    /// It would be larger than any sketch may be.
+    #[error("{kind}: {what} would need more than {limit}")]
+    TooLarge {
+        /// Which sketch.
+        kind: Kind,
+        /// What would.
+        what: &'static str,
+        /// The most that is possible.
+        limit: u64,
+    },
+    /// A parameter out of range.
+    #[error("{kind}: {what} must be {range}")]
+    Parameter {
+        /// Which sketch.
+        kind: Kind,
+        /// Which parameter.
+        what: &'static str,
+        /// Its range, in words.
+        range: &'static str,
+    },
+}
+
+/// The most counters, cells or bits (in words) that a table may have: 2³⁰.
+pub(crate) const MAX_CELLS: usize = 1 << 30;
+
+impl Size {
+    /// The accuracy with its figures checked, or the budget.
+    pub(crate) fn check(self, kind: Kind) -> Result<Self, BuildError> {
+        let share = |v: f64| v > 0.0 && v < 1.0;
+        let wrong = |what, range| Err(BuildError::Parameter { kind, what, range });
+        match self {
+            Self::Accuracy { error, .. } if !share(error) => wrong("the error", "above 0 and below 1"),
+            Self::Accuracy { confidence, .. } if !share(confidence) => {
+                wrong("the confidence", "above 0 and below 1")
+            }
+            Self::Accuracy { flows: 0, .. } => wrong("the number of flows", "at least 1"),
+            other => Ok(other),
+        }
+    }
+}
+
+/// A number of cells that an accuracy asks for, within what is possible.
+pub(crate) fn cells(kind: Kind, wanted: f64) -> Result<usize, BuildError> {
+    if !(wanted.is_finite() && wanted <= MAX_CELLS as f64) {
+        return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: MAX_CELLS as u64 });
+    }
+    Ok((wanted.ceil() as usize).max(1))
+}
+
+/// Makes an empty sketch.
+///
+/// ```
+/// use slipstream_sketch::{Config, Kind, Size, build};
+///
+/// let config = Config { kind: Kind::CountMin, size: Size::Memory(1 << 20), seed: 7, keep: 100, source_len: 0 };
+/// let mut sketch = build::<4>(&config)?;
+/// sketch.update(&[10, 0, 0, 1], 5);
+/// assert_eq!(sketch.flow_size(&[10, 0, 0, 1]).unwrap().estimate, 5);
+/// assert!(sketch.memory_bytes() <= 1 << 20);
+/// # Ok::<(), slipstream_sketch::BuildError>(())
+/// ```
+///
+/// # Errors
+/// [`BuildError`] where the size is impossible.
+pub fn build<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, BuildError> {
+    let size = config.size.check(config.kind)?;
+    let seed = config.seed;
+    Ok(match config.kind {
+        Kind::CountMin => Box::new(CountMin::<N>::sized(size, seed, config.keep)?),
+        Kind::FlowRadar => Box::new(FlowRadar::<N>::sized(size, seed)?),
+        Kind::SpaceSaving => Box::new(SpaceSaving::<N>::sized(size, seed)?),
+        Kind::RevSketch => Box::new(RevSketch::<N>::sized(size, seed)?),
+        Kind::TwoLevel => Box::new(TwoLevel::<N>::sized(size, seed, config.source_len)?),
+        Kind::Mrac => Box::new(Mrac::<N>::sized(size, seed)?),
+        Kind::Fm => Box::new(Fm::<N>::sized(size, seed)?),
+        Kind::LinearCounting => Box::new(LinearCounting::<N>::sized(size, seed)?),
+        Kind::UnivMon => Box::new(UnivMon::<N>::sized(size, seed)?),
+        Kind::Exact => Box::new(Exact::<N>::new(seed)),
+    })
+}
+
+/// Reads parameters and tables.
+pub(crate) fn decode<const N: usize>(
+    kind: Kind,
+    seed: u64,
+    weight: u64,
+    d: &mut Decoder<'_>,
+) -> Result<Box<dyn Sketch<N>>, StateError> {
+    Ok(match kind {
+        Kind::CountMin => Box::new(CountMin::<N>::decode(seed, weight, d)?),
+        Kind::FlowRadar => Box::new(FlowRadar::<N>::decode(seed, weight, d)?),
+        Kind::SpaceSaving => Box::new(SpaceSaving::<N>::decode(seed, weight, d)?),
+        Kind::RevSketch => Box::new(RevSketch::<N>::decode(seed, weight, d)?),
+        Kind::TwoLevel => Box::new(TwoLevel::<N>::decode(seed, weight, d)?),
+        Kind::Mrac => Box::new(Mrac::<N>::decode(seed, weight, d)?),
+        Kind::Fm => Box::new(Fm::<N>::decode(seed, weight, d)?),
+        Kind::LinearCounting => Box::new(LinearCounting::<N>::decode(seed, weight, d)?),
+        Kind::UnivMon => Box::new(UnivMon::<N>::decode(seed, weight, d)?),
+        Kind::Exact => Box::new(Exact::<N>::decode(seed, weight, d)?),
+    })
+}

@@ -1,0 +1,353 @@
+//! RevSketch, the reversible sketch (Schweller et al., IMC 2004 and IEEE/ACM ToN 15, 2007): which keys changed between two
+//! epochs, found from the sketches alone.
+//!
+//! Counters as in Count-Min, but their number comes from a hash that can be undone (`modular`): of two epochs' difference,
+//! the buckets that stand out lead back to the keys. A second, ordinary sketch (*verification*) weeds out keys that are
+//! found by chance, and makes estimates better.
+//!
+//! States are linear: shards add up, and any two epochs can be compared.
+
+use std::any::Any;
+
+use crate::hash::{Hasher, below};
+use crate::kind::cells;
+use crate::modular::{Heavy, MAX_LEN, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::serial::{Decoder, Encoder, StateError};
+use crate::simd::prefetch;
+use crate::sketch::{same, select, select_changes};
+use crate::stats::median;
+use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+
+/// Rows of the verification sketch.
+const CHECKS: usize = 2;
+const AHEAD: usize = 16;
+/// Of a change at the promised threshold, the share of its size that a bucket must show.
+const SHOWN: i64 = 2;
+/// Standard deviations of a bucket's noise that half the promised threshold is away.
+const SIGMAS: f64 = 5.0;
+
+/// Heavy changes by key, and heavy hitters.
+#[derive(Clone, Debug)]
+pub struct RevSketch<const N: usize> {
+    /// Stage after stage, table after table; then the verification rows.
+    cells: Vec<u32>,
+    bits: u32,
+    modular: Modular,
+    checks: Hasher,
+    seed: u64,
+    weight: u64,
+}
+
+impl<const N: usize> RevSketch<N> {
+    /// An empty sketch with tables of 2^`bits` counters: 8 to 16 (as in the paper). Keys of up to four bytes take 4 tables
+    /// and 2 for verification; every three bytes more take another 4.
+    ///
+    /// # Errors
+    /// [`BuildError`] where a parameter is out of range.
+    pub fn new(bits: u32, seed: u64) -> Result<Self, BuildError> {
+        Self::check(bits)?;
+        Ok(Self {
+            cells: vec![0; Self::rows() << bits],
+            bits,
+            modular: Modular::new(N, bits, seed),
+            checks: Hasher::new(seed, 0x72_65_76),
+            seed,
+            weight: 0,
+        })
+    }
+
+    fn check(bits: u32) -> Result<(), BuildError> {
+        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::RevSketch, what, range });
+        if N == 0 || N > MAX_LEN {
+            return wrong("the key length", "1 to 64 bytes");
+        }
+        if !(8..=16).contains(&bits) {
+            return wrong("the bits of a bucket's number", "8 to 16");
+        }
+        Ok(())
+    }
+
+    const fn rows() -> usize {
+        Modular::stages_for(N) * TABLES + CHECKS
+    }
+
+    /// The sketch for a size: the largest tables that a budget holds; for an accuracy, 2¹⁶ or fewer counters a table,
+    /// 4/error² of them at least, which makes a bucket's noise half the error of the root of Σ change².
+    ///
+    /// # Errors
+    /// [`BuildError`] where the size is impossible.
+    pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
+        let kind = Kind::RevSketch;
+        let bits = match size {
+            Size::Memory(budget) => {
+                let hashes = Modular::bytes_for(N);
+                let least = (Self::rows() << 8) * 4 + hashes;
+                if budget < least {
+                    return Err(BuildError::TooSmall { kind, least, budget });
+                }
+                ((budget - hashes) / 4 / Self::rows()).ilog2().min(16)
+            }
+            Size::Accuracy { error, .. } => {
+                let width = cells(kind, 4.0 / (error * error))?;
+                if width > 1 << 16 {
+                    return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: 1 << 16 });
+                }
+                width.next_power_of_two().ilog2().max(8)
+            }
+        };
+        Self::new(bits, seed)
+    }
+
+    #[inline(always)]
+    fn check_cells(&self, key: &[u8; N]) -> [usize; CHECKS] {
+        let [a, b, ..] = self.checks.hash(key).pieces();
+        let (w, first) = (1 << self.bits, self.modular.stages() * TABLES);
+        [(first << self.bits) + below(a, w), ((first + 1) << self.bits) + below(b, w)]
+    }
+
+    #[inline(always)]
+    fn each_cell(&self, key: &[u8; N], mut f: impl FnMut(usize)) {
+        let mut buckets = [0; MAX_STAGES];
+        self.modular.buckets(key, &mut buckets);
+        for (stage, packed) in buckets.iter().enumerate().take(self.modular.stages()) {
+            for t in 0..TABLES {
+                f(((stage * TABLES + t) << self.bits) + (packed >> (16 * t) & 0xffff) as usize);
+            }
+        }
+        self.check_cells(key).into_iter().for_each(f);
+    }
+
+    fn row(&self, row: usize) -> &[u32] {
+        let width = 1usize << self.bits;
+        self.cells.get(row * width..(row + 1) * width).unwrap_or_default()
+    }
+
+    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let bits = d.u32()?;
+        Self::check(bits).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        let cells = d.all_u32(Self::rows() << bits)?;
+        let modular = Modular::new(N, bits, seed);
+        Ok(Self { cells, bits, modular, checks: Hasher::new(seed, 0x72_65_76), seed, weight })
+    }
+
+    /// What changed between two states, either of which may be nothing at all.
+    fn difference<'a>(&'a self, earlier: Option<&'a Self>) -> Difference<'a, N> {
+        let value = |s: &Self| i64::try_from(s.weight).unwrap_or(i64::MAX);
+        let net = value(self) - earlier.map_or(0, value);
+        let mut this = Difference { later: self, earlier, mean: net >> self.bits, noise: 0.0 };
+        // The least second moment of any row: collisions of great changes make others too large.
+        let moments = (0..Self::rows()).map(|r| this.row(r).map(|v| (v as f64).powi(2)).sum::<f64>());
+        let moment = moments.fold(f64::INFINITY, f64::min);
+        this.noise = (moment / (1u64 << self.bits) as f64).sqrt();
+        this
+    }
+
+    /// The least change (in weight) against an earlier epoch that is found with a probability of at least 99 % (keys of four bytes;
+    /// of longer ones, 1 − stages/25): ten times the standard deviation of a bucket's noise.
+    ///
+    /// # Errors
+    /// [`MergeError`] where the states don't fit together.
+    pub fn promised(&self, earlier: &dyn Sketch<N>) -> Result<u64, MergeError> {
+        Ok(self.difference(Some(same(self, earlier)?)).promised())
+    }
+}
+
+/// Two states, subtracted.
+struct Difference<'a, const N: usize> {
+    later: &'a RevSketch<N>,
+    earlier: Option<&'a RevSketch<N>>,
+    /// What every bucket has of the net change, on average.
+    mean: i64,
+    /// Standard deviation of a bucket.
+    noise: f64,
+}
+
+impl<const N: usize> Difference<'_, N> {
+    fn row(&self, row: usize) -> impl Iterator<Item = i64> + '_ {
+        let before = self.earlier.map_or(&[][..], |e| e.row(row)).iter().copied().chain(std::iter::repeat(0));
+        self.later.row(row).iter().zip(before).map(|(a, b)| i64::from(*a) - i64::from(b) - self.mean)
+    }
+
+    fn cell(&self, index: usize) -> i64 {
+        let of = |s: &RevSketch<N>| s.cells.get(index).map_or(0, |c| i64::from(*c));
+        of(self.later) - self.earlier.map_or(0, of) - self.mean
+    }
+
+    fn promised(&self) -> u64 {
+        (self.noise * SIGMAS * SHOWN as f64).ceil().max(1.0) as u64
+    }
+
+    /// Keys whose buckets stand out upwards (`sign` 1) or downwards (−1) by at least `threshold`; where they are too many
+    /// to follow, the threshold is doubled.
+    fn keys(&self, mut threshold: i64, sign: i64) -> Vec<[u8; N]> {
+        let stages = self.later.modular.stages();
+        let misses = usize::from(stages == 1);
+        loop {
+            let heavy: Vec<Heavy> = (0..stages)
+                .map(|s| {
+                    std::array::from_fn(|t| heaviest(self.row(s * TABLES + t).map(|v| v * sign), threshold))
+                })
+                .collect();
+            if let Some(keys) = self.later.modular.keys(&heavy, misses) {
+                return keys.iter().filter_map(|k| k.first_chunk::<N>().copied()).collect();
+            }
+            threshold = threshold.saturating_mul(2);
+        }
+    }
+
+    /// The median over all rows; nothing where the verification rows don't show half of it.
+    fn estimate(&self, key: &[u8; N]) -> Option<i64> {
+        let mut values = Vec::with_capacity(RevSketch::<N>::rows());
+        self.later.each_cell(key, |i| values.push(self.cell(i)));
+        let estimate = median(&mut values);
+        let shown = |i: usize| {
+            let value = self.cell(i);
+            value.signum() == estimate.signum() && value.unsigned_abs() >= estimate.unsigned_abs() / 2
+        };
+        // One of the two rows may have been spoilt by another great change.
+        self.later.check_cells(key).into_iter().any(shown).then_some(estimate)
+    }
+
+    fn changes(&self, want: Want) -> Vec<Change<N>> {
+        let threshold = match want.threshold {
+            0 | 1 => self.promised(),
+            given => given,
+        };
+        let bucket = i64::try_from(threshold / SHOWN as u64).unwrap_or(i64::MAX).max(1);
+        let mut all = Vec::new();
+        let error = (2.0 * self.noise).ceil() as i64;
+        for sign in [1, -1] {
+            for key in self.keys(bucket, sign) {
+                let Some(estimate) = self.estimate(&key).filter(|e| e.signum() == sign) else { continue };
+                let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
+                all.push(Change { key, change: Bounds { estimate, lower, upper } });
+            }
+        }
+        all.sort_unstable_by_key(|c| c.key);
+        all.dedup_by_key(|c| c.key);
+        let least = want.threshold.max(self.promised() / SHOWN as u64);
+        select_changes(all, Want { threshold: least, top: want.top })
+    }
+}
+
+impl<const N: usize> Sketch<N> for RevSketch<N> {
+    fn kind(&self) -> Kind {
+        Kind::RevSketch
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shape(&self) -> String {
+        format!("{} tables of {} counters", Self::rows(), 1u64 << self.bits)
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(self.cells.as_slice()) + self.modular.memory_bytes()
+    }
+
+    fn update(&mut self, key: &[u8; N], weight: u64) {
+        let add = u32::try_from(weight).unwrap_or(u32::MAX);
+        self.weight = self.weight.saturating_add(weight);
+        let mut places = [0; MAX_STAGES * TABLES + CHECKS];
+        let mut n = 0;
+        self.each_cell(key, |i| {
+            if let Some(place) = places.get_mut(n) {
+                *place = i;
+            }
+            n += 1;
+        });
+        for place in places.iter().take(n) {
+            if let Some(cell) = self.cells.get_mut(*place) {
+                *cell = cell.saturating_add(add);
+            }
+        }
+    }
+
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        if self.modular.stages() > 1 {
+            return updates.iter().for_each(|u| self.update(&u.key, u64::from(u.weight)));
+        }
+        let mut buckets = [0; MAX_STAGES];
+        for some in updates.chunks(AHEAD) {
+            let mut places = [[0usize; TABLES + CHECKS]; AHEAD];
+            for (place, u) in places.iter_mut().zip(some) {
+                self.modular.buckets(&u.key, &mut buckets);
+                let [packed, ..] = buckets;
+                let [x, y] = self.check_cells(&u.key);
+                let at = |t: usize| (t << self.bits) + (packed >> (16 * t) & 0xffff) as usize;
+                *place = [at(0), at(1), at(2), at(3), x, y];
+                place.iter().for_each(|i| prefetch(&self.cells, *i));
+            }
+            for (place, u) in places.iter().zip(some) {
+                self.weight = self.weight.saturating_add(u64::from(u.weight));
+                for i in place {
+                    if let Some(cell) = self.cells.get_mut(*i) {
+                        *cell = cell.saturating_add(u.weight);
+                    }
+                }
+            }
+        }
+    }
+
+    fn update_cost(&self) -> f64 {
+        3.0 * self.modular.stages() as f64
+    }
+
+    fn clear(&mut self) {
+        self.cells.fill(0);
+        self.weight = 0;
+    }
+
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
+        let other = same(self, other)?;
+        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| *a = a.saturating_add(*b));
+        self.weight = self.weight.saturating_add(other.weight);
+        Ok(())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.bits);
+        out.all_u32(&self.cells);
+    }
+
+    /// As Count-Min with all rows: upper is certain, lower holds with a probability of 1 − e⁻⁶ at least.
+    fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
+        let mut least = u32::MAX;
+        self.each_cell(key, |i| least = least.min(self.cells.get(i).copied().unwrap_or(0)));
+        let estimate = u64::from(least);
+        let error = (std::f64::consts::E / (1u64 << self.bits) as f64 * self.weight as f64).ceil() as u64;
+        let upper = if least == u32::MAX { self.weight.max(estimate) } else { estimate };
+        Ok(Bounds { estimate, lower: estimate.saturating_sub(error), upper })
+    }
+
+    /// Heavy hitters are changes against nothing.
+    fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        let changes = self.difference(None).changes(Want { top: usize::MAX, ..want });
+        let up = changes.into_iter().filter(|c| c.change.estimate > 0);
+        let flows = up.map(|c| Ok(Flow { key: c.key, size: self.flow_size(&c.key)? }));
+        Ok(select(flows.collect::<Result<Vec<_>, QueryError>>()?, want))
+    }
+
+    /// Bounds are two standard deviations either side. Without a threshold, that of [`RevSketch::promised`] is taken.
+    fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
+        Ok(self.difference(Some(same(self, earlier)?)).changes(want))
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.cells.contains(&u32::MAX)
+    }
+}

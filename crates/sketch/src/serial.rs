@@ -1,0 +1,211 @@
+//! States as bytes: what is saved, sent, and merged elsewhere.
+//!
+//! Little endian: `SLIPSKCH`, version (u16), kind (u8), 0 (u8), key length (u16), 0 (u16), seed (u64), total weight (u64); then
+//! the sketch's parameters and tables; at the end CRC-32 of everything before it (u32). A reader believes no length: it
+//! allocates only what the bytes at hand can fill.
+
+use crate::{Kind, Sketch};
+
+const MAGIC: &[u8; 8] = b"SLIPSKCH";
+/// The version of the format that is written; older ones that can be read: none yet.
+pub const VERSION: u16 = 1;
+/// Bytes before the parameters.
+const HEADER: usize = 32;
+
+/// Why bytes are no state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// Something else altogether.
+    #[error("this is no saved sketch")]
+    Magic,
+    /// Written by a version that this one doesn't know.
+    #[error("a saved sketch of version {0}; this program reads version {VERSION}")]
+    Version(u16),
+    /// Bits were changed or lost.
+    #[error("a damaged saved sketch: its checksum is wrong")]
+    Checksum,
+    /// Its parts don't fit together.
+    #[error("a damaged saved sketch: {0}")]
+    Damaged(&'static str),
+    /// A sketch that isn't known.
+    #[error("a saved sketch of unknown kind {0}")]
+    Kind(u8),
+    /// Its keys have another length.
+    #[error("its keys have {found} bytes, not {expected}")]
+    KeyLength {
+        /// In the state.
+        found: usize,
+        /// As asked for.
+        expected: usize,
+    },
+}
+
+/// The kind and key length of a saved sketch, before reading it.
+///
+/// # Errors
+/// [`StateError`] where this is no saved sketch.
+pub fn peek(bytes: &[u8]) -> Result<(Kind, usize), StateError> {
+    let mut d = Decoder { rest: bytes };
+    if bytes.get(..8) != Some(MAGIC) {
+        return Err(StateError::Magic);
+    }
+    d.bytes(8)?;
+    match d.u16()? {
+        VERSION => {}
+        other => return Err(StateError::Version(other)),
+    }
+    let code = d.u8()?;
+    let zero = d.u8()?;
+    let kind = Kind::from_code(code).ok_or(StateError::Kind(code))?;
+    let len = usize::from(d.u16()?);
+    if zero != 0 || d.u16()? != 0 {
+        return Err(StateError::Damaged("reserved bytes are set"));
+    }
+    Ok((kind, len))
+}
+
+/// A state as bytes.
+#[must_use]
+pub fn save<const N: usize>(sketch: &dyn Sketch<N>) -> Vec<u8> {
+    let mut out = Encoder { bytes: Vec::with_capacity(HEADER + 64) };
+    out.bytes.extend_from_slice(MAGIC);
+    out.u16(VERSION);
+    out.u8(sketch.kind().code());
+    out.u8(0);
+    out.u16(N as u16);
+    out.u16(0);
+    out.u64(sketch.seed());
+    out.u64(sketch.weight());
+    sketch.encode(&mut out);
+    let sum = crc32fast::hash(&out.bytes);
+    out.u32(sum);
+    out.bytes
+}
+
+/// A state from bytes.
+///
+/// # Errors
+/// [`StateError`] for anything that [`save`] doesn't write.
+pub fn load<const N: usize>(bytes: &[u8]) -> Result<Box<dyn Sketch<N>>, StateError> {
+    let (kind, len) = peek(bytes)?;
+    if len != N {
+        return Err(StateError::KeyLength { found: len, expected: N });
+    }
+    let Some((body, sum)) = bytes.split_last_chunk::<4>() else {
+        return Err(StateError::Damaged("it is cut short"));
+    };
+    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return Err(StateError::Checksum);
+    }
+    let mut d = Decoder { rest: body };
+    d.bytes(16)?;
+    let (seed, weight) = (d.u64()?, d.u64()?);
+    let sketch = crate::kind::decode(kind, seed, weight, &mut d)?;
+    if !d.rest.is_empty() {
+        return Err(StateError::Damaged("there is more than its parameters say"));
+    }
+    Ok(sketch)
+}
+
+/// Collects the bytes of a state.
+#[derive(Debug)]
+pub struct Encoder {
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    pub(crate) fn u8(&mut self, v: u8) {
+        self.bytes.push(v);
+    }
+
+    pub(crate) fn u16(&mut self, v: u16) {
+        self.bytes.extend(v.to_le_bytes());
+    }
+
+    pub(crate) fn u32(&mut self, v: u32) {
+        self.bytes.extend(v.to_le_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, v: u64) {
+        self.bytes.extend(v.to_le_bytes());
+    }
+
+    pub(crate) fn key<const N: usize>(&mut self, key: &[u8; N]) {
+        self.bytes.extend_from_slice(key);
+    }
+
+    pub(crate) fn all_u32(&mut self, values: &[u32]) {
+        self.bytes.reserve(values.len() * 4);
+        values.iter().for_each(|v| self.u32(*v));
+    }
+
+    pub(crate) fn all_u64(&mut self, values: &[u64]) {
+        self.bytes.reserve(values.len() * 8);
+        values.iter().for_each(|v| self.u64(*v));
+    }
+}
+
+/// Takes the bytes of a state apart.
+#[derive(Debug)]
+pub(crate) struct Decoder<'a> {
+    rest: &'a [u8],
+}
+
+const SHORT: StateError = StateError::Damaged("it is cut short");
+
+impl<'a> Decoder<'a> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8], StateError> {
+        let (taken, rest) = self.rest.split_at_checked(n).ok_or(SHORT)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn key<const N: usize>(&mut self) -> Result<[u8; N], StateError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(SHORT)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, StateError> {
+        self.key::<1>().map(|[b]| b)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, StateError> {
+        self.key().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, StateError> {
+        self.key().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, StateError> {
+        self.key().map(u64::from_le_bytes)
+    }
+
+    /// A number of things of at least `each` bytes that are still to come.
+    pub(crate) fn count(&mut self, each: usize) -> Result<usize, StateError> {
+        let n = usize::try_from(self.u32()?).map_err(|_| SHORT)?;
+        if n.checked_mul(each).is_none_or(|bytes| bytes > self.rest.len()) {
+            return Err(SHORT);
+        }
+        Ok(n)
+    }
+
+    /// That many values; memory is taken only where the bytes are there.
+    pub(crate) fn all_u32(&mut self, n: usize) -> Result<Vec<u32>, StateError> {
+        let bytes = self.bytes(n.checked_mul(4).ok_or(SHORT)?)?;
+        Ok(bytes.chunks_exact(4).filter_map(|c| c.first_chunk()).map(|c| u32::from_le_bytes(*c)).collect())
+    }
+
+    /// That many values; memory is taken only where the bytes are there.
+    pub(crate) fn all_u64(&mut self, n: usize) -> Result<Vec<u64>, StateError> {
+        let bytes = self.bytes(n.checked_mul(8).ok_or(SHORT)?)?;
+        Ok(bytes.chunks_exact(8).filter_map(|c| c.first_chunk()).map(|c| u64::from_le_bytes(*c)).collect())
+    }
+
+    /// Whether this many bytes are left; to be asked before tables are made.
+    pub(crate) fn has(&self, n: usize) -> Result<(), StateError> {
+        if n > self.rest.len() { Err(SHORT) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,336 @@
+//! What every sketch can do: take updates, answer (or say that it can't), merge, be saved.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use crate::Kind;
+use crate::serial::Encoder;
+
+/// One key and what is added to it: a packet, or all packets of a train, or what the aggregator collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Update<const N: usize> {
+    /// The key.
+    pub key: [u8; N],
+    /// Packets or bytes. A heavier update is made as several.
+    pub weight: u32,
+}
+
+/// An answer with the interval in which the truth lies: always, or with the probability that the sketch's
+/// documentation states.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds<T> {
+    /// The best guess.
+    pub estimate: T,
+    /// No less than this.
+    pub lower: T,
+    /// No more than this.
+    pub upper: T,
+}
+
+impl<T: Copy> Bounds<T> {
+    /// A figure that is known.
+    #[must_use]
+    pub const fn exact(value: T) -> Self {
+        Self { estimate: value, lower: value, upper: value }
+    }
+}
+
+/// A key and its size: weight, or number of distinct counterparts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow<const N: usize> {
+    /// The key.
+    pub key: [u8; N],
+    /// Its size.
+    pub size: Bounds<u64>,
+}
+
+/// A key whose size changed between two epochs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change<const N: usize> {
+    /// The key.
+    pub key: [u8; N],
+    /// Later minus earlier.
+    pub change: Bounds<i64>,
+}
+
+/// Which keys are asked for: those of at least `threshold`, of these the `top` greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The least size (or size of a change) of interest; 0 and 1 = the sketch's own resolution.
+    pub threshold: u64,
+    /// The most keys that are listed.
+    pub top: usize,
+}
+
+/// The flow sizes of an epoch: how many flows have which size, by size ascending. Estimated numbers of flows needn't be whole.
+pub type Distribution = Vec<(u64, f64)>;
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// The sketch doesn't keep what the question needs.
+    #[error("{sketch} keeps nothing that could answer {question}")]
+    Unsupported {
+        /// Which sketch.
+        sketch: Kind,
+        /// What was asked.
+        question: &'static str,
+    },
+    /// The sketch is full: its memory was too small for this traffic.
+    #[error("{sketch} is saturated: there are more than about {at_least:.0}; give it more memory")]
+    Saturated {
+        /// Which sketch.
+        sketch: Kind,
+        /// The greatest figure that it could have told.
+        at_least: f64,
+    },
+    /// The two states that a question compares don't fit together.
+    #[error(transparent)]
+    Mismatch(#[from] MergeError),
+}
+
+/// Why two states can't be merged or compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// Of different kinds.
+    #[error("one state is of {0}, the other of {1}")]
+    Kind(Kind, Kind),
+    /// Drawn with different seeds.
+    #[error("the states were made with different seeds ({0} and {1})")]
+    Seed(u64, u64),
+    /// Of different sizes.
+    #[error("the states have different shapes ({0} and {1})")]
+    Shape(String, String),
+    /// What is to be merged in holds more flows than it can list.
+    #[error("{0} holds more flows than can be decoded, so it can't be merged")]
+    Undecodable(Kind),
+}
+
+/// A sketch: a small summary of a stream of (key, weight).
+///
+/// Every question but [`Sketch::weight`] has a default answer: that this sketch can't tell. A new sketch is one file
+/// that implements this trait, its line in [`Kind`], and its tests.
+pub trait Sketch<const N: usize>: Debug + Send + Sync {
+    /// Which sketch this is.
+    fn kind(&self) -> Kind;
+
+    /// The seed of its hash functions.
+    fn seed(&self) -> u64;
+
+    /// Its parameters, in words; equal for states that can be merged.
+    fn shape(&self) -> String;
+
+    /// All weight that was put in; saturates.
+    fn weight(&self) -> u64;
+
+    /// Memory of the state in bytes: its tables, as allocated.
+    fn memory_bytes(&self) -> usize;
+
+    /// Adds to a key.
+    fn update(&mut self, key: &[u8; N], weight: u64);
+
+    /// Adds to many keys, in order; the same as one [`Sketch::update`] after the other, and faster.
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        for u in updates {
+            self.update(&u.key, u64::from(u.weight));
+        }
+    }
+
+    /// What one update costs, in look-ups of the aggregator: an aggregator in front is worth it where its share of hits
+    /// is above the inverse.
+    fn update_cost(&self) -> f64;
+
+    /// Forgets everything that was put in.
+    fn clear(&mut self);
+
+    /// Adds another state: afterwards this one has seen both streams.
+    ///
+    /// # Errors
+    /// [`MergeError`] where the two don't fit; this state is unchanged then.
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError>;
+
+    /// An independent copy.
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>>;
+
+    /// For [`Sketch::merge`]: the sketch itself.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Writes parameters and tables.
+    fn encode(&self, out: &mut Encoder);
+
+    /// The size of one flow.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn flow_size(&self, _key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
+        Err(self.unsupported("the size of a flow"))
+    }
+
+    /// The heaviest flows, in descending order of their estimates.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn heavy_hitters(&self, _want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        Err(self.unsupported("which flows are heavy"))
+    }
+
+    /// The flows that changed most since an earlier epoch, in descending order of the estimated change's size.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell, or the states don't fit together.
+    fn heavy_changes(&self, _earlier: &dyn Sketch<N>, _want: Want) -> Result<Vec<Change<N>>, QueryError> {
+        Err(self.unsupported("which flows changed"))
+    }
+
+    /// Keys are pairs of `source_len` bytes and a counterpart: the sources with the most distinct counterparts, in descending
+    /// order. The counterpart's bytes of the keys are 0.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn superspreaders(&self, _source_len: usize, _want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        Err(self.unsupported("which sources have many counterparts"))
+    }
+
+    /// How many flows have which size.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn size_distribution(&self) -> Result<Distribution, QueryError> {
+        Err(self.unsupported("the distribution of flow sizes"))
+    }
+
+    /// How many distinct keys there were.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
+        Err(self.unsupported("the number of flows"))
+    }
+
+    /// Entropy of the weight over keys, in bits: −Σ pᵢ log₂ pᵢ; 0 for nothing.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
+        Err(self.unsupported("the entropy"))
+    }
+
+    /// The second moment: Σ weight².
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
+        Err(self.unsupported("the second moment"))
+    }
+
+    /// Whether some table is so full that answers are worse than stated.
+    fn is_saturated(&self) -> bool {
+        false
+    }
+
+    /// The error for what this sketch can't tell.
+    fn unsupported(&self, question: &'static str) -> QueryError {
+        QueryError::Unsupported { sketch: self.kind(), question }
+    }
+}
+
+/// The other state as the same kind of sketch, if it has the same seed and shape.
+pub(crate) fn same<'a, const N: usize, S: Sketch<N> + 'static>(
+    this: &S,
+    other: &'a dyn Sketch<N>,
+) -> Result<&'a S, MergeError> {
+    let Some(that) = other.as_any().downcast_ref::<S>() else {
+        return Err(MergeError::Kind(this.kind(), other.kind()));
+    };
+    if this.seed() != that.seed() {
+        return Err(MergeError::Seed(this.seed(), that.seed()));
+    }
+    if this.shape() != that.shape() {
+        return Err(MergeError::Shape(this.shape(), that.shape()));
+    }
+    Ok(that)
+}
+
+/// Sorts flows as answers are, and keeps what is wanted.
+pub(crate) fn select<const N: usize>(mut flows: Vec<Flow<N>>, want: Want) -> Vec<Flow<N>> {
+    flows.retain(|f| f.size.estimate >= want.threshold.max(1));
+    flows.sort_unstable_by(|a, b| b.size.estimate.cmp(&a.size.estimate).then(a.key.cmp(&b.key)));
+    flows.truncate(want.top);
+    flows
+}
+
+/// Sorts changes as answers are, and keeps what is wanted.
+pub(crate) fn select_changes<const N: usize>(mut all: Vec<Change<N>>, want: Want) -> Vec<Change<N>> {
+    let size = |c: &Change<N>| c.change.estimate.unsigned_abs();
+    all.retain(|c| size(c) >= want.threshold.max(1));
+    all.sort_unstable_by(|a, b| size(b).cmp(&size(a)).then(a.key.cmp(&b.key)));
+    all.truncate(want.top);
+    all
+}
+
+/// Changes between two complete lists of flows, each sorted by key.
+pub(crate) fn changes_between<const N: usize>(
+    earlier: &[Flow<N>],
+    later: &[Flow<N>],
+    want: Want,
+) -> Vec<Change<N>> {
+    let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
+    let minus = |a: Bounds<u64>, b: Bounds<u64>| Bounds {
+        estimate: signed(a.estimate).saturating_sub(signed(b.estimate)),
+        lower: signed(a.lower).saturating_sub(signed(b.upper)),
+        upper: signed(a.upper).saturating_sub(signed(b.lower)),
+    };
+    let none = Bounds::exact(0);
+    let mut changes = Vec::new();
+    let (mut before, mut after) = (earlier.iter().peekable(), later.iter().peekable());
+    loop {
+        let order = match (before.peek(), after.peek()) {
+            (None, None) => break,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some(b), Some(a)) => b.key.cmp(&a.key),
+        };
+        let b = if order.is_le() { before.next() } else { None };
+        let a = if order.is_ge() { after.next() } else { None };
+        if let Some(key) = a.or(b).map(|f| f.key) {
+            let change = minus(a.map_or(none, |f| f.size), b.map_or(none, |f| f.size));
+            changes.push(Change { key, change });
+        }
+    }
+    select_changes(changes, want)
+}
+
+/// How many of the keys, which are pairs, there are of each source.
+pub(crate) fn spreads<const N: usize>(
+    keys: impl Iterator<Item = [u8; N]>,
+    source_len: usize,
+    want: Want,
+) -> Vec<Flow<N>> {
+    let mut counts = std::collections::BTreeMap::new();
+    for mut key in keys {
+        key.iter_mut().skip(source_len).for_each(|b| *b = 0);
+        *counts.entry(key).or_insert(0u64) += 1;
+    }
+    select(counts.into_iter().map(|(key, n)| Flow { key, size: Bounds::exact(n) }).collect(), want)
+}
+
+/// The sizes of a complete list of flows.
+pub(crate) fn distribution_of(sizes: impl Iterator<Item = u64>) -> Distribution {
+    let mut counts = std::collections::BTreeMap::new();
+    for size in sizes {
+        *counts.entry(size).or_insert(0u64) += 1;
+    }
+    counts.into_iter().map(|(size, n)| (size, n as f64)).collect()
+}
+
+/// Entropy in bits of a complete list of sizes.
+pub(crate) fn entropy_of(sizes: impl Iterator<Item = u64>) -> f64 {
+    let (mut n, mut sum) = (0.0, 0.0);
+    for size in sizes.map(|s| s as f64).filter(|s| *s > 0.0) {
+        n += size;
+        sum += size * size.log2();
+    }
+    if n > 0.0 { (n.log2() - sum / n).max(0.0) } else { 0.0 }
+}

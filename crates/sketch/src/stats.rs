@@ -1,0 +1,60 @@
+//! The little statistics that sizes and bounds need.
+
+/// How many standard deviations either side of the mean hold this share (0 to 1, both excluded) of a normal distribution.
+/// Found by bisection on the error function's series; good to nine digits.
+pub(crate) fn two_sided(share: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 40.0);
+    for _ in 0..80 {
+        let middle = 0.5 * (low + high);
+        if within(middle) < share { low = middle } else { high = middle }
+    }
+    0.5 * (low + high)
+}
+
+/// The share of a normal distribution within z standard deviations of its mean.
+fn within(z: f64) -> f64 {
+    if z > 8.0 {
+        return 1.0;
+    }
+    // erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1·3·5···(2n+1)): all terms positive, no cancellation.
+    let x = z / std::f64::consts::SQRT_2;
+    let (mut term, mut sum, mut n) = (x, x, 0.0);
+    while term > sum * 1e-17 {
+        n += 1.0;
+        term *= 2.0 * x * x / (2.0 * n + 1.0);
+        sum += term;
+    }
+    2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp() * sum
+}
+
+/// The middle value (of an even number, the mean of the two in the middle); 0 of none.
+pub(crate) fn median(values: &mut [i64]) -> i64 {
+    values.sort_unstable();
+    let n = values.len();
+    match (values.get(n / 2), values.get(n.saturating_sub(1) / 2)) {
+        (Some(a), Some(b)) => ((i128::from(*a) + i128::from(*b)) / 2) as i64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_the_normal_distribution() {
+        for (share, z) in
+            [(0.682_689_492, 1.0), (0.95, 1.959_963_985), (0.99, 2.575_829_304), (0.999_999, 4.891_638)]
+        {
+            assert!((two_sided(share) - z).abs() < 1e-6, "{share}: {}", two_sided(share));
+        }
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut [3, 1, 2]), 2);
+        assert_eq!(median(&mut [4, 1, 2, 3]), 2);
+        assert_eq!(median(&mut []), 0);
+        assert_eq!(median(&mut [i64::MAX, i64::MAX]), i64::MAX);
+    }
+}

@@ -1,0 +1,190 @@
+//! The heaviest keys beside a sketch that can estimate sizes but doesn't know keys.
+//!
+//! No heap: keys whose estimate is above a bar go into a hash table; when that is full, the greater half stays and the bar
+//! rises to the least of it. So a key costs one comparison where it is light, one look-up where it is heavy.
+
+use hashbrown::HashTable;
+
+use crate::hash::Hasher;
+use crate::serial::{Decoder, Encoder, StateError};
+
+/// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never shrink).
+#[derive(Clone, Debug)]
+pub(crate) struct Store<const N: usize> {
+    keep: usize,
+    bar: u64,
+    table: HashTable<([u8; N], u64)>,
+    hasher: Hasher,
+}
+
+impl<const N: usize> Store<N> {
+    pub(crate) fn new(keep: usize, seed: u64) -> Self {
+        let table = HashTable::with_capacity(if keep == 0 { 0 } else { keep * 2 });
+        Self { keep, bar: 0, table, hasher: Hasher::new(seed, 0x73_74_6f) }
+    }
+
+    /// Bytes that a store of so many keys takes.
+    pub(crate) fn bytes_for(keep: usize) -> usize {
+        if keep == 0 { 0 } else { Self::new(keep, 0).memory_bytes() }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.table.allocation_size()
+    }
+
+    pub(crate) fn keep(&self) -> usize {
+        self.keep
+    }
+
+    /// A key has this estimate now.
+    #[inline(always)]
+    pub(crate) fn offer(&mut self, key: &[u8; N], estimate: u64) {
+        if estimate > self.bar && self.keep > 0 {
+            self.insert(key, estimate);
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, key: &[u8; N], estimate: u64) {
+        let hasher = self.hasher;
+        let hash = hasher.hash64(key);
+        if let Some((_, old)) = self.table.find_mut(hash, |e| e.0 == *key) {
+            *old = (*old).max(estimate);
+            return;
+        }
+        if self.table.len() >= self.keep * 2 {
+            self.prune();
+            if estimate <= self.bar {
+                return;
+            }
+        }
+        self.table.insert_unique(hash, (*key, estimate), |e| hasher.hash64(&e.0));
+    }
+
+    /// Keeps the greater half; the bar is the least that was kept.
+    #[cold]
+    fn prune(&mut self) {
+        let mut all: Vec<([u8; N], u64)> = self.table.drain().collect();
+        let keep = self.keep.min(all.len());
+        if keep < all.len() {
+            all.select_nth_unstable_by(keep, |a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+            self.bar = self.bar.max(all.get(keep).map_or(0, |e| e.1));
+            all.truncate(keep);
+        }
+        let hasher = self.hasher;
+        for entry in all {
+            self.table.insert_unique(hasher.hash64(&entry.0), entry, |e| hasher.hash64(&e.0));
+        }
+    }
+
+    /// Whether a key may have been turned away or forgotten.
+    pub(crate) fn ever_full(&self) -> bool {
+        self.bar > 0
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.table.clear();
+        self.bar = 0;
+    }
+
+    /// The keys that are kept, in order.
+    pub(crate) fn keys(&self) -> Vec<[u8; N]> {
+        let mut keys: Vec<[u8; N]> = self.table.iter().map(|e| e.0).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Takes the keys of both, with their estimates after the merge.
+    pub(crate) fn merge(&mut self, other: &Self, estimate: impl Fn(&[u8; N]) -> u64) {
+        let mut keys = self.keys();
+        keys.extend(other.keys());
+        keys.sort_unstable();
+        keys.dedup();
+        let bar = self.bar.max(other.bar);
+        self.clear();
+        // What has this estimate or less is not among the heaviest of one side, so not of both.
+        self.bar = bar;
+        for key in keys {
+            self.offer(&key, estimate(&key));
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Encoder) {
+        out.u32(self.keep as u32);
+        out.u64(self.bar);
+        let mut all: Vec<_> = self.table.iter().copied().collect();
+        all.sort_unstable();
+        out.u32(all.len() as u32);
+        for (key, estimate) in all {
+            out.key(&key);
+            out.u64(estimate);
+        }
+    }
+
+    /// The store of a saved state; a `keep` beyond what the state holds costs memory only when it is used.
+    pub(crate) fn decode(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let keep = d.u32()? as usize;
+        let bar = d.u64()?;
+        let n = d.count(N + 8)?;
+        if keep > MAX_KEEP || n > keep * 2 {
+            return Err(StateError::Damaged("it keeps more keys than it may"));
+        }
+        let hasher = Hasher::new(seed, 0x73_74_6f);
+        let mut table = HashTable::with_capacity(n);
+        for _ in 0..n {
+            let entry: ([u8; N], u64) = (d.key()?, d.u64()?);
+            let hash = hasher.hash64(&entry.0);
+            if table.find(hash, |e: &([u8; N], u64)| e.0 == entry.0).is_some() {
+                return Err(StateError::Damaged("it keeps a key twice"));
+            }
+            table.insert_unique(hash, entry, |e| hasher.hash64(&e.0));
+        }
+        Ok(Self { keep, bar, table, hasher })
+    }
+}
+
+/// The most keys that a store keeps.
+pub(crate) const MAX_KEEP: usize = 1 << 24;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The twin sorts all final estimates; the store must have the greatest `keep` of those that are distinct.
+        #[test]
+        fn the_heaviest_are_kept(offers in prop::collection::vec((0u32..60, 1u64..50), 1..400), keep in 1usize..20) {
+            let mut store = Store::<4>::new(keep, 3);
+            let mut totals = std::collections::BTreeMap::new();
+            for (key, weight) in offers {
+                let total = totals.entry(key.to_le_bytes()).or_insert(0);
+                *total += weight;
+                store.offer(&key.to_le_bytes(), *total);
+            }
+            let kept = store.keys();
+            prop_assert!(kept.len() <= 2 * keep);
+            let mut all: Vec<_> = totals.into_iter().map(|(k, v)| (v, k)).collect();
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            // Of equal estimates either may be kept.
+            let least = all.get(keep - 1).map_or(0, |e| e.0);
+            for (value, key) in all.iter().filter(|e| e.0 > least) {
+                prop_assert!(kept.contains(key), "{key:?} of {value} is not kept");
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_what_was_planned() {
+        for keep in [1, 10, 128, 1000] {
+            let mut store = Store::<13>::new(keep, 0);
+            for i in 0..keep as u64 * 10 {
+                let mut key = [0; 13];
+                key[..8].copy_from_slice(&i.to_le_bytes());
+                store.offer(&key, i + 1);
+            }
+            assert_eq!(store.memory_bytes(), Store::<13>::bytes_for(keep));
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! TwoLevel (Yu, Jose and Miao, NSDI 2013, OpenSketch): sources with many distinct counterparts (superspreaders), or
+//! destinations with many distinct sources (victims of DDoS).
+//!
+//! A key is a pair: source, counterpart. Level one is a reversible sketch over sources, so that they can be decoded;
+//! level two has larger bitmaps, which tell how many counterparts. In both, a cell is a bitmap of several resolutions
+//! (`multires`) instead of the counter and the small plain bitmap of the original: it counts *distinct* pairs, so that a
+//! source which sends many packets to one host doesn't stand out; it doesn't saturate before hundreds of thousands; and
+//! setting bits is idempotent, so the state doesn't depend on the order of packets, and shards are united with OR.
+
+use std::any::Any;
+
+use crate::hash::{Hash, Hasher, below};
+use crate::kind::{MAX_CELLS, cells};
+use crate::modular::{Heavy, MAX_LEN, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::multires::{self, PARTS};
+use crate::serial::{Decoder, Encoder, StateError};
+use crate::simd::prefetch;
+use crate::sketch::{same, select};
+use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+
+/// Rows of level two.
+const ROWS: usize = 4;
+/// Relative standard error of one bitmap of 512 bits.
+const ERROR: f64 = 0.15;
+const AHEAD: usize = 8;
+/// Sources that are followed where nothing says which spread is of interest.
+const FOLLOWED: usize = 256;
+
+/// A bitmap of eight components of 64 bits: one cache line.
+type Map = [u64; PARTS];
+
+/// Shape of a [`TwoLevel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwoLevelParams {
+    /// Bytes of a key that are the source: 1 to all but one.
+    pub source_len: usize,
+    /// Level one has tables of 2^bits bitmaps of 64 bits: 8 to 16.
+    pub bits: u32,
+    /// Level two has 4 rows of so many bitmaps of 512 bits: 1 to 2²⁴.
+    pub width: usize,
+}
+
+/// Sources by their number of distinct counterparts.
+#[derive(Clone, Debug)]
+pub struct TwoLevel<const N: usize> {
+    params: TwoLevelParams,
+    level1: Vec<u64>,
+    level2: Vec<Map>,
+    modular: Modular,
+    sources: Hasher,
+    pairs: Hasher,
+    seed: u64,
+    weight: u64,
+}
+
+/// Where a pair's bits are.
+#[derive(Clone, Copy)]
+struct Places {
+    mask: u64,
+    rows: [usize; ROWS],
+    pair: Hash,
+}
+
+impl<const N: usize> TwoLevel<N> {
+    /// An empty sketch.
+    ///
+    /// # Errors
+    /// [`BuildError`] where a parameter is out of range.
+    pub fn new(params: TwoLevelParams, seed: u64) -> Result<Self, BuildError> {
+        Self::check(params)?;
+        let modular = Modular::new(params.source_len, params.bits, seed);
+        let level1 = vec![0; (modular.stages() * TABLES) << params.bits];
+        Ok(Self::with(params, level1, vec![[0; PARTS]; ROWS * params.width], modular, seed))
+    }
+
+    fn with(params: TwoLevelParams, level1: Vec<u64>, level2: Vec<Map>, modular: Modular, seed: u64) -> Self {
+        let (sources, pairs) = (Hasher::new(seed, 0x74_6c_73), Hasher::new(seed, 0x74_6c_70));
+        Self { params, level1, level2, modular, sources, pairs, seed, weight: 0 }
+    }
+
+    fn check(p: TwoLevelParams) -> Result<(), BuildError> {
+        let wrong = |what, range| Err(BuildError::Parameter { kind: Kind::TwoLevel, what, range });
+        match p {
+            _ if p.source_len == 0 || p.source_len >= N || p.source_len > MAX_LEN => {
+                wrong("the length of the source", "1 byte to one less than the key, at most 64")
+            }
+            _ if !(8..=16).contains(&p.bits) => wrong("the bits of a bucket's number", "8 to 16"),
+            _ if p.width == 0 || p.width > 1 << 24 => wrong("the width of level two", "1 to 2^24"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The sketch for a size: of a budget, up to half for level one; for an accuracy (relative, of spreads well above the
+    /// average of a bitmap), as wide as the number of flows asks for. An error below 0.05 can't be had.
+    ///
+    /// # Errors
+    /// [`BuildError`] where the size is impossible.
+    pub fn sized(size: Size, seed: u64, source_len: usize) -> Result<Self, BuildError> {
+        let kind = Kind::TwoLevel;
+        let tables = Modular::stages_for(source_len.clamp(1, MAX_LEN)) * TABLES;
+        let params = match size {
+            Size::Memory(budget) => {
+                let hashes = Modular::bytes_for(source_len.clamp(1, MAX_LEN));
+                let least = (tables << 8) * 8 + ROWS * 64 + hashes;
+                if budget < least {
+                    return Err(BuildError::TooSmall { kind, least, budget });
+                }
+                let budget = budget - hashes;
+                let bits = (budget / 2 / 8 / tables).max(1 << 8).ilog2().min(16);
+                let width = (budget - (tables << bits) * 8) / 64 / ROWS;
+                TwoLevelParams { source_len, bits, width: width.clamp(1, 1 << 24) }
+            }
+            Size::Accuracy { error, flows, .. } => {
+                if error < 0.05 {
+                    let (what, range) = ("the error", "at least 0.05");
+                    return Err(BuildError::Parameter { kind, what, range });
+                }
+                let width = cells(kind, flows as f64 / 32.0)?;
+                let bits = (flows / 8).max(256).min(MAX_CELLS as u64).ilog2().min(16);
+                TwoLevelParams { source_len, bits, width: width.min(1 << 24) }
+            }
+        };
+        Self::new(params, seed)
+    }
+
+    #[inline(always)]
+    fn source_hash(&self, source: &[u8]) -> u64 {
+        match source.first_chunk::<4>() {
+            Some(four) if source.len() == 4 => self.sources.hash64(four),
+            _ => self.sources.hash_slice(source),
+        }
+    }
+
+    #[inline(always)]
+    fn rows_of(&self, source: &[u8]) -> [usize; ROWS] {
+        let hash = self.source_hash(source);
+        let w = self.params.width;
+        // Two pieces of 32 bits and two that mix them: rows of one source's collisions differ.
+        let (a, b) = (hash as u32, (hash >> 32) as u32);
+        let more = crate::hash::mix(hash, 0x9e37_79b9_7f4a_7c15);
+        let (c, d) = (more as u32, (more >> 32) as u32);
+        [below(a, w), w + below(b, w), 2 * w + below(c, w), 3 * w + below(d, w)]
+    }
+
+    fn source<'a>(&self, key: &'a [u8; N]) -> &'a [u8] {
+        key.get(..self.params.source_len).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn places(&self, key: &[u8; N]) -> Places {
+        let pair = self.pairs.hash(key);
+        let [a, b] = pair.0;
+        let mask = 1u64 << (multires::part(a) * 8 + (b & 7) as u32);
+        Places { mask, rows: self.rows_of(self.source(key)), pair }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, buckets: &[u64; MAX_STAGES], places: &Places) {
+        let bits = self.params.bits;
+        for (stage, packed) in buckets.iter().enumerate().take(self.modular.stages()) {
+            for t in 0..TABLES {
+                let at = ((stage * TABLES + t) << bits) + (packed >> (16 * t) & 0xffff) as usize;
+                if let Some(cell) = self.level1.get_mut(at) {
+                    *cell |= places.mask;
+                }
+            }
+        }
+        let [a, b] = places.pair.0;
+        for (row, at) in places.rows.into_iter().enumerate() {
+            // Each row takes other bits of the hash, so that their errors differ.
+            let (choice, bit) = (a >> (14 * row), b >> (6 + 6 * row) & 63);
+            let part = multires::part(choice & 0x3fff | 1 << 14);
+            if let Some(word) = self.level2.get_mut(at).and_then(|m| m.get_mut(part as usize)) {
+                *word |= 1 << bit;
+            }
+        }
+    }
+
+    /// Distinct pairs in every bitmap of a row of level two, on average, the given estimate left out.
+    fn background(totals: &[f64; ROWS], row: usize, own: f64, width: usize) -> f64 {
+        let total = totals.get(row).copied().unwrap_or(0.0);
+        if width > 1 { (total - own).max(0.0) / (width - 1) as f64 } else { 0.0 }
+    }
+
+    fn totals(&self) -> [f64; ROWS] {
+        let mut totals = [0.0; ROWS];
+        for (total, maps) in totals.iter_mut().zip(self.level2.chunks(self.params.width.max(1))) {
+            *total = maps.iter().map(|m| of_map(m).0).sum();
+        }
+        totals
+    }
+
+    /// How many counterparts a source has: the middle of what the rows tell, less what others leave there.
+    fn spread(&self, source: &[u8], totals: &[f64; ROWS]) -> Bounds<u64> {
+        let mut rows = [0.0; ROWS];
+        let (mut full, mut most) = (false, 0.0f64);
+        for ((row, value), at) in rows.iter_mut().enumerate().zip(self.rows_of(source)) {
+            let (own, is_full) = self.level2.get(at).map_or((0.0, false), of_map);
+            full |= is_full;
+            let background = Self::background(totals, row, own, self.params.width);
+            most = most.max(background);
+            *value = (own - background).max(0.0);
+        }
+        rows.sort_unstable_by(f64::total_cmp);
+        let [_, low, high, _] = rows;
+        // Collisions only add: the lower half is the better one.
+        let estimate = (rows.iter().take(3).sum::<f64>() / 3.0).min(0.5 * (low + high));
+        let error = 2.0 * (ERROR * estimate + most.sqrt());
+        let upper = if full { u64::MAX } else { (estimate + error).ceil() as u64 };
+        Bounds { estimate: estimate.round() as u64, lower: (estimate - error).max(0.0) as u64, upper }
+    }
+
+    /// Distinct pairs by bucket of one table of level one, less their average.
+    fn table(&self, row: usize) -> Vec<i64> {
+        let width = 1usize << self.params.bits;
+        let cells = self.level1.get(row * width..(row + 1) * width).unwrap_or_default();
+        let estimates: Vec<f64> =
+            cells.iter().map(|c| multires::estimate(multires::set_bits_small(*c), 8).0).collect();
+        let mean = estimates.iter().sum::<f64>() / width as f64;
+        estimates.into_iter().map(|e| (e - mean) as i64).collect()
+    }
+
+    /// Sources whose buckets stand out by `spread`, or the most that can be followed.
+    fn candidates(&self, spread: u64) -> Vec<Vec<u8>> {
+        let stages = self.modular.stages();
+        let tables: Vec<Vec<i64>> = (0..stages * TABLES).map(|r| self.table(r)).collect();
+        // A bitmap of 64 bits is good to a third or so: what shows a third (in stages, a quarter) may be the spread.
+        let slack = if stages > 1 { 4 } else { 3 };
+        let mut threshold = match spread {
+            0 | 1 => {
+                let most = |t: &Vec<i64>| {
+                    let mut sorted = t.clone();
+                    sorted.sort_unstable_by(|a, b| b.cmp(a));
+                    sorted.get(FOLLOWED).copied().unwrap_or(0)
+                };
+                tables.iter().map(most).max().unwrap_or(0)
+            }
+            given => i64::try_from(given).unwrap_or(i64::MAX) / slack,
+        }
+        .max(1);
+        loop {
+            let of = |s: usize, t: usize| tables.get(s * TABLES + t).map(Vec::as_slice).unwrap_or_default();
+            let heavy: Vec<Heavy> = (0..stages)
+                .map(|s| std::array::from_fn(|t| heaviest(of(s, t).iter().copied(), threshold)))
+                .collect();
+            if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1)) {
+                return keys;
+            }
+            threshold = threshold.saturating_mul(2);
+        }
+    }
+
+    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let params = TwoLevelParams {
+            source_len: usize::from(d.u16()?),
+            bits: u32::from(d.u16()?),
+            width: d.u32()? as usize,
+        };
+        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        let tables = Modular::stages_for(params.source_len) * TABLES;
+        let level1 = d.all_u64(tables << params.bits)?;
+        let words = d.all_u64(ROWS * params.width * PARTS)?;
+        let level2 = words.chunks_exact(PARTS).filter_map(|c| c.first_chunk().copied()).collect();
+        let modular = Modular::new(params.source_len, params.bits, seed);
+        Ok(Self { weight, ..Self::with(params, level1, level2, modular, seed) })
+    }
+}
+
+/// Distinct pairs in a bitmap of level two; whether it is full.
+fn of_map(map: &Map) -> (f64, bool) {
+    multires::estimate(map.map(u64::count_ones), 64)
+}
+
+impl<const N: usize> Sketch<N> for TwoLevel<N> {
+    fn kind(&self) -> Kind {
+        Kind::TwoLevel
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shape(&self) -> String {
+        let TwoLevelParams { source_len, bits, width } = self.params;
+        format!("sources of {source_len} bytes, tables of {} bitmaps, rows of {width}", 1u64 << bits)
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(self.level1.as_slice())
+            + size_of_val(self.level2.as_slice())
+            + self.modular.memory_bytes()
+    }
+
+    fn update(&mut self, key: &[u8; N], weight: u64) {
+        self.weight = self.weight.saturating_add(weight);
+        let mut buckets = [0; MAX_STAGES];
+        self.modular.buckets(self.source(key), &mut buckets);
+        self.put(&buckets, &self.places(key));
+    }
+
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        let mut buckets = [0; MAX_STAGES];
+        let bits = self.params.bits;
+        for some in updates.chunks(AHEAD) {
+            let mut places = [(0, Places { mask: 0, rows: [0; ROWS], pair: Hash([0; 2]) }); AHEAD];
+            for (place, u) in places.iter_mut().zip(some) {
+                self.modular.buckets(self.source(&u.key), &mut buckets);
+                let [packed, ..] = buckets;
+                *place = (packed, self.places(&u.key));
+                for t in 0..TABLES {
+                    prefetch(&self.level1, (t << bits) + (packed >> (16 * t) & 0xffff) as usize);
+                }
+                place.1.rows.iter().for_each(|i| prefetch(&self.level2, *i));
+            }
+            for (place, u) in places.iter().zip(some) {
+                self.weight = self.weight.saturating_add(u64::from(u.weight));
+                if self.modular.stages() > 1 {
+                    self.modular.buckets(self.source(&u.key), &mut buckets);
+                } else if let Some(first) = buckets.first_mut() {
+                    *first = place.0;
+                }
+                self.put(&buckets, &place.1);
+            }
+        }
+    }
+
+    fn update_cost(&self) -> f64 {
+        4.0 * self.modular.stages() as f64
+    }
+
+    fn clear(&mut self) {
+        self.level1.fill(0);
+        self.level2.fill([0; PARTS]);
+        self.weight = 0;
+    }
+
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
+        let other = same(self, other)?;
+        self.level1.iter_mut().zip(&other.level1).for_each(|(a, b)| *a |= *b);
+        for (a, b) in self.level2.iter_mut().zip(&other.level2) {
+            a.iter_mut().zip(b).for_each(|(a, b)| *a |= *b);
+        }
+        self.weight = self.weight.saturating_add(other.weight);
+        Ok(())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u16(self.params.source_len as u16);
+        out.u16(self.params.bits as u16);
+        out.u32(self.params.width as u32);
+        out.all_u64(&self.level1);
+        self.level2.iter().for_each(|m| out.all_u64(m));
+    }
+
+    /// Bounds are two standard errors either side, 15 % each; upper has no end where a bitmap is full.
+    fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
+        if source_len != self.params.source_len {
+            return Err(self.unsupported("spreads of sources of another length"));
+        }
+        let totals = self.totals();
+        let flow = |source: Vec<u8>| {
+            let mut key = [0; N];
+            key.iter_mut().zip(&source).for_each(|(k, s)| *k = *s);
+            Flow { key, size: self.spread(&source, &totals) }
+        };
+        Ok(select(self.candidates(want.threshold).into_iter().map(flow).collect(), want))
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.level2.iter().any(|m| of_map(m).1)
+    }
+}
