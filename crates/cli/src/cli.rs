@@ -1,5 +1,7 @@
 //! What can be said on the command line; help, man page and completions come from here.
 
+pub(crate) mod model;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -38,6 +40,7 @@ pub(crate) enum Verb {
     List(List),
     Synth(Synth),
     Lab(Lab),
+    Model(model::Model),
     Completions(Completions),
     Man(Man),
 }

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod lab;
+mod model;
 mod pipeline;
 mod reframe;
 mod run;
@@ -32,6 +33,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::List(args) => pipeline::list(&args),
         Verb::Synth(args) => synth::run(&args),
         Verb::Lab(args) => lab::run(&args),
+        Verb::Model(args) => model::run(&args.verb),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }
