@@ -1,5 +1,7 @@
 //! What can be said on the command line; help, man page and completions come from here.
 
+pub(crate) mod model;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -39,6 +41,7 @@ pub(crate) enum Verb {
     Synth(Synth),
     Measure(Measure),
     Lab(Lab),
+    Model(model::Model),
     Completions(Completions),
     Man(Man),
 }

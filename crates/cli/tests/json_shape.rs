@@ -121,6 +121,95 @@ const WINDOW: &[(&str, Kind)] = &[
 const ACKS: &[(&str, Kind)] =
     &[("pure_acks", Whole), ("ack_coalescable_simple", Number), ("ack_coalescable_strict", Number)];
 
+const DELAYS: &[(&str, Kind)] = &[
+    ("wait_ns.mean", Number),
+    ("wait_ns.p50", Whole),
+    ("wait_ns.p90", Whole),
+    ("wait_ns.p99", Whole),
+    ("sojourn_ns.mean", Number),
+    ("sojourn_ns.p50", Whole),
+    ("sojourn_ns.p90", Whole),
+    ("sojourn_ns.p99", Whole),
+];
+
+const SOLUTION: &[(&str, Kind)] = &[
+    ("mean_batch", Number),
+    ("sd_batch", Number),
+    ("mean_queue", Number),
+    ("p_loss", Number),
+    ("throughput_pps", Number),
+    ("offered_pps", Number),
+    ("utilization", Number),
+    ("load", Number),
+    ("residual", Number),
+];
+
+/// Service times that all verbs of `model` take.
+const SERVICE: [&str; 4] = ["--service-base", "600ns", "--service-per-packet", "77ns"];
+
+fn model(words: &[&str]) -> Value {
+    let all = ["model"].iter().chain(words).chain(&["--format", "json"]);
+    let result = run(all).with(0).json();
+    assert_eq!(result["schema"], 1);
+    snake_case(&result);
+    result
+}
+
+#[test]
+fn model_solve() {
+    let machine = ["solve", "--queue", "512", "--batch", "32", "--rate", "9mpps", "--simulate", "2000"];
+    let result = model(&[&machine[..], &SERVICE].concat());
+    has(&result, SOLUTION);
+    has(&result, DELAYS);
+    has(&result, &[("elapsed_ns", Whole), ("batch_pmf", List), ("queue_pmf", List), ("simulation", Object)]);
+    assert_eq!(result["batch_pmf"].as_array().unwrap().len(), 33);
+    assert_eq!(result["queue_pmf"].as_array().unwrap().len(), 513);
+}
+
+#[test]
+fn model_sweep_and_dimension() {
+    let loads =
+        ["sweep", "--queue", "512", "--batch", "32", "--loads", "0.5,1.1", "--processes", "poisson,negbin:2"];
+    let result = model(&[&loads[..], &SERVICE].concat());
+    let rows = result["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        has(row, SOLUTION);
+        has(row, DELAYS);
+        has(row, &[("process", Text)]);
+    }
+    let target = ["dimension", "--rate", "20mpps", "--queues", "512", "--batches", "32", "--slot", "10ns"];
+    let result = model(&[&target[..], &SERVICE].concat());
+    has(
+        &result,
+        &[("cores", Whole), ("queue", Whole), ("batch", Whole), ("considered", List), ("per_core", Object)],
+    );
+    has(&result["per_core"], SOLUTION);
+    let considered = result["considered"].as_array().unwrap();
+    let cores = result["cores"].as_u64().unwrap();
+    assert!(considered.iter().any(|c| c["cores"] == cores - 1 && c["met"] == false), "the next smaller one");
+}
+
+#[test]
+fn model_fit_and_compare() {
+    let dir = common::scratch();
+    let log = dir.path().join("polls.csv");
+    let (mut lines, mut time) = ("time_ns,batch\n".to_owned(), 0);
+    for i in 0..400u64 {
+        let batch = 5 + i * 7 % 11;
+        lines += &format!("{time},{batch}\n");
+        time += 600 + 77 * batch;
+    }
+    std::fs::write(&log, lines).unwrap();
+    let result = model(&["fit", text(&log)]);
+    has(&result, &[("service_base_ns", Number), ("service_per_packet_ns", Number), ("r_squared", Number)]);
+    has(&result, &[("global", Object), ("per_rate", List), ("by_size", List), ("polls", Whole)]);
+    assert!((result["service_base_ns"].as_f64().unwrap() - 600.0).abs() < 1e-6);
+    let result = model(&["compare", text(&log)]);
+    has(&result["rates"][0], &[("relative_error", Number), ("jsd", Number), ("predicted", Object)]);
+    has(&result["rates"][0]["predicted"], SOLUTION);
+}
+
 #[test]
 fn analyze() {
     let words = ["analyze", "--format", "json", "--window", "16us,1ms", "--burst", "8"];

@@ -3,6 +3,7 @@
 mod analyze;
 mod lab;
 mod measure;
+mod model;
 mod pipeline;
 mod reframe;
 mod reframe_live;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Synth(args) => synth::run(&args),
         Verb::Measure(args) => measure::run(&args),
         Verb::Lab(args) => lab::run(&args),
+        Verb::Model(args) => model::run(&args.verb),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }

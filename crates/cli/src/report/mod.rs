@@ -5,6 +5,7 @@
 //! page's policy forbids it to load or run anything.
 
 mod charts;
+pub(crate) mod model;
 pub(crate) mod svg;
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};

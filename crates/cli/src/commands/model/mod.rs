@@ -1,0 +1,87 @@
+//! `slipstream model`: the queue of a processor that works in batches.
+
+mod compare;
+mod dimension;
+mod fit;
+mod inputs;
+mod solve;
+mod sweep;
+
+use serde_json::{Value, json};
+use slipstream_model::{Delay, Solution};
+
+use super::Outcome;
+use crate::check::{self, Check};
+use crate::cli::Reporting;
+use crate::cli::model::ModelVerb;
+use crate::table::Table;
+use crate::ui;
+
+pub(super) fn run(verb: &ModelVerb) -> anyhow::Result<Outcome> {
+    match verb {
+        ModelVerb::Solve(args) => solve::run(args),
+        ModelVerb::Fit(args) => fit::run(args),
+        ModelVerb::Compare(args) => compare::run(args),
+        ModelVerb::Dimension(args) => dimension::run(args),
+        ModelVerb::Sweep(args) => sweep::run(args),
+    }
+}
+
+/// Prints a result in the format asked for, and does the checks.
+fn finish(
+    reporting: &Reporting,
+    checks: &[Check],
+    result: &Value,
+    table: impl FnOnce() -> Table,
+) -> anyhow::Result<Outcome> {
+    if reporting.json() {
+        ui::print(serde_json::to_string_pretty(result)?)?;
+    } else {
+        ui::print(table().render())?;
+    }
+    Ok(match check::failed(checks, result)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
+}
+
+/// The keys of a solution but its distributions.
+fn summary(s: &Solution) -> Value {
+    json!({
+        "load": s.load,
+        "offered_pps": s.offered_pps,
+        "throughput_pps": s.throughput_pps,
+        "p_loss": s.p_loss,
+        "utilization": s.utilization,
+        "mean_batch": s.mean_batch,
+        "sd_batch": s.sd_batch,
+        "mean_queue": s.mean_queue,
+        "wait_ns": delay(&s.wait),
+        "sojourn_ns": delay(&s.sojourn),
+        "residual": s.residual,
+    })
+}
+
+fn delay(d: &Delay) -> Value {
+    let at = |q: f64| whole(d.quantile_ns(q));
+    json!({ "mean": d.mean_ns(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99) })
+}
+
+/// A time in whole ns.
+fn whole(ns: f64) -> u64 {
+    ns.round().max(0.0) as u64
+}
+
+/// A share that may be very small, for people.
+fn loss(p: f64) -> String {
+    match p {
+        0.0 => "0".to_owned(),
+        p if p >= 0.001 => format!("{:.3} %", p * 100.0),
+        p => format!("{p:.2e}"),
+    }
+}
+
+/// Packets a second, for people.
+fn mpps(pps: f64) -> String {
+    format!("{:.4} Mpps", pps / 1e6)
+}

@@ -1,0 +1,159 @@
+//! `slipstream model sweep`: many loads, several arrival processes.
+
+use std::thread;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use slipstream_model::{Interarrival, Parameters, Solution, solve_all};
+
+use super::super::Outcome;
+use super::{finish, inputs, loss, mpps, summary};
+use crate::check;
+use crate::cli::model::Sweep;
+use crate::replace::Replacement;
+use crate::report::model::{Curves, Page};
+use crate::table::{Table, time};
+
+struct Point {
+    process: String,
+    solution: Solution,
+}
+
+pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.map_or(cores, usize::from);
+    let slot_ns = args.server.slot.0;
+    // One slot between packets stands in until the mean is known.
+    let base = inputs::parameters(&args.server, (args.queue, args.batch), Interarrival::deterministic(1.0)?)?;
+    let means = means(args, &base, slot_ns)?;
+    let mut questions = Vec::new();
+    for process in &args.processes {
+        for mean in &means {
+            let interarrival = named(process, *mean)?;
+            questions.push((process, Parameters { interarrival, ..base.clone() }));
+        }
+    }
+    let since = slipstream::clock::now();
+    let parameters: Vec<Parameters> = questions.iter().map(|q| q.1.clone()).collect();
+    let answers = solve_all(&parameters, threads);
+    let points = questions.iter().zip(answers).map(|((process, p), answer)| {
+        let at = || format!("{process}, {:.4} slots between packets", p.interarrival.mean());
+        Ok(Point { process: (*process).clone(), solution: answer.with_context(at)? })
+    });
+    let points = points.collect::<anyhow::Result<Vec<_>>>()?;
+    let elapsed_ns = since.elapsed().as_nanos() as u64;
+    let rows = points.iter().map(|p| {
+        let mut row = summary(&p.solution);
+        if let Value::Object(map) = &mut row {
+            map.insert("process".into(), p.process.clone().into());
+        }
+        row
+    });
+    let result = json!({
+        "schema": 1,
+        "queue": args.queue,
+        "batch": args.batch,
+        "slot_ns": slot_ns,
+        "rows": rows.collect::<Vec<_>>(),
+        "elapsed_ns": elapsed_ns,
+    });
+    if let Some(file) = page {
+        report(args, &points).write(file)?;
+    }
+    finish(&args.reporting, &checks, &result, || table(&points))
+}
+
+fn means(args: &Sweep, base: &Parameters, slot_ns: f64) -> anyhow::Result<Vec<f64>> {
+    if args.loads.is_empty() {
+        return args.rates.iter().map(|r| inputs::mean_slots(r.0, slot_ns)).collect();
+    }
+    if args.batch == 0 {
+        bail!("--batch 0: a poll must be able to take a packet");
+    }
+    let full = base.service.mean_ns(args.batch) / slot_ns / args.batch as f64;
+    let mean = |load: &f64| match load {
+        load if load.is_finite() && *load > 0.0 => Ok(full / load),
+        load => bail!("--loads {load}: a load must be above 0"),
+    };
+    args.loads.iter().map(mean).collect()
+}
+
+/// An arrival process by name: `poisson`, `negbin:0.5`.
+fn named(process: &str, mean: f64) -> anyhow::Result<Interarrival> {
+    let (name, cv) = process.split_once(':').map_or((process, None), |(name, cv)| (name, Some(cv)));
+    let made = match (name, cv) {
+        ("deterministic", None) => Interarrival::deterministic(mean),
+        ("poisson", None) => Interarrival::poisson(mean),
+        ("geometric", None) => Interarrival::geometric(mean),
+        ("negbin", Some(cv)) => {
+            let number =
+                cv.parse().with_context(|| format!("--processes {process}: {cv:?} is not a number"))?;
+            Interarrival::negative_binomial(mean, number)
+        }
+        _ => bail!("--processes {process}: there are deterministic, poisson, geometric and negbin:CV"),
+    };
+    made.with_context(|| format!("--processes {process}"))
+}
+
+fn table(points: &[Point]) -> Table {
+    let mut t = Table::default();
+    for (i, p) in points.iter().enumerate() {
+        if i == 0 || points.get(i - 1).is_some_and(|last| last.process != p.process) {
+            t.title(p.process.clone());
+            t.row(["offered", "load", "mean batch", "sd", "loss", "mean sojourn", "p99"]);
+        }
+        let s = &p.solution;
+        t.row([
+            mpps(s.offered_pps),
+            format!("{:.3}", s.load),
+            format!("{:.3}", s.mean_batch),
+            format!("{:.3}", s.sd_batch),
+            loss(s.p_loss),
+            time(Some(s.sojourn.mean_ns())),
+            time(Some(s.sojourn.quantile_ns(0.99))),
+        ]);
+    }
+    t
+}
+
+fn report(args: &Sweep, points: &[Point]) -> Page {
+    let mut page = Page::new(
+        "Load and arrival process",
+        &format!(
+            "A queue of {} packets, polled for at most {}, over {} loads.",
+            args.queue,
+            args.batch,
+            points.len() / args.processes.len().max(1),
+        ),
+    );
+    let curves = |value: &dyn Fn(&Solution) -> f64| -> Curves {
+        let of = |process: &String| {
+            let mine = points.iter().filter(|p| p.process == *process);
+            let mut line: Vec<_> = mine.map(|p| (p.solution.load, value(&p.solution))).collect();
+            line.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (process.clone(), line)
+        };
+        args.processes.iter().map(of).collect::<Vec<_>>().into()
+    };
+    page.figure(
+        "mean",
+        "Mean batch against load",
+        "Packets that a poll takes.",
+        curves(&|s| s.mean_batch).named("load", "packets"),
+    );
+    page.figure(
+        "loss",
+        "Loss against load",
+        "The share of packets that find the queue full.",
+        curves(&|s| s.p_loss).named("load", "share lost"),
+    );
+    page.figure(
+        "p99",
+        "Sojourn of 99 of 100 packets",
+        "From arrival to the end of service, in µs.",
+        curves(&|s| s.sojourn.quantile_ns(0.99) / 1e3).named("load", "µs"),
+    );
+    page
+}

@@ -1,0 +1,122 @@
+//! The pages of `model … --report`: a sentence and charts, in one HTML file that needs nothing else.
+
+use std::io::Write;
+
+use anyhow::Context;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::Figure;
+use super::svg::{About, Axis, Line, LineChart};
+use crate::replace::Replacement;
+use crate::table;
+
+/// A page in the making.
+#[derive(Serialize)]
+pub(crate) struct Page {
+    title: String,
+    verdict: String,
+    version: &'static str,
+    figures: Vec<Figure>,
+}
+
+/// Lines of a chart, with the names of its axes.
+pub(crate) struct Curves {
+    lines: Vec<(String, Vec<(f64, f64)>)>,
+    x: &'static str,
+    y: &'static str,
+}
+
+impl From<Vec<(String, Vec<(f64, f64)>)>> for Curves {
+    fn from(lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
+        Self { lines, x: "µs", y: "share of packets" }
+    }
+}
+
+impl Curves {
+    pub(crate) fn named(self, x: &'static str, y: &'static str) -> Self {
+        Self { x, y, ..self }
+    }
+}
+
+/// Distributions over 0, 1, 2, … as curves, cumulated or not.
+pub(crate) fn distribution(x: &'static str, of: &[(&str, &[f64])], cumulated: bool) -> Curves {
+    let line = |(name, pmf): &(&str, &[f64])| {
+        let last = pmf.iter().rposition(|p| *p > 1e-9).map_or(0, |i| i + 2);
+        let mut sum = 0.0;
+        let points = pmf.iter().take(last).enumerate().map(|(k, p)| {
+            sum += p;
+            (k as f64, if cumulated { sum } else { *p })
+        });
+        let mut points: Vec<_> = points.collect();
+        if !cumulated && last <= pmf.len() {
+            points.push((last as f64, 0.0));
+        }
+        ((*name).to_owned(), points)
+    };
+    Curves { lines: of.iter().map(line).collect(), x, y: "share of polls" }
+}
+
+impl Page {
+    pub(crate) fn new(title: &str, verdict: &str) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        Self { title: title.to_owned(), verdict: verdict.to_owned(), version, figures: Vec::new() }
+    }
+
+    /// Adds a chart; `id` is unique in the page.
+    pub(crate) fn figure(&mut self, id: &str, title: &str, caption: &str, curves: Curves) {
+        let about = About { id: id.to_owned(), title: title.to_owned(), description: caption.to_owned() };
+        let all = || curves.lines.iter().flat_map(|l| &l.1);
+        let highest = |f: fn(&(f64, f64)) -> f64| all().map(f).fold(0.0, f64::max);
+        let chart = LineChart {
+            about,
+            x: Axis::linear(curves.x, highest(|p| p.0), short),
+            y: Axis::linear(curves.y, highest(|p| p.1), short),
+            lines: curves.lines.into_iter().map(|(name, points)| Line { name, points }).collect(),
+            marks: Vec::new(),
+        };
+        let (title, caption) = (title.to_owned(), caption.to_owned());
+        self.figures.push(Figure { title, svg: chart.render(), caption, source: "" });
+    }
+
+    /// Writes the page.
+    pub(crate) fn write(self, mut file: Replacement) -> anyhow::Result<()> {
+        let mut engine = Environment::new();
+        engine.set_auto_escape_callback(|_| AutoEscape::Html);
+        engine.set_undefined_behavior(UndefinedBehavior::Strict);
+        engine.add_template("model.html", include_str!("model.html"))?;
+        let text = engine.get_template("model.html")?.render(minijinja::value::Serde(self))?;
+        file.write_all(text.as_bytes()).context("--report")?;
+        file.commit().context("--report")
+    }
+}
+
+/// A number at a tick.
+fn short(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".to_owned(),
+        a if a >= 1e4 => format!("{:.0}k", v / 1e3),
+        a if a >= 10.0 => format!("{v:.0}"),
+        a if a >= 0.01 => table::number(Some(v), 2).trim_end_matches('0').trim_end_matches('.').to_owned(),
+        _ => format!("{v:.0e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_short() {
+        assert_eq!(
+            [0.0, 0.5, 2.0, 250.0, 20_000.0, 5e-5].map(short),
+            ["0", "0.5", "2", "250", "20k", "5e-5"]
+        );
+    }
+
+    #[test]
+    fn a_distribution_ends_where_its_mass_does() {
+        let curves = distribution("packets", &[("a", &[0.25, 0.75, 0.0, 0.0])], true);
+        assert_eq!(curves.lines[0].1, [(0.0, 0.25), (1.0, 1.0), (2.0, 1.0)]);
+    }
+}

@@ -1,0 +1,300 @@
+//! The stationary distribution of the embedded chain, eq. (1), by elimination without subtraction (GTH).
+//!
+//! States are eliminated from the empty queue upwards. Row `k` of the chain reaches down by at most a batch, and from β on
+//! all rows are one row shifted, so a state's row is made when its turn comes, from that one row and the reduced rows of the
+//! β states below it, which are all that must be kept. For the way back only the part of each row below its diagonal is
+//! kept: L·β numbers at the most, whatever the load. Nothing is ever subtracted, so every probability has a small relative
+//! error however small it is, at saturation and beyond.
+
+use crate::counts::Counts;
+use crate::error::Error;
+
+/// The rows of the chain: `rows[v]` is how many packets come while a batch of v is served.
+pub(crate) struct Chain<'a> {
+    pub(crate) rows: &'a [Counts],
+    /// Largest batch β; `rows` has β + 1 elements.
+    pub(crate) batch: usize,
+    /// Capacity L ≥ β.
+    pub(crate) queue: usize,
+}
+
+/// A state's row once all states below it are gone.
+#[derive(Default)]
+struct Reduced {
+    /// Probabilities of the states above, from the next one on.
+    above: Vec<f64>,
+    /// Their sum.
+    leave: f64,
+}
+
+/// The part of a state's row below the diagonal, when its turn came.
+#[derive(Default)]
+struct Below {
+    from: usize,
+    p: Vec<f64>,
+}
+
+impl Chain<'_> {
+    /// What is left in the queue when the batch is taken, and the arrivals during its service.
+    fn row(&self, state: usize) -> (usize, Option<&Counts>) {
+        let batch = state.min(self.batch);
+        (state - batch, self.rows.get(batch))
+    }
+
+    /// Adds `weight` times the row of a state to `to`, which has a place for every state.
+    fn add_row(&self, state: usize, weight: f64, to: &mut [f64]) {
+        let (left, Some(counts)) = self.row(state) else { return };
+        let mut p = counts.p.iter();
+        for (place, p) in to.iter_mut().take(self.queue).skip(left + counts.start).zip(p.by_ref()) {
+            *place += weight * p;
+        }
+        // What is left over is the full queue: those that would fill it exactly and those that are lost.
+        let full: f64 = p.sum();
+        if let Some(place) = to.get_mut(self.queue) {
+            *place += weight * full;
+        }
+    }
+
+    /// The first and last state that a row reaches.
+    fn span(&self, state: usize) -> (usize, usize) {
+        let (left, counts) = self.row(state);
+        let (start, last) = counts.map_or((0, 0), |c| (c.start, c.last()));
+        ((left + start).min(self.queue), (left + last).min(self.queue))
+    }
+
+    /// The stationary distribution over the states 0 to L.
+    ///
+    /// # Errors
+    /// [`Error::NotUnique`] where there is more than one.
+    pub(crate) fn stationary(&self) -> Result<Vec<f64>, Error> {
+        let ring = self.batch.max(1);
+        let mut reduced: Vec<Reduced> = (0..ring).map(|_| Reduced::default()).collect();
+        let mut below: Vec<Below> = Vec::with_capacity(self.queue + 1);
+        let mut leaves: Vec<f64> = Vec::with_capacity(self.queue + 1);
+        let mut buffer = vec![0.0; self.queue + 1];
+        let mut reach = 0;
+        for state in 0..=self.queue {
+            let (first, mut last) = self.span(state);
+            self.add_row(state, 1.0, &mut buffer);
+            let from = first.min(state);
+            last = last.max(state);
+            let mut turn = from;
+            while turn < state {
+                let group = (state - turn).min(GROUP);
+                last = last.max(eliminate(&mut buffer, &reduced, turn, group));
+                turn += group;
+            }
+            let kept = Below { from, p: buffer.get(from..state).unwrap_or_default().to_vec() };
+            below.push(kept);
+            let above = buffer.get(state + 1..=last).unwrap_or_default();
+            let above =
+                above.get(..above.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1)).unwrap_or_default();
+            let leave: f64 = above.iter().sum();
+            leaves.push(leave);
+            if let Some(slot) = reduced.get_mut(state % ring) {
+                slot.leave = leave;
+                slot.above.clear();
+                slot.above.extend_from_slice(above);
+            }
+            reach = reach.max(state + above.len());
+            if leave == 0.0 {
+                if reach > state {
+                    return Err(Error::NotUnique { state });
+                }
+                break;
+            }
+            buffer.get_mut(from..=last).unwrap_or_default().fill(0.0);
+        }
+        Ok(self.back(&below, &leaves))
+    }
+
+    /// From the highest state down: how much more often the chain is in each than in the highest.
+    fn back(&self, below: &[Below], leaves: &[f64]) -> Vec<f64> {
+        let mut q = vec![0.0; self.queue + 1];
+        let top = below.len().saturating_sub(1);
+        if let Some(place) = q.get_mut(top) {
+            *place = 1.0;
+        }
+        for (state, (row, leave)) in below.iter().zip(leaves).enumerate().rev() {
+            let (lower, upper) = q.split_at_mut(state);
+            let Some(here) = upper.first_mut() else { continue };
+            if state < top {
+                *here /= leave;
+            }
+            if *here > HUGE {
+                lower.iter_mut().chain(upper.iter_mut()).for_each(|p| *p /= HUGE);
+            }
+            let weight = upper.first().copied().unwrap_or(0.0);
+            for (place, p) in lower.iter_mut().skip(row.from).zip(&row.p) {
+                *place += weight * p;
+            }
+        }
+        let sum: f64 = q.iter().sum();
+        q.iter_mut().for_each(|p| *p /= sum);
+        q
+    }
+
+    /// By how much `q` differs from what it becomes after one more poll: the sum over states, with no sign.
+    pub(crate) fn residual(&self, q: &[f64]) -> f64 {
+        let mut next = vec![0.0; self.queue + 1];
+        for (state, p) in q.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+            self.add_row(state, *p, &mut next);
+        }
+        next.iter().zip(q).map(|(a, b)| (a - b).abs()).sum()
+    }
+}
+
+/// Where the way back is scaled, so that nothing overflows; what becomes too small then is 0 by any measure.
+const HUGE: f64 = 1e200;
+/// States eliminated at a time: each place of the row is loaded and stored once for all of them.
+const GROUP: usize = 4;
+
+/// Replaces `group` states from `turn` on in a row by where the chain goes from them. Returns the last state reached.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "states lie in the row, and a reduced row ends where the row does"
+)]
+fn eliminate(row: &mut [f64], reduced: &[Reduced], turn: usize, group: usize) -> usize {
+    let ring = reduced.len();
+    let mut factors = [0.0; GROUP];
+    let mut last = 0;
+    // Within the group, one after the other.
+    for (i, factor) in factors.iter_mut().enumerate().take(group) {
+        let state = turn + i;
+        let r = &reduced[state % ring];
+        let weight = row[state];
+        if weight < SMALL || r.leave == 0.0 {
+            continue;
+        }
+        *factor = weight / r.leave;
+        last = last.max(state + r.above.len());
+        let within = (group - 1 - i).min(r.above.len());
+        for (place, p) in row[state + 1..].iter_mut().zip(&r.above[..within]) {
+            *place += *factor * p;
+        }
+    }
+    // Beyond the group, all at once as far as all of them reach.
+    let parts: [&[f64]; GROUP] = std::array::from_fn(|i| {
+        if factors[i] == 0.0 || i >= group {
+            return [].as_slice();
+        }
+        let above = reduced[(turn + i) % ring].above.as_slice();
+        above.get(group - 1 - i..).unwrap_or_default()
+    });
+    let all = parts.iter().map(|p| p.len()).min().unwrap_or(0);
+    let to = &mut row[turn + group..];
+    let [f0, f1, f2, f3] = factors;
+    let [p0, p1, p2, p3] = parts;
+    let together = p0[..all].iter().zip(&p1[..all]).zip(&p2[..all]).zip(&p3[..all]);
+    for (place, (((a, b), c), d)) in to.iter_mut().zip(together) {
+        *place += (f0 * a + f1 * b) + (f2 * c + f3 * d);
+    }
+    for (factor, part) in factors.iter().zip(parts) {
+        for (place, p) in to.iter_mut().zip(part).skip(all) {
+            *place += factor * p;
+        }
+    }
+    last
+}
+
+/// Weights below this are dropped, so that no time goes into numbers too small to be held in full.
+const SMALL: f64 = 1e-250;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The stationary distribution by textbook GTH on the whole matrix, from the full queue downwards.
+    #[expect(clippy::needless_range_loop, reason = "a matrix is read by row and column")]
+    fn dense(chain: &Chain<'_>) -> Vec<f64> {
+        let n = chain.queue + 1;
+        let mut m: Vec<Vec<f64>> = (0..n)
+            .map(|i| {
+                let mut row = vec![0.0; n];
+                chain.add_row(i, 1.0, &mut row);
+                row
+            })
+            .collect();
+        for k in (1..n).rev() {
+            let s: f64 = m[k][..k].iter().sum();
+            for i in 0..k {
+                m[i][k] /= s;
+                for j in 0..k {
+                    let add = m[i][k] * m[k][j];
+                    m[i][j] += add;
+                }
+            }
+        }
+        let mut q = vec![1.0];
+        for k in 1..n {
+            q.push((0..k).map(|i| q[i] * m[i][k]).sum());
+        }
+        let sum: f64 = q.iter().sum();
+        q.iter().map(|p| p / sum).collect()
+    }
+
+    fn rows(batch: usize, width: usize) -> impl Strategy<Value = Vec<Counts>> {
+        let row = (0..3usize, prop::collection::vec(0.01..1.0f64, 1..width));
+        let normal = move |(start, mut p): (usize, Vec<f64>)| {
+            // Something must be able to go down, else the full queue is all there is.
+            p[0] += 0.01;
+            let sum: f64 = p.iter().sum();
+            p.iter_mut().for_each(|x| *x /= sum);
+            Counts { start: start.min(batch.saturating_sub(1)), p }
+        };
+        prop::collection::vec(row.prop_map(normal), batch + 1)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn banded_elimination_is_dense_elimination(
+            (batch, rows, extra) in (1..12usize).prop_flat_map(|b| (Just(b), rows(b, 2 * b + 6), 0..40usize)),
+        ) {
+            let chain = Chain { rows: &rows, batch, queue: batch + extra };
+            let q = match chain.stationary() {
+                Ok(q) => q,
+                // One class must be reachable from all states for the dense one to hold, too.
+                Err(Error::NotUnique { .. }) => return Ok(()),
+                Err(other) => return Err(TestCaseError::fail(other.to_string())),
+            };
+            prop_assert!((q.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            prop_assert!(chain.residual(&q) < 1e-13);
+            let dense = dense(&chain);
+            if dense.iter().all(|p| p.is_finite()) {
+                for (a, b) in q.iter().zip(&dense) {
+                    prop_assert!((a - b).abs() <= 1e-11 * b + 1e-30, "{} {}", a, b);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiny_probabilities_keep_their_digits() {
+        // Up with probability u, else down by one: a birth-death chain, geometric with ratio u/(1−u).
+        let up = 1e-3;
+        let rows =
+            [Counts { start: 0, p: vec![1.0 - up, up] }, Counts { start: 0, p: vec![1.0 - up, 0.0, up] }];
+        let chain = Chain { rows: &rows, batch: 1, queue: 90 };
+        let q = chain.stationary().unwrap();
+        let ratio = up / (1.0 - up);
+        for k in 1..89 {
+            assert!((q[k + 1] / q[k] / ratio - 1.0).abs() < 1e-10, "{k}: {}", q[k + 1] / q[k]);
+        }
+        assert!(q[90] > 0.0 && q[90] < 1e-250);
+    }
+
+    #[test]
+    fn overload_fills_the_queue_and_two_classes_are_refused() {
+        let certain = |n: usize| Counts { start: n, p: vec![1.0] };
+        let rows: Vec<Counts> = (0..=4).map(|_| certain(9)).collect();
+        let q = Chain { rows: &rows, batch: 4, queue: 20 }.stationary().unwrap();
+        assert_eq!(q[20], 1.0);
+        // From 0 to 2 or to 4; both stay where they are.
+        let split = Counts { start: 2, p: vec![0.5, 0.0, 0.5] };
+        let rows = [split, certain(2), certain(2), certain(4), certain(4)];
+        let chain = Chain { rows: &rows, batch: 4, queue: 20 };
+        assert!(matches!(chain.stationary(), Err(Error::NotUnique { .. })));
+    }
+}

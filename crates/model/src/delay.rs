@@ -1,0 +1,429 @@
+//! How long packets wait, and how long they stay: what an operator asks, beyond the paper.
+//!
+//! A packet that comes while a batch is served waits for the rest of that service, then for `c` services of full batches, `c`
+//! being how often β packets fit before it in the queue, then it is served with its own batch. The rest of the service and
+//! the packet's place are taken jointly from the arrival process; so is the size of its own batch, which the packets
+//! that come after it decide, as long as it waits at most one full batch. Behind more than one full batch its own is taken to be
+//! full.
+//!
+//! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles are exact
+//! to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded. Means don't
+//! come from the bins: they follow from the flow of packets exactly, but for the time that lost packets would have waited.
+
+use crate::arrivals::Start;
+use crate::counts::Counts;
+use crate::model::{Flow, Model};
+use crate::pmf::Pmf;
+
+/// Bins for the longest service, about.
+const BINS: usize = 256;
+/// Probabilities below this don't show in a delay.
+const SMALL: f64 = 1e-15;
+
+/// The distribution of a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delay {
+    mean_ns: f64,
+    slot_ns: f64,
+    /// Slots a bin.
+    bin: usize,
+    /// Probabilities of the bins.
+    pmf: Vec<f64>,
+}
+
+impl Delay {
+    fn new(slot_ns: f64, bin: usize, mean: f64, mut pmf: Vec<f64>) -> Self {
+        let sum: f64 = pmf.iter().sum();
+        pmf.iter_mut().for_each(|p| *p /= sum);
+        pmf.truncate(pmf.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1));
+        Self { mean_ns: mean * slot_ns, slot_ns, bin, pmf }
+    }
+
+    /// The mean, ns.
+    #[must_use]
+    pub fn mean_ns(&self) -> f64 {
+        self.mean_ns
+    }
+
+    /// The time that a share `q` of packets doesn't exceed, ns.
+    #[must_use]
+    pub fn quantile_ns(&self, q: f64) -> f64 {
+        let mut sum = 0.0;
+        for (k, p) in self.pmf.iter().enumerate() {
+            if sum + p >= q && *p > 0.0 {
+                return self.place(k, (q - sum).max(0.0) / p);
+            }
+            sum += p;
+        }
+        self.place(self.pmf.len().saturating_sub(1), 1.0)
+    }
+
+    /// The share of packets that stay at most so long: (ns, share) at the end of every bin, rising.
+    pub fn cdf(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        let mut sum = 0.0;
+        self.pmf.iter().enumerate().map(move |(k, p)| {
+            sum += p;
+            (self.place(k, 1.0), sum)
+        })
+    }
+
+    /// The time at a share of the way through a bin.
+    fn place(&self, k: usize, share: f64) -> f64 {
+        let inside = if self.bin == 1 { 0.0 } else { share * self.bin as f64 - 0.5 };
+        (k as f64 * self.bin as f64 + inside).max(0.0) * self.slot_ns
+    }
+}
+
+/// What the packets of one poll do on average, in bins of the time that is left of the service in which they come.
+struct Tables<'a> {
+    model: &'a Model,
+    bin: usize,
+    bins: usize,
+    /// By bin of time: the number of packets that come in a time of that length after a packet.
+    after: Vec<Counts>,
+    /// By bin of time since the poll: the j-th packet comes in it, by j.
+    landing: Vec<Counts>,
+}
+
+/// The wait of the packets that a poll takes in, and their sojourn.
+pub(crate) fn delays(
+    model: &Model,
+    start: Start,
+    rows: &[Counts],
+    queue_pmf: &[f64],
+    flow: &Flow,
+) -> (Delay, Delay) {
+    let tables = Tables::new(model, start, flow);
+    let places = Places::new(&tables, rows, queue_pmf, flow);
+    let p = &model.parameters;
+    let full = model.services.last().map(|b| tables.binned(&[(1.0, b)])).unwrap_or_default();
+    let mut wait = Vec::new();
+    let mut sojourn = own_batch(&tables, &places, rows, &full);
+    let mut behind = vec![1.0];
+    for (c, mass) in places.blocks.iter().enumerate() {
+        if c > 0 {
+            behind = convolve(&behind, &full);
+        }
+        if mass.iter().sum::<f64>() < SMALL {
+            continue;
+        }
+        let here = convolve(mass, &behind);
+        if c >= 2 {
+            add(&mut sojourn, &convolve(&here, &full));
+        }
+        add(&mut wait, &here);
+    }
+    let mean = |v: usize| model.services.get(v).map_or(0.0, Pmf::mean);
+    let own: f64 = flow.batch_pmf.iter().enumerate().map(|(v, q)| v as f64 * q * mean(v)).sum();
+    let waited = places.mean_wait(start, mean(p.batch)) / flow.served;
+    (
+        Delay::new(p.slot_ns, tables.bin, waited, wait),
+        Delay::new(p.slot_ns, tables.bin, waited + own / flow.served, sojourn),
+    )
+}
+
+impl<'a> Tables<'a> {
+    fn new(model: &'a Model, start: Start, flow: &Flow) -> Self {
+        let used = model.services.iter().zip(&flow.batch_pmf).filter(|(_, q)| **q > 1e-12);
+        let longest = used.map(|(b, _)| b.last()).max().unwrap_or(1).max(1);
+        let bin = longest.div_ceil(BINS) | 1;
+        let bins = longest.div_ceil(bin) + 1;
+        let middle = |g: usize| g * bin + bin / 2;
+        let end = |g: usize| (g + 1) * bin;
+        let arrivals = &model.parameters.interarrival;
+        let mut tables = Self {
+            model,
+            bin,
+            bins,
+            after: vec![Counts::default(); bins],
+            landing: vec![Counts::default(); bins],
+        };
+        let mut sums = arrivals.sums(end(bins));
+        let (mut p, mut cdf, mut last) = (Vec::new(), Vec::new(), vec![1.0; bins]);
+        // The sum of no interarrival times is 0.
+        sums.next(end(bins), &mut p);
+        for n in 1usize.. {
+            let least = sums.next(end(bins), &mut p);
+            cdf.clear();
+            let mut sum = 0.0;
+            cdf.extend(p.iter().map(|p| {
+                sum += p;
+                sum
+            }));
+            let at = |u: usize| match u.checked_sub(least) {
+                None => 0.0,
+                Some(i) => cdf.get(i).copied().unwrap_or(sum),
+            };
+            for (g, before) in last.iter_mut().enumerate() {
+                let now = at(middle(g));
+                push(tables.after.get_mut(g), n - 1, *before - now);
+                *before = now;
+                let landed = at(end(g)) - if g == 0 { 0.0 } else { at(end(g - 1)) };
+                if start == Start::Renewal {
+                    push(tables.landing.get_mut(g), n, landed);
+                }
+            }
+            if at(end(bins)) < SMALL {
+                break;
+            }
+        }
+        if start != Start::Renewal {
+            let share = bin as f64 / arrivals.mean();
+            for (landing, after) in tables.landing.iter_mut().zip(&tables.after) {
+                *landing = Counts { start: after.start + 1, p: after.p.iter().map(|p| p * share).collect() };
+            }
+        }
+        tables
+    }
+
+    /// A mixture of service times by bin; one between two bins counts for both, so that means stay.
+    fn binned(&self, mixture: &[(f64, &Pmf)]) -> Vec<f64> {
+        let mut out = vec![0.0; self.bins + 2];
+        for (weight, pmf) in mixture.iter().filter(|m| m.0 > 0.0) {
+            for (t, p) in pmf.iter() {
+                let (h, share) = (t / self.bin, (t % self.bin) as f64 / self.bin as f64);
+                for (place, s) in out.iter_mut().skip(h).zip([1.0 - share, share]) {
+                    *place += weight * p * s;
+                }
+            }
+        }
+        out.truncate(out.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1));
+        out
+    }
+
+    /// By j, then by bin of what is left of a service: the j-th packet comes then.
+    fn left(&self, service: &[f64]) -> Vec<Vec<f64>> {
+        let most = self.landing.iter().map(Counts::last).max().unwrap_or(0);
+        let mut left = vec![vec![0.0; self.bins]; most + 1];
+        let first = service.iter().position(|p| *p > SMALL).unwrap_or(service.len());
+        for (a, landing) in self.landing.iter().enumerate() {
+            let from = first.saturating_sub(a + 1);
+            let rest = service.get(a + 1 + from..).unwrap_or_default();
+            for (row, mass) in left.iter_mut().skip(landing.start).zip(&landing.p) {
+                for (place, p) in row.iter_mut().skip(from).zip(rest) {
+                    *place += mass * p;
+                }
+            }
+        }
+        left
+    }
+}
+
+fn push(to: Option<&mut Counts>, n: usize, p: f64) {
+    let Some(to) = to else { return };
+    if p <= SMALL {
+        return;
+    }
+    if to.p.is_empty() {
+        to.start = n;
+    }
+    to.p.resize(n - to.start, 0.0);
+    to.p.push(p);
+}
+
+/// Where in the queue the packets of a poll come to stand.
+struct Places {
+    /// By number of full batches before it, then by bin of what is left of the service.
+    blocks: Vec<Vec<f64>>,
+    /// By bin, then by place from 1 on, up to two batches.
+    near: Vec<Vec<f64>>,
+    /// Packets by number of full batches before them, exactly.
+    counts: Vec<f64>,
+    /// What is left of the service for all packets together, in slots, lost ones included: exact for the equilibrium start.
+    left_all: f64,
+    /// The same for lost packets, and for accepted ones, from the bins.
+    left_lost: f64,
+    left_kept: f64,
+}
+
+impl Places {
+    fn new(t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64], flow: &Flow) -> Self {
+        let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
+        let blocks = queue.div_ceil(batch);
+        let second = |b: &Pmf| b.iter().map(|(k, p)| k as f64 * (k as f64 - 1.0) * p).sum::<f64>();
+        let each = flow.batch_pmf.iter().zip(&t.model.services);
+        let left_all =
+            each.map(|(q, b)| q * second(b)).sum::<f64>() / (2.0 * t.model.parameters.interarrival.mean());
+        let mut places = Self {
+            blocks: vec![vec![0.0; t.bins]; blocks],
+            near: vec![vec![0.0; (2 * batch).min(queue) + 1]; t.bins],
+            counts: vec![0.0; blocks],
+            left_all,
+            left_lost: 0.0,
+            left_kept: 0.0,
+        };
+        places.add_after_empty(t, rows, queue_pmf);
+        places.add_after_backlog(t, rows, queue_pmf);
+        places
+    }
+
+    /// Packets that come when the poll has left nothing in the queue: the j-th of them has place j.
+    fn add_after_empty(&mut self, t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64]) {
+        let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
+        for (q, row) in queue_pmf.iter().zip(rows) {
+            for (j, more) in row.tail().iter().enumerate().take(queue + 1).skip(1) {
+                if let Some(place) = self.counts.get_mut((j - 1) / batch) {
+                    *place += q * more;
+                }
+            }
+        }
+        let mixture: Vec<(f64, &Pmf)> = queue_pmf.iter().copied().zip(&t.model.services).collect();
+        let left = t.left(&t.binned(&mixture));
+        for (j, row) in left.iter().enumerate().skip(1) {
+            let block = if j <= queue { Some((j - 1) / batch) } else { None };
+            self.add(t, block, 1.0, row);
+            for (near, p) in self.near.iter_mut().zip(row) {
+                if let Some(place) = near.get_mut(j) {
+                    *place += p;
+                }
+            }
+        }
+    }
+
+    /// Packets that come when the poll has left packets in the queue.
+    fn add_after_backlog(&mut self, t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64]) {
+        let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
+        let behind: &[f64] = queue_pmf.get(batch..).unwrap_or_default();
+        if behind.iter().skip(1).sum::<f64>() < SMALL {
+            return;
+        }
+        let Some((service, row)) = t.model.services.last().zip(rows.last()) else { return };
+        // Sums over what was left behind, from 1 packet on.
+        let mut sums = vec![0.0, 0.0];
+        let mut sum = 0.0;
+        sums.extend(behind.iter().skip(1).map(|q| {
+            sum += q;
+            sum
+        }));
+        let between = |from: usize, to: usize| {
+            let at = |y: usize| sums.get(y.min(sums.len() - 1)).copied().unwrap_or(0.0);
+            (at(to + 1) - at(from.max(1))).max(0.0)
+        };
+        let left = t.left(&t.binned(&[(1.0, service)]));
+        let tail = row.tail();
+        for j in 1..left.len().max(tail.len()) {
+            let bins = left.get(j).map(Vec::as_slice).unwrap_or_default();
+            let most = queue.saturating_sub(j);
+            for c in (j - 1) / batch..self.blocks.len() {
+                let (from, to) =
+                    ((c * batch + 1).saturating_sub(j), ((c + 1) * batch).saturating_sub(j).min(most));
+                let weight = if to >= from.max(1) { between(from, to) } else { 0.0 };
+                if weight > 0.0 {
+                    self.add(t, Some(c), weight, bins);
+                    if let (Some(place), Some(more)) = (self.counts.get_mut(c), tail.get(j)) {
+                        *place += weight * more;
+                    }
+                }
+            }
+            self.add(t, None, between(most + 1, queue), bins);
+        }
+        for (g, near) in self.near.iter_mut().enumerate() {
+            let column: Vec<f64> =
+                left.iter().skip(1).map(|row| row.get(g).copied().unwrap_or(0.0)).collect();
+            let Some(first) = column.iter().position(|p| *p > SMALL) else { continue };
+            let last = column.iter().rposition(|p| *p > SMALL).unwrap_or(first);
+            let column = column.get(first..=last).unwrap_or_default();
+            for (y, q) in behind.iter().enumerate().skip(1).take(2 * batch) {
+                for (place, p) in near.iter_mut().skip(y + 1 + first).zip(column) {
+                    *place += q * p;
+                }
+            }
+        }
+    }
+
+    /// Adds packets with a number of full batches before them, or lost ones.
+    fn add(&mut self, t: &Tables<'_>, block: Option<usize>, weight: f64, bins: &[f64]) {
+        if weight == 0.0 {
+            return;
+        }
+        let time = |g: usize| (g * t.bin + t.bin / 2) as f64;
+        let left: f64 = bins.iter().enumerate().map(|(g, p)| time(g) * p).sum::<f64>() * weight;
+        match block.and_then(|c| self.blocks.get_mut(c)) {
+            Some(block) => {
+                self.left_kept += left;
+                block.iter_mut().zip(bins).for_each(|(place, p)| *place += weight * p);
+            }
+            None => self.left_lost += left,
+        }
+    }
+
+    /// Slots that all packets accepted in a poll wait together.
+    fn mean_wait(&self, start: Start, full: f64) -> f64 {
+        let left = if start == Start::Renewal { self.left_kept } else { self.left_all - self.left_lost };
+        let behind: f64 = self.counts.iter().enumerate().map(|(c, n)| c as f64 * n).sum();
+        left.max(0.0) + behind * full
+    }
+}
+
+/// The sojourn of packets that have at most one full batch before them.
+fn own_batch(t: &Tables<'_>, places: &Places, rows: &[Counts], full: &[f64]) -> Vec<f64> {
+    let batch = t.model.parameters.batch;
+    // By size of the own batch, then by bin of what is left of the service.
+    let mut sizes = [vec![vec![0.0; t.bins]; batch + 1], vec![vec![0.0; t.bins]; batch + 1]];
+    let none = Counts { start: 0, p: vec![1.0] };
+    for (g, (near, after)) in places.near.iter().zip(&t.after).enumerate() {
+        let (first, second) = near.split_at((batch + 1).min(near.len()));
+        let second: Vec<f64> = std::iter::once(0.0).chain(second.iter().copied()).collect();
+        for (by_size, (at, extra)) in
+            sizes.iter_mut().zip([(first, &none), (&second, rows.last().unwrap_or(&none))])
+        {
+            if at.iter().sum::<f64>() < SMALL {
+                continue;
+            }
+            let mut queue = join(at, after, batch);
+            if extra != &none {
+                queue = join(&queue, extra, batch);
+            }
+            for (row, p) in by_size.iter_mut().zip(&queue) {
+                if let Some(place) = row.get_mut(g) {
+                    *place += p;
+                }
+            }
+        }
+    }
+    let mut sojourn = Vec::new();
+    for (c, by_size) in sizes.iter().enumerate() {
+        let mut here = Vec::new();
+        for (mass, service) in by_size.iter().zip(&t.model.services) {
+            if mass.iter().sum::<f64>() > SMALL {
+                add(&mut here, &convolve(mass, &t.binned(&[(1.0, service)])));
+            }
+        }
+        add(&mut sojourn, &if c == 0 { here } else { convolve(&here, full) });
+    }
+    sojourn
+}
+
+/// Places plus packets that come after, at most a full batch.
+fn join(at: &[f64], after: &Counts, batch: usize) -> Vec<f64> {
+    let mut out = vec![0.0; batch + 1];
+    for (k, p) in at.iter().enumerate().filter(|(_, p)| **p > SMALL) {
+        let mut rest = after.p.iter();
+        for (place, n) in out.iter_mut().take(batch).skip(k + after.start).zip(rest.by_ref()) {
+            *place += p * n;
+        }
+        if let Some(place) = out.last_mut() {
+            *place += p * rest.sum::<f64>();
+        }
+    }
+    out
+}
+
+fn add(to: &mut Vec<f64>, what: &[f64]) {
+    if to.len() < what.len() {
+        to.resize(what.len(), 0.0);
+    }
+    to.iter_mut().zip(what).for_each(|(a, b)| *a += b);
+}
+
+/// The distribution of a sum; ends below [`SMALL`] squared are left out.
+fn convolve(a: &[f64], b: &[f64]) -> Vec<f64> {
+    let mut out = vec![0.0; (a.len() + b.len()).saturating_sub(1)];
+    for (i, x) in a.iter().enumerate().filter(|(_, x)| **x > SMALL * SMALL) {
+        let first = b.iter().position(|p| *p > 0.0).unwrap_or(b.len());
+        for (place, y) in out.iter_mut().skip(i + first).zip(b.iter().skip(first)) {
+            *place += x * y;
+        }
+    }
+    out
+}

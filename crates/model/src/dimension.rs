@@ -1,0 +1,198 @@
+//! Sizing: which machine meets a target, how much load it bears, and many models at once.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::error::{Error, not_negative, positive};
+use crate::model::{Model, Parameters, Solution};
+
+/// What must be kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// Largest share of packets lost.
+    pub p_loss: f64,
+    /// Longest sojourn of 99 of 100 packets, ns; none where it doesn't matter.
+    pub p99_sojourn_ns: Option<f64>,
+}
+
+impl Target {
+    /// Whether a solution keeps it.
+    #[must_use]
+    pub fn is_met(&self, s: &Solution) -> bool {
+        s.p_loss <= self.p_loss && self.p99_sojourn_ns.is_none_or(|most| s.sojourn.quantile_ns(0.99) <= most)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        not_negative("the loss allowed", self.p_loss)?;
+        self.p99_sojourn_ns.map_or(Ok(0.0), |ns| positive("the sojourn allowed, in ns,", ns)).map(drop)
+    }
+}
+
+/// What may be chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choices {
+    /// Cores, each with its own queue and an even share of the packets (RSS), up to this many.
+    pub cores: u32,
+    /// Queue capacities L, packets.
+    pub queues: Vec<usize>,
+    /// Largest batches β, packets.
+    pub batches: Vec<usize>,
+}
+
+/// A configuration and what it does to one core's packets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Cores.
+    pub cores: u32,
+    /// Queue capacity L of each, packets.
+    pub queue: usize,
+    /// Largest batch β, packets.
+    pub batch: usize,
+    /// Whether it meets the target.
+    pub met: bool,
+    /// What the model predicts for each core.
+    pub solution: Solution,
+}
+
+/// The answer to a sizing question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dimension {
+    /// The choice: fewest cores, then the shortest queue, then the smallest batch that meet the target.
+    pub best: Candidate,
+    /// All that were considered, in order of cores, queue and batch: for one core fewer than `best` has, and for as many.
+    pub considered: Vec<Candidate>,
+    /// The most packets a second that one core of `best` bears within the target.
+    pub max_core_pps: f64,
+}
+
+/// Solves models on several threads; results are in the order of the questions.
+#[must_use]
+pub fn solve_all(questions: &[Parameters], threads: usize) -> Vec<Result<Solution, Error>> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(questions.len()));
+    let work = || {
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(question) = questions.get(i) else { return };
+            let answer = Model::new(question.clone()).and_then(|m| m.solve());
+            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((i, answer));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, questions.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|d| d.0);
+    done.into_iter().map(|d| d.1).collect()
+}
+
+/// Finds the smallest machine that meets a target. `all` is one core with all the packets; its queue and batch are
+/// replaced by the choices.
+///
+/// # Errors
+/// [`Error::Unreachable`] where nothing among the choices meets the target; those of solving.
+pub fn dimension(
+    all: &Parameters,
+    choices: &Choices,
+    target: Target,
+    threads: usize,
+) -> Result<Dimension, Error> {
+    target.check()?;
+    positive("the number of cores", f64::from(choices.cores))?;
+    let mut pairs: Vec<(usize, usize)> = choices
+        .queues
+        .iter()
+        .flat_map(|queue| choices.batches.iter().map(move |batch| (*queue, *batch)))
+        .filter(|(queue, batch)| batch <= queue)
+        .collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    if pairs.is_empty() {
+        return Err(Error::Unreachable("no batch fits into a queue among those to choose from".to_owned()));
+    }
+    let of = |cores: u32| candidates(all, cores, &pairs, target, threads);
+    // More cores never do worse: halve the range.
+    let (mut low, mut high) = (0, choices.cores);
+    let mut at_high = of(high)?;
+    if !at_high.iter().any(|c| c.met) {
+        return Err(Error::Unreachable(unreachable(&at_high, target)));
+    }
+    let mut at_low = Vec::new();
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        let here = of(middle)?;
+        if here.iter().any(|c| c.met) {
+            (high, at_high) = (middle, here);
+        } else {
+            (low, at_low) = (middle, here);
+        }
+    }
+    let met = at_high.iter().find(|c| c.met).cloned();
+    let best = met.ok_or_else(|| Error::Unreachable("none of the configurations does".to_owned()))?;
+    at_low.extend(at_high);
+    let max_core_pps = max_rate(all, &best, target)?;
+    Ok(Dimension { best, considered: at_low, max_core_pps })
+}
+
+/// One core of several: every so many-th packet, as RSS deals them out.
+fn share(all: &Parameters, mean: f64, queue: usize, batch: usize) -> Result<Parameters, Error> {
+    Ok(Parameters { queue, batch, interarrival: all.interarrival.with_mean(mean)?, ..all.clone() })
+}
+
+fn candidates(
+    all: &Parameters,
+    cores: u32,
+    pairs: &[(usize, usize)],
+    target: Target,
+    threads: usize,
+) -> Result<Vec<Candidate>, Error> {
+    let mean = all.interarrival.mean() * f64::from(cores);
+    let questions =
+        pairs.iter().map(|(queue, batch)| share(all, mean, *queue, *batch)).collect::<Result<Vec<_>, _>>()?;
+    let answers = solve_all(&questions, threads);
+    let candidate = |((queue, batch), answer): (&(usize, usize), Result<Solution, Error>)| {
+        let solution = answer?;
+        Ok(Candidate { cores, queue: *queue, batch: *batch, met: target.is_met(&solution), solution })
+    };
+    pairs.iter().zip(answers).map(candidate).collect()
+}
+
+fn unreachable(at_most: &[Candidate], target: Target) -> String {
+    let least =
+        |f: &dyn Fn(&Solution) -> f64| at_most.iter().map(|c| f(&c.solution)).fold(f64::INFINITY, f64::min);
+    let cores = at_most.first().map_or(0, |c| c.cores);
+    let mut text = format!(
+        "with {cores} cores the least loss is {:.2e}, and {:.2e} is allowed",
+        least(&|s| s.p_loss),
+        target.p_loss
+    );
+    if let Some(most) = target.p99_sojourn_ns {
+        let shortest = least(&|s| s.sojourn.quantile_ns(0.99));
+        text += &format!("; the shortest sojourn of 99 % is {shortest:.0} ns, and {most:.0} ns is allowed");
+    }
+    text
+}
+
+/// The most packets a second that a core bears, to a thousandth.
+fn max_rate(all: &Parameters, best: &Candidate, target: Target) -> Result<f64, Error> {
+    let met = |mean: f64| -> Result<bool, Error> {
+        let s = Model::new(share(all, mean, best.queue, best.batch)?)?.solve()?;
+        Ok(target.is_met(&s))
+    };
+    // A mean interarrival time that is known to do, and a shorter one that doesn't.
+    let mut long = all.interarrival.mean() * f64::from(best.cores);
+    let mut short = long / 1.5;
+    while met(short)? {
+        long = short;
+        short /= 1.5;
+    }
+    while long / short > 1.001 {
+        let middle = (long * short).sqrt();
+        if met(middle)? { long = middle } else { short = middle }
+    }
+    Ok(1e9 / (long * all.slot_ns))
+}

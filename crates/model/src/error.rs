@@ -1,0 +1,154 @@
+//! What can be wrong with a question to the model, or with its answer: one variant per cause.
+
+use thiserror::Error;
+
+/// Why the model gives no answer.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum Error {
+    /// A number that must be finite and above zero isn't.
+    #[error("{what} is {value}; it must be a number above zero")]
+    NotPositive {
+        /// What the number is.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A number that must be finite and not below zero isn't.
+    #[error("{what} is {value}; it must be a number of at least zero")]
+    Negative {
+        /// What the number is.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A number lies outside of what it can be.
+    #[error("{what} is {value}; it must lie between {low} and {high}")]
+    OutOfRange {
+        /// What the number is.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+        /// The least that it may be.
+        low: f64,
+        /// The most that it may be.
+        high: f64,
+    },
+    /// A batch can't hold more packets than the queue.
+    #[error(
+        "the largest batch, {batch} packets, is larger than the queue of {queue}; a poll can't take what isn't there"
+    )]
+    BatchAboveQueue {
+        /// Largest batch β, packets.
+        batch: usize,
+        /// Capacity L, packets.
+        queue: usize,
+    },
+    /// The coefficient of variation is not one that the distribution can have.
+    #[error(
+        "a {distribution} distribution with a mean of {mean} slots can't have a coefficient of variation of {cv}: {limit}"
+    )]
+    Variation {
+        /// The distribution.
+        distribution: &'static str,
+        /// Its mean, slots.
+        mean: f64,
+        /// The coefficient of variation asked for.
+        cv: f64,
+        /// What it can be.
+        limit: String,
+    },
+    /// A distribution that was given as numbers is none.
+    #[error("{what}: {why}")]
+    Distribution {
+        /// Which one.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The mean service time of a batch is not above zero.
+    #[error("a batch of {size} packets would take {value_ns} ns; service times must be above zero")]
+    ServiceTime {
+        /// Packets in the batch; 0 is an empty poll.
+        size: usize,
+        /// The mean that follows from the inputs, ns.
+        value_ns: f64,
+    },
+    /// The question is too large for the stated limits.
+    #[error("{what} needs {needed}, and the limit is {limit}; {advice}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// What it needs.
+        needed: String,
+        /// What is allowed.
+        limit: String,
+        /// What helps.
+        advice: &'static str,
+    },
+    /// The exact start is solved only where arrivals remember nothing.
+    #[error(
+        "the exact start is solved for geometric interarrival times only; with {interarrival} ones it would take {states:.1e} states of \
+         queue and residual, and {mebibytes:.1e} MiB for how they follow one another: take the equilibrium start, or simulate, which is \
+         exact up to its confidence interval"
+    )]
+    ExactStart {
+        /// The kind of interarrival times.
+        interarrival: &'static str,
+        /// States that a joint chain would have.
+        states: f64,
+        /// Memory for its transitions, MiB.
+        mebibytes: f64,
+    },
+    /// Which state the queue settles in depends on how it started, so there is no one answer.
+    #[error(
+        "the queue doesn't settle in one way: from a queue of {state} packets it stays at or below {state}, from others above it; \
+         let services or arrivals vary (--service poisson, --interarrival poisson)"
+    )]
+    NotUnique {
+        /// The highest state of the lower class.
+        state: usize,
+    },
+    /// No packet ever comes, so there is no share of packets.
+    #[error(
+        "no packet ever comes: with the renewal start a whole interarrival time begins at every poll, and none is as short as an \
+         empty poll; take the equilibrium start"
+    )]
+    NoArrivals,
+    /// The solution doesn't satisfy its equations; it is not given out.
+    #[error("the solution did not converge: {what} is {value:e}, and at most {limit:e} is allowed")]
+    NotConverged {
+        /// Which check failed.
+        what: &'static str,
+        /// What it found.
+        value: f64,
+        /// What it allows.
+        limit: f64,
+    },
+    /// Measurements that can't be used.
+    #[error("{0}")]
+    Measurement(String),
+    /// A poll log that can't be read.
+    #[error("{name}: line {line}: {why}")]
+    PollLog {
+        /// The file.
+        name: String,
+        /// Line, from 1; in a binary log the record.
+        line: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// No configuration among those asked for meets the target.
+    #[error("no configuration meets the target: {0}")]
+    Unreachable(String),
+}
+
+/// Checks that `value` is finite and above zero.
+pub(crate) fn positive(what: &'static str, value: f64) -> Result<f64, Error> {
+    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(Error::NotPositive { what, value }) }
+}
+
+/// Checks that `value` is finite and not below zero.
+pub(crate) fn not_negative(what: &'static str, value: f64) -> Result<f64, Error> {
+    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err(Error::Negative { what, value }) }
+}

@@ -1,0 +1,237 @@
+//! The same queue, packet by packet: the slow twin of the solution, with confidence intervals.
+//!
+//! With [`Start::Exact`] the arrival process never starts anew at a poll, which is what a real one does; with the other two it
+//! does as the model supposes. Everything is drawn from the seed, so a run can be repeated.
+
+use std::collections::VecDeque;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::arrivals::Start;
+use crate::error::Error;
+use crate::model::Model;
+use crate::pmf::Pmf;
+
+/// How long to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Polls that count, at least a thousand.
+    pub polls: u64,
+    /// Polls before, which don't: the queue is empty at first.
+    pub warmup: u64,
+    /// Where the random numbers begin.
+    pub seed: u64,
+}
+
+/// An estimate with its uncertainty.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Estimate {
+    /// The mean over the run.
+    pub mean: f64,
+    /// Half the width of its confidence interval at 99 %.
+    pub half_width: f64,
+}
+
+impl Estimate {
+    /// Whether `value` lies within `times` the half-width, of which rounding is left out.
+    #[must_use]
+    pub fn holds(&self, value: f64, times: f64) -> bool {
+        (value - self.mean).abs() <= times * self.half_width + 1e-12 * value.abs()
+    }
+}
+
+/// What a simulation saw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulated {
+    /// Packets a poll.
+    pub mean_batch: Estimate,
+    /// Packets in the queue at a poll.
+    pub mean_queue: Estimate,
+    /// Share of packets lost.
+    pub p_loss: Estimate,
+    /// Time from arrival to poll, ns.
+    pub wait_ns: Estimate,
+    /// Time from arrival to the end of service, ns.
+    pub sojourn_ns: Estimate,
+    /// Share of polls that took 0 to β packets.
+    pub batch_pmf: Vec<f64>,
+    /// Sojourn times at shares of 0.5, 0.9 and 0.99, ns.
+    pub sojourn_quantiles_ns: [f64; 3],
+}
+
+/// Parts of a run whose means are compared.
+const PARTS: u64 = 32;
+/// Student's t for 31 degrees of freedom, two-sided 99 %.
+const STUDENT: f64 = 2.7440;
+
+/// Draws from a distribution by its sums.
+struct Sampler {
+    start: usize,
+    sums: Vec<f64>,
+}
+
+impl Sampler {
+    fn new(pmf: &Pmf) -> Self {
+        let mut sum = 0.0;
+        let add = |p: &f64| {
+            sum += p;
+            sum
+        };
+        Self { start: pmf.start(), sums: pmf.probabilities().iter().map(add).collect() }
+    }
+
+    fn draw(&self, rng: &mut ChaCha8Rng) -> u64 {
+        let u: f64 = rng.random::<f64>() * self.sums.last().copied().unwrap_or(1.0);
+        (self.start + self.sums.partition_point(|s| *s <= u).min(self.sums.len() - 1)) as u64
+    }
+}
+
+/// The time to the first arrival after a moment that knows nothing of the last: `P(R = r) = P(A ≥ r)/E[A]`.
+fn residual(a: &Pmf) -> Result<Pmf, Error> {
+    let mut at_least: Vec<f64> = Vec::with_capacity(a.last());
+    let mut sum = 0.0;
+    let by_value = a.probabilities().iter().rev();
+    at_least.extend(by_value.map(|p| {
+        sum += p;
+        sum
+    }));
+    at_least.extend(std::iter::repeat_n(sum, a.start()));
+    // At this point the last element is for a value of 0; residuals begin at 1.
+    at_least.pop();
+    at_least.reverse();
+    Pmf::from_weights("the residual of an interarrival time", 1, at_least)
+}
+
+/// Sums over a part of the run.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    polls: f64,
+    batch: f64,
+    queue: f64,
+    arrived: f64,
+    lost: f64,
+    wait: f64,
+    sojourn: f64,
+}
+
+/// Runs the queue.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for less than a thousand polls; [`Error::Distribution`] where a distribution can't be drawn from.
+pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
+    if effort.polls < 1000 {
+        let (value, high) = (effort.polls as f64, u64::MAX as f64);
+        return Err(Error::OutOfRange { what: "the number of polls", value, low: 1000.0, high });
+    }
+    let parameters = model.parameters();
+    let a = parameters.interarrival.pmf()?;
+    let restart = match parameters.start {
+        Start::Renewal => Some(Sampler::new(&a)),
+        Start::Equilibrium => Some(Sampler::new(&residual(&a)?)),
+        Start::Exact => None,
+    };
+    let arrivals = Sampler::new(&a);
+    let services: Vec<Sampler> = model.services.iter().map(Sampler::new).collect();
+    let mut rng = ChaCha8Rng::seed_from_u64(effort.seed);
+    let mut parts = vec![Part::default(); PARTS as usize];
+    let mut batches = vec![0u64; parameters.batch + 1];
+    let mut sojourns: Vec<u64> = Vec::new();
+    let mut queue: VecDeque<u64> = VecDeque::new();
+    let (mut now, mut next) = (0u64, 1 + arrivals.draw(&mut rng));
+    let per_part = effort.polls.div_ceil(PARTS);
+    for poll in 0..effort.warmup + per_part * PARTS {
+        let counted = poll.checked_sub(effort.warmup);
+        let mut part = counted.and_then(|n| parts.get_mut((n / per_part) as usize));
+        let waiting = queue.len();
+        let batch = waiting.min(parameters.batch);
+        let Some(service) = services.get(batch) else { break };
+        let end = now + service.draw(&mut rng);
+        for at in queue.drain(..batch) {
+            if let Some(part) = &mut part {
+                part.wait += (now - at) as f64;
+                part.sojourn += (end - at) as f64;
+                sojourns.push(end - at);
+            }
+        }
+        if let Some(restart) = &restart {
+            next = now + restart.draw(&mut rng);
+        }
+        while next <= end {
+            let full = queue.len() >= parameters.queue;
+            if !full {
+                queue.push_back(next);
+            }
+            if let Some(part) = &mut part {
+                part.arrived += 1.0;
+                part.lost += f64::from(u8::from(full));
+            }
+            next += arrivals.draw(&mut rng);
+        }
+        if let Some(part) = part {
+            part.polls += 1.0;
+            part.batch += batch as f64;
+            part.queue += waiting as f64;
+            if let Some(n) = batches.get_mut(batch) {
+                *n += 1;
+            }
+        }
+        now = end;
+    }
+    Ok(summary(&parts, &batches, sojourns, parameters.slot_ns))
+}
+
+fn summary(parts: &[Part], batches: &[u64], mut sojourns: Vec<u64>, slot_ns: f64) -> Simulated {
+    let estimate = |above: &dyn Fn(&Part) -> f64, below: &dyn Fn(&Part) -> f64, unit: f64| {
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        let mean = ratio(parts.iter().map(above).sum(), parts.iter().map(below).sum());
+        let n = parts.len() as f64;
+        let squares: f64 = parts.iter().map(|p| (ratio(above(p), below(p)) - mean).powi(2)).sum();
+        Estimate { mean: mean * unit, half_width: STUDENT * (squares / (n - 1.0) / n).sqrt() * unit }
+    };
+    let polls: u64 = batches.iter().sum();
+    sojourns.sort_unstable();
+    let quantile = |q: f64| {
+        let rank = ((sojourns.len() as f64 * q).ceil() as usize).saturating_sub(1);
+        sojourns.get(rank).map_or(0.0, |s| *s as f64 * slot_ns)
+    };
+    Simulated {
+        mean_batch: estimate(&|p| p.batch, &|p| p.polls, 1.0),
+        mean_queue: estimate(&|p| p.queue, &|p| p.polls, 1.0),
+        p_loss: estimate(&|p| p.lost, &|p| p.arrived, 1.0),
+        wait_ns: estimate(&|p| p.wait, &|p| p.batch, slot_ns),
+        sojourn_ns: estimate(&|p| p.sojourn, &|p| p.batch, slot_ns),
+        batch_pmf: batches.iter().map(|n| *n as f64 / polls.max(1) as f64).collect(),
+        sojourn_quantiles_ns: [0.5, 0.9, 0.99].map(quantile),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_residual_is_that_of_the_definition() {
+        let a = Pmf::from_weights("test", 2, vec![1.0, 0.0, 3.0]).unwrap();
+        let r = residual(&a).unwrap();
+        assert_eq!(r.start(), 1);
+        let mean = a.mean();
+        for (k, p) in r.iter() {
+            let at_least: f64 = a.iter().filter(|(v, _)| *v >= k).map(|(_, p)| p).sum();
+            assert!((p - at_least / mean).abs() < 1e-15);
+        }
+        // A value of 0 is followed by the next packet at once: no slot lies in it.
+        let zero = Pmf::from_weights("test", 0, vec![1.0, 1.0]).unwrap();
+        assert_eq!(residual(&zero).unwrap().probabilities(), [1.0]);
+    }
+
+    #[test]
+    fn a_sampler_follows_its_distribution() {
+        let pmf = Pmf::from_weights("test", 3, vec![1.0, 0.0, 3.0]).unwrap();
+        let (sampler, mut rng) = (Sampler::new(&pmf), ChaCha8Rng::seed_from_u64(1));
+        let draws: Vec<u64> = (0..40_000).map(|_| sampler.draw(&mut rng)).collect();
+        let of = |v| draws.iter().filter(|d| **d == v).count();
+        assert_eq!(of(3) + of(5), draws.len());
+        assert!(of(3).abs_diff(10_000) < 500);
+    }
+}
