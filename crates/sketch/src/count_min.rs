@@ -199,7 +199,7 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        2.0
+        1.0
     }
 
     fn clear(&mut self) {
