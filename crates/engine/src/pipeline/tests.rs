@@ -43,7 +43,7 @@ fn errors_have_their_places_and_hints() {
     has(&with("in -> reframe -> sw", "in -> reframe -> sw\nreframe -> sw"), 3, 1, "wired twice", "tee");
     let round = "graph = \"a :: synth -> c :: counter -> b :: counter -> c; d :: tee -> out :: null\"";
     has(round, 1, 24, "packets would go round: c, b", "");
-    has(round, 1, 58, "nothing leads to `d`", "");
+    has(round, 1, 59, "nothing leads to `d`", "");
 }
 
 #[test]
