@@ -163,8 +163,8 @@ pub(crate) struct Solve {
 /// Get service times from a poll log.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  \
-                        printf 'time_ns,batch\\n0,4\\n900,9\\n2300,12\\n4000,8\\n' |\n    \
-                        slipstream model fit -")]
+                        slipstream model fit <(printf '%s\\n' time_ns,batch \\\n    \
+                        0,4 900,9 2300,12 4000,8)")]
 pub(crate) struct Fit {
     /// A poll log (CSV with the columns time_ns,batch, or binary), `-` for stdin.
     pub(crate) log: PathBuf,
@@ -178,8 +178,8 @@ pub(crate) struct Fit {
 /// Hold the model's prediction against a poll log.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  \
-                        printf 'time_ns,batch\\n0,4\\n900,9\\n2300,12\\n4000,8\\n5200,7\\n' |\n    \
-                        slipstream model compare -")]
+                        slipstream model compare <(printf '%s\\n' time_ns,batch \\\n    \
+                        0,4 900,9 2300,12 4000,8 5200,7)")]
 pub(crate) struct Compare {
     /// A poll log (CSV with the columns time_ns,batch, or binary), `-` for stdin.
     pub(crate) log: PathBuf,
