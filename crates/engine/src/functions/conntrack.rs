@@ -12,7 +12,7 @@ use slipstream_wire::{Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKe
 
 use super::bytes::be16;
 use super::table::{Full, Key, NONE, Table};
-use super::tcp_state::{Direction, SECOND, Step, TcpState, TcpTimeouts};
+use super::tcp_state::{Direction, SECOND, Step, TcpState, TcpTimeouts, is_plausible};
 use crate::time::Nanos;
 
 /// What a packet is to the tracker, as rules ask for it.
@@ -298,7 +298,9 @@ impl Conntrack {
 
     fn first(&self, packet: &Tracked) -> CtState {
         let may = !is_tcp(packet)
-            || packet.tcp_flags.is_some_and(|f| TcpState::first(f, self.config.loose).is_some());
+            || packet
+                .tcp_flags
+                .is_some_and(|f| is_plausible(f) && TcpState::first(f, self.config.loose).is_some());
         if may { CtState::New } else { CtState::Invalid }
     }
 
@@ -345,6 +347,7 @@ fn is_tcp(packet: &Tracked) -> bool {
 
 fn step_of(connection: &Connection, packet: &Tracked, direction: Direction) -> Step {
     match packet.tcp_flags {
+        Some(flags) if is_tcp(packet) && !is_plausible(flags) => Step::Invalid,
         Some(flags) if is_tcp(packet) => connection.tcp.step(direction, flags),
         _ => Step::Ignore,
     }

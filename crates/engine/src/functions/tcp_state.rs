@@ -16,6 +16,26 @@ pub const RST: u8 = 0x04;
 /// ACK.
 pub const ACK: u8 = 0x10;
 
+/// URG.
+pub const URG: u8 = 0x20;
+
+/// Whether an end may send a segment with these flags (RFC 9293): only a reset and the first segment of a connection have no
+/// ACK, nothing begins and ends at once. Linux's tracker calls others invalid; so does ours. PSH, ECE and CWR don't count.
+#[inline]
+#[must_use]
+pub const fn is_plausible(flags: u8) -> bool {
+    const SYN_URG: u8 = SYN | URG;
+    const SYN_ACK: u8 = SYN | ACK;
+    const RST_ACK: u8 = RST | ACK;
+    const FIN_ACK: u8 = FIN | ACK;
+    const FIN_ACK_URG: u8 = FIN | ACK | URG;
+    const ACK_URG: u8 = ACK | URG;
+    matches!(
+        flags & (FIN | SYN | RST | ACK | URG),
+        SYN | SYN_URG | SYN_ACK | RST | RST_ACK | FIN_ACK | FIN_ACK_URG | ACK | ACK_URG
+    )
+}
+
 /// Which way a packet goes: as the first packet of its connection did, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {

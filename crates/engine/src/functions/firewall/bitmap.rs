@@ -10,6 +10,7 @@ use std::mem::size_of;
 use super::PacketFields;
 use super::conjunction::Rest;
 use super::entry::{DIMS, Entry, Family, Input, point};
+use super::forest::NONE;
 
 /// Stretches of one dimension.
 const STRETCHES: usize = 256;
@@ -50,8 +51,10 @@ impl<F: Family> Bitmap<F> {
         self.entries.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// The first rule in it, [`NONE`] where there is none.
+    #[inline]
+    pub(super) fn first_rule(&self) -> u32 {
+        self.entries.first().map_or(NONE, |entry| entry.rule)
     }
 
     /// The first matching rule from `start` on, if it comes before `best`.

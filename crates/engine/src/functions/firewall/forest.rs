@@ -74,7 +74,7 @@ pub(super) struct Trees<F: Family> {
 }
 
 impl<F: Family> Trees<F> {
-    fn new(rules: &RuleSet) -> Self {
+    pub(super) fn new(rules: &RuleSet) -> Self {
         let input = Input::<F>::new(rules);
         let built = build::forest(&input);
         let left = Bitmap::new(&input, &built.left);
@@ -88,15 +88,16 @@ impl<F: Family> Trees<F> {
     }
 
     #[inline]
-    fn lookup<const FROM: bool>(&self, packet: &PacketFields, start: u32) -> u32 {
+    pub(super) fn lookup<const FROM: bool>(&self, packet: &PacketFields, start: u32) -> u32 {
         let mut best = NONE;
         for tree in &self.trees {
             if tree.first_rule >= best {
-                return best;
+                break;
             }
             best = self.leaf::<FROM>(self.descend(tree.root, packet), packet, start, best);
         }
-        if self.left.is_empty() { best } else { self.left.lookup(packet, &self.rests, start, best) }
+        // What no tree took may come before what a tree found.
+        if self.left.first_rule() >= best { best } else { self.left.lookup(packet, &self.rests, start, best) }
     }
 
     #[inline(always)]

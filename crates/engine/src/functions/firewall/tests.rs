@@ -152,3 +152,29 @@ fn a_rule_for_every_packet_hides_those_behind_it_and_none_before_it() {
         }
     }
 }
+
+#[test]
+fn a_rule_that_no_tree_took_may_come_before_those_that_a_tree_found() {
+    use super::bitmap::Bitmap;
+    use super::entry::{Input, V4};
+    use super::forest::Trees;
+
+    let set = RuleSet::parse("deny udp\nallow src 10.0.0.0/8\ndeny dst 10.0.0.0/8\n").unwrap();
+    let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2).unwrap();
+    let flags = Flags(Flags::PORTS);
+    let packet = PacketFields::new(&Headers { key, l3: 14, l4: 34, flags, tcp_flags: 0, tos: 0 }, 60);
+    let whole = Trees::<V4>::new(&set);
+    assert_eq!(whole.lookup::<false>(&packet, 0), 0);
+    // The trees of the second and the third rule alone, each of its own; the first rule is left.
+    let mut parted = Trees::<V4>::new(&set);
+    let input = Input::<V4>::new(&set);
+    parted.trees.clear();
+    for rule in [1, 2] {
+        let root = super::forest::Link::leaf(parted.entries.len(), 1);
+        parted.entries.push(input.entries[rule]);
+        parted.trees.push(super::forest::Tree { root, first_rule: rule as u32 });
+    }
+    parted.left = Bitmap::new(&input, &[0]);
+    assert_eq!(parted.lookup::<false>(&packet, 0), 0);
+    assert_eq!(parted.lookup::<true>(&packet, 1), 1);
+}
