@@ -6,10 +6,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The obvious aggregator: buckets are lists of (key, fingerprint, count, last use).
+/// What a bucket has in one place: key, fingerprint, count, last use.
+type Place<const N: usize> = ([u8; N], u32, u32, u64);
+
+/// The obvious aggregator: buckets are lists of places.
 struct Twin<const N: usize> {
     places: Aggregator<N>,
-    buckets: BTreeMap<u32, Vec<Option<([u8; N], u32, u32, u64)>>>,
+    buckets: BTreeMap<u32, Vec<Option<Place<N>>>>,
     next: usize,
     clock: u64,
     out: Vec<Update<N>>,

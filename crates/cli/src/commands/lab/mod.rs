@@ -198,9 +198,12 @@ fn cell(value: &Value) -> String {
     }
 }
 
+/// The keys of rows that have the same ones, and these rows.
+type Rows<'a> = (Vec<&'a str>, Vec<&'a Map<String, Value>>);
+
 /// Rows with the same keys make a table: its keys, its rows.
-fn tables(rows: &[Map<String, Value>]) -> Vec<(Vec<&str>, Vec<&Map<String, Value>>)> {
-    let mut tables: Vec<(Vec<&str>, Vec<&Map<String, Value>>)> = Vec::new();
+fn tables(rows: &[Map<String, Value>]) -> Vec<Rows<'_>> {
+    let mut tables: Vec<Rows<'_>> = Vec::new();
     for row in rows {
         let keys: Vec<&str> = row.keys().map(String::as_str).collect();
         match tables.iter_mut().find(|(k, _)| *k == keys) {

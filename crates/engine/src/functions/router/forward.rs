@@ -161,6 +161,7 @@ impl Router {
         // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
         let mut behind = false;
         for (frame, verdict) in frames.iter().zip(verdicts) {
+            scene.cx.now = scene.cx.now.max(frame.arrival);
             *verdict = match self.ready(scene, frame, mtu) {
                 Ok(()) => {
                     if let Some(macs) = macs {
@@ -200,6 +201,7 @@ impl Router {
         verdicts: &mut [Verdict],
     ) {
         for (frame, verdict) in frames.iter().zip(verdicts) {
+            scene.cx.now = scene.cx.now.max(frame.arrival);
             *verdict = match self.ready(scene, frame, mtu) {
                 Ok(()) => {
                     self.hold(scene, neighbour, *frame);

@@ -366,21 +366,25 @@ impl NetworkFunction for Router {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
+        // What a later packet of the train sets off happens at its own time.
         match *decision {
             Decision::Forward { port, mtu, macs } => self.forward(scene, (port, mtu, macs), frames, verdicts),
             Decision::Wait { neighbour, mtu } => self.wait(scene, (neighbour, mtu), frames, verdicts),
             Decision::Own => {
                 for (frame, verdict) in frames.iter().zip(verdicts) {
+                    scene.cx.now = scene.cx.now.max(frame.arrival);
                     *verdict = self.take(scene, frame);
                 }
             }
             Decision::Arp => {
                 for (frame, verdict) in frames.iter().zip(verdicts) {
+                    scene.cx.now = scene.cx.now.max(frame.arrival);
                     *verdict = self.take_arp(scene, frame);
                 }
             }
             Decision::Refuse(reason, message) => {
                 for (frame, verdict) in frames.iter().zip(verdicts) {
+                    scene.cx.now = scene.cx.now.max(frame.arrival);
                     *verdict = self.refuse(scene, frame, reason, message);
                 }
             }
