@@ -124,3 +124,19 @@ fn the_schema_names_every_stage_and_setting() {
         assert_eq!(schema["properties"].as_object().unwrap().len(), kind.settings.len() + 1);
     }
 }
+
+#[test]
+fn what_is_in_configs_is_right() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+    let published = std::fs::read_to_string(configs.join("pipeline.schema.json")).unwrap();
+    let published: serde_json::Value = serde_json::from_str(&published).unwrap();
+    assert_eq!(published, json_schema(), "slipstream list --schema > configs/pipeline.schema.json");
+    let mut found = 0;
+    for file in std::fs::read_dir(&configs).unwrap().map(|e| e.unwrap().path()) {
+        if file.extension().is_some_and(|e| e == "toml") {
+            Plan::from_file(&file).and_then(|plan| plan.check()).unwrap_or_else(|e| panic!("{e}"));
+            found += 1;
+        }
+    }
+    assert!(found >= 2);
+}

@@ -27,8 +27,8 @@ pub(super) const LAB: Lab = Lab {
 const HOLDS: [u64; 3] = [16_000, 64_000, 128_000];
 /// Packets that a driver hands over at once.
 const BURST: usize = 32;
-/// Packets of a flow from which on it counts as large.
-const LARGE: usize = 50;
+/// Share of packets that the large flows carry: the largest flows that together carry so much.
+const LARGE_SHARE: f64 = 0.8;
 /// DSCP that marks packets of large flows.
 const LARGE_DSCP: u8 = 10;
 
@@ -62,10 +62,11 @@ fn campus(copies: usize, packets: usize, pool: &[FlowKey]) -> anyhow::Result<Cam
     let keys = pool
         .get(..flows.len())
         .ok_or_else(|| anyhow!("{} flows, but only {} keys", flows.len(), pool.len()))?;
+    let large_from = large_from(&sizes);
     let frames: Vec<Vec<u8>> = keys
         .iter()
         .zip(&sizes)
-        .map(|(key, size)| bench::frame_with_dscp(key, if *size >= LARGE { LARGE_DSCP } else { 0 }))
+        .map(|(key, size)| bench::frame_with_dscp(key, if *size >= large_from { LARGE_DSCP } else { 0 }))
         .collect();
     let mut traffic = Traffic::default();
     for (time, flow, len) in &seen {
@@ -73,8 +74,21 @@ fn campus(copies: usize, packets: usize, pool: &[FlowKey]) -> anyhow::Result<Cam
             traffic.push(*time, *len, frame);
         }
     }
-    let large: usize = sizes.iter().filter(|s| **s >= LARGE).sum();
+    let large: usize = sizes.iter().filter(|s| **s >= large_from).sum();
     Ok(Campus { traffic, keys: keys.to_vec(), large_share: large as f64 / seen.len().max(1) as f64 })
+}
+
+/// Packets from which on a flow counts as large.
+fn large_from(sizes: &[usize]) -> usize {
+    let mut sizes = sizes.to_vec();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let all: usize = sizes.iter().sum();
+    let mut sum = 0;
+    let enough = |size: &usize| {
+        sum += size;
+        sum as f64 >= all as f64 * LARGE_SHARE
+    };
+    sizes.iter().copied().find(enough).unwrap_or(1)
 }
 
 fn config(hold_ns: u64) -> ReframeConfig {
@@ -392,7 +406,13 @@ fn claims(gains: &[(usize, Way, f64)], trivial: &[(Way, f64)], findings: &mut Fi
 
 #[cfg(test)]
 mod tests {
-    use super::latency;
+    use super::{large_from, latency};
+
+    #[test]
+    fn large_flows_carry_most_packets() {
+        assert_eq!(large_from(&[1, 50, 1, 30, 1, 17]), 30);
+        assert_eq!((large_from(&[5]), large_from(&[])), (5, 1));
+    }
 
     #[test]
     fn waiting_adds_up() {

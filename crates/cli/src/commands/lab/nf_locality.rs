@@ -1,5 +1,8 @@
 //! What a packet costs network functions, by how many of its flow come back to back (Figs. 4, 5, 20).
 
+use std::process::Command;
+
+use anyhow::Context;
 use serde_json::{Map, Value, json};
 use slipstream::functions::firewall::generate::Kind;
 use slipstream_wire::FlowKey;
@@ -70,6 +73,9 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    if let Ok(point) = std::env::var(POINT) {
+        return run_point(&point);
+    }
     let (packets, turns) = if lab.quick { (60_000, 5) } else { (200_000, 15) };
     let mut findings = Findings::default();
     let subjects = subjects()?;
@@ -98,7 +104,108 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
         }
         conclude(subject.name, &costs, &mut findings);
     }
+    if !lab.quick {
+        count_all(lab, &subjects, &mut findings)?;
+    }
     Ok(findings)
+}
+
+/// Names the one point that a copy of this program is to run under Callgrind.
+const POINT: &str = "SLIPSTREAM_LAB_POINT";
+/// The function whose instructions and misses count.
+const COUNTED: &str = "*rehearsal*Bench*pass*";
+/// Packets of a counted turn, and turns with the one that warms up.
+const COUNTED_PACKETS: usize = 20_000;
+const COUNTED_TURNS: usize = 2;
+
+/// One point, as `SUBJECT,PER,SLF`, a few turns, nothing reported.
+fn run_point(point: &str) -> anyhow::Result<Findings> {
+    let mut parts = point.split(',');
+    let (name, per, slf) = (parts.next(), parts.next(), parts.next());
+    let subjects = subjects()?;
+    let subject = subjects.iter().find(|s| Some(s.name) == name).context("no such subject")?;
+    let per = if per == Some("packet") { Per::Packet } else { Per::Train };
+    let slf = slf.and_then(|s| s.parse().ok()).context("no SLF")?;
+    let traffic = bench::traffic(&subject.keys, slf, COUNTED_PACKETS);
+    let mut pipeline = bench::pipeline((subject.make)(per)?)?;
+    traffic.rehearse(&mut pipeline, COUNTED_TURNS - 1, 256)?;
+    Ok(Findings::default())
+}
+
+/// Instructions and simulated cache misses a packet (Figs. 5, 20b to d), where Callgrind is installed.
+fn count_all(lab: &Bench<'_>, subjects: &[Subject], findings: &mut Findings) -> anyhow::Result<()> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        tracing::warn!("valgrind is not installed: instructions and cache misses are not counted");
+        return Ok(());
+    }
+    for subject in subjects {
+        for per in Per::BOTH {
+            for slf in [1, 4, 16] {
+                let counts = count(&format!("{},{},{slf}", subject.name, per.name()))?;
+                let a_packet = |n: u64| n as f64 / (COUNTED_PACKETS * COUNTED_TURNS) as f64;
+                findings.rows.push(object(json!({
+                    "counted": subject.name,
+                    "per": per.name(),
+                    "slf": slf,
+                    "instructions": a_packet(counts.instructions),
+                    "l1_misses": a_packet(counts.l1_misses),
+                    "ll_misses": a_packet(counts.ll_misses),
+                })));
+                lab.step(1.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What Callgrind counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    instructions: u64,
+    l1_misses: u64,
+    ll_misses: u64,
+}
+
+fn count(point: &str) -> anyhow::Result<Counts> {
+    let file = tempfile::NamedTempFile::new()?;
+    let out = Command::new("valgrind")
+        .args([
+            "--tool=callgrind",
+            "--cache-sim=yes",
+            "--I1=32768,8,64",
+            "--D1=32768,8,64",
+            "--LL=524288,8,64",
+        ])
+        .arg(format!("--toggle-collect={COUNTED}"))
+        .arg(format!("--callgrind-out-file={}", file.path().display()))
+        .arg(std::env::current_exe()?)
+        .args(["lab", LAB.name, "--quick"])
+        .env(POINT, point)
+        .output()
+        .context("valgrind can't be run")?;
+    anyhow::ensure!(out.status.success(), "valgrind: {}", String::from_utf8_lossy(&out.stderr));
+    totals(&std::fs::read_to_string(file.path())?).context("Callgrind's file has no totals")
+}
+
+/// The totals of a Callgrind file, its events named in a line before.
+fn totals(text: &str) -> Option<Counts> {
+    let line = |key: &str| text.lines().find_map(|l| l.strip_prefix(key));
+    let names: Vec<&str> = line("events:")?.split_whitespace().collect();
+    let values: Vec<u64> = line("totals:")
+        .or(line("summary:"))?
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let sum = |wanted: &[&str]| {
+        let of = |(name, value): (&&str, &u64)| if wanted.contains(name) { *value } else { 0 };
+        names.iter().zip(&values).map(of).sum()
+    };
+    Some(Counts {
+        instructions: sum(&["Ir"]),
+        l1_misses: sum(&["D1mr", "D1mw", "I1mr"]),
+        ll_misses: sum(&["DLmr", "DLmw", "ILmr"]),
+    })
 }
 
 fn conclude(name: &str, [packet, train]: &[Vec<(f64, f64)>; 2], findings: &mut Findings) {
@@ -147,7 +254,14 @@ fn conclude(name: &str, [packet, train]: &[Vec<(f64, f64)>; 2], findings: &mut F
 
 #[cfg(test)]
 mod tests {
-    use super::fit;
+    use super::{Counts, fit, totals};
+
+    #[test]
+    fn callgrind_files_are_read() {
+        let text = "version: 1\nevents: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\nfn=x\ntotals: 100 20 10 1 2 3 4 5 6\n";
+        assert_eq!(totals(text), Some(Counts { instructions: 100, l1_misses: 6, ll_misses: 15 }));
+        assert_eq!(totals("nothing"), None);
+    }
 
     #[test]
     fn a_line_is_found_again() {
