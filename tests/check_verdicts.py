@@ -120,7 +120,7 @@ def stateful(case, binary, scratch, flavour, count, size, seed):
 
 
 CHECKS = {
-    "ipv4_legacy": lambda *a: stateless(*a, 4, "legacy", 20_000, 600, 1),
+    "ipv4_legacy": lambda *a: stateless(*a, 4, "legacy", 600_000, 600, 1),
     "ipv4_nft": lambda *a: stateless(*a, 4, "nft", 200_000, 1000, 2),
     "ipv6_legacy": lambda *a: stateless(*a, 6, "legacy", 100_000, 400, 3),
     "ipv6_nft": lambda *a: stateless(*a, 6, "nft", 100_000, 400, 4),

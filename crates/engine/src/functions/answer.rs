@@ -2,6 +2,7 @@
 
 use slipstream_wire::classify;
 
+use super::bytes::be16;
 use super::function::{Made, Scene};
 use super::icmp::Link;
 use super::packet::is_ethernet;
@@ -13,6 +14,21 @@ use crate::stage::Context;
 #[inline]
 pub(crate) fn ip_packet<'a>(cx: &'a Context<'_>, frame: &Frame) -> &'a [u8] {
     cx.data(frame).get(usize::from(frame.info.l3())..).unwrap_or_default()
+}
+
+/// Length in bytes of a frame's IP packet, as its header says it: short Ethernet frames are padded, and what pads them is no
+/// part of the packet. Where the header says nothing that can be (0, as offloads leave it, or more than there was on the
+/// wire), all that stands behind the link-layer header.
+#[inline]
+pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
+    let on_wire = cx.pool.meta(frame.buf).original_len.saturating_sub(u32::from(frame.info.l3()));
+    let ip = ip_packet(cx, frame);
+    let (said, least) = match ip.first().map(|b| b >> 4) {
+        Some(4) => (be16(ip, 2).map(u32::from), 20),
+        Some(6) => (be16(ip, 4).filter(|&payload| payload != 0).map(|payload| u32::from(payload) + 40), 40),
+        _ => (None, 0),
+    };
+    said.filter(|said| (least..=on_wire).contains(said)).unwrap_or(on_wire)
 }
 
 /// Whether a frame was sent to one station.

@@ -9,6 +9,7 @@ use slipstream_wire::FlowKey;
 use tempfile::NamedTempFile;
 
 use crate::frame::Frame;
+use crate::functions::answer::ip_length;
 use crate::functions::flow_stats::{FlowRecord, FlowStats, FlowStatsConfig, Observed};
 use crate::functions::ipfix::{Exporter, IpfixConfig};
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, key_of, stage_of};
@@ -257,8 +258,7 @@ impl NetworkFunction for FlowStatsStage {
             last: now.max(last.arrival),
         };
         for frame in &*frames {
-            let len = scene.cx.pool.meta(frame.buf).original_len;
-            seen.bytes += u64::from(len.saturating_sub(u32::from(frame.info.l3())));
+            seen.bytes += u64::from(ip_length(scene.cx, frame));
             seen.tcp_flags |= frame.info.tcp_flags();
         }
         let Self { flows, export, .. } = self;

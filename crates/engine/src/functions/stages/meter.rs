@@ -4,6 +4,7 @@ use slipstream_wire::checksum::Delta;
 use slipstream_wire::{Flags, FlowKey, NarrowKey};
 
 use crate::frame::{Frame, Info};
+use crate::functions::answer::ip_length;
 use crate::functions::meter::{Colour, DscpMap, FlowMeters, Marker, Meter};
 use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, Scene, key_of, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
@@ -207,7 +208,7 @@ impl NetworkFunction for MeterStage {
         };
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             let dscp = frame.info.tos() >> 2;
-            let bytes = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(u32::from(frame.info.l3()));
+            let bytes = ip_length(scene.cx, frame);
             let before = if self.aware { self.marks.colour_of(dscp) } else { Colour::Green };
             let colour = meter.colour(marker, bytes, before, now.max(frame.arrival));
             if let Some(n) = self.seen.get_mut(colour as usize) {
