@@ -271,7 +271,7 @@ pub(crate) struct Live {
                         slipstream run -i traces/campus.pcap.gz -o trains.pcapng \\\n    \
                         -e 'reframe(hold=64us) -> counter(rules=\"tcp port 443\")'\n  \
                         slipstream run -i traces/campus.pcap.gz -o null --format json \\\n    \
-                        -e 'in -> sw :: switch(ports=[\"dns: udp port 53\"]); sw[dns] -> discard; sw[other] -> out'\n  \
+                        -e 'switch(ports=[\"dns: udp port 53\"])[other] -> flow_stats'\n  \
                         slipstream run --poll-log polls.csv \\\n    \
                         -e 'paced(rate=100kpps, arrivals=poisson, packets=1000) -> counter -> null'")]
 pub(crate) struct Run {
