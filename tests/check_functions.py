@@ -17,6 +17,7 @@ import harness
 
 ROUTER_MAC = bytes.fromhex("020000000001")
 MOST = 15_000  # packets of a capture
+GAP = 2 * 10**9  # ns between packets, at most
 CHECK = [word for layer in ("ip", "tcp", "udp") for word in ("-o", f"{layer}.check_checksum:TRUE")]
 # What an ICMP error quotes is cut off, and its checksum can't be told, though tshark does.
 WRONG = " || ".join([*(f"{layer}.checksum.status == 0" for layer in ("ip", "icmp", "icmpv6")), "ip.bogus_header_length",
@@ -87,9 +88,19 @@ def prepare(path, scratch):
     capture.write_pcap(clean, records, 1)
     still = faulty(clean)
     # Datagrams of whose fragments some were left out.
-    records = [r for n, r in enumerate(records) if n not in still]
+    records = closer([r for n, r in enumerate(records) if n not in still])
     capture.write_pcap(clean, records, 1)
     return clean, records
+
+
+def closer(records):
+    """No packet comes more than GAP after the one before: some captures are joined from several years."""
+    out, before, now = [], None, 0
+    for record in records:
+        now = record.time if before is None else now + max(0, min(record.time - before, GAP))
+        before = record.time
+        out.append(record._replace(time=now))
+    return out
 
 
 def addressed(data):
