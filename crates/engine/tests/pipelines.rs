@@ -173,6 +173,32 @@ fn tee_tap_and_tags() {
 }
 
 #[test]
+fn years_of_silence_cost_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    // A packet a day, for 27 years; every flow ends by itself long before the next.
+    run(
+        "in :: synth(traffic=\"flows=50,packets=10000,size=100,rate=1pps\") -> out :: pcap(path=in.pcap)",
+        directory.path(),
+    );
+    let sparse = directory.path().join("sparse.pcap");
+    let mut bytes = std::fs::read(directory.path().join("in.pcap")).unwrap();
+    let (mut at, mut day) = (24, 0u32);
+    while at + 16 <= bytes.len() {
+        bytes[at..at + 4].copy_from_slice(&(day * 86_400).to_le_bytes());
+        let len = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap());
+        at += 16 + len as usize;
+        day += 1;
+    }
+    assert_eq!(day, 10_000);
+    std::fs::write(&sparse, bytes).unwrap();
+    let report = run("in :: pcap(path=sparse.pcap) -> flow_stats(idle=1s) -> out :: null", directory.path());
+    let flows = report.stages.iter().find(|s| s.name == "flow_stats").unwrap();
+    assert!(flows.counters.contains(&("records", 10_000)), "{:?}", flows.counters);
+    let turns = flows.counters.iter().find(|c| c.0 == "expiry_turns").unwrap().1;
+    assert!(turns <= 20_001, "{turns} turns, not one or two a flow");
+}
+
+#[test]
 fn sources_are_merged_by_time() {
     let directory = tempfile::tempdir().unwrap();
     let graph = "a :: synth(traffic=\"packets=500,rate=1mpps,seed=1\") -> c :: counter -> out :: pcap(path=out.pcap)\n\

@@ -225,6 +225,11 @@ impl FlowStats {
         }
     }
 
+    /// About when the next flow's time will have passed; `None` where no flow is remembered.
+    pub fn next_end(&mut self) -> Option<Nanos> {
+        self.table.soonest().map(|id| self.table.deadline(id))
+    }
+
     /// Flows remembered.
     #[must_use]
     pub fn flows(&self) -> u32 {

@@ -198,6 +198,8 @@ pub struct FlowStatsStage {
     next: Nanos,
     counted: u64,
     unclassified: u64,
+    /// Times that flows whose time had passed were looked for.
+    turns: u64,
 }
 
 /// How often flows whose time has passed are looked for when no packet comes, in ns.
@@ -213,6 +215,7 @@ impl FlowStatsStage {
             next: Nanos::MAX,
             counted: 0,
             unclassified: 0,
+            turns: 0,
         }
     }
 }
@@ -275,10 +278,12 @@ impl NetworkFunction for FlowStatsStage {
 
     fn on_deadline(&mut self, scene: &mut Scene<'_, '_>) {
         let now = scene.cx.now;
+        self.turns += 1;
         let Self { flows, export, .. } = self;
         flows.expire(now, u32::MAX, &mut |record| export.record(record, now));
         export.flush(now);
-        self.next = if self.flows.flows() > 0 { now.after(TURN) } else { Nanos::MAX };
+        // A capture may be silent for years: nothing is looked for before there can be something.
+        self.next = self.flows.next_end().map_or(Nanos::MAX, |end| end.max(now.after(TURN)));
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
@@ -286,6 +291,7 @@ impl NetworkFunction for FlowStatsStage {
         visit("flows", u64::from(self.flows.flows()));
         visit("records", self.export.records);
         visit("not_ip", self.unclassified);
+        visit("expiry_turns", self.turns);
         let c = self.export.exporter.counters();
         visit("messages", c.messages);
         visit("messages_lost", self.export.lost);
