@@ -240,14 +240,15 @@ fn side(cx: &Context<'_>) -> Side {
 impl NetworkFunction for NatStage {
     type Decision = Decided;
 
+    /// FIN, SYN, RST and ACK move the state of a session.
     fn reads(&self) -> Reads {
-        Reads::KEY
+        Reads::of_word(0x17 << 8)
     }
 
     /// Packets with ports share; fragments and ICMP, whose identifiers the flow key doesn't have, don't.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
-        Flags(first.info.flags()).has(Flags::PORTS) && Reads::KEY.agree(cx.pool, first, other)
+        Flags(first.info.flags()).has(Flags::PORTS) && self.reads().agree(cx.pool, first, other)
     }
 
     #[inline]
