@@ -12,7 +12,7 @@ use crate::units::{Nanoseconds, Rate};
 #[command(
     subcommand_required = true,
     arg_required_else_help = true,
-    after_help = "Example:\n  slipstream model solve --rate 11.97mpps --service-base 600ns --service-per-packet 77ns"
+    after_help = "Example:\n  slipstream model solve --rate 11.97mpps \\\n    --service-base 600ns --service-per-packet 77ns"
 )]
 pub(crate) struct Model {
     #[command(subcommand)]

@@ -447,6 +447,13 @@ impl Plan {
                     ports.is_some_and(|p| p != Ports::None) && !self.wires.iter().any(wired)
                 })
                 .collect();
+            // A stage that leads nowhere at all comes before one of whose ports some lead somewhere.
+            let loose =
+                |i: &usize| !self.wires.iter().any(|w| if source { w.to == *i } else { w.from == *i });
+            let open = match open.iter().copied().filter(loose).collect::<Vec<_>>().as_slice() {
+                [one] => vec![*one],
+                _ => open,
+            };
             let Some(kind) = table.kind.and_then(|(k, _)| stage_type(&k)) else { continue };
             let end = self.text.len();
             match open.as_slice() {

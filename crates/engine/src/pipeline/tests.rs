@@ -76,6 +76,8 @@ fn ends_are_wired_by_themselves() {
     let error = ports("counter; c2 :: counter").unwrap_err().to_string();
     assert!(error.contains("could be in's neighbour"), "{error}");
     assert!(ports("").is_err());
+    let plan = ports("switch(ports=[\"dns: udp port 53\"])[other] -> counter").unwrap();
+    assert!(plan.draw(Drawing::Click).ends_with("switch[other] -> counter\nin -> switch\ncounter -> out\n"));
 }
 
 #[test]
