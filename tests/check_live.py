@@ -312,7 +312,7 @@ def trouble(case, binary, scratch):
         near.send(udp(net, 2))
         case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 1)], [2], "packets after a pause of the link")
         net.ip("m", "link", "del", "dev", "ma")
-        status, _, err = box.wait(5)
+        status, _, err = box.wait(20)
         case.check(status == 2 and "`ma` is gone" in err, f"interface taken away: {status} {err}")
 
 

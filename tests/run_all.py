@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-CHECKS = ("check_analyze.py", "check_odd.py", "check_reframe.py", "check_model.py", "check_live.py")
+CHECKS = ("check_analyze.py", "check_odd.py", "check_reframe.py", "check_model.py", "check_functions.py",
+          "check_live.py", "check_verdicts.py")
 
 
 def main():
