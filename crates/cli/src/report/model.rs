@@ -6,8 +6,8 @@ use anyhow::Context;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::Figure;
 use super::svg::{About, Axis, Line, LineChart};
+use super::{Figure, STYLE};
 use crate::replace::Replacement;
 use crate::table;
 
@@ -17,6 +17,7 @@ pub(crate) struct Page {
     title: String,
     verdict: String,
     version: &'static str,
+    style: &'static str,
     figures: Vec<Figure>,
 }
 
@@ -60,7 +61,13 @@ pub(crate) fn distribution(x: &'static str, of: &[(&str, &[f64])], cumulated: bo
 impl Page {
     pub(crate) fn new(title: &str, verdict: &str) -> Self {
         let version = env!("CARGO_PKG_VERSION");
-        Self { title: title.to_owned(), verdict: verdict.to_owned(), version, figures: Vec::new() }
+        Self {
+            title: title.to_owned(),
+            verdict: verdict.to_owned(),
+            version,
+            style: STYLE,
+            figures: Vec::new(),
+        }
     }
 
     /// Adds a chart; `id` is unique in the page.
