@@ -176,6 +176,27 @@ fn tee_tap_and_tags() {
 }
 
 #[test]
+fn a_pipe_is_opened_once() {
+    let directory = tempfile::tempdir().unwrap();
+    run("in :: synth(traffic=\"packets=100\") -> out :: pcap(path=in.pcap)", directory.path());
+    let (file, pipe) = (directory.path().join("in.pcap"), directory.path().join("pipe"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = std::thread::spawn(move || std::fs::write(pipe, std::fs::read(file).unwrap()));
+    let report = run("in :: pcap(path=pipe) -> out :: null", directory.path());
+    writer.join().unwrap().unwrap();
+    assert_eq!(report.sources[0].packets, 100);
+}
+
+#[test]
+fn a_pipeline_that_cannot_be_built_leaves_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let graph = "in :: synth(traffic=\"packets=9\") -> firewall(rules=nowhere.txt) -> tap(path=tap.pcap) -> out :: pcap(path=out.pcap)";
+    let plan = Plan::from_graph(graph, None, None, directory.path()).unwrap();
+    assert!(plan.build(1).is_err());
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn years_of_silence_cost_nothing() {
     let directory = tempfile::tempdir().unwrap();
     // A packet a day, for 27 years; every flow ends by itself long before the next.

@@ -155,7 +155,6 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn build(&self, seed: u64) -> Result<Pipeline, Diagnostics> {
-        Pipeline::assemble(self, true, seed)?;
         Pipeline::assemble(self, false, seed)
     }
 }
