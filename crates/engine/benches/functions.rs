@@ -161,7 +161,7 @@ fn meters(c: &mut Criterion) {
     group.bench_function("flow_warm_1k", |b| {
         b.iter(|| {
             for key in &keys {
-                let (marker, meter) = flows.meter(key, NOW);
+                let (marker, meter) = flows.meter(key, flows.prefetch(key), NOW);
                 black_box(meter.colour(marker, 60, Colour::Green, NOW));
             }
         });
@@ -189,13 +189,13 @@ fn balancer(c: &mut Criterion) {
         let config = BalancerConfig { places: LARGE, connections: flows, idle: u64::MAX / 2, seed: 7 };
         let mut balancer = Balancer::new(&config, backends).unwrap();
         for n in 0..flows {
-            balancer.choose(&key(n), NOW);
+            balancer.choose(&key(n), balancer.prefetch(&key(n)), NOW);
         }
         let keys: Vec<FlowKey> = numbers(flows).into_iter().map(key).collect();
         group.bench_function(format!("affinity_{name}"), |b| {
             b.iter(|| {
                 for key in &keys {
-                    black_box(balancer.choose(key, NOW));
+                    black_box(balancer.choose(key, balancer.prefetch(key), NOW));
                 }
             });
         });

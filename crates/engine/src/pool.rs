@@ -46,6 +46,16 @@ fn head(meta: PacketMeta, class: u8) -> [u8; HEADER] {
     (u128::from(meta.time.0) << 64 | u128::from(low)).to_le_bytes()
 }
 
+#[inline]
+fn meta_of(head: &[u8; HEADER]) -> PacketMeta {
+    let head = u128::from_le_bytes(*head);
+    PacketMeta {
+        original_len: (head >> 32) as u32,
+        interface: head as u32 >> 8,
+        time: Nanos((head >> 64) as u64),
+    }
+}
+
 /// A piece of memory that begins at a cache line, so that a small packet's headers lie in one.
 #[derive(Default)]
 struct Slab {
@@ -193,14 +203,16 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn data(&self, id: BufId, len: u32) -> &[u8] {
-        self.slot(id.0).get(HEADER..HEADER + len as usize).unwrap_or_default()
+        self.packet_bytes(id, len).get(HEADER..).unwrap_or_default()
     }
 
     /// As [`Pool::data`], to be changed.
     #[inline]
     #[must_use]
     pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
-        self.slot_mut(id.0).get_mut(HEADER..HEADER + len as usize).unwrap_or_default()
+        let Some(slab) = self.slabs.get_mut(id.0 as usize / SLAB_UNITS) else { return &mut [] };
+        let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT + HEADER;
+        slab.bytes.get_mut(start..start + len as usize).unwrap_or_default()
     }
 
     /// Puts `front` in place of the first `cut` bytes of a packet of `len` bytes; returns where the packet is now and
@@ -263,28 +275,46 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn meta(&self, id: BufId) -> PacketMeta {
-        let Some(head) = self.slot(id.0).first_chunk::<HEADER>() else { return PacketMeta::default() };
-        let head = u128::from_le_bytes(*head);
-        PacketMeta {
-            original_len: (head >> 32) as u32,
-            interface: head as u32 >> 8,
-            time: Nanos((head >> 64) as u64),
+        self.packet_bytes(id, 0).first_chunk().map_or_else(PacketMeta::default, meta_of)
+    }
+
+    /// A packet with what is kept beside it: one check for both.
+    #[inline]
+    fn packet_bytes(&self, id: BufId, len: u32) -> &[u8] {
+        let Some(slab) = self.slabs.get(id.0 as usize / SLAB_UNITS) else { return &[] };
+        let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
+        slab.bytes.get(start..start + HEADER + len as usize).unwrap_or_default()
+    }
+
+    /// What is kept beside a packet, and its first `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn meta_and_data(&self, id: BufId, len: u32) -> (PacketMeta, &[u8]) {
+        match self.packet_bytes(id, len).split_first_chunk() {
+            Some((head, data)) => (meta_of(head), data),
+            None => (PacketMeta::default(), &[]),
+        }
+    }
+
+    /// As [`Pool::meta_and_data`], the bytes to be changed.
+    #[inline]
+    #[must_use]
+    pub fn meta_and_data_mut(&mut self, id: BufId, len: u32) -> (PacketMeta, &mut [u8]) {
+        let whole = self.slabs.get_mut(id.0 as usize / SLAB_UNITS).and_then(|slab| {
+            let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
+            slab.bytes.get_mut(start..start + HEADER + len as usize)
+        });
+        match whole.and_then(<[u8]>::split_first_chunk_mut) {
+            Some((head, data)) => (meta_of(head), data),
+            None => (PacketMeta::default(), &mut []),
         }
     }
 
     /// A packet's interface and its first `len` bytes.
     #[inline]
     pub(crate) fn packet(&self, id: BufId, len: u32) -> (u32, &[u8]) {
-        // One check for both: this is asked about every packet.
-        let whole = self.slabs.get(id.0 as usize / SLAB_UNITS).and_then(|slab| {
-            let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
-            slab.bytes.get(start..start + HEADER + len as usize)
-        });
-        let Some((head, data)) = whole.and_then(|whole| whole.split_first_chunk::<HEADER>()) else {
-            return (0, &[]);
-        };
-        let [_, a, b, c, ..] = *head;
-        (u32::from_le_bytes([a, b, c, 0]), data)
+        let (meta, data) = self.meta_and_data(id, len);
+        (meta.interface, data)
     }
 
     /// Gives a packet's place back.

@@ -21,8 +21,14 @@ pub(crate) fn ip_packet<'a>(cx: &'a Context<'_>, frame: &Frame) -> &'a [u8] {
 /// wire), all that stands behind the link-layer header.
 #[inline]
 pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
-    let on_wire = cx.pool.meta(frame.buf).original_len.saturating_sub(u32::from(frame.info.l3()));
-    let ip = ip_packet(cx, frame);
+    let l3 = frame.info.l3();
+    let (meta, data) = cx.pool.meta_and_data(frame.buf, frame.len);
+    let on_wire = meta.original_len.saturating_sub(u32::from(l3));
+    let ip = data.get(usize::from(l3)..).unwrap_or_default();
+    if let Some([0x45, _, high, low]) = ip.first_chunk() {
+        let said = u32::from(u16::from_be_bytes([*high, *low]));
+        return if said >= 20 && said <= on_wire { said } else { on_wire };
+    }
     let (said, least) = match ip.first().map(|b| b >> 4) {
         Some(4) => (be16(ip, 2).map(u32::from), 20),
         Some(6) => (be16(ip, 4).filter(|&payload| payload != 0).map(|payload| u32::from(payload) + 40), 40),

@@ -102,16 +102,18 @@ impl Balancer {
         Maglev::new(&members, size)
     }
 
-    /// Asks for the index line of a connection, a batch ahead.
+    /// Asks for the index line of a connection, ahead of use; returns the connection's hash.
     #[inline]
-    pub fn prefetch(&self, key: &FlowKey) {
-        self.affinity.prefetch_index(self.affinity.hash(key));
+    pub fn prefetch(&self, key: &FlowKey) -> u64 {
+        let hash = self.affinity.hash(key);
+        self.affinity.prefetch_index(hash);
+        hash
     }
 
-    /// The backend of the packet with this key, from client to service; `None` where there is none.
+    /// The backend of the packet with this key and this hash (see [`Balancer::prefetch`]), from client to service; `None`
+    /// where there is none.
     #[inline]
-    pub fn choose(&mut self, key: &FlowKey, now: Nanos) -> Option<u32> {
-        let hash = self.affinity.hash(key);
+    pub fn choose(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
         let deadline = now.after(self.idle);
         let Some(id) = self.affinity.find(key, hash).filter(|&id| !self.affinity.is_due(id, now)) else {
             return self.choose_new(key, hash, now);
@@ -277,7 +279,7 @@ mod tests {
                     twin.retain(|_, (address, _)| list.iter().any(|b| b.address == *address));
                     balancer.set_backends(list).unwrap();
                 }
-                let chosen = balancer.choose(&key(n), Nanos(now));
+                let chosen = balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(now));
                 let list = balancer.backends();
                 let works = |a: &IpAddr| list.iter().any(|b| b.address == *a && b.healthy);
                 let chosen = chosen.map(|at| list[at as usize]);
@@ -302,12 +304,16 @@ mod tests {
     #[test]
     fn a_full_table_still_balances() {
         let mut balancer = Balancer::new(&CONFIG, (0..3).map(|n| backend(n, 1, true)).collect()).unwrap();
-        let seen: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), Nanos(5)).unwrap()).collect();
+        let seen: Vec<_> = (0..300)
+            .map(|n| balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(5)).unwrap())
+            .collect();
         assert_eq!((balancer.connections(), balancer.counters().unremembered), (64, 236));
         assert!((0..3).all(|b| seen.iter().filter(|s| **s == b).count() > 60));
-        let again: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), Nanos(6)).unwrap()).collect();
+        let again: Vec<_> = (0..300)
+            .map(|n| balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(6)).unwrap())
+            .collect();
         assert_eq!(seen, again);
-        assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), Nanos(1)), None);
+        assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), 0, Nanos(1)), None);
     }
 
     #[test]

@@ -139,24 +139,24 @@ impl FlowStats {
         counts.last.after(self.config.idle).min(counts.first.after(self.config.active))
     }
 
-    /// Counts packets of a flow. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
+    /// Counts packets of a flow with this hash. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
     /// had passed, or of another whose place it takes.
     #[inline]
-    pub fn count(&mut self, key: &FlowKey, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
-        let hash = self.table.hash(key);
-        if let Some(id) = self.table.find(key, hash) {
-            if self.table.is_due(id, seen.first) {
+    pub fn count(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        match self.table.find(key, hash) {
+            Some(id) if !self.table.is_due(id, seen.first) => self.add(id, seen),
+            Some(id) => {
                 self.end(id, seen.first, ended);
+                match self.table.find(key, hash) {
+                    Some(id) => self.add(id, seen),
+                    None => self.begin(key, hash, seen, ended),
+                }
             }
-            if let Some(id) = self.table.find(key, hash) {
-                self.add(id, seen);
-                return;
-            }
+            None => self.begin(key, hash, seen, ended),
         }
-        self.begin(key, hash, seen, ended);
     }
 
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, id: u32, seen: &Observed) {
         let Some(counts) = self.table.get_mut(id) else { return };
         if counts.packets == 0 {
@@ -275,7 +275,7 @@ mod tests {
                 let seen = Observed {
                     packets, bytes: packets * 100 + 1, tcp_flags, tos: n, first: Nanos(now), last: Nanos(now + 1000),
                 };
-                stats.count(&key(n), &seen, &mut |r| records.push(*r));
+                stats.count(&key(n), stats.hash(&key(n)), &seen, &mut |r| records.push(*r));
                 sent.entry(key(n)).or_default().push(seen);
                 stats.expire(Nanos(now), 3, &mut |r| records.push(*r));
                 prop_assert!(stats.flows() <= flows);
@@ -319,7 +319,7 @@ mod tests {
         for second in 0..12 {
             let at = Nanos(second * 1_000_000_000);
             let seen = Observed { packets: 1, bytes: 10, first: at, last: at, ..Observed::default() };
-            stats.count(&key(2), &seen, &mut |r| records.push((r.packets, r.reason)));
+            stats.count(&key(2), stats.hash(&key(2)), &seen, &mut |r| records.push((r.packets, r.reason)));
         }
         stats.expire(Nanos(14_000_000_000), 100, &mut |r| records.push((r.packets, r.reason)));
         assert_eq!(records, [(5, EndReason::Active), (5, EndReason::Active), (2, EndReason::Idle)]);

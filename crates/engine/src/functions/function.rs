@@ -2,6 +2,8 @@
 //! [`PerTrain`] decides once for a whole train, [`PerPacket`] for every packet, as other packet processors do, and is
 //! the baseline that every benchmark compares with (paper: "Packet Order Matters!", §2.4).
 
+use std::fmt;
+
 use crate::batch::{BATCH, Batch, Train};
 use crate::frame::Frame;
 use crate::pool::Pool;
@@ -80,6 +82,9 @@ pub trait NetworkFunction {
     /// What it decides about a packet.
     type Decision;
 
+    /// What it finds out about a packet ahead of the decision.
+    type Look: Copy + Default + fmt::Debug + Send;
+
     /// The fields beyond the flow key that [`decide`](NetworkFunction::decide) reads.
     fn reads(&self) -> Reads {
         Reads::KEY
@@ -91,12 +96,19 @@ pub trait NetworkFunction {
         self.reads().agree(cx.pool, first, other)
     }
 
-    /// Asks for the memory that a decision about this packet will read. Called a few packets ahead.
+    /// For how many of `others`, the packets behind `first` in its train, the decision about `first` holds too, before the
+    /// first for which it doesn't.
     #[inline]
-    fn prefetch(&mut self, _cx: &Context<'_>, _first: &Frame) {}
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
+    }
 
-    /// Looks at a packet and decides.
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Self::Decision;
+    /// Reads a packet a few decisions before its own, and asks for the memory that the decision will read. What it returns
+    /// must depend on the packet alone: decisions are made in between.
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look;
+
+    /// Decides about a packet that it has looked at.
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Self::Decision;
 
     /// Does what was decided to packets that share the decision. `verdicts`, one a packet, say
     /// [`Verdict::PASS`] until this says otherwise.
@@ -146,13 +158,17 @@ pub trait NetworkFunction {
     }
 }
 
-/// How far ahead of its decision a packet's memory is asked for, in decisions.
+/// How far ahead of its decision a packet is looked at, in decisions.
 const AHEAD: usize = 6;
+/// Places for what was found: as many as there are between a look and its decision, in a power of two.
+const RING: usize = (AHEAD + 1).next_power_of_two();
 
 /// What the two wrappers have in common.
 #[derive(Debug)]
-struct Runner<F> {
+struct Runner<F: NetworkFunction> {
     function: F,
+    /// What was found out about the packets to come.
+    looks: [F::Look; RING],
     verdicts: Vec<Verdict>,
     made: Vec<Made>,
     /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the earliest.
@@ -168,6 +184,7 @@ impl<F: NetworkFunction> Runner<F> {
     fn new(function: F) -> Self {
         Self {
             function,
+            looks: [F::Look::default(); RING],
             verdicts: Vec::with_capacity(BATCH),
             made: Vec::new(),
             behind: Vec::new(),
@@ -188,41 +205,47 @@ impl<F: NetworkFunction> Runner<F> {
         self.verdicts.clear();
         self.verdicts.resize(batch.frames.len(), Verdict::PASS);
         self.packets += batch.frames.len() as u64;
-        let Self { function, verdicts, made, behind, decisions, .. } = self;
-        if PER_TRAIN {
-            for train in batch.trains.get(..AHEAD).unwrap_or(&batch.trains) {
-                ask(function, cx, &batch.frames, train.start as usize);
-            }
-        } else {
-            for i in 0..AHEAD.min(batch.frames.len()) {
-                ask(function, cx, &batch.frames, i);
+        let Self { function, looks, verdicts, made, behind, decisions, .. } = self;
+        let Batch { frames: all, trains, .. } = batch;
+        let first_of = |all: &[Frame], number: usize| {
+            let at = if PER_TRAIN { trains.get(number)?.start as usize } else { number };
+            all.get(at).copied()
+        };
+        for number in 0..AHEAD {
+            if let Some(first) = first_of(all, number) {
+                look(function, looks, cx, number, &first);
             }
         }
-        for (i, train) in batch.trains.iter().enumerate() {
+        for (i, train) in trains.iter().enumerate() {
             let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
-            if PER_TRAIN && let Some(coming) = batch.trains.get(i + AHEAD) {
-                ask(function, cx, &batch.frames, coming.start as usize);
+            if PER_TRAIN && let Some(coming) = first_of(all, i + AHEAD) {
+                look(function, looks, cx, i + AHEAD, &coming);
             }
             let mut at = start;
             while at < end {
-                if !PER_TRAIN {
-                    ask(function, cx, &batch.frames, at + AHEAD);
+                if !PER_TRAIN && let Some(coming) = first_of(all, at + AHEAD) {
+                    look(function, looks, cx, at + AHEAD, &coming);
                 }
-                let Some(frames) = batch.frames.get_mut(at..end) else { break };
-                let Some(first) = frames.first().copied() else { break };
+                let Some((first, others)) = all.get(at..end).and_then(<[Frame]>::split_first) else { break };
+                let first = *first;
                 cx.now = train.release.max(first.arrival);
-                let n = if PER_TRAIN {
-                    frames.iter().position(|f| !function.shares(cx, &first, f)).unwrap_or(frames.len()).max(1)
+                let n = if PER_TRAIN && !others.is_empty() {
+                    function.sharing(cx, &first, others) + 1
                 } else {
                     1
                 };
-                let (Some(frames), Some(verdicts)) = (frames.get_mut(..n), verdicts.get_mut(at..at + n))
+                let number = if PER_TRAIN { i } else { at };
+                if PER_TRAIN && at != start {
+                    look(function, looks, cx, number, &first);
+                }
+                let (Some(frames), Some(verdicts)) = (all.get_mut(at..at + n), verdicts.get_mut(at..at + n))
                 else {
                     break;
                 };
+                let Some(found) = looks.get(number % RING) else { break };
                 let time = cx.now;
                 let mut scene = Scene { cx, made };
-                let decision = function.decide(&mut scene, &first);
+                let decision = function.decide(&mut scene, &first, found);
                 function.apply(&mut scene, &decision, frames, verdicts);
                 *decisions += 1;
                 at += n;
@@ -332,9 +355,15 @@ impl<F: NetworkFunction> Runner<F> {
 }
 
 #[inline(always)]
-fn ask<F: NetworkFunction>(function: &mut F, cx: &Context<'_>, frames: &[Frame], at: usize) {
-    if let Some(frame) = frames.get(at) {
-        function.prefetch(cx, frame);
+fn look<F: NetworkFunction>(
+    function: &mut F,
+    looks: &mut [F::Look; RING],
+    cx: &Context<'_>,
+    number: usize,
+    first: &Frame,
+) {
+    if let Some(place) = looks.get_mut(number % RING) {
+        *place = function.look(cx, first);
     }
 }
 
@@ -351,7 +380,7 @@ macro_rules! wrapper {
     ($(#[$doc:meta])* $name:ident, $per_train:literal) => {
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name<F>(Runner<F>);
+        pub struct $name<F: NetworkFunction>(Runner<F>);
 
         impl<F: NetworkFunction> $name<F> {
             /// A stage of this function.

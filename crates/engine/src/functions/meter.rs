@@ -224,10 +224,9 @@ impl FlowMeters {
         hash
     }
 
-    /// The meter of a flow, for all packets of a train.
+    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for all packets of a train.
     #[inline]
-    pub fn meter(&mut self, key: &FlowKey, now: Nanos) -> (&Marker, &mut Meter) {
-        let hash = self.table.hash(key);
+    pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> (&Marker, &mut Meter) {
         let deadline = now.after(self.memory);
         let found = match self.table.find(key, hash) {
             Some(id) => {

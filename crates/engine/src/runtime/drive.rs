@@ -339,22 +339,25 @@ impl Run {
 /// Packets as they came, as a batch: what comes back to back of one flow is a train.
 pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     batch.clear();
-    let mut last = None;
-    for (position, (frame, key)) in (arrivals.first..).zip(arrivals.frames.iter().zip(&arrivals.keys)) {
-        let key = frame.info.classified().then_some(key);
-        match batch.trains.last_mut() {
-            Some(train) if key.is_some() && key == last => train.len += 1,
-            _ => batch.trains.push(Train {
-                flow: Frame::NO_FLOW,
-                start: batch.frames.len() as u32,
-                len: 1,
-                release: frame.arrival,
-                order: 0,
-                sequence: position,
-                continues: false,
-            }),
+    batch.frames.extend_from_slice(&arrivals.frames);
+    let mut rest = arrivals.frames.iter().zip(&arrivals.keys).peekable();
+    let mut start = 0;
+    while let Some((first, key)) = rest.next() {
+        let mut len = 1;
+        if first.info.classified() {
+            while rest.next_if(|(frame, other)| frame.info.classified() && *other == key).is_some() {
+                len += 1;
+            }
         }
-        batch.frames.push(*frame);
-        last = key;
+        batch.trains.push(Train {
+            flow: Frame::NO_FLOW,
+            start,
+            len,
+            release: first.arrival,
+            order: 0,
+            sequence: arrivals.first + u64::from(start),
+            continues: false,
+        });
+        start += len;
     }
 }

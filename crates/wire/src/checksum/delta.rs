@@ -61,6 +61,13 @@ impl Delta {
         }
     }
 
+    /// The same change, added up once for many packets.
+    #[inline]
+    #[must_use]
+    pub const fn folded(self) -> FoldedDelta {
+        FoldedDelta(fold(self.0))
+    }
+
     /// The updated checksum of an IP header, TCP or ICMP. It equals the recomputed one if `checksum` was right (unless all
     /// that it covers becomes zero, which no header does).
     #[inline]
@@ -70,6 +77,33 @@ impl Delta {
     }
 
     /// The updated checksum of UDP: 0 means that there is none and stays 0; a sum that comes to 0 is sent as 0xffff.
+    #[inline]
+    #[must_use]
+    pub const fn apply_udp(self, checksum: u16) -> u16 {
+        match checksum {
+            0 => 0,
+            some => match self.apply(some) {
+                0 => 0xffff,
+                updated => updated,
+            },
+        }
+    }
+}
+
+/// A [`Delta`] that is applied to many packets: its sum in 16 bits, so that one end-around carry is all that is left to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FoldedDelta(u16);
+
+impl FoldedDelta {
+    /// As [`Delta::apply`].
+    #[inline]
+    #[must_use]
+    pub const fn apply(self, checksum: u16) -> u16 {
+        let sum = self.0 as u32 + !checksum as u32;
+        !((sum & 0xffff) + (sum >> 16)) as u16
+    }
+
+    /// As [`Delta::apply_udp`].
     #[inline]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {

@@ -7,7 +7,7 @@
 mod delta;
 mod frame;
 
-pub use delta::Delta;
+pub use delta::{Delta, FoldedDelta};
 pub use frame::{Verdict, fill_ip, fill_transport, verify_ip, verify_transport};
 
 /// Ones' complement sum of 16-bit big-endian words, an odd last byte padded with zero (RFC 1071 §1). 0 only if all
@@ -34,6 +34,19 @@ pub fn sum(data: &[u8]) -> u16 {
     }
     let folded = u128::from(total as u64) + (total >> 64);
     u16::from_be(fold(u64::from(folded as u32) + (folded >> 32) as u64))
+}
+
+/// Whether an IPv4 header without options holds its right checksum.
+#[inline]
+#[must_use]
+pub fn is_right_ipv4(header: &[u8; 20]) -> bool {
+    let (words, _) = header.as_chunks::<4>();
+    // 16-bit sums are the same in either byte order but for that order, in which 0xffff has no part.
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 /// The checksum of `data`, whose checksum field must hold 0; over data that holds its right checksum it is 0.

@@ -29,6 +29,27 @@ proptest! {
         prop_assert_eq!(combine(sum(&a.concat()), sum(&b)), sum(&whole));
     }
 
+    #[test]
+    fn a_header_is_right_where_its_sum_is(mut header: [u8; 20], carries: bool, right: bool) {
+        if carries {
+            header.iter_mut().for_each(|b| *b |= 0xf0);
+        }
+        if right {
+            (header[10], header[11]) = (0, 0);
+            let sum = checksum(&header).to_be_bytes();
+            header[10..12].copy_from_slice(&sum);
+        }
+        prop_assert_eq!(is_right_ipv4(&header), slow(&header) == 0xffff);
+        prop_assert!(!right || is_right_ipv4(&header));
+    }
+
+    #[test]
+    fn a_change_added_up_is_the_same_change(words in proptest::collection::vec(any::<[u16; 2]>(), 0..9), sum: u16) {
+        let delta = words.iter().fold(Delta::new(), |delta, [old, new]| delta.word(*old, *new));
+        prop_assert_eq!(delta.folded().apply(sum), delta.apply(sum));
+        prop_assert_eq!(delta.folded().apply_udp(sum), delta.apply_udp(sum));
+    }
+
     /// A header with its right checksum: rewriting fields and updating gives what recomputing gives.
     #[test]
     fn incremental_equals_recomputed(

@@ -11,9 +11,7 @@ use crate::frame::Frame;
 use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
-use crate::functions::{
-    DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, headers_of, key_of, stage_of,
-};
+use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, key_of, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
@@ -173,6 +171,9 @@ pub struct FirewallStage {
     hits: Vec<Hits>,
     /// Rules passed on the way to the decision that was made last: those that count or log.
     passed: Vec<u32>,
+    /// The packet that the decision made last is about: its flow, and how the connection tracker sees it.
+    key: Option<FlowKey>,
+    tracked: Option<(Tracked, Seen)>,
     cached: u64,
     logged: Vec<Logged>,
     logged_packets: u64,
@@ -190,9 +191,6 @@ pub struct Decided {
     fate: Fate,
     /// Place in the hits.
     rule: usize,
-    key: Option<FlowKey>,
-    /// The packet as the connection tracker sees it.
-    tracked: Option<(Tracked, Seen)>,
 }
 
 impl FirewallStage {
@@ -209,6 +207,8 @@ impl FirewallStage {
             allow_other,
             seed,
             passed: Vec::new(),
+            key: None,
+            tracked: None,
             cached: 0,
             logged: Vec::with_capacity(LOGGED),
             logged_packets: 0,
@@ -256,7 +256,7 @@ impl FirewallStage {
     }
 
     /// Counts packets for the rules that were passed on the way.
-    fn count_passed(&mut self, decided: &Decided, packets: u64, bytes: u64, now: Nanos) {
+    fn count_passed(&mut self, packets: u64, bytes: u64, now: Nanos) {
         for rule in std::mem::take(&mut self.passed) {
             let before = self.hits.get(rule as usize).map_or(0, |h| h.packets);
             self.hit(rule as usize, packets, bytes);
@@ -264,7 +264,7 @@ impl FirewallStage {
             let one_in = u64::from(one_in.get());
             let picked = (before + packets) / one_in - before / one_in;
             self.logged_packets += picked;
-            if let (true, Some(key)) = (picked > 0, decided.key) {
+            if let (true, Some(key)) = (picked > 0, self.key) {
                 if self.logged.len() == LOGGED {
                     self.logged.remove(0);
                 }
@@ -283,6 +283,8 @@ impl FirewallStage {
 
 impl NetworkFunction for FirewallStage {
     type Decision = Decided;
+    /// The flow.
+    type Look = Option<FlowKey>;
 
     fn reads(&self) -> Reads {
         self.reads
@@ -296,34 +298,38 @@ impl NetworkFunction for FirewallStage {
     }
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
-        if let (Some(conntrack), Some(headers)) = (&self.conntrack, headers_of(cx, first)) {
-            let packet = Tracked::read(cx.data(first), &headers);
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
+        let key = key_of(cx, first)?;
+        if let Some(conntrack) = &self.conntrack {
+            let packet = Tracked::read(cx.data(first), &first.headers(key));
             conntrack.prefetch_connection(&packet, conntrack.hash(&packet));
         }
+        Some(key)
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         self.passed.clear();
         let default = self.hits.len() - 1;
-        let Some(key) = key_of(scene.cx, first) else {
+        let Some(key) = look else {
             self.unclassified += 1;
             let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
-            return Decided { fate, rule: usize::MAX, key: None, tracked: None };
+            (self.key, self.tracked) = (None, None);
+            return Decided { fate, rule: usize::MAX };
         };
         let length = scene.cx.pool.meta(first.buf).original_len;
-        let headers = first.headers(key);
+        let headers = first.headers(*key);
         let mut packet = PacketFields::new(&headers, length);
-        let tracked = self.conntrack.as_mut().map(|conntrack| {
+        self.key = Some(*key);
+        self.tracked = self.conntrack.as_mut().map(|conntrack| {
             conntrack.expire(scene.cx.now, SWEEP);
             let tracked = Tracked::read(scene.cx.data(first), &headers);
             let seen = conntrack.look_up(&tracked, scene.cx.now);
             (tracked, seen)
         });
-        if let Some((_, seen)) = &tracked {
+        if let Some((_, seen)) = &self.tracked {
             packet = packet.with_state(state_of(seen.state));
         }
-        let found = self.first_rule(&key, &packet);
+        let found = self.first_rule(key, &packet);
         let passed = &mut self.passed;
         let decision = self.firewall.decide_from(found, &packet, |rule, action| {
             if !matches!(action, Action::Skip { .. }) {
@@ -331,7 +337,7 @@ impl NetworkFunction for FirewallStage {
             }
         });
         let rule = decision.rule.map_or(default, |r| r as usize);
-        Decided { fate: decision.verdict, rule, key: Some(key), tracked }
+        Decided { fate: decision.verdict, rule }
     }
 
     fn apply(
@@ -344,9 +350,9 @@ impl NetworkFunction for FirewallStage {
         let (packets, bytes) = (frames.len() as u64, frames.iter().map(|f| u64::from(f.len)).sum());
         self.hit(decided.rule, packets, bytes);
         if !self.passed.is_empty() {
-            self.count_passed(decided, packets, bytes, scene.cx.now);
+            self.count_passed(packets, bytes, scene.cx.now);
         }
-        match (decided.fate, &decided.tracked, &mut self.conntrack) {
+        match (decided.fate, &self.tracked, &mut self.conntrack) {
             (Fate::Allow, Some((packet, seen)), Some(conntrack)) => {
                 let last = frames.last().map_or(scene.cx.now, |f| f.arrival.max(scene.cx.now));
                 if conntrack.accept(packet, seen, last).is_err() {
@@ -356,8 +362,8 @@ impl NetworkFunction for FirewallStage {
             (Fate::Allow, ..) => {}
             (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
             (Fate::Reset, ..) => {
-                if let Some(key) = &decided.key {
-                    frames.iter().for_each(|frame| self.reply(scene, frame, key));
+                if let Some(key) = self.key {
+                    frames.iter().for_each(|frame| self.reply(scene, frame, &key));
                 }
                 verdicts.fill(Verdict::port(DENIED));
             }

@@ -119,6 +119,7 @@ impl Bridge {
 
 impl NetworkFunction for Bridge {
     type Decision = Decision;
+    type Look = ();
 
     fn reads(&self) -> Reads {
         Reads::KEY
@@ -132,14 +133,14 @@ impl NetworkFunction for Bridge {
     }
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) {
         if let Some((from, to)) = stations(cx.data(first)) {
             self.table.prefetch(from);
             self.table.prefetch(to);
         }
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decision {
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, (): &()) -> Decision {
         self.choose(scene, first)
     }
 

@@ -117,8 +117,39 @@ impl Packet {
     ///
     /// # Errors
     /// [`ReadError`] where there are no endpoints to translate.
-    #[inline]
+    #[inline(always)]
     pub fn read(frame: &[u8], l3: usize) -> Result<Self, ReadError> {
+        match Self::usual(frame, l3) {
+            Some(packet) => Ok(packet),
+            None => Self::any(frame, l3),
+        }
+    }
+
+    /// What most packets are: TCP or UDP behind a header without options, whole.
+    #[inline(always)]
+    fn usual(frame: &[u8], l3: usize) -> Option<Self> {
+        let ip: &[u8; 34] = frame.get(l3..)?.first_chunk()?;
+        let [first, _, _, _, i0, i1, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
+        let [p0, p1, p2, p3, _, _, _, _, _, _, _, _, _, flags] = ports;
+        let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0;
+        if *first != 0x45 || !whole || !matches!(*protocol, TCP | UDP) {
+            return None;
+        }
+        let ports = u32::from_be_bytes([*p0, *p1, *p2, *p3]);
+        Some(Self {
+            key: NarrowKey([
+                u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+                u64::from(ports) << 32 | u64::from(*protocol) << 24,
+            ]),
+            kind: Kind::Opens,
+            tcp_flags: if *protocol == TCP { *flags } else { 0 },
+            fragment: false,
+            ident: u16::from_be_bytes([*i0, *i1]),
+        })
+    }
+
+    #[inline(never)]
+    pub(super) fn any(frame: &[u8], l3: usize) -> Result<Self, ReadError> {
         let ip = frame.get(l3..).ok_or(ReadError::Truncated)?;
         let header = Ip::read(ip)?;
         let plain = |kind, src_port, dst_port, tcp_flags| Self {

@@ -4,7 +4,7 @@
 //! What was not captured is not written, and nothing beyond the IP packet's own end is: padding stays.
 
 use slipstream_wire::NarrowKey;
-use slipstream_wire::checksum::Delta;
+use slipstream_wire::checksum::{Delta, FoldedDelta};
 use slipstream_wire::protocol::{ICMP, TCP, UDP};
 
 use super::packet::{Ip, Tuple};
@@ -25,8 +25,8 @@ pub struct Rewrite {
     new: NarrowKey,
     /// Of an ICMP query: the new identifier, if it changes.
     icmp_id: Option<u16>,
-    ip: Delta,
-    transport: Delta,
+    ip: FoldedDelta,
+    transport: FoldedDelta,
 }
 
 impl Rewrite {
@@ -41,10 +41,11 @@ impl Rewrite {
             let ids = [(was.src_port, is.src_port), (was.dst_port, is.dst_port)];
             let changed = ids.into_iter().find(|(old, new)| old != new);
             let transport = changed.map_or(Delta::new(), |(old, new)| Delta::new().word(old, new));
-            return Self { new, icmp_id: changed.map(|(_, id)| id), ip: addresses, transport };
+            let (ip, transport) = (addresses.folded(), transport.folded());
+            return Self { new, icmp_id: changed.map(|(_, id)| id), ip, transport };
         }
         let transport = addresses.word(was.src_port, is.src_port).word(was.dst_port, is.dst_port);
-        Self { new, icmp_id: None, ip: addresses, transport }
+        Self { new, icmp_id: None, ip: addresses.folded(), transport: transport.folded() }
     }
 
     /// The endpoints that packets have after it.
@@ -53,39 +54,49 @@ impl Rewrite {
         self.new
     }
 
-    /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`. A fragment other than the first
-    /// of its datagram has no ports: only its addresses change.
+    /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`; returns whether it has another
+    /// destination address now. A fragment other than the first of its datagram has no ports: only its addresses change.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
     #[inline]
-    pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<(), Truncated> {
-        let later_fragment = self.apply_addresses(frame, l3)?;
+    pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
+        let (later_fragment, other_destination) = self.apply_addresses(frame, l3)?;
         if !later_fragment {
             self.apply_transport(frame, l4);
         }
-        Ok(())
+        Ok(other_destination)
     }
 
-    /// Addresses and header checksum; whether the packet is a later fragment.
+    /// Addresses and header checksum; whether the packet is a later fragment, and whether its destination is another one.
     #[inline]
-    fn apply_addresses(&self, frame: &mut [u8], l3: usize) -> Result<bool, Truncated> {
+    fn apply_addresses(&self, frame: &mut [u8], l3: usize) -> Result<(bool, bool), Truncated> {
         let NarrowKey([addresses, _]) = self.new;
         let header: &mut [u8; 20] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut).ok_or(Truncated)?;
         let [_, _, _, _, _, _, f0, f1, _, _, c0, c1, rest @ ..] = header;
         let [sum0, sum1] = self.ip.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
         (*c0, *c1) = (sum0, sum1);
+        let other = u64::from_be_bytes(*rest) as u32 != addresses as u32;
         *rest = addresses.to_be_bytes();
-        Ok(u16::from_be_bytes([*f0, *f1]) & 0x1fff != 0)
+        Ok((u16::from_be_bytes([*f0, *f1]) & 0x1fff != 0, other))
     }
 
     #[inline]
     fn apply_transport(&self, frame: &mut [u8], l4: usize) {
         let NarrowKey([_, rest]) = self.new;
-        let protocol = (rest >> 24) as u8;
+        let (protocol, ports) = ((rest >> 24) as u8, ((rest >> 32) as u32).to_be_bytes());
+        // Most packets: one check for all that is written.
+        if protocol == TCP
+            && let Some(header) = frame.get_mut(l4..).and_then(<[u8]>::first_chunk_mut::<18>)
+        {
+            let [p0, p1, p2, p3, .., c0, c1] = header;
+            [*p0, *p1, *p2, *p3] = ports;
+            [*c0, *c1] = self.transport.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
+            return;
+        }
         match protocol {
             TCP | UDP => {
-                put(frame, l4, &((rest >> 32) as u32).to_be_bytes());
+                put(frame, l4, &ports);
             }
             ICMP => {
                 if let Some(id) = self.icmp_id {
@@ -155,12 +166,13 @@ impl ErrorRewrite {
     }
 
     /// Rewrites the ICMP error at `l3` in `frame`, whose ICMP header is at `l4`: its addresses, the quoted packet's
-    /// addresses, ports and checksums as far as they are quoted, and the checksums over all of that.
+    /// addresses, ports and checksums as far as they are quoted, and the checksums over all of that. Returns whether it has
+    /// another destination address now.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the outer IPv4 header.
-    pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<(), Truncated> {
-        self.outer.apply_addresses(frame, l3)?;
+    pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
+        let (_, other_destination) = self.outer.apply_addresses(frame, l3)?;
         let end = be16(frame, l3 + 2).map_or(0, usize::from);
         let end = if end == 0 { frame.len() } else { frame.len().min(l3 + end) };
         let mut message = Patch { bytes: frame.get_mut(l4..end).unwrap_or_default(), delta: Delta::new() };
@@ -169,7 +181,7 @@ impl ErrorRewrite {
         if let Some(old) = be16(bytes, 2) {
             put(bytes, 2, &delta.apply(old).to_be_bytes());
         }
-        Ok(())
+        Ok(other_destination)
     }
 
     fn patch_quoted(&self, message: &mut Patch<'_>) {

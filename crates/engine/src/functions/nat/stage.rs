@@ -239,6 +239,7 @@ fn side(cx: &Context<'_>) -> Side {
 
 impl NetworkFunction for NatStage {
     type Decision = Decided;
+    type Look = Option<Packet>;
 
     /// FIN, SYN, RST and ACK move the state of a session.
     fn reads(&self) -> Reads {
@@ -252,25 +253,25 @@ impl NetworkFunction for NatStage {
     }
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
-        if let Some(packet) = Self::read(cx, first) {
-            let hash = self.nat.hash(&packet);
-            self.nat.prefetch_session(side(cx), hash);
-        }
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
+        let packet = Self::read(cx, first)?;
+        let hash = self.nat.hash(&packet);
+        self.nat.prefetch_session(side(cx), hash);
+        Some(packet)
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         let (side, now) = (side(scene.cx), scene.cx.now);
         self.nat.expire(now, SWEEP);
-        let Some(packet) = Self::read(scene.cx, first) else {
+        let Some(packet) = look else {
             self.not_ipv4 += 1;
             // What it can't translate goes on only where it would have been left alone.
             let ipv4 = first.info.classified() && !Flags(first.info.flags()).has(Flags::IPV6);
             return if ipv4 { Decided::Drop(DropReason::Malformed) } else { Decided::Pass };
         };
         let fate = match side {
-            Side::Inside => self.nat.outbound(&packet, now),
-            Side::Outside => self.nat.inbound(&packet, now),
+            Side::Inside => self.nat.outbound(packet, now),
+            Side::Outside => self.nat.inbound(packet, now),
         };
         match fate {
             Fate::Rewrite { rewrite, session } => Decided::Rewrite(rewrite, session, side),
@@ -288,36 +289,38 @@ impl NetworkFunction for NatStage {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
-        let (now, inside) = (scene.cx.now, scene.cx.input == 0);
-        let len = frames.len();
-        for (i, (frame, verdict)) in frames.iter().zip(verdicts).enumerate() {
-            if let Decided::Drop(reason) = decided {
-                *verdict = Verdict::drop(*reason);
-                continue;
+        if let Decided::Rewrite(_, session, side) = decided {
+            let (now, len) = (scene.cx.now, frames.len());
+            for (i, frame) in frames.iter().enumerate().skip(1) {
+                // SYN, FIN, RST; and the last packet, whose time counts.
+                let flags = frame.info.tcp_flags();
+                if flags & 0x07 != 0 || i + 1 == len {
+                    self.nat.observe(*session, *side, flags, now.max(frame.arrival));
+                }
             }
+        }
+        let inside = scene.cx.input == 0;
+        for (frame, verdict) in frames.iter().zip(verdicts) {
             let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
             let data = scene.cx.data_mut(frame);
-            let before = destination(data, l3);
-            let done = match decided {
-                Decided::Rewrite(rewrite, session, side) => {
-                    let flags = frame.info.tcp_flags();
-                    // SYN, FIN, RST; and the last packet, whose time counts.
-                    if i > 0 && (flags & 0x07 != 0 || i + 1 == len) {
-                        self.nat.observe(*session, *side, flags, now.max(frame.arrival));
-                    }
-                    rewrite.apply(data, l3, l4)
-                }
-                Decided::Fragment(rewrite) => rewrite.apply(data, l3, l4),
+            let other_destination = match decided {
+                Decided::Rewrite(rewrite, ..) | Decided::Fragment(rewrite) => rewrite.apply(data, l3, l4),
                 Decided::Error(rewrite) => rewrite.apply(data, l3, l4),
-                Decided::Pass | Decided::Drop(_) => Ok(()),
+                Decided::Pass => Ok(false),
+                Decided::Drop(reason) => {
+                    *verdict = Verdict::drop(*reason);
+                    continue;
+                }
             };
-            // A packet from inside whose destination changes goes back inside: a hairpin.
-            let to_inside = !inside || destination(data, l3) != before;
-            *verdict = if to_inside { Verdict::port(1) } else { Verdict::PASS };
-            if done.is_err() {
-                self.truncated += 1;
-                *verdict = Verdict::drop(DropReason::Malformed);
-            }
+            *verdict = match other_destination {
+                // A packet from inside whose destination changes goes back inside: a hairpin.
+                Ok(other) if !inside || other => Verdict::port(1),
+                Ok(_) => Verdict::PASS,
+                Err(_) => {
+                    self.truncated += 1;
+                    Verdict::drop(DropReason::Malformed)
+                }
+            };
         }
     }
 
@@ -337,12 +340,6 @@ impl NetworkFunction for NatStage {
             Why::ALL.iter().map(|why| (why.name().to_owned(), c.dropped(*why).into())).collect();
         Some(json!({ "refused_decisions": refused }))
     }
-}
-
-/// Destination of an IPv4 packet.
-#[inline]
-fn destination(data: &[u8], l3: usize) -> Option<[u8; 4]> {
-    data.get(l3 + 16..l3 + 20)?.first_chunk().copied()
 }
 
 fn reason(why: Why) -> DropReason {

@@ -24,9 +24,11 @@ fn send(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) -> Verdict {
     let l4 = usize::from(headers(packet).l4);
     match verdict {
         Verdict::Rewrite { rewrite, .. } | Verdict::Fragment(rewrite) => {
-            rewrite.apply(packet, 0, l4).unwrap()
+            rewrite.apply(packet, 0, l4).unwrap();
         }
-        Verdict::Error(rewrite) => rewrite.apply(packet, 0, l4).unwrap(),
+        Verdict::Error(rewrite) => {
+            rewrite.apply(packet, 0, l4).unwrap();
+        }
         Verdict::Pass | Verdict::Drop(_) => {}
     }
     verdict
@@ -460,11 +462,33 @@ proptest! {
                 };
                 let l4 = usize::from(bytes[0] & 15) * 4;
                 match verdict {
-                    Verdict::Rewrite { rewrite, .. } | Verdict::Fragment(rewrite) => rewrite.apply(&mut bytes, 0, l4).unwrap(),
+                    Verdict::Rewrite { rewrite, .. } | Verdict::Fragment(rewrite) => {
+                        rewrite.apply(&mut bytes, 0, l4).unwrap()
+                    }
                     Verdict::Error(rewrite) => rewrite.apply(&mut bytes, 0, l4).unwrap(),
-                    _ => {}
-                }
+                    _ => false,
+                };
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// The short way of reading a packet against the one for all packets.
+    #[test]
+    fn the_usual_packet_is_read_as_any(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        first in prop_oneof![4 => Just(0x45u8), 1 => any::<u8>()],
+        protocol in prop_oneof![4 => Just(6u8), 4 => Just(17), 1 => any::<u8>()],
+        fragment in prop_oneof![4 => Just([0u8, 0]), 2 => Just([0x40, 0]), 1 => any::<[u8; 2]>()],
+        l3 in 0usize..16,
+    ) {
+        for (at, value) in [(0, first), (6, fragment[0]), (7, fragment[1]), (9, protocol)] {
+            if let Some(place) = bytes.get_mut(l3 + at) {
+                *place = value;
+            }
+        }
+        prop_assert_eq!(Packet::read(&bytes, l3), Packet::any(&bytes, l3));
     }
 }

@@ -1,6 +1,6 @@
 //! What forwarding does to packets, one by one: checks, time to live, fragments (RFC 1812 §5.2, §5.3; RFC 8200 §3).
 
-use slipstream_wire::checksum::{Delta, checksum, sum};
+use slipstream_wire::checksum::{Delta, FoldedDelta, checksum, is_right_ipv4, sum};
 use slipstream_wire::classify;
 
 use super::{Made, Message, Router, Scene};
@@ -20,7 +20,8 @@ pub(super) enum Stop {
 
 const MALFORMED: Stop = Stop::Drop(DropReason::Malformed, None);
 const EXPIRED: Stop = Stop::Drop(DropReason::HopLimit, Some(Message::TimeExceeded));
-const DONT_FRAGMENT: u16 = 0x4000;
+/// In the upper byte of its word.
+const DONT_FRAGMENT: u8 = 0x40;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
 fn too_big(mtu: u32) -> Stop {
@@ -45,19 +46,28 @@ pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
 /// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is changed.
 #[inline]
 pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), Stop> {
-    let total = check_v4(ip, on_wire).ok_or(MALFORMED)?;
-    let (Some(lives), Some(fragment), Some(sum)) = (be16(ip, 8), be16(ip, 6), be16(ip, 10)) else {
+    /// One less to live, in the word of time to live and protocol.
+    const ONE_LESS: FoldedDelta = Delta::new().word(0x0100, 0).folded();
+    let total = match ip.first_chunk::<20>() {
+        // Most headers have no options: one check, no loop.
+        Some(header @ [0x45, _, high, low, ..]) => {
+            let total = u32::from(u16::from_be_bytes([*high, *low]));
+            (is_right_ipv4(header) && total >= 20 && total <= on_wire).then_some(total)
+        }
+        _ => check_v4(ip, on_wire),
+    };
+    let total = total.ok_or(MALFORMED)?;
+    let Some([_, _, _, _, _, _, fragment, _, lives, _, c0, c1, ..]) = ip.first_chunk_mut::<20>() else {
         return Err(MALFORMED);
     };
-    if lives < 0x0200 {
+    if *lives < 2 {
         return Err(EXPIRED);
     }
     if total > mtu {
-        return Err(if fragment & DONT_FRAGMENT != 0 { too_big(mtu) } else { Stop::Fragment });
+        return Err(if *fragment & DONT_FRAGMENT != 0 { too_big(mtu) } else { Stop::Fragment });
     }
-    let fewer = lives - 0x0100;
-    put(ip, 8, &fewer.to_be_bytes());
-    put(ip, 10, &Delta::new().word(lives, fewer).apply(sum).to_be_bytes());
+    *lives -= 1;
+    [*c0, *c1] = ONE_LESS.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
     Ok(())
 }
 
@@ -138,17 +148,28 @@ fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Router {
-    /// Makes one packet ready to go out by a link of this MTU.
+    /// Makes one packet ready to go out by a link of this MTU, between these Ethernet addresses.
     #[inline]
-    fn ready(&self, scene: &mut Scene<'_, '_>, frame: &Frame, mtu: u32) -> Result<(), Stop> {
+    fn ready(
+        &self,
+        scene: &mut Scene<'_, '_>,
+        frame: &Frame,
+        mtu: u32,
+        macs: Option<&[u8; 12]>,
+    ) -> Result<(), Stop> {
         let start = self.start();
-        let on_wire = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
-        let ip = scene.cx.data_mut(frame).get_mut(start..).unwrap_or_default();
+        let (meta, data) = scene.cx.pool.meta_and_data_mut(frame.buf, frame.len);
+        let Some((link, ip)) = data.split_at_mut_checked(start) else { return Err(MALFORMED) };
+        let on_wire = meta.original_len.saturating_sub(start as u32);
         match ip.first().map(|b| b >> 4) {
-            Some(4) => forward_v4(ip, on_wire, mtu),
-            Some(6) => forward_v6(ip, on_wire, mtu),
-            _ => Err(Stop::Drop(DropReason::Malformed, None)),
+            Some(4) => forward_v4(ip, on_wire, mtu)?,
+            Some(6) => forward_v6(ip, on_wire, mtu)?,
+            _ => return Err(MALFORMED),
         }
+        if let (Some(macs), Some(place)) = (macs, link.first_chunk_mut()) {
+            *place = *macs;
+        }
+        Ok(())
     }
 
     pub(super) fn forward(
@@ -162,11 +183,8 @@ impl Router {
         let mut behind = false;
         for (frame, verdict) in frames.iter().zip(verdicts) {
             scene.cx.now = scene.cx.now.max(frame.arrival);
-            *verdict = match self.ready(scene, frame, mtu) {
+            *verdict = match self.ready(scene, frame, mtu, macs.as_ref()) {
                 Ok(()) => {
-                    if let Some(macs) = macs {
-                        put(scene.cx.data_mut(frame), 0, &macs);
-                    }
                     if behind {
                         scene.made.push(Made { frame: *frame, port });
                         Verdict::KEPT
@@ -202,7 +220,7 @@ impl Router {
     ) {
         for (frame, verdict) in frames.iter().zip(verdicts) {
             scene.cx.now = scene.cx.now.max(frame.arrival);
-            *verdict = match self.ready(scene, frame, mtu) {
+            *verdict = match self.ready(scene, frame, mtu, None) {
                 Ok(()) => {
                     self.hold(scene, neighbour, *frame);
                     Verdict::KEPT

@@ -227,12 +227,13 @@ impl Router {
             return Decision::Forward { port, mtu, macs: None };
         };
         let known = self.neighbours.ask(id, scene.cx.now);
-        if let Some((port, address)) = self.neighbours.name(id)
-            && let Some(at) = match known {
-                Known::Asks => Some(None),
-                Known::Doubtful(mac) => Some(Some(mac)),
-                _ => None,
-            }
+        let ask_at = match known {
+            Known::Asks => Some(None),
+            Known::Doubtful(mac) => Some(Some(mac)),
+            _ => None,
+        };
+        if let Some(at) = ask_at
+            && let Some((port, address)) = self.neighbours.name(id)
         {
             self.question(scene, port, address, at);
         }
@@ -312,6 +313,7 @@ fn both(to: Mac, from: Mac) -> [u8; 12] {
 
 impl NetworkFunction for Router {
     type Decision = Decision;
+    type Look = ();
 
     fn reads(&self) -> Reads {
         Reads::KEY
@@ -320,34 +322,40 @@ impl NetworkFunction for Router {
     /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key of a packet
     /// in a tunnel may be that of its inner header; what one ICMP packet says may change what becomes of the next, and
     /// so may what is due between two packets.
-    #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
+        self.sharing(cx, first, std::slice::from_ref(other)) == 1
+    }
+
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
         let flags = Flags(first.info.flags());
-        if flags.has(Flags::INNER)
-            || !first.info.classified()
-            || first.info.l3() != other.info.l3()
-            || other.arrival >= NetworkFunction::next_deadline(self)
-        {
-            return false;
+        if flags.has(Flags::INNER) || !first.info.classified() {
+            return 0;
         }
         let (data, start) = (cx.data(first), usize::from(first.info.l3()));
         if !flags.has(Flags::PORTS) {
             let at = if flags.has(Flags::IPV6) { 6 } else { 9 };
             if let None | Some(&(ICMP | ICMPV6)) = data.get(start + at) {
-                return false;
+                return 0;
             }
         }
-        let to = |data: &[u8]| data.first_chunk::<6>().copied();
-        let same_station = start == 0 || to(data) == to(cx.data(other));
-        same_station && Reads::KEY.agree(cx.pool, first, other)
+        let due = NetworkFunction::next_deadline(self);
+        let station: Option<&Mac> = data.first_chunk();
+        let shares = |other: &Frame| {
+            other.arrival < due
+                && first.info.l3() == other.info.l3()
+                && Reads::KEY.agree(cx.pool, first, other)
+                && (start == 0 || station == cx.data(other).first_chunk())
+        };
+        others.iter().position(|other| !shares(other)).unwrap_or(others.len())
     }
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) {
         cx.pool.prefetch(first.buf);
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decision {
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, (): &()) -> Decision {
         let now = scene.cx.now;
         if self.neighbours.next_deadline() <= now {
             self.due(scene);

@@ -247,12 +247,12 @@ impl BalancerStage {
             && key.dst() == self.service.ip()
     }
 
-    fn towards_backend(&mut self, cx: &Context<'_>, key: &FlowKey) -> Decided {
+    fn towards_backend(&mut self, cx: &Context<'_>, key: &FlowKey, hash: u64) -> Decided {
         if !self.is_for_service(key) {
             return Decided::Pass;
         }
         self.balancer.expire(cx.now, 2);
-        let Some(backend) = self.balancer.choose(key, cx.now) else {
+        let Some(backend) = self.balancer.choose(key, hash, cx.now) else {
             return Decided::Drop(DropReason::NoBackend);
         };
         let Mode::Nat(nat) = &self.mode else { return Decided::Tunnel(backend) };
@@ -325,21 +325,25 @@ fn set_ethertype(link: &mut [u8], six: bool) {
 
 impl NetworkFunction for BalancerStage {
     type Decision = Decided;
+    /// The flow, and the hash of its connection.
+    type Look = Option<(FlowKey, u64)>;
 
     fn reads(&self) -> Reads {
         Reads::KEY
     }
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
-        if let Some(key) = key_of(cx, first) {
-            self.balancer.prefetch(&key);
-        }
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
+        key_of(cx, first).map(|key| (key, self.balancer.prefetch(&key)))
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Decided {
-        let Some(key) = key_of(scene.cx, first) else { return Decided::Pass };
-        if scene.cx.input == 0 { self.towards_backend(scene.cx, &key) } else { self.towards_client(&key) }
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Decided {
+        let Some((key, hash)) = look else { return Decided::Pass };
+        if scene.cx.input == 0 {
+            self.towards_backend(scene.cx, key, *hash)
+        } else {
+            self.towards_client(key)
+        }
     }
 
     fn apply(
@@ -361,7 +365,7 @@ impl NetworkFunction for BalancerStage {
                 Decided::Rewrite(_, rewrite) => {
                     let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
                     match rewrite.apply(scene.cx.data_mut(frame), l3, l4) {
-                        Ok(()) => on,
+                        Ok(_) => on,
                         Err(_) => Verdict::drop(DropReason::Malformed),
                     }
                 }

@@ -221,33 +221,36 @@ impl FlowStatsStage {
 }
 
 impl NetworkFunction for FlowStatsStage {
-    type Decision = Option<FlowKey>;
+    /// The flow and its hash.
+    type Decision = Option<(FlowKey, u64)>;
+    type Look = Option<(FlowKey, u64)>;
 
     fn reads(&self) -> Reads {
         Reads::KEY
     }
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
-        if let Some(key) = key_of(cx, first) {
-            self.flows.prefetch_flow(self.flows.hash(&key));
-        }
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
+        let key = key_of(cx, first)?;
+        let hash = self.flows.hash(&key);
+        self.flows.prefetch_flow(hash);
+        Some((key, hash))
     }
 
     #[inline]
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Option<FlowKey> {
-        key_of(scene.cx, first)
+    fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {
+        *look
     }
 
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,
-        key: &Option<FlowKey>,
+        flow: &Self::Decision,
         frames: &mut [Frame],
         _: &mut [Verdict],
     ) {
         let now = scene.cx.now;
-        let Some(key) = key else {
+        let Some((key, hash)) = flow else {
             self.unclassified += frames.len() as u64;
             return;
         };
@@ -265,7 +268,7 @@ impl NetworkFunction for FlowStatsStage {
             seen.tcp_flags |= frame.info.tcp_flags();
         }
         let Self { flows, export, .. } = self;
-        flows.count(key, &seen, &mut |record| export.record(record, now));
+        flows.count(key, *hash, &seen, &mut |record| export.record(record, now));
         if self.next == Nanos::MAX {
             self.next = now.after(TURN);
         }

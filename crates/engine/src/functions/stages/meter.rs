@@ -174,37 +174,36 @@ pub struct MeterStage {
 }
 
 impl NetworkFunction for MeterStage {
-    /// The flow; what can't be classified is one flow.
-    type Decision = FlowKey;
+    /// The flow and its hash; what can't be classified is one flow.
+    type Decision = (FlowKey, u64);
+    /// The flow and its hash, where each has a meter of its own.
+    type Look = Option<(FlowKey, u64)>;
 
     #[inline]
-    fn prefetch(&mut self, cx: &Context<'_>, first: &Frame) {
-        if let (Meters::Flows(meters), Some(key)) = (&self.meters, key_of(cx, first)) {
-            let _ = meters.prefetch(&key);
-        }
+    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
+        let Meters::Flows(meters) = &self.meters else { return None };
+        let key = key_of(cx, first).unwrap_or(FlowKey::Narrow(NarrowKey([0; 2])));
+        Some((key, meters.prefetch(&key)))
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> FlowKey {
-        match &mut self.meters {
-            Meters::All(..) => FlowKey::Narrow(NarrowKey([0; 2])),
-            Meters::Flows(meters) => {
-                meters.expire(scene.cx.now, 2);
-                key_of(scene.cx, first).unwrap_or(FlowKey::Narrow(NarrowKey([0; 2])))
-            }
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {
+        if let Meters::Flows(meters) = &mut self.meters {
+            meters.expire(scene.cx.now, 2);
         }
+        look.unwrap_or((FlowKey::Narrow(NarrowKey([0; 2])), 0))
     }
 
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,
-        key: &FlowKey,
+        (key, hash): &Self::Decision,
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
         let now = scene.cx.now;
         let (marker, meter) = match &mut self.meters {
             Meters::All(marker, meter) => (&*marker, meter.get_or_insert_with(|| Meter::new(marker, now))),
-            Meters::Flows(meters) => meters.meter(key, now),
+            Meters::Flows(meters) => meters.meter(key, *hash, now),
         };
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             let dscp = frame.info.tos() >> 2;

@@ -127,6 +127,12 @@ impl Wheel {
         }
     }
 
+    /// Whether every list whose tick has come is known to be empty.
+    #[inline(always)]
+    pub(super) fn is_quiet(&self, now: Nanos) -> bool {
+        self.cursor >= now.0 >> TICK_SHIFT && self.head(self.cursor).is_none()
+    }
+
     /// The next entry of a list whose tick has come, taken out of it; `None` when there is none up to `now`.
     pub(super) fn next_due(&mut self, now: Nanos) -> Option<u32> {
         let target = now.0 >> TICK_SHIFT;
@@ -150,6 +156,7 @@ impl Wheel {
         (0..u64::from(SLOTS)).find_map(|ahead| self.head(self.cursor + ahead))
     }
 
+    #[inline(always)]
     fn head(&self, tick: u64) -> Option<u32> {
         self.heads.get((tick % u64::from(SLOTS)) as usize).copied().filter(|&id| id != NONE)
     }

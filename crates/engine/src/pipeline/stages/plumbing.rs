@@ -226,8 +226,11 @@ impl Limit {
 
 impl NetworkFunction for Limit {
     type Decision = ();
+    type Look = ();
 
-    fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame) {}
+    fn look(&mut self, _: &Context<'_>, _: &Frame) {}
+
+    fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame, (): &()) {}
 
     fn apply(&mut self, scene: &mut Scene<'_, '_>, (): &(), frames: &mut [Frame], verdicts: &mut [Verdict]) {
         for (frame, verdict) in frames.iter().zip(verdicts) {
@@ -276,12 +279,15 @@ struct Switch {
 
 impl NetworkFunction for Switch {
     type Decision = Verdict;
+    type Look = ();
 
     fn reads(&self) -> Reads {
         self.reads
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame) -> Verdict {
+    fn look(&mut self, _: &Context<'_>, _: &Frame) {}
+
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, (): &()) -> Verdict {
         let other = Verdict::port(self.rules.len() as u8);
         let len = scene.cx.pool.meta(first.buf).original_len;
         let Some(headers) = headers_of(scene.cx, first) else { return other };
