@@ -1,5 +1,6 @@
-//! Slicing where the payload stays in the pool's buffer: the packet goes on in a small new one, and comes back to the old.
-//! No payload is copied unless a function has made the headers longer or shorter.
+//! Slicing of packets in a pool. The sliced packet goes on in a small buffer of its own. Where the payload stays in place, it
+//! waits in the packet's old buffer, and the headers come back to it: no payload is copied unless a function has made
+//! the headers longer or shorter. Where it is copied, the old buffer is free at once.
 
 use slipstream_wire::{LinkType, classify};
 
@@ -22,9 +23,7 @@ pub(crate) fn free_given_up(table: &mut PayloadTable, pool: &mut Pool) {
 }
 
 impl Slicer {
-    /// Slices a packet of the pool. Its buffer waits in `table`, which must be one of
-    /// [`Storage::InPlace`](super::Storage::InPlace); `frame` becomes the sliced packet, whose meta data still tell the
-    /// length of the whole one. When that packet is freed on its way, the pool remembers its token for `owner`
+    /// Slices a packet of the pool; `frame` becomes the sliced packet, whose meta data still tell the length of the whole one. When that packet is freed on its way, the pool remembers its token for `owner`
     /// (its table then gives the payload up).
     #[inline]
     pub fn slice_frame(
@@ -57,7 +56,17 @@ impl Slicer {
                 front.extend_from_slice(&token.to_bytes());
                 front.extend_from_slice(packet.get(cut.end..).unwrap_or_default());
                 let parked = cut.write(front, token);
+                let copied = match table.room_mut(&place, cut.parked) {
+                    Some(room) => {
+                        room.copy_from_slice(packet.get(cut.at..cut.end).unwrap_or_default());
+                        true
+                    }
+                    None => false,
+                };
                 table.park(place, token, now, parked, (frame.buf, frame.len));
+                if copied {
+                    pool.free(frame.buf);
+                }
                 let longer = if cut.parked == 0 { TOKEN_LEN as u32 } else { 0 };
                 let meta = PacketMeta { original_len: meta.original_len.saturating_add(longer), ..meta };
                 frame.buf = pool.insert_sliced(meta, front, owner, token.0);
@@ -135,12 +144,19 @@ impl Splicer {
         self.scratch.clear();
         self.scratch.extend_from_slice(packet.get(..at).unwrap_or_default());
         self.scratch.extend_from_slice(packet.get(layers.end..layers.end + trailer).unwrap_or_default());
-        let Some((front, trailer)) = self.scratch.split_at_checked(at) else { return };
         let mut meta = pool.meta(frame.buf);
         if payload == 0 {
             meta.original_len = meta.original_len.saturating_sub(TOKEN_LEN as u32);
         }
         pool.free_spliced(frame.buf);
+        if table.entry_bytes() > 0 {
+            self.scratch.splice(at..at, table.payload(found).iter().copied());
+            layers.repair(&mut self.scratch, parked);
+            frame.len = self.scratch.len() as u32;
+            frame.buf = pool.insert(meta, &self.scratch);
+            return;
+        }
+        let Some((front, trailer)) = self.scratch.split_at_checked(at) else { return };
         let (mut buf, mut len) = table.buffer(found);
         if at == usize::from(parked.at) && !pool.retains() {
             if let Some(to) = pool.data_mut(buf, at as u32).get_mut(..at) {

@@ -46,6 +46,7 @@ pub mod payload_table;
 mod quote;
 pub mod slicer;
 pub mod splicer;
+pub(crate) mod stage;
 pub mod token;
 
 pub use config::{

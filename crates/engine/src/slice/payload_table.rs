@@ -333,9 +333,12 @@ impl PayloadTable {
         self.counters.most_waiting = self.counters.most_waiting.max(self.counters.waiting);
     }
 
-    /// Where the payload of an entry is kept, of `len` bytes.
+    /// Where the payload of an entry is kept, of `len` bytes; none where payloads stay in their buffers.
     #[inline]
     pub(super) fn room_mut(&mut self, Place(at): &Place, len: usize) -> Option<&mut [u8]> {
+        if self.entry_bytes == 0 {
+            return None;
+        }
         let start = *at as usize * self.entry_bytes as usize;
         self.room.get_mut(start..start + self.entry_bytes as usize)?.get_mut(..len)
     }

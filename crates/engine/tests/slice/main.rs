@@ -1,0 +1,6 @@
+//! Slice, a function, splice: the same as the function alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod packets;
+mod rewrite;
+mod same;
