@@ -6,26 +6,26 @@ use slipstream_wire::{LinkType, classify};
 
 /// What a packet is made of.
 #[derive(Clone, Debug)]
-pub struct Spec {
-    pub ethernet: bool,
-    pub tags: Vec<u16>,
-    pub six: bool,
+pub(crate) struct Spec {
+    pub(crate) ethernet: bool,
+    pub(crate) tags: Vec<u16>,
+    pub(crate) six: bool,
     /// IPv4 options, or the content of a destination options header, in units of 4 or 8 bytes.
-    pub options: u8,
-    pub tcp: bool,
-    pub tcp_options: u8,
-    pub tos: u8,
-    pub payload: usize,
-    pub fill: u8,
-    pub ports: (u16, u16),
+    pub(crate) options: u8,
+    pub(crate) tcp: bool,
+    pub(crate) tcp_options: u8,
+    pub(crate) tos: u8,
+    pub(crate) payload: usize,
+    pub(crate) fill: u8,
+    pub(crate) ports: (u16, u16),
     /// Bytes behind the IP packet.
-    pub trailer: usize,
-    pub no_checksum: bool,
+    pub(crate) trailer: usize,
+    pub(crate) no_checksum: bool,
     /// What is added to the right checksums of IP and transport.
-    pub wrong: (u16, u16),
+    pub(crate) wrong: (u16, u16),
 }
 
-pub fn spec() -> impl Strategy<Value = Spec> {
+pub(crate) fn spec() -> impl Strategy<Value = Spec> {
     let shape = (
         any::<bool>(),
         prop::collection::vec(any::<u16>(), 0..3),
@@ -63,7 +63,7 @@ pub fn spec() -> impl Strategy<Value = Spec> {
 
 impl Spec {
     /// A packet of 1000 bytes of payload that nothing is odd about.
-    pub fn plain(six: bool, tcp: bool) -> Self {
+    pub(crate) fn plain(six: bool, tcp: bool) -> Self {
         Self {
             ethernet: true,
             tags: Vec::new(),
@@ -81,12 +81,12 @@ impl Spec {
         }
     }
 
-    pub fn link(&self) -> LinkType {
+    pub(crate) fn link(&self) -> LinkType {
         if self.ethernet { LinkType::Ethernet } else { LinkType::RawIp }
     }
 
     /// Whether all its checksums are right.
-    pub fn is_right(&self) -> bool {
+    pub(crate) fn is_right(&self) -> bool {
         self.wrong == (0, 0)
     }
 
@@ -150,7 +150,7 @@ impl Spec {
     }
 
     /// The frame.
-    pub fn build(&self) -> Vec<u8> {
+    pub(crate) fn build(&self) -> Vec<u8> {
         let mut frame = Vec::new();
         if self.ethernet {
             frame.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);

@@ -6,7 +6,7 @@ use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 /// A change that a function may make to a packet.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Rewrite {
+pub(crate) enum Rewrite {
     Macs,
     Hop,
     /// Addresses and ports, checksums updated.
@@ -30,7 +30,7 @@ pub enum Rewrite {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Tunnel {
+pub(crate) enum Tunnel {
     IpInIp,
     Gre,
     Vxlan,
@@ -38,7 +38,7 @@ pub enum Tunnel {
     Gue,
 }
 
-pub fn rewrite() -> impl Strategy<Value = Rewrite> {
+pub(crate) fn rewrite() -> impl Strategy<Value = Rewrite> {
     use Tunnel::*;
     let tunnel =
         (prop_oneof![Just(IpInIp), Just(Gre), Just(Vxlan), Just(Geneve), Just(Gue)], any::<[bool; 4]>());
@@ -176,7 +176,7 @@ fn tunnel(frame: &[u8], headers: &Headers, rewrite: &Rewrite, link: LinkType) ->
 
 impl Rewrite {
     /// What the function makes of a frame.
-    pub fn apply(&self, link: LinkType, mut frame: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn apply(&self, link: LinkType, mut frame: Vec<u8>) -> Vec<u8> {
         let Ok(headers) = classify(link, &frame) else { return frame };
         let at = places(&headers);
         let transport = matches!(headers.key.protocol(), 6 | 17) && !headers.flags.has(Flags::FRAGMENT);

@@ -16,14 +16,14 @@ use crate::packets::{Spec, spec};
 use crate::rewrite::{Rewrite, rewrite};
 
 /// Both ends, and the table between them.
-pub struct Pair {
-    pub table: PayloadTable,
-    pub slicer: Slicer,
-    pub splicer: Splicer,
+pub(crate) struct Pair {
+    pub(crate) table: PayloadTable,
+    pub(crate) slicer: Slicer,
+    pub(crate) splicer: Splicer,
 }
 
 impl Pair {
-    pub fn new(config: &SliceConfig) -> Self {
+    pub(crate) fn new(config: &SliceConfig) -> Self {
         Self {
             table: PayloadTable::new(config, 0).unwrap(),
             slicer: Slicer::new(config).unwrap(),
@@ -32,7 +32,7 @@ impl Pair {
     }
 
     /// Slices a copy of a frame.
-    pub fn slice(&mut self, link: LinkType, frame: &[u8], now: u64) -> (Sliced, Vec<u8>) {
+    pub(crate) fn slice(&mut self, link: LinkType, frame: &[u8], now: u64) -> (Sliced, Vec<u8>) {
         let mut buffer = frame.to_vec();
         buffer.resize(frame.len() + 8, 0xee);
         let done = self.slicer.slice(&mut self.table, link, &mut buffer, frame.len(), Nanos(now));
@@ -45,7 +45,7 @@ impl Pair {
     }
 
     /// Splices a copy of a frame.
-    pub fn splice(
+    pub(crate) fn splice(
         &mut self,
         link: LinkType,
         frame: &[u8],
@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-pub fn config() -> SliceConfig {
+pub(crate) fn config() -> SliceConfig {
     SliceConfig {
         entries: 16,
         storage: Storage::Copied { entry_bytes: 0xffff },

@@ -138,6 +138,7 @@ pub(super) const SPLICE: StageType = StageType {
     inputs: Ports::AsSet(PORTS_HELP),
     outputs: Ports::AsSet(PORTS_HELP),
     settings: &[
+        PORTS,
         setting(
             "of",
             Kind::Text("name of a slice stage"),
