@@ -28,14 +28,27 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<SliceConfig>,
     /// The number by which the pool knows whose sliced packets it frees.
     owner: u32,
+    /// The payload of a packet that is dropped on its way is given up at once.
+    explicit_drop: bool,
 }
 
 impl Shared {
     /// A table; `owner` differs from that of every other table of the pipeline.
-    pub(crate) fn new(config: SliceConfig, owner: u32) -> Result<Self, ConfigError> {
+    pub(crate) fn new(config: SliceConfig, owner: u32, explicit_drop: bool) -> Result<Self, ConfigError> {
         let table = PayloadTable::new(&config, 0)?;
         let ends = Ends { table, open: 0 };
-        Ok(Self { ends: Arc::new(Mutex::new(ends)), config: Arc::new(config), owner })
+        Ok(Self { ends: Arc::new(Mutex::new(ends)), config: Arc::new(config), owner, explicit_drop })
+    }
+
+    /// The payloads of packets that were dropped since are given up.
+    fn release_dropped(&self, cx: &mut Context<'_>, table: &mut PayloadTable) {
+        cx.pool.take_dropped(self.owner, |token| {
+            if self.explicit_drop {
+                // A copy of the packet may have taken the payload already.
+                let _gone = table.release(Token(token));
+            }
+        });
+        free_given_up(table, cx.pool);
     }
 
     /// Waits for the other end only where stages run on several threads. A stage that panicked leaves a table whose
@@ -52,35 +65,23 @@ pub(crate) struct SliceStage {
     slicer: Slicer,
     keep: Vec<bool>,
     drops: Drops,
-    explicit_drop: bool,
 }
 
 impl SliceStage {
-    /// The way in to `shared`. With `explicit_drop` the payload of a packet that is dropped on its way is given up at once.
-    pub(crate) fn new(shared: &Shared, explicit_drop: bool) -> Result<Self, ConfigError> {
+    /// The way in to `shared`.
+    pub(crate) fn new(shared: &Shared) -> Result<Self, ConfigError> {
         let slicer = Slicer::new(&shared.config)?;
         let keep = Vec::with_capacity(BATCH);
-        Ok(Self { shared: shared.clone(), slicer, keep, drops: Drops::default(), explicit_drop })
+        Ok(Self { shared: shared.clone(), slicer, keep, drops: Drops::default() })
     }
-}
-
-/// The payloads of packets that were dropped since are given up.
-fn release_dropped(cx: &mut Context<'_>, table: &mut PayloadTable, owner: u32, explicit_drop: bool) {
-    cx.pool.take_dropped(owner, |token| {
-        if explicit_drop {
-            // A copy of the packet may have taken the payload already.
-            let _gone = table.release(Token(token));
-        }
-    });
-    free_given_up(table, cx.pool);
 }
 
 impl Stage for SliceStage {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
-        let Self { shared, slicer, keep, drops, explicit_drop } = self;
+        let Self { shared, slicer, keep, drops } = self;
         let owner = shared.owner;
         let mut ends = shared.lock();
-        release_dropped(cx, &mut ends.table, owner, *explicit_drop);
+        shared.release_dropped(cx, &mut ends.table);
         keep.clear();
         let Batch { frames, trains, .. } = batch;
         for train in trains.iter() {
@@ -187,7 +188,7 @@ impl Stage for SpliceStage {
         let mut ends = self.shared.lock();
         ends.open = ends.open.saturating_sub(1);
         if ends.open == 0 {
-            release_dropped(cx, &mut ends.table, self.shared.owner, false);
+            self.shared.release_dropped(cx, &mut ends.table);
             ends.table.reset();
             free_given_up(&mut ends.table, cx.pool);
         }

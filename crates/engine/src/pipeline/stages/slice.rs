@@ -232,8 +232,9 @@ fn slice(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         // Its table may be large.
         config.entries = 1;
     }
-    let shared = Shared::new(config, site.slices.count() as u32).map_err(of_setting)?;
-    let stage = SliceStage::new(&shared, settings.flag("explicit_drop")).map_err(of_setting)?;
+    let owner = site.slices.count() as u32;
+    let shared = Shared::new(config, owner, settings.flag("explicit_drop")).map_err(of_setting)?;
+    let stage = SliceStage::new(&shared).map_err(of_setting)?;
     site.slices.add(site.name, shared);
     Ok(Made::Between(Box::new(stage), ports(settings)?))
 }
