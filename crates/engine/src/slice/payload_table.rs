@@ -444,3 +444,7 @@ impl PayloadTable {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "payload_table_tests.rs"]
+mod tests;
