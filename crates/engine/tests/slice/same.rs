@@ -20,6 +20,8 @@ pub(crate) struct Pair {
     pub(crate) table: PayloadTable,
     pub(crate) slicer: Slicer,
     pub(crate) splicer: Splicer,
+    /// Where packets are spliced.
+    room: Vec<u8>,
 }
 
 impl Pair {
@@ -28,6 +30,7 @@ impl Pair {
             table: PayloadTable::new(config, 0).unwrap(),
             slicer: Slicer::new(config).unwrap(),
             splicer: Splicer::new(config).unwrap(),
+            room: vec![0xee; 80_000],
         }
     }
 
@@ -51,15 +54,14 @@ impl Pair {
         frame: &[u8],
         now: u64,
     ) -> Result<(Spliced, Vec<u8>), slipstream::slice::Refusal> {
-        let mut buffer = frame.to_vec();
-        buffer.resize(frame.len() + 70_000, 0xee);
-        let done = self.splicer.splice(&mut self.table, link, &mut buffer, frame.len(), Nanos(now))?;
+        let Self { table, splicer, room, .. } = self;
+        room[..frame.len()].copy_from_slice(frame);
+        let done = splicer.splice(table, link, room, frame.len(), Nanos(now))?;
         let len = match done {
             Spliced::Untouched => frame.len(),
             Spliced::Whole { len } | Spliced::Quote { len } => len,
         };
-        buffer.truncate(len);
-        Ok((done, buffer))
+        Ok((done, room[..len].to_vec()))
     }
 }
 
