@@ -65,6 +65,24 @@ impl Batch {
         self.ports.clear();
     }
 
+    /// Takes out the packets for which `keep`, one a packet, says no, and trains that have none left.
+    pub(crate) fn retain(&mut self, keep: &[bool]) {
+        let Self { frames, trains, ports } = self;
+        let mut at = 0;
+        for train in trains.iter_mut() {
+            let (start, end) = (train.start as usize, (train.start + train.len) as usize);
+            train.start = at;
+            train.len = keep.get(start..end).map_or(0, |k| k.iter().filter(|k| **k).count()) as u32;
+            train.continues &= train.len as usize == end - start;
+            at += train.len;
+        }
+        let mut kept = keep.iter();
+        frames.retain(|_| kept.next() == Some(&true));
+        let mut port = trains.iter();
+        ports.retain(|_| port.next().is_some_and(|t| t.len > 0));
+        trains.retain(|t| t.len > 0);
+    }
+
     /// Adds a packet that is a train by itself.
     pub(crate) fn push_single(&mut self, frame: Frame, release: Nanos, port: u8) {
         let start = self.frames.len() as u32;
@@ -103,5 +121,43 @@ impl Arrivals {
         self.frames.clear();
         self.keys.clear();
         self.positions.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::BufId;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against the obvious twin: a list of trains, each a list of packets.
+        #[test]
+        fn what_is_not_kept_is_gone(trains in prop::collection::vec(prop::collection::vec(any::<bool>(), 1..5), 0..20)) {
+            let mut batch = Batch::new();
+            let mut twin: Vec<(u8, Vec<u32>)> = Vec::new();
+            let mut keep = Vec::new();
+            for (n, train) in trains.iter().enumerate() {
+                let start = batch.frames.len() as u32;
+                for kept in train {
+                    let buf = BufId(batch.frames.len() as u32);
+                    batch.frames.push(Frame::unclassified(Nanos(0), buf, 1));
+                    keep.push(*kept);
+                }
+                let len = train.len() as u32;
+                batch.trains.push(Train { flow: 0, start, len, release: Nanos(0), order: 0, sequence: 0, continues: true });
+                batch.ports.push(n as u8);
+                let left = (start..).zip(train).filter(|(_, kept)| **kept).map(|(id, _)| id).collect::<Vec<_>>();
+                if !left.is_empty() {
+                    twin.push((n as u8, left));
+                }
+            }
+            batch.retain(&keep);
+            let ids = |frames: &[Frame]| frames.iter().map(|f| f.buf.0).collect::<Vec<_>>();
+            let now: Vec<_> = batch.iter().zip(&batch.ports).map(|((_, f), port)| (*port, ids(f))).collect();
+            prop_assert_eq!(now, twin);
+            prop_assert_eq!(batch.ports.len(), batch.trains.len());
+            prop_assert_eq!(batch.frames.len(), keep.iter().filter(|k| **k).count());
+        }
     }
 }

@@ -82,6 +82,13 @@ impl Info {
         Self(self.0 & !(0xff << 48) | u64::from(tos) << 48)
     }
 
+    /// The same with another DSCP where anything was found; ECN stays.
+    #[inline]
+    #[must_use]
+    pub(crate) fn remarked(self, dscp: u8) -> Self {
+        if self.classified() { self.with_tos(self.tos() & 3 | dscp << 2) } else { self }
+    }
+
     /// All of it.
     #[inline]
     #[must_use]

@@ -7,8 +7,9 @@
 //! 3. [`rules`]: the one language that selects packets.
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
 //! 5. [`stage`], [`functions`]: what else a pipeline is made of; functions decide once per train.
-//! 6. [`pipeline`]: the language that wires stages.
-//! 7. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
+//! 6. [`slice`](mod@slice): headers travel, payloads wait: for functions that read headers only.
+//! 7. [`pipeline`]: the language that wires stages.
+//! 8. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
 
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod prefetch;
 pub mod reframe;
 pub mod rules;
 pub mod runtime;
+pub mod slice;
 pub mod stage;
 pub mod time;
 pub mod units;

@@ -17,6 +17,22 @@ const HEADER: usize = 16;
 const CLASS_UNITS: [usize; 21] =
     [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 const OVERSIZE: u8 = u8::MAX;
+/// Set in the size class of a packet whose payload waits elsewhere.
+const SLICED: u8 = 1 << 6;
+/// What stands at the end of the slot of such a packet: its token, and whose it is.
+const TAIL: usize = 12;
+
+/// Bytes of a slot of this class, without the end that a sliced packet's token takes; 0 of a packet with a slab of its own.
+#[inline]
+fn room(class: u8) -> usize {
+    let units = CLASS_UNITS.get(usize::from(class & !SLICED)).copied().unwrap_or(0);
+    (units * UNIT).saturating_sub(if is_sliced(class) { TAIL } else { 0 })
+}
+
+#[inline]
+fn is_sliced(class: u8) -> bool {
+    class != OVERSIZE && class & SLICED != 0
+}
 
 /// The place of a packet in its [`Pool`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -85,6 +101,8 @@ pub struct Pool {
     live: u64,
     /// For a packet that moves.
     scratch: Vec<u8>,
+    /// Sliced packets that were freed: whose, and their tokens.
+    dropped: Vec<(u32, u64)>,
 }
 
 impl fmt::Debug for Pool {
@@ -114,6 +132,7 @@ impl Pool {
             retain: false,
             live: 0,
             scratch: Vec::new(),
+            dropped: Vec::new(),
         }
     }
 
@@ -153,6 +172,76 @@ impl Pool {
         }
         self.live += 1;
         BufId(id)
+    }
+
+    /// Stores a packet whose payload waits elsewhere. Freed with [`Pool::free`], as a packet is that is dropped, it is
+    /// reported to `owner`: [`Pool::take_dropped`].
+    pub(crate) fn insert_sliced(&mut self, meta: PacketMeta, data: &[u8], owner: u32, token: u64) -> BufId {
+        let (id, class) = self.allocate(data.len() + HEADER + TAIL);
+        let class = if class == OVERSIZE { class } else { class | SLICED };
+        let slot = self.slot_mut(id);
+        if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
+            *header = head(meta, class);
+            if let Some(to) = rest.get_mut(..data.len()) {
+                to.copy_from_slice(data);
+            }
+        }
+        self.set_tail(id, class, (owner, token));
+        self.live += 1;
+        BufId(id)
+    }
+
+    fn set_tail(&mut self, id: u32, class: u8, (owner, token): (u32, u64)) {
+        let at = room(class);
+        if is_sliced(class)
+            && let Some(tail) = self.slot_mut(id).get_mut(at..).and_then(<[u8]>::first_chunk_mut::<TAIL>)
+        {
+            *tail = (u128::from(owner) << 64 | u128::from(token))
+                .to_le_bytes()
+                .first_chunk()
+                .copied()
+                .unwrap_or_default();
+        }
+    }
+
+    /// Whose sliced packet it is, and its token, if it is one.
+    fn tail(&self, id: u32, class: u8) -> Option<(u32, u64)> {
+        let tail = self.slot(id).get(room(class)..)?.first_chunk::<TAIL>().filter(|_| is_sliced(class))?;
+        let [a, b, c, d, e, f, g, h, owner @ ..] = *tail;
+        Some((u32::from_le_bytes(owner), u64::from_le_bytes([a, b, c, d, e, f, g, h])))
+    }
+
+    /// Whether a packet's payload waits elsewhere: it is shorter by as much as its length on the wire says.
+    #[inline]
+    #[must_use]
+    pub fn is_sliced(&self, id: BufId) -> bool {
+        self.slot(id.0).first().copied().is_some_and(is_sliced)
+    }
+
+    /// Gives back the place of a sliced packet that is whole again elsewhere.
+    #[inline]
+    pub(crate) fn free_spliced(&mut self, id: BufId) {
+        let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
+        if is_sliced(class)
+            && let Some(first) = self.slot_mut(id.0).first_mut()
+        {
+            *first = class & !SLICED;
+        }
+        self.free(id);
+    }
+
+    /// Calls `each` with the tokens of this owner's sliced packets that were dropped since this was asked last.
+    #[inline]
+    pub fn take_dropped(&mut self, owner: u32, mut each: impl FnMut(u64)) {
+        if self.dropped.is_empty() {
+            return;
+        }
+        self.dropped.retain(|&(whose, token)| {
+            if whose == owner {
+                each(token);
+            }
+            whose != owner
+        });
     }
 
     fn allocate(&mut self, bytes: usize) -> (u32, u8) {
@@ -224,7 +313,7 @@ impl Pool {
         meta.original_len =
             (meta.original_len - cut.min(meta.original_len)).saturating_add(front.len() as u32);
         let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
-        let room = CLASS_UNITS.get(usize::from(class)).map_or(0, |units| units * UNIT);
+        let room = room(class);
         if HEADER + new as usize <= room && !self.retain {
             let slot = self.slot_mut(id.0);
             let from = HEADER + cut as usize;
@@ -241,8 +330,12 @@ impl Pool {
         bytes.clear();
         bytes.extend_from_slice(front);
         bytes.extend_from_slice(self.data(id, len).get(cut as usize..).unwrap_or_default());
-        self.free(id);
-        let id = self.insert(meta, &bytes);
+        let sliced = self.tail(id.0, class);
+        self.free_spliced(id);
+        let id = match sliced {
+            Some((owner, token)) => self.insert_sliced(meta, &bytes, owner, token),
+            None => self.insert(meta, &bytes),
+        };
         self.scratch = bytes;
         (id, new)
     }
@@ -328,13 +421,16 @@ impl Pool {
     fn free_slot(&mut self, id: BufId) {
         let Some(class) = self.slot(id.0).first().copied() else { return };
         self.live = self.live.saturating_sub(1);
+        if is_sliced(class) {
+            self.dropped.extend(self.tail(id.0, class));
+        }
         if class == OVERSIZE {
             let index = id.0 / SLAB_UNITS as u32;
             if let Some(slab) = self.slabs.get_mut(index as usize) {
                 *slab = Slab::default();
                 self.free_slabs.push(index);
             }
-        } else if let Some(list) = self.free.get_mut(class as usize) {
+        } else if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
             list.push(id.0);
         }
     }

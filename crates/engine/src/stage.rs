@@ -176,11 +176,23 @@ pub enum DropReason {
     Local,
     /// Nobody says who has the address of the next hop.
     Unresolved,
+    /// It carries the mark of sliced packets, and came from the network.
+    Marked,
+    /// Its token was never made, or for another packet.
+    ForgedToken,
+    /// The entry of its token holds a later payload.
+    StaleToken,
+    /// Its payload was given up before it came for it.
+    LateToken,
+    /// Its payload left with another packet.
+    DuplicateToken,
+    /// What stands around its token is not what was sliced.
+    MangledSlice,
 }
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 27] = [
         Self::Discarded,
         Self::Unconnected,
         Self::Denied,
@@ -202,6 +214,12 @@ impl DropReason {
         Self::OtherStation,
         Self::Local,
         Self::Unresolved,
+        Self::Marked,
+        Self::ForgedToken,
+        Self::StaleToken,
+        Self::LateToken,
+        Self::DuplicateToken,
+        Self::MangledSlice,
     ];
 
     /// Its name in reports.
@@ -229,6 +247,12 @@ impl DropReason {
             Self::OtherStation => "other_station",
             Self::Local => "local",
             Self::Unresolved => "unresolved",
+            Self::Marked => "marked",
+            Self::ForgedToken => "forged_token",
+            Self::StaleToken => "stale_token",
+            Self::LateToken => "late_token",
+            Self::DuplicateToken => "duplicate_token",
+            Self::MangledSlice => "mangled_slice",
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn ip_packet<'a>(cx: &'a Context<'_>, frame: &Frame) -> &'a [u8] {
 
 /// Length in bytes of a frame's IP packet, as its header says it: short Ethernet frames are padded, and what pads them is no
 /// part of the packet. Where the header says nothing that can be (0, as offloads leave it, or more than there was on the
-/// wire), all that stands behind the link-layer header.
+/// wire), all that stands behind the link-layer header. Of a sliced packet it is the length of the whole one.
 #[inline]
 pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
     let l3 = frame.info.l3();
@@ -34,7 +34,11 @@ pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
         Some(6) => (be16(ip, 4).filter(|&payload| payload != 0).map(|payload| u32::from(payload) + 40), 40),
         _ => (None, 0),
     };
-    said.filter(|said| (least..=on_wire).contains(said)).unwrap_or(on_wire)
+    let said = said.filter(|said| (least..=on_wire).contains(said)).unwrap_or(on_wire);
+    if cx.pool.is_sliced(frame.buf) {
+        return (said + cx.pool.meta(frame.buf).original_len.saturating_sub(frame.len)).min(on_wire);
+    }
+    said
 }
 
 /// Whether a frame was sent to one station.

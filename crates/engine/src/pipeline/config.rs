@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::registry::{Role, Site, StageType, stage_type, stage_types};
+use super::registry::{Role, Site, Slices, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
+use super::slicing;
 use super::syntax::{self, Argument, Chain, Literal, Mention, PortName};
 use crate::rules::RuleError;
 
@@ -244,6 +245,9 @@ impl Plan {
     fn done(mut self, mut findings: Vec<Finding>) -> Result<Self, Diagnostics> {
         if findings.is_empty() {
             self.check_shape(&mut findings);
+            if findings.is_empty() {
+                slicing::check(&self, &mut findings);
+            }
         } else {
             self.check_settings_together(&mut findings);
         }
@@ -253,8 +257,14 @@ impl Plan {
 
     /// What the stages themselves say of their settings, where those can be read: all errors at once.
     fn check_settings_together(&self, findings: &mut Vec<Finding>) {
+        let slices = Slices::default();
         for stage in self.stages.iter().filter(|s| s.readable) {
-            let site = Site { name: &stage.name, role: stage.role, dry: true, base: &self.base, seed: 0 };
+            // Without its table, which may come later, or not be right itself, it can't be told what it is worth.
+            if stage.kind.name == super::stages::SPLICE {
+                continue;
+            }
+            let (name, role, slices) = (&stage.name, stage.role, &slices);
+            let site = Site { name, role, dry: true, base: &self.base, seed: 0, live: false, slices };
             if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
                 let finding = Finding::new(&self.setting_span(stage, error.setting), error.message);
                 findings.push(match error.hint {

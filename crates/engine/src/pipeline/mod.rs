@@ -20,6 +20,7 @@ pub mod registry;
 mod render;
 mod schema;
 pub mod settings;
+mod slicing;
 mod stages;
 mod syntax;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod tests;
 
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
 pub(crate) use config::{Finding, order};
+pub(crate) use registry::Slices;
 pub use registry::{
     BuildError, Group, Made, PortType, Ports, Role, Site, StageType, stage_type, stage_types,
 };

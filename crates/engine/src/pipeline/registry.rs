@@ -1,11 +1,14 @@
 //! Every stage type with its ports and settings. `list`, `--help`, the JSON Schema and the checks all read these
 //! definitions.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::settings::{Setting, Settings};
 use super::stages;
 use crate::runtime::Source;
+use crate::slice::stage::Shared;
 use crate::stage::{DropReason, Stage};
 
 /// A port of a stage type.
@@ -85,6 +88,36 @@ pub struct Site<'a> {
     pub base: &'a Path,
     /// Seed of hashes and random choices.
     pub seed: u64,
+    /// Whether packets come or go by the wall clock somewhere in the pipeline.
+    pub live: bool,
+    /// The tables of the `slice` stages built before, by name.
+    pub(crate) slices: &'a Slices,
+}
+
+/// The tables that the stages of one pipeline share, by the names of the `slice` stages that they belong to.
+#[derive(Debug, Default)]
+pub(crate) struct Slices(RefCell<BTreeMap<String, Shared>>);
+
+impl Slices {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Adds the table of the stage `name`.
+    pub(crate) fn add(&self, name: &str, shared: Shared) {
+        self.0.borrow_mut().insert(name.to_owned(), shared);
+    }
+
+    /// The table of the stage `name`; where no name is given, the only one that there is.
+    pub(crate) fn find(&self, name: Option<&str>) -> Option<Shared> {
+        let all = self.0.borrow();
+        match name {
+            Some(name) => all.get(name).cloned(),
+            None if all.len() == 1 => all.values().next().cloned(),
+            None => None,
+        }
+    }
 }
 
 /// What a stage type makes of its settings.
@@ -162,6 +195,12 @@ impl StageType {
     #[must_use]
     pub fn live(&self) -> bool {
         stages::LIVE.contains(&self.name)
+    }
+
+    /// Why it can't do with packets whose payload waits elsewhere, if it can't with these settings.
+    #[must_use]
+    pub fn needs_payload(&self, settings: &Settings) -> Option<&'static str> {
+        stages::needs_payload(self, settings)
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::batch::{Arrivals, Batch};
 use crate::clock;
 use crate::io::capture::Interface;
-use crate::pipeline::{Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, order};
+use crate::pipeline::{Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, order};
 use crate::pool::Pool;
 use crate::reframe::{Output, ReframeStats};
 use crate::stage::{Context, DropReason, Drops, Stage, StageError};
@@ -171,9 +171,11 @@ impl Pipeline {
         let mut outputs = vec![Vec::new(); plan.stages.len()];
         let mut inputs = vec![Vec::new(); plan.stages.len()];
         let mut sources = Vec::new();
+        let slices = Slices::default();
         for id in ordered {
             let Some(planned) = plan.stages.get(id) else { continue };
-            let site = Site { name: &planned.name, role: planned.role, dry, base: &plan.base, seed };
+            let (name, role, base) = (&planned.name, planned.role, &plan.base);
+            let site = Site { name, role, dry, base, seed, live: this.live, slices: &slices };
             let mut ports = match planned.kind.outputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
                 Ports::None | Ports::AsSet(_) => Vec::new(),

@@ -5,15 +5,36 @@ mod paced;
 mod plumbing;
 mod ports;
 mod reframe;
+mod slice;
 mod vlan;
 
 pub use ports::port_of;
 
 use super::registry::StageType;
+use super::settings::Settings;
 use crate::functions::{firewall, l2fwd, nat, router, stages};
 
 /// Names of the types whose packets come or go by the wall clock. One that has inputs and outputs may stand at both ends.
 pub(crate) const LIVE: &[&str] = &[af_packet::AF_PACKET.name, paced::PACED.name];
+
+/// Name of the type that parks payloads.
+pub(crate) const SLICE: &str = slice::SLICE.name;
+/// Name of the type that brings them back.
+pub(crate) const SPLICE: &str = slice::SPLICE.name;
+
+/// Why a stage of this type and with these settings can't do with packets whose payload waits elsewhere, if it can't.
+pub(crate) fn needs_payload(kind: &StageType, settings: &Settings) -> Option<&'static str> {
+    if kind.name == reframe::REFRAME.name {
+        if settings.flag("tcp_order") {
+            return Some("`tcp_order` adds up the lengths of payloads");
+        }
+        if settings.text("tunnel") == "inner" {
+            return Some("`tunnel=inner` reads headers that are payload of the outer packet");
+        }
+    }
+    // What it sends is more packets with one payload among them.
+    (kind.name == plumbing::TEE.name).then_some("it multiplies packets, and a payload comes back once")
+}
 
 /// All stage types, by group and name.
 pub(crate) const ALL: &[StageType] = &[
@@ -33,6 +54,8 @@ pub(crate) const ALL: &[StageType] = &[
     plumbing::COUNTER,
     plumbing::DISCARD,
     plumbing::LIMIT,
+    slice::SLICE,
+    slice::SPLICE,
     plumbing::SWITCH,
     plumbing::TAP,
     plumbing::TEE,

@@ -1,0 +1,113 @@
+//! What must hold of a graph with `slice` and `splice`: whatever a `slice` lets through sliced comes by a `splice` of its
+//! own before it leaves, only what came through the `slice` gets there, and nothing between needs payloads.
+
+use super::config::{Finding, Plan, PlannedStage};
+use super::registry::{Group, Role};
+use super::stages::{SLICE, SPLICE};
+
+/// Adds what is wrong to `findings`.
+pub(super) fn check(plan: &Plan, findings: &mut Vec<Finding>) {
+    let of_kind = |kind: &'static str| {
+        plan.stages.iter().enumerate().filter(move |(_, s)| s.kind.name == kind).collect::<Vec<_>>()
+    };
+    let slices = of_kind(SLICE);
+    for (id, slice) in &slices {
+        follow(plan, *id, slice, findings);
+    }
+    for (id, splice) in of_kind(SPLICE) {
+        match owner(plan, splice) {
+            Some(owner) => trace_back(plan, id, owner, findings),
+            None if splice.settings.text("of").is_empty() && slices.len() > 1 => findings.push(
+                Finding::new(&splice.span, "there are several slice stages")
+                    .hint("say whose payloads it brings back: splice(of=NAME)"),
+            ),
+            None => findings.push(
+                Finding::new(
+                    &splice.span,
+                    format!("`{}` has no slice stage to bring payloads back from", splice.name),
+                )
+                .hint("in -> slice -> … -> splice -> out"),
+            ),
+        }
+    }
+}
+
+/// The slice stage that a splice stage belongs to.
+fn owner(plan: &Plan, splice: &PlannedStage) -> Option<usize> {
+    let name = splice.settings.text("of");
+    let mut slices = plan.stages.iter().enumerate().filter(|(_, s)| s.kind.name == SLICE);
+    if !name.is_empty() {
+        return slices.find(|(_, s)| s.name == name).map(|(id, _)| id);
+    }
+    slices.next().map(|(id, _)| id).filter(|_| slices.next().is_none())
+}
+
+/// All that a slice stage's packets meet before a splice stage of its own.
+fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Finding>) {
+    let mut seen = vec![slice];
+    let mut at = 0;
+    let mut spliced = false;
+    while let Some(&from) = seen.get(at) {
+        at += 1;
+        for wire in plan.wires.iter().filter(|w| w.from == from) {
+            let Some(stage) = plan.stages.get(wire.to) else { continue };
+            if stage.kind.name == SPLICE && owner(plan, stage) == Some(slice) {
+                spliced = true;
+                continue;
+            }
+            if seen.contains(&wire.to) {
+                continue;
+            }
+            seen.push(wire.to);
+            let say = |message: String, hint: &str| Finding::new(&stage.span, message).hint(hint);
+            let (name, sliced) = (&stage.name, &named.name);
+            if matches!(stage.kind.name, SLICE | SPLICE) {
+                let message =
+                    format!("packets that `{sliced}` sliced meet `{name}` before a splice of their own");
+                findings
+                    .push(say(message, "put slice, functions and splice in a row, one pair after the other"));
+            } else if let Some(why) = stage.kind.needs_payload(&stage.settings) {
+                let message = format!("`{name}` needs payloads, which wait at `{sliced}`: {why}");
+                findings.push(say(message, "put it before the slice or behind the splice"));
+            } else if stage.kind.group == Group::Port && stage.role != Role::Source {
+                let message =
+                    format!("packets that `{sliced}` sliced leave by `{name}` without their payloads");
+                findings.push(say(message, "lead them through a splice: … -> splice -> out"));
+            }
+        }
+    }
+    if !spliced && findings.is_empty() {
+        let finding =
+            Finding::new(&named.span, format!("no splice brings the payloads of `{}` back", named.name));
+        findings.push(finding.hint("in -> slice -> … -> splice -> out"));
+    }
+}
+
+/// Nothing may reach a splice stage past its slice stage: tokens would be taken from the network.
+fn trace_back(plan: &Plan, splice: usize, slice: usize, findings: &mut Vec<Finding>) {
+    let mut seen = vec![splice];
+    let mut at = 0;
+    while let Some(&to) = seen.get(at) {
+        at += 1;
+        let Some(stage) = plan.stages.get(to) else { continue };
+        if matches!(stage.role, Role::Source | Role::TwoWay) {
+            let (name, source) = (plan.stages.get(splice), plan.stages.get(slice));
+            let (Some(name), Some(slice)) = (name.map(|s| &s.name), source.map(|s| &s.name)) else {
+                continue;
+            };
+            let message = format!(
+                "packets of `{}` get to `{name}` past `{slice}`: their tokens can't be trusted",
+                stage.name
+            );
+            findings.push(
+                Finding::new(&stage.span, message).hint("lead them through the slice, or round the splice"),
+            );
+            continue;
+        }
+        for wire in plan.wires.iter().filter(|w| w.to == to && w.from != slice) {
+            if !seen.contains(&wire.from) {
+                seen.push(wire.from);
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Slicing of packets in a pool. The sliced packet goes on in a small buffer of its own. Where the payload stays in place, it
+//! waits in the packet's old buffer, and the headers come back to it: no payload is copied unless a function has made
+//! the headers longer or shorter. Where it is copied, the old buffer is free at once.
+
+use slipstream_wire::{LinkType, classify};
+
+use crate::frame::Frame;
+use crate::pool::{PacketMeta, Pool};
+use crate::time::Nanos;
+
+use super::layout::set_dscp;
+use super::payload_table::{Found, PayloadTable, Refusal};
+use super::slicer::{Decision, Sliced, Slicer, sliced};
+use super::splicer::{Brought, Spliced, Splicer};
+use super::token::{TOKEN_LEN, Token};
+use super::{layers::Layers, quote};
+
+/// Gives back the buffers of payloads that were given up.
+pub(crate) fn free_given_up(table: &mut PayloadTable, pool: &mut Pool) {
+    for buf in table.given_up().drain(..) {
+        pool.free(buf);
+    }
+}
+
+impl Slicer {
+    /// Slices a packet of the pool; `frame` becomes the sliced packet, whose meta data still tell the length of the whole one. When that packet is freed on its way, the pool remembers its token for `owner`
+    /// (its table then gives the payload up).
+    #[inline]
+    pub fn slice_frame(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+        owner: u32,
+    ) -> Sliced {
+        let (meta, packet) = (pool.meta(frame.buf), pool.data(frame.buf, frame.len));
+        let headers = classify(link, packet).ok();
+        let decision = self.decide(table, link, packet, headers.as_ref(), meta.original_len, now);
+        let done = match decision {
+            Decision::Whole(why) => Sliced::Whole(why),
+            Decision::Drop => Sliced::Dropped,
+            Decision::Remark(dscp) => {
+                if let Some(headers) = headers {
+                    set_dscp(pool.data_mut(frame.buf, frame.len), &headers, dscp);
+                    frame.info = frame.info.remarked(dscp);
+                }
+                Sliced::Remarked
+            }
+            Decision::Cut(cut, place) => {
+                let token = table.token(&place);
+                let front = &mut self.scratch;
+                front.clear();
+                front.extend_from_slice(packet.get(..cut.at).unwrap_or_default());
+                front.extend_from_slice(&token.to_bytes());
+                front.extend_from_slice(packet.get(cut.end..).unwrap_or_default());
+                let parked = cut.write(front, token);
+                let copied = match table.room_mut(&place, cut.parked) {
+                    Some(room) => {
+                        room.copy_from_slice(packet.get(cut.at..cut.end).unwrap_or_default());
+                        true
+                    }
+                    None => false,
+                };
+                table.park(place, token, now, parked, (frame.buf, frame.len));
+                if copied {
+                    pool.free(frame.buf);
+                }
+                let longer = if cut.parked == 0 { TOKEN_LEN as u32 } else { 0 };
+                let meta = PacketMeta { original_len: meta.original_len.saturating_add(longer), ..meta };
+                frame.buf = pool.insert_sliced(meta, front, owner, token.0);
+                frame.len = front.len() as u32;
+                sliced(&cut, token)
+            }
+        };
+        free_given_up(table, pool);
+        self.count(done)
+    }
+}
+
+impl Splicer {
+    /// Splices a packet of the pool: `frame` becomes the whole packet.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped, or [`Refusal::Elsewhere`]. `frame` stays as it is.
+    #[inline]
+    pub fn splice_frame(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+    ) -> Result<Spliced, Refusal> {
+        let done = self.try_splice_frame(table, pool, link, frame, now);
+        if done.is_err() {
+            free_given_up(table, pool);
+        }
+        self.count(&done);
+        done
+    }
+
+    #[inline]
+    fn try_splice_frame(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+    ) -> Result<Spliced, Refusal> {
+        let packet = pool.data(frame.buf, frame.len);
+        let Ok(headers) = classify(link, packet) else { return Ok(Spliced::Untouched) };
+        match self.brought(table, packet, &headers, now)? {
+            Brought::Nothing => Ok(Spliced::Untouched),
+            Brought::Error(end, token) => restore_quote(table, pool, &headers, frame, end, token),
+            Brought::Payload(found, layers) => {
+                self.join(table, pool, frame, &found, &layers);
+                table.leave(&found);
+                if let Ok(headers) = classify(link, pool.data(frame.buf, frame.len)) {
+                    frame.info = frame.info.remarked(headers.tos >> 2);
+                }
+                Ok(Spliced::Whole { len: frame.len as usize })
+            }
+        }
+    }
+
+    /// Puts the headers in front of the payload where that waits.
+    #[inline]
+    fn join(
+        &mut self,
+        table: &PayloadTable,
+        pool: &mut Pool,
+        frame: &mut Frame,
+        found: &Found,
+        layers: &Layers,
+    ) {
+        let parked = &found.parked;
+        let (at, payload) = (layers.end - TOKEN_LEN, usize::from(parked.len));
+        let packet = pool.data(frame.buf, frame.len);
+        // As many bytes behind the IP packet as there were when it came; what pads it is no part of it.
+        let trailer = (packet.len() - layers.end).min(usize::from(parked.trailer));
+        self.scratch.clear();
+        self.scratch.extend_from_slice(packet.get(..at).unwrap_or_default());
+        self.scratch.extend_from_slice(packet.get(layers.end..layers.end + trailer).unwrap_or_default());
+        let mut meta = pool.meta(frame.buf);
+        if payload == 0 {
+            meta.original_len = meta.original_len.saturating_sub(TOKEN_LEN as u32);
+        }
+        pool.free_spliced(frame.buf);
+        if table.entry_bytes() > 0 {
+            self.scratch.splice(at..at, table.payload(found).iter().copied());
+            layers.repair(&mut self.scratch, parked);
+            frame.len = self.scratch.len() as u32;
+            frame.buf = pool.insert(meta, &self.scratch);
+            return;
+        }
+        let Some((front, trailer)) = self.scratch.split_at_checked(at) else { return };
+        let (mut buf, mut len) = table.buffer(found);
+        if at == usize::from(parked.at) && !pool.retains() {
+            if let Some(to) = pool.data_mut(buf, at as u32).get_mut(..at) {
+                to.copy_from_slice(front);
+            }
+        } else {
+            (buf, len) = pool.replace_front(buf, len, u32::from(parked.at), front);
+        }
+        let whole = (at + payload + trailer.len()).min(len as usize);
+        let packet = pool.data_mut(buf, whole as u32);
+        if let Some(to) = packet.get_mut(at + payload..).and_then(|to| to.get_mut(..trailer.len())) {
+            to.copy_from_slice(trailer);
+        }
+        layers.repair(packet, parked);
+        pool.set_meta(buf, meta);
+        (frame.buf, frame.len) = (buf, whole as u32);
+    }
+}
+
+fn restore_quote(
+    table: &PayloadTable,
+    pool: &mut Pool,
+    headers: &slipstream_wire::Headers,
+    frame: &mut Frame,
+    end: usize,
+    token: Token,
+) -> Result<Spliced, Refusal> {
+    let parked = table.recall(token).ok_or(Refusal::Stale)?;
+    let len = quote::restore(pool.data_mut(frame.buf, frame.len), headers, end, &parked)?;
+    let meta = pool.meta(frame.buf);
+    let shorter = frame.len - len as u32;
+    pool.set_meta(frame.buf, PacketMeta { original_len: meta.original_len.saturating_sub(shorter), ..meta });
+    frame.len = len as u32;
+    Ok(Spliced::Quote { len })
+}

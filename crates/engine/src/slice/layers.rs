@@ -1,0 +1,286 @@
+//! From the outermost IP header of what a function made to the headers that were sliced, and back: every length and
+//! checksum on the way is repaired once the payload is there again.
+//!
+//! A function may have put a tunnel around the packet: IP in IP (RFC 2003, RFC 2473), GRE (RFC 2784, RFC 2890), VXLAN
+//! (RFC 7348), GENEVE (RFC 8926), GUE (draft-ietf-intarea-gue).
+
+use slipstream_wire::checksum::{Delta, combine, sum};
+use slipstream_wire::protocol::{
+    ETHERTYPE_BRIDGING, ETHERTYPE_IPV4, ETHERTYPE_IPV6, GENEVE_PORT, GRE, ICMP, ICMPV6, IPV4, IPV6, TCP, UDP,
+    VXLAN_PORT, is_vlan,
+};
+use slipstream_wire::view::{Geneve, Gre, Vxlan};
+use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
+
+use super::DSCP_SLICED;
+use super::layout::{be16, checksum_field, put16, set_ip, transport_checksum};
+use super::payload_table::{Parked, Refusal, Transport};
+use super::token::TOKEN_LEN;
+
+/// UDP port of generic UDP encapsulation.
+const GUE_PORT: u16 = 6080;
+
+/// IP headers in one another at most: the sliced packet in three tunnels.
+const MAX_LAYERS: usize = 4;
+
+/// A checksum of a tunnel, which covers the packet inside.
+#[derive(Clone, Copy, Debug)]
+struct Cover {
+    /// Where what it covers begins.
+    from: usize,
+    /// Where it stands.
+    field: usize,
+    /// Sum of what it covers while the packet is sliced.
+    sum: u16,
+    udp: bool,
+}
+
+/// An IP header of the packet, and what follows it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layer {
+    l3: usize,
+    l4: usize,
+    six: bool,
+    /// A UDP header follows, whose length is to be repaired.
+    udp: bool,
+    cover: Option<Cover>,
+}
+
+/// The IP headers of a packet, outermost first; the last is the one that was sliced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layers {
+    all: [Layer; MAX_LAYERS],
+    count: usize,
+    /// Where the IP packet ends while it is sliced.
+    pub(super) end: usize,
+}
+
+/// An IP header, with offsets from the start of the frame.
+struct Ip {
+    l3: usize,
+    l4: usize,
+    end: usize,
+    protocol: u8,
+    dst_port: u16,
+    six: bool,
+    fragment: bool,
+}
+
+impl Ip {
+    #[inline]
+    fn new(packet: &[u8], headers: &Headers) -> Self {
+        Self {
+            l3: usize::from(headers.l3),
+            l4: usize::from(headers.l4),
+            end: ip_end(packet, headers),
+            protocol: headers.key.protocol(),
+            dst_port: headers.key.dst_port(),
+            six: headers.flags.has(Flags::IPV6),
+            fragment: headers.flags.has(Flags::FRAGMENT),
+        }
+    }
+
+    fn at(packet: &[u8], at: usize) -> Option<Self> {
+        let inner = packet.get(at..)?;
+        let ip = Self::new(inner, &classify(LinkType::RawIp, inner).ok()?);
+        Some(Self { l3: at, l4: at + ip.l4, end: at + ip.end, ..ip })
+    }
+
+    /// Whether this is the header that was sliced: behind the transport header stands what was left there.
+    #[inline]
+    fn is_sliced(&self, packet: &[u8], parked: &Parked) -> bool {
+        let (kind, header) = match self.protocol {
+            TCP => (Transport::Tcp, packet.get(self.l4 + 12).map_or(0, |b| usize::from(b >> 4) * 4)),
+            UDP => (Transport::Udp, 8),
+            ICMP | ICMPV6 => (Transport::Icmp, 0),
+            _ => (Transport::Other, 0),
+        };
+        let (matches, header) = match parked.kind {
+            Transport::Other => (true, 0),
+            sliced => (sliced == kind && !self.fragment, header),
+        };
+        matches && self.l4 + header + usize::from(parked.rest) == self.end
+    }
+
+    /// Where the next IP header begins, and the checksum that covers it.
+    fn tunnel(&self, packet: &[u8]) -> Option<(usize, Option<Cover>)> {
+        let l4 = self.l4;
+        let body = packet.get(l4..self.end).filter(|_| !self.fragment)?;
+        let cover = |field: usize, udp| {
+            let length = if udp { body.len() as u16 } else { 0 };
+            (be16(body, field)? != 0 || !udp).then(|| {
+                let sum = combine(sum(body), length);
+                Cover { from: l4, field: l4 + field, sum, udp }
+            })
+        };
+        match self.protocol {
+            IPV4 | IPV6 => Some((l4, None)),
+            GRE => {
+                let gre = Gre::new_checked(body).ok()?;
+                let next = l4 + gre.header_len();
+                let covered = gre.checksum().and_then(|_| cover(4, false));
+                Some((behind(packet, next, gre.protocol())?, covered))
+            }
+            UDP => {
+                let payload = body.get(8..)?;
+                let next = match self.dst_port {
+                    VXLAN_PORT => {
+                        Vxlan::new_checked(payload).ok()?.vni()?;
+                        behind(packet, l4 + 16, ETHERTYPE_BRIDGING)?
+                    }
+                    GENEVE_PORT => {
+                        let geneve = Geneve::new_checked(payload).ok()?;
+                        let next = l4 + 8 + payload.len() - geneve.payload().len();
+                        behind(packet, next, geneve.protocol())?
+                    }
+                    GUE_PORT => gue(payload)? + l4 + 8,
+                    _ => return None,
+                };
+                Some((next, cover(6, true)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a GUE header: version 0 with IP inside, or version 1, which has none.
+fn gue(payload: &[u8]) -> Option<usize> {
+    let [first, protocol, ..] = *payload else { return None };
+    match first >> 6 {
+        0 if first & 0x20 == 0 && matches!(protocol, IPV4 | IPV6) => Some(4 + usize::from(first & 0x1f) * 4),
+        1 => Some(0),
+        _ => None,
+    }
+}
+
+/// Where the IP header begins in what stands at `at` and has this ethertype.
+fn behind(packet: &[u8], at: usize, ethertype: u16) -> Option<usize> {
+    match ethertype {
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(at),
+        ETHERTYPE_BRIDGING => {
+            let mut at = at + 12;
+            while is_vlan(be16(packet, at)?) {
+                at += 4;
+            }
+            matches!(be16(packet, at)?, ETHERTYPE_IPV4 | ETHERTYPE_IPV6).then_some(at + 2)
+        }
+        _ => None,
+    }
+}
+
+impl Layers {
+    /// Finds the headers that were sliced in a packet with these outermost headers.
+    ///
+    /// # Errors
+    /// [`Refusal::Mangled`] where they are not there.
+    #[inline]
+    pub(super) fn find(packet: &[u8], headers: &Headers, parked: &Parked) -> Result<Self, Refusal> {
+        let ip = Ip::new(packet, headers);
+        let mut this = Self { all: [Layer::default(); MAX_LAYERS], count: 1, end: ip.end };
+        let udp = ip.protocol == UDP;
+        let layer = Layer { l3: ip.l3, l4: ip.l4, six: ip.six, udp, cover: None };
+        if let Some(first) = this.all.first_mut() {
+            *first = layer;
+        }
+        if ip.is_sliced(packet, parked) {
+            return Ok(this);
+        }
+        this.nested(packet, ip, parked)
+    }
+
+    #[cold]
+    fn nested(mut self, packet: &[u8], mut ip: Ip, parked: &Parked) -> Result<Self, Refusal> {
+        for n in 1..MAX_LAYERS {
+            let (next, cover) = ip.tunnel(packet).ok_or(Refusal::Mangled)?;
+            if let Some(layer) = self.all.get_mut(n - 1) {
+                layer.cover = cover;
+            }
+            ip = Ip::at(packet, next).filter(|inner| inner.end == self.end).ok_or(Refusal::Mangled)?;
+            if let Some(layer) = self.all.get_mut(n) {
+                *layer = Layer { l3: ip.l3, l4: ip.l4, six: ip.six, udp: ip.protocol == UDP, cover: None };
+            }
+            self.count = n + 1;
+            if ip.is_sliced(packet, parked) {
+                return Ok(self);
+            }
+        }
+        Err(Refusal::Mangled)
+    }
+
+    /// Bytes of the outermost IP packet once its payload is there again.
+    #[inline]
+    pub(super) fn whole_len(&self, parked: &Parked) -> usize {
+        let l3 = self.all.first().map_or(0, |l| l.l3);
+        self.end - TOKEN_LEN + usize::from(parked.len) - l3
+    }
+
+    /// Repairs all headers. `packet` has its payload again; in what an ICMP error quotes it may be missing.
+    #[inline]
+    pub(super) fn repair(&self, packet: &mut [u8], parked: &Parked) {
+        let end = self.end - TOKEN_LEN + usize::from(parked.len);
+        let (tunnels, inner) = match self.all.get(..self.count).and_then(|all| all.split_last()) {
+            Some((inner, tunnels)) => (tunnels, inner),
+            None => return,
+        };
+        let before = be16(packet, inner.l3 + 10);
+        inner.lengths(packet, parked.dscp, end, parked.kind == Transport::Udp);
+        if !inner.six && before == Some(parked.ip.sliced) {
+            put16(packet, inner.l3 + 10, parked.ip.whole);
+        }
+        inner.checksum(packet, parked, end);
+        for layer in tunnels.iter().rev() {
+            layer.lengths(packet, parked.dscp, end, layer.udp);
+            if let Some(cover) = layer.cover {
+                cover.repair(packet, end);
+            }
+        }
+    }
+}
+
+impl Layer {
+    /// Lengths, and the DSCP where the mark still stands: another value is the function's and stays.
+    #[inline]
+    fn lengths(&self, packet: &mut [u8], dscp: u8, end: usize, udp: bool) {
+        let word = be16(packet, self.l3).unwrap_or(0);
+        let now = (word >> if self.six { 6 } else { 2 }) as u8 & DSCP_SLICED;
+        set_ip(packet, self.l3, self.six, if now == DSCP_SLICED { dscp } else { now }, end);
+        if udp {
+            put16(packet, self.l4 + 4, (end - self.l4) as u16);
+        }
+    }
+
+    /// The transport checksum: what the function left, and what came off when the packet was sliced. A wrong one stays wrong.
+    #[inline]
+    fn checksum(&self, packet: &mut [u8], parked: &Parked, end: usize) {
+        let Some(field) = checksum_field(parked.kind).map(|field| self.l4 + field) else { return };
+        let Some(left) = be16(packet, field) else { return };
+        let (udp, pair) = (parked.kind == Transport::Udp, parked.transport);
+        let value = if udp && left == 0 {
+            return;
+        } else if udp && pair.whole == 0 {
+            // It came without, and the function gave it one, over what it saw.
+            if end > packet.len() {
+                return;
+            }
+            put16(packet, field, 0);
+            transport_checksum(packet, (self.l3, self.l4, end), self.six, parked.kind)
+        } else if left == pair.sliced {
+            pair.whole
+        } else {
+            let delta = Delta::new().word(!pair.sliced, !pair.whole);
+            if udp { delta.apply_udp(left) } else { delta.apply(left) }
+        };
+        put16(packet, field, value);
+    }
+}
+
+impl Cover {
+    /// What it covers has changed as a whole; the difference of both sums changes the checksum, right or wrong.
+    fn repair(&self, packet: &mut [u8], end: usize) {
+        let Some(body) = packet.get(self.from..end) else { return };
+        let length = if self.udp { body.len() as u16 } else { 0 };
+        let delta = Delta::new().word(self.sum, combine(sum(body), length));
+        let left = be16(packet, self.field).unwrap_or(0);
+        put16(packet, self.field, if self.udp { delta.apply_udp(left) } else { delta.apply(left) });
+    }
+}

@@ -1,0 +1,450 @@
+//! Where payloads wait: entries given out in the order of an index (NFSlicer, §III-C), with what their packets need to
+//! become whole again.
+//!
+//! An entry is taken when a payload is parked and given back when its packet comes for it. One whose packet never comes
+//! is passed over `ttl` times as the index goes round, and is free then: the packets that met it were forwarded whole. A
+//! time bound, where there is one, frees an entry as soon as the index meets it after that time.
+
+use crate::huge;
+use crate::pool::BufId;
+use crate::time::Nanos;
+
+use super::config::{ConfigError, SliceConfig, Storage};
+use super::token::{Fields, Token, TokenFormat, TokenMode};
+
+/// Why a token gets no payload. [`Refusal::Elsewhere`] apart, the packet is to be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody made such a token: it names no entry, its tag is wrong, or its generation is yet to come.
+    #[error("the token is forged")]
+    Forged,
+    /// The entry holds a later payload.
+    #[error("the entry of the token holds a later payload")]
+    Stale,
+    /// The payload has waited too long and is gone.
+    #[error("the payload is gone: the packet took too long")]
+    Late,
+    /// The payload left with a packet already.
+    #[error("the payload left with another packet")]
+    Duplicate,
+    /// The packet was said to be dropped.
+    #[error("the packet was reported as dropped")]
+    Released,
+    /// What stands around the token is not what was sliced: too short, or with a payload before the token.
+    #[error("the packet is not the one that was sliced")]
+    Mangled,
+    /// The whole packet would be longer than an IP packet can be, or than the way out allows.
+    #[error("the whole packet is too long")]
+    Oversize,
+    /// The payload waits with this worker, to which the packet has to be handed.
+    #[error("the payload waits with worker {0}")]
+    Elsewhere(u32),
+}
+
+/// What became of entries: all counts of payloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCounters {
+    /// Parked.
+    pub parked: u64,
+    /// Gone with their packets.
+    pub spliced: u64,
+    /// Given up because the packet was reported as dropped.
+    pub released: u64,
+    /// Given up after `ttl` turns of the index.
+    pub expired: u64,
+    /// Given up after the time bound.
+    pub overdue: u64,
+    /// Given up by a reset.
+    pub reset: u64,
+    /// Packets that met an entry in use and could not be sliced.
+    pub full: u64,
+    /// Waiting at most at a time.
+    pub most_waiting: u32,
+    /// Waiting now.
+    pub waiting: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    /// No payload has been here yet.
+    #[default]
+    Unused,
+    /// A payload waits.
+    Waiting,
+    Spliced,
+    Released,
+    Expired,
+    Reset,
+}
+
+/// What kind of transport header a sliced packet has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Transport {
+    Tcp,
+    Udp,
+    /// ICMP or ICMPv6, of packets that were given an empty slice.
+    Icmp,
+    /// None that is looked into: fragments, other protocols, of packets that were given an empty slice.
+    #[default]
+    Other,
+}
+
+/// A checksum as it arrived, and as the sliced packet has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) whole: u16,
+    pub(super) sliced: u16,
+}
+
+/// What is remembered of a packet beside its payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parked {
+    /// Bytes parked.
+    pub(super) len: u16,
+    /// Where they began in the frame.
+    pub(super) at: u16,
+    /// Bytes behind the transport header of the sliced packet: what was kept of the payload, and the token. Of
+    /// [`Transport::Icmp`] and [`Transport::Other`], behind the IP headers.
+    pub(super) rest: u16,
+    /// Bytes behind the IP packet in the frame.
+    pub(super) trailer: u16,
+    pub(super) transport: Pair,
+    pub(super) ip: Pair,
+    pub(super) dscp: u8,
+    pub(super) kind: Transport,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Entry {
+    token: Token,
+    generation: u64,
+    since: Nanos,
+    buf: BufId,
+    buf_len: u32,
+    parked: Parked,
+    ttl: u16,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+/// An entry that was found free and is about to be filled.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Place(u32);
+
+/// An entry whose payload a packet has come for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) entry: u32,
+    pub(super) parked: Parked,
+}
+
+/// The payloads of one worker that wait for their packets.
+pub struct PayloadTable {
+    format: TokenFormat,
+    worker: u32,
+    ttl: u16,
+    max_age_ns: u64,
+    entries: Box<[Entry]>,
+    /// The entry that the next payload goes to.
+    next: u32,
+    /// Room for the payloads themselves, `entry_bytes` an entry, where they are copied.
+    room: Vec<u8>,
+    entry_bytes: u32,
+    /// Buffers of payloads that were given up, where they stay in the pool.
+    given_up: Vec<BufId>,
+    counters: TableCounters,
+}
+
+impl std::fmt::Debug for PayloadTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PayloadTable")
+            .field("worker", &self.worker)
+            .field("entries", &self.entries.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PayloadTable {
+    /// The table of `worker` (from 0) out of `config.workers`. Memory is taken here and never again.
+    ///
+    /// # Errors
+    /// [`ConfigError`] as [`SliceConfig::validate`] finds it.
+    pub fn new(config: &SliceConfig, worker: u32) -> Result<Self, ConfigError> {
+        let format = config.format()?;
+        if worker >= config.workers {
+            return Err(ConfigError::Worker { worker, workers: config.workers });
+        }
+        let fresh = |entry| Entry { generation: format.first_generation(worker, entry), ..Entry::default() };
+        let entry_bytes = match config.storage {
+            Storage::InPlace => 0,
+            Storage::Copied { entry_bytes } => entry_bytes,
+        };
+        let mut room = vec![0; config.entries as usize * entry_bytes as usize];
+        huge::advise(&mut room);
+        Ok(Self {
+            format,
+            worker,
+            ttl: config.ttl,
+            max_age_ns: config.max_age_ns.unwrap_or(u64::MAX),
+            entries: (0..config.entries).map(fresh).collect(),
+            next: 0,
+            room,
+            entry_bytes,
+            given_up: Vec::new(),
+            counters: TableCounters::default(),
+        })
+    }
+
+    /// What became of the payloads so far.
+    #[must_use]
+    pub fn counters(&self) -> TableCounters {
+        self.counters
+    }
+
+    /// Payloads that wait.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.counters.waiting
+    }
+
+    /// How its tokens are made.
+    #[must_use]
+    pub fn format(&self) -> &TokenFormat {
+        &self.format
+    }
+
+    /// The worker whose payloads these are.
+    #[must_use]
+    pub fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    /// Bytes that an entry has room for where payloads are copied; 0 where they stay in their buffers.
+    #[must_use]
+    pub fn entry_bytes(&self) -> u32 {
+        self.entry_bytes
+    }
+
+    /// Bytes of memory that the table takes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        (self.room.len() + size_of_val(&*self.entries)) as u64
+    }
+
+    /// Gives up every payload. Their time is over, but the generations go on: a packet that is still under way finds no
+    /// payload of another.
+    pub fn reset(&mut self) {
+        for at in 0..self.entries.len() as u32 {
+            self.counters.reset += u64::from(self.give_up(at, State::Reset));
+        }
+    }
+
+    /// The packet of this token was dropped: its payload is given up at once (an explicit drop).
+    ///
+    /// # Errors
+    /// [`Refusal`] where no payload waits for the token.
+    pub fn release(&mut self, token: Token) -> Result<(), Refusal> {
+        // Whoever drops a packet need not hurry.
+        let found = self.find(token, Nanos(0))?;
+        self.give_up(found.entry, State::Released);
+        self.counters.released += 1;
+        Ok(())
+    }
+
+    /// Buffers of payloads that were given up since this was asked last, to be freed by their owner.
+    pub(super) fn given_up(&mut self) -> &mut Vec<BufId> {
+        &mut self.given_up
+    }
+
+    /// The next entry, if it is free; the index goes on in any case.
+    #[inline]
+    pub(super) fn place(&mut self, now: Nanos) -> Option<Place> {
+        let at = self.next;
+        self.next = if at + 1 < self.entries.len() as u32 { at + 1 } else { 0 };
+        let entry = self.entries.get_mut(at as usize)?;
+        if entry.state != State::Waiting {
+            return Some(Place(at));
+        }
+        self.occupied(at, now)
+    }
+
+    #[cold]
+    fn occupied(&mut self, at: u32, now: Nanos) -> Option<Place> {
+        let entry = self.entries.get_mut(at as usize)?;
+        if now.since(entry.since) > self.max_age_ns {
+            self.give_up(at, State::Expired);
+            self.counters.overdue += 1;
+            return Some(Place(at));
+        }
+        entry.ttl = entry.ttl.saturating_sub(1);
+        if entry.ttl == 0 {
+            self.give_up(at, State::Expired);
+            self.counters.expired += 1;
+        }
+        self.counters.full += 1;
+        None
+    }
+
+    /// Ends the wait of an entry's payload, if one waits.
+    fn give_up(&mut self, at: u32, state: State) -> bool {
+        let in_place = self.entry_bytes == 0;
+        let Some(entry) = self.entries.get_mut(at as usize) else { return false };
+        if entry.state != State::Waiting {
+            return false;
+        }
+        entry.state = state;
+        self.counters.waiting -= 1;
+        if in_place {
+            self.given_up.push(entry.buf);
+        }
+        true
+    }
+
+    /// The token that a payload parked at `place` will have.
+    #[inline]
+    pub(super) fn token(&self, Place(at): &Place) -> Token {
+        let generation =
+            self.entries.get(*at as usize).map_or(0, |e| self.format.next_generation(e.generation));
+        self.format.make(Fields { worker: self.worker, entry: *at, generation })
+    }
+
+    /// Parks a payload; `held` is its buffer and how much of that is the packet, where it stays there.
+    #[inline]
+    pub(super) fn park(
+        &mut self,
+        Place(at): Place,
+        token: Token,
+        now: Nanos,
+        parked: Parked,
+        (buf, buf_len): (BufId, u32),
+    ) {
+        let Some(entry) = self.entries.get_mut(at as usize) else { return };
+        let generation = self.format.next_generation(entry.generation);
+        let state = State::Waiting;
+        *entry = Entry { token, generation, since: now, buf, buf_len, parked, ttl: self.ttl, state };
+        self.counters.parked += 1;
+        self.counters.waiting += 1;
+        self.counters.most_waiting = self.counters.most_waiting.max(self.counters.waiting);
+    }
+
+    /// Where the payload of an entry is kept, of `len` bytes; none where payloads stay in their buffers.
+    #[inline]
+    pub(super) fn room_mut(&mut self, Place(at): &Place, len: usize) -> Option<&mut [u8]> {
+        if self.entry_bytes == 0 {
+            return None;
+        }
+        let start = *at as usize * self.entry_bytes as usize;
+        self.room.get_mut(start..start + self.entry_bytes as usize)?.get_mut(..len)
+    }
+
+    /// The payload that a packet has come for.
+    #[inline]
+    pub(super) fn payload(&self, found: &Found) -> &[u8] {
+        let start = found.entry as usize * self.entry_bytes as usize;
+        self.room.get(start..start + usize::from(found.parked.len)).unwrap_or_default()
+    }
+
+    /// The buffer that a packet has come for, and how much of that is the packet.
+    #[inline]
+    pub(super) fn buffer(&self, found: &Found) -> (BufId, u32) {
+        self.entries.get(found.entry as usize).map_or((BufId::default(), 0), |e| (e.buf, e.buf_len))
+    }
+
+    /// Whether a token is one that only this table, or another with its key, makes: no packet from the network may have it.
+    #[inline]
+    pub(super) fn is_ours(&self, token: Token) -> bool {
+        self.format.read(token).is_some() && self.format.is_genuine(token)
+    }
+
+    /// The payload that waits for a token.
+    #[inline]
+    pub(super) fn find(&self, token: Token, now: Nanos) -> Result<Found, Refusal> {
+        let Some(fields) = self.format.read(token) else { return Err(Refusal::Forged) };
+        match self.entries.get(fields.entry as usize) {
+            Some(entry)
+                if entry.token == token
+                    && entry.state == State::Waiting
+                    && now.since(entry.since) <= self.max_age_ns =>
+            {
+                Ok(Found { entry: fields.entry, parked: entry.parked })
+            }
+            _ => Err(self.refusal(token, fields)),
+        }
+    }
+
+    /// What was parked under a token, whether or not it still waits, as long as the entry holds nothing later.
+    pub(super) fn recall(&self, token: Token) -> Option<Parked> {
+        let fields = self.format.read(token)?;
+        let entry = self.entries.get(fields.entry as usize)?;
+        (entry.token == token && entry.state != State::Unused).then_some(entry.parked)
+    }
+
+    #[cold]
+    fn refusal(&self, token: Token, fields: Fields) -> Refusal {
+        if self.format.mode() == TokenMode::Keyed && !self.format.is_genuine(token) {
+            return Refusal::Forged;
+        }
+        if fields.worker != self.worker {
+            return Refusal::Elsewhere(fields.worker);
+        }
+        let Some(entry) = self.entries.get(fields.entry as usize) else { return Refusal::Forged };
+        if entry.generation != fields.generation {
+            let older = self.format.is_older(fields.generation, entry.generation);
+            return if older { Refusal::Stale } else { Refusal::Forged };
+        }
+        match entry.state {
+            State::Spliced => Refusal::Duplicate,
+            State::Released => Refusal::Released,
+            // The first generation is one that no payload has.
+            State::Unused => Refusal::Forged,
+            State::Expired | State::Reset | State::Waiting => Refusal::Late,
+        }
+    }
+
+    /// The payload leaves with its packet.
+    #[inline]
+    pub(super) fn leave(&mut self, found: &Found) {
+        if let Some(entry) = self.entries.get_mut(found.entry as usize)
+            && entry.state == State::Waiting
+        {
+            entry.state = State::Spliced;
+            self.counters.waiting -= 1;
+            self.counters.spliced += 1;
+        }
+    }
+
+    /// The packet came, but can't leave: its payload is given up with it.
+    #[cold]
+    pub(super) fn abandon(&mut self, found: &Found) {
+        if self.give_up(found.entry, State::Released) {
+            self.counters.released += 1;
+        }
+    }
+
+    /// Counts that must agree with the entries; what does not is said.
+    ///
+    /// # Errors
+    /// What does not add up, in words.
+    pub fn audit(&self) -> Result<(), String> {
+        let c = &self.counters;
+        let waiting = self.entries.iter().filter(|e| e.state == State::Waiting).count() as u64;
+        if waiting != u64::from(c.waiting) {
+            return Err(format!("{waiting} payloads wait, {} are counted", c.waiting));
+        }
+        let gone = c.spliced + c.released + c.expired + c.overdue + c.reset;
+        if c.parked != gone + waiting {
+            return Err(format!("{} payloads were parked, {gone} are gone and {waiting} wait", c.parked));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "payload_table_tests.rs"]
+mod tests;

@@ -1,0 +1,69 @@
+//! ICMP errors that quote a sliced packet: the sender that reads the quote never heard of slicing. The quoted lengths, DSCP
+//! and checksums become those of the whole packet, and the token goes; the quoted payload with it, which an error may leave
+//! out (RFC 792, RFC 4443 §3).
+
+use slipstream_wire::checksum::{Delta, combine, sum};
+use slipstream_wire::protocol::{ICMP, ICMPV6};
+use slipstream_wire::{Flags, Headers, LinkType, classify};
+
+use super::DSCP_SLICED;
+use super::layers::Layers;
+use super::layout::{be16, put16, set_ip};
+use super::payload_table::{Parked, Refusal};
+use super::token::TOKEN_LEN;
+
+/// Bytes of an ICMP header, behind which the quote begins.
+const HEADER: usize = 8;
+
+/// Whether a packet is an ICMP error with a quote.
+#[inline]
+pub(super) fn is_error(packet: &[u8], headers: &Headers) -> bool {
+    let kind = || packet.get(usize::from(headers.l4)).copied().unwrap_or(0);
+    if headers.flags.has(Flags::FRAGMENT) {
+        return false;
+    }
+    match headers.key.protocol() {
+        ICMP => matches!(kind(), 3 | 4 | 5 | 11 | 12),
+        ICMPV6 => matches!(kind(), 1..=4),
+        _ => false,
+    }
+}
+
+/// Restores what the error in the frame `packet` quotes; its IP packet ends at `end`, in the token. Returns the length of
+/// the frame, which is 8 bytes shorter.
+///
+/// # Errors
+/// [`Refusal::Mangled`] where the quote is not the sliced packet; the frame stays as it is.
+pub(super) fn restore(
+    packet: &mut [u8],
+    headers: &Headers,
+    end: usize,
+    parked: &Parked,
+) -> Result<usize, Refusal> {
+    let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
+    let six = headers.flags.has(Flags::IPV6);
+    let length = |body: &[u8]| if six { body.len() as u16 } else { 0 };
+    let body = packet.get(l4..end).ok_or(Refusal::Mangled)?;
+    let before = combine(sum(body), length(body));
+    let quote = packet.get_mut(l4 + HEADER..end).ok_or(Refusal::Mangled)?;
+    let quoted = classify(LinkType::RawIp, quote).map_err(|_| Refusal::Mangled)?;
+    let layers = Layers::find(quote, &quoted, parked)?;
+    if layers.end != quote.len() {
+        return Err(Refusal::Mangled);
+    }
+    // What stands where the payload would be is the token, which is about to go.
+    let (quote, _) = quote.split_at_mut(layers.end - TOKEN_LEN);
+    layers.repair(quote, parked);
+    let new_end = end - TOKEN_LEN;
+    let len = packet.len();
+    packet.copy_within(end..len, new_end);
+    let word = be16(packet, l3).unwrap_or(0);
+    let dscp = (word >> if six { 6 } else { 2 }) as u8 & DSCP_SLICED;
+    // An error may have the DSCP of the packet that it is about (RFC 1812 §4.3.2.5).
+    set_ip(packet, l3, six, if dscp == DSCP_SLICED { parked.dscp } else { dscp }, new_end);
+    let body = packet.get(l4..new_end).ok_or(Refusal::Mangled)?;
+    let delta = Delta::new().word(before, combine(sum(body), length(body)));
+    let checksum = be16(packet, l4 + 2).unwrap_or(0);
+    put16(packet, l4 + 2, delta.apply(checksum));
+    Ok(len - TOKEN_LEN)
+}

@@ -1,0 +1,316 @@
+//! The way in: a packet's payload is parked, and a token stands for it (NFSlicer, §III-C a).
+//!
+//! What can't be sliced is forwarded whole. No packet that this lets through unsliced can be taken for a sliced one: what
+//! comes with the mark of sliced packets, or ends in a token that only the key makes, gets a token of its own behind it, or
+//! is remarked or dropped.
+
+use slipstream_wire::{Headers, LinkType, classify};
+
+use crate::pool::BufId;
+use crate::time::Nanos;
+
+use super::config::{ConfigError, Marked, SliceConfig, Storage};
+use super::layout::{Cut, cut, empty_cut, token_before, whole_end};
+use super::payload_table::{PayloadTable, Place};
+use super::token::{TOKEN_LEN, Token, TokenMode};
+use super::{DSCP_SLICED, layout};
+
+/// Why a packet is forwarded whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Why {
+    /// Shorter than the threshold, or slicing would not make it shorter.
+    Small,
+    /// No rule selects it.
+    NotSelected,
+    /// Not IP, a fragment, neither TCP nor UDP, to many, extension headers that are not understood, lengths that don't
+    /// agree, or not wholly captured.
+    Kind,
+    /// More payload than an entry has room for.
+    NoRoom,
+    /// The next entry is in use.
+    Full,
+}
+
+impl Why {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 5] = [Self::Small, Self::NotSelected, Self::Kind, Self::NoRoom, Self::Full];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "whole_small",
+            Self::NotSelected => "whole_not_selected",
+            Self::Kind => "whole_kind",
+            Self::NoRoom => "whole_no_room",
+            Self::Full => "whole_full",
+        }
+    }
+}
+
+/// What became of a packet at the slicer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sliced {
+    /// It goes on as it is.
+    Whole(Why),
+    /// It is sliced: `len` bytes go on, `parked` bytes of payload wait.
+    Sliced {
+        /// Length of the frame now, in bytes.
+        len: usize,
+        /// Bytes that wait.
+        parked: usize,
+        /// What stands for them.
+        token: Token,
+    },
+    /// It carried the mark, or ended like a sliced packet, and got a token without a payload: it is 8 bytes longer.
+    Empty {
+        /// Length of the frame now, in bytes.
+        len: usize,
+        /// What the frame ends in.
+        token: Token,
+    },
+    /// It carried the mark and has another DSCP now.
+    Remarked,
+    /// It is to be dropped: it carried the mark, or ended in a token, and the policy, or that it can get no token, says so.
+    Dropped,
+}
+
+/// What the slicer did: counts of packets. All but `parked_bytes` and `tokens_from_network` add up to the packets that came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SliceCounters {
+    /// Payload parked.
+    pub sliced: u64,
+    /// Token without payload.
+    pub empty: u64,
+    /// Another DSCP.
+    pub remarked: u64,
+    /// Dropped.
+    pub dropped: u64,
+    /// Forwarded whole, by [`Why`].
+    pub whole: [u64; Why::ALL.len()],
+    /// Bytes parked.
+    pub parked_bytes: u64,
+    /// Packets that came with a token that only the key makes: an attacker has seen one.
+    pub tokens_from_network: u64,
+}
+
+impl SliceCounters {
+    /// Packets that came.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.sliced + self.empty + self.remarked + self.dropped + self.whole.iter().sum::<u64>()
+    }
+
+    /// Packets that were worth slicing and found no entry, as a share of all that were worth slicing.
+    #[must_use]
+    pub fn unsliced_share(&self) -> f64 {
+        let full = self.whole.get(Why::Full as usize).copied().unwrap_or(0);
+        let all = self.sliced + full;
+        if all == 0 { 0.0 } else { full as f64 / all as f64 }
+    }
+}
+
+/// What is to be done to a packet, before it is done.
+#[derive(Debug)]
+pub(super) enum Decision {
+    Whole(Why),
+    /// Cut it, and let its payload wait here.
+    Cut(Cut, Place),
+    /// Give it this DSCP.
+    Remark(u8),
+    Drop,
+}
+
+/// Slices packets.
+#[derive(Clone, Debug)]
+pub struct Slicer {
+    config: SliceConfig,
+    keyed: bool,
+    everything: bool,
+    most: usize,
+    counters: SliceCounters,
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Slicer {
+    /// With these settings.
+    ///
+    /// # Errors
+    /// [`ConfigError`] as [`SliceConfig::validate`] finds it.
+    pub fn new(config: &SliceConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let most = match config.storage {
+            Storage::InPlace => usize::from(u16::MAX),
+            Storage::Copied { entry_bytes } => entry_bytes as usize,
+        };
+        Ok(Self {
+            keyed: config.mode == TokenMode::Keyed,
+            everything: config.rules.is_always(),
+            config: config.clone(),
+            most,
+            counters: SliceCounters::default(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counters(&self) -> SliceCounters {
+        self.counters
+    }
+
+    /// Slices the frame in the first `len` bytes of `buffer`, in place: what goes on stands at its start. The payload is
+    /// copied into `table`, which must be one of [`Storage::Copied`]. Up to 8 bytes behind the frame are used for a packet
+    /// that comes with the mark; where they are not there it is remarked.
+    pub fn slice(
+        &mut self,
+        table: &mut PayloadTable,
+        link: LinkType,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Sliced {
+        let room = buffer.len();
+        let Some(packet) = buffer.get(..len) else { return self.count(Sliced::Whole(Why::Kind)) };
+        let headers = classify(link, packet).ok();
+        let decision = self.decide(table, link, packet, headers.as_ref(), len as u32, now);
+        let done = match decision {
+            Decision::Whole(why) => Sliced::Whole(why),
+            Decision::Drop => Sliced::Dropped,
+            Decision::Remark(dscp) => remark(buffer, headers.as_ref(), dscp),
+            Decision::Cut(cut, _) if cut.sliced_len() > room => remark(buffer, headers.as_ref(), 0),
+            Decision::Cut(cut, place) => {
+                if let Some(to) = table.room_mut(&place, cut.parked)
+                    && let Some(payload) = buffer.get(cut.at..cut.end)
+                {
+                    to.copy_from_slice(payload);
+                }
+                buffer.copy_within(cut.end..cut.end + cut.trailer, cut.at + TOKEN_LEN);
+                let token = table.token(&place);
+                let front = buffer.get_mut(..cut.sliced_len()).unwrap_or_default();
+                let parked = cut.write(front, token);
+                table.park(place, token, now, parked, (BufId::default(), len as u32));
+                sliced(&cut, token)
+            }
+        };
+        self.count(done)
+    }
+
+    /// What is to be done to a packet. `headers` are those of its outermost IP header, `wire_len` its length on the wire.
+    #[inline]
+    pub(super) fn decide(
+        &mut self,
+        table: &mut PayloadTable,
+        link: LinkType,
+        packet: &[u8],
+        headers: Option<&Headers>,
+        wire_len: u32,
+        now: Nanos,
+    ) -> Decision {
+        let Some(headers) = headers else { return Decision::Whole(Why::Kind) };
+        let why = if packet.len() < self.config.threshold as usize {
+            Why::Small
+        } else if !self.everything && !self.config.rules.matches(headers, wire_len) {
+            Why::NotSelected
+        } else {
+            match cut(link, packet, headers, |payload| self.config.parks(payload)) {
+                Ok(cut) if cut.parked > self.most => Why::NoRoom,
+                Ok(cut) => match table.place(now) {
+                    Some(place) => return Decision::Cut(cut, place),
+                    None => Why::Full,
+                },
+                Err(why) => why,
+            }
+        };
+        if headers.tos >> 2 == DSCP_SLICED {
+            return self.marked(table, packet, headers, now);
+        }
+        if self.keyed && ends_in_token(table, packet, headers) {
+            return self.impostor(table, packet, headers, now);
+        }
+        Decision::Whole(why)
+    }
+
+    /// A packet that carries the mark and is not sliced.
+    #[cold]
+    fn marked(&mut self, table: &mut PayloadTable, packet: &[u8], headers: &Headers, now: Nanos) -> Decision {
+        let genuine = self.keyed && ends_in_token(table, packet, headers);
+        self.counters.tokens_from_network += u64::from(genuine);
+        let otherwise = match self.config.marked {
+            Marked::Slice => 0,
+            // Another DSCP leaves the token as it is.
+            Marked::Remark(_) if genuine => return Decision::Drop,
+            Marked::Remark(dscp) => return Decision::Remark(dscp),
+            Marked::Drop => return Decision::Drop,
+        };
+        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place(now)?))) {
+            Some((cut, place)) => Decision::Cut(cut, place),
+            None if genuine => Decision::Drop,
+            None => Decision::Remark(otherwise),
+        }
+    }
+
+    /// A packet without the mark whose last bytes are a token that only the key makes.
+    #[cold]
+    fn impostor(
+        &mut self,
+        table: &mut PayloadTable,
+        packet: &[u8],
+        headers: &Headers,
+        now: Nanos,
+    ) -> Decision {
+        self.counters.tokens_from_network += 1;
+        if self.config.marked != Marked::Slice {
+            return Decision::Drop;
+        }
+        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place(now)?))) {
+            Some((cut, place)) => Decision::Cut(cut, place),
+            None => Decision::Drop,
+        }
+    }
+
+    pub(super) fn count(&mut self, done: Sliced) -> Sliced {
+        let c = &mut self.counters;
+        match done {
+            Sliced::Whole(why) => {
+                if let Some(n) = c.whole.get_mut(why as usize) {
+                    *n += 1;
+                }
+            }
+            Sliced::Sliced { parked, .. } => {
+                c.sliced += 1;
+                c.parked_bytes += parked as u64;
+            }
+            Sliced::Empty { .. } => c.empty += 1,
+            Sliced::Remarked => c.remarked += 1,
+            Sliced::Dropped => c.dropped += 1,
+        }
+        done
+    }
+}
+
+/// Whether the IP packet's last bytes are a token that only the key makes.
+#[inline]
+fn ends_in_token(table: &PayloadTable, packet: &[u8], headers: &Headers) -> bool {
+    whole_end(packet, headers)
+        .and_then(|end| token_before(packet, end))
+        .is_some_and(|token| table.is_ours(token))
+}
+
+pub(super) fn sliced(cut: &Cut, token: Token) -> Sliced {
+    let len = cut.sliced_len();
+    if cut.parked == 0 {
+        Sliced::Empty { len, token }
+    } else {
+        Sliced::Sliced { len, parked: cut.parked, token }
+    }
+}
+
+/// Gives a packet another DSCP; its length stays.
+pub(super) fn remark(packet: &mut [u8], headers: Option<&Headers>, dscp: u8) -> Sliced {
+    if let Some(headers) = headers {
+        layout::set_dscp(packet, headers, dscp);
+    }
+    Sliced::Remarked
+}

@@ -1,0 +1,230 @@
+//! The way out: a packet that comes back from a function finds its payload by its token (NFSlicer, §III-C b).
+//!
+//! Tokens are accepted here only, where packets come from functions; what comes from the network meets the
+//! [slicer](super::slicer). A packet that brings no token goes on as it is. One whose token gets no payload has none any
+//! more, and is dropped, counted by cause.
+
+use slipstream_wire::{Headers, LinkType, classify};
+
+use crate::time::Nanos;
+
+use super::config::{ConfigError, SliceConfig};
+use super::layers::Layers;
+use super::layout::{token_before, whole_end};
+use super::payload_table::{Found, PayloadTable, Refusal, Transport};
+use super::token::{TOKEN_LEN, Token, TokenMode};
+use super::{DSCP_SLICED, quote};
+
+/// What became of a packet at the splicer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spliced {
+    /// It was not sliced, and goes on as it is.
+    Untouched,
+    /// It has its payload again.
+    Whole {
+        /// Length of the frame now, in bytes.
+        len: usize,
+    },
+    /// An ICMP error that quoted a sliced packet quotes the whole one.
+    Quote {
+        /// Length of the frame now, in bytes.
+        len: usize,
+    },
+}
+
+/// Causes that a packet is dropped for at the splicer, in the order of [`SpliceCounters::refused`].
+pub const REFUSALS: [&str; 7] = ["forged", "stale", "late", "duplicate", "released", "mangled", "oversize"];
+
+/// What the splicer did: counts of packets, which add up to those that came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpliceCounters {
+    /// Not sliced.
+    pub untouched: u64,
+    /// Whole again.
+    pub spliced: u64,
+    /// ICMP errors whose quote was restored.
+    pub quotes: u64,
+    /// Dropped, by [`REFUSALS`].
+    pub refused: [u64; REFUSALS.len()],
+    /// For another worker.
+    pub elsewhere: u64,
+}
+
+impl SpliceCounters {
+    /// Packets that came.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.untouched + self.spliced + self.quotes + self.elsewhere + self.refused.iter().sum::<u64>()
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        let at = match refusal {
+            Refusal::Forged => 0,
+            Refusal::Stale => 1,
+            Refusal::Late => 2,
+            Refusal::Duplicate => 3,
+            Refusal::Released => 4,
+            Refusal::Mangled => 5,
+            Refusal::Oversize => 6,
+            Refusal::Elsewhere(_) => {
+                self.elsewhere += 1;
+                return;
+            }
+        };
+        if let Some(n) = self.refused.get_mut(at) {
+            *n += 1;
+        }
+    }
+}
+
+/// What a packet brings.
+#[derive(Debug)]
+pub(super) enum Brought {
+    Nothing,
+    /// The token of this payload; the packet's headers.
+    Payload(Found, Layers),
+    /// An ICMP error, whose IP packet ends here, about the packet of this token.
+    Error(usize, Token),
+}
+
+/// Splices packets.
+#[derive(Clone, Debug)]
+pub struct Splicer {
+    mtu: usize,
+    keyed: bool,
+    pub(super) counters: SpliceCounters,
+    pub(super) scratch: Vec<u8>,
+}
+
+/// The token that a frame would bring to the splicer: the last eight bytes of its IP packet; `None` where it can't have one.
+///
+/// Whoever drops a sliced packet can have its payload given up at once: [`PayloadTable::release`].
+#[must_use]
+pub fn token_of(link: LinkType, packet: &[u8]) -> Option<Token> {
+    let headers = classify(link, packet).ok()?;
+    token_before(packet, whole_end(packet, &headers)?)
+}
+
+impl Splicer {
+    /// With these settings.
+    ///
+    /// # Errors
+    /// [`ConfigError`] as [`SliceConfig::validate`] finds it.
+    pub fn new(config: &SliceConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            mtu: config.mtu as usize,
+            keyed: config.mode == TokenMode::Keyed,
+            counters: SpliceCounters::default(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counters(&self) -> SpliceCounters {
+        self.counters
+    }
+
+    /// Splices the frame in the first `len` bytes of `buffer`, in place: what goes on stands at its start. The payload is
+    /// copied from `table`, which must be one of [`Storage::Copied`](super::Storage::Copied), and takes room behind the frame.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped; or [`Refusal::Elsewhere`], with the worker to whose table it has to be taken. The
+    /// frame stays as it is.
+    pub fn splice(
+        &mut self,
+        table: &mut PayloadTable,
+        link: LinkType,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Result<Spliced, Refusal> {
+        let done = self.try_splice(table, link, buffer, len, now);
+        self.count(&done);
+        done
+    }
+
+    pub(super) fn count(&mut self, done: &Result<Spliced, Refusal>) {
+        match done {
+            Ok(Spliced::Untouched) => self.counters.untouched += 1,
+            Ok(Spliced::Whole { .. }) => self.counters.spliced += 1,
+            Ok(Spliced::Quote { .. }) => self.counters.quotes += 1,
+            Err(refusal) => self.counters.refuse(*refusal),
+        }
+    }
+
+    fn try_splice(
+        &mut self,
+        table: &mut PayloadTable,
+        link: LinkType,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Result<Spliced, Refusal> {
+        let Some(packet) = buffer.get_mut(..len) else { return Ok(Spliced::Untouched) };
+        let Ok(headers) = classify(link, packet) else { return Ok(Spliced::Untouched) };
+        match self.brought(table, packet, &headers, now)? {
+            Brought::Nothing => Ok(Spliced::Untouched),
+            Brought::Error(end, token) => {
+                let parked = table.recall(token).ok_or(Refusal::Stale)?;
+                quote::restore(packet, &headers, end, &parked).map(|len| Spliced::Quote { len })
+            }
+            Brought::Payload(found, layers) => {
+                let (at, payload) = (layers.end - TOKEN_LEN, usize::from(found.parked.len));
+                let trailer = usize::from(found.parked.trailer).min(len - layers.end);
+                let whole = at + payload + trailer;
+                if whole > buffer.len() {
+                    table.abandon(&found);
+                    return Err(Refusal::Oversize);
+                }
+                buffer.copy_within(layers.end..layers.end + trailer, at + payload);
+                if let Some(to) = buffer.get_mut(at..at + payload) {
+                    to.copy_from_slice(table.payload(&found));
+                }
+                layers.repair(buffer.get_mut(..whole).unwrap_or_default(), &found.parked);
+                table.leave(&found);
+                Ok(Spliced::Whole { len: whole })
+            }
+        }
+    }
+
+    /// What a packet with these outermost headers brings.
+    #[inline]
+    pub(super) fn brought(
+        &self,
+        table: &mut PayloadTable,
+        packet: &[u8],
+        headers: &Headers,
+        now: Nanos,
+    ) -> Result<Brought, Refusal> {
+        let marked = headers.tos >> 2 == DSCP_SLICED;
+        let Some(end) = whole_end(packet, headers) else {
+            return if marked { Err(Refusal::Mangled) } else { Ok(Brought::Nothing) };
+        };
+        let Some(token) = token_before(packet, end) else { return Ok(Brought::Nothing) };
+        let error = quote::is_error(packet, headers);
+        // Without the mark only a token that can't be guessed counts; with neither, nothing but a quote.
+        if !marked && !(if self.keyed { table.is_ours(token) } else { error && quotes_mark(packet, headers) })
+        {
+            return Ok(Brought::Nothing);
+        }
+        if error && table.recall(token).is_some_and(|parked| parked.kind != Transport::Icmp) {
+            return Ok(Brought::Error(end, token));
+        }
+        let found = table.find(token, now)?;
+        let layers = Layers::find(packet, headers, &found.parked)?;
+        if layers.whole_len(&found.parked) > self.mtu {
+            table.abandon(&found);
+            return Err(Refusal::Oversize);
+        }
+        Ok(Brought::Payload(found, layers))
+    }
+}
+
+/// Whether what an ICMP error quotes carries the mark.
+#[cold]
+fn quotes_mark(packet: &[u8], headers: &Headers) -> bool {
+    let quote = packet.get(usize::from(headers.l4) + 8..).unwrap_or_default();
+    classify(LinkType::RawIp, quote).is_ok_and(|quoted| quoted.tos >> 2 == DSCP_SLICED)
+}

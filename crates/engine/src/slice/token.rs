@@ -1,0 +1,366 @@
+//! The token that stands in a sliced packet for its payload: eight bytes, big-endian.
+//!
+//! | mode | fields, from the highest bit |
+//! |---|---|
+//! | keyed | index 16, generation 24, tag 24 |
+//! | paper | generation, then an index of as many bits as it needs (NFSlicer, §III-C d) |
+//!
+//! The index names a worker and one of its entries, so that a packet that comes back on another worker can be handed over.
+//! The generation says which of the payloads that an entry has held is meant. The tag is a keyed hash (SipHash-2-4) of both,
+//! so that nobody who doesn't know the key can make a token; the first generation of every entry depends on the key too.
+
+/// Bytes of a token.
+pub const TOKEN_LEN: usize = 8;
+
+const TAG_BITS: u32 = 24;
+const KEYED_GENERATION_BITS: u32 = 24;
+const KEYED_INDEX_BITS: u32 = 16;
+
+/// Workers and entries that there can be: what 16 bits of index hold.
+pub const MAX_PLACES: u32 = 1 << KEYED_INDEX_BITS;
+
+/// How tokens are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenMode {
+    /// With a keyed tag.
+    #[default]
+    Keyed,
+    /// As in the paper: index and generation, and nothing that keeps a guess from being right.
+    Paper,
+}
+
+/// A token as it stands in a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// From its bytes in a packet.
+    #[inline]
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; TOKEN_LEN]) -> Self {
+        Self(u64::from_be_bytes(bytes))
+    }
+
+    /// Its bytes in a packet.
+    #[inline]
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; TOKEN_LEN] {
+        self.0.to_be_bytes()
+    }
+}
+
+/// What a token says, before anybody has checked that it is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// The worker whose table holds the payload.
+    pub worker: u32,
+    /// The entry of that table.
+    pub entry: u32,
+    /// Which of the payloads that the entry has held.
+    pub generation: u64,
+}
+
+/// The secret behind the tags: 128 bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TokenKey([u64; 2]);
+
+impl std::fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenKey(…)")
+    }
+}
+
+impl TokenKey {
+    /// This key. Every table whose tokens may come back to another must have the same.
+    #[must_use]
+    pub const fn new(key: [u64; 2]) -> Self {
+        Self(key)
+    }
+
+    /// A key that nobody knows, from the operating system.
+    #[must_use]
+    pub fn random() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        // Each state has keys of its own, which the standard library seeds from the operating system.
+        let word = |n: u64| RandomState::new().hash_one(n);
+        Self([word(1) ^ word(2).rotate_left(32), word(3) ^ word(4).rotate_left(32)])
+    }
+
+    /// A key that depends on a seed alone: for replays, whose bytes must come out the same.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let base = Self([0x736c_6963_6500_0001, seed]);
+        Self([base.hash(1), base.hash(2)])
+    }
+
+    /// SipHash-2-4 of eight bytes (Aumasson and Bernstein, 2012, §2).
+    #[inline]
+    fn hash(self, message: u64) -> u64 {
+        let Self([k0, k1]) = self;
+        let mut v = [
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ];
+        // The last block holds the length in bytes and none of the message.
+        for block in [message, 8 << 56] {
+            v[3] ^= block;
+            v = round(round(v));
+            v[0] ^= block;
+        }
+        v[2] ^= 0xff;
+        let [a, b, c, d] = round(round(round(round(v))));
+        a ^ b ^ c ^ d
+    }
+}
+
+#[inline(always)]
+fn round([mut a, mut b, mut c, mut d]: [u64; 4]) -> [u64; 4] {
+    a = a.wrapping_add(b);
+    b = b.rotate_left(13) ^ a;
+    a = a.rotate_left(32);
+    c = c.wrapping_add(d);
+    d = d.rotate_left(16) ^ c;
+    a = a.wrapping_add(d);
+    d = d.rotate_left(21) ^ a;
+    c = c.wrapping_add(b);
+    b = b.rotate_left(17) ^ c;
+    c = c.rotate_left(32);
+    [a, b, c, d]
+}
+
+/// Makes tokens and takes them apart.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenFormat {
+    mode: TokenMode,
+    key: TokenKey,
+    entries: u32,
+    workers: u32,
+    /// Bits of the entry's number, below those of the worker's.
+    entry_bits: u32,
+    index_bits: u32,
+}
+
+impl TokenFormat {
+    /// For `workers` tables of `entries` entries each; `None` if an index can't name them all ([`MAX_PLACES`]), or there
+    /// are none.
+    #[must_use]
+    pub fn new(mode: TokenMode, key: TokenKey, entries: u32, workers: u32) -> Option<Self> {
+        let bits = |n: u32| n.checked_sub(1).map(|last| u32::BITS - last.leading_zeros());
+        let entry_bits = bits(entries)?;
+        let needed = entry_bits + bits(workers)?;
+        let index_bits = match mode {
+            TokenMode::Keyed => KEYED_INDEX_BITS,
+            TokenMode::Paper => needed,
+        };
+        (needed <= KEYED_INDEX_BITS).then_some(Self { mode, key, entries, workers, entry_bits, index_bits })
+    }
+
+    /// How tokens are made.
+    #[must_use]
+    pub fn mode(&self) -> TokenMode {
+        self.mode
+    }
+
+    /// Bits of a generation; the count starts again when they are used up.
+    #[must_use]
+    pub fn generation_bits(&self) -> u32 {
+        match self.mode {
+            TokenMode::Keyed => KEYED_GENERATION_BITS,
+            TokenMode::Paper => u64::BITS - self.index_bits,
+        }
+    }
+
+    /// The generation behind this one.
+    #[inline]
+    #[must_use]
+    pub fn next_generation(&self, generation: u64) -> u64 {
+        generation.wrapping_add(1) & self.generation_mask()
+    }
+
+    #[inline]
+    fn generation_mask(&self) -> u64 {
+        u64::MAX >> (u64::BITS - self.generation_bits())
+    }
+
+    /// The generation that an entry starts from: with a key it can't be guessed.
+    #[must_use]
+    pub fn first_generation(&self, worker: u32, entry: u32) -> u64 {
+        match self.mode {
+            TokenMode::Keyed => {
+                // No index and generation of a token have the highest bit of the message set.
+                let message = 1 << 63 | u64::from(self.index(worker, entry));
+                self.key.hash(message) & self.generation_mask()
+            }
+            TokenMode::Paper => 0,
+        }
+    }
+
+    #[inline]
+    fn index(&self, worker: u32, entry: u32) -> u32 {
+        worker << self.entry_bits | entry
+    }
+
+    #[inline]
+    fn tag(&self, index: u64, generation: u64) -> u64 {
+        self.key.hash(index << KEYED_GENERATION_BITS | generation) & ((1 << TAG_BITS) - 1)
+    }
+
+    /// The token of a payload.
+    #[inline]
+    #[must_use]
+    pub fn make(&self, fields: Fields) -> Token {
+        let index = u64::from(self.index(fields.worker, fields.entry));
+        let generation = fields.generation & self.generation_mask();
+        match self.mode {
+            TokenMode::Keyed => {
+                let tag = self.tag(index, generation);
+                Token((index << KEYED_GENERATION_BITS | generation) << TAG_BITS | tag)
+            }
+            TokenMode::Paper => Token(generation << self.index_bits | index),
+        }
+    }
+
+    /// What a token says; `None` where it names no worker or no entry that there is. The tag is not looked at.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, Token(token): Token) -> Option<Fields> {
+        let (index, generation) = match self.mode {
+            TokenMode::Keyed => {
+                (token >> (TAG_BITS + KEYED_GENERATION_BITS), token >> TAG_BITS & self.generation_mask())
+            }
+            TokenMode::Paper => {
+                // An index of no bits is 0, and the shift by none of them leaves the generation.
+                (token & ((1 << self.index_bits) - 1), token >> self.index_bits)
+            }
+        };
+        let worker = (index >> self.entry_bits) as u32;
+        let entry = (index & ((1 << self.entry_bits) - 1)) as u32;
+        (worker < self.workers && entry < self.entries).then_some(Fields { worker, entry, generation })
+    }
+
+    /// Whether the tag is the one that only the key makes. Without tags nothing is genuine.
+    #[inline]
+    #[must_use]
+    pub fn is_genuine(&self, Token(token): Token) -> bool {
+        let fields = token >> TAG_BITS;
+        self.mode == TokenMode::Keyed
+            && self.tag(fields >> KEYED_GENERATION_BITS, fields & self.generation_mask())
+                == token & ((1 << TAG_BITS) - 1)
+    }
+
+    /// Whether `generation` comes before `current`, as far as a count that goes round can tell.
+    #[must_use]
+    pub fn is_older(&self, generation: u64, current: u64) -> bool {
+        let behind = current.wrapping_sub(generation) & self.generation_mask();
+        behind != 0 && behind <= self.generation_mask() / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The standard library still has SipHash-2-4.
+    fn twin(key: TokenKey, message: u64) -> u64 {
+        use std::hash::Hasher;
+        #[allow(deprecated)]
+        let mut hasher = std::hash::SipHasher::new_with_keys(key.0[0], key.0[1]);
+        hasher.write(&message.to_le_bytes());
+        hasher.finish()
+    }
+
+    #[test]
+    fn the_hash_has_the_value_that_its_authors_print() {
+        // SipHash-2-4, key 00 01 … 0f, message 00 01 … 07: row 8 of the vectors in the reference implementation.
+        let key = TokenKey::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
+        assert_eq!(key.hash(0x0706_0504_0302_0100), 0x93f5_f579_9a93_2462);
+    }
+
+    fn format() -> impl Strategy<Value = TokenFormat> {
+        let mode = prop_oneof![Just(TokenMode::Keyed), Just(TokenMode::Paper)];
+        (mode, any::<[u64; 2]>(), 1u32..=65536, 1u32..=64)
+            .prop_filter_map("too many", |(mode, key, n, w)| TokenFormat::new(mode, TokenKey::new(key), n, w))
+    }
+
+    proptest! {
+        #[test]
+        fn the_hash_is_that_of_the_standard_library(key: [u64; 2], message: u64) {
+            prop_assert_eq!(TokenKey::new(key).hash(message), twin(TokenKey::new(key), message));
+        }
+
+        #[test]
+        fn what_is_made_can_be_read(format in format(), worker: u32, entry: u32, generation: u64) {
+            let worker = worker % format.workers;
+            let entry = entry % format.entries;
+            let generation = generation & format.generation_mask();
+            let fields = Fields { worker, entry, generation };
+            let token = format.make(fields);
+            prop_assert_eq!(format.read(token), Some(fields));
+            prop_assert_eq!(format.is_genuine(token), format.mode == TokenMode::Keyed);
+            prop_assert_eq!(Token::from_bytes(token.to_bytes()), token);
+        }
+
+        /// A token with another bit in it is no token, whichever bit it is.
+        #[test]
+        fn no_bit_can_be_changed(format in format(), entry: u32, generation: u64, bit in 0u32..64) {
+            let fields = Fields { worker: 0, entry: entry % format.entries, generation };
+            let changed = Token(format.make(fields).0 ^ 1 << bit);
+            // A tag of 24 bits is hit once in 16 million times.
+            prop_assert!(!format.is_genuine(changed));
+        }
+    }
+
+    #[test]
+    fn fields_lie_where_the_table_says() {
+        let key = TokenKey::from_seed(1);
+        let keyed = TokenFormat::new(TokenMode::Keyed, key, 256, 4).unwrap();
+        let token = keyed.make(Fields { worker: 3, entry: 0x21, generation: 0xabcdef }).to_bytes();
+        assert_eq!(token[..5], [0x03, 0x21, 0xab, 0xcd, 0xef]);
+        let paper = TokenFormat::new(TokenMode::Paper, key, 250, 1).unwrap();
+        let token = paper.make(Fields { worker: 0, entry: 249, generation: 0xabcdef }).to_bytes();
+        assert_eq!(token, [0, 0, 0, 0, 0xab, 0xcd, 0xef, 249]);
+        assert_eq!((keyed.generation_bits(), paper.generation_bits()), (24, 56));
+        // Entries 250 to 255 can be written, but there are none.
+        assert_eq!(paper.read(Token(255)), None);
+    }
+
+    #[test]
+    fn one_entry_needs_no_index() {
+        let one = TokenFormat::new(TokenMode::Paper, TokenKey::from_seed(1), 1, 1).unwrap();
+        let fields = Fields { worker: 0, entry: 0, generation: u64::MAX };
+        assert_eq!(one.make(fields), Token(u64::MAX));
+        assert_eq!(one.read(Token(u64::MAX)), Some(fields));
+        assert_eq!(one.next_generation(u64::MAX), 0);
+    }
+
+    #[test]
+    fn an_index_names_so_many_places_and_no_more() {
+        let new = |entries, workers| {
+            TokenFormat::new(TokenMode::Keyed, TokenKey::from_seed(1), entries, workers).is_some()
+        };
+        assert!(new(65_536, 1) && new(32_768, 2) && new(1, 65_536) && new(16_384, 3));
+        assert!(!new(65_537, 1) && !new(65_536, 2) && !new(0, 1) && !new(1, 0) && !new(16_385, 3));
+    }
+
+    #[test]
+    fn generations_go_round() {
+        let format = TokenFormat::new(TokenMode::Keyed, TokenKey::from_seed(9), 16, 1).unwrap();
+        let last = (1 << 24) - 1;
+        assert_eq!(format.next_generation(last), 0);
+        assert!(format.is_older(last, 0) && format.is_older(last, 5) && format.is_older(4, 5));
+        assert!(!format.is_older(5, 5) && !format.is_older(0, last) && !format.is_older(6, 5));
+        let first: Vec<_> = (0..16).map(|e| format.first_generation(0, e)).collect();
+        assert!(first.iter().any(|g| *g != first[0]) && first.iter().all(|g| *g <= last));
+    }
+
+    #[test]
+    fn keys_differ() {
+        assert_ne!(TokenKey::random(), TokenKey::random());
+        assert_ne!(TokenKey::from_seed(1), TokenKey::from_seed(2));
+        assert_eq!(TokenKey::from_seed(7), TokenKey::from_seed(7));
+        assert_eq!(format!("{:?}", TokenKey::from_seed(7)), "TokenKey(…)");
+    }
+}
