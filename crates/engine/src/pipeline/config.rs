@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::registry::{Role, Site, Slices, StageType, stage_type, stage_types};
+use super::registry::{Ports, Role, Site, Slices, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
 use super::slicing;
+use super::stages::SPLICE;
 use super::syntax::{self, Argument, Chain, Literal, Mention, PortName};
 use crate::rules::RuleError;
 
@@ -229,7 +230,28 @@ impl Plan {
         if findings.is_empty() {
             plan.wire_ends(&mut tables, &mut findings);
         }
+        if input.is_some() && input == output {
+            plan.join_ends();
+        }
         plan.done(findings)
+    }
+
+    /// `in` and `out` are one live port: that is opened once, both ways.
+    fn join_ends(&mut self) {
+        let find = |name| self.stages.iter().position(|s| s.name == name);
+        let (Some(first), Some(last)) = (find("in"), find("out")) else { return };
+        let two_way =
+            |s: &PlannedStage| s.kind.live() && s.kind.inputs != Ports::None && s.kind.outputs != Ports::None;
+        if first == last || !self.stages.get(last).is_some_and(two_way) {
+            return;
+        }
+        self.stages.remove(last);
+        let moved = |stage: usize| stage - usize::from(stage > last);
+        for wire in &mut self.wires {
+            for end in [&mut wire.from, &mut wire.to] {
+                *end = moved(if *end == last { first } else { *end });
+            }
+        }
     }
 
     fn empty(text: &str, file: &str, base: &Path) -> Self {
@@ -444,7 +466,6 @@ impl Plan {
 
     /// Leads `in` to the start and the end to `out` where the graph doesn't say.
     fn wire_ends(&mut self, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
-        use super::registry::Ports;
         let all = self.stages.len();
         for (name, source) in [("in", true), ("out", false)] {
             let Some(table) = tables.remove(name).filter(|t| !t.used) else { continue };
@@ -496,7 +517,6 @@ impl Plan {
 
     /// What the shape of the graph must be: sources at the start, sinks at the end, no way round.
     fn check_shape(&mut self, findings: &mut Vec<Finding>) {
-        use super::registry::Ports;
         let count = self.stages.len();
         let wires = &self.wires;
         let end = 0..self.text.len().min(1);
@@ -554,13 +574,21 @@ fn is_first(port: &Option<String>) -> bool {
 
 /// The stages in an order in which every wire leads onwards, or those that lie on a way round.
 ///
-/// What leaves a port at both ends is not what went there, so that no way leads through it.
+/// What leaves a port at both ends is not what went there, so that no way leads through it; but a splice comes behind its slice,
+/// also where such a port is between them.
 pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
     let through = |i: usize| stages.get(i).is_none_or(|s| s.role != Role::TwoWay);
+    let slice_of = |i: usize| {
+        let splice = stages.get(i).filter(|s| s.kind.name == SPLICE)?;
+        slicing::owner(stages, splice).filter(|slice| *slice != i)
+    };
     let mut left: Vec<usize> = (0..stages.len()).collect();
     let mut ordered = Vec::with_capacity(stages.len());
     while !left.is_empty() {
-        let free = |i: &usize| !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from));
+        let free = |i: &usize| {
+            !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from))
+                && !slice_of(*i).is_some_and(|slice| left.contains(&slice))
+        };
         let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
         if ready.is_empty() {
             return Err(rest);
