@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod attacks;
+mod chaos;
+mod chaotic;
 mod edges;
 mod packets;
 mod pipelines;

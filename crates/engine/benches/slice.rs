@@ -1,0 +1,140 @@
+//! What slicing costs, a packet: slice and splice with the payload in place and copied, beside a copy of the payload in and
+//! out alone; and what a packet below the threshold costs.
+//!
+//! `valgrind --tool=callgrind` counts the instructions of the same ways: `--profile-time 1 in-place` runs one of them alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use slipstream::frame::Frame;
+use slipstream::pool::{PacketMeta, Pool};
+use slipstream::slice::{PayloadTable, SliceConfig, Sliced, Slicer, Splicer, Storage, TokenKey, TokenMode};
+use slipstream::time::Nanos;
+use slipstream_wire::checksum::{fill_ip, fill_transport};
+use slipstream_wire::{LinkType, classify};
+
+const LINK: LinkType = LinkType::Ethernet;
+/// Packets under way at a time.
+const BATCH: usize = 32;
+
+/// A TCP segment over IPv4, `len` bytes as a frame without its check sequence.
+fn packet(len: usize, n: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0]);
+    frame.extend(((len - 14) as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, n as u8, 10, 0, 0, 2]);
+    frame.extend([4, 1, 0, 80, 0, 0, 0, 7, 0, 0, 0, 9, 0x50, 0x10, 2, 0, 0, 0, 0, 0]);
+    frame.extend((0..len - frame.len()).map(|b| (b * 7 + n) as u8));
+    let headers = classify(LINK, &frame).unwrap();
+    fill_ip(&mut frame, &headers);
+    fill_transport(&mut frame, &headers);
+    frame
+}
+
+fn config(storage: Storage, mode: TokenMode) -> SliceConfig {
+    SliceConfig { storage, mode, key: TokenKey::from_seed(1), ..SliceConfig::default() }
+}
+
+fn ends(config: &SliceConfig) -> (PayloadTable, Slicer, Splicer) {
+    (PayloadTable::new(config, 0).unwrap(), Slicer::new(config).unwrap(), Splicer::new(config).unwrap())
+}
+
+fn in_place(c: &mut Criterion, name: &str, len: usize, mode: TokenMode) {
+    let mut group = c.benchmark_group("slice");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let (mut table, mut slicer, mut splicer) = ends(&config(Storage::InPlace, mode));
+    let mut pool = Pool::new();
+    let mut frames: Vec<Frame> = (0..BATCH)
+        .map(|n| {
+            let bytes = packet(len, n);
+            let meta = PacketMeta { original_len: len as u32, ..PacketMeta::default() };
+            Frame::unclassified(Nanos(0), pool.insert(meta, &bytes), len as u32)
+        })
+        .collect();
+    group.bench_function(name, |b| {
+        b.iter(|| {
+            for frame in &mut frames {
+                black_box(slicer.slice_frame(&mut table, &mut pool, LINK, frame, Nanos(1), 0));
+            }
+            for frame in &mut frames {
+                black_box(splicer.splice_frame(&mut table, &mut pool, LINK, frame, Nanos(2)).unwrap());
+            }
+        });
+    });
+    assert!(frames.iter().enumerate().all(|(n, f)| pool.data(f.buf, f.len) == packet(len, n)));
+    group.finish();
+}
+
+fn copied(c: &mut Criterion) {
+    let mut group = c.benchmark_group("slice");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let storage = Storage::Copied { entry_bytes: 1536 };
+    let (mut table, mut slicer, mut splicer) = ends(&config(storage, TokenMode::Keyed));
+    let mut buffers: Vec<Vec<u8>> = (0..BATCH).map(|n| packet(1518, n)).collect();
+    let mut lens = [0; BATCH];
+    group.bench_function("copied/1518", |b| {
+        b.iter(|| {
+            for (buffer, len) in buffers.iter_mut().zip(&mut lens) {
+                match slicer.slice(&mut table, LINK, buffer, 1518, Nanos(1)) {
+                    Sliced::Sliced { len: sliced, .. } => *len = sliced,
+                    other => panic!("{other:?}"),
+                }
+            }
+            for (buffer, len) in buffers.iter_mut().zip(&lens) {
+                black_box(splicer.splice(&mut table, LINK, buffer, *len, Nanos(2)).unwrap());
+            }
+        });
+    });
+    // The same bytes, to as many places, and back; nothing else.
+    let mut room = vec![0u8; 1536 * 1024];
+    let mut next = 0;
+    group.bench_function("copy-alone/1518", |b| {
+        b.iter(|| {
+            let start = next;
+            for buffer in &mut buffers {
+                room[next..next + 1464].copy_from_slice(black_box(&buffer[54..]));
+                next = (next + 1536) % room.len();
+            }
+            let mut from = start;
+            for buffer in &mut buffers {
+                buffer[54..].copy_from_slice(black_box(&room[from..from + 1464]));
+                from = (from + 1536) % room.len();
+            }
+            black_box(&mut buffers);
+        });
+    });
+    group.finish();
+}
+
+fn small(c: &mut Criterion, name: &str, entries: u32) {
+    let mut group = c.benchmark_group("slice");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let config = SliceConfig { entries, ..config(Storage::InPlace, TokenMode::Keyed) };
+    let (mut table, mut slicer, _) = ends(&config);
+    let mut pool = Pool::new();
+    let mut frames: Vec<Frame> = (0..BATCH)
+        .map(|n| Frame::unclassified(Nanos(0), pool.insert(PacketMeta::default(), &packet(64 + n, n)), 64))
+        .collect();
+    group.bench_function(name, |b| {
+        b.iter(|| {
+            for frame in &mut frames {
+                black_box(slicer.slice_frame(&mut table, &mut pool, LINK, frame, Nanos(1), 0));
+            }
+        });
+    });
+    group.finish();
+}
+
+fn all(c: &mut Criterion) {
+    in_place(c, "in-place/1518", 1518, TokenMode::Keyed);
+    in_place(c, "in-place/512", 512, TokenMode::Keyed);
+    in_place(c, "in-place-paper/1518", 1518, TokenMode::Paper);
+    copied(c);
+    small(c, "below-threshold/64", 1024);
+    // Every last eight bytes could name an entry.
+    small(c, "below-threshold/64-of-65536", 65_536);
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);
