@@ -1,6 +1,7 @@
 //! What can be said on the command line; help, man page and completions come from here.
 
 pub(crate) mod model;
+pub(crate) mod recommend;
 pub(crate) mod slice;
 
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub(crate) enum Verb {
     Lab(Lab),
     Model(model::Model),
     Slice(slice::Slice),
+    Recommend(recommend::Recommend),
     Completions(Completions),
     Man(Man),
 }
