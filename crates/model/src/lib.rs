@@ -36,7 +36,7 @@
 //! # Ok::<(), slipstream_model::Error>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod arrivals;
 mod chain;
@@ -46,6 +46,7 @@ mod delay;
 mod dimension;
 mod error;
 mod fit;
+mod kernel;
 mod locality;
 mod model;
 mod pmf;
