@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::Reporting;
-use super::model::Process;
+use super::model::{Process, Ring};
 use crate::units::{Duration, Nanoseconds, Rate};
 
 /// What to look for in a hold time.
@@ -64,12 +64,8 @@ pub(crate) struct Recommend {
     /// What holding itself adds to a packet, 0 where another machine does it [default: as in the costs, else measured here].
     #[arg(long, value_name = "TIME")]
     pub(crate) hold_cost: Option<Nanoseconds>,
-    /// Packets that the queue before the hold has room for.
-    #[arg(long, value_name = "PACKETS", default_value_t = 4096)]
-    pub(crate) queue: usize,
-    /// Packets that a poll takes at most.
-    #[arg(long, value_name = "PACKETS", default_value_t = 256)]
-    pub(crate) batch: usize,
+    #[command(flatten)]
+    pub(crate) ring: Ring,
     /// How the times between packets are distributed [default: negbin, with the variation that the trace has].
     #[arg(long, value_enum)]
     pub(crate) interarrival: Option<Process>,

@@ -61,15 +61,15 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let offered_pps = match (args.rate, args.load) {
         (Some(rate), _) => rate.0,
         (None, Some(load)) if load.is_finite() && load > 0.0 => {
-            load * 1e9 / (costs.packet_ns(none) + costs.per_batch_ns / args.batch.max(1) as f64)
+            load * 1e9 / (costs.packet_ns(none) + costs.per_batch_ns / args.ring.batch.max(1) as f64)
         }
         (None, Some(load)) => bail!("--load {load}: a load is above 0"),
         (None, None) => arrived.rate_pps(),
     };
     let interarrival = interarrival(args, &arrived, offered_pps)?;
     let base = Parameters {
-        queue: args.queue,
-        batch: args.batch,
+        queue: args.ring.queue,
+        batch: args.ring.batch,
         slot_ns: args.slot.0,
         interarrival: interarrival.clone(),
         // Every hold has its own.

@@ -80,8 +80,8 @@ pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
         "duration_ns": a.duration_ns,
         "trace_pps": a.trace_pps,
         "offered_pps": a.offered_pps,
-        "queue": args.queue,
-        "batch": args.batch,
+        "queue": args.ring.queue,
+        "batch": args.ring.batch,
         "burst": args.burst,
         "interarrival": {
             "process": a.interarrival.name(), "mean_slots": a.interarrival.mean(), "cv": a.interarrival.cv(),
