@@ -5,6 +5,7 @@
 
 mod bench;
 mod chain;
+mod hold;
 mod measure;
 mod model;
 mod nf_locality;
@@ -39,7 +40,7 @@ pub(super) struct Lab {
 }
 
 /// All labs, in the order of the list.
-const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, measure::LAB, model::LAB, slice::LAB];
+const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, hold::LAB, measure::LAB, model::LAB, slice::LAB];
 
 /// What a lab is run with.
 pub(super) struct Bench<'a> {

@@ -56,8 +56,9 @@ fn reason(args: &Recommend, a: &Answer) -> String {
     text + &bounded.unwrap_or_default()
 }
 
+/// A share lost; what will not happen in the life of the machine is none.
 fn loss(p: f64) -> String {
-    super::super::model::loss(p)
+    super::super::model::loss(if p < 1e-15 { 0.0 } else { p })
 }
 
 pub(super) fn json(args: &Recommend, a: &Answer) -> Value {

@@ -33,6 +33,8 @@ const EMPTY_POLL_NS: f64 = 500.0;
 const GAPS: f64 = 12.0;
 /// How late packets may be beside that.
 const LATE_NS: f64 = 5e3;
+/// A generator that is late more often than once in this time can't make more; one that is interrupted is late more seldom.
+const PACE_NS: f64 = 200e3;
 /// Polls that the log of a run has room for.
 const POLLS: usize = 1 << 16;
 
@@ -97,8 +99,8 @@ pub(super) struct Measured {
     pub(super) p_loss: Option<f64>,
     /// From arrival to the end of service in runs without interruption, ns.
     pub(super) sojourn: Histogram,
-    /// Packets a second that the generator made at best.
-    pub(super) generated_pps: f64,
+    /// Whether more was asked of the generator than it can make.
+    pub(super) outpaced: bool,
 }
 
 impl Measured {
@@ -128,13 +130,13 @@ pub(super) fn measure(
 ) -> anyhow::Result<Measured> {
     let mut all = Measured::default();
     let mut pieces = Vec::new();
-    let (mut offered, mut dropped, mut polls) = (0, 0, 0);
+    let (mut offered, mut dropped, mut polls, mut outpaced) = (0, 0, 0, 0);
     let (mut clean_ns, mut ns) = (0.0, 0.0);
     while all.runs < effort.runs && (polls < effort.polls || all.whole < effort.whole) {
         lab.check()?;
         all.runs += 1;
         let one = run_once(chain, load, all.runs as u64)?;
-        all.generated_pps = all.generated_pps.max(one.offered as f64 / one.elapsed_ns as f64 * 1e9);
+        outpaced += usize::from(one.interruptions as f64 * PACE_NS > one.elapsed_ns as f64);
         let (segments, disturbed) = clean(&one.polls, load);
         ns += one.polls.last().zip(one.polls.first()).map_or(0.0, |(b, a)| b.time.since(a.time) as f64);
         if !disturbed && one.away_ns == 0 {
@@ -151,6 +153,7 @@ pub(super) fn measure(
     }
     all.clean_share = if ns > 0.0 { clean_ns / ns } else { 0.0 };
     all.p_loss = (offered > 0).then(|| dropped as f64 / offered as f64);
+    all.outpaced = 2 * outpaced > all.runs;
     all.log = (!pieces.is_empty()).then_some(PollLog { runs: pieces });
     Ok(all)
 }
@@ -161,6 +164,7 @@ struct Once {
     offered: u64,
     dropped: u64,
     away_ns: u64,
+    interruptions: u64,
     elapsed_ns: u64,
 }
 
@@ -177,8 +181,12 @@ fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
     );
     let plan = Plan::from_graph(&graph, None, None, Path::new(""))?;
     let duration = Duration::from_nanos((RUN_NS + load.fill_ns.unwrap_or(0.0)) as u64);
-    let options =
-        LiveOptions { duration: Some(duration), packets: None, busy_poll: true, poll_log: Some(POLLS) };
+    let options = LiveOptions {
+        duration: Some(duration),
+        busy_poll: true,
+        poll_log: Some(POLLS),
+        ..LiveOptions::default()
+    };
     let mut run = Run::new(plan.build(1)?).live(options);
     let report = run.run(&mut |_| ControlFlow::Continue(()))?;
     let source = report.sources.first().context("a run has a source")?;
@@ -191,6 +199,7 @@ fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
         offered: counter("offered"),
         dropped: counter("dropped_by_queue"),
         away_ns: counter("generator_away_ns"),
+        interruptions: counter("generator_interruptions"),
         elapsed_ns: report.elapsed_ns.max(1),
     })
 }

@@ -1,5 +1,6 @@
 //! Three functions, a third of the packets each: a look-up of an Ethernet address, and routing of IPv4 and of IPv6 (Figs. 8 to 10).
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::json;
@@ -12,8 +13,8 @@ use tempfile::NamedTempFile;
 
 use super::super::bench;
 use super::{
-    BATCH, Bench, Chain, Chart, FEW_POLLS, Findings, Measured, Process, QUEUE, SPARE, by_class, classes,
-    effort, engine, limits, load, object, quantile, question, solve,
+    BATCH, Bench, Chain, Chart, FEW_POLLS, Findings, Measured, Process, QUEUE, by_class, capacity, classes,
+    effort, engine, load, object, quantile, question, solve,
 };
 
 /// Frames that are sent over and over.
@@ -82,17 +83,18 @@ fn v6(n: u64) -> Result<Vec<u8>, KeyError> {
 
 /// Prefixes of many lengths, and a default, for both versions.
 fn routes() -> String {
-    let mut text = String::from("default via 192.0.2.254\n::/0 via 2001:db8:ffff::2\n");
+    let mut lines =
+        BTreeSet::from(["default via 192.0.2.254\n".to_owned(), "::/0 via 2001:db8:ffff::2\n".to_owned()]);
     for n in 0..ROUTES as u64 {
         let bits = random(n + 1_000_000);
         let length = 8 + bits % 17;
         let prefix = (0x1400_0000 | (bits >> 32) as u32 >> 4) & (u32::MAX << (32 - length));
-        text.push_str(&format!("{}/{length} via 192.0.2.254\n", Ipv4Addr::from_bits(prefix)));
+        lines.insert(format!("{}/{length} via 192.0.2.254\n", Ipv4Addr::from_bits(prefix)));
         let length = 20 + bits % 45;
         let prefix = (0x2400_0000u128 << 96 | u128::from(bits) << 32) & (u128::MAX << (128 - length));
-        text.push_str(&format!("{}/{length} via 2001:db8:ffff::2\n", Ipv6Addr::from_bits(prefix)));
+        lines.insert(format!("{}/{length} via 2001:db8:ffff::2\n", Ipv6Addr::from_bits(prefix)));
     }
-    text
+    lines.into_iter().collect()
 }
 
 fn chain() -> anyhow::Result<Mixed> {
@@ -127,17 +129,14 @@ fn chain() -> anyhow::Result<Mixed> {
 pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mixed = chain()?;
     let mut points: Vec<(f64, f64, Measured)> = Vec::new();
-    let limits = limits(lab, &mixed.chain)?;
+    let capacity = capacity(lab, &mixed.chain)?;
     let loads: &[f64] = if lab.quick { &[LOW, HIGH] } else { &[0.2, LOW, 0.8, HIGH] };
     for (i, of) in loads.iter().enumerate() {
-        let Some(limits) = limits else { break };
-        // As high as the generator can.
-        let highest = SPARE * limits.generated_pps / limits.capacity_pps;
-        let of = if *of > 1.0 { of.min(highest) } else { *of };
-        let at = load(limits, of, Process::Constant);
+        let Some(capacity_pps) = capacity else { break };
+        let at = load(capacity_pps, *of, Process::Constant);
         let measured = engine::measure(lab, &mixed.chain, &at, &format!("{of:.2}"), effort(lab))?;
-        if measured.polls() >= FEW_POLLS {
-            points.push((of, at.rate_pps, measured));
+        if measured.polls() >= FEW_POLLS && !measured.outpaced {
+            points.push((*of, at.rate_pps, measured));
         }
         lab.step(0.5 + 0.3 * (i + 1) as f64 / loads.len() as f64)?;
     }
