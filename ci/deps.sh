@@ -34,14 +34,14 @@ missing=()
 for need in "${needs[@]}"; do
     command -v "${need%%:*}" > /dev/null || missing+=("${need##*:}")
 done
-has_numpy() {
+has_scipy() {
     local python
     for python in python3 /usr/bin/python3 "$HOME"/.pyenv/versions/*/bin/python3; do
-        "$python" -c 'import numpy' > /dev/null 2>&1 < /dev/null && return
+        "$python" -c 'import numpy, scipy' > /dev/null 2>&1 < /dev/null && return
     done
     return 1
 }
-has_numpy || missing+=(python3-numpy)
+has_scipy || missing+=(python3-numpy python3-scipy)
 
 if [ ${#missing[@]} -eq 0 ]; then
     exit

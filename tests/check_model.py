@@ -1,16 +1,26 @@
 #!/usr/bin/env python3
-"""`slipstream model` against other computations: the reference results, NumPy by the definition, a real poll log, bad input.
+"""`slipstream model` and `recommend` against other computations: the reference results, NumPy by the definition, a real poll log, bad input.
 
 usage: check_model.py [target/release/slipstream] [--only TEXT]
 """
 
 import json
 import math
+import os
+import sys
+from pathlib import Path
 
 import numpy as np
 
+try:
+    from scipy import linalg, stats
+except ImportError:
+    stats = None
+
 import harness
 from harness import Case, Run
+
+ROOT = Path(__file__).resolve().parent.parent
 
 SERVICE = ("--service-base", "600ns", "--service-per-packet", "77ns", "--empty-poll", "100ns")
 
@@ -66,14 +76,30 @@ def arrivals(a, services, start, most):
     return -np.diff(np.array(at_least), axis=0).T
 
 
+def interarrival_scipy(kind, mean, cv, n):
+    """The same by SciPy; the deterministic one is not in it."""
+    k = np.arange(n)
+    if kind == "poisson":
+        return stats.poisson.pmf(k, mean)
+    if kind == "geometric":
+        return stats.geom.pmf(k, 1 / mean)
+    if kind == "negbin":
+        p = mean / (cv * mean) ** 2
+        return stats.nbinom.pmf(k, mean * p / (1 - p), p)
+    return interarrival(kind, mean, cv, n)
+
+
 def textbook(binary, job, _scratch):
-    """A small queue, solved densely."""
-    kind, cv, load, start = job
+    """A small queue, solved densely: all by NumPy, or distributions and solution by SciPy."""
+    kind, cv, load, start, by_scipy = job
+    distribution = interarrival_scipy if by_scipy else interarrival
+    service = (lambda m, n: stats.poisson.pmf(np.arange(n), m)) if by_scipy else poisson
+    solve = linalg.solve if by_scipy else np.linalg.solve
     queue, batch, n = 60, 12, 700
     means = [20] + [60 + 8 * i for i in range(1, batch + 1)]
     mean = means[-1] / batch / load
-    a = interarrival(kind, mean, cv, 6000)
-    x = arrivals(a, np.array([poisson(m, n) for m in means]), start, 160)
+    a = distribution(kind, mean, cv, 6000)
+    x = arrivals(a, np.array([service(m, n) for m in means]), start, 160)
     p = np.zeros((queue + 1, queue + 1))
     lost = np.zeros(queue + 1)
     for i in range(queue + 1):
@@ -83,7 +109,7 @@ def textbook(binary, job, _scratch):
             lost[i] += q * max(0, i - taken + k - queue)
     m = p.T - np.eye(queue + 1)
     m[-1] = 1
-    q = np.linalg.solve(m, np.append(np.zeros(queue), 1))
+    q = solve(m, np.append(np.zeros(queue), 1))
     sizes = np.minimum(np.arange(queue + 1), batch)
     pmf = np.bincount(sizes, q)
     came = q @ (x[sizes] @ np.arange(x.shape[1]))
@@ -141,6 +167,56 @@ def polls(binary, where, scratch):
     yield run.command, c.wrong
 
 
+def hold(binary, _job, scratch):
+    """What `recommend` says of every hold is what `reframe`, the costs and `model solve` say; and the choice is the best of them."""
+    trace = ROOT / "traces" / "campus.pcap.gz"
+    costs = {"per_train_ns": 500, "per_packet_ns": 200, "per_batch_ns": 300, "per_held_packet_ns": 60, "empty_poll_ns": 90,
+             "per_train_error_ns": 20, "per_packet_error_ns": 5, "error_correlation": -0.5}
+    (scratch / "costs.json").write_text(json.dumps(costs))
+    page = scratch / "hold.html"
+    words = ["recommend", trace, "--costs", scratch / "costs.json", "--holds", "0,16us,64us,128us", "--queue", 512, "--batch", 32,
+             "--format", "json"]
+    run = Run(binary, [*words, "--load", 1.1, "--report", page])
+    got, c = run.json(), Case()
+    rate = 1.1e9 / (500 / got["holds"][0]["slf"] + 200 + 300 / 32)
+    c.close(got["offered_pps"], rate, "offered_pps", 1e-9)
+    c.check("<svg" in page.read_text() and "recommended: " in page.read_text(), "a page with charts and a mark")
+    for row in got["holds"]:
+        held = Run(binary, ["reframe", trace, "null", "--hold", f"{row['hold_ns']}ns", "--format", "json"]).json()
+        c.close(row["slf"], held["slf_out"], f"SLF at {row['hold_ns']}", 1e-9)
+        each = 500 / row["slf"] + 200 + (60 if row["hold_ns"] else 0)
+        c.close(row["packet_ns"], each, "packet_ns", 1e-9)
+        error = math.sqrt((20 / row["slf"]) ** 2 + 5**2 - 2 * 0.5 * 20 / row["slf"] * 5)
+        c.close(row["packet_error_ns"], error, "packet_error_ns", 1e-9)
+        c.close(row["capacity_pps"], 32e9 / (300 + 32 * each), "capacity_pps", 1e-9)
+        a = got["interarrival"]
+        solved = Run(binary, ["model", "solve", "--queue", 512, "--batch", 32, "--slot", "10ns", "--mean", repr(a["mean_slots"]),
+                              "--interarrival", a["process"], "--cv", repr(a["cv"]), "--service-base", "300ns",
+                              "--service-per-packet", f"{each!r}ns", "--empty-poll", "90ns", "--format", "json"]).json()
+        for key in ("p_loss", "throughput_pps", "load"):
+            c.close(row[key], solved[key], key, 1e-6)
+        c.close(row["mean_latency_ns"], solved["sojourn_ns"]["mean"] + held["delay_ns"]["mean"], "mean_latency_ns", 1e-6)
+        c.check(row["p99_latency_ns"] >= solved["sojourn_ns"]["p99"] and row["p99_latency_ns"] >= row["mean_latency_ns"] / 2, "p99")
+    most = max(r["throughput_pps"] for r in got["holds"])
+    equal = [r for r in got["holds"] if r["throughput_pps"] >= most * 0.999]
+    c.equal(got["recommended"]["hold_ns"], min(equal, key=lambda r: r["mean_latency_ns"])["hold_ns"], "the choice")
+    yield run.command, c.wrong
+    run = Run(binary, [*words, "--aim", "capacity", "--p99", "100us"])
+    got, c = run.json(), Case()
+    kept = [r for r in got["holds"] if r["p99_latency_ns"] <= 1e5]
+    most = max(r["capacity_pps"] for r in kept)
+    c.equal(got["recommended"]["hold_ns"], min(r["hold_ns"] for r in kept if r["capacity_pps"] >= most * 0.99), "the choice")
+    c.close(got["offered_pps"], got["trace_pps"], "at the trace's own rate")
+    c.close(got["trace_pps"], (got["packets"] - 1) / got["duration_ns"] * 1e9, "trace_pps", 1e-9)
+    yield run.command, c.wrong
+    for more, word in ((["--p99", "1ns"], "no hold keeps"), (["--load", "0"], "above 0"), (["--cv", "2", "--interarrival", "poisson"], "--cv"),
+                       (["--holds", "5s"], "hold"), (["--slot", "0"], "slot"), (["--interarrival", "empirical", "--slot", "1ns", "--rate", "1pps"], "slot")):
+        run, c = Run(binary, [*words, *more]), Case()
+        c.equal(run.status, 2, "exit status")
+        c.check(word in run.stderr and "panicked" not in run.stderr, f"{word!r} is not in {run.stderr!r}")
+        yield run.command, c.wrong
+
+
 BAD = (
     (["solve", "--mean", "80", "--batch", "300", "--queue", "200"], "queue"),
     (["solve", "--mean", "nan"], "number above zero"),
@@ -189,7 +265,7 @@ def bad(binary, _job, scratch):
 
 def judge(binary, job, scratch):
     kind, what = job
-    yield from {"reference": reference, "textbook": textbook, "polls": polls, "bad": bad}[kind](binary, what, scratch)
+    yield from {"reference": reference, "textbook": textbook, "polls": polls, "hold": hold, "bad": bad}[kind](binary, what, scratch)
 
 
 def jobs(where):
@@ -198,8 +274,14 @@ def jobs(where):
     for kind, cv in (("deterministic", None), ("poisson", None), ("geometric", None), ("negbin", 0.6), ("negbin", 1.7)):
         for load in (0.3, 0.9, 1.0, 1.3):
             for start in ("equilibrium", "renewal"):
-                yield "textbook", (kind, cv, load, start)
+                for by_scipy in (False, True) if stats else (False,):
+                    yield "textbook", (kind, cv, load, start, by_scipy)
+    if not stats:
+        print("SciPy is not installed: what it would say is not compared")
+        if os.environ.get("CI"):
+            sys.exit("SciPy must be installed where CI is set")
     yield "polls", where
+    yield "hold", None
     yield "bad", None
 
 

@@ -1,6 +1,7 @@
 //! What can be said on the command line; help, man page and completions come from here.
 
 pub(crate) mod model;
+pub(crate) mod recommend;
 pub(crate) mod slice;
 
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub(crate) enum Verb {
     Lab(Lab),
     Model(model::Model),
     Slice(slice::Slice),
+    Recommend(recommend::Recommend),
     Completions(Completions),
     Man(Man),
 }
@@ -285,10 +287,10 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value = "real")]
     pub(crate) pace: Pace,
     /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`, `batch`,
-    /// `empty_before` (polls without packets since the line before) and `source`.
+    /// `empty_before` (polls without packets since the line before), `source` and `newest_ns` (when the last of the packets came).
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) poll_log: Option<PathBuf>,
-    /// Polls that the log has room for; they lie in memory until the end, 24 bytes each.
+    /// Polls that the log has room for; they lie in memory until the end, 32 bytes each.
     #[arg(long, value_name = "N", default_value = "1M", requires = "poll_log")]
     pub(crate) poll_log_max: Count,
     /// Seed of hashes and random choices.

@@ -2,12 +2,14 @@
 //!
 //! States are eliminated from the empty queue upwards. Row `k` of the chain reaches down by at most a batch, and from β on
 //! all rows are one row shifted, so a state's row is made when its turn comes, from that one row and the reduced rows of the
-//! β states below it, which are all that must be kept. For the way back only the part of each row below its diagonal is
+//! β states below it, which are all that must be kept. A few states take their turn together, so that the reduced rows are
+//! read once for all of them. For the way back only the part of each row below its diagonal is
 //! kept: L·β numbers at the most, whatever the load. Nothing is ever subtracted, so every probability has a small relative
 //! error however small it is, at saturation and beyond.
 
 use crate::counts::Counts;
 use crate::error::Error;
+use crate::kernel::{GROUP, Lanes, ROWS, add_one, add_scaled};
 
 /// The rows of the chain: `rows[v]` is how many packets come while a batch of v is served.
 pub(crate) struct Chain<'a> {
@@ -41,18 +43,25 @@ impl Chain<'_> {
         (state - batch, self.rows.get(batch))
     }
 
-    /// Adds `weight` times the row of a state to `to`, which has a place for every state.
-    fn add_row(&self, state: usize, weight: f64, to: &mut [f64]) {
+    /// Calls `add` with every state that a row reaches from another, and its probability.
+    fn visit_row(&self, state: usize, mut add: impl FnMut(usize, f64)) {
         let (left, Some(counts)) = self.row(state) else { return };
+        let first = left + counts.start;
         let mut p = counts.p.iter();
-        for (place, p) in to.iter_mut().take(self.queue).skip(left + counts.start).zip(p.by_ref()) {
-            *place += weight * p;
+        for (to, p) in (first..self.queue).zip(p.by_ref()) {
+            add(to, *p);
         }
         // What is left over is the full queue: those that would fill it exactly and those that are lost.
-        let full: f64 = p.sum();
-        if let Some(place) = to.get_mut(self.queue) {
-            *place += weight * full;
-        }
+        add(self.queue, p.sum());
+    }
+
+    /// Adds `weight` times the row of a state to `to`, which has a place for every state.
+    fn add_row(&self, state: usize, weight: f64, to: &mut [f64]) {
+        self.visit_row(state, |at, p| {
+            if let Some(place) = to.get_mut(at) {
+                *place += weight * p;
+            }
+        });
     }
 
     /// The first and last state that a row reaches.
@@ -67,45 +76,19 @@ impl Chain<'_> {
     /// # Errors
     /// [`Error::NotUnique`] where there is more than one.
     pub(crate) fn stationary(&self) -> Result<Vec<f64>, Error> {
-        let ring = self.batch.max(1);
-        let mut reduced: Vec<Reduced> = (0..ring).map(|_| Reduced::default()).collect();
-        let mut below: Vec<Below> = Vec::with_capacity(self.queue + 1);
-        let mut leaves: Vec<f64> = Vec::with_capacity(self.queue + 1);
-        let mut buffer = vec![0.0; self.queue + 1];
-        let mut reach = 0;
-        for state in 0..=self.queue {
-            let (first, mut last) = self.span(state);
-            self.add_row(state, 1.0, &mut buffer);
-            let from = first.min(state);
-            last = last.max(state);
-            let mut turn = from;
-            while turn < state {
-                let group = (state - turn).min(GROUP);
-                last = last.max(eliminate(&mut buffer, &reduced, turn, group));
-                turn += group;
-            }
-            let kept = Below { from, p: buffer.get(from..state).unwrap_or_default().to_vec() };
-            below.push(kept);
-            let above = buffer.get(state + 1..=last).unwrap_or_default();
-            let above =
-                above.get(..above.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1)).unwrap_or_default();
-            let leave: f64 = above.iter().sum();
-            leaves.push(leave);
-            if let Some(slot) = reduced.get_mut(state % ring) {
-                slot.leave = leave;
-                slot.above.clear();
-                slot.above.extend_from_slice(above);
-            }
-            reach = reach.max(state + above.len());
-            if leave == 0.0 {
-                if reach > state {
-                    return Err(Error::NotUnique { state });
-                }
+        let mut work = Elimination {
+            reduced: (0..self.batch.max(1)).map(|_| Reduced::default()).collect(),
+            below: Vec::with_capacity(self.queue + 1),
+            leaves: Vec::with_capacity(self.queue + 1),
+            buffer: vec![[0.0; ROWS]; self.queue + 1],
+            reach: 0,
+        };
+        for first in (0..=self.queue).step_by(ROWS) {
+            if work.rows(self, first)? {
                 break;
             }
-            buffer.get_mut(from..=last).unwrap_or_default().fill(0.0);
         }
-        Ok(self.back(&below, &leaves))
+        Ok(self.back(&work.below, &work.leaves))
     }
 
     /// From the highest state down: how much more often the chain is in each than in the highest.
@@ -146,59 +129,120 @@ impl Chain<'_> {
 
 /// Where the way back is scaled, so that nothing overflows; what becomes too small then is 0 by any measure.
 const HUGE: f64 = 1e200;
-/// States eliminated at a time: each place of the row is loaded and stored once for all of them.
-const GROUP: usize = 4;
-
-/// Replaces `group` states from `turn` on in a row by where the chain goes from them. Returns the last state reached.
-#[expect(
-    clippy::indexing_slicing,
-    reason = "states lie in the row, and a reduced row ends where the row does"
-)]
-fn eliminate(row: &mut [f64], reduced: &[Reduced], turn: usize, group: usize) -> usize {
-    let ring = reduced.len();
-    let mut factors = [0.0; GROUP];
-    let mut last = 0;
-    // Within the group, one after the other.
-    for (i, factor) in factors.iter_mut().enumerate().take(group) {
-        let state = turn + i;
-        let r = &reduced[state % ring];
-        let weight = row[state];
-        if weight < SMALL || r.leave == 0.0 {
-            continue;
-        }
-        *factor = weight / r.leave;
-        last = last.max(state + r.above.len());
-        let within = (group - 1 - i).min(r.above.len());
-        for (place, p) in row[state + 1..].iter_mut().zip(&r.above[..within]) {
-            *place += *factor * p;
-        }
-    }
-    // Beyond the group, all at once as far as all of them reach.
-    let parts: [&[f64]; GROUP] = std::array::from_fn(|i| {
-        if factors[i] == 0.0 || i >= group {
-            return [].as_slice();
-        }
-        let above = reduced[(turn + i) % ring].above.as_slice();
-        above.get(group - 1 - i..).unwrap_or_default()
-    });
-    let all = parts.iter().map(|p| p.len()).min().unwrap_or(0);
-    let to = &mut row[turn + group..];
-    let [f0, f1, f2, f3] = factors;
-    let [p0, p1, p2, p3] = parts;
-    let together = p0[..all].iter().zip(&p1[..all]).zip(&p2[..all]).zip(&p3[..all]);
-    for (place, (((a, b), c), d)) in to.iter_mut().zip(together) {
-        *place += (f0 * a + f1 * b) + (f2 * c + f3 * d);
-    }
-    for (factor, part) in factors.iter().zip(parts) {
-        for (place, p) in to.iter_mut().zip(part).skip(all) {
-            *place += factor * p;
-        }
-    }
-    last
-}
-
 /// Weights below this are dropped, so that no time goes into numbers too small to be held in full.
 const SMALL: f64 = 1e-250;
+
+/// The elimination under way.
+struct Elimination {
+    /// Of each of the β states below, by number modulo β.
+    reduced: Vec<Reduced>,
+    below: Vec<Below>,
+    leaves: Vec<f64>,
+    /// [`ROWS`] rows side by side, with a place for every state.
+    buffer: Vec<Lanes>,
+    /// The highest state that one so far leads to.
+    reach: usize,
+}
+
+impl Elimination {
+    /// The rows of `first` and of the states after it: what lies below all of them is eliminated from all at once, then they from one
+    /// another. Returns whether nothing leads further up.
+    fn rows(&mut self, chain: &Chain<'_>, first: usize) -> Result<bool, Error> {
+        let end = (first + ROWS).min(chain.queue + 1);
+        let mut from = [first; ROWS];
+        let (mut lowest, mut last) = (first, first);
+        for ((lane, state), from) in (first..end).enumerate().zip(&mut from) {
+            let (low, high) = chain.span(state);
+            *from = low.min(state);
+            (lowest, last) = (lowest.min(*from), last.max(high).max(state));
+            let buffer = &mut self.buffer;
+            chain.visit_row(state, |at, p| {
+                if let Some(place) = buffer.get_mut(at).and_then(|lanes| lanes.get_mut(lane)) {
+                    *place += p;
+                }
+            });
+        }
+        let mut turn = lowest;
+        while turn < first {
+            let group = (first - turn).min(GROUP);
+            last = last.max(self.eliminate(turn, group, 0));
+            turn += group;
+        }
+        for ((lane, state), from) in (first..end).enumerate().zip(from) {
+            if self.keep(lane, state, from, last) {
+                return if self.reach > state { Err(Error::NotUnique { state }) } else { Ok(true) };
+            }
+            if state + 1 < end {
+                last = last.max(self.eliminate(state, 1, lane + 1));
+            }
+        }
+        self.buffer.get_mut(lowest..=last).unwrap_or_default().fill([0.0; ROWS]);
+        Ok(false)
+    }
+
+    /// Replaces `group` states from `turn` on, in the rows from `lane` on, by where the chain goes from them. Returns the last
+    /// state reached.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "states lie in the row, and a reduced row ends where the row does"
+    )]
+    fn eliminate(&mut self, turn: usize, group: usize, lane: usize) -> usize {
+        let ring = self.reduced.len();
+        let mut factors = [[0.0; ROWS]; GROUP];
+        let mut last = 0;
+        // Within the group, one after the other.
+        for i in 0..group {
+            let state = turn + i;
+            let r = &self.reduced[state % ring];
+            if r.leave == 0.0 {
+                continue;
+            }
+            for (factor, weight) in factors[i].iter_mut().zip(&self.buffer[state]).skip(lane) {
+                *factor = if *weight < SMALL { 0.0 } else { weight / r.leave };
+            }
+            if factors[i] == [0.0; ROWS] {
+                continue;
+            }
+            last = last.max(state + r.above.len());
+            let within = (group - 1 - i).min(r.above.len());
+            add_one(&mut self.buffer[state + 1..], &r.above[..within], &factors[i]);
+        }
+        if last == 0 {
+            return 0;
+        }
+        // Beyond the group, all at once as far as all of them reach.
+        let parts: [&[f64]; GROUP] = std::array::from_fn(|i| {
+            if i >= group || factors[i] == [0.0; ROWS] {
+                return [].as_slice();
+            }
+            let above = self.reduced[(turn + i) % ring].above.as_slice();
+            above.get(group - 1 - i..).unwrap_or_default()
+        });
+        let to = &mut self.buffer[turn + group..];
+        let all = add_scaled(to, parts, &factors);
+        for (part, factor) in parts.iter().zip(&factors).filter(|(p, _)| p.len() > all) {
+            add_one(&mut to[all..], &part[all..], factor);
+        }
+        last
+    }
+
+    /// Takes the finished row of a state out of the buffer. Returns whether it leads nowhere above.
+    fn keep(&mut self, lane: usize, state: usize, from: usize, last: usize) -> bool {
+        let lanes =
+            |range: &[Lanes]| -> Vec<f64> { range.iter().filter_map(|l| l.get(lane)).copied().collect() };
+        self.below.push(Below { from, p: lanes(self.buffer.get(from..state).unwrap_or_default()) });
+        let mut above = lanes(self.buffer.get(state + 1..=last).unwrap_or_default());
+        above.truncate(above.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1));
+        let leave: f64 = above.iter().sum();
+        self.leaves.push(leave);
+        self.reach = self.reach.max(state + above.len());
+        let ring = self.reduced.len();
+        if let Some(slot) = self.reduced.get_mut(state % ring) {
+            *slot = Reduced { above, leave };
+        }
+        leave == 0.0
+    }
+}
 
 #[cfg(test)]
 mod tests {

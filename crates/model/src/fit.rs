@@ -208,13 +208,27 @@ pub fn fit(log: &PollLog) -> Result<Fit, Error> {
         (rate.to_owned(), line)
     });
     let by_size: Vec<BySize> = sizes.iter().map(|(v, times)| size(*v, times)).collect();
+    let global = sample.line(&sample.services);
+    let logged = by_size.first().filter(|s| s.batch == 0).map(|s| s.mean_ns);
     Ok(Fit {
-        global: sample.line(&sample.services),
+        global,
         per_rate: per_rate.collect(),
         piecewise: sample.piecewise(),
-        empty_poll_ns: by_size.first().filter(|s| s.batch == 0).map(|s| s.mean_ns),
+        empty_poll_ns: logged.or_else(|| between(log, &by_size, &global)),
         by_size,
     })
+}
+
+/// The mean time of the empty polls that a log only counts: what lies between two polls beside the service of the first.
+fn between(log: &PollLog, by_size: &[BySize], line: &Line) -> Option<f64> {
+    let service = |batch: u32| match by_size.binary_search_by_key(&batch, |s| s.batch) {
+        Ok(at) => by_size.get(at).map_or(0.0, |s| s.mean_ns),
+        Err(_) => line.service_base_ns + line.service_per_packet_ns * f64::from(batch),
+    };
+    let gaps = log.runs.iter().flat_map(Run::gaps).filter(|g| g.2 > 0);
+    let (ns, polls) =
+        gaps.fold((0.0, 0.0), |(ns, n), (v, gap, empty)| (ns + gap - service(v), n + f64::from(empty)));
+    (polls > 0.0 && ns > 0.0).then(|| ns / polls)
 }
 
 fn size(batch: u32, times: &[f64]) -> BySize {
@@ -293,10 +307,10 @@ mod tests {
         let mut time_ns = 0.0;
         let mut polls = Vec::new();
         for (batch, time) in services {
-            polls.push(Poll { time_ns, batch: *batch });
+            polls.push(Poll { time_ns, batch: *batch, empty_before: 0 });
             time_ns += time;
         }
-        polls.push(Poll { time_ns, batch: 1 });
+        polls.push(Poll { time_ns, batch: 1, empty_before: 0 });
         PollLog { runs: vec![Run { rate: String::new(), polls }] }
     }
 
@@ -312,6 +326,32 @@ mod tests {
         assert!((times.mean_ns(100) - 3500.0).abs() < 1e-6);
         assert!(fit.service_times(Strategy::Piecewise, None, None).is_err());
         assert!(fit.service_times(Strategy::PerRate, Some("x"), None).is_err());
+    }
+
+    /// A log that counts empty polls tells as much as one that lists them.
+    #[test]
+    fn empty_polls_that_are_only_counted_are_found_again() {
+        let (mut listed, mut counted) = (Vec::new(), Vec::new());
+        let (mut time_ns, mut empty_before) = (0.0, 0);
+        for i in 0..400u32 {
+            let batch = if i % 5 < 2 { 0 } else { 1 + i % 7 };
+            listed.push(Poll { time_ns, batch, empty_before: 0 });
+            if batch > 0 {
+                counted.push(Poll { time_ns, batch, empty_before: std::mem::take(&mut empty_before) });
+            } else {
+                empty_before += 1;
+            }
+            time_ns += if batch == 0 { 70.0 } else { 500.0 + 30.0 * f64::from(batch) };
+        }
+        let log = |polls| PollLog { runs: vec![Run { rate: String::new(), polls }] };
+        let (listed, counted) = (log(listed), log(counted));
+        let (a, b) = (fit(&listed).unwrap(), fit(&counted).unwrap());
+        assert!((b.empty_poll_ns.unwrap() - 70.0).abs() < 1e-6);
+        assert!((a.global.service_per_packet_ns - b.global.service_per_packet_ns).abs() < 1e-6);
+        // The first two polls are empty ones before anything that the short log has.
+        let (p, q) = (listed.batch_pmf(), counted.batch_pmf());
+        assert!((p[0] * 400.0 - 2.0 - q[0] * 398.0).abs() < 1e-9, "{p:?} {q:?}");
+        assert!((listed.rate_pps().unwrap() / counted.rate_pps().unwrap() - 1.0).abs() < 2e-3);
     }
 
     #[test]

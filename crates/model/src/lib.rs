@@ -36,7 +36,7 @@
 //! # Ok::<(), slipstream_model::Error>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod arrivals;
 mod chain;
@@ -46,6 +46,7 @@ mod delay;
 mod dimension;
 mod error;
 mod fit;
+mod kernel;
 mod locality;
 mod model;
 mod pmf;
@@ -59,7 +60,7 @@ pub use delay::Delay;
 pub use dimension::{Candidate, Choices, Dimension, Target, dimension, solve_all};
 pub use error::Error;
 pub use fit::{BySize, Fit, Line, Strategy, fit, variation};
-pub use locality::{Costs, Gain, Goal, Outlook, outlook, recommend};
+pub use locality::{Aim, Costs, Gain, Goal, Outlook, outlook, recommend};
 pub use model::{MAX_QUEUE, Model, Parameters, Solution};
 pub use pmf::{MAX_SUPPORT, Pmf, TAIL};
 pub use polls::{MAGIC, MAX_POLLS, Poll, PollLog, PollWriter, Run};

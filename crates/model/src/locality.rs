@@ -3,12 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dimension::solve_all;
 use crate::error::{Error, not_negative, positive};
-use crate::model::{Model, Parameters};
+use crate::model::{Parameters, Solution};
 use crate::service::ServiceTimes;
 
 /// What a packet costs, by locality.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Costs {
     /// α: what is paid once a train, ns.
     pub per_train_ns: f64,
@@ -19,29 +21,60 @@ pub struct Costs {
     pub per_batch_ns: f64,
     /// What a poll that finds nothing takes, ns.
     pub empty_poll_ns: f64,
+    /// What holding itself adds to every packet, ns; 0 where another machine holds.
+    #[serde(default)]
+    pub per_held_packet_ns: f64,
+    /// Standard error of α, ns.
+    #[serde(default)]
+    pub per_train_error_ns: f64,
+    /// Standard error of β′, ns.
+    #[serde(default)]
+    pub per_packet_error_ns: f64,
+    /// Correlation of the two errors, −1 to 1: negative where both come from one line.
+    #[serde(default)]
+    pub error_correlation: f64,
 }
 
 impl Costs {
     /// Checks that all are possible.
     ///
     /// # Errors
-    /// [`Error::Negative`] and [`Error::NotPositive`].
+    /// [`Error::Negative`], [`Error::NotPositive`], [`Error::OutOfRange`].
     pub fn check(&self) -> Result<(), Error> {
-        not_negative("the cost of a train, in ns,", self.per_train_ns)?;
-        not_negative("the cost of a packet, in ns,", self.per_packet_ns)?;
-        not_negative("the cost of a batch, in ns,", self.per_batch_ns)?;
+        for (what, value) in [
+            ("the cost of a train, in ns,", self.per_train_ns),
+            ("the cost of a packet, in ns,", self.per_packet_ns),
+            ("the cost of a batch, in ns,", self.per_batch_ns),
+            ("the cost of holding a packet, in ns,", self.per_held_packet_ns),
+            ("the error of the cost of a train, in ns,", self.per_train_error_ns),
+            ("the error of the cost of a packet, in ns,", self.per_packet_error_ns),
+        ] {
+            not_negative(what, value)?;
+        }
+        if !(-1.0..=1.0).contains(&self.error_correlation) {
+            let (what, value) = ("the correlation of the errors", self.error_correlation);
+            return Err(Error::OutOfRange { what, value, low: -1.0, high: 1.0 });
+        }
         positive("the time of an empty poll, in ns,", self.empty_poll_ns)?;
         positive("the cost of a train and its packet, in ns,", self.per_train_ns + self.per_packet_ns)
             .map(drop)
     }
 
-    /// What a packet costs at a locality, ns.
+    /// What a packet costs the functions at a locality, ns.
     #[must_use]
     pub fn packet_ns(&self, slf: f64) -> f64 {
         self.per_train_ns / slf + self.per_packet_ns
     }
 
-    /// α and β′ from measured costs of a packet at several localities: a least-squares line over 1/SLF.
+    /// The standard error of [`Costs::packet_ns`], ns.
+    #[must_use]
+    pub fn packet_error_ns(&self, slf: f64) -> f64 {
+        let (a, b) = (self.per_train_error_ns / slf, self.per_packet_error_ns);
+        (a * a + b * b + 2.0 * self.error_correlation * a * b).max(0.0).sqrt()
+    }
+
+    /// α and β′ from measured costs of a packet at several localities: a least-squares line over 1/SLF, with the errors
+    /// that follow from what it leaves (none from two points).
     ///
     /// # Errors
     /// [`Error::Measurement`] for less than two localities, or where the line is one that costs can't have.
@@ -67,7 +100,18 @@ impl Costs {
                 "the line through the costs has α = {per_train_ns:.1} ns and β′ = {per_packet_ns:.1} ns, and neither can be negative"
             )));
         }
-        Ok(Self { per_train_ns, per_packet_ns, per_batch_ns: 0.0, empty_poll_ns })
+        let left: f64 = measured.iter().map(|m| (m.1 - per_packet_ns - per_train_ns * x(m.0)).powi(2)).sum();
+        let variance = if n > 2.0 { left / (n - 2.0) } else { 0.0 };
+        Ok(Self {
+            per_train_ns,
+            per_packet_ns,
+            per_batch_ns: 0.0,
+            empty_poll_ns,
+            per_held_packet_ns: 0.0,
+            per_train_error_ns: (variance / sxx).sqrt(),
+            per_packet_error_ns: (variance * (1.0 / n + mean_x * mean_x / sxx)).sqrt(),
+            error_correlation: -mean_x / (sxx / n + mean_x * mean_x).sqrt(),
+        })
     }
 }
 
@@ -80,6 +124,8 @@ pub struct Gain {
     pub slf: f64,
     /// The mean time that a packet is held, ns; at most `hold_ns`.
     pub mean_delay_ns: f64,
+    /// The time that 995 of 1000 packets are held at most, ns; at most `hold_ns`.
+    pub p995_delay_ns: f64,
 }
 
 /// What a hold time would bring.
@@ -89,78 +135,131 @@ pub struct Outlook {
     pub hold_ns: f64,
     /// The locality after holding.
     pub slf: f64,
-    /// What a packet costs then, ns.
+    /// What a packet costs then, ns, holding included.
     pub packet_ns: f64,
+    /// Its standard error, as far as it follows from that of the costs, ns.
+    pub packet_error_ns: f64,
+    /// What a full batch costs, ns.
+    pub batch_ns: f64,
     /// The most packets a second that a core can serve.
     pub capacity_pps: f64,
+    /// Packets that come while a full batch is served, ÷ its size: 1 is saturation.
+    pub load: f64,
     /// Packets served in a second at the offered load.
     pub throughput_pps: f64,
     /// Share of packets lost.
     pub p_loss: f64,
+    /// Mean packets that a poll takes.
+    pub mean_batch: f64,
+    /// Mean time in the queue and in service, ns.
+    pub mean_queue_ns: f64,
     /// Mean time from arrival to the end of service, holding included, ns.
     pub mean_latency_ns: f64,
-    /// A time that at most one packet in a hundred exceeds, holding included, ns: the p99 of the queue after the whole hold.
+    /// A time that at most one packet in a hundred exceeds, holding included, ns: what 99.5 % of packets don't exceed in
+    /// the queue and in the hold, added, however the two depend on each other.
     pub p99_latency_ns: f64,
 }
 
 /// What to look for in a hold time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
-    /// The most packets a second, with the shortest hold among equals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// The most packets served at the offered load; of holds that serve as many, the shortest mean latency.
+    #[default]
     Throughput,
+    /// The shortest hold that comes within a hundredth of the most packets a second that a core can serve.
+    Capacity,
     /// The shortest mean latency.
     Latency,
-    /// The most throughput with a p99 of the latency of at most so many ns.
-    ThroughputWithin(f64),
 }
 
-/// Predicts every point of a gain curve with the service times replaced by what `costs` gives at its locality.
+/// What to look for, and what must be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Goal {
+    /// What to look for.
+    pub aim: Aim,
+    /// Longest [`Outlook::p99_latency_ns`]; none where it doesn't matter.
+    pub p99_ns: Option<f64>,
+}
+
+/// Predicts every point of a gain curve with the service times replaced by what `costs` gives at its locality; on so many
+/// threads.
+///
+/// The queue is the one before the hold: packets come to it as `base` says, whatever the hold, and each costs what it does
+/// at the locality behind the hold. The time held is added to that in the queue.
 ///
 /// # Errors
 /// Those of [`Costs::check`] and of solving; [`Error::OutOfRange`] for an SLF below 1.
-pub fn outlook(base: &Parameters, costs: &Costs, curve: &[Gain]) -> Result<Vec<Outlook>, Error> {
+pub fn outlook(
+    base: &Parameters,
+    costs: &Costs,
+    curve: &[Gain],
+    threads: usize,
+) -> Result<Vec<Outlook>, Error> {
     costs.check()?;
-    let one = |gain: &Gain| {
-        if !(gain.slf.is_finite() && gain.slf >= 1.0) {
-            let (value, high) = (gain.slf, f64::MAX);
-            return Err(Error::OutOfRange { what: "the locality (SLF)", value, low: 1.0, high });
-        }
-        not_negative("the hold, in ns,", gain.hold_ns)?;
-        not_negative("the mean delay of holding, in ns,", gain.mean_delay_ns)?;
-        let packet_ns = costs.packet_ns(gain.slf);
-        let service = ServiceTimes::linear(costs.per_batch_ns, packet_ns, costs.empty_poll_ns)?;
-        let s = Model::new(Parameters { service, ..base.clone() })?.solve()?;
-        Ok(Outlook {
-            hold_ns: gain.hold_ns,
-            slf: gain.slf,
-            packet_ns,
-            capacity_pps: 1e9 / (packet_ns + costs.per_batch_ns / base.batch as f64),
-            throughput_pps: s.throughput_pps,
-            p_loss: s.p_loss,
-            mean_latency_ns: s.sojourn.mean_ns() + gain.mean_delay_ns,
-            p99_latency_ns: s.sojourn.quantile_ns(0.99) + gain.hold_ns,
-        })
-    };
-    curve.iter().map(one).collect()
+    let questions = curve.iter().map(|g| question(base, costs, g)).collect::<Result<Vec<_>, _>>()?;
+    let answers = solve_all(&questions, threads);
+    curve.iter().zip(answers).map(|(gain, s)| Ok(answer(base, costs, gain, &s?))).collect()
 }
 
-/// The best of several, if any meets the goal.
+/// What a packet costs at a point of the curve, holding included, ns.
+fn held_packet_ns(costs: &Costs, gain: &Gain) -> f64 {
+    costs.packet_ns(gain.slf) + if gain.hold_ns > 0.0 { costs.per_held_packet_ns } else { 0.0 }
+}
+
+fn question(base: &Parameters, costs: &Costs, gain: &Gain) -> Result<Parameters, Error> {
+    if !(gain.slf.is_finite() && gain.slf >= 1.0) {
+        let (value, high) = (gain.slf, f64::MAX);
+        return Err(Error::OutOfRange { what: "the locality (SLF)", value, low: 1.0, high });
+    }
+    not_negative("the hold, in ns,", gain.hold_ns)?;
+    not_negative("the mean delay of holding, in ns,", gain.mean_delay_ns)?;
+    not_negative("the delay of holding, in ns,", gain.p995_delay_ns)?;
+    let service = ServiceTimes::linear(costs.per_batch_ns, held_packet_ns(costs, gain), costs.empty_poll_ns)?;
+    Ok(Parameters { service, ..base.clone() })
+}
+
+fn answer(base: &Parameters, costs: &Costs, gain: &Gain, s: &Solution) -> Outlook {
+    let packet_ns = held_packet_ns(costs, gain);
+    let batch_ns = costs.per_batch_ns + packet_ns * base.batch as f64;
+    Outlook {
+        hold_ns: gain.hold_ns,
+        slf: gain.slf,
+        packet_ns,
+        packet_error_ns: costs.packet_error_ns(gain.slf),
+        batch_ns,
+        capacity_pps: 1e9 / batch_ns * base.batch as f64,
+        load: s.load,
+        throughput_pps: s.throughput_pps,
+        p_loss: s.p_loss,
+        mean_batch: s.mean_batch,
+        mean_queue_ns: s.sojourn.mean_ns(),
+        mean_latency_ns: s.sojourn.mean_ns() + gain.mean_delay_ns,
+        p99_latency_ns: s.sojourn.quantile_ns(0.995) + gain.p995_delay_ns,
+    }
+}
+
+/// The best of several in order of their holds, if any meets the goal. Differences below a thousandth are none.
 #[must_use]
 pub fn recommend(outlooks: &[Outlook], goal: Goal) -> Option<&Outlook> {
-    // Differences below a thousandth are none.
-    let better = |a: &Outlook, b: &Outlook| match goal {
-        Goal::Latency => a.mean_latency_ns < b.mean_latency_ns * 0.999,
-        _ => {
-            a.throughput_pps > b.throughput_pps * 1.001
-                || a.throughput_pps > b.throughput_pps * 0.999 && a.mean_latency_ns < b.mean_latency_ns
+    let within = |o: &&Outlook| goal.p99_ns.is_none_or(|most| o.p99_latency_ns <= most);
+    let kept = || outlooks.iter().filter(within);
+    match goal.aim {
+        Aim::Throughput => {
+            let most = kept().map(|o| o.throughput_pps).fold(0.0, f64::max);
+            quickest(kept().filter(|o| o.throughput_pps >= most * 0.999))
         }
-    };
-    let within = |o: &&Outlook| match goal {
-        Goal::ThroughputWithin(most) => o.p99_latency_ns <= most,
-        _ => true,
-    };
-    outlooks.iter().filter(within).fold(None, |best, o| match best {
-        Some(b) if !better(o, b) => Some(b),
+        Aim::Capacity => {
+            let most = kept().map(|o| o.capacity_pps).fold(0.0, f64::max);
+            kept().find(|o| o.capacity_pps >= most * 0.99)
+        }
+        Aim::Latency => quickest(kept()),
+    }
+}
+
+/// The first with the shortest mean latency.
+fn quickest<'a>(outlooks: impl Iterator<Item = &'a Outlook>) -> Option<&'a Outlook> {
+    outlooks.fold(None, |best, o| match best {
+        Some(b) if o.mean_latency_ns >= b.mean_latency_ns * 0.999 => Some(b),
         _ => Some(o),
     })
 }
@@ -182,20 +281,51 @@ mod tests {
         }
     }
 
-    const COSTS: Costs =
-        Costs { per_train_ns: 300.0, per_packet_ns: 50.0, per_batch_ns: 0.0, empty_poll_ns: 50.0 };
+    const COSTS: Costs = Costs {
+        per_train_ns: 300.0,
+        per_packet_ns: 50.0,
+        per_batch_ns: 0.0,
+        empty_poll_ns: 50.0,
+        per_held_packet_ns: 0.0,
+        per_train_error_ns: 0.0,
+        per_packet_error_ns: 0.0,
+        error_correlation: 0.0,
+    };
 
     fn curve() -> Vec<Gain> {
-        [(0.0, 1.2), (16e3, 1.9), (64e3, 2.9), (128e3, 3.3)]
-            .map(|(hold_ns, slf)| Gain { hold_ns, slf, mean_delay_ns: 0.7 * hold_ns })
-            .to_vec()
+        let gain =
+            |(hold_ns, slf)| Gain { hold_ns, slf, mean_delay_ns: 0.7 * hold_ns, p995_delay_ns: hold_ns };
+        [(0.0, 1.2), (16e3, 1.9), (64e3, 2.9), (128e3, 3.3)].map(gain).to_vec()
+    }
+
+    fn look(load_pps: f64, costs: &Costs) -> Vec<Outlook> {
+        outlook(&base(load_pps), costs, &curve(), 2).unwrap()
+    }
+
+    fn best(outlooks: &[Outlook], aim: Aim, p99_ns: Option<f64>) -> Option<f64> {
+        recommend(outlooks, Goal { aim, p99_ns }).map(|o| o.hold_ns)
     }
 
     #[test]
-    fn costs_are_found_again() {
+    fn costs_are_found_again_and_errors_are_those_of_a_line() {
         let measured: Vec<_> = [1.0, 2.0, 8.0].iter().map(|s| (*s, COSTS.packet_ns(*s))).collect();
         let costs = Costs::fit(&measured, 50.0).unwrap();
         assert!((costs.per_train_ns - 300.0).abs() < 1e-9 && (costs.per_packet_ns - 50.0).abs() < 1e-9);
+        assert!(costs.per_train_error_ns < 1e-9 && costs.packet_error_ns(1.0) < 1e-9);
+        // A line, moved by about ±1.
+        let moved = [(1.0, 351.0), (2.0, 199.0), (4.0, 126.0), (8.0, 86.5)];
+        let c = Costs::fit(&moved, 50.0).unwrap();
+        let x = [1.0, 0.5, 0.25, 0.125];
+        let mean = x.iter().sum::<f64>() / 4.0;
+        let sxx: f64 = x.iter().map(|x| (x - mean).powi(2)).sum();
+        let left: f64 =
+            x.iter().zip(&moved).map(|(x, m)| (m.1 - c.per_packet_ns - c.per_train_ns * x).powi(2)).sum();
+        assert!((c.per_train_error_ns - (left / 2.0 / sxx).sqrt()).abs() < 1e-9);
+        // The error of the line at a place, from the textbook: s² (1/n + (x − mean)²/sxx).
+        for slf in [1.0, 1.7, 30.0] {
+            let want = (left / 2.0 * (0.25 + (1.0 / slf - mean).powi(2) / sxx)).sqrt();
+            assert!((c.packet_error_ns(slf) - want).abs() < 1e-9, "{slf}");
+        }
         for bad in [
             vec![],
             vec![(1.0, 5.0)],
@@ -209,15 +339,40 @@ mod tests {
 
     #[test]
     fn overload_asks_for_holding_and_low_load_for_none() {
-        let heavy = outlook(&base(8e6), &COSTS, &curve()).unwrap();
+        let heavy = look(8e6, &COSTS);
         assert!(heavy.windows(2).all(|w| w[0].throughput_pps < w[1].throughput_pps));
-        assert_eq!(recommend(&heavy, Goal::Throughput).unwrap().hold_ns, 128e3);
-        assert!(recommend(&heavy, Goal::ThroughputWithin(100e3)).unwrap().hold_ns <= 64e3);
-        assert!(recommend(&heavy, Goal::ThroughputWithin(1.0)).is_none());
-        let light = outlook(&base(1e6), &COSTS, &curve()).unwrap();
-        assert_eq!(recommend(&light, Goal::Latency).unwrap().hold_ns, 0.0);
-        assert_eq!(recommend(&light, Goal::Throughput).unwrap().hold_ns, 0.0);
-        let wrong = Gain { hold_ns: 0.0, slf: 0.5, mean_delay_ns: 0.0 };
-        assert!(outlook(&base(1e6), &COSTS, &[wrong]).is_err());
+        assert_eq!(best(&heavy, Aim::Throughput, None), Some(128e3));
+        assert!(best(&heavy, Aim::Throughput, Some(130e3)).unwrap() <= 64e3);
+        assert_eq!(best(&heavy, Aim::Throughput, Some(1.0)), None);
+        let light = look(1e6, &COSTS);
+        for aim in [Aim::Latency, Aim::Throughput] {
+            assert_eq!(best(&light, aim, None), Some(0.0));
+        }
+        assert_eq!(best(&light, Aim::Capacity, None), Some(128e3));
+        assert_eq!(best(&light, Aim::Capacity, Some(70e3)), Some(64e3));
+    }
+
+    #[test]
+    fn what_holding_costs_is_counted() {
+        let dear = Costs { per_held_packet_ns: 200.0, ..COSTS };
+        let (free, paid) = (look(8e6, &COSTS), look(8e6, &dear));
+        assert_eq!(free[0], paid[0]);
+        assert!((paid[1].packet_ns - free[1].packet_ns - 200.0).abs() < 1e-9);
+        assert_eq!(best(&paid, Aim::Capacity, None), Some(0.0));
+    }
+
+    #[test]
+    fn the_impossible_is_refused() {
+        let wrong = Gain { hold_ns: 0.0, slf: 0.5, mean_delay_ns: 0.0, p995_delay_ns: 0.0 };
+        assert!(outlook(&base(1e6), &COSTS, &[wrong], 1).is_err());
+        for bad in [
+            Costs { per_held_packet_ns: -1.0, ..COSTS },
+            Costs { empty_poll_ns: 0.0, ..COSTS },
+            Costs { per_train_error_ns: f64::NAN, ..COSTS },
+            Costs { error_correlation: 1.5, ..COSTS },
+            Costs { per_train_ns: 0.0, per_packet_ns: 0.0, ..COSTS },
+        ] {
+            assert!(outlook(&base(1e6), &bad, &curve(), 1).is_err(), "{bad:?}");
+        }
     }
 }

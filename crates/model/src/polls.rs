@@ -4,8 +4,9 @@
 //!
 //! - **Text**: a line of column names, then a line a poll, fields apart by commas. The time is the column `time_ns` (or `t_ns`,
 //!   `time`), or in ticks of a clock `cycles` (or `t1`, `tsc`); the batch is `batch` (or `v`, `vecsize`). Optional:
-//!   `rate`, any text that names the load under which a poll was taken, and `run`: polls are consecutive only within one rate
-//!   and run. Lines that begin with `#` are comments; one that says `clock 3393 MHz` tells the frequency of the ticks.
+//!   `empty_before`, the polls without packets since the line before, where the log leaves them out (a busy core makes
+//!   millions a second); `rate`, any text that names the load under which a poll was taken, and `run`: polls are
+//!   consecutive only within one rate and run. Lines that begin with `#` are comments; one that says `clock 3393 MHz` tells the frequency of the ticks.
 //! - **Binary**: the eight bytes `SLPPOLL1`, then for each poll two LEB128 numbers: ns since the poll before (of the first,
 //!   since the epoch of the clock), and packets. A poll of a busy core takes three or four bytes.
 
@@ -28,6 +29,8 @@ pub struct Poll {
     pub time_ns: f64,
     /// Packets that it took.
     pub batch: u32,
+    /// Polls that took none between the poll before in the log and this one, of which the log says no more.
+    pub empty_before: u32,
 }
 
 /// Consecutive polls.
@@ -40,10 +43,16 @@ pub struct Run {
 }
 
 impl Run {
-    /// Packets of a poll and the time to the next one, ns: what its batch took.
+    /// Packets of a poll and the time to the next one, ns: what its batch took. Where polls were left out of the log, nobody
+    /// knows when the service ended, so it doesn't count.
     pub fn services(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        self.gaps().filter(|g| g.2 == 0).map(|(batch, ns, _)| (batch, ns))
+    }
+
+    /// Packets of a poll, the time to the next one in the log, ns, and how many polls without packets lie between.
+    pub fn gaps(&self) -> impl Iterator<Item = (u32, f64, u32)> + '_ {
         let next = self.polls.iter().skip(1);
-        self.polls.iter().zip(next).map(|(a, b)| (a.batch, b.time_ns - a.time_ns))
+        self.polls.iter().zip(next).map(|(a, b)| (a.batch, b.time_ns - a.time_ns, b.empty_before))
     }
 }
 
@@ -106,16 +115,18 @@ impl PollLog {
         let all = self.runs.iter().flat_map(|r| &r.polls);
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         all.for_each(|p| *counts.entry(p.batch).or_default() += 1);
+        let empty: u64 = self.runs.iter().flat_map(Run::gaps).map(|g| u64::from(g.2)).sum();
+        *counts.entry(0).or_default() += empty;
         let most = counts.last_key_value().map_or(0, |(v, _)| *v as usize);
-        let polls = self.polls().max(1) as f64;
+        let polls = (self.polls() as u64 + empty).max(1) as f64;
         (0..=most).map(|v| counts.get(&(v as u32)).copied().unwrap_or(0) as f64 / polls).collect()
     }
 
-    /// Packets served in a second, over the services that have an end; none where there is no such service.
+    /// Packets served in a second, from the first poll of each run to its last; none where there is no time between.
     #[must_use]
     pub fn rate_pps(&self) -> Option<f64> {
-        let services = self.runs.iter().flat_map(Run::services);
-        let (packets, ns) = services.fold((0.0, 0.0), |(n, t), (v, d)| (n + f64::from(v), t + d));
+        let gaps = self.runs.iter().flat_map(Run::gaps);
+        let (packets, ns) = gaps.fold((0.0, 0.0), |(n, t), (v, d, _)| (n + f64::from(v), t + d));
         (ns > 0.0 && packets > 0.0).then(|| packets / ns * 1e9)
     }
 
@@ -171,7 +182,7 @@ impl PollLog {
                 time.checked_add(step).ok_or_else(|| wrong(name, number, "its time is beyond all times"))?;
             let batch = u32::try_from(read_number(&mut from).map_err(fail)?)
                 .map_err(|_| wrong(name, number, "it has more packets than there can be"))?;
-            self.push(name, number, 0, Poll { time_ns: time as f64, batch })?;
+            self.push(name, number, 0, Poll { time_ns: time as f64, batch, empty_before: 0 })?;
         }
         Ok(())
     }
@@ -232,6 +243,7 @@ struct Columns {
     time: usize,
     ticks: bool,
     batch: usize,
+    empty: Option<usize>,
     rate: Option<usize>,
     run: Option<usize>,
 }
@@ -247,6 +259,7 @@ impl Columns {
             time: nanoseconds.or(ticks).ok_or_else(|| lacks("a time (time_ns, or cycles with a clock)"))?,
             ticks: nanoseconds.is_none(),
             batch: find(&["batch", "v", "vecsize"]).ok_or_else(|| lacks("a batch size (batch)"))?,
+            empty: find(&["empty_before"]),
             rate: find(&["rate"]),
             run: find(&["run"]),
         })
@@ -270,13 +283,12 @@ impl Columns {
             field(self.time)?.parse().ok().filter(|t: &f64| t.is_finite() && *t >= 0.0).ok_or_else(|| {
                 wrong(name, number, &format!("{:?} is not a time", field(self.time).unwrap_or_default()))
             })?;
-        let batch = field(self.batch)?.parse().map_err(|_| {
-            wrong(
-                name,
-                number,
-                &format!("{:?} is not a number of packets", field(self.batch).unwrap_or_default()),
-            )
-        })?;
+        let whole = |at: usize, what: &str| {
+            let text = field(at)?;
+            text.parse().map_err(|_| wrong(name, number, &format!("{text:?} is not a number of {what}")))
+        };
+        let batch = whole(self.batch, "packets")?;
+        let empty_before = self.empty.map_or(Ok(0), |at| whole(at, "polls"))?;
         let time_ns = match (self.ticks, clock) {
             (false, _) => time,
             (true, Some(mhz)) => time * 1e3 / mhz,
@@ -289,7 +301,7 @@ impl Columns {
             }
         };
         let text = |i: Option<usize>| i.map_or(Ok(""), field).map(str::to_owned);
-        Ok(((text(self.rate)?, text(self.run)?), Poll { time_ns, batch }))
+        Ok(((text(self.rate)?, text(self.run)?), Poll { time_ns, batch, empty_before }))
     }
 }
 
@@ -403,6 +415,20 @@ mod tests {
     }
 
     #[test]
+    fn polls_that_the_log_leaves_out_count() {
+        let log = read("time_ns,batch,empty_before,source\n1000,3,7,0\n1300,2,0,0\n2000,1,5,0\n2100,4,0,0\n")
+            .unwrap();
+        let run = &log.runs[0];
+        // The second poll was followed by five empty ones: when its service ended is not known.
+        assert_eq!(run.services().collect::<Vec<_>>(), [(3, 300.0), (1, 100.0)]);
+        assert_eq!(run.gaps().map(|g| g.2).collect::<Vec<_>>(), [0, 5, 0]);
+        let ninth = 1.0 / 9.0;
+        assert_eq!(log.batch_pmf(), [5.0 * ninth, ninth, ninth, ninth, ninth]);
+        assert_eq!(log.rate_pps(), Some(6.0 / 1100.0 * 1e9));
+        assert!(read("time_ns,batch,empty_before\n5,1,-1\n").is_err());
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_line() {
         for (text, line, word) in [
             ("", 1, "no poll"),
@@ -442,7 +468,7 @@ mod tests {
             times.dedup();
             let mut writer = PollWriter::new(Vec::new(), limit).unwrap();
             let expected: Vec<Poll> =
-                times.iter().zip(&polls).map(|(t, p)| Poll { time_ns: *t as f64, batch: p.1 }).collect();
+                times.iter().zip(&polls).map(|(t, p)| Poll { time_ns: *t as f64, batch: p.1, empty_before: 0 }).collect();
             for (time, (_, batch)) in times.iter().zip(&polls) {
                 writer.poll(*time, *batch).unwrap();
             }

@@ -90,9 +90,20 @@ pub(crate) struct Arrivals {
     pub(crate) interarrivals: Option<PathBuf>,
 }
 
-/// The queue and the server.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Server {
+/// The queue.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Ring {
+    /// Packets that the queue holds.
+    #[arg(long, value_name = "PACKETS", default_value_t = 4096)]
+    pub(crate) queue: usize,
+    /// Packets that a poll takes at most.
+    #[arg(long, value_name = "PACKETS", default_value_t = 256)]
+    pub(crate) batch: usize,
+}
+
+/// How times are counted, and what a log is taken for.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Reading {
     /// Length of a slot.
     #[arg(long, value_name = "TIME", default_value = "1ns")]
     pub(crate) slot: Nanoseconds,
@@ -102,24 +113,31 @@ pub(crate) struct Server {
     /// How service times vary.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) service: ServiceKind,
-    /// Mean time of a batch, without its packets.
-    #[arg(long, value_name = "TIME", required_unless_present = "log")]
-    pub(crate) service_base: Option<Nanoseconds>,
-    /// Mean time that a packet adds.
-    #[arg(long, value_name = "TIME", required_unless_present = "log")]
-    pub(crate) service_per_packet: Option<Nanoseconds>,
-    /// Mean time of a poll that finds nothing [default: 100ns, or as in the log].
+    /// Mean time of a poll that finds nothing [default: as in the log, else that of an empty batch; without a log 100ns].
     #[arg(long, value_name = "TIME")]
     pub(crate) empty_poll: Option<Nanoseconds>,
-    /// A poll log, from which to take service times.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["service_base", "service_per_packet"])]
-    pub(crate) log: Option<PathBuf>,
     /// Which lines to take for batch sizes that the log has not.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) fit: FitKind,
     /// Frequency of the clock of the log, where its times are ticks.
     #[arg(long, value_name = "MHZ")]
     pub(crate) clock: Option<f64>,
+}
+
+/// The server.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+    /// Mean time of a batch, without its packets.
+    #[arg(long, value_name = "TIME", required_unless_present = "log")]
+    pub(crate) service_base: Option<Nanoseconds>,
+    /// Mean time that a packet adds.
+    #[arg(long, value_name = "TIME", required_unless_present = "log")]
+    pub(crate) service_per_packet: Option<Nanoseconds>,
+    /// A poll log, from which to take service times.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["service_base", "service_per_packet"])]
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// Solve the model for one load.
@@ -131,12 +149,8 @@ pub(crate) struct Server {
                         slipstream model solve --rate 11mpps --interarrival negbin --cv 2 \\\n    \
                         --service-base 600ns --service-per-packet 77ns --format json")]
 pub(crate) struct Solve {
-    /// Packets that the queue holds.
-    #[arg(long, value_name = "PACKETS", default_value_t = 4096)]
-    pub(crate) queue: usize,
-    /// Packets that a poll takes at most.
-    #[arg(long, value_name = "PACKETS", default_value_t = 256)]
-    pub(crate) batch: usize,
+    #[command(flatten)]
+    pub(crate) ring: Ring,
     #[command(flatten)]
     pub(crate) arrivals: Arrivals,
     /// Mean time between packets, in slots.
@@ -183,12 +197,8 @@ pub(crate) struct Fit {
 pub(crate) struct Compare {
     /// A poll log (CSV with the columns time_ns,batch, or binary), `-` for stdin.
     pub(crate) log: PathBuf,
-    /// Packets that the queue holds.
-    #[arg(long, value_name = "PACKETS", default_value_t = 4096)]
-    pub(crate) queue: usize,
-    /// Packets that a poll takes at most.
-    #[arg(long, value_name = "PACKETS", default_value_t = 256)]
-    pub(crate) batch: usize,
+    #[command(flatten)]
+    pub(crate) ring: Ring,
     #[command(flatten)]
     pub(crate) arrivals: Arrivals,
     /// Packets that came in a second, for a log of one load; else what was served is taken to be what came.
@@ -197,24 +207,8 @@ pub(crate) struct Compare {
     /// The log's rates are Mbit/s on an Ethernet link, of frames of so many bytes.
     #[arg(long, value_name = "BYTES")]
     pub(crate) frame_bytes: Option<u32>,
-    /// Length of a slot.
-    #[arg(long, value_name = "TIME", default_value = "1ns")]
-    pub(crate) slot: Nanoseconds,
-    /// Where the count of arrivals of a service begins.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) start: StartKind,
-    /// How service times vary.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) service: ServiceKind,
-    /// Mean time of a poll that finds nothing [default: as in the log, else that of an empty batch].
-    #[arg(long, value_name = "TIME")]
-    pub(crate) empty_poll: Option<Nanoseconds>,
-    /// Which lines to take for batch sizes that the log has not.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) fit: FitKind,
-    /// Frequency of the clock of the log, where its times are ticks.
-    #[arg(long, value_name = "MHZ")]
-    pub(crate) clock: Option<f64>,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
     /// Write the result as one HTML file with charts.
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
@@ -261,12 +255,8 @@ pub(crate) struct Dimension {
                         slipstream model sweep --loads 0.5,0.9,1,1.2 --processes poisson,negbin:2 \\\n    \
                         --queue 512 --batch 32 --service-base 600ns --service-per-packet 77ns")]
 pub(crate) struct Sweep {
-    /// Packets that the queue holds.
-    #[arg(long, value_name = "PACKETS", default_value_t = 4096)]
-    pub(crate) queue: usize,
-    /// Packets that a poll takes at most.
-    #[arg(long, value_name = "PACKETS", default_value_t = 256)]
-    pub(crate) batch: usize,
+    #[command(flatten)]
+    pub(crate) ring: Ring,
     /// Packets that come in a second.
     #[arg(long, value_name = "RATE,…", value_delimiter = ',', required_unless_present = "loads")]
     pub(crate) rates: Vec<Rate>,

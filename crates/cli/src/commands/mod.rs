@@ -5,6 +5,7 @@ mod lab;
 mod measure;
 mod model;
 mod pipeline;
+mod recommend;
 mod reframe;
 mod reframe_live;
 mod run;
@@ -12,10 +13,14 @@ mod shell;
 mod slice;
 mod synth;
 
+use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
 use tracing::warn;
 
-use crate::cli::{Cli, Verb};
+use crate::check::{self, Check};
+use crate::cli::{Cli, Reporting, Verb};
+use crate::table::Table;
+use crate::ui;
 
 /// How a verb ended.
 pub(crate) enum Outcome {
@@ -39,6 +44,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Lab(args) => lab::run(&args),
         Verb::Model(args) => model::run(&args.verb),
         Verb::Slice(args) => slice::run(&args.verb),
+        Verb::Recommend(args) => recommend::run(&args),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }
@@ -54,4 +60,22 @@ fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Result<Option<
     }
     warn!("{what}; the packets before it were used");
     Ok(Some(damage.byte))
+}
+
+/// Prints a result in the format asked for, and does the checks.
+fn finish(
+    reporting: &Reporting,
+    checks: &[Check],
+    result: &Value,
+    table: impl FnOnce() -> Table,
+) -> anyhow::Result<Outcome> {
+    if reporting.json() {
+        ui::print(serde_json::to_string_pretty(result)?)?;
+    } else {
+        ui::print(table().render())?;
+    }
+    Ok(match check::failed(checks, result)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
 }

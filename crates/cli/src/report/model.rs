@@ -26,17 +26,24 @@ pub(crate) struct Curves {
     lines: Vec<(String, Vec<(f64, f64)>)>,
     x: &'static str,
     y: &'static str,
+    marks: Vec<(f64, String)>,
 }
 
 impl From<Vec<(String, Vec<(f64, f64)>)>> for Curves {
     fn from(lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
-        Self { lines, x: "µs", y: "share of packets" }
+        Self { lines, x: "µs", y: "share of packets", marks: Vec::new() }
     }
 }
 
 impl Curves {
     pub(crate) fn named(self, x: &'static str, y: &'static str) -> Self {
         Self { x, y, ..self }
+    }
+
+    /// With a vertical mark.
+    pub(crate) fn marked(mut self, x: f64, label: &str) -> Self {
+        self.marks.push((x, label.to_owned()));
+        self
     }
 }
 
@@ -55,7 +62,7 @@ pub(crate) fn distribution(x: &'static str, of: &[(&str, &[f64])], cumulated: bo
         }
         ((*name).to_owned(), points)
     };
-    Curves { lines: of.iter().map(line).collect(), x, y: "share of polls" }
+    Curves { lines: of.iter().map(line).collect(), x, y: "share of polls", marks: Vec::new() }
 }
 
 impl Page {
@@ -80,7 +87,7 @@ impl Page {
             x: Axis::linear(curves.x, highest(|p| p.0), short),
             y: Axis::linear(curves.y, highest(|p| p.1), short),
             lines: curves.lines.into_iter().map(|(name, points)| Line { name, points }).collect(),
-            marks: Vec::new(),
+            marks: curves.marks,
         };
         let (title, caption) = (title.to_owned(), caption.to_owned());
         self.figures.push(Figure { title, svg: chart.render(), caption, source: "" });

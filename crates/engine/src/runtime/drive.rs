@@ -286,11 +286,11 @@ impl Run {
         let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
         feed.ended = n == 0 && source.ended();
         let more = n >= max.min(source.at_once());
+        if let Some(log) = &mut self.log {
+            log.poll(head, now, &feed.pending.frames);
+        }
         // The clock of the stages may have gone past what came late; what came since the clock was read comes now.
         feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(now).max(self.now));
-        if let Some(log) = &mut self.log {
-            log.poll(head, now, n);
-        }
         if n > 0 {
             self.new_interfaces(head, feed)?;
         }

@@ -5,6 +5,7 @@
 
 use std::io::{self, Write};
 
+use crate::frame::Frame;
 use crate::time::Nanos;
 
 /// A poll that brought packets.
@@ -16,6 +17,9 @@ pub struct Poll {
     pub batch: u32,
     /// Polls of the same source that brought none since the entry before of that source.
     pub empty_before: u32,
+    /// When the newest of the packets arrived, by the source's own account: from how far it lies behind `time` one can tell whether
+    /// arrivals were late.
+    pub newest: Nanos,
     /// Number of the source, in the order of [`RunReport::sources`](super::RunReport::sources).
     pub source: u16,
 }
@@ -31,7 +35,7 @@ pub struct PollLog {
 }
 
 impl PollLog {
-    /// A log of at most `max` entries, 24 bytes each; those after them are only counted.
+    /// A log of at most `max` entries, 32 bytes each; those after them are only counted.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self { polls: Vec::with_capacity(max), max, missed: 0, empty: Vec::new() }
@@ -49,31 +53,38 @@ impl PollLog {
         self.missed
     }
 
-    /// A source was polled.
+    /// A source was polled, and brought these packets.
     #[inline]
-    pub(super) fn poll(&mut self, source: usize, time: Nanos, batch: usize) {
+    pub(super) fn poll(&mut self, source: usize, time: Nanos, packets: &[Frame]) {
         if self.empty.len() <= source {
             self.empty.resize(source + 1, 0);
         }
         let Some(empty) = self.empty.get_mut(source) else { return };
-        if batch == 0 {
+        let Some(newest) = packets.last() else {
             *empty = empty.saturating_add(1);
-        } else if self.polls.len() < self.max {
-            let empty_before = std::mem::take(empty);
-            self.polls.push(Poll { time, batch: batch as u32, empty_before, source: source as u16 });
+            return;
+        };
+        if self.polls.len() < self.max {
+            self.polls.push(Poll {
+                time,
+                batch: packets.len() as u32,
+                empty_before: std::mem::take(empty),
+                newest: newest.arrival,
+                source: source as u16,
+            });
         } else {
             self.missed += 1;
         }
     }
 
-    /// Writes it as CSV: a line of names, then one line a poll, `time_ns,batch,empty_before,source`.
+    /// Writes it as CSV: a line of names, then one line a poll, `time_ns,batch,empty_before,source,newest_ns`.
     ///
     /// # Errors
     /// What `out` says.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
-        writeln!(out, "time_ns,batch,empty_before,source")?;
+        writeln!(out, "time_ns,batch,empty_before,source,newest_ns")?;
         for p in &self.polls {
-            writeln!(out, "{},{},{},{}", p.time.0, p.batch, p.empty_before, p.source)?;
+            writeln!(out, "{},{},{},{},{}", p.time.0, p.batch, p.empty_before, p.source, p.newest.0)?;
         }
         out.flush()
     }
@@ -82,18 +93,29 @@ impl PollLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::{PacketMeta, Pool};
 
     #[test]
     fn what_is_written() {
         let mut log = PollLog::new(3);
+        let mut pool = Pool::new();
+        let meta = PacketMeta { original_len: 60, interface: 0, time: Nanos(0) };
         for (source, time, batch) in
             [(0, 5, 0), (0, 6, 0), (0, 7, 4), (2, 7, 0), (2, 8, 1), (0, 9, 256), (0, 10, 2), (0, 11, 0)]
         {
-            log.poll(source, Nanos(time), batch);
+            let frame = |n| {
+                Frame::unclassified(
+                    Nanos(time - 2 + (n == batch - 1) as u64),
+                    pool.insert(meta, &[0; 60]),
+                    60,
+                )
+            };
+            let frames: Vec<Frame> = (0..batch).map(frame).collect();
+            log.poll(source, Nanos(time), &frames);
         }
         let mut text = Vec::new();
         log.write(&mut text).unwrap();
-        let want = "time_ns,batch,empty_before,source\n7,4,2,0\n8,1,1,2\n9,256,0,0\n";
+        let want = "time_ns,batch,empty_before,source,newest_ns\n7,4,2,0,6\n8,1,1,2,7\n9,256,0,0,8\n";
         assert_eq!(String::from_utf8(text).unwrap(), want);
         assert_eq!((log.polls().len(), log.missed()), (3, 1));
     }

@@ -33,14 +33,14 @@ const LARGE_SHARE: f64 = 0.8;
 const LARGE_DSCP: u8 = 10;
 
 /// Campus traffic whose flows have the given keys.
-struct Campus {
-    traffic: Traffic,
+pub(super) struct Campus {
+    pub(super) traffic: Traffic,
     /// The keys that it uses.
-    keys: Vec<FlowKey>,
+    pub(super) keys: Vec<FlowKey>,
     large_share: f64,
 }
 
-fn campus(copies: usize, packets: usize, pool: &[FlowKey]) -> anyhow::Result<Campus> {
+pub(super) fn campus(copies: usize, packets: usize, pool: &[FlowKey]) -> anyhow::Result<Campus> {
     let config = SynthConfig::from_text(&format!("profile=campus,copies={copies},packets={packets},seed=7"))?;
     let mut synth = Synth::new(config)?;
     let mut frame = Vec::new();
@@ -91,7 +91,7 @@ fn large_from(sizes: &[usize]) -> usize {
     sizes.iter().copied().find(enough).unwrap_or(1)
 }
 
-fn config(hold_ns: u64) -> ReframeConfig {
+pub(super) fn config(hold_ns: u64) -> ReframeConfig {
     let mut config = ReframeConfig { capacity: 65_536, ..ReframeConfig::default() };
     config.default.hold_ns = hold_ns;
     config
@@ -109,7 +109,7 @@ fn config_of_large(hold_ns: u64) -> anyhow::Result<ReframeConfig> {
 }
 
 /// The reframe stage with a configuration's hold, as a stage of the chain.
-fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<Named> {
+pub(super) fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<Named> {
     let graph = if large {
         format!(
             "in :: null -> reframe(hold=0, capacity=65536, bypass=none, \
@@ -124,7 +124,7 @@ fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<Named> {
 
 /// How the chain is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// Every function decides for every packet, as packets come.
     Baseline,
     /// The same with full batches, whatever flows are in them (Batchy-like).
@@ -185,10 +185,10 @@ impl Way {
 }
 
 /// What a way costs.
-struct Cost {
+pub(super) struct Cost {
     way: Way,
-    timing: Timing,
-    slf: f64,
+    pub(super) timing: Timing,
+    pub(super) slf: f64,
     mean_latency_ns: f64,
     p999_latency_ns: f64,
 }
@@ -209,7 +209,7 @@ fn latency(times: impl Iterator<Item = (u64, u64)>, cost: f64) -> (f64, f64) {
     (mean, p999)
 }
 
-fn measure(way: Way, campus: &Traffic, wall: &Firewall, turns: usize) -> anyhow::Result<Cost> {
+pub(super) fn measure(way: Way, campus: &Traffic, wall: &Firewall, turns: usize) -> anyhow::Result<Cost> {
     let held = match way {
         Way::FrontPackets(h) | Way::Front(h) | Way::InChain(h) => Some(campus.reframed(&config(h))?),
         Way::InChainLarge(h) => Some(campus.reframed(&config_of_large(h)?)?),

@@ -5,7 +5,9 @@
 
 mod bench;
 mod chain;
+mod hold;
 mod measure;
+mod model;
 mod nf_locality;
 mod page;
 mod slice;
@@ -38,7 +40,7 @@ pub(super) struct Lab {
 }
 
 /// All labs, in the order of the list.
-const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, measure::LAB, slice::LAB];
+const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, hold::LAB, measure::LAB, model::LAB, slice::LAB];
 
 /// What a lab is run with.
 pub(super) struct Bench<'a> {
@@ -55,6 +57,11 @@ impl Bench<'_> {
     /// When the user interrupted.
     pub(super) fn step(&self, share: f64) -> anyhow::Result<()> {
         self.progress.at(Some(share));
+        self.check()
+    }
+
+    /// The same where nobody knows how far the work is.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.interrupted.load(Ordering::Relaxed) {
             bail!("interrupted");
         }

@@ -26,7 +26,7 @@ struct Row {
 pub(super) fn run(args: &Compare) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
-    let log = inputs::poll_log(&args.log, args.clock)?;
+    let log = inputs::poll_log(&args.log, args.reading.clock)?;
     let found = fit(&log)?;
     let rates: Vec<String> = log.rates().into_iter().map(str::to_owned).collect();
     if args.rate.is_some() && rates.len() > 1 {
@@ -61,23 +61,34 @@ fn row(args: &Compare, log: &PollLog, found: &Fit, rate: String) -> anyhow::Resu
         }
         (None, None) => served_pps,
     };
-    let mean = inputs::mean_slots(offered, args.slot.0)?;
-    let interarrival = inputs::interarrival(&args.arrivals, args.slot.0, Some(mean)).with_context(what)?;
-    let (service, variation) =
-        inputs::measured(log, found, (args.fit, args.service), Some(&rate), args.empty_poll)
-            .with_context(what)?;
+    let mean = inputs::mean_slots(offered, args.reading.slot.0)?;
+    let interarrival =
+        inputs::interarrival(&args.arrivals, args.reading.slot.0, Some(mean)).with_context(what)?;
+    let (service, variation) = inputs::measured(
+        log,
+        found,
+        (args.reading.fit, args.reading.service),
+        Some(&rate),
+        args.reading.empty_poll,
+    )
+    .with_context(what)?;
     let parameters = Parameters {
-        queue: args.queue,
-        batch: args.batch,
-        slot_ns: args.slot.0,
+        queue: args.ring.queue,
+        batch: args.ring.batch,
+        slot_ns: args.reading.slot.0,
         interarrival,
         service,
         variation,
-        start: inputs::start(args.start),
+        start: inputs::start(args.reading.start),
     };
     let measured = part.batch_pmf();
-    if measured.len() > args.batch + 1 {
-        bail!("{}: a poll took {} packets, more than --batch {}", what(), measured.len() - 1, args.batch);
+    if measured.len() > args.ring.batch + 1 {
+        bail!(
+            "{}: a poll took {} packets, more than --batch {}",
+            what(),
+            measured.len() - 1,
+            args.ring.batch
+        );
     }
     let solution = Model::new(parameters).and_then(|m| m.solve()).with_context(what)?;
     let comparison = compare(&measured, &solution.batch_pmf).with_context(what)?;

@@ -13,7 +13,7 @@ use crate::table::{Table, time};
 
 pub(super) fn run(args: &model::Dimension) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
-    let slot_ns = args.server.slot.0;
+    let slot_ns = args.server.reading.slot.0;
     let mean = inputs::mean_slots(args.rate.0, slot_ns)?;
     let interarrival = inputs::interarrival(&args.arrivals, slot_ns, Some(mean))?;
     // Queue and batch are those of each candidate.

@@ -148,28 +148,34 @@ pub(super) fn parameters(
 ) -> anyhow::Result<Parameters> {
     let (service, variation) = match &server.log {
         Some(path) => {
-            let log = poll_log(path, server.clock)?;
+            let log = poll_log(path, server.reading.clock)?;
             let rates = log.rates();
             let rate = match rates.as_slice() {
                 [one] => Some(*one),
-                _ if server.fit == FitKind::PerRate => {
+                _ if server.reading.fit == FitKind::PerRate => {
                     bail!("{}: it has several loads; --fit per-rate needs a log of one", path.display())
                 }
                 _ => None,
             };
-            measured(&log, &fit(&log)?, (server.fit, server.service), rate, server.empty_poll)?
+            measured(
+                &log,
+                &fit(&log)?,
+                (server.reading.fit, server.reading.service),
+                rate,
+                server.reading.empty_poll,
+            )?
         }
-        None if server.service == ServiceKind::Empirical => {
+        None if server.reading.service == ServiceKind::Empirical => {
             bail!("--service empirical needs a poll log (--log)")
         }
         None => {
             let [base, each] =
                 [server.service_base, server.service_per_packet].map(|t| t.map_or(0.0, |t| t.0));
-            let empty = server.empty_poll.map_or(EMPTY_POLL_NS, |t| t.0);
-            (ServiceTimes::linear(base, each, empty)?, plain(server.service))
+            let empty = server.reading.empty_poll.map_or(EMPTY_POLL_NS, |t| t.0);
+            (ServiceTimes::linear(base, each, empty)?, plain(server.reading.service))
         }
     };
-    let (slot_ns, start) = (server.slot.0, start(server.start));
+    let (slot_ns, start) = (server.reading.slot.0, start(server.reading.start));
     Ok(Parameters { queue, batch, slot_ns, interarrival, service, variation, start })
 }
 

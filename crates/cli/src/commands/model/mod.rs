@@ -10,12 +10,8 @@ mod sweep;
 use serde_json::{Value, json};
 use slipstream_model::{Delay, Solution};
 
-use super::Outcome;
-use crate::check::{self, Check};
-use crate::cli::Reporting;
+use super::{Outcome, finish};
 use crate::cli::model::ModelVerb;
-use crate::table::Table;
-use crate::ui;
 
 pub(super) fn run(verb: &ModelVerb) -> anyhow::Result<Outcome> {
     match verb {
@@ -25,24 +21,6 @@ pub(super) fn run(verb: &ModelVerb) -> anyhow::Result<Outcome> {
         ModelVerb::Dimension(args) => dimension::run(args),
         ModelVerb::Sweep(args) => sweep::run(args),
     }
-}
-
-/// Prints a result in the format asked for, and does the checks.
-pub(super) fn finish(
-    reporting: &Reporting,
-    checks: &[Check],
-    result: &Value,
-    table: impl FnOnce() -> Table,
-) -> anyhow::Result<Outcome> {
-    if reporting.json() {
-        ui::print(serde_json::to_string_pretty(result)?)?;
-    } else {
-        ui::print(table().render())?;
-    }
-    Ok(match check::failed(checks, result)? {
-        Some(what) => Outcome::CheckFailed(what),
-        None => Outcome::Done,
-    })
 }
 
 /// The keys of a solution but its distributions.
@@ -73,7 +51,7 @@ fn whole(ns: f64) -> u64 {
 }
 
 /// A share that may be very small, for people.
-fn loss(p: f64) -> String {
+pub(super) fn loss(p: f64) -> String {
     match p {
         0.0 => "0".to_owned(),
         p if p >= 0.001 => format!("{:.3} %", p * 100.0),

@@ -15,14 +15,14 @@ use crate::table::{Table, time};
 pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
-    let slot_ns = args.server.slot.0;
+    let slot_ns = args.server.reading.slot.0;
     let mean = match (args.mean, args.rate) {
         (Some(mean), _) => Some(mean),
         (None, Some(rate)) => Some(inputs::mean_slots(rate.0, slot_ns)?),
         (None, None) => None,
     };
     let interarrival = inputs::interarrival(&args.arrivals, slot_ns, mean)?;
-    let parameters = inputs::parameters(&args.server, (args.queue, args.batch), interarrival)?;
+    let parameters = inputs::parameters(&args.server, (args.ring.queue, args.ring.batch), interarrival)?;
     let since = slipstream::clock::now();
     let model = Model::new(parameters)?;
     let solution = match model.solve() {
@@ -37,8 +37,8 @@ pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let p = model.parameters();
     let more = json!({
         "schema": 1,
-        "queue": args.queue,
-        "batch": args.batch,
+        "queue": args.ring.queue,
+        "batch": args.ring.batch,
         "slot_ns": p.slot_ns,
         "start": p.start,
         "interarrival": { "process": p.interarrival.name(), "mean_slots": p.interarrival.mean(), "cv": p.interarrival.cv() },

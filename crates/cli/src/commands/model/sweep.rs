@@ -24,9 +24,13 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(cores, usize::from);
-    let slot_ns = args.server.slot.0;
+    let slot_ns = args.server.reading.slot.0;
     // One slot between packets stands in until the mean is known.
-    let base = inputs::parameters(&args.server, (args.queue, args.batch), Interarrival::deterministic(1.0)?)?;
+    let base = inputs::parameters(
+        &args.server,
+        (args.ring.queue, args.ring.batch),
+        Interarrival::deterministic(1.0)?,
+    )?;
     let means = means(args, &base, slot_ns)?;
     let mut questions = Vec::new();
     for process in &args.processes {
@@ -53,8 +57,8 @@ pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
     });
     let result = json!({
         "schema": 1,
-        "queue": args.queue,
-        "batch": args.batch,
+        "queue": args.ring.queue,
+        "batch": args.ring.batch,
         "slot_ns": slot_ns,
         "rows": rows.collect::<Vec<_>>(),
         "elapsed_ns": elapsed_ns,
@@ -69,10 +73,10 @@ fn means(args: &Sweep, base: &Parameters, slot_ns: f64) -> anyhow::Result<Vec<f6
     if args.loads.is_empty() {
         return args.rates.iter().map(|r| inputs::mean_slots(r.0, slot_ns)).collect();
     }
-    if args.batch == 0 {
+    if args.ring.batch == 0 {
         bail!("--batch 0: a poll must be able to take a packet");
     }
-    let full = base.service.mean_ns(args.batch) / slot_ns / args.batch as f64;
+    let full = base.service.mean_ns(args.ring.batch) / slot_ns / args.ring.batch as f64;
     let mean = |load: &f64| match load {
         load if load.is_finite() && *load > 0.0 => Ok(full / load),
         load => bail!("--loads {load}: a load must be above 0"),
@@ -123,8 +127,8 @@ fn report(args: &Sweep, points: &[Point]) -> Page {
         "Load and arrival process",
         &format!(
             "A queue of {} packets, polled for at most {}, over {} loads.",
-            args.queue,
-            args.batch,
+            args.ring.queue,
+            args.ring.batch,
             points.len() / args.processes.len().max(1),
         ),
     );

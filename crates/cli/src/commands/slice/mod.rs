@@ -6,7 +6,7 @@ mod size;
 mod switch;
 
 use super::Outcome;
-use super::model::finish;
+use super::finish;
 use crate::cli::slice::SliceVerb;
 
 pub(super) fn run(verb: &SliceVerb) -> anyhow::Result<Outcome> {

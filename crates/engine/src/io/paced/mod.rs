@@ -12,6 +12,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use slipstream_wire::LinkType;
+use thiserror::Error;
+
 use arrivals::Gaps;
 pub use arrivals::Process;
 use ring::{Entry, Ring};
@@ -19,7 +22,7 @@ use ring::{Entry, Ring};
 use crate::batch::Arrivals;
 use crate::clock::LiveClock;
 use crate::frame::Frame;
-use crate::io::capture::Interface;
+use crate::io::capture::{CaptureError, CaptureReader, Interface};
 use crate::io::synth::Synth;
 use crate::pool::{PacketMeta, Pool};
 use crate::runtime::{LiveSource, Source, SourceError};
@@ -48,6 +51,20 @@ pub struct PacedConfig {
     pub seed: u64,
 }
 
+/// Why the frames of a capture can't be sent.
+#[derive(Debug, Error)]
+pub enum PacedError {
+    /// It can't be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// It has another link type.
+    #[error("{0}: not all of its packets are Ethernet frames")]
+    NotEthernet(String),
+    /// There is none.
+    #[error("{0}: there is no packet in it")]
+    Empty(String),
+}
+
 /// The source: the engine's end of the ring.
 #[derive(Debug)]
 pub struct Paced {
@@ -70,14 +87,19 @@ struct Frames {
 impl Frames {
     fn make(mut synth: Synth) -> Self {
         let (mut this, mut frame) = (Self::default(), Vec::new());
-        while this.ends.len() < FRAMES as usize
-            && this.bytes.len() < BYTES
-            && synth.next_packet(&mut frame).is_some()
-        {
-            this.bytes.extend_from_slice(&frame);
-            this.ends.push(this.bytes.len() as u32);
+        while !this.full() && synth.next_packet(&mut frame).is_some() {
+            this.push(&frame);
         }
         this
+    }
+
+    fn full(&self) -> bool {
+        self.ends.len() >= FRAMES as usize || self.bytes.len() >= BYTES
+    }
+
+    fn push(&mut self, frame: &[u8]) {
+        self.bytes.extend_from_slice(frame);
+        self.ends.push(self.bytes.len() as u32);
     }
 
     fn get(&self, n: u64) -> &[u8] {
@@ -92,8 +114,32 @@ impl Paced {
     /// The frames are those of `synth`, up to 65,536, over and over; nothing comes before the first poll.
     #[must_use]
     pub fn new(config: PacedConfig, synth: Synth) -> Self {
+        Self::with(config, Frames::make(synth))
+    }
+
+    /// The frames are those of a capture, up to 65,536 or 64 MiB, over and over; its times don't count.
+    ///
+    /// # Errors
+    /// [`PacedError`] where it can't be read, has no frame, or frames of another kind than Ethernet.
+    pub fn of_capture(config: PacedConfig, mut capture: CaptureReader) -> Result<Self, PacedError> {
+        let mut frames = Frames::default();
+        while !frames.full()
+            && let Some(record) = capture.next_record()?
+        {
+            if record.link != LinkType::Ethernet {
+                return Err(PacedError::NotEthernet(capture.name().to_owned()));
+            }
+            frames.push(record.data);
+        }
+        if frames.ends.is_empty() {
+            return Err(PacedError::Empty(capture.name().to_owned()));
+        }
+        Ok(Self::with(config, frames))
+    }
+
+    fn with(config: PacedConfig, frames: Frames) -> Self {
         Self {
-            frames: Arc::new(Frames::make(synth)),
+            frames: Arc::new(frames),
             ring: Arc::new(Ring::new(config.queue)),
             generator: None,
             interface: [Interface { link_number: 1, snap_len: 0, name: Some("paced".into()) }],
@@ -267,6 +313,60 @@ mod tests {
         assert_eq!(taken + counts["dropped_by_queue"], 5000);
         assert_eq!(counts["offered"], 5000);
         assert_eq!(counts["left_in_queue"], 0);
+    }
+
+    #[test]
+    fn frames_come_from_a_capture() {
+        let config = |packets| PacedConfig {
+            rate: 1e6,
+            process: Process::Constant,
+            queue: 64,
+            batch: 64,
+            packets: Some(packets),
+            seed: 1,
+        };
+        let file = |link_number, frames: u8| {
+            let mut bytes = vec![
+                0xd4,
+                0xc3,
+                0xb2,
+                0xa1,
+                2,
+                0,
+                4,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0xff,
+                0xff,
+                0,
+                0,
+                link_number,
+                0,
+                0,
+                0,
+            ];
+            for n in 0..frames {
+                bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0, 0]);
+                bytes.extend([n; 60]);
+            }
+            CaptureReader::from_reader(std::io::Cursor::new(bytes), "made").unwrap()
+        };
+        let mut source = Paced::of_capture(config(5), file(1, 2)).unwrap();
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        while !source.ended() {
+            source.poll(&mut pool, &mut arrivals, 256, Nanos(0)).unwrap();
+        }
+        let first: Vec<u8> = arrivals.frames.iter().map(|f| pool.data(f.buf, f.len)[0]).collect();
+        assert_eq!(first, [0, 1, 0, 1, 0]);
+        assert!(matches!(Paced::of_capture(config(5), file(101, 1)), Err(PacedError::NotEthernet(_))));
+        assert!(matches!(Paced::of_capture(config(5), file(1, 0)), Err(PacedError::Empty(_))));
     }
 
     /// Nobody polls: the ring keeps what it has room for.

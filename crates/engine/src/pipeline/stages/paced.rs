@@ -1,5 +1,6 @@
 //! Traffic at a set pace, by the wall clock.
 
+use crate::io::capture::CaptureReader;
 use crate::io::paced::{Paced, PacedConfig, Process};
 use crate::io::synth::{Synth, SynthConfig};
 use crate::pipeline::registry::{BuildError, Group, Made, OUT, Ports, Site, StageType};
@@ -64,6 +65,13 @@ pub(super) const PACED: StageType = StageType {
             help: "The frames, whose times don't count: the first 65,536 of this, over and over",
         },
         Setting {
+            name: "file",
+            kind: Kind::File,
+            default: None,
+            required: false,
+            help: "A capture of Ethernet frames to take in place of `traffic`; its times don't count either",
+        },
+        Setting {
             name: "seed",
             kind: Kind::Count(0, u64::MAX),
             default: Some("1"),
@@ -101,5 +109,13 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         packets: settings.optional_number("packets"),
         seed: settings.number("seed"),
     };
-    Ok(Made::Source(Box::new(Paced::new(config, synth))))
+    let source = match settings.file("file") {
+        Some(path) => {
+            let wrong = |e: &dyn std::error::Error| BuildError::setting("file", e.to_string());
+            let capture = CaptureReader::open(path).map_err(|e| wrong(&e))?;
+            Paced::of_capture(config, capture).map_err(|e| wrong(&e))?
+        }
+        None => Paced::new(config, synth),
+    };
+    Ok(Made::Source(Box::new(source)))
 }

@@ -1,0 +1,102 @@
+//! `--costs`: α and β′ from a small file of one's own, or from what `lab nf-locality --format json` printed.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value};
+use slipstream_model::Costs;
+
+/// What an empty poll takes where nothing says so, ns.
+const EMPTY_POLL_NS: f64 = 100.0;
+/// The largest file, in bytes: a lab's result has some ten thousand.
+const MAX_BYTES: u64 = 1 << 24;
+
+/// Reads costs; `function` is which of a lab's. Returns them, and whether they say what holding costs.
+pub(super) fn read(path: &Path, function: &str) -> anyhow::Result<(Costs, bool)> {
+    let name = || path.display().to_string();
+    let mut text = String::new();
+    let file = File::open(path).with_context(name)?;
+    if file.take(MAX_BYTES).read_to_string(&mut text).with_context(name)? as u64 == MAX_BYTES {
+        bail!("{}: too large for a file of costs", name());
+    }
+    parse(&text, function).with_context(name)
+}
+
+fn parse(text: &str, function: &str) -> anyhow::Result<(Costs, bool)> {
+    let mut value: Value = serde_json::from_str(text).context("it is not JSON")?;
+    if let Some(rows) = value.get("rows").and_then(Value::as_array) {
+        return Ok((of_lab(rows, function)?, false));
+    }
+    let Some(map) = value.as_object_mut() else { bail!("it is no JSON object") };
+    map.entry("empty_poll_ns").or_insert_with(|| EMPTY_POLL_NS.into());
+    let holds = map.contains_key("per_held_packet_ns");
+    let costs: Costs = serde_json::from_value(value).context("neither costs nor the result of a lab")?;
+    costs.check()?;
+    Ok((costs, holds))
+}
+
+/// The line through what the lab measured, decisions being taken once per train.
+fn of_lab(rows: &[Value], function: &str) -> anyhow::Result<Costs> {
+    let rows = || rows.iter().filter_map(Value::as_object);
+    let text = |row: &Map<String, Value>, key: &str| row.get(key).and_then(Value::as_str).map(str::to_owned);
+    let number = |row: &Map<String, Value>, key: &str| row.get(key).and_then(Value::as_f64);
+    let per_train = || rows().filter(|r| text(r, "per").as_deref() == Some("train"));
+    let of = |row: &&Map<String, Value>| text(row, "function").as_deref() == Some(function);
+    let points: Vec<(f64, f64)> = per_train()
+        .filter(of)
+        .filter_map(|r| Some((number(r, "slf")?, number(r, "ns_per_packet")?)))
+        .collect();
+    if !points.is_empty() {
+        return Ok(Costs::fit(&points, EMPTY_POLL_NS)?);
+    }
+    let mut known: Vec<String> = per_train().filter_map(|r| text(r, "function")).collect();
+    known.dedup();
+    if known.is_empty() {
+        bail!("it is the result of a lab, but not of nf-locality: it has no cost a packet by SLF");
+    }
+    bail!("there is no function {function:?} in it (--function); there are: {}", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read() {
+        let (costs, holds) = parse(r#"{"per_train_ns": 500, "per_packet_ns": 200.5}"#, "x").unwrap();
+        assert!(!holds && costs.per_train_ns == 500.0 && costs.empty_poll_ns == EMPTY_POLL_NS);
+        let (costs, holds) =
+            parse(r#"{"per_train_ns": 1, "per_packet_ns": 2, "per_held_packet_ns": 60}"#, "x").unwrap();
+        assert!(holds && costs.per_held_packet_ns == 60.0);
+        let row = |function: &str, per: &str, slf: f64, ns: f64| serde_json::json!({ "function": function, "per": per, "slf": slf, "ns_per_packet": ns });
+        let lab = serde_json::json!({ "schema": 1, "rows": [
+            row("chain", "train", 1.0, 700.0), row("chain", "packet", 1.0, 9.0), row("nat", "train", 1.0, 3.0),
+            row("chain", "train", 2.0, 450.0), row("chain", "train", 4.0, 325.0), { "fit": "chain", "per": "train" },
+        ]});
+        let (costs, holds) = parse(&lab.to_string(), "chain").unwrap();
+        assert!(
+            !holds && (costs.per_train_ns - 500.0).abs() < 1e-9 && (costs.per_packet_ns - 200.0).abs() < 1e-9
+        );
+        let refused = |text: &str, function: &str| format!("{:#}", parse(text, function).unwrap_err());
+        assert!(refused(&lab.to_string(), "dpi").contains("chain, nat"));
+        assert!(refused(&lab.to_string(), "nat").contains("two localities"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, word) in [
+            ("", "JSON"),
+            ("[]", "object"),
+            ("{}", "per_train_ns"),
+            (r#"{"per_train_ns": 1, "per_packet_ns": 2, "typo": 3}"#, "typo"),
+            (r#"{"per_train_ns": -1, "per_packet_ns": 2}"#, "-1"),
+            (r#"{"per_train_ns": 1, "per_packet_ns": 2, "empty_poll_ns": 0}"#, "above zero"),
+            (r#"{"rows": []}"#, "nf-locality"),
+        ] {
+            let error = format!("{:#}", parse(text, "chain").unwrap_err());
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

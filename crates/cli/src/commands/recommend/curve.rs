@@ -1,0 +1,169 @@
+//! What a trace says: how often packets come, what holding does to its locality, and what holding costs.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, anyhow, bail};
+use slipstream::pipeline::Plan;
+use slipstream::pool::Pool;
+use slipstream::reframe::ReframeConfig;
+use slipstream::runtime::{NullSink, Pipeline, Replay, Traffic};
+use slipstream::time::Nanos;
+use slipstream_model::Gain;
+use slipstream_wire::LinkType;
+
+use super::super::report_damage;
+use crate::port::{AnySource, Input};
+use crate::ui::Progress;
+
+/// Packets on which the cost of holding is measured.
+const SAMPLE: usize = 50_000;
+/// Bytes of each that are kept: the headers.
+const HEADERS: usize = 128;
+/// The fewest packets on which a cost can be measured.
+const FEW: usize = 1000;
+
+/// The times and the first packets of a trace.
+#[derive(Default)]
+pub(super) struct Arrived {
+    pub(super) packets: u64,
+    pub(super) duration_ns: u64,
+    /// Gaps between packets, in ns; times that ran backwards are left out.
+    pub(super) gaps: Vec<f64>,
+    sample: Traffic,
+    last: Option<Nanos>,
+}
+
+impl Arrived {
+    /// Reads a trace to its end.
+    pub(super) fn read(path: &Path, strict: bool) -> anyhow::Result<Self> {
+        let mut this = Self::default();
+        match Input::open(path)? {
+            Input::Capture(mut reader) => {
+                while let Some(record) = reader.next_record()? {
+                    let ethernet = record.link == LinkType::Ethernet;
+                    this.packet(record.time, ethernet.then_some((record.original_len, record.data)));
+                }
+                report_damage(&reader, strict)?;
+            }
+            Input::Synth(mut synth) => {
+                let mut frame = Vec::new();
+                while let Some(time) = synth.next_packet(&mut frame) {
+                    this.packet(time, Some((frame.len() as u32, &frame)));
+                }
+            }
+        }
+        if this.packets < 2 || this.duration_ns == 0 {
+            bail!("{}: two packets at different times are needed to tell a rate", path.display());
+        }
+        Ok(this)
+    }
+
+    fn packet(&mut self, time: Nanos, ethernet: Option<(u32, &[u8])>) {
+        self.packets += 1;
+        let last = self.last.unwrap_or(time);
+        let time = time.max(last);
+        if self.last.is_some() {
+            self.gaps.push(time.since(last) as f64);
+            self.duration_ns += time.since(last);
+        }
+        self.last = Some(time);
+        if let Some((len, data)) = ethernet.filter(|_| self.sample.len() < SAMPLE) {
+            self.sample.push(time, len, data.get(..HEADERS).unwrap_or(data));
+        }
+    }
+
+    /// Packets a second.
+    pub(super) fn rate_pps(&self) -> f64 {
+        (self.packets - 1) as f64 / self.duration_ns as f64 * 1e9
+    }
+
+    /// Coefficient of variation of the gaps.
+    pub(super) fn cv(&self) -> f64 {
+        let n = self.gaps.len() as f64;
+        let mean = self.gaps.iter().sum::<f64>() / n;
+        (self.gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / n).sqrt() / mean
+    }
+
+    /// What the reframe stage adds to a packet, in ns: CPU time of the first packets of the trace with the stage and without,
+    /// least of several turns, median over the holds. None where there are too few packets on Ethernet.
+    pub(super) fn hold_cost_ns(&self, holds: &[u64], burst: u16) -> anyhow::Result<Option<f64>> {
+        const TURNS: usize = 5;
+        if self.sample.len() < FEW {
+            return Ok(None);
+        }
+        let cost = |graph: &str| -> anyhow::Result<f64> {
+            let plan = Plan::from_graph(graph, None, None, Path::new(""))?;
+            let mut pipeline = Pipeline::chain(plan.build(1)?.into_stages());
+            Ok(self.sample.rehearse(&mut pipeline, TURNS, burst.into())?.0.least())
+        };
+        let without = cost("in :: null -> out :: null")?;
+        let with = |hold: &u64| {
+            cost(&format!(
+                "in :: null -> reframe(hold={hold}ns, burst={burst}, capacity=65536) -> out :: null"
+            ))
+        };
+        let mut all = holds.iter().filter(|h| **h > 0).map(with).collect::<Result<Vec<_>, _>>()?;
+        all.sort_by(f64::total_cmp);
+        Ok(all.get(all.len() / 2).map(|with| (with - without).max(0.0)))
+    }
+}
+
+/// The gain curve: what `reframe` does to the trace at every hold, several at a time.
+pub(super) fn gains(
+    path: &Path,
+    holds: &[u64],
+    burst: u16,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<Vec<Gain>> {
+    let progress = Progress::new("holding");
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(holds.len()));
+    let work = || {
+        while let Some((i, hold)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, holds.get(i)?)))
+        {
+            let gain = gain(path, *hold, burst, interrupted);
+            let failed = gain.is_err();
+            if let Ok(mut done) = done.lock() {
+                done.push((i, gain));
+                progress.at(Some(done.len() as f64 / holds.len() as f64));
+            }
+            if failed {
+                next.store(holds.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..thread::available_parallelism().map_or(1, usize::from).min(holds.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().map_err(|_| anyhow!("a thread of the replay failed"))?;
+    done.sort_by_key(|d| d.0);
+    done.into_iter().map(|d| d.1).collect()
+}
+
+fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyhow::Result<Gain> {
+    let mut config = ReframeConfig { capacity: 1 << 20, flows: 1 << 21, ..ReframeConfig::default() };
+    config.default.hold_ns = hold_ns;
+    config.default.burst = burst;
+    let mut source = AnySource::new(Input::open(path)?);
+    let mut tick = |_| {
+        if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let report = Replay::new(&config)?.run(source.as_source(), Pool::new(), &mut NullSink, &mut tick)?;
+    let slf = report.stats.slf_out();
+    let slf = slf.with_context(|| format!("{}: there is no packet with a flow in it", path.display()))?;
+    let delay = report.stats.total().delay;
+    Ok(Gain {
+        hold_ns: hold_ns as f64,
+        slf,
+        mean_delay_ns: delay.mean().unwrap_or(0.0),
+        p995_delay_ns: delay.quantile(0.995).unwrap_or(0.0),
+    })
+}

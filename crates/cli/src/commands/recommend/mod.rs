@@ -1,0 +1,162 @@
+//! `slipstream recommend`: how long should packets be held, and what will it bring?
+//!
+//! `curve` holds the trace for every time there is to choose from, `costs` reads what packets cost by locality, the model
+//! predicts what each hold would do at the offered load, `show` prints it.
+
+mod costs;
+mod curve;
+mod show;
+
+use std::thread;
+
+use anyhow::{Context, bail};
+use slipstream_model::{
+    Costs, Error, Gain, Goal, Interarrival, Outlook, Parameters, Pmf, ServiceTimes, Start, Variation,
+    outlook, recommend,
+};
+
+use super::Outcome;
+use crate::check;
+use crate::cli::model::Process;
+use crate::cli::recommend::{Aim, Recommend};
+use crate::replace::Replacement;
+use crate::ui;
+use curve::Arrived;
+
+/// Everything that was found out.
+struct Answer {
+    packets: u64,
+    duration_ns: u64,
+    trace_pps: f64,
+    offered_pps: f64,
+    interarrival: Interarrival,
+    costs: Costs,
+    /// Whether the cost of holding was measured here.
+    measured: bool,
+    curve: Vec<Gain>,
+    outlooks: Vec<Outlook>,
+    best: Outlook,
+}
+
+pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
+    if args.trace.as_os_str() == "-" {
+        bail!("the trace is read once a hold, and stdin can be read only once: name a file");
+    }
+    let interrupted = ui::interrupts()?;
+    let (mut costs, known) = costs::read(&args.costs, &args.function).context("--costs")?;
+    let holds = holds(args);
+    let arrived = Arrived::read(&args.trace, args.reporting.strict)?;
+    let measured = args.hold_cost.is_none() && !known;
+    if let Some(cost) = args.hold_cost {
+        costs.per_held_packet_ns = cost.0;
+    } else if measured {
+        costs.per_held_packet_ns = arrived.hold_cost_ns(&holds, args.burst)?.context(
+            "the trace has too few Ethernet packets to measure what holding costs: give --hold-cost TIME",
+        )?;
+    }
+    let curve = curve::gains(&args.trace, &holds, args.burst, &interrupted)?;
+    let none = curve.first().map_or(1.0, |g| g.slf);
+    let offered_pps = match (args.rate, args.load) {
+        (Some(rate), _) => rate.0,
+        (None, Some(load)) if load.is_finite() && load > 0.0 => {
+            load * 1e9 / (costs.packet_ns(none) + costs.per_batch_ns / args.ring.batch.max(1) as f64)
+        }
+        (None, Some(load)) => bail!("--load {load}: a load is above 0"),
+        (None, None) => arrived.rate_pps(),
+    };
+    let interarrival = interarrival(args, &arrived, offered_pps)?;
+    let base = Parameters {
+        queue: args.ring.queue,
+        batch: args.ring.batch,
+        slot_ns: args.slot.0,
+        interarrival: interarrival.clone(),
+        // Every hold has its own.
+        service: ServiceTimes::linear(costs.per_batch_ns, costs.packet_ns(none), costs.empty_poll_ns)?,
+        variation: Variation::Poisson,
+        start: Start::Equilibrium,
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let outlooks = outlook(&base, &costs, &curve, threads)?;
+    let goal = Goal { aim: aim(args.aim), p99_ns: args.p99.map(|t| t.0) };
+    let best = *recommend(&outlooks, goal).ok_or_else(|| unreachable(&outlooks, goal))?;
+    let answer = Answer {
+        packets: arrived.packets,
+        duration_ns: arrived.duration_ns,
+        trace_pps: arrived.rate_pps(),
+        offered_pps,
+        interarrival,
+        costs,
+        measured,
+        curve,
+        outlooks,
+        best,
+    };
+    let result = show::json(args, &answer);
+    if let Some(file) = page {
+        show::page(args, &answer).write(file)?;
+    }
+    super::finish(&args.reporting, &checks, &result, || show::table(args, &answer))
+}
+
+/// The holds to choose from in order, none at all first.
+fn holds(args: &Recommend) -> Vec<u64> {
+    let mut holds: Vec<u64> = args.holds.iter().map(|h| h.0).chain([0]).collect();
+    holds.sort_unstable();
+    holds.dedup();
+    holds
+}
+
+fn aim(aim: Aim) -> slipstream_model::Aim {
+    match aim {
+        Aim::Throughput => slipstream_model::Aim::Throughput,
+        Aim::Capacity => slipstream_model::Aim::Capacity,
+        Aim::Latency => slipstream_model::Aim::Latency,
+    }
+}
+
+/// How packets come at this rate: as asked for, else with the variation of the trace.
+fn interarrival(args: &Recommend, arrived: &Arrived, rate_pps: f64) -> anyhow::Result<Interarrival> {
+    let slot_ns = args.slot.0;
+    if slot_ns <= 0.0 {
+        bail!("--slot 0: a slot must last");
+    }
+    let mean = 1e9 / rate_pps / slot_ns;
+    if args.cv.is_some() && args.interarrival.is_some_and(|p| p != Process::Negbin) {
+        bail!("--cv is for --interarrival negbin; the variation of the others follows from their mean");
+    }
+    Ok(match args.interarrival {
+        Some(Process::Deterministic) => Interarrival::deterministic(mean)?,
+        Some(Process::Poisson) => Interarrival::poisson(mean)?,
+        Some(Process::Geometric) => Interarrival::geometric(mean)?,
+        Some(Process::Empirical) => {
+            // The gaps of the trace, stretched to the rate.
+            let factor = arrived.rate_pps() / rate_pps / slot_ns;
+            Interarrival::empirical(Pmf::from_samples("gaps", arrived.gaps.iter().map(|g| g * factor))?)?
+        }
+        Some(Process::Negbin) | None => {
+            let cv = args.cv.unwrap_or_else(|| arrived.cv());
+            match Interarrival::negative_binomial(mean, cv) {
+                // Less variation than a negative binomial can have: the next one that there is.
+                Err(Error::Variation { .. }) if args.cv.is_none() && cv * cv * mean <= 1.0 + 1e-6 => {
+                    Interarrival::poisson(mean)?
+                }
+                other => other?,
+            }
+        }
+    })
+}
+
+fn unreachable(outlooks: &[Outlook], goal: Goal) -> Error {
+    let shortest = outlooks.iter().min_by(|a, b| a.p99_latency_ns.total_cmp(&b.p99_latency_ns));
+    Error::Unreachable(match (shortest, goal.p99_ns) {
+        (Some(o), Some(most)) => format!(
+            "no hold keeps 99 of 100 packets within {}; the least is {}, with a hold of {}",
+            crate::table::time(Some(most)),
+            crate::table::time(Some(o.p99_latency_ns)),
+            crate::table::time(Some(o.hold_ns)),
+        ),
+        _ => "there is no hold to choose from".to_owned(),
+    })
+}

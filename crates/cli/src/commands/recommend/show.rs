@@ -1,0 +1,198 @@
+//! What `recommend` prints: a table, JSON, a page with charts.
+
+use serde_json::{Value, json};
+use slipstream_model::Outlook;
+
+use super::Answer;
+use crate::cli::recommend::{Aim, Recommend};
+use crate::report::model::{Curves, Page};
+use crate::table::{Table, count, time};
+use crate::units::Duration;
+
+impl Answer {
+    /// What there would be without holding.
+    fn none(&self) -> &Outlook {
+        self.outlooks.first().unwrap_or(&self.best)
+    }
+
+    /// Packets that a core can serve with the recommended hold, for each that it can without.
+    fn gain(&self) -> f64 {
+        self.best.capacity_pps / self.none().capacity_pps
+    }
+}
+
+/// Why this hold, in a sentence or two.
+fn reason(args: &Recommend, a: &Answer) -> String {
+    let (best, none) = (&a.best, a.none());
+    let kept = |o: &&Outlook| args.p99.is_none_or(|most| o.p99_latency_ns <= most.0);
+    let longer = a.outlooks.iter().find(|o| o.hold_ns > best.hold_ns);
+    let bounded = longer.filter(|o| !kept(o)).map(|o| {
+        format!(
+            " The next longer one, {}, would keep 99 of 100 packets for up to {}.",
+            time(Some(o.hold_ns)),
+            time(Some(o.p99_latency_ns))
+        )
+    });
+    let text = match args.aim {
+        Aim::Throughput if best.hold_ns == 0.0 && best.p_loss < 1e-3 => format!(
+            "At this load ({:.2}) nothing is lost without holding, which would only add latency.",
+            none.load
+        ),
+        _ if best.hold_ns == 0.0 => {
+            "No hold that may be chosen does better than none: what trains save is less than what holding costs."
+                .to_owned()
+        }
+        Aim::Throughput => format!(
+            "It serves the most packets at this load (loss {} instead of {}); of the holds that serve as many it has the \
+             shortest mean latency.",
+            loss(best.p_loss),
+            loss(none.p_loss)
+        ),
+        Aim::Capacity => {
+            "It is the shortest hold within a hundredth of the most packets that a core can serve.".to_owned()
+        }
+        Aim::Latency => "It has the shortest mean latency at this load.".to_owned(),
+    };
+    text + &bounded.unwrap_or_default()
+}
+
+/// A share lost; what will not happen in the life of the machine is none.
+fn loss(p: f64) -> String {
+    super::super::model::loss(if p < 1e-15 { 0.0 } else { p })
+}
+
+pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
+    let hold = |o: &Outlook| {
+        let mut value = json!(o);
+        if let Some(map) = value.as_object_mut() {
+            map.insert("hold_ns".into(), (o.hold_ns as u64).into());
+        }
+        value
+    };
+    let mut best = hold(&a.best);
+    if let Some(map) = best.as_object_mut() {
+        map.insert("capacity_gain".into(), a.gain().into());
+        map.insert("reason".into(), reason(args, a).into());
+    }
+    json!({
+        "schema": 1,
+        "file": args.trace.display().to_string(),
+        "packets": a.packets,
+        "duration_ns": a.duration_ns,
+        "trace_pps": a.trace_pps,
+        "offered_pps": a.offered_pps,
+        "queue": args.ring.queue,
+        "batch": args.ring.batch,
+        "burst": args.burst,
+        "interarrival": {
+            "process": a.interarrival.name(), "mean_slots": a.interarrival.mean(), "cv": a.interarrival.cv(),
+        },
+        "costs": a.costs,
+        "hold_cost_measured": a.measured,
+        "aim": format!("{:?}", args.aim).to_lowercase(),
+        "max_p99_ns": args.p99.map(|t| t.0),
+        "recommended": best,
+        "curve": a.curve,
+        "holds": a.outlooks.iter().map(hold).collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
+    let mut t = Table::default();
+    let (best, none) = (&a.best, a.none());
+    t.title(format!("Recommended hold: {}", Duration(best.hold_ns as u64)));
+    t.title(reason(args, a));
+    t.row(["", "without", "with"]);
+    let both = |t: &mut Table, name: &str, f: &dyn Fn(&Outlook) -> String| t.row([name, &f(none), &f(best)]);
+    both(&mut t, "SLF", &|o| format!("{:.3}", o.slf));
+    both(&mut t, "a packet costs", &|o| format!("{:.0} ± {:.0} ns", o.packet_ns, o.packet_error_ns));
+    both(&mut t, "a core can serve", &|o| mpps(o.capacity_pps));
+    both(&mut t, "load", &|o| format!("{:.3}", o.load));
+    both(&mut t, "loss", &|o| loss(o.p_loss));
+    both(&mut t, "mean latency", &|o| time(Some(o.mean_latency_ns)));
+    both(&mut t, "99 of 100 packets within", &|o| time(Some(o.p99_latency_ns)));
+    t.title("What this rests on");
+    t.row(["packets in the trace", &count(a.packets)]);
+    t.row(["they come at", &mpps(a.trace_pps)]);
+    t.row(["load is taken at", &mpps(a.offered_pps)]);
+    t.row(["gaps between packets", &format!("{}, CV {:.2}", a.interarrival.name(), a.interarrival.cv())]);
+    let c = &a.costs;
+    t.row(["a train costs (α)", &format!("{:.0} ± {:.0} ns", c.per_train_ns, c.per_train_error_ns)]);
+    t.row(["each packet (β′)", &format!("{:.0} ± {:.0} ns", c.per_packet_ns, c.per_packet_error_ns)]);
+    let source = if a.measured { " (measured here)" } else { "" };
+    t.row(["holding a packet", &format!("{:.0} ns{source}", c.per_held_packet_ns)]);
+    t.title("Holds");
+    t.row(["hold", "SLF", "ns a packet", "a full batch", "can serve", "loss", "mean latency", "p99", ""]);
+    for o in &a.outlooks {
+        t.row([
+            Duration(o.hold_ns as u64).to_string(),
+            format!("{:.3}", o.slf),
+            format!("{:.0}", o.packet_ns),
+            time(Some(o.batch_ns)),
+            mpps(o.capacity_pps),
+            loss(o.p_loss),
+            time(Some(o.mean_latency_ns)),
+            time(Some(o.p99_latency_ns)),
+            if o.hold_ns == best.hold_ns { "recommended" } else { "" }.to_owned(),
+        ]);
+    }
+    t
+}
+
+fn mpps(pps: f64) -> String {
+    format!("{:.3} Mpps", pps / 1e6)
+}
+
+pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
+    let best = &a.best;
+    let mark = format!("recommended: {}", Duration(best.hold_ns as u64));
+    let title = format!("Hold packets for {}", Duration(best.hold_ns as u64));
+    let verdict = format!(
+        "{} A core can serve {} instead of {}, and 99 of 100 packets are through within {}.",
+        reason(args, a),
+        mpps(best.capacity_pps),
+        mpps(a.none().capacity_pps),
+        time(Some(best.p99_latency_ns)),
+    );
+    let mut page = Page::new(&title, &verdict);
+    let line = |name: &str, f: &dyn Fn(&Outlook) -> f64| {
+        (name.to_owned(), a.outlooks.iter().map(|o| (o.hold_ns / 1e3, f(o))).collect::<Vec<_>>())
+    };
+    let curves = |y: &'static str, lines: Vec<(String, Vec<(f64, f64)>)>| {
+        Curves::from(lines).named("hold, µs", y).marked(best.hold_ns / 1e3, &mark)
+    };
+    page.figure(
+        "slf",
+        "Locality",
+        "Packets of a flow back to back behind the reframer.",
+        curves("SLF", vec![line("SLF", &|o| o.slf)]),
+    );
+    page.figure(
+        "cost",
+        "Cost",
+        "What a packet costs, holding included.",
+        curves("ns a packet", vec![line("predicted", &|o| o.packet_ns)]),
+    );
+    page.figure(
+        "capacity",
+        "Throughput",
+        "What a core can serve, and what it serves at this load.",
+        curves(
+            "Mpps",
+            vec![line("can serve", &|o| o.capacity_pps / 1e6), line("serves", &|o| o.throughput_pps / 1e6)],
+        ),
+    );
+    page.figure(
+        "latency",
+        "Latency",
+        "From arrival to the end of service, holding included.",
+        curves(
+            "µs",
+            vec![
+                line("mean", &|o| o.mean_latency_ns / 1e3),
+                line("99 of 100 packets", &|o| o.p99_latency_ns / 1e3),
+            ],
+        ),
+    );
+    page
+}
