@@ -243,10 +243,10 @@ pub(crate) struct PipelineArgs {
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
-    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`; leads to the start of the graph.
+    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`; leads to the start of the graph.
     #[arg(short, long, value_name = "PORT", requires = "expression")]
     pub(crate) input: Option<String>,
-    /// With -e: where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`; led to from the end of the graph.
+    /// With -e: where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`; led to from the end of the graph.
     #[arg(short, long, value_name = "PORT", requires = "expression")]
     pub(crate) output: Option<String>,
 }
@@ -279,6 +279,9 @@ pub(crate) struct Run {
     pub(crate) pipeline: PipelineArgs,
     #[command(flatten)]
     pub(crate) live: Live,
+    /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for them.
+    #[arg(long, value_enum, default_value = "real")]
+    pub(crate) pace: Pace,
     /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`, `batch`,
     /// `empty_before` (polls without packets since the line before) and `source`.
     #[arg(long, value_name = "FILE.csv")]

@@ -152,12 +152,18 @@ impl Pool {
 
     /// Stores a packet.
     pub fn insert(&mut self, meta: PacketMeta, data: &[u8]) -> BufId {
-        let (id, class) = self.allocate(data.len() + HEADER);
+        self.insert_with(meta, data.len(), |to| to.copy_from_slice(data))
+    }
+
+    /// Stores a packet of `len` bytes, which `fill` writes; what was there before is some other packet's.
+    #[inline]
+    pub fn insert_with(&mut self, meta: PacketMeta, len: usize, fill: impl FnOnce(&mut [u8])) -> BufId {
+        let (id, class) = self.allocate(len + HEADER);
         let slot = self.slot_mut(id);
         if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
             *header = head(meta, class);
-            if let Some(to) = rest.get_mut(..data.len()) {
-                to.copy_from_slice(data);
+            if let Some(to) = rest.get_mut(..len) {
+                fill(to);
             }
         }
         self.live += 1;

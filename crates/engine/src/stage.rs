@@ -116,6 +116,21 @@ pub trait Stage {
         false
     }
 
+    /// Whether a live run is to go on, all sources having ended, since what it sent has yet to be taken.
+    fn unfinished(&self) -> bool {
+        false
+    }
+
+    /// Packets that it can take now without losing any, where that is limited: sources that lead here are then asked for no
+    /// more.
+    fn room(&mut self) -> usize {
+        usize::MAX
+    }
+
+    /// Learns, in a live run, that nothing more will come: all sources that lead here have ended, and no stage on the way
+    /// holds anything.
+    fn no_more(&mut self) {}
+
     /// Finishes what it writes, such as a capture file.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
     let plan = pipeline::plan(&args.pipeline)?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
+    options.fast = args.pace == cli::Pace::Fast;
     if args.poll_log.is_some() {
         if !live::is_live(&plan) {
             bail!("--poll-log is for live ports: a replay doesn't poll");
@@ -94,6 +95,7 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
             "busy_ns": s.tally.busy_ns,
             "dropped": drops(&s.drops),
             "excess_delay_ns": s.excess.as_ref().map(live::delay_json),
+            "transit_ns": s.transit.as_ref().filter(|t| t.count() > 0).map(live::delay_json),
             "counters": counters,
             "report": s.report,
         })

@@ -3,4 +3,5 @@
 pub mod af_packet;
 pub mod capture;
 pub mod paced;
+pub mod shm;
 pub mod synth;

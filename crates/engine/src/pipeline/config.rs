@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::registry::{Role, Site, Slices, StageType, stage_type, stage_types};
+use super::registry::{Ports, Role, Site, Slices, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
 use super::slicing;
 use super::syntax::{self, Argument, Chain, Literal, Mention, PortName};
@@ -229,7 +229,28 @@ impl Plan {
         if findings.is_empty() {
             plan.wire_ends(&mut tables, &mut findings);
         }
+        if input.is_some() && input == output {
+            plan.join_ends();
+        }
         plan.done(findings)
+    }
+
+    /// `in` and `out` are one live port: that is opened once, both ways.
+    fn join_ends(&mut self) {
+        let find = |name| self.stages.iter().position(|s| s.name == name);
+        let (Some(first), Some(last)) = (find("in"), find("out")) else { return };
+        let two_way =
+            |s: &PlannedStage| s.kind.live() && s.kind.inputs != Ports::None && s.kind.outputs != Ports::None;
+        if first == last || !self.stages.get(last).is_some_and(two_way) {
+            return;
+        }
+        self.stages.remove(last);
+        let moved = |stage: usize| stage - usize::from(stage > last);
+        for wire in &mut self.wires {
+            for end in [&mut wire.from, &mut wire.to] {
+                *end = moved(if *end == last { first } else { *end });
+            }
+        }
     }
 
     fn empty(text: &str, file: &str, base: &Path) -> Self {
@@ -444,7 +465,6 @@ impl Plan {
 
     /// Leads `in` to the start and the end to `out` where the graph doesn't say.
     fn wire_ends(&mut self, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
-        use super::registry::Ports;
         let all = self.stages.len();
         for (name, source) in [("in", true), ("out", false)] {
             let Some(table) = tables.remove(name).filter(|t| !t.used) else { continue };
@@ -496,7 +516,6 @@ impl Plan {
 
     /// What the shape of the graph must be: sources at the start, sinks at the end, no way round.
     fn check_shape(&mut self, findings: &mut Vec<Finding>) {
-        use super::registry::Ports;
         let count = self.stages.len();
         let wires = &self.wires;
         let end = 0..self.text.len().min(1);

@@ -75,6 +75,8 @@ pub(super) struct Feed {
     numbers: Vec<u32>,
     ended: bool,
     packets: u64,
+    /// Packets that may go in now, in a live run.
+    pub(super) room: usize,
     /// What is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
     shift: u64,
 }
@@ -83,6 +85,23 @@ impl Feed {
     /// Packets that went in.
     pub(super) fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// Packets that were read and have not gone in come no earlier than this.
+    pub(super) fn not_before(&mut self, time: Nanos) {
+        let left = self.pending.frames.get_mut(self.at..).unwrap_or_default();
+        left.iter_mut().take_while(|f| f.arrival < time).for_each(|f| f.arrival = time);
+    }
+
+    /// Packets that were read and have not gone in come now.
+    pub(super) fn come_now(&mut self, now: Nanos) {
+        let left = self.pending.frames.get_mut(self.at..).unwrap_or_default();
+        left.iter_mut().for_each(|f| f.arrival = now);
+    }
+
+    /// The packets that are ready may go in, and there is room for some.
+    pub(super) fn ready(&self, now: Nanos) -> Option<Nanos> {
+        self.next().filter(|t| *t <= now && self.room > 0)
     }
 
     /// Whether nothing more will come.

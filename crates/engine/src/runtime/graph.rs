@@ -69,7 +69,7 @@ impl Ledger {
         self.tally.trains += batch.trains.len() as u64;
         self.tally.batches += 1;
         if let Some(excess) = &mut self.excess {
-            excess.leaving(batch);
+            excess.leaving(cx.pool, batch);
         }
         stage.process(cx, batch, out);
         if let Some(excess) = &mut self.excess {
@@ -108,6 +108,10 @@ pub struct Pipeline {
     links: Vec<LinkType>,
     timed: bool,
     live: bool,
+    /// The nodes that the packets of each head may come to, in a live run.
+    ways: Vec<Vec<usize>>,
+    /// Which nodes were told that nothing more will come.
+    told: Vec<bool>,
 }
 
 impl std::fmt::Debug for Pipeline {
@@ -139,6 +143,9 @@ pub struct StageReport {
     /// Of a stage at the end of a live pipeline: how much later than they were due packets left, in ns. Due is the end of
     /// the hold time, and the arrival for what is not held.
     pub excess: Option<Histogram>,
+    /// Of the same: how long packets were on their way, in ns, from the time stamp that they came with to when they had left;
+    /// only of those whose time stamp lies within the run, as those of interfaces and of `paced` do.
+    pub transit: Option<Histogram>,
 }
 
 impl Plan {
@@ -162,8 +169,7 @@ impl Plan {
 impl Pipeline {
     fn assemble(plan: &Plan, dry: bool, seed: u64) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
-        let mut this =
-            Self { nodes: Vec::new(), heads: Vec::new(), links: Vec::new(), timed: true, live: false };
+        let mut this = Self::of(Vec::new(), Vec::new());
         this.live = plan.stages.iter().any(|s| s.kind.live());
         let ordered = order(&plan.stages, &plan.wires).unwrap_or_default();
         // Place of each planned stage among the nodes, and the names of its ports where settings give them.
@@ -262,7 +268,12 @@ impl Pipeline {
         let nodes = stages.into_iter().enumerate().map(node).collect();
         let source = Box::new(super::source::Preload::default());
         let head = Head { name: "in".into(), kind: "null", source, edge: Edge { node: 0, input: 0 } };
-        Self { nodes, heads: vec![head], links: Vec::new(), timed: true, live: false }
+        Self::of(nodes, vec![head])
+    }
+
+    fn of(nodes: Vec<Node>, heads: Vec<Head>) -> Self {
+        let (links, ways, told) = (Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, heads, links, timed: true, live: false, ways, told }
     }
 
     /// The stages by themselves, in an order in which every wire led onwards.
@@ -453,14 +464,47 @@ impl Pipeline {
         self.live
     }
 
+    /// Finds out which stages the packets of each source may come to.
+    pub(super) fn find_ways(&mut self) {
+        self.ways = self.heads.iter().map(|h| self.reachable(h.edge.node)).collect();
+        self.told = vec![false; self.nodes.len()];
+    }
+
+    /// Packets that all stages on the ways of a source have room for.
+    pub(super) fn room(&mut self, head: usize) -> usize {
+        let way = self.ways.get(head).map_or(&[][..], Vec::as_slice);
+        let rooms = way.iter().filter_map(|n| self.nodes.get_mut(*n).map(|n| n.stage.room()));
+        rooms.min().unwrap_or(usize::MAX)
+    }
+
+    /// Tells stages that nothing more will come to them, where `at_end` says that of a source.
+    pub(super) fn tell_ends(&mut self, at_end: impl Fn(usize) -> bool) {
+        let ended: Vec<bool> = (0..self.ways.len()).map(at_end).collect();
+        if !ended.contains(&true) {
+            return;
+        }
+        for node in 0..self.nodes.len() {
+            let before = |place: usize| place != node && self.reachable(place).contains(&node);
+            let leads = |(head, way): (usize, &Vec<usize>)| way.contains(&node).then_some(head);
+            let mut heads = self.ways.iter().enumerate().filter_map(leads);
+            let over = self.told.get(node) == Some(&false)
+                && heads.all(|head| ended.get(head) == Some(&true))
+                && self.nodes.iter().enumerate().all(|(place, n)| n.stage.held() == 0 || !before(place));
+            if over && let (Some(n), Some(told)) = (self.nodes.get_mut(node), self.told.get_mut(node)) {
+                *told = true;
+                n.stage.no_more();
+            }
+        }
+    }
+
     /// When the next stage wants to be called although no packet comes.
     pub(super) fn next_deadline(&self) -> Nanos {
         self.nodes.iter().map(|n| n.stage.next_deadline()).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Packets that stages hold.
-    pub(super) fn held(&self) -> u64 {
-        self.nodes.iter().map(|n| n.stage.held()).sum()
+    /// Whether no stage holds packets, or waits until somebody has taken them.
+    pub(super) fn finished(&self) -> bool {
+        self.nodes.iter().all(|n| n.stage.held() == 0 && !n.stage.unfinished())
     }
 
     /// Everything that is held leaves now.
@@ -493,6 +537,7 @@ impl Pipeline {
                 report: node.stage.report(),
                 reframe: node.stage.reframe_stats().map(Box::new),
                 excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),
+                transit: node.ledger.excess.as_ref().map(|e| e.transit().clone()),
             }
         };
         self.nodes.iter().map(report).collect()

@@ -18,11 +18,15 @@ use super::poll_log::PollLog;
 use super::replay::Tick;
 use crate::batch::{BATCH, Batch};
 use crate::clock::{LiveClock, Meter};
+use crate::frame::Frame;
+use crate::pool::Pool;
 use crate::time::Nanos;
 use slipstream_stats::Histogram;
 
 /// What is due within this time is waited for awake: waking up takes about as long.
 const AWAKE: u64 = 20_000;
+/// Sleep of a source whose packets have no room, in ns.
+const BLOCKED: u64 = 20_000;
 /// Longest sleep: so often is asked whether to go on.
 const NAP: u64 = 100_000_000;
 
@@ -37,6 +41,8 @@ pub struct LiveOptions {
     pub busy_poll: bool,
     /// Room in the log of polls; none is kept without.
     pub poll_log: Option<usize>,
+    /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
+    pub fast: bool,
 }
 
 /// How much later than they were due packets left, for one stage at the end of a pipeline.
@@ -44,31 +50,44 @@ pub struct LiveOptions {
 pub(super) struct Excess {
     clock: LiveClock,
     histogram: Histogram,
-    /// When the packets of the batch under way were due.
-    due: Vec<Nanos>,
+    /// From the time stamps of packets that came since `since`.
+    transit: Histogram,
+    since: Nanos,
+    /// When the packets of the batch under way were due, and their time stamps.
+    due: Vec<(Nanos, Nanos)>,
 }
 
 impl Default for Excess {
     fn default() -> Self {
-        Self { clock: LiveClock::get(), histogram: Histogram::new(), due: Vec::with_capacity(BATCH) }
+        let (clock, due) = (LiveClock::get(), Vec::with_capacity(BATCH));
+        let (histogram, transit) = (Histogram::new(), Histogram::new());
+        Self { clock, histogram, transit, since: clock.now(), due }
     }
 }
 
 impl Excess {
     /// This batch is about to leave.
-    pub(super) fn leaving(&mut self, batch: &Batch) {
+    pub(super) fn leaving(&mut self, pool: &Pool, batch: &Batch) {
         self.due.clear();
         for (train, frames) in batch.iter() {
-            self.due.extend(frames.iter().map(|f| train.release.max(f.arrival)));
+            let times = |f: &Frame| (train.release.max(f.arrival), pool.meta(f.buf).time);
+            self.due.extend(frames.iter().map(times));
         }
     }
 
     /// It has left.
     pub(super) fn left(&mut self) {
         let now = self.clock.now();
-        for due in self.due.drain(..) {
+        for (due, stamp) in self.due.drain(..) {
             self.histogram.record(now.since(due));
+            if stamp >= self.since && stamp <= now {
+                self.transit.record(now.since(stamp));
+            }
         }
+    }
+
+    pub(super) fn transit(&self) -> &Histogram {
+        &self.transit
     }
 
     pub(super) fn histogram(&self) -> &Histogram {
@@ -89,6 +108,8 @@ struct Round {
     busy: bool,
     /// A source may have more.
     more: bool,
+    /// A source was asked for less than it might have, since what comes behind has no room.
+    blocked: bool,
 }
 
 impl Run {
@@ -102,6 +123,7 @@ impl Run {
         let meter = Meter::new();
         let mut feeds = self.feeds();
         self.align(&mut feeds, clock.now())?;
+        self.pipeline.find_ways();
         let start = clock.now();
         let limits = Limits {
             end: options.duration.map_or(Nanos::MAX, |d| start.after(d.as_nanos() as u64)),
@@ -133,10 +155,11 @@ impl Run {
             if round.busy {
                 continue;
             }
-            if feeds.iter().all(Feed::at_end) && self.pipeline.held() == 0 {
+            self.pipeline.tell_ends(|head| feeds.get(head).is_some_and(Feed::at_end));
+            if feeds.iter().all(Feed::at_end) && self.pipeline.finished() {
                 break Ok(());
             }
-            if !options.busy_poll && self.sleep(&feeds, now, limits.end) {
+            if !options.busy_poll && self.sleep(&feeds, round, now, limits.end) {
                 // Signals interrupt sleep: ask at once.
                 asked = Nanos(0);
             }
@@ -165,21 +188,26 @@ impl Run {
         let mut round = Round::default();
         let mut left = max;
         for (head, feed) in feeds.iter_mut().enumerate() {
-            let room = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+            let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+            feed.room = self.pipeline.room(head);
+            round.blocked |= feed.room == 0;
             if feed.live {
-                let (n, more) = self.poll(head, feed, room, now)?;
+                let most = wanted.min(feed.room);
+                // One that was asked for nothing has not ended.
+                let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, now)? };
                 round.more |= more;
                 left -= n as u64;
             } else {
                 self.refill(head, feed)?;
+                if self.live.fast { feed.come_now(now) } else { feed.not_before(self.now) }
             }
         }
         // In the order of time, as far as each source goes before another one has a packet.
         while let Some((_, head)) =
-            feeds.iter().enumerate().filter_map(|(i, f)| Some((f.next().filter(|t| *t <= now)?, i))).min()
+            feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(now)?, i))).min()
         {
             let others = feeds.iter().enumerate().filter(|(i, _)| *i != head);
-            let until = others.filter_map(|(i, f)| Some((f.next()?, i))).min();
+            let until = others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min();
             let Some(feed) = feeds.get_mut(head) else { break };
             // Live ones were asked for no more than are wanted.
             let most = if feed.live { BATCH } else { BATCH.min(usize::try_from(left).unwrap_or(BATCH)) };
@@ -187,7 +215,8 @@ impl Run {
                 break;
             }
             let came = |t: Nanos| t <= now && until.is_none_or(|u| (t, head) < u);
-            let n = self.take_from(head, feed, most, came);
+            let n = self.take_from(head, feed, most.min(feed.room), came);
+            feed.room -= n.min(feed.room);
             left -= if feed.live { 0 } else { n as u64 };
             round.busy = true;
         }
@@ -195,19 +224,24 @@ impl Run {
     }
 
     /// Sleeps until a packet comes or something is due; returns whether it slept at all.
-    fn sleep(&mut self, feeds: &[Feed], now: Nanos, end: Nanos) -> bool {
-        let next = feeds.iter().filter_map(Feed::next).min().unwrap_or(Nanos::MAX);
-        let due = next.min(self.pipeline.next_deadline()).min(end);
-        let left = due.since(now).min(NAP);
+    fn sleep(&mut self, feeds: &[Feed], round: Round, now: Nanos, end: Nanos) -> bool {
+        let free = feeds.iter().filter(|f| f.room > 0);
+        let next = free.filter_map(Feed::next).min().unwrap_or(Nanos::MAX);
+        let next = if round.blocked { next.min(now.after(AWAKE + BLOCKED)) } else { next };
+        let mut due = next.min(self.pipeline.next_deadline()).min(end);
         let mut fds = Vec::with_capacity(feeds.len());
         for source in self.pipeline.heads.iter_mut().filter_map(|h| h.source.live()) {
             match source.descriptor() {
                 Some(fd) => fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+                None if source.ended() => {}
                 // Only asking tells whether it has something.
-                None if !source.ended() => return false,
-                None => {}
+                None => match source.patience() {
+                    Some(ns) => due = due.min(now.after(AWAKE + ns)),
+                    None => return false,
+                },
             }
         }
+        let left = due.since(now).min(NAP);
         if left <= AWAKE {
             std::hint::spin_loop();
             return false;

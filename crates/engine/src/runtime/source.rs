@@ -11,6 +11,7 @@ use crate::batch::{Arrivals, BATCH};
 use crate::frame::{Frame, Info};
 use crate::io::af_packet::PortError;
 use crate::io::capture::{CaptureError, CaptureReader, Interface, Record};
+use crate::io::shm::ShmError;
 use crate::io::synth::Synth;
 use crate::pool::{BufId, PacketMeta, Pool};
 use crate::reframe::MAX_FRAME_LEN;
@@ -25,6 +26,9 @@ pub enum SourceError {
     /// The interface can't be used any more.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The shared memory can't be used any more.
+    #[error(transparent)]
+    Shm(#[from] ShmError),
     /// The thread that makes packets can't be started.
     #[error("a thread can't be started: {0}")]
     Thread(String),
@@ -86,6 +90,11 @@ pub trait LiveSource {
 
     /// What becomes readable when a packet comes; none: it has to be asked again and again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Without a descriptor: how long it may be left unasked when it had nothing, in ns; none: it is to be asked at once.
+    fn patience(&self) -> Option<u64> {
+        None
+    }
 
     /// Whether nothing more will come.
     fn ended(&self) -> bool;

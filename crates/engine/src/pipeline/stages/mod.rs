@@ -5,6 +5,7 @@ mod paced;
 mod plumbing;
 mod ports;
 mod reframe;
+mod shm;
 mod slice;
 mod vlan;
 
@@ -15,7 +16,7 @@ use super::settings::Settings;
 use crate::functions::{firewall, l2fwd, nat, router, stages};
 
 /// Names of the types whose packets come or go by the wall clock. One that has inputs and outputs may stand at both ends.
-pub(crate) const LIVE: &[&str] = &[af_packet::AF_PACKET.name, paced::PACED.name];
+pub(crate) const LIVE: &[&str] = &[af_packet::AF_PACKET.name, paced::PACED.name, shm::SHM.name];
 
 /// Name of the type that parks payloads.
 pub(crate) const SLICE: &str = slice::SLICE.name;
@@ -42,6 +43,7 @@ pub(crate) const ALL: &[StageType] = &[
     ports::NULL,
     paced::PACED,
     ports::PCAP,
+    shm::SHM,
     ports::SYNTH,
     reframe::REFRAME,
     stages::BALANCER,

@@ -206,12 +206,13 @@ impl Stage for CaptureStage {
     }
 }
 
-/// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`, `af_packet:IF`): its stage type and settings.
+/// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`, `af_packet:IF`, `shm:FILE`): its stage type and settings.
 #[must_use]
 pub fn port_of(text: &str) -> (&'static str, Vec<(String, String)>) {
     let setting = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
     match text.split_once(':') {
         Some(("synth", traffic)) => ("synth", setting("traffic", traffic)),
+        Some(("shm", path)) => ("shm", setting("path", path)),
         Some(("af_packet", interface)) => ("af_packet", setting("interface", interface)),
         _ if text == "null" => ("null", Vec::new()),
         _ => ("pcap", setting("path", text)),

@@ -1,0 +1,215 @@
+//! The way in of a side: packets out of the ring, as a source.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::error::ShmError;
+use super::ring::{Consumer, room_for};
+use super::session::{Peer, Session};
+use crate::batch::Arrivals;
+use crate::clock::LiveClock;
+use crate::frame::Frame;
+use crate::io::capture::Interface;
+use crate::pool::{PacketMeta, Pool};
+use crate::runtime::{LiveSource, Source, SourceError};
+use crate::time::Nanos;
+
+/// Interfaces of the other process that can be told apart.
+const MOST_INTERFACES: usize = 4096;
+/// How long nothing must come before the other side is asked after, in ns, and how often then.
+const ASK: u64 = 10_000_000;
+/// Polls without packets after which the thread may sleep a little, and how long, in ns.
+const EMPTY: u32 = 2000;
+const NAP: u64 = 50_000;
+
+/// The receiving end of a side.
+#[derive(Debug)]
+pub struct Receiver {
+    session: Arc<Session>,
+    consumer: Consumer,
+    interfaces: Vec<Interface>,
+    /// Number and link type of the interfaces at the other side, in the order of `interfaces`.
+    known: Vec<(u32, u32)>,
+    /// Place among them of the one that a packet came from last.
+    last: usize,
+    counts: Counts,
+    /// Polls since the last packet.
+    empty: u32,
+    ask: Nanos,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    packets: u64,
+    bytes: u64,
+    ring_bytes: u64,
+}
+
+impl Receiver {
+    pub(super) fn new(session: Arc<Session>, consumer: Consumer) -> Self {
+        Self {
+            session,
+            consumer,
+            interfaces: Vec::new(),
+            known: Vec::new(),
+            last: 0,
+            counts: Counts::default(),
+            empty: 0,
+            ask: Nanos(0),
+            ended: false,
+        }
+    }
+
+    /// The number here of an interface there.
+    fn interface(&mut self, number: u32, link: u32) -> Result<u32, ShmError> {
+        let wanted = (number, link);
+        if self.known.get(self.last) != Some(&wanted) {
+            self.last = match self.known.iter().position(|k| *k == wanted) {
+                Some(place) => place,
+                None if self.known.len() == MOST_INTERFACES => {
+                    let damage = super::ring::Damage("it names more interfaces than there can be");
+                    return Err(self.session.damaged(damage));
+                }
+                None => {
+                    let name = Some(format!("{} {number}", self.session.name()));
+                    self.interfaces.push(Interface { link_number: link, snap_len: 0, name });
+                    self.known.push(wanted);
+                    self.known.len() - 1
+                }
+            };
+        }
+        Ok(self.last as u32)
+    }
+
+    /// Takes up to `max` packets out of the ring.
+    fn take(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, ShmError> {
+        let mut n = 0;
+        while n < max {
+            let record = match self.consumer.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(damage) => return Err(self.session.damaged(damage)),
+            };
+            let interface = self.interface(record.interface, record.link)?;
+            let meta = PacketMeta { original_len: record.original_len, interface, time: Nanos(record.time) };
+            let buf = pool.insert_with(meta, record.len as usize, |to| self.consumer.read(to));
+            arrivals.frames.push(Frame::unclassified(Nanos(record.arrival), buf, record.len));
+            self.consumer.pass(record.len);
+            self.counts.packets += 1;
+            self.counts.bytes += u64::from(record.len);
+            self.counts.ring_bytes += room_for(record.len as usize);
+            n += 1;
+        }
+        self.consumer.give_back();
+        Ok(n)
+    }
+
+    /// Nothing came: has the other side finished, or ended without?
+    fn nothing_came(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Nanos,
+    ) -> Result<usize, ShmError> {
+        self.empty = self.empty.saturating_add(1);
+        if self.empty == 1 {
+            self.ask = now.after(ASK);
+        }
+        let mut left = false;
+        if now >= self.ask {
+            self.ask = now.after(ASK);
+            left = self.session.peer() == Peer::Left;
+        }
+        let finished = self.consumer.finished();
+        if !finished && !left {
+            return Ok(0);
+        }
+        // What it put in last, before it said or the system let know that it was gone.
+        let n = self.take(pool, arrivals, max)?;
+        if n == 0 {
+            self.ended = true;
+            if !finished {
+                return Err(self.session.peer_died());
+            }
+        }
+        Ok(n)
+    }
+}
+
+impl LiveSource for Receiver {
+    fn poll(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Nanos,
+    ) -> Result<usize, SourceError> {
+        arrivals.first = self.counts.packets;
+        let mut n = self.take(pool, arrivals, max)?;
+        if n == 0 && max > 0 && !self.ended {
+            n = self.nothing_came(pool, arrivals, max, now)?;
+        }
+        if n > 0 {
+            self.empty = 0;
+        }
+        // Packets that others held may come behind later ones.
+        let mut last = Nanos(0);
+        for frame in &mut arrivals.frames {
+            last = last.max(frame.arrival);
+            frame.arrival = last;
+        }
+        Ok(n)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn patience(&self) -> Option<u64> {
+        (self.empty > EMPTY).then_some(NAP)
+    }
+
+    fn ended(&self) -> bool {
+        self.ended
+    }
+}
+
+impl Source for Receiver {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        self.poll(pool, arrivals, max, LiveClock::get().now())
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        0
+    }
+
+    fn preloaded(&self) -> bool {
+        false
+    }
+
+    fn progress(&self) -> Option<f64> {
+        None
+    }
+
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        Some(self)
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_received", self.counts.packets);
+        visit("bytes_received", self.counts.bytes);
+        visit("ring_bytes_received", self.counts.ring_bytes);
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.consumer.close();
+    }
+}

@@ -1,0 +1,164 @@
+//! Shared memory as a port, to a process beside this one.
+
+use std::path::Path;
+
+use crate::batch::Batch;
+use crate::io::capture::Interface;
+use crate::io::shm::{Options, Outgoing, Sender, ShmError, WhenFull};
+use crate::pipeline::registry::{BuildError, Group, IN, Made, OUT, Role, Site, StageType};
+use crate::pipeline::settings::{Kind, Setting, Settings};
+use crate::reframe::Output;
+use crate::stage::{Context, DropReason, Drops, Stage, StageError};
+use crate::time::Nanos;
+
+pub(super) const SHM: StageType = StageType {
+    name: "shm",
+    group: Group::Port,
+    summary: "A process beside this one, by rings in shared memory: where packets come from, where they go to, or both",
+    example: "there :: shm(path=/dev/shm/nat); in -> reframe -> there; there -> out",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[
+        Setting {
+            name: "path",
+            kind: Kind::File,
+            default: None,
+            required: true,
+            help: "The file that both processes name, best in memory; the first makes it, the last takes it away",
+        },
+        Setting {
+            name: "ring",
+            kind: Kind::Bytes(1 << 16, 1 << 30),
+            default: Some("4MiB"),
+            required: false,
+            help: "Bytes of each of the two rings, a power of two; the process that comes first decides",
+        },
+        Setting {
+            name: "when_full",
+            kind: Kind::Choice(&["wait", "drop"]),
+            default: Some("wait"),
+            required: false,
+            help: "A full ring: take no more from the sources that lead here, or drop packets and count them",
+        },
+    ],
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let ring = settings.number("ring");
+    if !ring.is_power_of_two() {
+        let error = BuildError::setting("ring", ShmError::Size(ring).to_string());
+        return Err(error.hint(format!("as in {}KiB", ring.next_power_of_two() >> 10)));
+    }
+    if site.dry {
+        return Ok(match site.role {
+            Role::Source => Made::Checked,
+            _ => Made::Stage(Box::new(Dry)),
+        });
+    }
+    let options = Options {
+        ring,
+        when_full: if settings.text("when_full") == "drop" { WhenFull::Drop } else { WhenFull::Wait },
+        ..Options::new(settings.file("path").unwrap_or(Path::new("")))
+    };
+    let wrong = |e: ShmError| BuildError::setting("path", e.to_string());
+    Ok(match site.role {
+        Role::Source => Made::Source(Box::new(options.open_receiver().map_err(wrong)?)),
+        Role::TwoWay => {
+            let (receiver, sender) = options.open().map_err(wrong)?;
+            Made::TwoWay(Box::new(receiver), Box::new(ShmStage::new(sender)))
+        }
+        Role::Sink | Role::Inner => {
+            Made::Stage(Box::new(ShmStage::new(options.open_sender().map_err(wrong)?)))
+        }
+    })
+}
+
+/// Stands in for a port that is only checked.
+struct Dry;
+
+impl Stage for Dry {
+    fn process(&mut self, _: &mut Context<'_>, _: &mut Batch, _: &mut dyn Output) {}
+}
+
+/// Hands packets to the other process.
+#[derive(Debug)]
+struct ShmStage {
+    sender: Sender,
+    /// Link types of the interfaces that packets come from, as in capture files.
+    links: Vec<u32>,
+}
+
+impl ShmStage {
+    fn new(sender: Sender) -> Self {
+        Self { sender, links: Vec::new() }
+    }
+}
+
+impl Stage for ShmStage {
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
+        for (train, frames) in batch.iter() {
+            for frame in frames {
+                let meta = cx.pool.meta(frame.buf);
+                self.sender.send(&Outgoing {
+                    data: cx.data(frame),
+                    original_len: meta.original_len,
+                    interface: meta.interface,
+                    link: self.links.get(meta.interface as usize).copied().unwrap_or(u32::MAX),
+                    arrival: train.release.max(frame.arrival),
+                    time: meta.time,
+                });
+                cx.pool.free(frame.buf);
+            }
+        }
+        self.sender.flush();
+        batch.clear();
+    }
+
+    fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
+        self.links.extend(new.iter().map(|i| i.link_number));
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        self.sender.next_look().unwrap_or(Nanos::MAX)
+    }
+
+    fn on_deadline(&mut self, _: &mut Context<'_>, _: &mut dyn Output) {
+        self.sender.look_around();
+    }
+
+    fn unfinished(&self) -> bool {
+        self.sender.waiting() > 0
+    }
+
+    fn room(&mut self) -> usize {
+        self.sender.room()
+    }
+
+    fn no_more(&mut self) {
+        self.sender.close();
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let counts = self.sender.counts();
+        visit("packets_sent", counts.packets);
+        visit("bytes_sent", counts.bytes);
+        visit("ring_bytes_sent", counts.ring_bytes);
+        visit("ring_full", counts.full);
+        visit("too_long", counts.too_long);
+        visit("abandoned", counts.abandoned);
+        visit("waits_for_room", counts.waits);
+    }
+
+    fn drops(&self) -> Drops {
+        let mut drops = Drops::default();
+        drops.add(DropReason::NotSent, self.sender.counts().not_sent());
+        drops
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        self.sender.close();
+        self.sender.check().map_err(|e| StageError(e.to_string()))
+    }
+}
