@@ -10,11 +10,14 @@
 //! 6. [`slice`](mod@slice): headers travel, payloads wait: for functions that read headers only.
 //! 7. [`pipeline`]: the language that wires stages.
 //! 8. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
+//!
+//! Beside that, [`data_movement`] is what moving packets between a network card and a server costs, on paper.
 
 #![deny(unsafe_code)]
 
 pub mod batch;
 pub mod clock;
+pub mod data_movement;
 pub mod frame;
 pub mod functions;
 mod huge;
