@@ -1,6 +1,7 @@
 //! What can be said on the command line; help, man page and completions come from here.
 
 pub(crate) mod model;
+pub(crate) mod slice;
 
 use std::path::PathBuf;
 
@@ -42,6 +43,7 @@ pub(crate) enum Verb {
     Measure(Measure),
     Lab(Lab),
     Model(model::Model),
+    Slice(slice::Slice),
     Completions(Completions),
     Man(Man),
 }

@@ -8,11 +8,12 @@ use std::process::Command;
 
 use common::{BINARY, Ended, run, scratch, traces};
 
-/// Every verb, as the help lists them, those of `model` too, which is nothing without; the empty one is the command itself.
+/// Every verb, as the help lists them, those of `model` and `slice` too, which are nothing without; the empty one is the command itself.
 fn verbs() -> Vec<String> {
     let mut verbs = listed("");
     assert!(verbs.len() >= 5, "{verbs:?}");
     verbs.extend(listed("model"));
+    verbs.extend(listed("slice"));
     verbs.push(String::new());
     verbs
 }

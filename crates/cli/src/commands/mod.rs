@@ -9,6 +9,7 @@ mod reframe;
 mod reframe_live;
 mod run;
 mod shell;
+mod slice;
 mod synth;
 
 use slipstream::io::capture::CaptureReader;
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Measure(args) => measure::run(&args),
         Verb::Lab(args) => lab::run(&args),
         Verb::Model(args) => model::run(&args.verb),
+        Verb::Slice(args) => slice::run(&args.verb),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }

@@ -28,7 +28,7 @@ pub(super) fn run(verb: &ModelVerb) -> anyhow::Result<Outcome> {
 }
 
 /// Prints a result in the format asked for, and does the checks.
-fn finish(
+pub(super) fn finish(
     reporting: &Reporting,
     checks: &[Check],
     result: &Value,

@@ -1,0 +1,33 @@
+//! `slipstream slice run`: the middlebox, as the pipeline that it is.
+
+use super::super::{Outcome, run as pipeline};
+use crate::cli::{self, slice::SliceRun};
+use crate::units::Count;
+
+pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
+    pipeline::run(&cli::Run {
+        pipeline: cli::PipelineArgs {
+            config: None,
+            expression: Some(graph(args)),
+            input: Some(args.input.clone()),
+            output: Some(args.output.clone()),
+        },
+        live: args.live.clone(),
+        pace: args.pace,
+        poll_log: None,
+        poll_log_max: Count(0),
+        seed: args.seed,
+        reporting: args.reporting.clone(),
+    })
+}
+
+/// The pipeline, in words.
+fn graph(args: &SliceRun) -> String {
+    let path = args.through.replace('\\', "\\\\").replace('"', "\\\"");
+    let there = format!("functions :: shm(path=\"{path}\", ring={})", args.ring.0);
+    if args.whole {
+        format!("out_to :: counter -> {there}; functions -> back :: counter")
+    } else {
+        format!("slice :: slice({}) -> {there}; functions -> splice", args.slice)
+    }
+}
