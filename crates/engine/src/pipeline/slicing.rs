@@ -1,5 +1,8 @@
 //! What must hold of a graph with `slice` and `splice`: whatever a `slice` lets through sliced comes by a `splice` of its
 //! own before it leaves, only what came through the `slice` gets there, and nothing between needs payloads.
+//!
+//! The functions between may be somewhere else: a port at both ends that the `slice` leads to, and that doesn't lead back into
+//! it, is one at their side. Sliced packets leave by it, and what comes from it goes to the `splice`.
 
 use super::config::{Finding, Plan, PlannedStage};
 use super::registry::{Group, Role};
@@ -69,7 +72,10 @@ fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Fi
             } else if let Some(why) = stage.kind.needs_payload(&stage.settings) {
                 let message = format!("`{name}` needs payloads, which wait at `{sliced}`: {why}");
                 findings.push(say(message, "put it before the slice or behind the splice"));
-            } else if stage.kind.group == Group::Port && stage.role != Role::Source {
+            } else if stage.kind.group == Group::Port
+                && stage.role != Role::Source
+                && !function_side(plan, slice, wire.to)
+            {
                 let message =
                     format!("packets that `{sliced}` sliced leave by `{name}` without their payloads");
                 findings.push(say(message, "lead them through a splice: … -> splice -> out"));
@@ -90,6 +96,9 @@ fn trace_back(plan: &Plan, splice: usize, slice: usize, findings: &mut Vec<Findi
     while let Some(&to) = seen.get(at) {
         at += 1;
         let Some(stage) = plan.stages.get(to) else { continue };
+        if function_side(plan, slice, to) {
+            continue;
+        }
         if matches!(stage.role, Role::Source | Role::TwoWay) {
             let (name, source) = (plan.stages.get(splice), plan.stages.get(slice));
             let (Some(name), Some(slice)) = (name.map(|s| &s.name), source.map(|s| &s.name)) else {
@@ -110,4 +119,28 @@ fn trace_back(plan: &Plan, splice: usize, slice: usize, findings: &mut Vec<Findi
             }
         }
     }
+}
+
+/// Whether `port` is one at both ends behind which the functions of a slice stage are: no packet gets from it to the slice, and
+/// what the slice lets through goes to it.
+fn function_side(plan: &Plan, slice: usize, port: usize) -> bool {
+    let two_way = |id: usize| plan.stages.get(id).is_some_and(|s| s.role == Role::TwoWay);
+    // All that lies on a way to `end`, as far as the ports where packets come in.
+    let before = |end: usize| {
+        let mut seen = vec![end];
+        let mut at = 0;
+        while let Some(&to) = seen.get(at) {
+            at += 1;
+            if to != end && two_way(to) {
+                continue;
+            }
+            for wire in plan.wires.iter().filter(|w| w.to == to) {
+                if !seen.contains(&wire.from) {
+                    seen.push(wire.from);
+                }
+            }
+        }
+        seen
+    };
+    two_way(port) && !before(slice).contains(&port) && before(port).contains(&slice)
 }

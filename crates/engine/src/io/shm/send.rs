@@ -74,11 +74,12 @@ impl Sender {
         Self { session, producer, when_full, counts, longest: USUAL, ask, gone: false, failed: None }
     }
 
-    /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`].
-    pub fn send(&mut self, frame: &Outgoing<'_>) {
+    /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or counted it as not
+    /// sent.
+    pub fn send(&mut self, frame: &Outgoing<'_>) -> bool {
         if self.gone {
             self.counts.abandoned += 1;
-            return;
+            return false;
         }
         let data = frame.data;
         self.longest = self.longest.max(data.len());
@@ -104,6 +105,7 @@ impl Sender {
             Err(Refused::Full) if self.gone => self.counts.abandoned += 1,
             Err(Refused::Full) => self.counts.full += 1,
         }
+        result.is_ok()
     }
 
     /// What was sent last can be seen from now on.

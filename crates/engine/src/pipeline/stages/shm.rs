@@ -100,7 +100,7 @@ impl Stage for ShmStage {
         for (train, frames) in batch.iter() {
             for frame in frames {
                 let meta = cx.pool.meta(frame.buf);
-                self.sender.send(&Outgoing {
+                let sent = self.sender.send(&Outgoing {
                     data: cx.data(frame),
                     original_len: meta.original_len,
                     interface: meta.interface,
@@ -108,7 +108,12 @@ impl Stage for ShmStage {
                     arrival: train.release.max(frame.arrival),
                     time: meta.time,
                 });
-                cx.pool.free(frame.buf);
+                if sent {
+                    // Not dropped: should its payload wait here, it goes on waiting.
+                    cx.pool.free_spliced(frame.buf);
+                } else {
+                    cx.pool.free(frame.buf);
+                }
             }
         }
         self.sender.flush();
