@@ -43,7 +43,7 @@ pub(crate) struct SliceRun {
     #[arg(long, value_name = "FILE")]
     pub(crate) through: String,
     /// Settings of the stage `slice`, as in a graph: 'threshold=500, entries=4096' (`slipstream list slice`).
-    #[arg(long, value_name = "SETTINGS", default_value = "storage=copied, entries=4096")]
+    #[arg(long, value_name = "SETTINGS", default_value = "storage=copy, entries=4096")]
     pub(crate) slice: String,
     /// Hand whole packets to the other process: what slicing is compared with.
     #[arg(long, conflicts_with = "slice")]

@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::registry::{Ports, Role, Site, Slices, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
 use super::slicing;
+use super::stages::SPLICE;
 use super::syntax::{self, Argument, Chain, Literal, Mention, PortName};
 use crate::rules::RuleError;
 
@@ -573,13 +574,21 @@ fn is_first(port: &Option<String>) -> bool {
 
 /// The stages in an order in which every wire leads onwards, or those that lie on a way round.
 ///
-/// What leaves a port at both ends is not what went there, so that no way leads through it.
+/// What leaves a port at both ends is not what went there, so that no way leads through it; but a splice comes behind its slice,
+/// also where such a port is between them.
 pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
     let through = |i: usize| stages.get(i).is_none_or(|s| s.role != Role::TwoWay);
+    let slice_of = |i: usize| {
+        let splice = stages.get(i).filter(|s| s.kind.name == SPLICE)?;
+        slicing::owner(stages, splice).filter(|slice| *slice != i)
+    };
     let mut left: Vec<usize> = (0..stages.len()).collect();
     let mut ordered = Vec::with_capacity(stages.len());
     while !left.is_empty() {
-        let free = |i: &usize| !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from));
+        let free = |i: &usize| {
+            !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from))
+                && !slice_of(*i).is_some_and(|slice| left.contains(&slice))
+        };
         let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
         if ready.is_empty() {
             return Err(rest);

@@ -18,7 +18,7 @@ pub(super) fn check(plan: &Plan, findings: &mut Vec<Finding>) {
         follow(plan, *id, slice, findings);
     }
     for (id, splice) in of_kind(SPLICE) {
-        match owner(plan, splice) {
+        match owner(&plan.stages, splice) {
             Some(owner) => trace_back(plan, id, owner, findings),
             None if splice.settings.text("of").is_empty() && slices.len() > 1 => findings.push(
                 Finding::new(&splice.span, "there are several slice stages")
@@ -36,9 +36,9 @@ pub(super) fn check(plan: &Plan, findings: &mut Vec<Finding>) {
 }
 
 /// The slice stage that a splice stage belongs to.
-fn owner(plan: &Plan, splice: &PlannedStage) -> Option<usize> {
+pub(super) fn owner(stages: &[PlannedStage], splice: &PlannedStage) -> Option<usize> {
     let name = splice.settings.text("of");
-    let mut slices = plan.stages.iter().enumerate().filter(|(_, s)| s.kind.name == SLICE);
+    let mut slices = stages.iter().enumerate().filter(|(_, s)| s.kind.name == SLICE);
     if !name.is_empty() {
         return slices.find(|(_, s)| s.name == name).map(|(id, _)| id);
     }
@@ -54,7 +54,7 @@ fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Fi
         at += 1;
         for wire in plan.wires.iter().filter(|w| w.from == from) {
             let Some(stage) = plan.stages.get(wire.to) else { continue };
-            if stage.kind.name == SPLICE && owner(plan, stage) == Some(slice) {
+            if stage.kind.name == SPLICE && owner(&plan.stages, stage) == Some(slice) {
                 spliced = true;
                 continue;
             }

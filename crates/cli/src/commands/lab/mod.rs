@@ -8,6 +8,7 @@ mod chain;
 mod measure;
 mod nf_locality;
 mod page;
+mod slice;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(super) struct Lab {
 }
 
 /// All labs, in the order of the list.
-const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, measure::LAB];
+const LABS: &[Lab] = &[nf_locality::LAB, chain::LAB, measure::LAB, slice::LAB];
 
 /// What a lab is run with.
 pub(super) struct Bench<'a> {

@@ -1,0 +1,372 @@
+//! The middlebox of the experiments (Fig. 5 of the paper) and the client around it (Fig. 6), in one thread: packets fall due,
+//! are sliced and handed to another process, come back, are spliced, and the time since they fell due is written down.
+//!
+//! The other process is this program, `slipstream run -i shm:… -o shm:…` with the function. Both threads are awake all the time.
+
+use std::collections::VecDeque;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+use slipstream::batch::Arrivals;
+use slipstream::clock::{self, LiveClock};
+use slipstream::io::shm::{Options, Outgoing, Receiver, Sender};
+use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::pool::Pool;
+use slipstream::runtime::LiveSource;
+use slipstream::slice::{
+    Amount, PayloadTable, SliceConfig, Sliced, Slicer, Spliced, Splicer, Storage, TokenKey,
+};
+use slipstream::time::Nanos;
+use slipstream_stats::Histogram;
+use slipstream_wire::LinkType;
+
+/// Bytes of a frame's check sequence, which sizes on the wire count and memory doesn't hold.
+pub(super) const FRAME_CHECK: u32 = 4;
+/// Flows of the traffic.
+const FLOWS: usize = 1024;
+/// Entries of the payload table.
+const ENTRIES: u32 = 8192;
+/// Nothing came back for this long: something is wrong, in ns.
+const SILENCE: u64 = 5_000_000_000;
+
+/// What becomes of payloads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Way {
+    /// Whole packets cross.
+    Whole,
+    /// So much of the payload waits.
+    Sliced(Amount),
+}
+
+impl Way {
+    pub(super) const FULL: Self = Self::Sliced(Amount::Share(1.0));
+
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Whole => "whole".to_owned(),
+            Self::Sliced(Amount::Share(1.0)) => "sliced".to_owned(),
+            Self::Sliced(Amount::Share(share)) => format!("{:.0} % sliced", share * 100.0),
+            Self::Sliced(Amount::Bytes(bytes)) => format!("{bytes} B sliced"),
+        }
+    }
+}
+
+/// One experiment.
+#[derive(Clone, Debug)]
+pub(super) struct Load<'a> {
+    /// The function in the other process: a graph from `in` to `out`.
+    pub(super) graph: &'a str,
+    /// Size of frames on the wire, in bytes.
+    pub(super) size: u32,
+    pub(super) way: Way,
+    /// Packets a second.
+    pub(super) rate: f64,
+    /// Packets, after as many as a tenth that don't count.
+    pub(super) packets: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    /// From when packets fell due to when they were whole again, in ns.
+    pub(super) latency: Histogram,
+    /// Bytes of frames to the other process, a packet.
+    pub(super) bytes_out: f64,
+    /// The same back.
+    pub(super) bytes_back: f64,
+    /// Bytes of the ring, headers and padding included, both ways.
+    pub(super) ring_bytes: f64,
+    /// Time that the function itself took in the other process, in ns a packet.
+    pub(super) function_ns: f64,
+}
+
+/// Frames of a size as TCP sends them, each of another flow.
+pub(super) fn frames(size: u32) -> anyhow::Result<Vec<Vec<u8>>> {
+    let text = format!(
+        "flows={FLOWS},packets={FLOWS},order=round-robin,protocol=tcp,size={},seed=3",
+        size - FRAME_CHECK
+    );
+    let mut synth = Synth::new(SynthConfig::from_text(&text)?)?;
+    let (mut all, mut frame) = (Vec::with_capacity(FLOWS), Vec::new());
+    while synth.next_packet(&mut frame).is_some() {
+        all.push(frame.clone());
+    }
+    Ok(all)
+}
+
+/// How the middlebox slices.
+pub(super) fn config(amount: Amount) -> SliceConfig {
+    SliceConfig {
+        entries: ENTRIES,
+        storage: Storage::Copied { entry_bytes: 1536 },
+        key: TokenKey::from_seed(1),
+        amount,
+        ..SliceConfig::default()
+    }
+}
+
+/// The functions' process.
+struct Functions(Option<Child>);
+
+impl Functions {
+    fn start(there: &str, graph: &str) -> anyhow::Result<Self> {
+        let port = format!("shm:{there}");
+        let child = Command::new(std::env::current_exe()?)
+            .args(["run", "-i", &port, "-o", &port, "--busy-poll", "--format", "json", "-e", graph])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("the process with the functions can't be started")?;
+        Ok(Self(Some(child)))
+    }
+
+    /// Its report, once it has ended by itself.
+    fn end(mut self) -> anyhow::Result<Value> {
+        let child = self.0.take().context("it was waited for before")?;
+        let out = child.wait_with_output()?;
+        ensure!(out.status.success(), "the functions: {}", String::from_utf8_lossy(&out.stderr).trim());
+        Ok(serde_json::from_slice(&out.stdout)?)
+    }
+}
+
+impl Drop for Functions {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // An experiment that failed leaves nothing behind.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Our side.
+struct Middlebox {
+    sender: Sender,
+    receiver: Receiver,
+    /// The ends and the table between them; none where whole packets cross.
+    slicing: Option<(Slicer, Splicer, PayloadTable)>,
+    buffer: Vec<u8>,
+    pool: Pool,
+    arrivals: Arrivals,
+    came_back: u64,
+    bytes_back: u64,
+}
+
+impl Middlebox {
+    fn new(there: &str, way: Way) -> anyhow::Result<Self> {
+        let (receiver, sender) = Options::new(there).open()?;
+        let slicing = match way {
+            Way::Whole => None,
+            Way::Sliced(amount) => {
+                let config = config(amount);
+                Some((Slicer::new(&config)?, Splicer::new(&config)?, PayloadTable::new(&config, 0)?))
+            }
+        };
+        Ok(Self {
+            sender,
+            receiver,
+            slicing,
+            buffer: vec![0; 2048],
+            pool: Pool::new(),
+            arrivals: Arrivals::default(),
+            came_back: 0,
+            bytes_back: 0,
+        })
+    }
+
+    /// A packet falls due.
+    fn send(&mut self, frame: &[u8], due: Nanos) {
+        let Some(place) = self.buffer.get_mut(..frame.len()) else { return };
+        place.copy_from_slice(frame);
+        let mut len = frame.len();
+        if let Some((slicer, _, table)) = &mut self.slicing
+            && let Sliced::Sliced { len: shorter, .. } =
+                slicer.slice(table, LinkType::Ethernet, &mut self.buffer, len, due)
+        {
+            len = shorter;
+        }
+        self.sender.send(&Outgoing {
+            data: self.buffer.get(..len).unwrap_or_default(),
+            original_len: len as u32,
+            interface: 0,
+            link: 1,
+            arrival: due,
+            time: due,
+        });
+    }
+
+    /// Takes what has come back; `each` is told the length of every packet.
+    fn receive(&mut self, now: Nanos, mut each: impl FnMut(usize)) -> anyhow::Result<()> {
+        self.receiver.poll(&mut self.pool, &mut self.arrivals, 256, now)?;
+        for frame in self.arrivals.frames.drain(..) {
+            let data = self.pool.data(frame.buf, frame.len);
+            if let Some(place) = self.buffer.get_mut(..data.len()) {
+                place.copy_from_slice(data);
+            }
+            let mut len = data.len();
+            self.bytes_back += len as u64;
+            self.came_back += 1;
+            self.pool.free(frame.buf);
+            if let Some((_, splicer, table)) = &mut self.slicing {
+                match splicer.splice(table, LinkType::Ethernet, &mut self.buffer, len, now) {
+                    Ok(Spliced::Whole { len: whole }) => len = whole,
+                    Ok(_) => {}
+                    Err(refusal) => bail!("a packet came back that has no payload: {refusal:?}"),
+                }
+            }
+            each(len);
+        }
+        self.arrivals.clear();
+        Ok(())
+    }
+}
+
+/// Runs one experiment.
+pub(super) fn run(load: &Load<'_>) -> anyhow::Result<Outcome> {
+    let directory = tempfile::Builder::new().prefix("slipstream").tempdir_in(memory())?;
+    let path = directory.path().join("rings");
+    let there = path.to_str().context("the directory for temporary files has no name in UTF-8")?;
+    let frames = frames(load.size)?;
+    let mut middlebox = Middlebox::new(there, load.way)?;
+    let functions = Functions::start(there, load.graph)?;
+    let latency = drive(&mut middlebox, &frames, load)?;
+    middlebox.sender.close();
+    let (sent, came_back) = (middlebox.sender.counts(), middlebox.came_back);
+    let bytes_back = middlebox.bytes_back;
+    while !middlebox.receiver.ended() {
+        middlebox.receive(LiveClock::get().now(), |_| {})?;
+    }
+    let report = functions.end()?;
+    ensure!(
+        sent.packets == came_back && sent.not_sent() == 0,
+        "{} packets went and {came_back} came back, {} found no room",
+        sent.packets,
+        sent.not_sent()
+    );
+    let a_packet = |n: u64| n as f64 / sent.packets.max(1) as f64;
+    Ok(Outcome {
+        latency,
+        bytes_out: a_packet(sent.bytes),
+        bytes_back: a_packet(bytes_back),
+        ring_bytes: 2.0 * a_packet(sent.ring_bytes),
+        function_ns: busy(&report) / sent.packets.max(1) as f64,
+    })
+}
+
+/// Where files lie in memory, if there is such a place.
+fn memory() -> std::path::PathBuf {
+    let shared = std::path::Path::new("/dev/shm");
+    if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Time that all stages but ports took, in ns.
+fn busy(report: &Value) -> f64 {
+    let stages = report.get("stages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let of = |s: &Value| match s.get("type").and_then(Value::as_str) {
+        Some("shm") => 0.0,
+        _ => s.get("busy_ns").and_then(Value::as_f64).unwrap_or(0.0),
+    };
+    stages.iter().map(of).sum()
+}
+
+/// Sends packets as they fall due, takes those that come back, until all have.
+fn drive(middlebox: &mut Middlebox, frames: &[Vec<u8>], load: &Load<'_>) -> anyhow::Result<Histogram> {
+    let clock = LiveClock::get();
+    let gap = 1e9 / load.rate;
+    let warm_up = load.packets / 10;
+    let all = warm_up + load.packets;
+    let whole = (load.size - FRAME_CHECK) as usize;
+    let (mut histogram, mut out) = (Histogram::new(), VecDeque::new());
+    // The first packet tells that the other process is there.
+    middlebox.send(frames.first().context("no frame was made")?, clock.now());
+    middlebox.sender.flush();
+    wait(middlebox, &clock)?;
+    let start = clock.now();
+    let (mut sent, mut back, mut last) = (0u64, 0u64, start);
+    while back < all {
+        let now = clock.now();
+        let mut room = middlebox.sender.room();
+        while sent < all && room > 0 {
+            let due = start.after((sent as f64 * gap) as u64);
+            if due > now {
+                break;
+            }
+            let number = sent as usize % frames.len();
+            middlebox.send(frames.get(number).map_or(&[][..], Vec::as_slice), due);
+            out.push_back(due);
+            sent += 1;
+            room -= 1;
+        }
+        middlebox.sender.flush();
+        let mut short = 0;
+        let mut lengths = Vec::new();
+        middlebox.receive(now, |len| lengths.push(len))?;
+        let now = clock.now();
+        for len in lengths {
+            let due = out.pop_front().context("more packets came back than went")?;
+            back += 1;
+            last = now;
+            short += u64::from(len != whole);
+            if back > warm_up {
+                histogram.record(now.since(due));
+            }
+        }
+        ensure!(short == 0, "{short} packets came back shorter than they were");
+        ensure!(now.since(last) < SILENCE, "nothing came back for {SILENCE} ns");
+    }
+    Ok(histogram)
+}
+
+/// Waits for the first packet to come back.
+fn wait(middlebox: &mut Middlebox, clock: &LiveClock) -> anyhow::Result<()> {
+    let start = clock.now();
+    while middlebox.came_back == 0 {
+        let now = clock.now();
+        middlebox.receive(now, |_| {})?;
+        ensure!(now.since(start) < SILENCE, "the process with the functions doesn't answer");
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// CPU time of one thread that slices, puts into a ring, takes out, and splices, in ns a packet: the boundary by itself.
+pub(super) fn crossing(size: u32, way: Way, packets: u64) -> anyhow::Result<f64> {
+    let directory = tempfile::Builder::new().prefix("slipstream").tempdir_in(memory())?;
+    let path = directory.path().join("rings");
+    let there = path.to_str().context("the directory for temporary files has no name in UTF-8")?;
+    let mut near = Middlebox::new(there, way)?;
+    let (mut receiver, mut sender) = Options::new(there).open()?;
+    let frames = frames(size)?;
+    let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+    let mut best = f64::INFINITY;
+    for turn in 0..packets / 1024 {
+        let start = clock::thread_cpu_ns();
+        for batch in 0..1024 / 32 {
+            for n in 0..32 {
+                let number = (turn as usize * 1024 + batch * 32 + n) % frames.len();
+                near.send(frames.get(number).map_or(&[][..], Vec::as_slice), Nanos(turn));
+            }
+            near.sender.flush();
+            receiver.poll(&mut pool, &mut arrivals, 256, Nanos(turn))?;
+            for frame in arrivals.frames.drain(..) {
+                let data = pool.data(frame.buf, frame.len);
+                sender.send(&Outgoing {
+                    data,
+                    original_len: frame.len,
+                    interface: 0,
+                    link: 1,
+                    arrival: Nanos(turn),
+                    time: Nanos(turn),
+                });
+                pool.free(frame.buf);
+            }
+            arrivals.clear();
+            sender.flush();
+            near.receive(Nanos(turn), |_| {})?;
+        }
+        best = best.min((clock::thread_cpu_ns() - start) as f64 / 1024.0);
+    }
+    Ok(best)
+}
