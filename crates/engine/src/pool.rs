@@ -182,9 +182,12 @@ impl Pool {
 
     /// Stores a packet whose payload waits elsewhere. Freed with [`Pool::free`], as a packet is that is dropped, it is
     /// reported to `owner`: [`Pool::take_dropped`].
+    #[inline]
     pub(crate) fn insert_sliced(&mut self, meta: PacketMeta, data: &[u8], owner: u32, token: u64) -> BufId {
         let (id, class) = self.allocate(data.len() + HEADER + TAIL);
         let class = if class == OVERSIZE { class } else { class | SLICED };
+        self.live += 1;
+        let at = room(class);
         let slot = self.slot_mut(id);
         if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
             *header = head(meta, class);
@@ -192,22 +195,14 @@ impl Pool {
                 to.copy_from_slice(data);
             }
         }
-        self.set_tail(id, class, (owner, token));
-        self.live += 1;
-        BufId(id)
-    }
-
-    fn set_tail(&mut self, id: u32, class: u8, (owner, token): (u32, u64)) {
-        let at = room(class);
         if is_sliced(class)
-            && let Some(tail) = self.slot_mut(id).get_mut(at..).and_then(<[u8]>::first_chunk_mut::<TAIL>)
+            && let Some(tail) = slot.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<TAIL>)
         {
-            *tail = (u128::from(owner) << 64 | u128::from(token))
-                .to_le_bytes()
-                .first_chunk()
-                .copied()
-                .unwrap_or_default();
+            let [a, b, c, d] = owner.to_le_bytes();
+            let [e, f, g, h, i, j, k, l] = token.to_le_bytes();
+            *tail = [e, f, g, h, i, j, k, l, a, b, c, d];
         }
+        BufId(id)
     }
 
     /// Whose sliced packet it is, and its token, if it is one.
@@ -228,12 +223,9 @@ impl Pool {
     #[inline]
     pub(crate) fn free_spliced(&mut self, id: BufId) {
         let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
-        if is_sliced(class)
-            && let Some(first) = self.slot_mut(id.0).first_mut()
-        {
-            *first = class & !SLICED;
+        if !self.retain {
+            self.free_class(id, if class == OVERSIZE { class } else { class & !SLICED });
         }
-        self.free(id);
     }
 
     /// Calls `each` with the tokens of this owner's sliced packets that were dropped since this was asked last.
@@ -426,6 +418,11 @@ impl Pool {
 
     fn free_slot(&mut self, id: BufId) {
         let Some(class) = self.slot(id.0).first().copied() else { return };
+        self.free_class(id, class);
+    }
+
+    #[inline]
+    fn free_class(&mut self, id: BufId, class: u8) {
         self.live = self.live.saturating_sub(1);
         if is_sliced(class) {
             self.dropped.extend(self.tail(id.0, class));

@@ -15,9 +15,12 @@ use super::splicer::{Brought, Spliced, Splicer};
 use super::token::{TOKEN_LEN, Token};
 use super::{layers::Layers, quote};
 
+/// Bytes of a sliced packet that are handled at once.
+const SHORT: usize = 128;
+
 /// Gives back the buffers of payloads that were given up.
 pub(crate) fn free_given_up(table: &mut PayloadTable, pool: &mut Pool) {
-    for buf in table.given_up().drain(..) {
+    while let Some(buf) = table.given_up().pop() {
         pool.free(buf);
     }
 }
@@ -50,11 +53,21 @@ impl Slicer {
             }
             Decision::Cut(cut, place) => {
                 let token = table.token(&place);
-                let front = &mut self.scratch;
-                front.clear();
-                front.extend_from_slice(packet.get(..cut.at).unwrap_or_default());
-                front.extend_from_slice(&token.to_bytes());
-                front.extend_from_slice(packet.get(cut.end..).unwrap_or_default());
+                let mut short;
+                let front = match packet.first_chunk::<SHORT>() {
+                    // Almost every sliced packet is a cache line long, or a little more.
+                    Some(&start) if cut.trailer == 0 && cut.sliced_len() <= SHORT => {
+                        short = start;
+                        short.get_mut(..cut.sliced_len()).unwrap_or_default()
+                    }
+                    _ => {
+                        self.scratch.clear();
+                        self.scratch.extend_from_slice(packet.get(..cut.at).unwrap_or_default());
+                        self.scratch.extend_from_slice(&token.to_bytes());
+                        self.scratch.extend_from_slice(packet.get(cut.end..).unwrap_or_default());
+                        &mut self.scratch
+                    }
+                };
                 let parked = cut.write(front, token);
                 let copied = match table.room_mut(&place, cut.parked) {
                     Some(room) => {
@@ -118,9 +131,8 @@ impl Splicer {
             Brought::Payload(found, layers) => {
                 self.join(table, pool, frame, &found, &layers);
                 table.leave(&found);
-                if let Ok(headers) = classify(link, pool.data(frame.buf, frame.len)) {
-                    frame.info = frame.info.remarked(headers.tos >> 2);
-                }
+                let dscp = layers.dscp(pool.data(frame.buf, frame.len));
+                frame.info = frame.info.remarked(dscp);
                 Ok(Spliced::Whole { len: frame.len as usize })
             }
         }

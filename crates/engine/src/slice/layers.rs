@@ -20,8 +20,8 @@ use super::token::TOKEN_LEN;
 /// UDP port of generic UDP encapsulation.
 const GUE_PORT: u16 = 6080;
 
-/// IP headers in one another at most: the sliced packet in three tunnels.
-const MAX_LAYERS: usize = 4;
+/// Tunnels around a sliced packet at most.
+const MAX_TUNNELS: usize = 3;
 
 /// A checksum of a tunnel, which covers the packet inside.
 #[derive(Clone, Copy, Debug)]
@@ -36,22 +36,24 @@ struct Cover {
 }
 
 /// An IP header of the packet, and what follows it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Layer {
     l3: usize,
     l4: usize,
     six: bool,
     /// A UDP header follows, whose length is to be repaired.
     udp: bool,
-    cover: Option<Cover>,
 }
 
-/// The IP headers of a packet, outermost first; the last is the one that was sliced.
-#[derive(Clone, Copy, Debug)]
+/// The IP headers of a packet.
+#[derive(Debug)]
 pub(super) struct Layers {
-    all: [Layer; MAX_LAYERS],
-    count: usize,
-    /// Where the IP packet ends while it is sliced.
+    /// The one that was sliced.
+    inner: Layer,
+    /// Those of tunnels around it, innermost first, each with the checksum that covers what is inside. Almost always none.
+    tunnels: Vec<(Layer, Option<Cover>)>,
+    /// Where the outermost begins, and where the IP packet ends while it is sliced.
+    l3: usize,
     pub(super) end: usize,
 }
 
@@ -84,6 +86,11 @@ impl Ip {
         let inner = packet.get(at..)?;
         let ip = Self::new(inner, &classify(LinkType::RawIp, inner).ok()?);
         Some(Self { l3: at, l4: at + ip.l4, end: at + ip.end, ..ip })
+    }
+
+    #[inline]
+    fn layer(&self) -> Layer {
+        Layer { l3: self.l3, l4: self.l4, six: self.six, udp: self.protocol == UDP }
     }
 
     /// Whether this is the header that was sliced: behind the transport header stands what was left there.
@@ -176,32 +183,21 @@ impl Layers {
     #[inline]
     pub(super) fn find(packet: &[u8], headers: &Headers, parked: &Parked) -> Result<Self, Refusal> {
         let ip = Ip::new(packet, headers);
-        let mut this = Self { all: [Layer::default(); MAX_LAYERS], count: 1, end: ip.end };
-        let udp = ip.protocol == UDP;
-        let layer = Layer { l3: ip.l3, l4: ip.l4, six: ip.six, udp, cover: None };
-        if let Some(first) = this.all.first_mut() {
-            *first = layer;
-        }
         if ip.is_sliced(packet, parked) {
-            return Ok(this);
+            return Ok(Self { inner: ip.layer(), tunnels: Vec::new(), l3: ip.l3, end: ip.end });
         }
-        this.nested(packet, ip, parked)
+        Self::nested(packet, ip, parked)
     }
 
     #[cold]
-    fn nested(mut self, packet: &[u8], mut ip: Ip, parked: &Parked) -> Result<Self, Refusal> {
-        for n in 1..MAX_LAYERS {
+    fn nested(packet: &[u8], mut ip: Ip, parked: &Parked) -> Result<Self, Refusal> {
+        let (l3, end, mut tunnels) = (ip.l3, ip.end, Vec::new());
+        while tunnels.len() < MAX_TUNNELS {
             let (next, cover) = ip.tunnel(packet).ok_or(Refusal::Mangled)?;
-            if let Some(layer) = self.all.get_mut(n - 1) {
-                layer.cover = cover;
-            }
-            ip = Ip::at(packet, next).filter(|inner| inner.end == self.end).ok_or(Refusal::Mangled)?;
-            if let Some(layer) = self.all.get_mut(n) {
-                *layer = Layer { l3: ip.l3, l4: ip.l4, six: ip.six, udp: ip.protocol == UDP, cover: None };
-            }
-            self.count = n + 1;
+            tunnels.insert(0, (ip.layer(), cover));
+            ip = Ip::at(packet, next).filter(|inner| inner.end == end).ok_or(Refusal::Mangled)?;
             if ip.is_sliced(packet, parked) {
-                return Ok(self);
+                return Ok(Self { inner: ip.layer(), tunnels, l3, end });
             }
         }
         Err(Refusal::Mangled)
@@ -210,27 +206,31 @@ impl Layers {
     /// Bytes of the outermost IP packet once its payload is there again.
     #[inline]
     pub(super) fn whole_len(&self, parked: &Parked) -> usize {
-        let l3 = self.all.first().map_or(0, |l| l.l3);
-        self.end - TOKEN_LEN + usize::from(parked.len) - l3
+        self.end - TOKEN_LEN + usize::from(parked.len) - self.l3
+    }
+
+    /// The DSCP of the outermost IP header.
+    #[inline]
+    pub(super) fn dscp(&self, packet: &[u8]) -> u8 {
+        let word = be16(packet, self.l3).unwrap_or(0);
+        let six = word >> 12 == 6;
+        (word >> if six { 6 } else { 2 }) as u8 & DSCP_SLICED
     }
 
     /// Repairs all headers. `packet` has its payload again; in what an ICMP error quotes it may be missing.
     #[inline]
     pub(super) fn repair(&self, packet: &mut [u8], parked: &Parked) {
         let end = self.end - TOKEN_LEN + usize::from(parked.len);
-        let (tunnels, inner) = match self.all.get(..self.count).and_then(|all| all.split_last()) {
-            Some((inner, tunnels)) => (tunnels, inner),
-            None => return,
-        };
+        let Self { inner, tunnels, .. } = self;
         let before = be16(packet, inner.l3 + 10);
         inner.lengths(packet, parked.dscp, end, parked.kind == Transport::Udp);
         if !inner.six && before == Some(parked.ip.sliced) {
             put16(packet, inner.l3 + 10, parked.ip.whole);
         }
         inner.checksum(packet, parked, end);
-        for layer in tunnels.iter().rev() {
+        for (layer, cover) in tunnels {
             layer.lengths(packet, parked.dscp, end, layer.udp);
-            if let Some(cover) = layer.cover {
+            if let Some(cover) = cover {
                 cover.repair(packet, end);
             }
         }

@@ -1,6 +1,6 @@
 //! Where things stand in a packet that is to be sliced, and how its headers become those of the sliced packet.
 
-use slipstream_wire::checksum::{Delta, checksum, combine, sum};
+use slipstream_wire::checksum::Delta;
 use slipstream_wire::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP};
 use slipstream_wire::view::Ipv6;
 use slipstream_wire::{Flags, Headers, LinkType, ip_end};
@@ -163,6 +163,25 @@ pub(super) fn checksum_field(kind: Transport) -> Option<usize> {
     }
 }
 
+/// Sum of 32-bit words as the machine has them, an odd end padded with zeros: short stretches, without the folding between.
+#[inline]
+fn words(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut last = [0; 4];
+    last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum::<u64>() + u64::from(u32::from_ne_bytes(last))
+}
+
+/// The checksum that a sum of words makes.
+#[inline]
+fn folded(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    // Sums commute with the byte order (RFC 1071 §2 B).
+    !u16::from_be(((sum & 0xffff) + (sum >> 16)) as u16)
+}
+
 /// The checksum over a packet's transport header and what is behind it, up to `end`; its field holds 0.
 #[inline]
 pub(super) fn transport_checksum(
@@ -171,17 +190,17 @@ pub(super) fn transport_checksum(
     six: bool,
     kind: Transport,
 ) -> u16 {
+    let covered = words(packet.get(l4..end).unwrap_or_default());
     let protocol = match (kind, six) {
         (Transport::Tcp, _) => TCP,
         (Transport::Udp, _) => UDP,
         (_, true) => ICMPV6,
         // ICMP has no pseudo-header.
-        (_, false) => return checksum(packet.get(l4..end).unwrap_or_default()),
+        (_, false) => return folded(covered),
     };
     let addresses = if six { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 };
-    let pseudo = combine(sum(packet.get(addresses).unwrap_or_default()), u16::from(protocol));
-    let pseudo = combine(pseudo, (end - l4) as u16);
-    match !combine(pseudo, sum(packet.get(l4..end).unwrap_or_default())) {
+    let pseudo = u64::from(u16::from(protocol).to_be()) + u64::from(((end - l4) as u16).to_be());
+    match folded(covered + words(packet.get(addresses).unwrap_or_default()) + pseudo) {
         0 if kind == Transport::Udp => 0xffff,
         value => value,
     }
@@ -191,20 +210,23 @@ pub(super) fn transport_checksum(
 /// Returns that as it was and as it is.
 #[inline]
 pub(super) fn set_ip(packet: &mut [u8], l3: usize, six: bool, dscp: u8, end: usize) -> Pair {
-    let Some(ip) = packet.get_mut(l3..) else { return Pair::default() };
-    let Some(&first) = be16(ip, 0).as_ref() else { return Pair::default() };
+    // What of the header is looked at has 20 bytes in both versions.
+    let Some(ip) = packet.get_mut(l3..).and_then(<[u8]>::first_chunk_mut::<20>) else {
+        return Pair::default();
+    };
+    let first = u16::from_be_bytes([ip[0], ip[1]]);
     if six {
-        put16(ip, 0, first & 0xf03f | u16::from(dscp) << 6);
-        put16(ip, 4, (end - l3 - 40) as u16);
+        let [a, b] = (first & 0xf03f | u16::from(dscp) << 6).to_be_bytes();
+        let [c, d] = ((end - l3 - 40) as u16).to_be_bytes();
+        [ip[0], ip[1], ip[4], ip[5]] = [a, b, c, d];
         return Pair::default();
     }
-    let (old, length) = (be16(ip, 2).unwrap_or(0), (end - l3) as u16);
+    let (old, length) = (u16::from_be_bytes([ip[2], ip[3]]), (end - l3) as u16);
     let marked = first & 0xff03 | u16::from(dscp) << 2;
-    let whole = be16(ip, 10).unwrap_or(0);
+    let whole = u16::from_be_bytes([ip[10], ip[11]]);
     let sliced = Delta::new().word(first, marked).word(old, length).apply(whole);
-    put16(ip, 0, marked);
-    put16(ip, 2, length);
-    put16(ip, 10, sliced);
+    let ([a, b], [c, d], [e, f]) = (marked.to_be_bytes(), length.to_be_bytes(), sliced.to_be_bytes());
+    [ip[0], ip[1], ip[2], ip[3], ip[10], ip[11]] = [a, b, c, d, e, f];
     Pair { whole, sliced }
 }
 
