@@ -142,3 +142,64 @@ fn what_is_in_configs_is_right() {
     }
     assert!(found >= 2);
 }
+
+/// What a graph with slice and splice must be: errors name the stage and say what would be right.
+#[test]
+fn payloads_come_back_before_anything_leaves() {
+    let errors = |graph: &str| {
+        let graph = format!("in :: null -> {graph} -> out :: null");
+        match Plan::from_graph(&graph, None, None, Path::new("")).and_then(|p| p.check()) {
+            Ok(()) => String::new(),
+            Err(e) => e.to_string(),
+        }
+    };
+    for good in [
+        "slice -> splice",
+        "slice -> counter -> tap(path=x.pcap) -> nat(pool=192.0.2.1) -> splice",
+        "slice -> reframe -> splice(mtu=1500)",
+        "slice(rate=4mpps, service=25us) -> splice",
+        "a :: slice -> sa :: splice -> b :: slice -> splice(of=b)",
+        "reframe(tcp_order=true) -> s :: slice -> splice -> c :: counter",
+        "s :: slice -> sw :: switch(ports=[\"x: tcp\"])[x] -> t :: splice; sw[other] -> t",
+        "s :: slice -> sw :: switch(ports=[\"x: tcp\"])[x] -> discard; sw[other] -> splice",
+    ] {
+        let all = errors(good);
+        // Of two slice stages each splice must say whose it is.
+        let named = good.contains("sa :: splice");
+        assert_eq!(all.is_empty(), !named, "{good}\n{all}");
+    }
+    assert_eq!(errors("a :: slice -> splice(of=a) -> b :: slice -> sb :: splice(of=b)"), "");
+    for (bad, message) in [
+        ("slice", "packets that `slice` sliced leave by `out` without their payloads"),
+        ("splice", "`splice` has no slice stage to bring payloads back from"),
+        ("splice -> slice", "packets would go round"),
+        ("slice -> splice(of=x)", "`splice` has no slice stage"),
+        ("a :: slice -> b :: slice -> splice(of=b) -> splice(of=a)", "before a splice of their own"),
+        ("a :: slice -> splice -> b :: slice -> sb :: splice(of=b)", "there are several slice stages"),
+        ("slice -> reframe(tcp_order=true) -> splice", "needs payloads, which wait at `slice`: `tcp_order`"),
+        ("slice -> reframe(tunnel=inner) -> splice", "needs payloads, which wait at `slice`: `tunnel=inner`"),
+        ("slice -> t :: tee[0] -> splice", "it multiplies packets"),
+        ("slice(entries=10, rate=1mpps, service=1us) -> splice", "both `entries` and what to reckon it from"),
+        ("slice(rate=1mpps) -> splice", "without `service`"),
+        ("slice(service=1us) -> splice", "without `rate`"),
+        ("slice(rate=1gbps, service=1us) -> splice", "packets a second are asked for"),
+        ("slice(fraction=0.5, part=160) -> splice", "both `fraction` and `part`"),
+        ("slice(ports=[a, a]) -> splice", "two ports are named `a`"),
+        ("slice(entries=70000) -> splice", "out of range"),
+    ] {
+        let all = errors(bad);
+        assert!(all.contains(message), "{bad}: {message:?} is not in\n{all}");
+    }
+    let past = "in :: null -> s :: slice -> t :: splice -> out :: null; other :: null -> t";
+    let error = Plan::from_graph(past, None, None, Path::new("")).unwrap_err().to_string();
+    assert!(
+        error.contains("packets of `other` get to `t` past `s`: their tokens can't be trusted"),
+        "{error}"
+    );
+    let aside = "in :: null -> s :: slice -> sw :: switch(ports=[\"x: tcp\"])[x] -> splice -> out :: null; sw[other] -> out";
+    let error = Plan::from_graph(aside, None, None, Path::new("")).unwrap_err().to_string();
+    assert!(error.contains("leave by `out` without their payloads"), "{error}");
+    let never = "in :: null -> s :: slice -> discard";
+    let error = Plan::from_graph(never, None, None, Path::new("")).unwrap_err().to_string();
+    assert!(error.contains("no splice brings the payloads of `s` back"), "{error}");
+}

@@ -1,0 +1,91 @@
+//! Any packet is sliced, changed in any way, and spliced: nothing panics, a payload comes back behind its own headers or not at
+//! all, and what the function left alone comes back whole.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use slipstream::slice::{
+    Amount, Marked, PayloadTable, SliceConfig, Sliced, Slicer, Spliced, Splicer, Storage, TokenKey, TokenMode,
+};
+use slipstream::time::Nanos;
+use slipstream_wire::LinkType;
+
+/// Starts of frames: any, IPv4 with UDP and TCP, IPv6 with UDP, an ICMP error.
+const STARTS: [&[u8]; 5] = [
+    &[],
+    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 100, 0, 1],
+    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0xfc, 0, 120, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x50],
+    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 90, 17, 64],
+    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 11, 0, 0, 0, 0, 0, 0, 0, 0x45],
+];
+
+fuzz_target!(|data: &[u8]| {
+    let [start, settings, keep, link, split, rest @ ..] = data else { return };
+    let link = if link % 2 == 0 { LinkType::Ethernet } else { LinkType::RawIp };
+    let (body, changes) = rest.split_at(rest.len() * usize::from(*split) / 255);
+    let mut frame = [STARTS[usize::from(*start) % STARTS.len()], body].concat();
+    if link == LinkType::RawIp {
+        frame.drain(..14.min(frame.len()));
+    }
+    let config = SliceConfig {
+        entries: 4,
+        ttl: 2,
+        storage: Storage::Copied { entry_bytes: 2000 },
+        mode: if settings & 1 == 0 { TokenMode::Keyed } else { TokenMode::Paper },
+        key: TokenKey::from_seed(1),
+        threshold: 0,
+        keep_bytes: u16::from(*keep) % 40,
+        amount: if settings & 2 == 0 { Amount::Share(1.0) } else { Amount::Bytes(50) },
+        marked: [Marked::Slice, Marked::Remark(1), Marked::Drop, Marked::Slice][usize::from(settings >> 2) % 4],
+        ..SliceConfig::default()
+    };
+    let mut table = PayloadTable::new(&config, 0).unwrap();
+    let (mut slicer, mut splicer) = (Slicer::new(&config).unwrap(), Splicer::new(&config).unwrap());
+
+    let mut buffer = frame.clone();
+    buffer.resize(frame.len() + 8, 0);
+    let done = slicer.slice(&mut table, link, &mut buffer, frame.len(), Nanos(0));
+    let (len, parked) = match done {
+        Sliced::Sliced { len, parked, .. } => (len, parked),
+        Sliced::Empty { len, .. } => (len, 0),
+        Sliced::Whole(_) => {
+            assert_eq!(buffer[..frame.len()], frame);
+            (frame.len(), 0)
+        }
+        Sliced::Remarked => (frame.len(), 0),
+        Sliced::Dropped => return,
+    };
+    let payload_at = (len - 8).min(frame.len());
+
+    // A function that changes any bytes, one of four at a time.
+    let mut changed = buffer[..len].to_vec();
+    for change in changes.chunks_exact(3) {
+        let at = usize::from(u16::from_be_bytes([change[0], change[1]])) % changed.len().max(1);
+        if let Some(byte) = changed.get_mut(at) {
+            *byte = change[2];
+        }
+    }
+    let mut room = changed.clone();
+    room.resize(changed.len() + 4000, 0xee);
+    let came = changed.len();
+    match splicer.splice(&mut table, link, &mut room, came, Nanos(1)) {
+        Ok(Spliced::Untouched) => assert_eq!(room[..came], changed),
+        Ok(Spliced::Whole { len }) => {
+            // What was parked, and nothing else, stands where the token stood.
+            assert!(len <= came + parked && len + 80 > came - 8 + parked);
+            if parked > 0 {
+                let wanted = &frame[payload_at.saturating_sub(64).min(frame.len())..];
+                assert!(wanted.windows(parked.min(wanted.len())).any(|w| room[..len].windows(w.len()).any(|r| r == w)));
+            }
+            if changed == buffer[..changed.len()] {
+                assert_eq!(room[..len], frame);
+            }
+        }
+        Ok(Spliced::Quote { len }) => assert!(len < came),
+        Err(_) => assert!(done != Sliced::Whole(slipstream::slice::Why::Kind) || changed != frame),
+    }
+    table.audit().unwrap();
+    if changes.len() < 3 && !matches!(done, Sliced::Remarked) {
+        assert_eq!(table.waiting(), 0, "a packet that nobody changed left its payload behind");
+        assert!(splicer.counters().refused.iter().all(|n| *n == 0));
+    }
+});
