@@ -34,7 +34,7 @@ pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
 }
 
 fn refuse_live(name: &str) -> anyhow::Result<()> {
-    if name.starts_with("af_packet:") {
+    if name.starts_with("af_packet:") || name.starts_with("shm:") {
         bail!("{name}: a live port has no part in this; name a capture file, `-`, `synth:…` or `null`");
     }
     refuse_unbuilt(name)

@@ -514,9 +514,10 @@ impl Pipeline {
         }
     }
 
-    /// Finishes all files.
+    /// Finishes all files, also where one can't be; then the first error.
     pub(super) fn finish(&mut self) -> Result<(), StageError> {
-        self.nodes.iter_mut().try_for_each(|n| n.stage.finish())
+        let finished: Vec<_> = self.nodes.iter_mut().map(|n| n.stage.finish()).collect();
+        finished.into_iter().collect()
     }
 
     /// What every stage did.

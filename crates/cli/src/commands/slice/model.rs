@@ -152,7 +152,7 @@ fn table(args: &SliceModel, assumed: &Assumed, points: &[Point]) -> Table {
     t.row([
         "frame",
         "Mpps",
-        "to host",
+        "sent to host",
         "GB/s",
         "of peak",
         "busy to host",

@@ -13,6 +13,9 @@ use super::layout::{self, Found, SETUP_LOCK, Side};
 use super::memory::{self, Memory};
 use super::ring::{Consumer, Damage, Producer};
 
+/// Times that a process that leaves tries to be the only one that comes or goes, a millisecond apart.
+const LEAVING: u32 = 50;
+
 /// A process's side of the file; its lock goes when this does.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -144,15 +147,20 @@ impl Session {
 impl Drop for Session {
     /// The last to leave takes the file away.
     fn drop(&mut self) {
+        // One after the other, so that of two that leave at the same time the second finds itself alone. Where somebody keeps the
+        // lock, or the file can't be removed, it stays and is in nobody's way: the next session begins anew in it.
+        let alone_at_it = (0..LEAVING).any(|n| {
+            if n > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            matches!(memory::lock(&self.file, SETUP_LOCK), Ok(true))
+        });
+        let _ = memory::unlock(&self.file, self.side.lock());
         let other = self.side.other().lock();
-        let last = || matches!(memory::locked_elsewhere(&self.file, other), Ok(false));
-        // Where another process is about to join, the file stays.
-        if last()
-            && matches!(memory::lock(&self.file, SETUP_LOCK), Ok(true))
-            && last()
+        if alone_at_it
+            && matches!(memory::locked_elsewhere(&self.file, other), Ok(false))
             && is_at(&self.file, &self.path)
         {
-            // Where it can't be removed it is in nobody's way: the next session begins anew in it.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -6,12 +6,11 @@
 use std::collections::VecDeque;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::Value;
 use slipstream::batch::Arrivals;
 use slipstream::clock::{self, LiveClock};
 use slipstream::io::shm::{Options, Outgoing, Receiver, Sender};
-use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::pool::Pool;
 use slipstream::runtime::LiveSource;
 use slipstream::slice::{
@@ -19,7 +18,8 @@ use slipstream::slice::{
 };
 use slipstream::time::Nanos;
 use slipstream_stats::Histogram;
-use slipstream_wire::LinkType;
+use slipstream_wire::checksum::{fill_ip, fill_transport};
+use slipstream_wire::{LinkType, classify, protocol};
 
 /// Bytes of a frame's check sequence, which sizes on the wire count and memory doesn't hold.
 pub(super) const FRAME_CHECK: u32 = 4;
@@ -81,16 +81,24 @@ pub(super) struct Outcome {
     pub(super) function_ns: f64,
 }
 
-/// Frames of a size as TCP sends them, each of another flow.
+/// Frames of a size, TCP with ACK set, each of another flow.
 pub(super) fn frames(size: u32) -> anyhow::Result<Vec<Vec<u8>>> {
-    let text = format!(
-        "flows={FLOWS},packets={FLOWS},order=round-robin,protocol=tcp,size={},seed=3",
-        size - FRAME_CHECK
-    );
-    let mut synth = Synth::new(SynthConfig::from_text(&text)?)?;
-    let (mut all, mut frame) = (Vec::with_capacity(FLOWS), Vec::new());
-    while synth.next_packet(&mut frame).is_some() {
-        all.push(frame.clone());
+    let len = (size - FRAME_CHECK) as usize;
+    let mut all = Vec::with_capacity(FLOWS);
+    for flow in 0..FLOWS as u32 {
+        let [.., a, b] = flow.to_be_bytes();
+        let [long, short] = (len as u16 - 14).to_be_bytes();
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+        frame.extend([0x45, 0, long, short, a, b, 0x40, 0, 64, protocol::TCP, 0, 0]);
+        frame.extend([10, 0, a, b, 198, 18, b, a]);
+        // Ports, sequence and acknowledgement, 20 bytes of header, ACK, window.
+        frame.extend([0x80 | a, b, 1, 187, 0, 0, a, b, 0, 0, b, a, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+        frame.extend((frame.len()..len).map(|n| (n as u8) ^ b));
+        let headers =
+            classify(LinkType::Ethernet, &frame).map_err(|e| anyhow!("a frame that was made: {e:?}"))?;
+        fill_ip(&mut frame, &headers);
+        fill_transport(&mut frame, &headers);
+        all.push(frame);
     }
     Ok(all)
 }
