@@ -18,7 +18,8 @@ pub enum Start {
     #[default]
     Equilibrium,
     /// The residual of one poll is what the last one left of it: the queue as it is. Solved where arrivals remember
-    /// nothing (geometric), simulated for all.
+    /// nothing (geometric) and for interarrival times of a few dozen slots at most, whose residuals go into the state; simulated
+    /// for all. Quantiles of waiting times then take the arrivals within a service as the equilibrium start has them; all else is exact.
     Exact,
 }
 

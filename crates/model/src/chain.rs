@@ -11,13 +11,17 @@ use crate::counts::Counts;
 use crate::error::Error;
 use crate::kernel::{GROUP, Lanes, ROWS, add_one, add_scaled};
 
-/// The rows of the chain: `rows[v]` is how many packets come while a batch of v is served.
+/// The rows of the chain. A state is the queue and, where the arrival process has a memory, one of R phases of it: in one number
+/// `queue · R + phase`. `rows[v · R + phase]` is how many packets come while a batch of v is served, and the phase after it, as
+/// `packets · R + phase`.
 pub(crate) struct Chain<'a> {
     pub(crate) rows: &'a [Counts],
-    /// Largest batch β; `rows` has β + 1 elements.
+    /// Largest batch β; `rows` has (β + 1) · R elements.
     pub(crate) batch: usize,
     /// Capacity L ≥ β.
     pub(crate) queue: usize,
+    /// R; 1 where nothing is remembered.
+    pub(crate) phases: usize,
 }
 
 /// A state's row once all states below it are gone.
@@ -39,8 +43,18 @@ struct Below {
 impl Chain<'_> {
     /// What is left in the queue when the batch is taken, and the arrivals during its service.
     fn row(&self, state: usize) -> (usize, Option<&Counts>) {
-        let batch = state.min(self.batch);
-        (state - batch, self.rows.get(batch))
+        let (queue, phase) = (state / self.phases, state % self.phases);
+        let batch = queue.min(self.batch);
+        ((queue - batch) * self.phases, self.rows.get(batch * self.phases + phase))
+    }
+
+    /// The first state of the full queue, which is the last of all where nothing is remembered.
+    fn full(&self) -> usize {
+        self.queue * self.phases
+    }
+
+    fn states(&self) -> usize {
+        self.full() + self.phases
     }
 
     /// Calls `add` with every state that a row reaches from another, and its probability.
@@ -48,11 +62,17 @@ impl Chain<'_> {
         let (left, Some(counts)) = self.row(state) else { return };
         let first = left + counts.start;
         let mut p = counts.p.iter();
-        for (to, p) in (first..self.queue).zip(p.by_ref()) {
+        for (to, p) in (first..self.full()).zip(p.by_ref()) {
             add(to, *p);
         }
         // What is left over is the full queue: those that would fill it exactly and those that are lost.
-        add(self.queue, p.sum());
+        let rest = p.as_slice();
+        if self.phases == 1 {
+            add(self.queue, rest.iter().sum());
+        } else {
+            let at = first + counts.p.len() - rest.len();
+            rest.iter().zip(at..).for_each(|(p, at)| add(self.full() + at % self.phases, *p));
+        }
     }
 
     /// Adds `weight` times the row of a state to `to`, which has a place for every state.
@@ -68,22 +88,26 @@ impl Chain<'_> {
     fn span(&self, state: usize) -> (usize, usize) {
         let (left, counts) = self.row(state);
         let (start, last) = counts.map_or((0, 0), |c| (c.start, c.last()));
-        ((left + start).min(self.queue), (left + last).min(self.queue))
+        let highest = if left + last < self.full() { left + last } else { self.states() - 1 };
+        ((left + start).min(self.full()), highest)
     }
 
-    /// The stationary distribution over the states 0 to L.
+    /// The stationary distribution over the states.
     ///
     /// # Errors
     /// [`Error::NotUnique`] where there is more than one.
     pub(crate) fn stationary(&self) -> Result<Vec<f64>, Error> {
         let mut work = Elimination {
-            reduced: (0..self.batch.max(1)).map(|_| Reduced::default()).collect(),
-            below: Vec::with_capacity(self.queue + 1),
-            leaves: Vec::with_capacity(self.queue + 1),
-            buffer: vec![[0.0; ROWS]; self.queue + 1],
+            // A row reaches down by a batch, from the first phase to the last.
+            reduced: (0..(self.batch * self.phases + self.phases - 1).max(1))
+                .map(|_| Reduced::default())
+                .collect(),
+            below: Vec::with_capacity(self.states()),
+            leaves: Vec::with_capacity(self.states()),
+            buffer: vec![[0.0; ROWS]; self.states()],
             reach: 0,
         };
-        for first in (0..=self.queue).step_by(ROWS) {
+        for first in (0..self.states()).step_by(ROWS) {
             if work.rows(self, first)? {
                 break;
             }
@@ -93,7 +117,7 @@ impl Chain<'_> {
 
     /// From the highest state down: how much more often the chain is in each than in the highest.
     fn back(&self, below: &[Below], leaves: &[f64]) -> Vec<f64> {
-        let mut q = vec![0.0; self.queue + 1];
+        let mut q = vec![0.0; self.states()];
         let top = below.len().saturating_sub(1);
         if let Some(place) = q.get_mut(top) {
             *place = 1.0;
@@ -119,7 +143,7 @@ impl Chain<'_> {
 
     /// By how much `q` differs from what it becomes after one more poll: the sum over states, with no sign.
     pub(crate) fn residual(&self, q: &[f64]) -> f64 {
-        let mut next = vec![0.0; self.queue + 1];
+        let mut next = vec![0.0; self.states()];
         for (state, p) in q.iter().enumerate().filter(|(_, p)| **p > 0.0) {
             self.add_row(state, *p, &mut next);
         }
@@ -134,7 +158,7 @@ const SMALL: f64 = 1e-250;
 
 /// The elimination under way.
 struct Elimination {
-    /// Of each of the β states below, by number modulo β.
+    /// Of each of the states below that a row may reach, by number modulo how many that are.
     reduced: Vec<Reduced>,
     below: Vec<Below>,
     leaves: Vec<f64>,
@@ -148,7 +172,7 @@ impl Elimination {
     /// The rows of `first` and of the states after it: what lies below all of them is eliminated from all at once, then they from one
     /// another. Returns whether nothing leads further up.
     fn rows(&mut self, chain: &Chain<'_>, first: usize) -> Result<bool, Error> {
-        let end = (first + ROWS).min(chain.queue + 1);
+        let end = (first + ROWS).min(chain.states());
         let mut from = [first; ROWS];
         let (mut lowest, mut last) = (first, first);
         for ((lane, state), from) in (first..end).enumerate().zip(&mut from) {
@@ -252,7 +276,7 @@ mod tests {
     /// The stationary distribution by textbook GTH on the whole matrix, from the full queue downwards.
     #[expect(clippy::needless_range_loop, reason = "a matrix is read by row and column")]
     fn dense(chain: &Chain<'_>) -> Vec<f64> {
-        let n = chain.queue + 1;
+        let n = chain.states();
         let mut m: Vec<Vec<f64>> = (0..n)
             .map(|i| {
                 let mut row = vec![0.0; n];
@@ -296,7 +320,7 @@ mod tests {
         fn banded_elimination_is_dense_elimination(
             (batch, rows, extra) in (1..12usize).prop_flat_map(|b| (Just(b), rows(b, 2 * b + 6), 0..40usize)),
         ) {
-            let chain = Chain { rows: &rows, batch, queue: batch + extra };
+            let chain = Chain { rows: &rows, batch, queue: batch + extra, phases: 1 };
             let q = match chain.stationary() {
                 Ok(q) => q,
                 // One class must be reachable from all states for the dense one to hold, too.
@@ -320,7 +344,7 @@ mod tests {
         let up = 1e-3;
         let rows =
             [Counts { start: 0, p: vec![1.0 - up, up] }, Counts { start: 0, p: vec![1.0 - up, 0.0, up] }];
-        let chain = Chain { rows: &rows, batch: 1, queue: 90 };
+        let chain = Chain { rows: &rows, batch: 1, queue: 90, phases: 1 };
         let q = chain.stationary().unwrap();
         let ratio = up / (1.0 - up);
         for k in 1..89 {
@@ -333,12 +357,12 @@ mod tests {
     fn overload_fills_the_queue_and_two_classes_are_refused() {
         let certain = |n: usize| Counts { start: n, p: vec![1.0] };
         let rows: Vec<Counts> = (0..=4).map(|_| certain(9)).collect();
-        let q = Chain { rows: &rows, batch: 4, queue: 20 }.stationary().unwrap();
+        let q = Chain { rows: &rows, batch: 4, queue: 20, phases: 1 }.stationary().unwrap();
         assert_eq!(q[20], 1.0);
         // From 0 to 2 or to 4; both stay where they are.
         let split = Counts { start: 2, p: vec![0.5, 0.0, 0.5] };
         let rows = [split, certain(2), certain(2), certain(4), certain(4)];
-        let chain = Chain { rows: &rows, batch: 4, queue: 20 };
+        let chain = Chain { rows: &rows, batch: 4, queue: 20, phases: 1 };
         assert!(matches!(chain.stationary(), Err(Error::NotUnique { .. })));
     }
 }

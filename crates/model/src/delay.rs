@@ -85,16 +85,18 @@ struct Tables<'a> {
     landing: Vec<Counts>,
 }
 
-/// The wait of the packets that a poll takes in, and their sojourn.
+/// The wait of the packets that a poll takes in, and their sojourn. `left` is what is left of the service for all packets of a poll together
+/// when they come, in slots, where that doesn't follow from the start.
 pub(crate) fn delays(
     model: &Model,
     start: Start,
     rows: &[Counts],
     queue_pmf: &[f64],
     flow: &Flow,
+    left: Option<f64>,
 ) -> (Delay, Delay) {
     let tables = Tables::new(model, start, flow);
-    let places = Places::new(&tables, rows, queue_pmf, flow);
+    let places = Places::new(&tables, rows, queue_pmf, flow, left);
     let p = &model.parameters;
     let full = model.services.last().map(|b| tables.binned(&[(1.0, b)])).unwrap_or_default();
     let mut wait = Vec::new();
@@ -237,7 +239,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64], flow: &Flow) -> Self {
+    fn new(t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64], flow: &Flow, left: Option<f64>) -> Self {
         let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
         let blocks = queue.div_ceil(batch);
         let second = |b: &Pmf| b.iter().map(|(k, p)| k as f64 * (k as f64 - 1.0) * p).sum::<f64>();
@@ -248,7 +250,7 @@ impl Places {
             blocks: vec![vec![0.0; t.bins]; blocks],
             near: vec![vec![0.0; (2 * batch).min(queue) + 1]; t.bins],
             counts: vec![0.0; blocks],
-            left_all,
+            left_all: left.unwrap_or(left_all),
             left_lost: 0.0,
             left_kept: 0.0,
         };

@@ -86,19 +86,25 @@ pub enum Error {
         /// What helps.
         advice: &'static str,
     },
-    /// The exact start is solved only where arrivals remember nothing.
+    /// The exact start has too many states.
     #[error(
-        "the exact start is solved for geometric interarrival times only; with {interarrival} ones it would take {states:.1e} states of \
-         queue and residual, and {mebibytes:.1e} MiB for how they follow one another: take the equilibrium start, or simulate, which is \
-         exact up to its confidence interval"
+        "the exact start has a state for every queue and residual, {states:.1e} with {interarrival} interarrival times of up to {residuals} \
+         slots; that takes {mebibytes:.1e} MiB (the limit is {limit_mebibytes}) and {additions:.1e} additions: choose a longer slot or a smaller \
+         queue, take the equilibrium start, or simulate, which is exact up to its confidence interval"
     )]
     ExactStart {
         /// The kind of interarrival times.
         interarrival: &'static str,
-        /// States that a joint chain would have.
+        /// The longest interarrival time, slots.
+        residuals: usize,
+        /// States of the chain.
         states: f64,
-        /// Memory for its transitions, MiB.
+        /// Memory for how they follow one another, MiB.
         mebibytes: f64,
+        /// What the elimination would take.
+        additions: f64,
+        /// How much memory there may be, MiB.
+        limit_mebibytes: usize,
     },
     /// Which state the queue settles in depends on how it started, so there is no one answer.
     #[error(

@@ -46,6 +46,7 @@ mod delay;
 mod dimension;
 mod error;
 mod fit;
+mod joint;
 mod kernel;
 mod locality;
 mod model;

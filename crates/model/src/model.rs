@@ -5,13 +5,14 @@ use crate::chain::Chain;
 use crate::counts::{Counts, counts};
 use crate::delay::{self, Delay};
 use crate::error::{Error, positive};
+use crate::joint::Joint;
 use crate::pmf::Pmf;
 use crate::service::{ServiceTimes, Variation};
 
 /// The longest queue that a model may have, in packets.
 pub const MAX_QUEUE: usize = 1 << 20;
 /// What the elimination may keep, in bytes.
-const MAX_MEMORY: usize = 1 << 30;
+pub(crate) const MAX_MEMORY: usize = 1 << 30;
 /// A solution is not given out where one more poll would change its distribution by more than this, summed over states.
 const MAX_RESIDUAL: f64 = 1e-9;
 /// Nor where packets taken and packets served differ by more than this, relatively.
@@ -137,31 +138,40 @@ impl Model {
         let start = match p.start {
             // Nothing to remember: the residual is the same at every poll.
             Start::Exact if p.interarrival.is_memoryless() => Start::Equilibrium,
-            Start::Exact => return Err(self.exact_is_too_large()?),
+            Start::Exact => return self.solve_exact(),
             other => other,
         };
         let rows = counts(&p.interarrival, &self.services, p.variation == Variation::Poisson, start)?;
-        let chain = Chain { rows: &rows, batch: p.batch, queue: p.queue };
+        let chain = Chain { rows: &rows, batch: p.batch, queue: p.queue, phases: 1 };
         let queue_pmf = chain.stationary()?;
         let residual = chain.residual(&queue_pmf);
-        let flow = Flow::new(self, &rows, &queue_pmf);
+        let flow = Flow::new(self, &rows, &queue_pmf, 1);
         if flow.arrived == 0.0 {
             return Err(Error::NoArrivals);
         }
-        let (wait, sojourn) = delay::delays(self, start, &rows, &queue_pmf, &flow);
+        let (wait, sojourn) = delay::delays(self, start, &rows, &queue_pmf, &flow, None);
         let solution = self.solution(queue_pmf, &flow, wait, sojourn, residual);
         solution.check()?;
         Ok(solution)
     }
 
-    /// What the exact start would take: a state for every queue and residual, and a probability from each batch and residual
-    /// to each of them.
-    fn exact_is_too_large(&self) -> Result<Error, Error> {
+    /// With the residual in the state.
+    fn solve_exact(&self) -> Result<Solution, Error> {
         let p = &self.parameters;
-        let residuals = p.interarrival.pmf()?.last().max(1) as f64;
-        let states = residuals * (p.queue as f64 + 1.0);
-        let bytes = states * residuals * (p.batch as f64 + 1.0) * size_of::<f64>() as f64;
-        Ok(Error::ExactStart { interarrival: p.interarrival.name(), states, mebibytes: bytes / 1_048_576.0 })
+        let joint = Joint::new(self)?;
+        let chain = Chain { rows: &joint.rows, batch: p.batch, queue: p.queue, phases: joint.phases };
+        let states = chain.stationary()?;
+        let residual = chain.residual(&states);
+        let flow = Flow::new(self, &joint.numbers, &states, joint.phases);
+        if flow.arrived == 0.0 {
+            return Err(Error::NoArrivals);
+        }
+        let (queue_pmf, taken) = (joint.queue(&states), joint.taken(&states, p.batch));
+        let (rows, left) = (joint.mixed(&taken), joint.left(self, &taken));
+        let (wait, sojourn) = delay::delays(self, Start::Equilibrium, &rows, &queue_pmf, &flow, Some(left));
+        let solution = self.solution(queue_pmf, &flow, wait, sojourn, residual);
+        solution.check()?;
+        Ok(solution)
     }
 
     fn solution(
@@ -231,18 +241,25 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    fn new(model: &Model, rows: &[Counts], queue_pmf: &[f64]) -> Self {
-        let batch = model.parameters.batch;
-        let mut batch_pmf: Vec<f64> = queue_pmf.iter().take(batch).copied().collect();
-        batch_pmf.push(queue_pmf.iter().skip(batch).sum());
-        let mut lost = 0.0;
-        let full = rows.last().map(Counts::excess).unwrap_or_default();
-        for (state, q) in queue_pmf.iter().enumerate() {
-            let room = model.parameters.queue - state.saturating_sub(batch);
-            let excess = match rows.get(state) {
-                Some(row) if state < batch && row.last() > room => row.excess().get(room).copied(),
-                Some(_) if state < batch => None,
-                _ => full.get(room).copied(),
+    /// From the distribution over states, each a queue and one of `phases`; `rows` tells how many packets come, by batch and phase.
+    fn new(model: &Model, rows: &[Counts], states: &[f64], phases: usize) -> Self {
+        let (batch, queue) = (model.parameters.batch, model.parameters.queue);
+        let mut batch_pmf = vec![0.0; batch + 1];
+        let (mut arrived, mut lost) = (0.0, 0.0);
+        let full: Vec<Vec<f64>> = rows.iter().skip(batch * phases).map(Counts::excess).collect();
+        for (state, q) in states.iter().enumerate() {
+            let (length, phase) = (state / phases, state % phases);
+            let taken = length.min(batch);
+            let Some(row) = rows.get(taken * phases + phase) else { continue };
+            if let Some(place) = batch_pmf.get_mut(taken) {
+                *place += q;
+            }
+            arrived += q * row.mean();
+            let room = queue - (length - taken);
+            let excess = match full.get(phase) {
+                Some(full) if taken == batch => full.get(room).copied(),
+                _ if row.last() > room => row.excess().get(room).copied(),
+                _ => None,
             };
             lost += q * excess.unwrap_or(0.0);
         }
@@ -250,7 +267,7 @@ impl Flow {
         let mean = |v: usize| model.services.get(v).map_or(0.0, Pmf::mean);
         Self {
             served: weighted(&|v| v as f64),
-            arrived: weighted(&|v| rows.get(v).map_or(0.0, Counts::mean)),
+            arrived,
             cycle: weighted(&mean),
             idle: batch_pmf.first().copied().unwrap_or(0.0) * mean(0),
             lost,

@@ -253,3 +253,68 @@ fn bad_inputs_are_named() {
     let model = Model::new(good).unwrap();
     assert!(simulate(&model, Effort { polls: 10, warmup: 0, seed: 1 }).is_err());
 }
+
+fn exact(queue: usize, batch: usize, interarrival: Interarrival) -> Model {
+    let service = ServiceTimes::linear(12.0, 3.0, 4.0).unwrap();
+    Model::new(Parameters { service, start: Start::Exact, ..parameters(queue, batch, interarrival) }).unwrap()
+}
+
+/// Where nothing is remembered, the residual in the state changes nothing.
+#[test]
+fn the_exact_start_of_arrivals_without_memory_is_the_equilibrium() {
+    let pmf = Interarrival::geometric(2.0).unwrap().pmf().unwrap();
+    let remembered = exact(24, 5, Interarrival::empirical(pmf).unwrap()).solve().unwrap();
+    let forgotten = exact(24, 5, Interarrival::geometric(2.0).unwrap()).solve().unwrap();
+    for (a, b) in remembered.queue_pmf.iter().zip(&forgotten.queue_pmf) {
+        assert!((a - b).abs() < 1e-12, "{a} {b}");
+    }
+    for (a, b) in [
+        (remembered.p_loss, forgotten.p_loss),
+        (remembered.wait.mean_ns(), forgotten.wait.mean_ns()),
+        (remembered.throughput_pps, forgotten.throughput_pps),
+    ] {
+        assert!((a / b - 1.0).abs() < 1e-6, "{a} {b}");
+    }
+}
+
+/// The queue as it is, against the simulation that never starts anew; the equilibrium start is elsewhere.
+#[test]
+fn the_exact_start_is_what_a_simulation_without_restarts_says() {
+    let bursts = Pmf::from_weights("test", 1, [[9.0].as_slice(), &[0.0; 28], &[1.0]].concat()).unwrap();
+    let mut apart = false;
+    for (name, interarrival) in [
+        ("bursts", Interarrival::empirical(bursts).unwrap()),
+        ("deterministic", Interarrival::deterministic(7.0).unwrap()),
+        ("deterministic, between slots", Interarrival::deterministic(4.6).unwrap()),
+        ("poisson", Interarrival::poisson(5.0).unwrap()),
+    ] {
+        let model = exact(40, 8, interarrival.clone());
+        let s = model.solve().unwrap();
+        let sim = simulate(&model, Effort { polls: 400_000, warmup: 10_000, seed: 3 }).unwrap();
+        for (what, estimate, value) in [
+            ("mean batch", sim.mean_batch, s.mean_batch),
+            ("mean queue", sim.mean_queue, s.mean_queue),
+            ("loss", sim.p_loss, s.p_loss),
+            ("wait", sim.wait_ns, s.wait.mean_ns()),
+            ("sojourn", sim.sojourn_ns, s.sojourn.mean_ns()),
+        ] {
+            // What is too rare for a simulation to meet at all is no difference.
+            let rare = estimate.mean == 0.0 && value < 1e-9;
+            assert!(rare || estimate.holds(value, 1.5), "{name}, {what}: {value} against {estimate:?}");
+        }
+        let rough = solve(Parameters { start: Start::Equilibrium, ..model.parameters().clone() });
+        apart |= !sim.mean_batch.holds(rough.mean_batch, 4.0);
+        let accepted = s.offered_pps * (1.0 - s.p_loss);
+        assert!((s.throughput_pps / accepted - 1.0).abs() < 1e-9, "{name}: {} {accepted}", s.throughput_pps);
+    }
+    assert!(apart, "the equilibrium start is as good: the test can't tell them apart");
+}
+
+#[test]
+fn an_exact_start_that_is_too_large_says_what_it_would_take() {
+    let long = exact(4096, 256, Interarrival::negative_binomial(80.0, 2.0).unwrap());
+    match long.solve() {
+        Err(Error::ExactStart { mebibytes, residuals, .. }) => assert!(mebibytes > 1024.0 && residuals > 80),
+        other => panic!("{other:?}"),
+    }
+}

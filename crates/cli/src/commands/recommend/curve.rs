@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::Plan;
 use slipstream::pool::Pool;
 use slipstream::reframe::ReframeConfig;
+use slipstream::rules::Rule;
 use slipstream::runtime::{NullSink, Pipeline, Replay, Traffic};
 use slipstream::time::Nanos;
 use slipstream_model::Gain;
@@ -149,7 +150,13 @@ pub(super) fn gains(
 }
 
 fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyhow::Result<Gain> {
-    let mut config = ReframeConfig { capacity: 1 << 20, flows: 1 << 21, ..ReframeConfig::default() };
+    // As `reframe` does it unless told otherwise, with room for all.
+    let mut config = ReframeConfig {
+        capacity: 1 << 20,
+        flows: 1 << 21,
+        bypass: Rule::parse("tcp syn")?,
+        ..ReframeConfig::default()
+    };
     config.default.hold_ns = hold_ns;
     config.default.burst = burst;
     let mut source = AnySource::new(Input::open(path)?);
