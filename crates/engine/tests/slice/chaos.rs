@@ -28,19 +28,19 @@ const LONGEST: usize = 1514;
 
 /// What the run was, and that nothing went wrong in it; a wrong splice panics.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Packets that came from the network, those of attackers included.
-    pub came: u64,
+    pub(crate) came: u64,
     /// Those of attackers.
-    pub attacks: u64,
+    pub(crate) attacks: u64,
     /// Packets that left whole again, each compared with what it was, byte for byte.
-    pub whole: u64,
+    pub(crate) whole: u64,
     /// Packets that were forwarded whole and left as they came.
-    pub untouched: u64,
+    pub(crate) untouched: u64,
     /// What the ends and the table counted.
-    pub slicer: SliceCounters,
-    pub splicer: SpliceCounters,
-    pub table: TableCounters,
+    pub(crate) slicer: SliceCounters,
+    pub(crate) splicer: SpliceCounters,
+    pub(crate) table: TableCounters,
 }
 
 /// Numbers that look random (SplitMix64).
@@ -204,7 +204,7 @@ fn id_of(frame: &[u8]) -> u64 {
 /// Payload and TOS of the packet of this number: a fifth is short, one in sixty carries the mark.
 fn shape(id: u64) -> (usize, u8) {
     let mix = Random(id ^ 0xabcd).next();
-    let payload = if mix % 5 == 0 { mix >> 8 & 63 } else { 40 + (mix >> 16) % 400 };
+    let payload = if mix.is_multiple_of(5) { mix >> 8 & 63 } else { 40 + (mix >> 16) % 400 };
     (payload as usize, if mix >> 40 & 63 == 0 { 0xfc } else { (mix >> 48) as u8 & 0x7f })
 }
 
@@ -342,7 +342,7 @@ impl Chaos {
         let seen = self.random.below(32) as usize;
         let kind = self.random.below(8);
         let payload = [8, 8, 16, 40, 100, 300][self.random.below(6) as usize];
-        let tos = if kind % 2 == 0 { 0xfc } else { 0 };
+        let tos = if kind.is_multiple_of(2) { 0xfc } else { 0 };
         let len = if kind < 2 && !self.seen[seen].is_empty() {
             // Replayed as it was.
             let replayed = &self.seen[seen];
@@ -488,7 +488,7 @@ impl Chaos {
 }
 
 /// Runs so many packets through the chaos.
-pub fn run(packets: u64, seed: u64, mode: TokenMode, storage: Storage) -> Outcome {
+pub(crate) fn run(packets: u64, seed: u64, mode: TokenMode, storage: Storage) -> Outcome {
     let config = SliceConfig {
         entries: ENTRIES,
         ttl: TTL,
@@ -506,7 +506,7 @@ pub fn run(packets: u64, seed: u64, mode: TokenMode, storage: Storage) -> Outcom
 }
 
 /// What every run must have seen, if it was long enough.
-pub fn check(outcome: &Outcome, mode: TokenMode) {
+pub(crate) fn check(outcome: &Outcome, mode: TokenMode) {
     let Outcome { slicer, splicer, table, attacks, whole, untouched, .. } = *outcome;
     assert!(attacks > 0 && whole > 0 && untouched > 0, "{outcome:?}");
     assert!(

@@ -254,6 +254,9 @@ fn dropped_packets_block_their_entries_for_ttl_turns_unless_the_drop_is_said() {
             let counters = pair.slicer.counters();
             let expected = if explicit { 0.0 } else { unsliced_share(1.0 / every as f64, ttl) };
             let got = counters.unsliced_share();
+            println!(
+                "drops {share}, ttl {ttl}, explicit {explicit}: {got:.3} not sliced, {expected:.3} expected"
+            );
             assert!((got - expected).abs() < 0.02, "{share} {ttl} {explicit}: {got} instead of {expected}");
             pair.table.audit().unwrap();
         }
