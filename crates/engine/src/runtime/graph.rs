@@ -110,6 +110,8 @@ pub struct Pipeline {
     live: bool,
     /// The nodes that the packets of each head may come to, in a live run.
     ways: Vec<Vec<usize>>,
+    /// The nodes from which packets may come to each.
+    before: Vec<Vec<usize>>,
     /// Which nodes were told that nothing more will come.
     told: Vec<bool>,
 }
@@ -272,8 +274,8 @@ impl Pipeline {
     }
 
     fn of(nodes: Vec<Node>, heads: Vec<Head>) -> Self {
-        let (links, ways, told) = (Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, heads, links, timed: true, live: false, ways, told }
+        let (links, ways, before, told) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, heads, links, timed: true, live: false, ways, before, told }
     }
 
     /// The stages by themselves, in an order in which every wire led onwards.
@@ -467,6 +469,13 @@ impl Pipeline {
     /// Finds out which stages the packets of each source may come to.
     pub(super) fn find_ways(&mut self) {
         self.ways = self.heads.iter().map(|h| self.reachable(h.edge.node)).collect();
+        let reach: Vec<Vec<usize>> = (0..self.nodes.len()).map(|n| self.reachable(n)).collect();
+        let leads = |to: usize| {
+            move |(from, way): (usize, &Vec<usize>)| (from != to && way.contains(&to)).then_some(from)
+        };
+        self.before = (0..self.nodes.len())
+            .map(|to| reach.iter().enumerate().filter_map(leads(to)).collect())
+            .collect();
         self.told = vec![false; self.nodes.len()];
     }
 
@@ -479,17 +488,12 @@ impl Pipeline {
 
     /// Tells stages that nothing more will come to them, where `at_end` says that of a source.
     pub(super) fn tell_ends(&mut self, at_end: impl Fn(usize) -> bool) {
-        let ended: Vec<bool> = (0..self.ways.len()).map(at_end).collect();
-        if !ended.contains(&true) {
-            return;
-        }
         for node in 0..self.nodes.len() {
-            let before = |place: usize| place != node && self.reachable(place).contains(&node);
-            let leads = |(head, way): (usize, &Vec<usize>)| way.contains(&node).then_some(head);
-            let mut heads = self.ways.iter().enumerate().filter_map(leads);
+            let mut heads = self.ways.iter().enumerate().filter(|(_, way)| way.contains(&node));
+            let held = |place: &usize| self.nodes.get(*place).is_some_and(|n| n.stage.held() > 0);
             let over = self.told.get(node) == Some(&false)
-                && heads.all(|head| ended.get(head) == Some(&true))
-                && self.nodes.iter().enumerate().all(|(place, n)| n.stage.held() == 0 || !before(place));
+                && heads.all(|(head, _)| at_end(head))
+                && !self.before.get(node).is_some_and(|before| before.iter().any(held));
             if over && let (Some(n), Some(told)) = (self.nodes.get_mut(node), self.told.get_mut(node)) {
                 *told = true;
                 n.stage.no_more();
