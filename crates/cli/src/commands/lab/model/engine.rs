@@ -217,17 +217,32 @@ fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
     })
 }
 
-/// The usual service time by order of magnitude of the batch: the median of polls that another follows at once.
+/// The usual service time by order of magnitude of the batch: the lower quartile of polls that another follows at once. A class of
+/// which there are only interrupted ones has no long times for that: a smaller batch never takes longer, and one of twice as many packets
+/// at most twice as long.
 fn usual(polls: &[Poll]) -> BTreeMap<u32, f64> {
     let mut classes: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for (a, b) in polls.iter().zip(polls.iter().skip(1)).filter(|(_, b)| b.empty_before == 0) {
         classes.entry(a.batch.ilog2()).or_default().push(b.time.since(a.time) as f64);
     }
-    let median = |mut times: Vec<f64>| {
+    let quartile = |mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied().unwrap_or(0.0)
+        times.get(times.len() / 4).copied().unwrap_or(0.0)
     };
-    classes.into_iter().map(|(class, times)| (class, median(times))).collect()
+    let mut usual: BTreeMap<u32, f64> =
+        classes.into_iter().map(|(class, times)| (class, quartile(times))).collect();
+    let mut least = f64::INFINITY;
+    for time in usual.values_mut().rev() {
+        least = least.min(*time);
+        *time = least;
+    }
+    let mut a_packet = f64::INFINITY;
+    for (class, time) in &mut usual {
+        // Batches of one class differ by up to a factor of two among themselves.
+        a_packet = a_packet.min(*time / f64::from(*class).exp2());
+        *time = time.min(2.0 * a_packet * f64::from(*class).exp2());
+    }
+    usual
 }
 
 /// The stretches of a log that no interruption has touched, and whether there was one.
@@ -341,6 +356,20 @@ mod tests {
         }
         let (segments, disturbed) = kept(&all, &load());
         assert!(disturbed && segments[0] == 1500 && segments.len() == 2, "{segments:?}");
+    }
+
+    /// Large batches there are only behind interruptions, and each is interrupted itself: that doesn't make it usual.
+    #[test]
+    fn what_is_seldom_is_not_usual_for_that() {
+        let mut all = polls(5000);
+        all.iter_mut().skip(2500).for_each(|p| {
+            p.time = Nanos(p.time.0 + 300_000);
+            p.newest = Nanos(p.newest.0 + 300_000);
+        });
+        (all[2499].batch, all[2500].batch, all[2500].empty_before) = (64, 64, 0);
+        let usual = usual(&all);
+        assert!(usual[&6] <= 128_000.0 && usual[&0] == 1000.0, "{usual:?}");
+        assert!(clean(&all, &load()).1);
     }
 
     #[test]
