@@ -215,21 +215,21 @@ impl Elimination {
         let mut factors = [[0.0; ROWS]; GROUP];
         let mut last = 0;
         // Within the group, one after the other.
-        for i in 0..group {
+        for (i, factors) in factors.iter_mut().enumerate().take(group) {
             let state = turn + i;
             let r = &self.reduced[state % ring];
             if r.leave == 0.0 {
                 continue;
             }
-            for (factor, weight) in factors[i].iter_mut().zip(&self.buffer[state]).skip(lane) {
+            for (factor, weight) in factors.iter_mut().zip(&self.buffer[state]).skip(lane) {
                 *factor = if *weight < SMALL { 0.0 } else { weight / r.leave };
             }
-            if factors[i] == [0.0; ROWS] {
+            if *factors == [0.0; ROWS] {
                 continue;
             }
             last = last.max(state + r.above.len());
             let within = (group - 1 - i).min(r.above.len());
-            add_one(&mut self.buffer[state + 1..], &r.above[..within], &factors[i]);
+            add_one(&mut self.buffer[state + 1..], &r.above[..within], factors);
         }
         if last == 0 {
             return 0;

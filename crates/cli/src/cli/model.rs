@@ -61,7 +61,7 @@ pub(crate) enum StartKind {
     /// The residual of an interarrival time, drawn anew at every poll.
     #[default]
     Equilibrium,
-    /// The residual that the last poll left: nothing is drawn anew. Geometric times only; --simulate does it for all.
+    /// The residual that the last poll left: nothing is drawn anew. Short times only, and geometric ones; --simulate does it for all.
     Exact,
 }
 

@@ -6,7 +6,7 @@
 //! interruption has touched counts. An interruption of the engine shows as a service that took twice its usual time and
 //! 20 µs more, one of the generator as packets that are late by its own account (the log has the time of the newest). What comes
 //! after one counts again when the queue has been empty, or, above saturation, full again, and the chain has had a
-//! millisecond to settle. Loss and sojourn times below saturation are those of the runs that were not interrupted at all.
+//! little time to settle. Loss and sojourn times below saturation are those of the runs that were not interrupted at all.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -23,8 +23,8 @@ use super::super::Bench;
 
 /// Length of a run, beside what it takes to fill the ring.
 const RUN_NS: f64 = 6e6;
-/// What the chain has to settle, from an empty queue.
-const SETTLE_NS: f64 = 1e6;
+/// How near to its end the last poll of a run must be, for the run not to have ended in an interruption.
+const END_NS: f64 = 0.5e6;
 /// What a service may take beyond twice its usual time.
 const STALL_NS: f64 = 20e3;
 /// What an empty poll may take.
@@ -70,6 +70,8 @@ pub(super) struct Load {
     pub(super) queue: usize,
     /// Packets that a poll takes at most, β.
     pub(super) batch: usize,
+    /// What the chain is given to settle, from an empty queue.
+    pub(super) settle_ns: f64,
     /// Above saturation: how long it takes until the ring is full.
     pub(super) fill_ns: Option<f64>,
 }
@@ -137,8 +139,11 @@ pub(super) fn measure(
         all.runs += 1;
         let one = run_once(chain, load, all.runs as u64)?;
         outpaced += usize::from(one.interruptions as f64 * PACE_NS > one.elapsed_ns as f64);
-        let (segments, disturbed) = clean(&one.polls, load);
-        ns += one.polls.last().zip(one.polls.first()).map_or(0.0, |(b, a)| b.time.since(a.time) as f64);
+        let (segments, mut disturbed) = clean(&one.polls, load);
+        // An engine that doesn't come back is interrupted, too.
+        disturbed |= one.last_poll_ns + END_NS < one.elapsed_ns as f64
+            || one.elapsed_ns as f64 > one.asked_ns + END_NS;
+        ns += one.elapsed_ns as f64;
         if !disturbed && one.away_ns == 0 {
             all.whole += 1;
             offered += one.offered;
@@ -166,6 +171,10 @@ struct Once {
     away_ns: u64,
     interruptions: u64,
     elapsed_ns: u64,
+    /// How long the run was to be.
+    asked_ns: f64,
+    /// From the first poll to the last that brought packets.
+    last_poll_ns: f64,
 }
 
 fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
@@ -193,8 +202,12 @@ fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
     let counter = |name: &str| source.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
     let mut sojourn = Histogram::new();
     report.stages.iter().filter_map(|s| s.excess.as_ref()).for_each(|h| sojourn.merge(h));
+    let polls = run.poll_log().map(|log| log.polls().to_vec()).unwrap_or_default();
+    let span = polls.last().zip(polls.first()).map_or(0, |(last, first)| last.time.since(first.time));
     Ok(Once {
-        polls: run.poll_log().map(|log| log.polls().to_vec()).unwrap_or_default(),
+        polls,
+        asked_ns: duration.as_nanos() as f64,
+        last_poll_ns: span as f64,
         sojourn,
         offered: counter("offered"),
         dropped: counter("dropped_by_queue"),
@@ -204,17 +217,32 @@ fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
     })
 }
 
-/// The usual service time by order of magnitude of the batch: the median of polls that another follows at once.
+/// The usual service time by order of magnitude of the batch: the lower quartile of polls that another follows at once. A class of
+/// which there are only interrupted ones has no long times for that: a smaller batch never takes longer, and one of twice as many packets
+/// at most twice as long.
 fn usual(polls: &[Poll]) -> BTreeMap<u32, f64> {
     let mut classes: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for (a, b) in polls.iter().zip(polls.iter().skip(1)).filter(|(_, b)| b.empty_before == 0) {
         classes.entry(a.batch.ilog2()).or_default().push(b.time.since(a.time) as f64);
     }
-    let median = |mut times: Vec<f64>| {
+    let quartile = |mut times: Vec<f64>| {
         times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied().unwrap_or(0.0)
+        times.get(times.len() / 4).copied().unwrap_or(0.0)
     };
-    classes.into_iter().map(|(class, times)| (class, median(times))).collect()
+    let mut usual: BTreeMap<u32, f64> =
+        classes.into_iter().map(|(class, times)| (class, quartile(times))).collect();
+    let mut least = f64::INFINITY;
+    for time in usual.values_mut().rev() {
+        least = least.min(*time);
+        *time = least;
+    }
+    let mut a_packet = f64::INFINITY;
+    for (class, time) in &mut usual {
+        // Batches of one class differ by up to a factor of two among themselves.
+        a_packet = a_packet.min(*time / f64::from(*class).exp2());
+        *time = time.min(2.0 * a_packet * f64::from(*class).exp2());
+    }
+    usual
 }
 
 /// The stretches of a log that no interruption has touched, and whether there was one.
@@ -228,7 +256,7 @@ fn clean(polls: &[Poll], load: &Load) -> (Vec<Vec<slipstream_model::Poll>>, bool
     let mut last: Option<&Poll> = None;
     // From when on polls count, if it is known.
     let first = polls.first().map_or(0.0, |p| p.time.0 as f64);
-    let mut from = Some(first + load.fill_ns.unwrap_or(SETTLE_NS));
+    let mut from = Some(first + load.fill_ns.unwrap_or(load.settle_ns));
     for poll in polls {
         let now = poll.time.0 as f64;
         let emptied = (poll.batch as usize) < load.batch;
@@ -254,7 +282,7 @@ fn clean(polls: &[Poll], load: &Load) -> (Vec<Vec<slipstream_model::Poll>>, bool
             };
         }
         if from.is_none() && poll.empty_before > 0 && !late && !away {
-            from = Some(now + SETTLE_NS);
+            from = Some(now + load.settle_ns);
         }
         if from.is_some_and(|from| now >= from) {
             let (batch, empty_before) = (poll.batch, poll.empty_before);
@@ -275,7 +303,14 @@ mod tests {
     use slipstream::time::Nanos;
 
     fn load() -> Load {
-        Load { rate_pps: 1e6, process: Process::Constant, queue: 512, batch: 64, fill_ns: None }
+        Load {
+            rate_pps: 1e6,
+            process: Process::Constant,
+            queue: 512,
+            batch: 64,
+            settle_ns: 1e6,
+            fill_ns: None,
+        }
     }
 
     /// Polls 1 µs apart, each with the packet that came just before, every fifth after an empty one.
@@ -321,6 +356,20 @@ mod tests {
         }
         let (segments, disturbed) = kept(&all, &load());
         assert!(disturbed && segments[0] == 1500 && segments.len() == 2, "{segments:?}");
+    }
+
+    /// Large batches there are only behind interruptions, and each is interrupted itself: that doesn't make it usual.
+    #[test]
+    fn what_is_seldom_is_not_usual_for_that() {
+        let mut all = polls(5000);
+        all.iter_mut().skip(2500).for_each(|p| {
+            p.time = Nanos(p.time.0 + 300_000);
+            p.newest = Nanos(p.newest.0 + 300_000);
+        });
+        (all[2499].batch, all[2500].batch, all[2500].empty_before) = (64, 64, 0);
+        let usual = usual(&all);
+        assert!(usual[&6] <= 128_000.0 && usual[&0] == 1000.0, "{usual:?}");
+        assert!(clean(&all, &load()).1);
     }
 
     #[test]

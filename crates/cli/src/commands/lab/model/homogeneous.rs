@@ -14,6 +14,9 @@ pub(super) struct Bed {
     pub(super) fit: Fit,
 }
 
+/// A line, and what is said of all loads, needs more of them.
+const FEW_POINTS: usize = 2;
+
 /// A load at which was measured.
 struct Point {
     load: f64,
@@ -58,12 +61,12 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<Op
     services(&found, &points, findings);
     distributions(&found, &points, findings);
     for process in [Process::Poisson, Process::Bursty(8)] {
-        for of in [0.3, 0.7] {
+        for of in [0.3, 0.7].into_iter().filter(|_| points.len() > FEW_POINTS) {
             other_arrivals(lab, (&chain, capacity_pps), &found, of, process, findings)?;
         }
     }
     lab.step(0.5)?;
-    Ok(Some(Bed { chain, fit: found }))
+    Ok((points.len() > FEW_POINTS).then_some(Bed { chain, fit: found }))
 }
 
 fn point(
@@ -114,11 +117,11 @@ fn services(found: &Fit, points: &[Point], findings: &mut Findings) {
             ("line".into(), shown().map(|s| Some(at(s.batch) / 1e3)).collect()),
         ],
     });
-    // Where the line leaves more than twenty times what the measured means scatter, it is no line.
+    let enough = points.len() > FEW_POINTS;
     findings.claim(
         "service times follow a line over the batch size (R²; Fig. 4)",
         "linear fits",
-        Some((json!(found.global.r_squared), found.global.r_squared > 0.95)),
+        enough.then(|| (json!(found.global.r_squared), found.global.r_squared > 0.95)),
     );
 }
 
@@ -179,7 +182,7 @@ fn distributions(found: &Fit, points: &[Point], findings: &mut Findings) {
         })));
     }
     charts(points, &answers, findings);
-    let off = off.filter(|_| points.len() > 2);
+    let off = off.filter(|_| points.len() > FEW_POINTS);
     findings.claim(
         "the mean batch is off by packets, at most, global fit (Fig. 5)",
         1,
@@ -188,12 +191,12 @@ fn distributions(found: &Fit, points: &[Point], findings: &mut Findings) {
     findings.claim(
         "the mean batch is off by packets, at most, one fit a rate (Fig. 5)",
         8,
-        off_per_rate.filter(|_| points.len() > 2).map(|m| (json!(m), m <= 8.0)),
+        off_per_rate.filter(|_| points.len() > FEW_POINTS).map(|m| (json!(m), m <= 8.0)),
     );
     findings.claim(
         "of four arrival processes Poisson times are nearest to a constant rate (JSD, to 0.01; Fig. 6)",
         true,
-        nearest.filter(|_| points.len() > 2).map(|n| (json!(n), n)),
+        nearest.filter(|_| points.len() > FEW_POINTS).map(|n| (json!(n), n)),
     );
     findings.claim(
         "above saturation the share lost is off by points, at most (Fig. 7)",

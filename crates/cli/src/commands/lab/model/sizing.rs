@@ -88,9 +88,10 @@ fn try_out(lab: &Bench<'_>, bed: &Bed, task: &Task, findings: &mut Findings) -> 
             process: task.process,
             queue: c.queue,
             batch: c.batch,
+            settle_ns: 0.0,
             fill_ns: None,
         };
-        let runs = if lab.quick { 25 } else { 150 };
+        let runs = if lab.quick { 100 } else { 600 };
         let effort = Effort { polls: 0, runs, whole: if lab.quick { 3 } else { 10 } };
         let measured = engine::measure(lab, &bed.chain, &load, task.what, effort)?;
         let lost = measured.p_loss.filter(|_| !measured.outpaced);
