@@ -2,7 +2,7 @@
 //! out alone; and what a packet below the threshold costs.
 //!
 //! `valgrind --tool=callgrind` counts the instructions of the same ways: `--profile-time 1 in-place` runs one of them alone.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::hint::black_box;
 

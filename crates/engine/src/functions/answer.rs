@@ -25,20 +25,18 @@ pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
     let (meta, data) = cx.pool.meta_and_data(frame.buf, frame.len);
     let on_wire = meta.original_len.saturating_sub(u32::from(l3));
     let ip = data.get(usize::from(l3)..).unwrap_or_default();
+    // What has been parked of a sliced packet is missing in its header, and in the frame.
+    let parked = if cx.pool.is_sliced(frame.buf) { meta.original_len.saturating_sub(frame.len) } else { 0 };
     if let Some([0x45, _, high, low]) = ip.first_chunk() {
         let said = u32::from(u16::from_be_bytes([*high, *low]));
-        return if said >= 20 && said <= on_wire { said } else { on_wire };
+        return if said >= 20 && said <= on_wire { (said + parked).min(on_wire) } else { on_wire };
     }
     let (said, least) = match ip.first().map(|b| b >> 4) {
         Some(4) => (be16(ip, 2).map(u32::from), 20),
         Some(6) => (be16(ip, 4).filter(|&payload| payload != 0).map(|payload| u32::from(payload) + 40), 40),
         _ => (None, 0),
     };
-    let said = said.filter(|said| (least..=on_wire).contains(said)).unwrap_or(on_wire);
-    if cx.pool.is_sliced(frame.buf) {
-        return (said + cx.pool.meta(frame.buf).original_len.saturating_sub(frame.len)).min(on_wire);
-    }
-    said
+    said.filter(|said| (least..=on_wire).contains(said)).map_or(on_wire, |said| (said + parked).min(on_wire))
 }
 
 /// Whether a frame was sent to one station.

@@ -163,13 +163,25 @@ pub(super) fn checksum_field(kind: Transport) -> Option<usize> {
     }
 }
 
-/// Sum of 32-bit words as the machine has them, an odd end padded with zeros: short stretches, without the folding between.
+/// Adds 64-bit words with end-around carry.
+#[inline]
+fn carry(sum: u64, word: u64) -> u64 {
+    let (sum, over) = sum.overflowing_add(word);
+    sum + u64::from(over)
+}
+
+/// Ones' complement sum of words as the machine has them, an odd end padded with zeros: for stretches of a few words.
 #[inline]
 fn words(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(0, |sum, w| carry(sum, u64::from_ne_bytes(*w)));
+    let (half, rest) = match rest.split_first_chunk::<4>() {
+        Some((half, rest)) => (u64::from(u32::from_ne_bytes(*half)), rest),
+        None => (0, rest),
+    };
     let mut last = [0; 4];
     last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-    words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum::<u64>() + u64::from(u32::from_ne_bytes(last))
+    carry(sum, half + u64::from(u32::from_ne_bytes(last)))
 }
 
 /// The checksum that a sum of words makes.
@@ -200,7 +212,8 @@ pub(super) fn transport_checksum(
     };
     let addresses = if six { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 };
     let pseudo = u64::from(u16::from(protocol).to_be()) + u64::from(((end - l4) as u16).to_be());
-    match folded(covered + words(packet.get(addresses).unwrap_or_default()) + pseudo) {
+    let addresses = words(packet.get(addresses).unwrap_or_default());
+    match folded(carry(carry(covered, addresses), pseudo)) {
         0 if kind == Transport::Udp => 0xffff,
         value => value,
     }
