@@ -33,7 +33,7 @@ pub(crate) enum SliceVerb {
 #[command(after_help = "Example:\n  \
                         slipstream run -i shm:there -o shm:there \\\n    \
                         -e 'nat(pool=[203.0.113.1])' > functions.txt & \\\n  \
-                        slipstream slice run traces/campus.pcap.gz out.pcapng --through there")]
+                        slipstream slice run synth:packets=9k,size=1000 out.pcapng --through there")]
 pub(crate) struct SliceRun {
     /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`.
     pub(crate) input: String,
