@@ -124,6 +124,8 @@ struct Watch {
     aside: u64,
     /// For how many windows to stand aside next time.
     patience: u64,
+    /// Whether the table was filled before this window began.
+    warm: bool,
     /// While aside: chunks still to be passed on without a search for runs.
     skip: u32,
 }
@@ -132,6 +134,8 @@ impl Watch {
     /// The share of a run of distinct keys that goes through the table, at most: one in 32 windows, later in 128.
     const FIRST: u64 = 32;
     const LAST: u64 = 128;
+    /// The part of what the table must hit that it must hit while it fills: a full one hits more.
+    const COLD: f64 = 0.6;
     /// Of so many chunks without runs, only one is searched for runs again.
     const SEARCH_EVERY: u32 = 32;
 }
@@ -172,6 +176,7 @@ impl<const N: usize> Aggregator<N> {
                 tally: Tally::default(),
                 aside: if config.worth_from > 1.0 { u64::MAX } else { 0 },
                 patience: Watch::FIRST,
+                warm: false,
                 skip: 0,
             },
             stats: AggregatorStats::default(),
@@ -232,7 +237,9 @@ impl<const N: usize> Aggregator<N> {
         let w = &mut self.watch;
         let share = w.tally.hits as f64 / w.tally.runs.max(1) as f64;
         (w.seen, w.tally) = (0, Tally::default());
-        if share < w.worth_from {
+        let least = if w.warm { w.worth_from } else { w.worth_from * Watch::COLD };
+        w.warm = share >= least;
+        if !w.warm {
             w.aside = w.window * w.patience;
             w.patience = (w.patience * 2).min(Watch::LAST);
             self.drain(sink);
