@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::units::{Bytes, Count, Duration, Epoch};
+use slipstream::measure::{self, EpochLength};
+
+use crate::units::{Bytes, Count, Duration};
 
 /// Puts packets of a flow back to back, and tells what that gains.
 #[derive(Debug, Parser)]
@@ -286,6 +288,10 @@ pub(crate) struct Run {
     /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for them.
     #[arg(long, value_enum, default_value = "real")]
     pub(crate) pace: Pace,
+    /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, /measure with the answers of `measure`
+    /// stages as JSON. Anyone who reaches the address can read it; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<std::net::SocketAddr>,
     /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`, `batch`,
     /// `empty_before` (polls without packets since the line before), `source` and `newest_ns` (when the last of the packets came).
     #[arg(long, value_name = "FILE.csv")]
@@ -447,6 +453,22 @@ pub(crate) enum Task {
     Entropy,
 }
 
+impl Task {
+    /// What the engine calls it.
+    pub(crate) const fn task(self) -> measure::Task {
+        match self {
+            Self::FlowSize => measure::Task::FlowSize,
+            Self::HeavyHitters => measure::Task::HeavyHitters,
+            Self::HeavyChanges => measure::Task::HeavyChanges,
+            Self::Superspreaders => measure::Task::Superspreaders,
+            Self::DdosVictims => measure::Task::DdosVictims,
+            Self::SizeDistribution => measure::Task::SizeDistribution,
+            Self::Cardinality => measure::Task::Cardinality,
+            Self::Entropy => measure::Task::Entropy,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SketchName {
     CountMin,
@@ -556,7 +578,7 @@ pub(crate) struct Measure {
     pub(crate) weight: Weight,
     /// Length of an epoch: packets (2000000p) or time (1s).
     #[arg(long, value_name = "LENGTH", default_value = "2000000p")]
-    pub(crate) epoch: Epoch,
+    pub(crate) epoch: EpochLength,
     /// What stands in front of the sketch.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) aggregate: Aggregate,

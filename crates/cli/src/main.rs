@@ -9,6 +9,7 @@ mod check;
 mod cli;
 mod commands;
 mod live;
+mod metrics;
 mod port;
 mod replace;
 mod report;

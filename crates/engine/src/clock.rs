@@ -104,16 +104,18 @@ impl Meter {
         result
     }
 
-    /// Real time measured, in ns.
+    /// Real time measured, in ns; where it runs, up to now.
     #[must_use]
     pub fn elapsed_ns(&self) -> u64 {
-        self.elapsed_ns.get()
+        let running = self.since.get().map_or(0, |(real, _)| real.elapsed().as_nanos() as u64);
+        self.elapsed_ns.get() + running
     }
 
-    /// CPU time measured, in ns.
+    /// CPU time measured, in ns; where it runs, up to now.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
-        self.cpu_ns.get()
+        let running = self.since.get().map_or(0, |(_, cpu)| thread_cpu_ns() - cpu);
+        self.cpu_ns.get() + running
     }
 }
 

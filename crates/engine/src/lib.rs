@@ -8,8 +8,9 @@
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
 //! 5. [`stage`], [`functions`]: what else a pipeline is made of; functions decide once per train.
 //! 6. [`slice`](mod@slice): headers travel, payloads wait: for functions that read headers only.
-//! 7. [`pipeline`]: the language that wires stages.
-//! 8. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
+//! 7. [`measure`]: questions about flows, answered by sketches.
+//! 8. [`pipeline`]: the language that wires stages.
+//! 9. [`runtime`]: the loops that drive them over a capture's own clock, on one core or several.
 //!
 //! Beside that, [`data_movement`] is what moving packets between a network card and a server costs, on paper.
 
@@ -22,6 +23,7 @@ pub mod frame;
 pub mod functions;
 mod huge;
 pub mod io;
+pub mod measure;
 pub mod pipeline;
 pub mod pool;
 mod prefetch;

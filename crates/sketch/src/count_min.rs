@@ -199,7 +199,7 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        1.0
+        0.33 * self.rows as f64
     }
 
     fn clear(&mut self) {

@@ -114,7 +114,7 @@ impl<const N: usize> Sketch<N> for Exact<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        1.0
+        3.0
     }
 
     fn clear(&mut self) {

@@ -130,7 +130,7 @@ impl<const N: usize> Sketch<N> for Fm<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        1.0
+        0.6
     }
 
     fn clear(&mut self) {

@@ -96,6 +96,19 @@ fn word<const N: usize>(key: &[u8; N], at: usize) -> u64 {
     key.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
+/// Whether two keys are the same, without a branch where they are short.
+#[inline(always)]
+pub(crate) fn same_key<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
+    match N {
+        4 | 8 => word::<N>(a, 0) == word::<N>(b, 0),
+        9..=16 => {
+            let last = N.saturating_sub(8);
+            (word::<N>(a, 0) ^ word::<N>(b, 0)) | (word::<N>(a, last) ^ word::<N>(b, last)) == 0
+        }
+        _ => a == b,
+    }
+}
+
 /// A 64×64→128-bit product, its halves folded into one.
 #[inline(always)]
 pub(crate) const fn mix(a: u64, b: u64) -> u64 {

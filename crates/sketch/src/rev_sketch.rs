@@ -296,7 +296,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        3.0 * self.modular.stages() as f64
+        3.5 * self.modular.stages() as f64
     }
 
     fn clear(&mut self) {

@@ -166,17 +166,25 @@ unsafe fn with_avx2(work: &mut impl Work) {
     work.run(Avx2(()));
 }
 
-/// Asks for the cache line that holds an element. No effect on what a program computes.
+/// Asks for the cache line that holds the beginning of an element. No effect on what a program computes.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], index: usize) {
+    prefetch_at(slice, index, 0);
+}
+
+/// As [`prefetch`], for the line that holds byte number `byte` of the element.
+#[inline(always)]
+pub(crate) fn prefetch_at<T>(slice: &[T], index: usize, byte: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch never faults, whatever the address, and reads nothing that the program sees.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast()) };
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast::<i8>().wrapping_add(byte))
+        };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (slice, index);
+    let _ = (slice, index, byte);
 }
 
 #[cfg(test)]

@@ -138,8 +138,8 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         }
     }
 
-    /// What one update costs, in look-ups of the aggregator: an aggregator in front is worth it where its share of hits
-    /// is above the inverse.
+    /// What one update costs, in hits of the aggregator on keys of four bytes (about 6 ns), measured on a table of usual
+    /// size: from this follows which share of hits makes an aggregator in front worth it.
     fn update_cost(&self) -> f64;
 
     /// Forgets everything that was put in.

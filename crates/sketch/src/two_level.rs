@@ -329,7 +329,7 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        4.0 * self.modular.stages() as f64
+        8.0 * self.modular.stages() as f64
     }
 
     fn clear(&mut self) {

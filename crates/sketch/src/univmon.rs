@@ -322,7 +322,7 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        4.0
+        6.0
     }
 
     fn clear(&mut self) {

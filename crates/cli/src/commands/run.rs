@@ -3,7 +3,7 @@
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::pipeline::{Group, stage_type};
-use slipstream::runtime::{Run, RunReport, SourceReport, StageReport};
+use slipstream::runtime::{Board, Run, RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use tracing::warn;
 
@@ -11,6 +11,7 @@ use super::{Outcome, pipeline, report_damage};
 use crate::check;
 use crate::cli;
 use crate::live;
+use crate::metrics;
 use crate::table::{Table, count, time};
 use crate::ui;
 use crate::units::to_u32;
@@ -28,6 +29,12 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     let to_stdout = live::to_stdout(&plan);
     let mut run = Run::new(plan.build(args.seed)?).live(options);
+    if let Some(address) = args.metrics {
+        let board = Board::default();
+        let at = metrics::serve(address, board.clone())?;
+        eprintln!("metrics: http://{at}/metrics");
+        run = run.board(board);
+    }
     let report = live::run(&mut run)?;
     if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
         live::write_poll_log(log, path)?;

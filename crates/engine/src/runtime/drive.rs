@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use thiserror::Error;
 
+use super::board::Board;
 use super::graph::{Pipeline, StageReport};
 use super::live::LiveOptions;
 use super::poll_log::PollLog;
@@ -137,6 +138,7 @@ pub struct Run {
     pub(super) now: Nanos,
     pub(super) live: LiveOptions,
     pub(super) log: Option<PollLog>,
+    board: Option<Board>,
     classifier: Classifier,
     batch: Batch,
     arrivals: Arrivals,
@@ -160,6 +162,7 @@ impl Run {
             interfaces: 0,
             live: LiveOptions::default(),
             log: None,
+            board: None,
         }
     }
 
@@ -167,6 +170,13 @@ impl Run {
     #[must_use]
     pub fn live(mut self, options: LiveOptions) -> Self {
         self.live = options;
+        self
+    }
+
+    /// Answers at this board while it goes on, when it is asked.
+    #[must_use]
+    pub fn board(mut self, board: Board) -> Self {
+        self.board = Some(board);
         self
     }
 
@@ -210,6 +220,7 @@ impl Run {
             meter.start();
             self.take_from(head, feed, most, |t| until.is_none_or(|u| (t, head) < u));
             meter.stop();
+            self.answer(&feeds, &meter);
             rounds += 1;
             let progress = || self.pipeline.heads.first().and_then(|h| h.source.progress());
             if rounds.is_multiple_of(64) && tick(progress()) == ControlFlow::Break(()) {
@@ -226,6 +237,18 @@ impl Run {
     /// Finishes what is written, and says what happened.
     pub(super) fn finish(&mut self, feeds: &[Feed], meter: &Meter) -> Result<RunReport, RunError> {
         self.pipeline.finish()?;
+        Ok(self.report(feeds, meter))
+    }
+
+    /// Says how it goes, if somebody has asked.
+    #[inline]
+    pub(super) fn answer(&self, feeds: &[Feed], meter: &Meter) {
+        if let Some(board) = self.board.as_ref().filter(|b| b.wanted()) {
+            board.show(self.report(feeds, meter));
+        }
+    }
+
+    fn report(&self, feeds: &[Feed], meter: &Meter) -> RunReport {
         let source = |(head, feed): (&super::graph::Head, &Feed)| {
             let mut counters = Vec::new();
             head.source.counters(&mut |name, n| counters.push((name, n)));
@@ -237,13 +260,13 @@ impl Run {
                 counters,
             }
         };
-        Ok(RunReport {
+        RunReport {
             sources: self.pipeline.heads.iter().zip(feeds).map(source).collect(),
             stages: self.pipeline.reports(),
             elapsed_ns: meter.elapsed_ns(),
             cpu_ns: meter.cpu_ns(),
             live: self.pool.live(),
-        })
+        }
     }
 
     /// One for each source.

@@ -152,6 +152,7 @@ impl Run {
                 self.pipeline.run_to(&mut self.pool, now);
                 self.now = self.now.max(now);
             }
+            self.answer(&feeds, &meter);
             if round.busy {
                 continue;
             }

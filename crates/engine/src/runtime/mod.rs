@@ -3,8 +3,9 @@
 //! [`source`] brings packets in, [`replay`] runs one worker, [`shard`] several, [`paced`] one by the wall clock,
 //! [`sink`] takes what comes out. [`graph`] is a pipeline of many stages, [`drive`] the loop that drives it over
 //! captures, [`rehearsal`] one that only measures it, [`live`] one by the wall clock, with ports whose packets come when they
-//! come; [`poll_log`] remembers how many came at a time.
+//! come; [`poll_log`] remembers how many came at a time; a [`board`] shows others how a run goes.
 
+mod board;
 mod drive;
 mod graph;
 mod live;
@@ -16,6 +17,7 @@ mod shard;
 mod sink;
 mod source;
 
+pub use board::Board;
 pub use drive::{Run, RunError, RunReport, SourceReport};
 pub use graph::{Pipeline, StageReport, Tally};
 pub use live::LiveOptions;

@@ -8,8 +8,9 @@
 //!
 //! Which entries are there is told by a mask, not by a key or count that stands for "empty": key 0 is a key as any other.
 //!
-//! What it saves is the hits; where there are none, it only costs. So it watches its share of hits and steps aside where
-//! that doesn't pay ([`Aggregator::offer`]).
+//! Packets of one flow that follow one another are added up even before they are looked up. What the table saves is the
+//! hits; where there are none, it only costs. So it watches its share of hits and steps aside where that doesn't pay
+//! ([`Aggregator::offer`]).
 
 mod pass;
 #[cfg(test)]
@@ -18,7 +19,7 @@ mod tests;
 use crate::Update;
 use crate::hash::Hasher;
 use crate::simd::{Checked, Instructions, Line};
-use pass::{OUT, Pass};
+use pass::{OUT, Pass, Tally, join_runs};
 
 /// Which entry of a full bucket leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,8 @@ pub struct AggregatorConfig {
     pub eviction: Eviction,
     /// Which instructions compare keys; one that the processor lacks is replaced by the best that it has.
     pub instructions: Instructions,
-    /// The share of hits below which the aggregator steps aside; 0 = never.
+    /// The share of hits, runs of one key counted once, below which the aggregator steps aside: 0 = never, above 1 =
+    /// always, so that it does nothing but join runs.
     pub worth_from: f64,
     /// Seed of the hash that chooses buckets.
     pub seed: u64,
@@ -71,13 +73,15 @@ pub enum AggregatorError {
 pub struct AggregatorStats {
     /// Updates that went through the table.
     pub updates: u64,
-    /// Of these, the ones that found their key there.
+    /// Of these, the ones that found their key there, or followed an update of the same key.
     pub hits: u64,
     /// Updates that were passed on while it stood aside.
     pub aside: u64,
+    /// Updates that were given to the sketch: everything that left, from the table or past it.
+    pub out: u64,
 }
 
-/// Sixteen keys (or fingerprints) and their counts.
+/// Sixteen keys (or fingerprints) and their counts: a cache line each.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Bucket {
@@ -95,7 +99,7 @@ pub struct Aggregator<const N: usize> {
     keys: Vec<[u8; N]>,
     /// Of LRU: when an entry was last updated.
     stamps: Vec<[u32; 16]>,
-    out: Box<[Update<N>]>,
+    out: Box<[Update<N>; OUT]>,
     out_len: usize,
     /// Of GRR: the position that is next to leave.
     next: usize,
@@ -113,19 +117,27 @@ struct Watch {
     worth_from: f64,
     /// Updates after which the share of hits is judged.
     window: u64,
-    /// Updates and hits of this window.
+    /// Updates of this window.
     seen: u64,
-    hits: u64,
+    tally: Tally,
     /// Updates still to be passed on.
     aside: u64,
     /// For how many windows to stand aside next time.
     patience: u64,
+    /// Whether the table was filled before this window began.
+    warm: bool,
+    /// While aside: chunks still to be passed on without a search for runs.
+    skip: u32,
 }
 
 impl Watch {
     /// The share of a run of distinct keys that goes through the table, at most: one in 32 windows, later in 128.
     const FIRST: u64 = 32;
     const LAST: u64 = 128;
+    /// The part of what the table must hit that it must hit while it fills: a full one hits more.
+    const COLD: f64 = 0.6;
+    /// Of so many chunks without runs, only one is searched for runs again.
+    const SEARCH_EVERY: u32 = 32;
 }
 
 impl<const N: usize> Aggregator<N> {
@@ -143,13 +155,14 @@ impl<const N: usize> Aggregator<N> {
         }
         let empty = Bucket { keys: Line([0; 16]), counts: [0; 16] };
         let lru = config.eviction == Eviction::Lru;
-        let window = (k as u64 * 4).clamp(512, 1 << 16);
+        // What is never judged has no window to be judged by.
+        let window = if config.worth_from > 0.0 { (k as u64 * 4).clamp(512, 1 << 16) } else { u64::MAX };
         Ok(Self {
             buckets: vec![empty; k],
             used: vec![0; k],
             keys: vec![[0; N]; if N == 4 { 0 } else { k * 16 }],
             stamps: vec![[0; 16]; if lru { k } else { 0 }],
-            out: vec![Update { key: [0; N], weight: 0 }; OUT].into_boxed_slice(),
+            out: Box::new([Update { key: [0; N], weight: 0 }; OUT]),
             out_len: 0,
             next: 0,
             clock: 0,
@@ -160,9 +173,11 @@ impl<const N: usize> Aggregator<N> {
                 worth_from: config.worth_from,
                 window,
                 seen: 0,
-                hits: 0,
-                aside: 0,
+                tally: Tally::default(),
+                aside: if config.worth_from > 1.0 { u64::MAX } else { 0 },
                 patience: Watch::FIRST,
+                warm: false,
+                skip: 0,
             },
             stats: AggregatorStats::default(),
         })
@@ -194,28 +209,24 @@ impl<const N: usize> Aggregator<N> {
     /// counted twice: after [`Aggregator::drain`], `sink` was given every key's whole weight.
     ///
     /// Where the share of hits stays below `worth_from` for 4 × buckets updates, what is in the table goes to `sink`, and
-    /// updates pass by it, first for 32 times as many, then up to 128 times; then it tries again.
+    /// updates pass by it, first for 32 times as many, then up to 128 times; then it tries again. Runs of one key are
+    /// joined also then.
     #[inline]
     pub fn offer(&mut self, mut updates: &[Update<N>], sink: &mut dyn FnMut(&[Update<N>])) {
         while !updates.is_empty() {
-            let aside = usize::try_from(self.watch.aside).unwrap_or(usize::MAX);
-            if aside > 0 {
-                let (now, later) = updates.split_at(aside.min(updates.len()));
-                sink(now);
-                self.watch.aside -= now.len() as u64;
-                self.stats.aside += now.len() as u64;
-                updates = later;
-                continue;
-            }
-            let left = usize::try_from(self.watch.window - self.watch.seen).unwrap_or(usize::MAX);
-            let (now, later) = updates.split_at(left.min(updates.len()));
-            let hits = self.pass(now, sink);
-            self.stats.updates += now.len() as u64;
-            self.stats.hits += hits;
-            self.watch.seen += now.len() as u64;
-            self.watch.hits += hits;
-            if self.watch.seen >= self.watch.window {
-                self.judge(sink);
+            let (limit, aside) = match self.watch.aside {
+                0 => (self.watch.window - self.watch.seen, false),
+                left => (left, true),
+            };
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let (now, later) = updates.split_at(limit.min(updates.len()));
+            if aside {
+                self.pass_by(now, sink);
+            } else {
+                self.pass(now, sink);
+                if self.watch.seen >= self.watch.window {
+                    self.judge(sink);
+                }
             }
             updates = later;
         }
@@ -224,9 +235,11 @@ impl<const N: usize> Aggregator<N> {
     /// At the end of a window: is the table worth it?
     fn judge(&mut self, sink: &mut dyn FnMut(&[Update<N>])) {
         let w = &mut self.watch;
-        let share = w.hits as f64 / w.seen as f64;
-        (w.seen, w.hits) = (0, 0);
-        if share < w.worth_from {
+        let share = w.tally.hits as f64 / w.tally.runs.max(1) as f64;
+        (w.seen, w.tally) = (0, Tally::default());
+        let least = if w.warm { w.worth_from } else { w.worth_from * Watch::COLD };
+        w.warm = share >= least;
+        if !w.warm {
             w.aside = w.window * w.patience;
             w.patience = (w.patience * 2).min(Watch::LAST);
             self.drain(sink);
@@ -235,19 +248,52 @@ impl<const N: usize> Aggregator<N> {
         }
     }
 
-    /// Everything through the table; returns the hits.
-    fn pass(&mut self, updates: &[Update<N>], sink: &mut dyn FnMut(&[Update<N>])) -> u64 {
-        let instructions = self.instructions;
-        let lru = self.eviction == Eviction::Lru;
-        let mut hits = 0;
-        if lru {
-            let mut pass = Pass::<N, true> { table: self, updates, sink, hits: &mut hits };
-            instructions.run(&mut pass);
-        } else {
-            let mut pass = Pass::<N, false> { table: self, updates, sink, hits: &mut hits };
-            instructions.run(&mut pass);
+    /// Everything past the table.
+    fn pass_by(&mut self, updates: &[Update<N>], sink: &mut dyn FnMut(&[Update<N>])) {
+        for some in updates.chunks(OUT) {
+            let mut runs = some;
+            if self.watch.skip == 0 {
+                // Nothing waits in this buffer while the table is empty.
+                let n = join_runs(some, &mut self.out);
+                runs = self.out.get(..n).unwrap_or_default();
+                self.watch.skip = if pass::are_rare(n, some.len()) { Watch::SEARCH_EVERY } else { 1 };
+            }
+            self.watch.skip -= 1;
+            self.stats.out += runs.len() as u64;
+            sink(runs);
         }
-        hits
+        self.stats.aside += updates.len() as u64;
+        // A limit of u64::MAX has no end.
+        if self.watch.aside < u64::MAX {
+            self.watch.aside -= updates.len() as u64;
+        }
+    }
+
+    /// Everything through the table.
+    fn pass(&mut self, updates: &[Update<N>], sink: &mut dyn FnMut(&[Update<N>])) {
+        let instructions = self.instructions;
+        let mut left = 0;
+        let mut counting = |some: &[Update<N>]| {
+            left += some.len() as u64;
+            sink(some);
+        };
+        let tally = if self.eviction == Eviction::Lru {
+            let mut pass =
+                Pass::<N, true> { table: self, updates, sink: &mut counting, tally: Tally::default() };
+            instructions.run(&mut pass);
+            pass.tally
+        } else {
+            let mut pass =
+                Pass::<N, false> { table: self, updates, sink: &mut counting, tally: Tally::default() };
+            instructions.run(&mut pass);
+            pass.tally
+        };
+        self.stats.updates += updates.len() as u64;
+        self.stats.hits += updates.len() as u64 - tally.runs + tally.hits;
+        self.stats.out += left;
+        self.watch.seen += updates.len() as u64;
+        self.watch.tally.runs += tally.runs;
+        self.watch.tally.hits += tally.hits;
     }
 
     /// Gives everything that is in the table to `sink`, and empties it. To be called before the sketch behind is asked.
@@ -259,12 +305,12 @@ impl<const N: usize> Aggregator<N> {
             while mask != 0 {
                 let slot = mask.trailing_zeros() as usize;
                 mask &= mask - 1;
-                let (Some(line), Some(weight)) = (bucket.keys.0.get(slot), bucket.counts.get(slot)) else {
+                let (Some(word), Some(weight)) = (bucket.keys.0.get(slot), bucket.counts.get(slot)) else {
                     break;
                 };
                 let key = match self.keys.get(index * 16 + slot) {
                     Some(key) => *key,
-                    None => pass::short_key(*line),
+                    None => pass::short_key(*word),
                 };
                 if let Some(out) = self.out.get_mut(self.out_len) {
                     *out = Update { key, weight: *weight };
@@ -281,6 +327,7 @@ impl<const N: usize> Aggregator<N> {
 
     fn flush(&mut self, sink: &mut dyn FnMut(&[Update<N>])) {
         if let Some(out) = self.out.get(..self.out_len).filter(|o| !o.is_empty()) {
+            self.stats.out += out.len() as u64;
             sink(out);
         }
         self.out_len = 0;

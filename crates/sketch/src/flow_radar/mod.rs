@@ -251,7 +251,7 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        4.0
+        7.0
     }
 
     fn clear(&mut self) {

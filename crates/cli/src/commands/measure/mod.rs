@@ -1,52 +1,32 @@
 //! `slipstream measure`: questions about flows, answered by sketches.
 //!
 //! Packets of IPv4 and of IPv6 go to a sketch each (keys of four bytes cost much less than keys of sixteen), and answers are put
-//! together exactly: no flow is of both. `lane` is one such sketch on its way through the trace, `answer` asks, `show` prints,
-//! `state` saves.
+//! together exactly: no flow is of both ([`slipstream::measure`]). Here a trace is read; `show` prints, `state` saves.
 
-mod answer;
-mod keys;
-mod lane;
 mod saved;
 mod show;
 mod state;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
 use slipstream::io::capture::CaptureReader;
-use slipstream_sketch::{AggregatorConfig, Config, Eviction, Instructions, Kind, Size, Want};
+use slipstream::measure::{self, Ask, EpochLength, EpochResult, Keying, Lanes, Plan, Span, Task};
+use slipstream_sketch::{Eviction, Kind, Size, Want};
 use slipstream_wire::{Encapsulation, LinkType, classify_with};
 use tracing::warn;
 
 use super::{Outcome, report_damage};
 use crate::check;
-use crate::cli::{self, SketchName, Task};
+use crate::cli::{self, SketchName};
 use crate::port::Input;
 use crate::replace::Replacement;
 use crate::ui::{self, Progress};
-use crate::units::Epoch;
 
-use answer::{Answer, Ask};
-use keys::{KeyKind, Keying};
-use lane::{Lane, LaneConfig, lane};
 use state::{Description, Saved, SavedEpoch};
-
-/// Share of the memory that IPv4 gets, of four.
-const IPV4_QUARTERS: u64 = 3;
-
-/// One epoch of the result.
-struct EpochResult {
-    packets: u64,
-    weight: u64,
-    start_ns: u64,
-    end_ns: u64,
-    flows: Option<u64>,
-    saturated: bool,
-    answer: Answer,
-}
 
 /// Everything that is printed.
 struct Report {
@@ -70,9 +50,11 @@ pub(super) fn run(args: &cli::Measure) -> anyhow::Result<Outcome> {
     match &args.action {
         None => trace(args),
         Some(cli::MeasureAction::Merge { states, save, task, answers }) => {
-            saved::merge(states, save.as_deref(), *task, answers)
+            saved::merge(states, save.as_deref(), task.map(cli::Task::task), answers)
         }
-        Some(cli::MeasureAction::Query { state, task, answers }) => saved::query(state, *task, answers),
+        Some(cli::MeasureAction::Query { state, task, answers }) => {
+            saved::query(state, task.map(cli::Task::task), answers)
+        }
     }
 }
 
@@ -89,33 +71,13 @@ fn kind_of(sketch: Option<SketchName>, task: Task) -> Kind {
         Some(SketchName::LinearCounting) => Kind::LinearCounting,
         Some(SketchName::UnivMon) => Kind::UnivMon,
         Some(SketchName::Exact) => Kind::Exact,
-        None => match task {
-            Task::FlowSize => Kind::CountMin,
-            Task::HeavyHitters => Kind::SpaceSaving,
-            Task::HeavyChanges => Kind::RevSketch,
-            Task::Superspreaders | Task::DdosVictims => Kind::TwoLevel,
-            Task::SizeDistribution => Kind::Mrac,
-            Task::Cardinality => Kind::LinearCounting,
-            Task::Entropy => Kind::UnivMon,
-        },
+        None => task.sketch(),
     }
-}
-
-/// How packets become keys for a task.
-fn keying(key: Option<&str>, task: Task, kind: Kind) -> anyhow::Result<Keying> {
-    let victims = task == Task::DdosVictims;
-    let text = key.unwrap_or(if victims { "dst" } else { "src" });
-    let key: KeyKind = text.parse().map_err(|e: String| anyhow!("--key {e}"))?;
-    // A two-level sketch holds pairs whatever it is asked.
-    if victims || task == Task::Superspreaders || kind == Kind::TwoLevel {
-        return Keying::pairs(key, victims).map_err(|e| anyhow!("--{e}"));
-    }
-    Ok(Keying::plain(key))
 }
 
 fn ask(task: Task, keying: Keying, answers: &cli::Answers) -> anyhow::Result<Ask> {
     if !answers.flow.is_empty() && task != Task::FlowSize {
-        bail!("--flow goes with the task flow-size, not with {}", state::task_name(task));
+        bail!("--flow goes with the task flow-size, not with {task}");
     }
     let flow = |text: &String| {
         let (key, ipv6) = keying.parse(text).map_err(|e| anyhow!(e))?;
@@ -126,48 +88,32 @@ fn ask(task: Task, keying: Keying, answers: &cli::Answers) -> anyhow::Result<Ask
     Ok(Ask { task, keying, want, flows })
 }
 
-/// The sketch of one IP version, with its part of the memory.
-fn sketch_config(args: &cli::Measure, kind: Kind, ask: &Ask, ipv6: bool) -> Config {
-    let size = match args.error {
-        Some(error) => Size::Accuracy { error, confidence: args.confidence, flows: args.flows.0 },
-        None => {
-            let four = args.memory.0 / 4 * IPV4_QUARTERS;
-            let part = if ipv6 { args.memory.0 - four } else { four };
-            Size::Memory(usize::try_from(part).unwrap_or(usize::MAX))
-        }
-    };
-    let lists = matches!(ask.task, Task::FlowSize | Task::HeavyHitters) && ask.flows.is_empty();
-    let keep = if lists { (ask.want.top * 2).max(64) } else { 0 };
-    let lens = ask.keying.source_lens();
-    Config { kind, size, seed: args.seed, keep, source_len: if ipv6 { lens.1 } else { lens.0 } }
-}
-
-fn lane_config(args: &cli::Measure, kind: Kind, ask: &Ask, ipv6: bool) -> LaneConfig {
-    let eviction = match args.aggregate {
-        cli::Aggregate::Grr => Some(Eviction::Grr),
-        cli::Aggregate::Lru => Some(Eviction::Lru),
-        cli::Aggregate::Off => None,
-    };
-    let aggregator = |eviction| AggregatorConfig {
-        eviction,
-        instructions: Instructions::best(),
+fn plan(args: &cli::Measure, kind: Kind) -> Plan {
+    let memory = usize::try_from(args.memory.0).unwrap_or(usize::MAX);
+    Plan {
+        kind,
+        size: match args.error {
+            Some(error) => Size::Accuracy { error, confidence: args.confidence, flows: args.flows.0 },
+            None => Size::Memory(memory),
+        },
+        aggregate: match args.aggregate {
+            cli::Aggregate::Grr => Some(Eviction::Grr),
+            cli::Aggregate::Lru => Some(Eviction::Lru),
+            cli::Aggregate::Off => None,
+        },
         seed: args.seed,
-        ..AggregatorConfig::default()
-    };
-    LaneConfig {
-        sketch: sketch_config(args, kind, ask, ipv6),
-        aggregator: eviction.map(aggregator),
         compare: args.compare.is_some(),
-        changes: ask.task == Task::HeavyChanges,
         save: args.save.is_some(),
+        timed: true,
     }
 }
 
 fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.answers.fail_if)?;
-    let kind = kind_of(args.sketch, args.task);
-    let keying = keying(args.key.as_deref(), args.task, kind)?;
-    let ask = ask(args.task, keying, &args.answers)?;
+    let task = args.task.task();
+    let kind = kind_of(args.sketch, task);
+    let keying = measure::keying(args.key.as_deref(), task, kind).map_err(|e| anyhow!("--key: {e}"))?;
+    let ask = Arc::new(ask(task, keying, &args.answers)?);
     if kind == Kind::Mrac && args.weight == cli::Weight::Bytes {
         bail!(
             "--sketch mrac: its estimate is for sizes in packets; use --weight packets, or exact or flow-radar"
@@ -175,17 +121,13 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     }
     let path = args.trace.as_deref().ok_or_else(|| anyhow!("no trace was named"))?;
     // Made and asked before any packet is read, so that what can't work is told at once.
-    let configs = [lane_config(args, kind, &ask, false), lane_config(args, kind, &ask, true)];
-    let (four, six) = keying.lens();
-    for (len, config) in [four, six].into_iter().zip(&configs) {
-        lane(len, config)?.end_epoch(&ask)?;
-    }
+    let lanes = Lanes::new(ask.clone(), plan(args, kind).lanes(&ask))?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
-    let mut run = Run::new(args, &ask, configs)?;
+    let mut run = Run::new(args, lanes);
     let (skipped, damage) = run.read(path)?;
     run.end_epoch()?;
     let report = Report {
-        task: args.task,
+        task,
         sketch: kind.name().to_owned(),
         key: keying.kind().to_string(),
         weight: name_of(args.weight),
@@ -195,14 +137,14 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         aggregator_bytes: run.aggregator_bytes,
         packets: run.all_packets,
         skipped,
-        spent_ns: Some(run.lanes.iter().flatten().map(|l| l.spent_ns()).sum()),
+        spent_ns: Some(run.lanes.spent_ns()),
         truncated_at_byte: damage,
         compared: args.compare.is_some(),
         epochs: run.epochs,
     };
     if let Some(file) = save {
         let about = Description {
-            task: args.task,
+            task,
             sketch: report.sketch.clone(),
             key: keying.kind(),
             pairs: keying.is_pairs(),
@@ -223,10 +165,7 @@ fn name_of(value: impl ValueEnum) -> String {
 /// A trace on its way through the lanes.
 struct Run<'a> {
     args: &'a cli::Measure,
-    ask: &'a Ask,
-    configs: [LaneConfig; 2],
-    /// IPv4 and, from the first such packet on, IPv6.
-    lanes: [Option<Box<dyn Lane>>; 2],
+    lanes: Lanes,
     epochs: Vec<EpochResult>,
     saved: Vec<SavedEpoch>,
     packets: u64,
@@ -238,13 +177,9 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(args: &'a cli::Measure, ask: &'a Ask, configs: [LaneConfig; 2]) -> anyhow::Result<Self> {
-        let [four, _] = &configs;
-        let lanes = [Some(lane(ask.keying.lens().0, four)?), None];
-        Ok(Self {
+    fn new(args: &'a cli::Measure, lanes: Lanes) -> Self {
+        Self {
             args,
-            ask,
-            configs,
             lanes,
             epochs: Vec::new(),
             saved: Vec::new(),
@@ -254,7 +189,7 @@ impl<'a> Run<'a> {
             last: 0,
             memory_bytes: 0,
             aggregator_bytes: 0,
-        })
+        }
     }
 
     /// Reads a trace; returns how many packets were no IP packets, and where it is damaged.
@@ -314,28 +249,17 @@ impl<'a> Run<'a> {
             (self.start, self.last) = (time, time);
         }
         match self.args.epoch {
-            Epoch::Packets(n) if self.packets == n => {
+            EpochLength::Packets(n) if self.packets == n => {
                 self.end_epoch()?;
                 self.start = time;
             }
-            Epoch::Time(ns) => self.pass_time(time, ns)?,
-            Epoch::Packets(_) => {}
+            EpochLength::Time(ns) => self.pass_time(time, ns)?,
+            EpochLength::Packets(_) => {}
         }
         self.last = time;
         (self.packets, self.all_packets) = (self.packets + 1, self.all_packets + 1);
-        let key = self.ask.keying.key(&headers.key);
         let weight = if self.args.weight == cli::Weight::Bytes { len } else { 1 };
-        let six = headers.key.is_ipv6();
-        let [first, second] = &mut self.lanes;
-        let lane_of = if six { second } else { first };
-        if let Some(lane) = lane_of {
-            lane.push(key.get(), weight);
-        } else {
-            let [_, config] = &self.configs;
-            let mut new = lane(self.ask.keying.lens().1, config)?;
-            new.push(key.get(), weight);
-            *lane_of = Some(new);
-        }
+        self.lanes.push(&headers.key, u64::from(weight))?;
         Ok(true)
     }
 
@@ -357,35 +281,20 @@ impl<'a> Run<'a> {
     }
 
     fn end_epoch(&mut self) -> anyhow::Result<()> {
-        let mut sides = Vec::with_capacity(2);
-        for lane in self.lanes.iter_mut() {
-            sides.push(lane.as_mut().map(|l| l.end_epoch(self.ask)).transpose()?);
-        }
-        let all = || sides.iter().flatten();
-        self.memory_bytes = self.memory_bytes.max(all().map(|s| s.memory_bytes).sum());
-        self.aggregator_bytes = self.aggregator_bytes.max(all().map(|s| s.aggregator_bytes).sum());
-        let weight = all().fold(0u64, |sum, s| sum.saturating_add(s.weight));
-        let flows = all().filter_map(|s| s.flows).reduce(|a, b| a + b);
-        let saturated = all().any(|s| s.saturated);
-        let mut states: [Vec<u8>; 2] = Default::default();
-        for (to, side) in states.iter_mut().zip(&mut sides) {
-            *to = side.as_mut().and_then(|s| s.state.take()).unwrap_or_default();
-        }
-        let weights = sides.iter().map(|s| s.as_ref().map_or(0, |s| s.weight)).collect::<Vec<_>>();
-        let answers = sides.into_iter().flatten().map(|s| s.answer);
-        let weights = (weights.first().copied().unwrap_or(0), weights.get(1).copied().unwrap_or(0));
-        let answer = answers.reduce(|a, b| a.join(b, weights, self.ask));
-        let Some(answer) = answer else { bail!("an epoch without a sketch") };
-        let (packets, start_ns, end_ns) = (self.packets, self.start, self.last);
-        if saturated {
+        let span = Span { packets: self.packets, start_ns: self.start, end_ns: self.last };
+        let ended = self.lanes.end_epoch(span)?;
+        self.memory_bytes = self.memory_bytes.max(ended.memory_bytes);
+        self.aggregator_bytes = self.aggregator_bytes.max(ended.aggregator_bytes);
+        if ended.result.saturated {
             warn!(
                 "epoch {}: the sketch is saturated; give it more --memory or a shorter --epoch",
                 self.epochs.len()
             );
         }
-        self.epochs.push(EpochResult { packets, weight, start_ns, end_ns, flows, saturated, answer });
+        self.epochs.push(ended.result);
         if self.args.save.is_some() {
-            self.saved.push(SavedEpoch { packets, start_ns, end_ns, states });
+            let Span { packets, start_ns, end_ns } = span;
+            self.saved.push(SavedEpoch { packets, start_ns, end_ns, states: ended.states });
         }
         self.packets = 0;
         Ok(())
@@ -394,27 +303,4 @@ impl<'a> Run<'a> {
 
 fn share(reader: &CaptureReader) -> Option<f64> {
     reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_task_has_a_sketch_that_answers_it() {
-        for task in Task::value_variants() {
-            let kind = kind_of(None, *task);
-            let keying = keying(None, *task, kind).unwrap();
-            let want = Want { threshold: 0, top: 5 };
-            let ask = Ask { task: *task, keying, want, flows: Vec::new() };
-            for (len, source_len) in
-                [(keying.lens().0, keying.source_lens().0), (keying.lens().1, keying.source_lens().1)]
-            {
-                let sketch = Config { kind, size: Size::Memory(1 << 18), seed: 1, keep: 5, source_len };
-                let config =
-                    LaneConfig { sketch, aggregator: None, compare: true, changes: false, save: false };
-                lane(len, &config).unwrap().end_epoch(&ask).unwrap();
-            }
-        }
-    }
 }

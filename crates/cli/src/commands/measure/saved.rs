@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use slipstream::measure::{Answer, Ask, EpochResult, Keying, Side, Span, Task};
 use slipstream_sketch::{Sketch, load};
 
-use super::answer::{Answer, Ask, Side};
-use super::keys::Keying;
-use super::state::{Saved, SavedEpoch, check_state, task_name};
-use super::{EpochResult, Report, ask, show};
+use super::state::{Saved, SavedEpoch, check_state};
+use super::{Report, ask, show};
 use crate::check;
-use crate::cli::{self, Task};
+use crate::cli;
 use crate::commands::Outcome;
 use crate::replace::Replacement;
 
@@ -45,9 +44,8 @@ fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::
     let about = &saved.about;
     let task = task.unwrap_or(about.task);
     let keying = about.keying()?;
-    let needs_pairs = matches!(task, Task::Superspreaders | Task::DdosVictims);
-    if (needs_pairs || about.pairs) && task != about.task {
-        bail!("the state was made for {}; it can't answer {}", task_name(about.task), task_name(task));
+    if (task.counts_pairs() || about.pairs) && task != about.task {
+        bail!("the state was made for {}; it can't answer {}", about.task, task);
     }
     let ask = ask(task, keying, answers)?;
     let mut report = Report {
@@ -110,10 +108,8 @@ fn one(
         bail!("the state is damaged: an epoch has no sketch");
     };
     let result = EpochResult {
-        packets: epoch.packets,
+        span: Span { packets: epoch.packets, start_ns: epoch.start_ns, end_ns: epoch.end_ns },
         weight: weights.0.saturating_add(weights.1),
-        start_ns: epoch.start_ns,
-        end_ns: epoch.end_ns,
         flows: None,
         saturated,
         answer,

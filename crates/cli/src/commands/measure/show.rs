@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, relative_error, wmrd};
 
-use super::answer::{Answer, Figure, Row};
-use super::state::task_name;
-use super::{EpochResult, Report};
+use super::Report;
 use crate::check::{self, Check};
-use crate::cli::{MeasureFormat, Task};
+use crate::cli::MeasureFormat;
 use crate::commands::Outcome;
 use crate::table::{Table, count, number, time};
 use crate::ui;
@@ -32,7 +31,7 @@ fn as_json(r: &Report) -> Value {
     let per_packet = r.spent_ns.filter(|_| r.packets > 0).map(|ns| ns as f64 / r.packets as f64);
     json!({
         "schema": 1,
-        "task": task_name(r.task),
+        "task": r.task.name(),
         "sketch": r.sketch,
         "key": r.key,
         "weight": r.weight,
@@ -44,80 +43,8 @@ fn as_json(r: &Report) -> Value {
         "aggregator_bytes": r.aggregator_bytes,
         "ns_per_packet": per_packet,
         "truncated_at_byte": r.truncated_at_byte,
-        "epochs": r.epochs.iter().map(|e| epoch_json(e, r)).collect::<Vec<_>>(),
+        "epochs": r.epochs.iter().map(EpochResult::to_json).collect::<Vec<_>>(),
     })
-}
-
-fn epoch_json(e: &EpochResult, r: &Report) -> Value {
-    let mut map = Map::new();
-    let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
-    put("packets", e.packets.into());
-    put("weight", e.weight.into());
-    put("start_ns", e.start_ns.into());
-    put("end_ns", e.end_ns.into());
-    put("saturated", e.saturated.into());
-    if let Some(flows) = e.flows {
-        put("flows", flows.into());
-    }
-    match &e.answer {
-        Answer::Keys { rows, .. } => {
-            put("answers", rows.iter().map(row_json).collect::<Vec<_>>().into());
-            if let Some((found, of)) = e.answer.recall() {
-                put("recall", json!(found as f64 / of as f64));
-            }
-        }
-        Answer::Figure(f) => {
-            put("estimate", json!(f.estimate));
-            put("lower", json!(f.lower));
-            put("upper", json!(f.upper));
-            if r.compared {
-                put("true", json!(f.truth));
-                put("relative_error", json!(relative_error(f)));
-            }
-        }
-        Answer::Distribution { sizes, compared } => {
-            let row = |(size, (flows, truth)): (&u64, &(f64, u64))| {
-                if *compared {
-                    json!({ "size": size, "flows": flows, "true": truth })
-                } else {
-                    json!({ "size": size, "flows": flows })
-                }
-            };
-            put("distribution", sizes.iter().map(row).collect::<Vec<_>>().into());
-            if *compared {
-                put("wmrd", json!(wmrd(sizes)));
-            }
-        }
-    }
-    map.into()
-}
-
-fn row_json(row: &Row) -> Value {
-    let mut map = Map::new();
-    map.insert("key".into(), row.key.as_str().into());
-    map.insert("estimate".into(), row.size.estimate.into());
-    map.insert("lower".into(), row.size.lower.into());
-    map.insert("upper".into(), row.size.upper.into());
-    if let Some(up) = row.up {
-        map.insert("direction".into(), if up { "up" } else { "down" }.into());
-    }
-    if let Some(truth) = row.truth {
-        map.insert("true".into(), truth.into());
-    }
-    map.into()
-}
-
-fn relative_error(f: &Figure) -> Option<f64> {
-    f.estimate.zip(f.truth).filter(|(_, t)| *t != 0.0).map(|(e, t)| (e - t).abs() / t)
-}
-
-/// The weighted mean relative difference of two distributions (Kumar et al., 2004): 0 = the same, 2 = nothing in common.
-fn wmrd(sizes: &BTreeMap<u64, (f64, u64)>) -> Option<f64> {
-    let (apart, all) = sizes.values().fold((0.0, 0.0), |(apart, all), (flows, truth)| {
-        let truth = *truth as f64;
-        (apart + (flows - truth).abs(), all + (flows + truth) / 2.0)
-    });
-    (all > 0.0).then(|| apart / all)
 }
 
 fn as_csv(r: &Report) -> String {
@@ -151,7 +78,7 @@ fn as_csv(r: &Report) -> String {
                 let _ = writeln!(
                     out,
                     "{i},{},{},{estimate},{},{upper},{true_value},{error}",
-                    e.packets, e.weight, f.lower
+                    e.span.packets, e.weight, f.lower
                 );
             }
             Answer::Distribution { sizes, compared } => {
@@ -167,7 +94,7 @@ fn as_csv(r: &Report) -> String {
 
 fn as_table(r: &Report) -> String {
     let mut t = Table::default();
-    t.title(format!("{} by {}, in {}: {}", task_name(r.task), r.key, r.weight, r.sketch));
+    t.title(format!("{} by {}, in {}: {}", r.task.name(), r.key, r.weight, r.sketch));
     t.row(["IP packets", &count(r.packets)]);
     if r.skipped > 0 {
         t.row(["left out: not IP", &count(r.skipped)]);
@@ -182,7 +109,11 @@ fn as_table(r: &Report) -> String {
     for (i, e) in r.epochs.iter().enumerate() {
         let flows = e.flows.map(|f| format!(", {} flows", count(f))).unwrap_or_default();
         let full = if e.saturated { ", saturated" } else { "" };
-        t.title(format!("Epoch {i}: {} packets, weight {}{flows}{full}", count(e.packets), count(e.weight)));
+        t.title(format!(
+            "Epoch {i}: {} packets, weight {}{flows}{full}",
+            count(e.span.packets),
+            count(e.weight)
+        ));
         match &e.answer {
             Answer::Keys { rows, .. } => keys_table(&mut t, rows, e.answer.recall(), r.compared),
             Answer::Figure(f) => figure_table(&mut t, f),

@@ -9,12 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
+use slipstream::measure::{KeyKind, Keying, Task};
 use slipstream_sketch::{Sketch, load, peek, save};
 
-use super::keys::{KeyKind, Keying};
-use crate::cli::Task;
 use crate::replace::Replacement;
-use clap::ValueEnum;
 
 const MAGIC: &[u8; 8] = b"SLIPMEAS";
 const VERSION: u16 = 1;
@@ -48,11 +46,6 @@ pub(super) struct Saved {
     pub(super) epochs: Vec<SavedEpoch>,
 }
 
-/// The name of a task.
-pub(super) fn task_name(task: Task) -> String {
-    task.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
-}
-
 impl Description {
     /// How packets became keys.
     ///
@@ -76,7 +69,7 @@ impl Saved {
             .collect();
         let about = &self.about;
         let description = json!({
-            "task": task_name(about.task), "sketch": about.sketch, "key": about.key.to_string(),
+            "task": about.task.name(), "sketch": about.sketch, "key": about.key.to_string(),
             "pairs": about.pairs, "weight": about.weight, "epoch": about.epoch, "aggregate": about.aggregate,
             "epochs": epochs,
         })
@@ -152,11 +145,7 @@ impl Saved {
             }
         }
         if a.pairs != b.pairs || a.pairs && a.task != b.task {
-            bail!(
-                "the states are of tasks that can't be merged: {} and {}",
-                task_name(a.task),
-                task_name(b.task)
-            );
+            bail!("the states are of tasks that can't be merged: {} and {}", a.task, b.task);
         }
         if self.epochs.len() < other.epochs.len() {
             self.epochs.resize(other.epochs.len(), SavedEpoch::default());
@@ -184,7 +173,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> anyhow::Result<[u8; N]> {
 fn describe(value: &Value) -> Option<(Description, Vec<SavedEpoch>)> {
     let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
     let about = Description {
-        task: Task::from_str(&text("task")?, false).ok()?,
+        task: text("task")?.parse().ok()?,
         sketch: text("sketch")?,
         key: text("key")?.parse().ok()?,
         pairs: value.get("pairs")?.as_bool()?,

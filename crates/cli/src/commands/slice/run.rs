@@ -14,6 +14,7 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
         },
         live: args.live.clone(),
         pace: args.pace,
+        metrics: None,
         poll_log: None,
         poll_log_max: Count(0),
         seed: args.seed,

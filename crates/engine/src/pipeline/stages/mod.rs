@@ -1,6 +1,7 @@
 //! The stage types that are no network functions: ports, reframe, and what leads packets about.
 
 mod af_packet;
+mod measure;
 mod paced;
 mod plumbing;
 mod ports;
@@ -56,6 +57,7 @@ pub(crate) const ALL: &[StageType] = &[
     plumbing::COUNTER,
     plumbing::DISCARD,
     plumbing::LIMIT,
+    measure::MEASURE,
     slice::SLICE,
     slice::SPLICE,
     plumbing::SWITCH,

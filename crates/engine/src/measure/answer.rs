@@ -4,60 +4,78 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slipstream_sketch::{Bounds, Change, Exact, Flow, QueryError, Sketch, Want};
 
-use super::keys::Keying;
-use crate::cli::Task;
+use super::{Keying, Task};
 
 /// What is asked.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
-    pub(super) task: Task,
-    pub(super) keying: Keying,
-    pub(super) want: Want,
+pub struct Ask {
+    /// The question.
+    pub task: Task,
+    /// How packets became keys.
+    pub keying: Keying,
+    /// Which flows are listed.
+    pub want: Want,
     /// Flows asked for by name: key, whether it is IPv6.
-    pub(super) flows: Vec<(Vec<u8>, bool)>,
+    pub flows: Vec<(Vec<u8>, bool)>,
 }
 
 /// One key of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Row {
-    pub(super) key: String,
-    pub(super) size: Bounds<u64>,
+pub struct Row {
+    /// The key as people write it.
+    pub key: String,
+    /// Its size, or the size of its change.
+    pub size: Bounds<u64>,
     /// Of a change: whether it went up.
-    pub(super) up: Option<bool>,
-    pub(super) truth: Option<u64>,
+    pub up: Option<bool>,
+    /// The true size, where it is known.
+    pub truth: Option<u64>,
 }
 
 /// A single figure; no estimate where the sketch is saturated, then lower is what it could still have told.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Figure {
-    pub(super) estimate: Option<f64>,
-    pub(super) lower: f64,
-    pub(super) upper: Option<f64>,
-    pub(super) truth: Option<f64>,
+pub struct Figure {
+    /// The best guess.
+    pub estimate: Option<f64>,
+    /// No less than this.
+    pub lower: f64,
+    /// No more than this.
+    pub upper: Option<f64>,
+    /// What it is, where that is known.
+    pub truth: Option<f64>,
 }
 
 /// What was answered.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Answer {
+pub enum Answer {
     /// Keys in descending order, and with a comparison the truly greatest: size and key.
     Keys {
+        /// The keys.
         rows: Vec<Row>,
+        /// The truly greatest.
         greatest: Option<Vec<(u64, String)>>,
     },
+    /// A single figure.
     Figure(Figure),
     /// By size: estimated flows and, with a comparison, true ones.
     Distribution {
+        /// Flows by size.
         sizes: BTreeMap<u64, (f64, u64)>,
+        /// Whether true numbers are known.
         compared: bool,
     },
 }
 
 /// A sketch, and what the exact table beside it holds; the same of the epoch before.
-pub(super) struct Side<'a, const N: usize> {
-    pub(super) now: &'a dyn Sketch<N>,
-    pub(super) truth: Option<&'a Exact<N>>,
-    pub(super) before: Option<&'a dyn Sketch<N>>,
-    pub(super) truth_before: Option<&'a Exact<N>>,
+pub struct Side<'a, const N: usize> {
+    /// The sketch.
+    pub now: &'a dyn Sketch<N>,
+    /// The exact table.
+    pub truth: Option<&'a Exact<N>>,
+    /// The sketch of the epoch before.
+    pub before: Option<&'a dyn Sketch<N>>,
+    /// The exact table of the epoch before.
+    pub truth_before: Option<&'a Exact<N>>,
 }
 
 impl<const N: usize> Side<'_, N> {
@@ -65,7 +83,7 @@ impl<const N: usize> Side<'_, N> {
     ///
     /// # Errors
     /// [`QueryError`] where the sketch can't tell.
-    pub(super) fn answer(&self, ask: &Ask) -> Result<Answer, QueryError> {
+    pub fn answer(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let ipv6 = is_ipv6(N);
         let lens = ask.keying.source_lens();
         let source_len = if ipv6 { lens.1 } else { lens.0 };
@@ -165,7 +183,8 @@ impl<const N: usize> Side<'_, N> {
 }
 
 /// Whether keys of so many bytes are IPv6's.
-pub(super) const fn is_ipv6(len: usize) -> bool {
+#[must_use]
+pub const fn is_ipv6(len: usize) -> bool {
     matches!(len, 16 | 32 | 37)
 }
 
@@ -195,7 +214,8 @@ fn keys<const N: usize>(
 
 impl Answer {
     /// Of how many of the truly greatest keys, how many are listed; where there is a comparison.
-    pub(super) fn recall(&self) -> Option<(usize, usize)> {
+    #[must_use]
+    pub fn recall(&self) -> Option<(usize, usize)> {
         let Self::Keys { rows, greatest: Some(greatest) } = self else { return None };
         let listed: BTreeSet<&str> = rows.iter().map(|r| r.key.as_str()).collect();
         let found = greatest.iter().filter(|(_, key)| listed.contains(key.as_str())).count();
@@ -203,7 +223,8 @@ impl Answer {
     }
 
     /// The answers for IPv4 and for IPv6 as one; `weights` are what each side saw.
-    pub(super) fn join(self, other: Self, weights: (u64, u64), ask: &Ask) -> Self {
+    #[must_use]
+    pub fn join(self, other: Self, weights: (u64, u64), ask: &Ask) -> Self {
         match (self, other) {
             (Self::Keys { rows: mut a, greatest: s }, Self::Keys { rows: b, greatest: t }) => {
                 a.extend(b);

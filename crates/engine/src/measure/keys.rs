@@ -7,7 +7,7 @@ use std::str::FromStr;
 use slipstream_wire::FlowKey;
 
 /// The longest key: source, destination, ports and protocol of IPv6.
-pub(super) const MAX_KEY: usize = 37;
+pub const MAX_KEY: usize = 37;
 
 /// Fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Fields {
 
 /// A kind of key: fields, and how many bits of addresses count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeyKind {
+pub struct KeyKind {
     fields: Fields,
     /// Bits of IPv4 addresses, up to 32, and of IPv6 addresses, up to 128.
     bits: (u8, u8),
@@ -83,7 +83,7 @@ impl fmt::Display for KeyKind {
 
 /// How packets become the keys of a sketch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Keying {
+pub struct Keying {
     kind: KeyKind,
     /// Keys are pairs of the source (of this kind) and its whole counterpart: what spreads are counted over.
     pairs: bool,
@@ -91,13 +91,15 @@ pub(super) struct Keying {
 
 /// A key as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeyBytes {
+pub struct KeyBytes {
     bytes: [u8; MAX_KEY],
     len: usize,
 }
 
 impl KeyBytes {
-    pub(super) fn get(&self) -> &[u8] {
+    /// The bytes.
+    #[must_use]
+    pub fn get(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
@@ -133,7 +135,8 @@ const WHOLE: (u8, u8) = (32, 128);
 
 impl Keying {
     /// Keys of flows.
-    pub(super) fn plain(kind: KeyKind) -> Self {
+    #[must_use]
+    pub fn plain(kind: KeyKind) -> Self {
         Self { kind, pairs: false }
     }
 
@@ -141,7 +144,7 @@ impl Keying {
     ///
     /// # Errors
     /// Where the kind isn't one of that side.
-    pub(super) fn pairs(kind: KeyKind, victims: bool) -> Result<Self, String> {
+    pub fn pairs(kind: KeyKind, victims: bool) -> Result<Self, String> {
         let side = if victims { Fields::Dst } else { Fields::Src };
         let name = if victims { "dst" } else { "src" };
         match kind.fields {
@@ -153,16 +156,21 @@ impl Keying {
         }
     }
 
-    pub(super) fn is_pairs(self) -> bool {
+    /// Whether keys are pairs.
+    #[must_use]
+    pub fn is_pairs(self) -> bool {
         self.pairs
     }
 
-    pub(super) fn kind(self) -> KeyKind {
+    /// The kind of key, or of its first part.
+    #[must_use]
+    pub fn kind(self) -> KeyKind {
         self.kind
     }
 
     /// Bytes of a key of IPv4 and of IPv6.
-    pub(super) fn lens(self) -> (usize, usize) {
+    #[must_use]
+    pub fn lens(self) -> (usize, usize) {
         match self.kind.fields {
             _ if self.pairs => (8, 32),
             Fields::Src | Fields::Dst => (4, 16),
@@ -172,12 +180,14 @@ impl Keying {
     }
 
     /// Bytes of the source in a key that is a pair.
-    pub(super) fn source_lens(self) -> (usize, usize) {
+    #[must_use]
+    pub fn source_lens(self) -> (usize, usize) {
         if self.pairs { (4, 16) } else { (0, 0) }
     }
 
     /// The key of a packet.
-    pub(super) fn key(self, flow: &FlowKey) -> KeyBytes {
+    #[must_use]
+    pub fn key(self, flow: &FlowKey) -> KeyBytes {
         let mut key = KeyBytes::new();
         let bits = self.kind.bits;
         match self.kind.fields {
@@ -207,7 +217,8 @@ impl Keying {
     }
 
     /// A key as people write it; of a pair, its source.
-    pub(super) fn show(self, key: &[u8], ipv6: bool) -> String {
+    #[must_use]
+    pub fn show(self, key: &[u8], ipv6: bool) -> String {
         let len = if ipv6 { 16 } else { 4 };
         let (first, rest) = key.split_at_checked(len).unwrap_or((key, &[]));
         let (second, rest) = rest.split_at_checked(len).unwrap_or((&[], &[]));
@@ -232,7 +243,7 @@ impl Keying {
     ///
     /// # Errors
     /// Where the text is no key of this kind.
-    pub(super) fn parse(self, text: &str) -> Result<(KeyBytes, bool), String> {
+    pub fn parse(self, text: &str) -> Result<(KeyBytes, bool), String> {
         let wrong = || format!("--flow {text:?} is no key of kind {}", self.kind);
         if self.pairs {
             return Err("--flow goes with the task flow-size".to_owned());

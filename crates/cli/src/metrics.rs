@@ -1,0 +1,257 @@
+//! A running pipeline over HTTP: `/metrics` for Prometheus, `/measure` with the answers of `measure` stages.
+//!
+//! The server has a thread of its own. It asks the data path, which answers between two batches; while nobody asks, nothing
+//! is done.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use serde_json::{Value, json};
+use slipstream::runtime::{Board, RunReport, SourceReport, StageReport};
+use slipstream_stats::Histogram;
+
+/// How long the data path is waited for. It comes by at least every 100 ms where packets come, or the pipeline is live.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Upper ends of the classes of delays: powers of two from 1 µs.
+const CLASSES: u32 = 24;
+
+/// Serves how a run goes at `address` until the program ends; returns the address, of which the port may have been
+/// chosen.
+///
+/// # Errors
+/// Where the address can't be had.
+pub(crate) fn serve(address: SocketAddr, board: Board) -> anyhow::Result<SocketAddr> {
+    let failed = || format!("--metrics {address}");
+    let listener = TcpListener::bind(address).with_context(failed)?;
+    listener.set_nonblocking(true).with_context(failed)?;
+    let at = listener.local_addr().with_context(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().with_context(failed)?;
+    let app = Router::new()
+        .route("/", get(|| async { "/metrics: Prometheus\n/measure: answers of measure stages, JSON\n" }))
+        .route("/metrics", get(metrics))
+        .route("/measure", get(measure))
+        .with_state(board);
+    let serve = async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        axum::serve(listener, app).await
+    };
+    let thread = std::thread::Builder::new().name("metrics".into());
+    thread
+        .spawn(move || {
+            if let Err(error) = runtime.block_on(serve) {
+                tracing::warn!("--metrics {address}: {error}");
+            }
+        })
+        .with_context(failed)?;
+    Ok(at)
+}
+
+/// How the run is going.
+async fn ask(board: Board) -> Option<Arc<RunReport>> {
+    tokio::task::spawn_blocking(move || board.ask(PATIENCE)).await.ok().flatten()
+}
+
+fn not_yet() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "the pipeline has not answered yet\n").into_response()
+}
+
+async fn metrics(State(board): State<Board>) -> Response {
+    let Some(report) = ask(board).await else { return not_yet() };
+    match as_text(report) {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn measure(State(board): State<Board>) -> Response {
+    let Some(report) = ask(board).await else { return not_yet() };
+    let stages = report.stages.iter().filter(|s| s.kind == MEASURE);
+    let stage = |s: &StageReport| json!({ "name": s.name, "measure": s.report });
+    Json(json!({ "schema": 1, "stages": stages.map(stage).collect::<Vec<_>>() })).into_response()
+}
+
+/// The type of stages that measure.
+const MEASURE: &str = "measure";
+
+/// A report in the text format of Prometheus (OpenMetrics).
+fn as_text(report: Arc<RunReport>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("slipstream");
+    registry.register_collector(Box::new(Shown(report)));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct Shown(Arc<RunReport>);
+
+/// What a figure is of.
+type Labels = Vec<(&'static str, String)>;
+/// A figure, and what it is of.
+type Sample = (Labels, f64);
+
+/// A family of figures, if there are any.
+fn family(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, unit): (&str, &str, Option<&Unit>),
+    kind: MetricType,
+    samples: &[Sample],
+) -> fmt::Result {
+    if samples.is_empty() {
+        return Ok(());
+    }
+    let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
+    for (labels, value) in samples {
+        let mut one = family.encode_family(labels)?;
+        match kind {
+            MetricType::Counter => one.encode_counter::<NoLabelSet, _, f64>(value, None)?,
+            _ => one.encode_gauge(value)?,
+        }
+    }
+    Ok(())
+}
+
+impl Collector for Shown {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let report = &*self.0;
+        self.sources(&mut encoder)?;
+        self.stages(&mut encoder)?;
+        self.measures(&mut encoder)?;
+        let mut single = |name, help, unit: Option<&Unit>, kind, value| {
+            family(&mut encoder, (name, help, unit), kind, &[(Vec::new(), value)])
+        };
+        single("packets_inside", "Packets in the pipeline", None, MetricType::Gauge, report.live as f64)?;
+        let (elapsed, cpu) = (report.elapsed_ns as f64 / 1e9, report.cpu_ns as f64 / 1e9);
+        single("elapsed", "Time of the data path", Some(&Unit::Seconds), MetricType::Counter, elapsed)?;
+        single("cpu", "CPU time of the data path", Some(&Unit::Seconds), MetricType::Counter, cpu)?;
+        let mut delays = report.stages.iter().filter_map(|s| Some((s, s.excess.as_ref()?))).peekable();
+        if delays.peek().is_none() {
+            return Ok(());
+        }
+        let help = "How much later than due packets left";
+        let unit = Unit::Seconds;
+        let mut all = encoder.encode_descriptor("excess_delay", help, Some(&unit), MetricType::Histogram)?;
+        for (stage, delay) in delays {
+            let (sum, count, buckets) = classes(delay);
+            all.encode_family(&labels(stage))?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn labels(stage: &StageReport) -> Labels {
+    vec![("stage", stage.name.clone()), ("type", stage.kind.to_owned())]
+}
+
+fn source_labels(source: &SourceReport) -> Labels {
+    vec![("source", source.name.clone()), ("type", source.kind.to_owned())]
+}
+
+fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
+    labels.push((name, value.to_owned()));
+    labels
+}
+
+/// A histogram of ns in seconds: sum, count, and how many fell into each class.
+fn classes(delays: &Histogram) -> (f64, u64, Vec<(f64, u64)>) {
+    let end = |class: u32| (1u64 << class) as f64 * 1e-6;
+    let mut counts: Vec<(f64, u64)> = (0..CLASSES).map(|c| (end(c), 0)).collect();
+    counts.push((f64::MAX, 0));
+    for bucket in delays.buckets() {
+        let upper = bucket.to.max(0) as f64 * 1e-9;
+        if let Some(class) = counts.iter_mut().find(|c| upper <= c.0) {
+            class.1 += bucket.count;
+        }
+    }
+    let sum = delays.mean().unwrap_or(0.0) * delays.count() as f64 * 1e-9;
+    (sum, delays.count(), counts)
+}
+
+impl Shown {
+    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let sources = &self.0.sources;
+        let of = |value: fn(&SourceReport) -> u64| -> Vec<Sample> {
+            sources.iter().map(|s| (source_labels(s), value(s) as f64)).collect()
+        };
+        let counter = MetricType::Counter;
+        let help = "Packets that came from a source";
+        family(encoder, ("source_packets", help, None), counter, &of(|s| s.packets))?;
+        let help = "Packets of a source whose time ran backwards";
+        family(encoder, ("source_clock_backwards", help, None), counter, &of(|s| s.clock_backwards))?;
+        let value = |s, (name, n): &(&'static str, u64)| (with(source_labels(s), "name", name), *n as f64);
+        let values: Vec<Sample> =
+            sources.iter().flat_map(|s| s.counters.iter().map(move |c| value(s, c))).collect();
+        let help = "What a source counts by itself";
+        family(encoder, ("source_value", help, None), MetricType::Gauge, &values)
+    }
+
+    fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let stages = &self.0.stages;
+        let of = |value: fn(&StageReport) -> f64| -> Vec<Sample> {
+            stages.iter().map(|s| (labels(s), value(s))).collect()
+        };
+        let counter = MetricType::Counter;
+        let mut count = |name, help, value: fn(&StageReport) -> f64| {
+            family(encoder, (name, help, None), counter, &of(value))
+        };
+        count("stage_packets", "Packets that a stage took", |s| s.tally.packets as f64)?;
+        count("stage_packets_out", "Packets that a stage emitted", |s| s.tally.packets_out as f64)?;
+        count("stage_batches", "Batches that a stage took", |s| s.tally.batches as f64)?;
+        count("stage_trains", "Trains that a stage took", |s| s.tally.trains as f64)?;
+        let busy = of(|s| s.tally.busy_ns as f64 / 1e9);
+        family(encoder, ("stage_busy", "Time spent in a stage", Some(&Unit::Seconds)), counter, &busy)?;
+        let held = of(|s| s.held as f64);
+        family(encoder, ("stage_held", "Packets that a stage holds", None), MetricType::Gauge, &held)?;
+        let (mut drops, mut values) = (Vec::new(), Vec::new());
+        for s in stages {
+            drops.extend(s.drops.iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)));
+            values.extend(s.counters.iter().map(|(name, n)| (with(labels(s), "name", name), *n as f64)));
+        }
+        family(encoder, ("dropped_packets", "Packets dropped, by reason", None), counter, &drops)?;
+        let help = "What a stage counts by itself";
+        family(encoder, ("stage_value", help, None), MetricType::Gauge, &values)
+    }
+
+    /// What `measure` stages answered about the last epoch: sizes of flows, or one figure with its bounds. Distributions are
+    /// in `/measure`.
+    fn measures(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (mut flows, mut figures, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for s in self.0.stages.iter().filter(|s| s.kind == MEASURE) {
+            let Some(report) = &s.report else { continue };
+            let Some(epoch) = report.get("epochs").and_then(|e| e.as_array()?.last()) else { continue };
+            let task = report.get("task").and_then(Value::as_str).unwrap_or_default();
+            let labels = || vec![("stage", s.name.clone()), ("task", task.to_owned())];
+            let number = |of: &Value, name: &str| of.get(name).and_then(Value::as_f64);
+            for row in epoch.get("answers").and_then(Value::as_array).into_iter().flatten() {
+                let key = row.get("key").and_then(Value::as_str).unwrap_or_default();
+                flows.extend(number(row, "estimate").map(|n| (with(labels(), "key", key), n)));
+            }
+            for bound in ["estimate", "lower", "upper"] {
+                figures.extend(number(epoch, bound).map(|n| (with(labels(), "bound", bound), n)));
+            }
+            ends.extend(number(epoch, "end_ns").map(|ns| (labels(), ns / 1e9)));
+        }
+        let gauge = MetricType::Gauge;
+        let help = "Size of a flow, or of its change, in the last epoch";
+        family(encoder, ("measure_flow", help, None), gauge, &flows)?;
+        let help = "A figure of the last epoch, and its bounds";
+        family(encoder, ("measure_figure", help, None), gauge, &figures)?;
+        let help = "End of the last epoch, since 1970";
+        family(encoder, ("measure_epoch_end", help, Some(&Unit::Seconds)), gauge, &ends)
+    }
+}

@@ -1,0 +1,138 @@
+//! `run --metrics`: a live pipeline watched over HTTP, as Prometheus and a person with a browser would.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::BINARY;
+use serde_json::Value;
+
+const GRAPH: &str = "in :: paced(rate=20kpps, traffic=\"flows=50,packets=5000,slf=2,zipf=1\") \
+                     -> reframe(hold=64us) -> heavy :: measure(epoch=200ms) \
+                     -> measure(task=cardinality, key=5tuple, epoch=1000p) -> sw :: switch(ports=[\"some: src port 1-30000\"]); \
+                     sw[some] -> discard; sw[other] -> out :: null";
+
+/// A pipeline that runs, and where it can be watched; it is ended when dropped.
+struct Watched {
+    child: Child,
+    address: String,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let mut child = Command::new(BINARY)
+            .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s", "-e", GRAPH])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.next().expect("it says where").unwrap();
+        let address = line.split("http://").nth(1).and_then(|l| l.split('/').next());
+        let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+        Self { child, address }
+    }
+
+    /// Status and body.
+    fn get(&self, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    fn page(&self, path: &str) -> String {
+        let (status, body) =
+            self.get(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of the sample whose name and labels begin so.
+fn sample(text: &str, begins: &str) -> f64 {
+    let line =
+        text.lines().find(|l| l.starts_with(begins)).unwrap_or_else(|| panic!("no {begins} in {text}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_live_pipeline_can_be_watched() {
+    let watched = Watched::new();
+    // Until an epoch is over and answered.
+    let json = (0..200)
+        .find_map(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            let json: Value = serde_json::from_str(&watched.page("/measure")).unwrap();
+            let ended = |i: usize| json["stages"][i]["measure"]["epochs_ended"].as_u64().unwrap() > 1;
+            (ended(0) && ended(1)).then_some(json)
+        })
+        .expect("no epoch ended in ten seconds");
+    assert_eq!(json["schema"], 1);
+    let heavy = &json["stages"][0];
+    assert_eq!((&heavy["name"], &heavy["measure"]["task"]), (&"heavy".into(), &"heavy-hitters".into()));
+    let answers = heavy["measure"]["epochs"][0]["answers"].as_array().unwrap();
+    assert!(answers[0]["estimate"].as_u64().unwrap() > 0);
+    assert!(json["stages"][1]["measure"]["epochs"][0]["estimate"].as_f64().unwrap() > 10.0);
+
+    let text = watched.page("/metrics");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let came = sample(&text, "slipstream_source_packets_total{source=\"in\"");
+    assert!(came > 1000.0);
+    for stage in ["heavy", "sw", "out", "reframe"] {
+        let taken = sample(&text, &format!("slipstream_stage_packets_total{{stage=\"{stage}\""));
+        assert!(taken > 0.0 && taken <= came, "{stage}: {taken} of {came}");
+    }
+    for begins in [
+        "slipstream_stage_busy_seconds_total{stage=\"heavy\",type=\"measure\"}",
+        "slipstream_stage_value{stage=\"heavy\",type=\"measure\",name=\"updates\"}",
+        "slipstream_measure_flow{stage=\"heavy\",task=\"heavy-hitters\",key=",
+        "slipstream_measure_figure{stage=\"measure\",task=\"cardinality\",bound=\"estimate\"}",
+        "slipstream_measure_epoch_end_seconds{stage=\"heavy\"",
+        "slipstream_dropped_packets_total{stage=\"discard\",type=\"discard\",reason=\"discarded\"}",
+        "slipstream_excess_delay_seconds_count{stage=\"out\"",
+        "slipstream_elapsed_seconds_total",
+        "slipstream_cpu_seconds_total",
+    ] {
+        assert!(sample(&text, begins) > 0.0, "{begins}");
+    }
+    let later = sample(&watched.page("/metrics"), "slipstream_source_packets_total{source=\"in\"");
+    assert!(later > came, "counters go on: {came}, {later}");
+}
+
+#[test]
+fn what_is_no_request_for_it_is_refused() {
+    let watched = Watched::new();
+    let get = |line: &str| watched.get(&format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).0;
+    assert_eq!(get("GET /"), 200);
+    assert_eq!(get("GET /nothing"), 404);
+    assert_eq!(get("POST /metrics"), 405);
+    assert_eq!(watched.get("nonsense\r\n\r\n").0, 400);
+    // It goes on after all that.
+    assert!(watched.page("/metrics").contains("slipstream_elapsed"));
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_an_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let words = ["run", "--metrics", &address, "-e", "in :: synth -> out :: null"];
+    common::run(words).with(2).silent().saying(&["--metrics", &address]);
+    common::run(["run", "--metrics", "nowhere", "-e", "in :: synth -> out :: null"]).with(2);
+}

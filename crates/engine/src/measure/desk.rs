@@ -1,0 +1,172 @@
+//! Answers while packets go on: there are two sets of sketches. One takes packets in; the other is asked by a thread of its own, about the
+//! epoch before, and then comes back empty.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use slipstream_wire::FlowKey;
+
+use super::{Ask, LaneConfig, Lanes, MeasureError, Span};
+
+/// The answers of the last epochs.
+#[derive(Debug, Default)]
+struct Results {
+    ended: u64,
+    saturated: u64,
+    memory_bytes: usize,
+    aggregator_bytes: usize,
+    last: VecDeque<Value>,
+}
+
+/// What became of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is being answered, and the next one is under way.
+    Ended,
+    /// The epoch before is still being answered: this one goes on.
+    GoesOn,
+}
+
+/// Why there are no more answers.
+#[derive(Debug, thiserror::Error)]
+pub enum EndError {
+    /// The thread that answers ended early.
+    #[error("the thread that answers has failed")]
+    Thread,
+    /// Nothing can be measured.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// No thread could be started.
+    #[error("no thread can be started: {0}")]
+    Start(#[from] std::io::Error),
+}
+
+/// Two sets of sketches and the thread that answers.
+#[derive(Debug)]
+pub struct Desk {
+    lanes: Lanes,
+    full: Option<Sender<(Lanes, Span)>>,
+    free: Receiver<Lanes>,
+    results: Arc<Mutex<Results>>,
+    thread: Option<JoinHandle<()>>,
+    may_wait: bool,
+}
+
+impl Desk {
+    /// With these sketches; of the epochs that have ended, the answers of the last `keep` are kept. Where it may not wait
+    /// ([`Desk::end_epoch`]), packets come by the wall clock.
+    ///
+    /// # Errors
+    /// [`EndError`] where sketches or thread can't be made.
+    pub fn new(
+        ask: &Arc<Ask>,
+        configs: &[LaneConfig; 2],
+        keep: usize,
+        may_wait: bool,
+    ) -> Result<Self, EndError> {
+        let make = || -> Result<Lanes, MeasureError> {
+            let mut lanes = Lanes::new(ask.clone(), configs.clone())?;
+            lanes.make_all()?;
+            Ok(lanes)
+        };
+        let (lanes, spare) = (make()?, make()?);
+        let (full, to_answer) = channel();
+        let (back, free) = channel();
+        // Both ends are here, so this can't fail.
+        let _ = back.send(spare);
+        let results = Arc::new(Mutex::new(Results::default()));
+        let board = results.clone();
+        let thread = std::thread::Builder::new()
+            .name("measure".into())
+            .spawn(move || answer_all(&to_answer, &back, &board, keep))?;
+        Ok(Self { lanes, full: Some(full), free, results, thread: Some(thread), may_wait })
+    }
+
+    /// Adds to a flow in the epoch that is under way.
+    #[inline]
+    pub fn push(&mut self, flow: &FlowKey, weight: u64) {
+        // All sketches are made already.
+        let _ = self.lanes.push(flow, weight);
+    }
+
+    /// Ends the epoch that is under way. Where the one before is still being answered, a replay waits, so that it gives the same
+    /// answers every time; live, packets don't wait: the epoch goes on.
+    ///
+    /// # Errors
+    /// [`EndError::Thread`] where nobody answers any more.
+    pub fn end_epoch(&mut self, span: Span) -> Result<Outcome, EndError> {
+        let next = match self.free.try_recv() {
+            Ok(next) => next,
+            Err(TryRecvError::Empty) if self.may_wait => self.free.recv().map_err(|_| EndError::Thread)?,
+            Err(TryRecvError::Empty) => return Ok(Outcome::GoesOn),
+            Err(TryRecvError::Disconnected) => return Err(EndError::Thread),
+        };
+        let over = std::mem::replace(&mut self.lanes, next);
+        let full = self.full.as_ref().ok_or(EndError::Thread)?;
+        full.send((over, span)).map_err(|_| EndError::Thread)?;
+        Ok(Outcome::Ended)
+    }
+
+    /// Ends the last epoch, if packets came, and waits until all answers are there. Nothing may be added afterwards.
+    ///
+    /// # Errors
+    /// [`EndError::Thread`] where the thread failed.
+    pub fn finish(&mut self, span: Span) -> Result<(), EndError> {
+        self.may_wait = true;
+        if span.packets > 0 {
+            self.end_epoch(span)?;
+        }
+        self.full = None;
+        self.thread.take().map_or(Ok(()), |t| t.join().map_err(|_| EndError::Thread))
+    }
+
+    /// Epochs that have been answered, and how many of them found a sketch saturated.
+    #[must_use]
+    pub fn ended(&self) -> (u64, u64) {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        (results.ended, results.saturated)
+    }
+
+    /// The answers of the last epochs, the latest last, and memory.
+    #[must_use]
+    pub fn report(&self) -> Value {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({
+            "memory_bytes": results.memory_bytes,
+            "aggregator_bytes": results.aggregator_bytes,
+            "epochs_ended": results.ended,
+            "epochs": results.last,
+        })
+    }
+}
+
+fn answer_all(full: &Receiver<(Lanes, Span)>, back: &Sender<Lanes>, board: &Mutex<Results>, keep: usize) {
+    let mut past = Default::default();
+    while let Ok((mut lanes, span)) = full.recv() {
+        lanes.set_past(past);
+        let ended = lanes.end_epoch(span);
+        past = lanes.take_past();
+        let mut results = board.lock().unwrap_or_else(PoisonError::into_inner);
+        results.ended += 1;
+        let value = match ended {
+            Ok(ended) => {
+                results.saturated += u64::from(ended.result.saturated);
+                results.memory_bytes = ended.memory_bytes;
+                results.aggregator_bytes = ended.aggregator_bytes;
+                ended.result.to_json()
+            }
+            Err(error) => json!({ "packets": span.packets, "start_ns": span.start_ns, "end_ns": span.end_ns,
+                                  "error": error.to_string() }),
+        };
+        results.last.push_back(value);
+        while results.last.len() > keep {
+            results.last.pop_front();
+        }
+        drop(results);
+        // Nobody takes it where the pipeline has ended.
+        let _ = back.send(lanes);
+    }
+}

@@ -1,0 +1,247 @@
+//! A sketch each for IPv4 and IPv6, epoch after epoch, and the answers of both as one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use slipstream_wire::FlowKey;
+
+use super::lane::{Lane, LaneConfig, LaneEpoch, Past, lane};
+use super::{Answer, Ask, Figure, MeasureError, Row};
+
+/// What an epoch covered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Packets that were counted.
+    pub packets: u64,
+    /// When it began, in ns since 1970.
+    pub start_ns: u64,
+    /// When it ended, in ns since 1970.
+    pub end_ns: u64,
+}
+
+/// One epoch, answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpochResult {
+    /// What it covered.
+    pub span: Span,
+    /// All weight.
+    pub weight: u64,
+    /// The true number of flows, where there is an exact table to compare with.
+    pub flows: Option<u64>,
+    /// Whether a sketch was so full that answers are worse than stated.
+    pub saturated: bool,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// The end of an epoch.
+#[derive(Debug)]
+pub struct Ended {
+    /// What was answered.
+    pub result: EpochResult,
+    /// The sketches of IPv4 and IPv6 as bytes, where states are to be saved; empty where there was none.
+    pub states: [Vec<u8>; 2],
+    /// Memory of the sketches, in bytes.
+    pub memory_bytes: usize,
+    /// Memory of the aggregators, in bytes.
+    pub aggregator_bytes: usize,
+}
+
+/// The sketches of one epoch: IPv4 and, from the first such packet on, IPv6.
+#[derive(Debug)]
+pub struct Lanes {
+    ask: Arc<Ask>,
+    configs: [LaneConfig; 2],
+    lanes: [Option<Box<dyn Lane>>; 2],
+}
+
+impl Lanes {
+    /// Empty ones, of which it is known that they can be made and can answer.
+    ///
+    /// # Errors
+    /// [`MeasureError`] where they can't.
+    pub fn new(ask: Arc<Ask>, configs: [LaneConfig; 2]) -> Result<Self, MeasureError> {
+        let lens = ask.keying.lens();
+        for (len, config) in [lens.0, lens.1].into_iter().zip(&configs) {
+            lane(len, config)?.end_epoch(&ask)?;
+        }
+        let [four, _] = &configs;
+        let lanes = [Some(lane(lens.0, four)?), None];
+        Ok(Self { ask, configs, lanes })
+    }
+
+    /// Makes also the sketch of IPv6, so that no packet has to wait for it.
+    ///
+    /// # Errors
+    /// [`MeasureError`] where it can't be made.
+    pub fn make_all(&mut self) -> Result<(), MeasureError> {
+        let ([_, config], [_, six]) = (&self.configs, &mut self.lanes);
+        if six.is_none() {
+            *six = Some(lane(self.ask.keying.lens().1, config)?);
+        }
+        Ok(())
+    }
+
+    /// What is asked.
+    #[must_use]
+    pub fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    /// Adds to a flow.
+    ///
+    /// # Errors
+    /// [`MeasureError`] where the sketch of IPv6 can't be made (never after [`Lanes::make_all`]).
+    #[inline]
+    pub fn push(&mut self, flow: &FlowKey, mut weight: u64) -> Result<(), MeasureError> {
+        let key = self.ask.keying.key(flow);
+        let six = flow.is_ipv6();
+        if six && self.lanes.last().is_some_and(Option::is_none) {
+            self.make_all()?;
+        }
+        let [four_lane, six_lane] = &mut self.lanes;
+        let lane = if six { six_lane } else { four_lane };
+        if let Some(lane) = lane {
+            // A train may weigh more than an update holds.
+            while weight > u64::from(u32::MAX) {
+                lane.push(key.get(), u32::MAX);
+                weight -= u64::from(u32::MAX);
+            }
+            lane.push(key.get(), weight as u32);
+        }
+        Ok(())
+    }
+
+    /// Time spent in aggregators and sketches, in ns, where it is taken.
+    #[must_use]
+    pub fn spent_ns(&self) -> u64 {
+        self.lanes.iter().flatten().map(|l| l.spent_ns()).sum()
+    }
+
+    /// What these sketches remember of the epoch before.
+    pub(super) fn take_past(&mut self) -> [Past; 2] {
+        self.lanes.each_mut().map(|l| l.as_mut().and_then(|l| l.take_past()))
+    }
+
+    /// Lets these sketches remember an epoch that others have seen.
+    pub(super) fn set_past(&mut self, past: [Past; 2]) {
+        for (lane, past) in self.lanes.iter_mut().zip(past) {
+            if let Some(lane) = lane {
+                lane.set_past(past);
+            }
+        }
+    }
+
+    /// Ends an epoch, and begins the next.
+    ///
+    /// # Errors
+    /// [`MeasureError`] where a sketch can't answer; the next epoch begins nevertheless.
+    pub fn end_epoch(&mut self, span: Span) -> Result<Ended, MeasureError> {
+        let mut sides: Vec<Option<LaneEpoch>> = Vec::with_capacity(2);
+        let mut failed = None;
+        for lane in &mut self.lanes {
+            match lane.as_mut().map(|l| l.end_epoch(&self.ask)).transpose() {
+                Ok(side) => sides.push(side),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        let all = || sides.iter().flatten();
+        let memory_bytes = all().map(|s| s.memory_bytes).sum();
+        let aggregator_bytes = all().map(|s| s.aggregator_bytes).sum();
+        let weight = all().fold(0u64, |sum, s| sum.saturating_add(s.weight));
+        let flows = all().filter_map(|s| s.flows).reduce(|a, b| a + b);
+        let saturated = all().any(|s| s.saturated);
+        let mut states: [Vec<u8>; 2] = Default::default();
+        for (to, side) in states.iter_mut().zip(&mut sides) {
+            *to = side.as_mut().and_then(|s| s.state.take()).unwrap_or_default();
+        }
+        let mut weights = sides.iter().map(|s| s.as_ref().map_or(0, |s| s.weight));
+        let weights = (weights.next().unwrap_or(0), weights.next().unwrap_or(0));
+        let answers = sides.into_iter().flatten().map(|s| s.answer);
+        // There is always a sketch of IPv4.
+        let answer = answers.reduce(|a, b| a.join(b, weights, &self.ask));
+        let answer = answer.unwrap_or(Answer::Keys { rows: Vec::new(), greatest: None });
+        let result = EpochResult { span, weight, flows, saturated, answer };
+        Ok(Ended { result, states, memory_bytes, aggregator_bytes })
+    }
+}
+
+impl EpochResult {
+    /// As `measure --format json` shows it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut map = Map::new();
+        let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
+        put("packets", self.span.packets.into());
+        put("weight", self.weight.into());
+        put("start_ns", self.span.start_ns.into());
+        put("end_ns", self.span.end_ns.into());
+        put("saturated", self.saturated.into());
+        if let Some(flows) = self.flows {
+            put("flows", flows.into());
+        }
+        match &self.answer {
+            Answer::Keys { rows, .. } => {
+                put("answers", rows.iter().map(row_json).collect::<Vec<_>>().into());
+                if let Some((found, of)) = self.answer.recall() {
+                    put("recall", json!(found as f64 / of as f64));
+                }
+            }
+            Answer::Figure(f) => {
+                put("estimate", json!(f.estimate));
+                put("lower", json!(f.lower));
+                put("upper", json!(f.upper));
+                if self.flows.is_some() {
+                    put("true", json!(f.truth));
+                    put("relative_error", json!(relative_error(f)));
+                }
+            }
+            Answer::Distribution { sizes, compared } => {
+                let row = |(size, (flows, truth)): (&u64, &(f64, u64))| match compared {
+                    true => json!({ "size": size, "flows": flows, "true": truth }),
+                    false => json!({ "size": size, "flows": flows }),
+                };
+                put("distribution", sizes.iter().map(row).collect::<Vec<_>>().into());
+                if *compared {
+                    put("wmrd", json!(wmrd(sizes)));
+                }
+            }
+        }
+        map.into()
+    }
+}
+
+fn row_json(row: &Row) -> Value {
+    let mut map = Map::new();
+    map.insert("key".into(), row.key.as_str().into());
+    map.insert("estimate".into(), row.size.estimate.into());
+    map.insert("lower".into(), row.size.lower.into());
+    map.insert("upper".into(), row.size.upper.into());
+    if let Some(up) = row.up {
+        map.insert("direction".into(), if up { "up" } else { "down" }.into());
+    }
+    if let Some(truth) = row.truth {
+        map.insert("true".into(), truth.into());
+    }
+    map.into()
+}
+
+/// The error of an estimate relative to the truth, where both are known and the truth isn't 0.
+#[must_use]
+pub fn relative_error(f: &Figure) -> Option<f64> {
+    f.estimate.zip(f.truth).filter(|(_, t)| *t != 0.0).map(|(e, t)| (e - t).abs() / t)
+}
+
+/// The weighted mean relative difference of two distributions (Kumar et al., 2004): 0 = the same, 2 = nothing in common.
+#[must_use]
+pub fn wmrd(sizes: &BTreeMap<u64, (f64, u64)>) -> Option<f64> {
+    let (apart, all) = sizes.values().fold((0.0, 0.0), |(apart, all), (flows, truth)| {
+        let truth = *truth as f64;
+        (apart + (flows - truth).abs(), all + (flows + truth) / 2.0)
+    });
+    (all > 0.0).then(|| apart / all)
+}

@@ -1,0 +1,75 @@
+//! What is measured with what: defaults of tasks, what goes together, and how memory is shared.
+
+use slipstream_sketch::{AggregatorConfig, Config, Eviction, Kind, Size};
+
+use super::{Ask, KeyKind, Keying, LaneConfig, Task};
+
+/// Share of the memory that IPv4 gets, of four.
+const IPV4_QUARTERS: usize = 3;
+/// Keys that a sketch keeps at least where its answer is a list of them.
+const KEPT: usize = 64;
+
+/// What a measurement is made with, besides the question.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// The sketch.
+    pub kind: Kind,
+    /// Its size; memory is for IPv4 and IPv6 together.
+    pub size: Size,
+    /// Which entry leaves the aggregator, where there is one.
+    pub aggregate: Option<Eviction>,
+    /// Seed of all hash functions.
+    pub seed: u64,
+    /// Whether an exact table goes along.
+    pub compare: bool,
+    /// Whether states are to be saved.
+    pub save: bool,
+    /// Whether time is taken.
+    pub timed: bool,
+}
+
+/// How packets become keys for a task; without a kind of key, by source, of victims by destination.
+///
+/// # Errors
+/// Where there is no such kind of key, or it doesn't go with the task.
+pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, String> {
+    let victims = task == Task::DdosVictims;
+    let key: KeyKind = key.unwrap_or(if victims { "dst" } else { "src" }).parse()?;
+    // A two-level sketch holds pairs whatever it is asked.
+    if task.counts_pairs() || kind == Kind::TwoLevel {
+        return Keying::pairs(key, victims);
+    }
+    Ok(Keying::plain(key))
+}
+
+impl Plan {
+    /// The lanes of IPv4 and IPv6 for a question.
+    #[must_use]
+    pub fn lanes(&self, ask: &Ask) -> [LaneConfig; 2] {
+        [self.lane(ask, false), self.lane(ask, true)]
+    }
+
+    fn lane(&self, ask: &Ask, ipv6: bool) -> LaneConfig {
+        let size = match self.size {
+            Size::Memory(all) => {
+                let four = all / 4 * IPV4_QUARTERS;
+                Size::Memory(if ipv6 { all - four } else { four })
+            }
+            accuracy => accuracy,
+        };
+        let lists = ask.task.lists_flows() && ask.flows.is_empty();
+        let keep = if lists { ask.want.top.saturating_mul(2).max(KEPT) } else { 0 };
+        let lens = ask.keying.source_lens();
+        let source_len = if ipv6 { lens.1 } else { lens.0 };
+        let aggregator =
+            |eviction| AggregatorConfig { eviction, seed: self.seed, ..AggregatorConfig::default() };
+        LaneConfig {
+            sketch: Config { kind: self.kind, size, seed: self.seed, keep, source_len },
+            aggregator: self.aggregate.map(aggregator),
+            compare: self.compare,
+            changes: ask.task == Task::HeavyChanges,
+            save: self.save,
+            timed: self.timed,
+        }
+    }
+}
