@@ -16,6 +16,10 @@ use super::{SIZES, chart, object, told};
 const NO_CARD: &str =
     "shared memory between two processes of one machine in place of PCI Express, DDIO and 100 Gbit/s";
 
+/// A mean latency, in ns, that tells that one of the two threads was not running at all; and how many more runs that is worth.
+const DISTURBED: f64 = 1e6;
+const MORE_TURNS: usize = 8;
+
 /// The functions of the paper's Table I, between `in` and `out`, deciding for every packet as the paper's do.
 fn graphs(rules: &str) -> [(&'static str, String); 5] {
     let firewall = format!("firewall(rules=\"{rules}\", decide=packet)");
@@ -127,12 +131,16 @@ impl Best {
     }
 }
 
+/// Runs each way several times in turn, and some more where in none of them a millisecond was undisturbed.
 fn several(lab: &Bench<'_>, load: &Load<'_>, ways: &[Way], times: usize) -> anyhow::Result<Vec<Best>> {
-    let mut all = vec![Vec::with_capacity(times); ways.len()];
-    for _ in 0..times {
+    let mut all: Vec<Vec<Outcome>> = vec![Vec::with_capacity(times); ways.len()];
+    for turn in 0..times + MORE_TURNS {
         for (way, outcomes) in ways.iter().zip(&mut all) {
-            outcomes.push(middlebox::run(&Load { way: *way, ..load.clone() })?);
-            lab.step(0.0)?;
+            let disturbed = outcomes.iter().all(|o| o.latency.mean > DISTURBED);
+            if turn < times || disturbed {
+                outcomes.push(middlebox::run(&Load { way: *way, ..load.clone() })?);
+                lab.step(0.0)?;
+            }
         }
     }
     all.into_iter().map(Best::of).collect()
