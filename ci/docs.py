@@ -93,6 +93,7 @@ def runnable(command):
 def smaller(command):
     """Big inputs of benchmarks, and turns, made small: what is checked is that the command works."""
     command = re.sub(r"--loop \d+", "--loop 2", command)
+    command = re.sub(r"--duration \d+(s|min)", "--duration 1s", command)
     command = re.sub(r"--packets (\d{6,}|\d+M)", "--packets 20000", command)
     command = re.sub(r"packets=(\d{6,}|\d+[kM])", "packets=20000", command)
     return command
@@ -127,9 +128,14 @@ def check_commands(page, binary, scratch, fail):
                 continue
             yield
             small = smaller(command)
-            done = subprocess.run(["bash", "-c", small], cwd=scratch, env=environment, capture_output=True,
-                                  text=True, errors="replace", timeout=SECONDS, stdin=subprocess.DEVNULL, check=False)
             where = f"{page.relative_to(ROOT)}: {shlex.quote(command)}"
+            try:
+                done = subprocess.run(["bash", "-c", small], cwd=scratch, env=environment, capture_output=True,
+                                      text=True, errors="replace", timeout=SECONDS, stdin=subprocess.DEVNULL,
+                                      check=False)
+            except subprocess.TimeoutExpired:
+                fail(f"{where}: not done after {SECONDS} s")
+                continue
             allowed = (0, 1) if "--fail-if" in command else (0,)
             if done.returncode not in allowed:
                 fail(f"{where}: exit status {done.returncode}: {done.stderr.strip()[:300]}")
