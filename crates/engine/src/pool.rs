@@ -17,7 +17,7 @@ const HEADER: usize = 16;
 const CLASS_UNITS: [usize; 21] =
     [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 const OVERSIZE: u8 = u8::MAX;
-/// Set in the size class of a packet whose payload waits elsewhere.
+/// Set in the size class of a packet whose payload waits elsewhere; [`OVERSIZE`] has it too.
 const SLICED: u8 = 1 << 6;
 /// What stands at the end of the slot of such a packet: its token, and whose it is.
 const TAIL: usize = 12;
@@ -423,17 +423,29 @@ impl Pool {
 
     #[inline]
     fn free_class(&mut self, id: BufId, class: u8) {
-        self.live = self.live.saturating_sub(1);
-        if is_sliced(class) {
-            self.dropped.extend(self.tail(id.0, class));
+        if class & SLICED != 0 {
+            return self.free_unusual(id, class);
         }
+        self.live = self.live.saturating_sub(1);
+        if let Some(list) = self.free.get_mut(usize::from(class)) {
+            list.push(id.0);
+        }
+    }
+
+    /// Gives back the place of a packet that has a slab of its own, or whose payload waits elsewhere.
+    #[cold]
+    fn free_unusual(&mut self, id: BufId, class: u8) {
+        self.live = self.live.saturating_sub(1);
         if class == OVERSIZE {
             let index = id.0 / SLAB_UNITS as u32;
             if let Some(slab) = self.slabs.get_mut(index as usize) {
                 *slab = Slab::default();
                 self.free_slabs.push(index);
             }
-        } else if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
+            return;
+        }
+        self.dropped.extend(self.tail(id.0, class));
+        if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
             list.push(id.0);
         }
     }
