@@ -142,8 +142,9 @@ def compare(case, records, one, two):
 
 
 def worth_slicing(record):
-    """A whole TCP or UDP packet of 500 bytes and more."""
-    found = capture.headers(1, record.data) if len(record.data) >= 500 else None
+    """A whole TCP or UDP packet of 500 bytes and more, of which an entry of the payload table has room for the payload (captures
+    on hosts have packets of many segments)."""
+    found = capture.headers(1, record.data) if 500 <= len(record.data) <= 1518 else None
     return found is not None and not found.fragment and found.protocol in (capture.TCP, capture.UDP)
 
 
