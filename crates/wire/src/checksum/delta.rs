@@ -80,13 +80,7 @@ impl Delta {
     #[inline]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
-        match checksum {
-            0 => 0,
-            some => match self.apply(some) {
-                0 => 0xffff,
-                updated => updated,
-            },
-        }
+        as_udp(checksum, self.apply(checksum))
     }
 }
 
@@ -107,13 +101,17 @@ impl FoldedDelta {
     #[inline]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
-        match checksum {
-            0 => 0,
-            some => match self.apply(some) {
-                0 => 0xffff,
-                updated => updated,
-            },
-        }
+        as_udp(checksum, self.apply(checksum))
+    }
+}
+
+/// What UDP makes of an updated checksum: one that was 0 stays 0, and one that comes to 0 is 0xffff.
+#[inline]
+const fn as_udp(checksum: u16, updated: u16) -> u16 {
+    match (checksum, updated) {
+        (0, _) => 0,
+        (_, 0) => 0xffff,
+        (_, updated) => updated,
     }
 }
 
