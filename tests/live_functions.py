@@ -170,4 +170,27 @@ def nat(case, binary, scratch):
         ended(case, box)
 
 
-FUNCTIONS = (router, firewall, nat)
+def gateway(case, binary, scratch):
+    """A router with a NAT before its outer port, in one graph: ping, traceroute and curl from inside, whose addresses nobody
+    outside has a way to."""
+    if not have(case, "ping", "traceroute", "curl", "nginx", "ss"):
+        return
+    with Net(routed=True) as net:
+        net.ip("a", "route", "add", "10.77.2.0/24", "via", "10.77.1.254")
+        graph = PORTS + routers(net) + (
+            "lan -> [lan]r; r[lan] -> lan; r[wan] -> [inside]n :: nat(pool=[10.77.2.254], inside=[10.77.1.0/24]); "
+            "n[outside] -> wan; wan -> [outside]n; n[inside] -> [wan]r"
+        )
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        text = net.sh("a", "ping", "-c", "5", "-i", "0.05", "-W", "2", "10.77.2.2", check=False)
+        case.check("5 received" in text, text)
+        lines = net.sh("a", "traceroute", "-n", "-q", "1", "-w", "2", "-m", "4", "10.77.2.2").splitlines()[1:]
+        case.equal([line.split()[1] for line in lines], ["10.77.1.254", "10.77.2.2"], "hops")
+        page = nginx(net, "b", scratch)
+        fetch(case, net, "http://10.77.2.2/page", page, scratch)
+        clients = {line.split()[0] for line in (scratch / "access.log").read_text().splitlines()}
+        case.equal(clients, {"10.77.2.254"}, "clients that nginx saw")
+        ended(case, box)
+
+
+FUNCTIONS = (router, firewall, nat, gateway)

@@ -387,6 +387,13 @@ impl Pool {
         }
     }
 
+    /// A packet's first `len` bytes and its length on the wire, unless its payload waits elsewhere.
+    #[inline(always)]
+    pub(crate) fn unsliced(&self, id: BufId, len: u32) -> Option<(u32, &[u8])> {
+        let (head, data) = self.packet_bytes(id, len).split_first_chunk()?;
+        (head[0] & SLICED == 0).then(|| (meta_of(head).original_len, data))
+    }
+
     /// As [`Pool::meta_and_data`], the bytes to be changed.
     #[inline]
     #[must_use]

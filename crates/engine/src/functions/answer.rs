@@ -21,16 +21,26 @@ pub(crate) fn ip_packet<'a>(cx: &'a Context<'_>, frame: &Frame) -> &'a [u8] {
 /// wire), all that stands behind the link-layer header. Of a sliced packet it is the length of the whole one.
 #[inline]
 pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
+    let l3 = usize::from(frame.info.l3());
+    // Most packets: IPv4 without options, all of it here.
+    if let Some((original_len, data)) = cx.pool.unsliced(frame.buf, frame.len)
+        && let Some([0x45, _, high, low]) = data.get(l3..).and_then(<[u8]>::first_chunk)
+        && let said = u32::from(u16::from_be_bytes([*high, *low]))
+        && (20..=original_len.saturating_sub(l3 as u32)).contains(&said)
+    {
+        return said;
+    }
+    unusual_ip_length(cx, frame)
+}
+
+#[inline(never)]
+fn unusual_ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
     let l3 = frame.info.l3();
     let (meta, data) = cx.pool.meta_and_data(frame.buf, frame.len);
     let on_wire = meta.original_len.saturating_sub(u32::from(l3));
     let ip = data.get(usize::from(l3)..).unwrap_or_default();
     // What has been parked of a sliced packet is missing in its header, and in the frame.
     let parked = if cx.pool.is_sliced(frame.buf) { meta.original_len.saturating_sub(frame.len) } else { 0 };
-    if let Some([0x45, _, high, low]) = ip.first_chunk() {
-        let said = u32::from(u16::from_be_bytes([*high, *low]));
-        return if said >= 20 && said <= on_wire { (said + parked).min(on_wire) } else { on_wire };
-    }
     let (said, least) = match ip.first().map(|b| b >> 4) {
         Some(4) => (be16(ip, 2).map(u32::from), 20),
         Some(6) => (be16(ip, 4).filter(|&payload| payload != 0).map(|payload| u32::from(payload) + 40), 40),

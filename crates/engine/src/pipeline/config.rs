@@ -5,13 +5,13 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
+use super::read::{Graph, Table, Written, read_document};
 use super::registry::{Ports, Role, Site, Slices, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
 use super::slicing;
-use super::stages::SPLICE;
-use super::syntax::{self, Argument, Chain, Literal, Mention, PortName};
+use super::syntax::{self, Argument, Literal, Mention, PortName};
 use crate::rules::RuleError;
 
 /// What is wrong, where, and what would be right.
@@ -43,7 +43,7 @@ impl fmt::Display for Diagnostics {
 }
 
 /// Where something was written: bytes of the configuration.
-type Span = Range<usize>;
+pub(super) type Span = Range<usize>;
 
 /// A stage of the plan.
 #[derive(Clone, Debug)]
@@ -106,41 +106,6 @@ impl Finding {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
-    }
-}
-
-/// A stage's settings as written in its table.
-struct Table {
-    span: Span,
-    kind: Option<(String, Span)>,
-    settings: Vec<Written>,
-    used: bool,
-}
-
-/// A setting as written.
-#[derive(Clone)]
-struct Written {
-    key: String,
-    value: Literal,
-    key_span: Span,
-    value_span: Span,
-    /// Whether byte n of the text stands at byte n behind the start of the value's span (+ 1 for the quote).
-    raw: Option<usize>,
-}
-
-struct Graph {
-    chains: Vec<Chain>,
-    /// Where byte 0 of the graph's text stands in the configuration; none where text and file differ by escapes.
-    at: Option<usize>,
-    span: Span,
-}
-
-impl Graph {
-    fn span(&self, (at, len): (usize, usize)) -> Span {
-        match self.at {
-            Some(start) => start + at..start + at + len,
-            None => self.span.clone(),
-        }
     }
 }
 
@@ -412,7 +377,7 @@ impl Plan {
         Some(id)
     }
 
-    fn planned(
+    pub(super) fn planned(
         &self,
         name: String,
         kind: &'static StageType,
@@ -463,140 +428,6 @@ impl Plan {
         let readable = findings.len() == before;
         PlannedStage { name, kind, settings, role: Role::Inner, written, span, spans, readable }
     }
-
-    /// Leads `in` to the start and the end to `out` where the graph doesn't say.
-    fn wire_ends(&mut self, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
-        let all = self.stages.len();
-        for (name, source) in [("in", true), ("out", false)] {
-            let Some(table) = tables.remove(name).filter(|t| !t.used) else { continue };
-            let open: Vec<usize> = (0..all)
-                .filter(|i| {
-                    let stage = self.stages.get(*i);
-                    let ports = stage.map(|s| if source { s.kind.inputs } else { s.kind.outputs });
-                    let wired =
-                        |w: &Wire| if source { w.to == *i } else { w.from == *i && is_first(&w.output) };
-                    ports.is_some_and(|p| p != Ports::None) && !self.wires.iter().any(wired)
-                })
-                .collect();
-            // A stage that leads nowhere at all comes before one of whose ports some lead somewhere.
-            let loose =
-                |i: &usize| !self.wires.iter().any(|w| if source { w.to == *i } else { w.from == *i });
-            let open = match open.iter().copied().filter(loose).collect::<Vec<_>>().as_slice() {
-                [one] => vec![*one],
-                _ => open,
-            };
-            let Some(kind) = table.kind.and_then(|(k, _)| stage_type(&k)) else { continue };
-            let end = self.text.len();
-            match open.as_slice() {
-                [one] => {
-                    let stage = self.planned(name.to_owned(), kind, 0..end, &table.settings, findings);
-                    self.stages.push(stage);
-                    let port = self.stages.len() - 1;
-                    let (from, to) = if source { (port, *one) } else { (*one, port) };
-                    let at = self.stages.get(*one).map_or(0..end, |s| s.span.clone());
-                    let (output_span, input_span) = (at.clone(), at);
-                    self.wires.push(Wire { from, output: None, to, input: None, output_span, input_span });
-                }
-                [] if all == 0 => {
-                    findings.push(
-                        Finding::new(&(0..1), "the graph has no stage").hint("as in 'reframe(hold=64us)'"),
-                    );
-                }
-                others => {
-                    let message = format!("{} stages could be {name}'s neighbour", others.len());
-                    let hint = if source {
-                        "name it in the graph: `in -> …`"
-                    } else {
-                        "name it in the graph: `… -> out`"
-                    };
-                    findings.push(Finding::new(&(0..end), message).hint(hint));
-                }
-            }
-        }
-    }
-
-    /// What the shape of the graph must be: sources at the start, sinks at the end, no way round.
-    fn check_shape(&mut self, findings: &mut Vec<Finding>) {
-        let count = self.stages.len();
-        let wires = &self.wires;
-        let end = 0..self.text.len().min(1);
-        if count == 0 {
-            findings.push(
-                Finding::new(&end, "the graph has no stage").hint("as in `graph = \"in -> reframe -> out\"`"),
-            );
-            return;
-        }
-        for (i, stage) in self.stages.iter_mut().enumerate() {
-            let (fed, feeds) = (wires.iter().any(|w| w.to == i), wires.iter().any(|w| w.from == i));
-            let (inputs, outputs) = (stage.kind.inputs != Ports::None, stage.kind.outputs != Ports::None);
-            let two_way = fed && feeds && inputs && outputs && stage.kind.live();
-            stage.role = match (fed, feeds) {
-                (true, true) if two_way => Role::TwoWay,
-                (true, false) if inputs && outputs && stage.kind.group == super::registry::Group::Port => {
-                    Role::Sink
-                }
-                (false, true) if stage.kind.group == super::registry::Group::Port => Role::Source,
-                (true, _) if !outputs => Role::Sink,
-                _ => Role::Inner,
-            };
-            let span = stage.span.clone();
-            let name = &stage.name;
-            let say = |message: String, hint: &str| Finding::new(&span, message).hint(hint);
-            if fed && feeds && !two_way && stage.kind.group == super::registry::Group::Port {
-                findings.push(say(
-                    format!("packets both come from `{name}` and go to it"),
-                    "use two ports, one at each end",
-                ));
-            } else if !fed && stage.role != Role::Source {
-                findings.push(say(format!("nothing leads to `{name}`"), "wire it up: `in -> …`"));
-            } else if fed && !inputs {
-                findings.push(say(format!("no packet can go to `{name}`"), "it only makes packets"));
-            } else if feeds && !outputs {
-                findings.push(say(format!("no packet leaves `{name}`"), "it is the end of the way"));
-            }
-        }
-        if let Err(stuck) = order(&self.stages, wires) {
-            let names: Vec<_> =
-                stuck.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.name.clone()).collect();
-            let span = stuck.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.span.clone()).next();
-            let message = format!("packets would go round: {}", names.join(", "));
-            findings.push(
-                Finding::new(&span.unwrap_or(end), message)
-                    .hint("a graph leads from its sources to its sinks"),
-            );
-        }
-    }
-}
-
-fn is_first(port: &Option<String>) -> bool {
-    port.as_ref().is_none_or(|p| p == "0" || p == "out")
-}
-
-/// The stages in an order in which every wire leads onwards, or those that lie on a way round.
-///
-/// What leaves a port at both ends is not what went there, so that no way leads through it; but a splice comes behind its slice,
-/// also where such a port is between them.
-pub(crate) fn order(stages: &[PlannedStage], wires: &[Wire]) -> Result<Vec<usize>, Vec<usize>> {
-    let through = |i: usize| stages.get(i).is_none_or(|s| s.role != Role::TwoWay);
-    let slice_of = |i: usize| {
-        let splice = stages.get(i).filter(|s| s.kind.name == SPLICE)?;
-        slicing::owner(stages, splice).filter(|slice| *slice != i)
-    };
-    let mut left: Vec<usize> = (0..stages.len()).collect();
-    let mut ordered = Vec::with_capacity(stages.len());
-    while !left.is_empty() {
-        let free = |i: &usize| {
-            !wires.iter().any(|w| w.to == *i && through(w.from) && left.contains(&w.from))
-                && !slice_of(*i).is_some_and(|slice| left.contains(&slice))
-        };
-        let (ready, rest): (Vec<_>, Vec<_>) = left.iter().copied().partition(free);
-        if ready.is_empty() {
-            return Err(rest);
-        }
-        ordered.extend(ready);
-        left = rest;
-    }
-    Ok(ordered)
 }
 
 fn unknown_type(kind: &str, span: &Span, mention: &Mention, tables: &BTreeMap<String, Table>) -> Finding {
@@ -655,136 +486,4 @@ fn show(value: &Literal) -> String {
         }
         Literal::List(all) => format!("[{}]", all.iter().map(show).collect::<Vec<_>>().join(", ")),
     }
-}
-
-/// The graph, and the tables of settings by the names of their stages.
-fn read_document(
-    document: &DeTable<'_>,
-    text: &str,
-    findings: &mut Vec<Finding>,
-) -> (Option<Graph>, BTreeMap<String, Table>) {
-    let mut tables = BTreeMap::new();
-    let mut graph = None;
-    let mut has_graph = false;
-    for (key, value) in document {
-        let span = value.span();
-        match (key.get_ref().as_ref(), value.get_ref()) {
-            ("graph", DeValue::String(content)) => {
-                has_graph = true;
-                graph = read_graph(content, &span, text, findings);
-            }
-            ("graph", _) => {
-                has_graph = true;
-                findings
-                    .push(Finding::new(&span, "`graph` is a text").hint("graph = \"in -> reframe -> out\""));
-            }
-            ("stage", DeValue::Table(stages)) => {
-                for (name, table) in stages {
-                    match table.get_ref() {
-                        DeValue::Table(settings) => {
-                            let table = read_table(settings, name.span(), text, findings);
-                            tables.insert(name.get_ref().to_string(), table);
-                        }
-                        _ => {
-                            let finding =
-                                Finding::new(&table.span(), format!("stage `{}` is a table", name.get_ref()));
-                            findings.push(finding.hint(format!("[stage.{}]", name.get_ref())));
-                        }
-                    }
-                }
-            }
-            ("stage", _) => findings.push(Finding::new(&span, "`stage` is a table").hint("[stage.NAME]")),
-            (other, _) => {
-                let finding = Finding::new(&key.span(), format!("`{other}` is not known here"));
-                let hint = if stage_type(other).is_some() {
-                    format!("settings of a stage go into [stage.{other}]")
-                } else {
-                    did_you_mean(other, ["graph", "stage"].into_iter())
-                };
-                findings.push(finding.hint(hint));
-            }
-        }
-    }
-    if !has_graph && findings.is_empty() {
-        findings.push(Finding::new(&(0..1), "there is no `graph`").hint("graph = \"in -> reframe -> out\""));
-    }
-    (graph, tables)
-}
-
-fn read_graph(content: &str, span: &Span, text: &str, findings: &mut Vec<Finding>) -> Option<Graph> {
-    let raw = text.get(span.clone()).unwrap_or_default();
-    let quotes = if raw.starts_with("\"\"\"") || raw.starts_with("'''") { 3 } else { 1 };
-    // A line break right behind three quotes does not belong to the text.
-    let skipped = raw.get(quotes..).unwrap_or_default();
-    let line =
-        skipped.len() - skipped.strip_prefix("\r\n").or(skipped.strip_prefix('\n')).unwrap_or(skipped).len();
-    let start = span.start + quotes + if quotes == 3 { line } else { 0 };
-    let same = text.get(start..start + content.len()) == Some(content);
-    let at = same.then_some(start);
-    match syntax::parse(content) {
-        Ok(chains) => Some(Graph { chains, at, span: span.clone() }),
-        Err(errors) => {
-            for error in errors {
-                let span = at.map_or(span.clone(), |at| at + error.offset..at + error.offset + 1);
-                let finding = Finding::new(&span, error.message);
-                findings.push(match error.hint {
-                    Some(hint) => finding.hint(hint),
-                    None => finding,
-                });
-            }
-            None
-        }
-    }
-}
-
-fn read_table(table: &DeTable<'_>, span: Span, text: &str, findings: &mut Vec<Finding>) -> Table {
-    let mut read = Table { span, kind: None, settings: Vec::new(), used: false };
-    for (key, value) in table {
-        let (name, value_span) = (key.get_ref().as_ref(), value.span());
-        if name == "type" {
-            match value.get_ref() {
-                DeValue::String(kind) => read.kind = Some((kind.to_string(), value_span)),
-                _ => findings.push(Finding::new(&value_span, "`type` is a text").hint("type = \"reframe\"")),
-            }
-            continue;
-        }
-        match literal(value.get_ref()) {
-            Some(literal) => {
-                let raw = match &literal {
-                    Literal::Text(t)
-                        if text.get(value_span.start + 1..value_span.start + 1 + t.len()) == Some(t) =>
-                    {
-                        Some(1)
-                    }
-                    _ => None,
-                };
-                read.settings.push(Written {
-                    key: name.to_owned(),
-                    value: literal,
-                    key_span: key.span(),
-                    value_span,
-                    raw,
-                });
-            }
-            None => {
-                let finding = Finding::new(&value_span, format!("`{name}` can't have such a value"));
-                findings.push(finding.hint("write a text, a number, true or false, or a list of these"));
-            }
-        }
-    }
-    read
-}
-
-fn literal(value: &DeValue<'_>) -> Option<Literal> {
-    Some(match value {
-        DeValue::String(text) => Literal::Text(text.to_string()),
-        DeValue::Integer(n) if n.radix() == 10 => Literal::Text(n.as_str().to_owned()),
-        DeValue::Integer(n) => Literal::Text(u64::from_str_radix(n.as_str(), n.radix()).ok()?.to_string()),
-        DeValue::Float(n) => Literal::Text(n.as_str().to_owned()),
-        DeValue::Boolean(b) => Literal::Text(b.to_string()),
-        DeValue::Array(all) => {
-            Literal::List(all.iter().map(|v| literal(v.get_ref())).collect::<Option<_>>()?)
-        }
-        DeValue::Datetime(_) | DeValue::Table(_) => return None,
-    })
 }

@@ -16,23 +16,27 @@
 //! ```
 
 mod config;
+mod read;
 pub mod registry;
 mod render;
+mod rounds;
 mod schema;
 pub mod settings;
+mod shape;
 mod slicing;
 mod stages;
 mod syntax;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use config::Finding;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
-pub(crate) use config::{Finding, order};
 pub(crate) use registry::Slices;
 pub use registry::{
     BuildError, Group, Made, PortType, Ports, Role, Site, StageType, stage_type, stage_types,
 };
 pub use render::Drawing;
+pub(crate) use rounds::order;
 pub use schema::json_schema;
 pub use settings::{Kind, Setting, Settings, Value};
 pub use stages::port_of;

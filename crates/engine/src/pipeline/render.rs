@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use super::config::{Plan, Wire, order};
+use super::config::{Plan, Wire};
 use super::registry::Group;
+use super::rounds::order;
 
 /// How to draw a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,16 +144,19 @@ impl Plan {
         for wire in &self.wires {
             let ((x1, y1), (x2, y2)) = (at(wire.from), at(wire.to));
             let (x1, y1, x2, y2) = (x1 + BOX.0, y1 + BOX.1 / 2.0, x2, y2 + BOX.1 / 2.0);
-            let bend = (x2 - x1) / 2.0;
+            // A wire that leads back goes round below the boxes.
+            let (bend, dip) = if x2 > x1 { ((x2 - x1) / 2.0, 0.0) } else { (40.0, BOX.1) };
             let _ = writeln!(
                 text,
-                "<path marker-end=\"url(#a)\" d=\"M{x1},{y1} C{},{y1} {},{y2} {x2},{y2}\"/>",
+                "<path marker-end=\"url(#a)\" d=\"M{x1},{y1} C{},{} {},{} {x2},{y2}\"/>",
                 x1 + bend,
-                x2 - bend
+                y1 + dip,
+                x2 - bend,
+                y2 + dip
             );
             let label = ports(wire);
             if !label.is_empty() {
-                let (x, y) = (f64::midpoint(x1, x2), f64::midpoint(y1, y2) - 5.0);
+                let (x, y) = (f64::midpoint(x1, x2), f64::midpoint(y1, y2) + 0.75 * dip - 5.0);
                 let _ =
                     writeln!(text, "<text class=\"label\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(&label));
             }

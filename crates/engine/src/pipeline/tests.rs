@@ -46,6 +46,39 @@ fn errors_have_their_places_and_hints() {
     has(round, 1, 59, "nothing leads to `d`", "");
 }
 
+/// Only a router may be come by again, and nothing on the way may make copies.
+#[test]
+fn ways_round_lead_through_routers() {
+    const ROUTER: &str = "r :: router(interfaces=[\"a 10.0.0.1/24\", \"b 10.1.0.1/24\"])";
+    let errors = |graph: &str| {
+        let plan = Plan::from_graph(graph, None, None, Path::new("."));
+        plan.and_then(|p| p.check()).map_or_else(|e| e.to_string(), |()| String::new())
+    };
+    let round = |middle: &str, more: &str| {
+        errors(&format!("in :: synth -> [a]{ROUTER}[b] -> {middle} -> [b]r; r[a] -> out :: null{more}"))
+    };
+    assert_eq!(round("counter", ""), "");
+    assert_eq!(round("reframe(hold=64us) -> counter", ""), "");
+    assert_eq!(
+        round("counter -> [a]s :: router(interfaces=[\"a 10.0.0.2/24\", \"b 10.2.0.1/24\"])[b]", ""),
+        ""
+    );
+    let copies = round("t :: tee[0]", "; t[1] -> discard");
+    assert!(copies.contains("copies that `t` makes would come to it again by way of `r`"), "{copies}");
+    // Copies that don't come by again are no trouble.
+    assert_eq!(
+        errors(&format!(
+            "in :: synth -> t :: tee[0] -> [a]{ROUTER}[b] -> counter -> [b]r; r[a] -> out :: null; t[1] -> discard"
+        )),
+        ""
+    );
+    let without = errors("in :: synth -> c :: counter -> l :: limit(rate=1kpps) -> c");
+    assert!(
+        without.contains("packets would go round: c, l") && without.contains("only a router"),
+        "{without}"
+    );
+}
+
 #[test]
 fn all_errors_come_at_once() {
     let text = GOOD

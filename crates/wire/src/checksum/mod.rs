@@ -43,10 +43,8 @@ pub fn is_right_ipv4(header: &[u8; 20]) -> bool {
     let (words, _) = header.as_chunks::<4>();
     // 16-bit sums are the same in either byte order but for that order, in which 0xffff has no part.
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (sum & 0xffff) + (sum >> 16) == 0xffff
+    // 2¹⁶ is 1 modulo 0xffff, so folding keeps the remainder; a sum of 0 is of zeros only, and folds to 0.
+    sum != 0 && sum.is_multiple_of(0xffff)
 }
 
 /// The checksum of `data`, whose checksum field must hold 0; over data that holds its right checksum it is 0.

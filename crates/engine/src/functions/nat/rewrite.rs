@@ -61,6 +61,41 @@ impl Rewrite {
     /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
     #[inline]
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
+        match self.apply_usual(frame, l3, l4) {
+            Some(other_destination) => Ok(other_destination),
+            None => self.apply_any(frame, l3, l4),
+        }
+    }
+
+    /// What most packets are: IPv4 without options, TCP or UDP, captured beyond the checksum. One check, then words at fixed
+    /// places. `None`, and nothing changed, where the packet is something else.
+    #[inline(always)]
+    fn apply_usual(&self, frame: &mut [u8], l3: usize, l4: usize) -> Option<bool> {
+        let NarrowKey([addresses, rest]) = self.new;
+        let protocol = (rest >> 24) as u8;
+        let bytes: &mut [u8; 38] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut)?;
+        let later_fragment = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x1fff != 0;
+        if l4 != l3 + 20 || later_fragment || (protocol != TCP && protocol != UDP) {
+            return None;
+        }
+        let (ip, transport) = bytes.split_at_mut(20);
+        let ip: &mut [u8; 20] = ip.try_into().ok()?;
+        let transport: &mut [u8; 18] = transport.try_into().ok()?;
+        [ip[10], ip[11]] = self.ip.apply(u16::from_be_bytes([ip[10], ip[11]])).to_be_bytes();
+        let destination = u32::from_be_bytes([ip[16], ip[17], ip[18], ip[19]]);
+        [ip[12], ip[13], ip[14], ip[15], ip[16], ip[17], ip[18], ip[19]] = addresses.to_be_bytes();
+        [transport[0], transport[1], transport[2], transport[3]] = ((rest >> 32) as u32).to_be_bytes();
+        if protocol == TCP {
+            let sum = u16::from_be_bytes([transport[16], transport[17]]);
+            [transport[16], transport[17]] = self.transport.apply(sum).to_be_bytes();
+        } else {
+            let sum = u16::from_be_bytes([transport[6], transport[7]]);
+            [transport[6], transport[7]] = self.transport.apply_udp(sum).to_be_bytes();
+        }
+        Some(destination != addresses as u32)
+    }
+
+    fn apply_any(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         let (later_fragment, other_destination) = self.apply_addresses(frame, l3)?;
         if !later_fragment {
             self.apply_transport(frame, l4);
@@ -81,19 +116,9 @@ impl Rewrite {
         Ok((u16::from_be_bytes([*f0, *f1]) & 0x1fff != 0, other))
     }
 
-    #[inline]
     fn apply_transport(&self, frame: &mut [u8], l4: usize) {
         let NarrowKey([_, rest]) = self.new;
         let (protocol, ports) = ((rest >> 24) as u8, ((rest >> 32) as u32).to_be_bytes());
-        // Most packets: one check for all that is written.
-        if protocol == TCP
-            && let Some(header) = frame.get_mut(l4..).and_then(<[u8]>::first_chunk_mut::<18>)
-        {
-            let [p0, p1, p2, p3, .., c0, c1] = header;
-            [*p0, *p1, *p2, *p3] = ports;
-            [*c0, *c1] = self.transport.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
-            return;
-        }
         match protocol {
             TCP | UDP => {
                 put(frame, l4, &ports);
@@ -110,7 +135,6 @@ impl Rewrite {
         }
     }
 
-    #[inline]
     fn update(&self, frame: &mut [u8], at: usize, protocol: u8) {
         if let Some(old) = be16(frame, at) {
             put(frame, at, &self.updated(old, protocol).to_be_bytes());

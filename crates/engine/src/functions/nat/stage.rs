@@ -300,17 +300,17 @@ impl NetworkFunction for NatStage {
             }
         }
         let inside = scene.cx.input == 0;
+        if let Decided::Drop(reason) = decided {
+            verdicts.fill(Verdict::drop(*reason));
+            return;
+        }
         for (frame, verdict) in frames.iter().zip(verdicts) {
             let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
             let data = scene.cx.data_mut(frame);
             let other_destination = match decided {
                 Decided::Rewrite(rewrite, ..) | Decided::Fragment(rewrite) => rewrite.apply(data, l3, l4),
                 Decided::Error(rewrite) => rewrite.apply(data, l3, l4),
-                Decided::Pass => Ok(false),
-                Decided::Drop(reason) => {
-                    *verdict = Verdict::drop(*reason);
-                    continue;
-                }
+                Decided::Pass | Decided::Drop(_) => Ok(false),
             };
             *verdict = match other_destination {
                 // A packet from inside whose destination changes goes back inside: a hairpin.

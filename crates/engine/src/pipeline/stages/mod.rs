@@ -38,6 +38,16 @@ pub(crate) fn needs_payload(kind: &StageType, settings: &Settings) -> Option<&'s
     (kind.name == plumbing::TEE.name).then_some("it multiplies packets, and a payload comes back once")
 }
 
+/// Whether packets that come by a stage of this type again and again are dropped in the end.
+pub(crate) fn counts_hops(kind: &StageType) -> bool {
+    kind.name == router::ROUTER.name
+}
+
+/// Whether a stage of this type may send on more packets than it took.
+pub(crate) fn copies(kind: &StageType) -> bool {
+    kind.name == plumbing::TEE.name || kind.name == l2fwd::L2FWD.name
+}
+
 /// All stage types, by group and name.
 pub(crate) const ALL: &[StageType] = &[
     af_packet::AF_PACKET,

@@ -1,0 +1,183 @@
+//! Reads a configuration's document: the graph, and the tables of settings, each thing with its place.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+
+use super::config::{Finding, Span};
+use super::registry::stage_type;
+use super::settings::did_you_mean;
+use super::syntax::{self, Chain, Literal};
+
+/// A stage's settings as written in its table.
+pub(super) struct Table {
+    pub(super) span: Span,
+    pub(super) kind: Option<(String, Span)>,
+    pub(super) settings: Vec<Written>,
+    pub(super) used: bool,
+}
+
+/// A setting as written.
+#[derive(Clone)]
+pub(super) struct Written {
+    pub(super) key: String,
+    pub(super) value: Literal,
+    pub(super) key_span: Span,
+    pub(super) value_span: Span,
+    /// Whether byte n of the text stands at byte n behind the start of the value's span (+ 1 for the quote).
+    pub(super) raw: Option<usize>,
+}
+
+/// The graph as written.
+pub(super) struct Graph {
+    pub(super) chains: Vec<Chain>,
+    /// Where byte 0 of the graph's text stands in the configuration; none where text and file differ by escapes.
+    pub(super) at: Option<usize>,
+    pub(super) span: Span,
+}
+
+impl Graph {
+    pub(super) fn span(&self, (at, len): (usize, usize)) -> Span {
+        match self.at {
+            Some(start) => start + at..start + at + len,
+            None => self.span.clone(),
+        }
+    }
+}
+
+/// The graph, and the tables of settings by the names of their stages.
+pub(super) fn read_document(
+    document: &DeTable<'_>,
+    text: &str,
+    findings: &mut Vec<Finding>,
+) -> (Option<Graph>, BTreeMap<String, Table>) {
+    let mut tables = BTreeMap::new();
+    let mut graph = None;
+    let mut has_graph = false;
+    for (key, value) in document {
+        let span = value.span();
+        match (key.get_ref().as_ref(), value.get_ref()) {
+            ("graph", DeValue::String(content)) => {
+                has_graph = true;
+                graph = read_graph(content, &span, text, findings);
+            }
+            ("graph", _) => {
+                has_graph = true;
+                findings
+                    .push(Finding::new(&span, "`graph` is a text").hint("graph = \"in -> reframe -> out\""));
+            }
+            ("stage", DeValue::Table(stages)) => {
+                for (name, table) in stages {
+                    match table.get_ref() {
+                        DeValue::Table(settings) => {
+                            let table = read_table(settings, name.span(), text, findings);
+                            tables.insert(name.get_ref().to_string(), table);
+                        }
+                        _ => {
+                            let finding =
+                                Finding::new(&table.span(), format!("stage `{}` is a table", name.get_ref()));
+                            findings.push(finding.hint(format!("[stage.{}]", name.get_ref())));
+                        }
+                    }
+                }
+            }
+            ("stage", _) => findings.push(Finding::new(&span, "`stage` is a table").hint("[stage.NAME]")),
+            (other, _) => {
+                let finding = Finding::new(&key.span(), format!("`{other}` is not known here"));
+                let hint = if stage_type(other).is_some() {
+                    format!("settings of a stage go into [stage.{other}]")
+                } else {
+                    did_you_mean(other, ["graph", "stage"].into_iter())
+                };
+                findings.push(finding.hint(hint));
+            }
+        }
+    }
+    if !has_graph && findings.is_empty() {
+        findings.push(Finding::new(&(0..1), "there is no `graph`").hint("graph = \"in -> reframe -> out\""));
+    }
+    (graph, tables)
+}
+
+pub(super) fn read_graph(
+    content: &str,
+    span: &Span,
+    text: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<Graph> {
+    let raw = text.get(span.clone()).unwrap_or_default();
+    let quotes = if raw.starts_with("\"\"\"") || raw.starts_with("'''") { 3 } else { 1 };
+    // A line break right behind three quotes does not belong to the text.
+    let skipped = raw.get(quotes..).unwrap_or_default();
+    let line =
+        skipped.len() - skipped.strip_prefix("\r\n").or(skipped.strip_prefix('\n')).unwrap_or(skipped).len();
+    let start = span.start + quotes + if quotes == 3 { line } else { 0 };
+    let same = text.get(start..start + content.len()) == Some(content);
+    let at = same.then_some(start);
+    match syntax::parse(content) {
+        Ok(chains) => Some(Graph { chains, at, span: span.clone() }),
+        Err(errors) => {
+            for error in errors {
+                let span = at.map_or(span.clone(), |at| at + error.offset..at + error.offset + 1);
+                let finding = Finding::new(&span, error.message);
+                findings.push(match error.hint {
+                    Some(hint) => finding.hint(hint),
+                    None => finding,
+                });
+            }
+            None
+        }
+    }
+}
+
+fn read_table(table: &DeTable<'_>, span: Span, text: &str, findings: &mut Vec<Finding>) -> Table {
+    let mut read = Table { span, kind: None, settings: Vec::new(), used: false };
+    for (key, value) in table {
+        let (name, value_span) = (key.get_ref().as_ref(), value.span());
+        if name == "type" {
+            match value.get_ref() {
+                DeValue::String(kind) => read.kind = Some((kind.to_string(), value_span)),
+                _ => findings.push(Finding::new(&value_span, "`type` is a text").hint("type = \"reframe\"")),
+            }
+            continue;
+        }
+        match literal(value.get_ref()) {
+            Some(literal) => {
+                let raw = match &literal {
+                    Literal::Text(t)
+                        if text.get(value_span.start + 1..value_span.start + 1 + t.len()) == Some(t) =>
+                    {
+                        Some(1)
+                    }
+                    _ => None,
+                };
+                read.settings.push(Written {
+                    key: name.to_owned(),
+                    value: literal,
+                    key_span: key.span(),
+                    value_span,
+                    raw,
+                });
+            }
+            None => {
+                let finding = Finding::new(&value_span, format!("`{name}` can't have such a value"));
+                findings.push(finding.hint("write a text, a number, true or false, or a list of these"));
+            }
+        }
+    }
+    read
+}
+
+pub(super) fn literal(value: &DeValue<'_>) -> Option<Literal> {
+    Some(match value {
+        DeValue::String(text) => Literal::Text(text.to_string()),
+        DeValue::Integer(n) if n.radix() == 10 => Literal::Text(n.as_str().to_owned()),
+        DeValue::Integer(n) => Literal::Text(u64::from_str_radix(n.as_str(), n.radix()).ok()?.to_string()),
+        DeValue::Float(n) => Literal::Text(n.as_str().to_owned()),
+        DeValue::Boolean(b) => Literal::Text(b.to_string()),
+        DeValue::Array(all) => {
+            Literal::List(all.iter().map(|v| literal(v.get_ref())).collect::<Option<_>>()?)
+        }
+        DeValue::Datetime(_) | DeValue::Table(_) => return None,
+    })
+}

@@ -1,0 +1,106 @@
+//! The shape of a graph: where its ends lead, and what each stage is by where it stands.
+
+use std::collections::BTreeMap;
+
+use super::config::{Finding, Plan, Wire};
+use super::read::Table;
+use super::registry::{Group, Ports, Role, stage_type};
+
+impl Plan {
+    /// Leads `in` to the start and the end to `out` where the graph doesn't say.
+    pub(super) fn wire_ends(&mut self, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
+        let all = self.stages.len();
+        for (name, source) in [("in", true), ("out", false)] {
+            let Some(table) = tables.remove(name).filter(|t| !t.used) else { continue };
+            let open: Vec<usize> = (0..all)
+                .filter(|i| {
+                    let stage = self.stages.get(*i);
+                    let ports = stage.map(|s| if source { s.kind.inputs } else { s.kind.outputs });
+                    let wired =
+                        |w: &Wire| if source { w.to == *i } else { w.from == *i && is_first(&w.output) };
+                    ports.is_some_and(|p| p != Ports::None) && !self.wires.iter().any(wired)
+                })
+                .collect();
+            // A stage that leads nowhere at all comes before one of whose ports some lead somewhere.
+            let loose =
+                |i: &usize| !self.wires.iter().any(|w| if source { w.to == *i } else { w.from == *i });
+            let open = match open.iter().copied().filter(loose).collect::<Vec<_>>().as_slice() {
+                [one] => vec![*one],
+                _ => open,
+            };
+            let Some(kind) = table.kind.and_then(|(k, _)| stage_type(&k)) else { continue };
+            let end = self.text.len();
+            match open.as_slice() {
+                [one] => {
+                    let stage = self.planned(name.to_owned(), kind, 0..end, &table.settings, findings);
+                    self.stages.push(stage);
+                    let port = self.stages.len() - 1;
+                    let (from, to) = if source { (port, *one) } else { (*one, port) };
+                    let at = self.stages.get(*one).map_or(0..end, |s| s.span.clone());
+                    let (output_span, input_span) = (at.clone(), at);
+                    self.wires.push(Wire { from, output: None, to, input: None, output_span, input_span });
+                }
+                [] if all == 0 => {
+                    findings.push(
+                        Finding::new(&(0..1), "the graph has no stage").hint("as in 'reframe(hold=64us)'"),
+                    );
+                }
+                others => {
+                    let message = format!("{} stages could be {name}'s neighbour", others.len());
+                    let hint = if source {
+                        "name it in the graph: `in -> …`"
+                    } else {
+                        "name it in the graph: `… -> out`"
+                    };
+                    findings.push(Finding::new(&(0..end), message).hint(hint));
+                }
+            }
+        }
+    }
+
+    /// What the shape of the graph must be: sources at the start, sinks at the end, no way round but
+    /// through a router.
+    pub(super) fn check_shape(&mut self, findings: &mut Vec<Finding>) {
+        let count = self.stages.len();
+        let wires = &self.wires;
+        let end = 0..self.text.len().min(1);
+        if count == 0 {
+            findings.push(
+                Finding::new(&end, "the graph has no stage").hint("as in `graph = \"in -> reframe -> out\"`"),
+            );
+            return;
+        }
+        for (i, stage) in self.stages.iter_mut().enumerate() {
+            let (fed, feeds) = (wires.iter().any(|w| w.to == i), wires.iter().any(|w| w.from == i));
+            let (inputs, outputs) = (stage.kind.inputs != Ports::None, stage.kind.outputs != Ports::None);
+            let two_way = fed && feeds && inputs && outputs && stage.kind.live();
+            stage.role = match (fed, feeds) {
+                (true, true) if two_way => Role::TwoWay,
+                (true, false) if inputs && outputs && stage.kind.group == Group::Port => Role::Sink,
+                (false, true) if stage.kind.group == Group::Port => Role::Source,
+                (true, _) if !outputs => Role::Sink,
+                _ => Role::Inner,
+            };
+            let span = stage.span.clone();
+            let name = &stage.name;
+            let say = |message: String, hint: &str| Finding::new(&span, message).hint(hint);
+            if fed && feeds && !two_way && stage.kind.group == Group::Port {
+                findings.push(say(
+                    format!("packets both come from `{name}` and go to it"),
+                    "use two ports, one at each end",
+                ));
+            } else if !fed && stage.role != Role::Source {
+                findings.push(say(format!("nothing leads to `{name}`"), "wire it up: `in -> …`"));
+            } else if fed && !inputs {
+                findings.push(say(format!("no packet can go to `{name}`"), "it only makes packets"));
+            } else if feeds && !outputs {
+                findings.push(say(format!("no packet leaves `{name}`"), "it is the end of the way"));
+            }
+        }
+        self.check_rounds(findings);
+    }
+}
+
+fn is_first(port: &Option<String>) -> bool {
+    port.as_ref().is_none_or(|p| p == "0" || p == "out")
+}

@@ -1,0 +1,229 @@
+//! From a plan to a pipeline: stages are built in order, their ports wired up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::{Edge, Head, Ledger, Node, Pipeline, Wiring};
+use crate::pipeline::{Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, Wire, order};
+use crate::runtime::live::Excess;
+use crate::stage::DropReason;
+
+impl Plan {
+    /// Checks everything that can be checked without opening a port or creating a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn check(&self) -> Result<(), Diagnostics> {
+        Pipeline::assemble(self, true, 0).map(|_| ())
+    }
+
+    /// Builds the pipeline. `seed` is that of its hashes and random choices.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn build(&self, seed: u64) -> Result<Pipeline, Diagnostics> {
+        Pipeline::assemble(self, false, seed)
+    }
+}
+
+impl Pipeline {
+    fn assemble(plan: &Plan, dry: bool, seed: u64) -> Result<Self, Diagnostics> {
+        let mut findings = Vec::new();
+        let mut this = Self::of(Vec::new(), Vec::new());
+        this.live = plan.stages.iter().any(|s| s.kind.live());
+        let ordered = order(&plan.stages, &plan.wires).unwrap_or_default();
+        // Place of each planned stage among the nodes, and the names of its ports where settings give them.
+        let mut places = vec![None; plan.stages.len()];
+        let mut outputs = vec![Vec::new(); plan.stages.len()];
+        let mut inputs = vec![Vec::new(); plan.stages.len()];
+        let mut sources = Vec::new();
+        let slices = Slices::default();
+        for id in ordered {
+            let Some(planned) = plan.stages.get(id) else { continue };
+            let (name, role, base) = (&planned.name, planned.role, &plan.base);
+            let site = Site { name, role, dry, base, seed, live: this.live, slices: &slices };
+            let mut ports = match planned.kind.outputs {
+                Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
+                Ports::None | Ports::AsSet(_) => Vec::new(),
+            };
+            let made = match (planned.kind.build)(&planned.settings, &site) {
+                Ok(made) => made,
+                Err(error) => {
+                    let finding = Finding::new(&plan.setting_span(planned, error.setting), error.message);
+                    findings.push(match error.hint {
+                        Some(hint) => finding.hint(hint),
+                        None => finding,
+                    });
+                    continue;
+                }
+            };
+            let stage = match made {
+                Made::Stage(stage) => Some(stage),
+                Made::WithPorts(stage, names) => {
+                    ports = names;
+                    Some(stage)
+                }
+                Made::Between(stage, names) => {
+                    if let Some(place) = inputs.get_mut(id) {
+                        place.clone_from(&names);
+                    }
+                    ports = names;
+                    Some(stage)
+                }
+                Made::Source(source) => {
+                    sources.push((id, source));
+                    None
+                }
+                Made::TwoWay(source, stage) => {
+                    sources.push((id, source));
+                    Some(stage)
+                }
+                Made::Checked => None,
+            };
+            let mut wiring = Wiring { edges: vec![None; ports.len()], ..Wiring::default() };
+            if let Ports::These(ports) = planned.kind.outputs {
+                wiring.reasons =
+                    ports.iter().map(|p| p.unconnected.unwrap_or(DropReason::Unconnected)).collect();
+            }
+            if let Some(place) = outputs.get_mut(id) {
+                *place = ports;
+            }
+            if let Some(stage) = stage {
+                let name = planned.name.clone();
+                let end = this.live && planned.kind.group == Group::Port;
+                let excess = end.then(|| Box::new(Excess::default()));
+                this.nodes.push(Node {
+                    name,
+                    kind: planned.kind.name,
+                    stage,
+                    wiring,
+                    ledger: Ledger { excess, ..Ledger::default() },
+                });
+                if let Some(place) = places.get_mut(id) {
+                    *place = Some(this.nodes.len() - 1);
+                }
+            }
+        }
+        let mut heads = this.connect(plan, &places, (&inputs, &outputs), &mut findings);
+        for (id, source) in sources {
+            if let (Some(edge), Some(planned)) = (heads.remove(&id), plan.stages.get(id)) {
+                let (name, kind) = (planned.name.clone(), planned.kind.name);
+                this.heads.push(Head { name, kind, source, edge });
+            }
+        }
+        plan.fail_on(findings)?;
+        this.find_reunions();
+        Ok(this)
+    }
+
+    fn connect(
+        &mut self,
+        plan: &Plan,
+        places: &[Option<usize>],
+        (inputs, outputs): (&[Vec<String>], &[Vec<String>]),
+        findings: &mut Vec<Finding>,
+    ) -> BTreeMap<usize, Edge> {
+        let mut heads = BTreeMap::new();
+        let mut taken = BTreeSet::new();
+        for wire in &plan.wires {
+            let (Some(from), Some(to)) = (plan.stages.get(wire.from), plan.stages.get(wire.to)) else {
+                continue;
+            };
+            let names: &[String] = outputs.get(wire.from).map_or(&[], Vec::as_slice);
+            let source = from.kind.inputs == Ports::None || matches!(from.role, Role::Source | Role::TwoWay);
+            let output = match resolve(wire.output.as_deref(), names) {
+                Some(port) => port,
+                None if source && is_default(wire.output.as_deref()) => 0,
+                // Its ports are not known, since it couldn't be built.
+                None if names.is_empty() && !findings.is_empty() => continue,
+                None => {
+                    findings.push(no_port(
+                        wire.output.as_deref(),
+                        &from.name,
+                        "output",
+                        names,
+                        &wire.output_span,
+                    ));
+                    continue;
+                }
+            };
+            if !taken.insert((wire.from, output)) {
+                let message = format!("output port {output} of `{}` is wired twice", from.name);
+                findings.push(
+                    Finding::new(&wire.output_span, message).hint("use `tee` to send packets two ways"),
+                );
+                continue;
+            }
+            let names: Vec<String> = match to.kind.inputs {
+                Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
+                Ports::None | Ports::AsSet(_) => inputs.get(wire.to).cloned().unwrap_or_default(),
+            };
+            // Its ports are not known, since it couldn't be built.
+            if matches!(to.kind.inputs, Ports::AsSet(_)) && names.is_empty() && !findings.is_empty() {
+                continue;
+            }
+            let Some(input) = resolve(wire.input.as_deref(), &names) else {
+                findings.push(no_port(wire.input.as_deref(), &to.name, "input", &names, &wire.input_span));
+                continue;
+            };
+            let Some(node) = places.get(wire.to).copied().flatten() else { continue };
+            let edge = Edge { node, input: input as u8 };
+            let node = if source { None } else { places.get(wire.from).copied().flatten() };
+            match node.and_then(|n| self.nodes.get_mut(n)) {
+                Some(node) => {
+                    if let Some(place) = node.wiring.edges.get_mut(output) {
+                        *place = Some(edge);
+                    }
+                }
+                None => {
+                    heads.insert(wire.from, edge);
+                }
+            }
+        }
+        for (id, stage) in plan.stages.iter().enumerate() {
+            let Ports::These(ports) = stage.kind.outputs else { continue };
+            if stage.role == Role::Sink && stage.kind.group == Group::Port {
+                continue;
+            }
+            for (n, port) in ports.iter().enumerate().filter(|(_, p)| p.unconnected.is_none()) {
+                let named = |w: &Wire| {
+                    w.from == id
+                        && (w.output.as_deref() == Some(port.name)
+                            || resolve(w.output.as_deref(), &[]) == Some(n))
+                };
+                if !taken.contains(&(id, n)) && !plan.wires.iter().any(named) {
+                    let message =
+                        format!("packets that leave `{}` by its port `{}` go nowhere", stage.name, port.name);
+                    findings.push(
+                        Finding::new(&stage.span, message).hint("wire it up: `… -> out`, or `… -> discard`"),
+                    );
+                }
+            }
+        }
+        heads
+    }
+}
+
+fn is_default(port: Option<&str>) -> bool {
+    port.is_none_or(|p| p == "0" || p == "out")
+}
+
+/// A port's number by its name or number; none written means 0.
+fn resolve(port: Option<&str>, names: &[String]) -> Option<usize> {
+    let Some(port) = port else { return (!names.is_empty()).then_some(0) };
+    names.iter().position(|n| n == port).or_else(|| port.parse().ok().filter(|n| *n < names.len()))
+}
+
+fn no_port(port: Option<&str>, stage: &str, side: &str, names: &[String], span: &Range<usize>) -> Finding {
+    let message = match port {
+        Some(port) => format!("`{stage}` has no {side} port `{port}`"),
+        None => format!("`{stage}` has no {side} port"),
+    };
+    let known: Vec<String> = names.iter().enumerate().map(|(i, n)| format!("{i} `{n}`")).collect();
+    let hint = if known.is_empty() {
+        format!("it has no {side} ports at all")
+    } else {
+        format!("it has {}", known.join(", "))
+    };
+    Finding::new(span, message).hint(hint)
+}

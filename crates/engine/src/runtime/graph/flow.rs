@@ -1,0 +1,154 @@
+//! How packets pass from stage to stage.
+
+use std::collections::VecDeque;
+
+use super::{Edge, Ledger, Node, Wiring};
+use crate::batch::{Batch, Train};
+use crate::clock;
+use crate::pool::Pool;
+use crate::reframe::Output;
+use crate::stage::{Context, DropReason, Stage, Verdict};
+use crate::time::Nanos;
+use slipstream_wire::LinkType;
+
+/// What waits to go back to a router.
+#[derive(Default)]
+pub(super) struct Later {
+    batches: VecDeque<(Edge, Batch)>,
+    /// Empty batches, for their memory.
+    spare: Vec<Batch>,
+}
+
+impl Later {
+    /// What has waited longest, and where it goes.
+    pub(super) fn take(&mut self) -> Option<(Edge, Batch)> {
+        self.batches.pop_front()
+    }
+
+    /// A batch that has gone, for its memory.
+    pub(super) fn give_back(&mut self, mut batch: Batch) {
+        batch.clear();
+        self.spare.push(batch);
+    }
+
+    /// Takes the packets out of a batch.
+    fn keep(&mut self, edge: Edge, batch: &mut Batch) {
+        let mut kept = self.spare.pop().unwrap_or_default();
+        std::mem::swap(&mut kept, batch);
+        self.batches.push_back((edge, kept));
+    }
+}
+
+/// What stays the same all the way of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'a> {
+    pub(super) now: Nanos,
+    pub(super) links: &'a [LinkType],
+    pub(super) timed: bool,
+}
+
+/// Lets the first of `nodes`, whose place in the pipeline is `place`, work; returns the time that took in ns.
+pub(super) fn enter(
+    nodes: &mut [Node],
+    place: usize,
+    way: Way<'_>,
+    (pool, later): (&mut Pool, &mut Later),
+    input: u8,
+    work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Ledger, &mut dyn Output),
+) -> u64 {
+    let Some((node, behind)) = nodes.split_first_mut() else { return 0 };
+    let start = way.timed.then(clock::now);
+    let mut cx = Context { now: way.now, pool, input, links: way.links };
+    let mut out = Downstream { wiring: &mut node.wiring, behind, first: place + 1, way, later };
+    work(node.stage.as_mut(), &mut cx, &mut node.ledger, &mut out);
+    let Some(start) = start else { return 0 };
+    let all = start.elapsed().as_nanos() as u64;
+    let behind = std::mem::take(&mut node.wiring.behind_ns);
+    node.ledger.tally.busy_ns += all.saturating_sub(behind);
+    all
+}
+
+/// The stages behind one.
+struct Downstream<'a> {
+    wiring: &'a mut Wiring,
+    behind: &'a mut [Node],
+    /// Place of the first of them.
+    first: usize,
+    way: Way<'a>,
+    later: &'a mut Later,
+}
+
+impl Downstream<'_> {
+    fn hand_on(&mut self, pool: &mut Pool, port: u8, batch: &mut Batch) {
+        let Some(edge) = self.wiring.edges.get(usize::from(port)).copied().flatten() else {
+            let reason =
+                self.wiring.reasons.get(usize::from(port)).copied().unwrap_or(DropReason::Unconnected);
+            self.wiring.unconnected.add(reason, batch.frames.len() as u64);
+            batch.frames.iter().for_each(|f| pool.free(f.buf));
+            batch.clear();
+            return;
+        };
+        self.wiring.packets_out += batch.frames.len() as u64;
+        let Some(onwards) = edge.node.checked_sub(self.first) else {
+            return self.later.keep(edge, batch);
+        };
+        let Some(nodes) = self.behind.get_mut(onwards..) else { return };
+        let spent =
+            enter(nodes, edge.node, self.way, (pool, self.later), edge.input, |stage, cx, ledger, out| {
+                ledger.process(stage, cx, batch, out);
+            });
+        self.wiring.behind_ns += spent;
+        batch.clear();
+    }
+
+    /// Hands on the trains that `take` says, by the port that it is asked about.
+    fn hand_on_part(
+        &mut self,
+        pool: &mut Pool,
+        batch: &Batch,
+        port: u8,
+        trains: impl Iterator<Item = usize>,
+    ) {
+        let mut part = std::mem::take(&mut self.wiring.scratch);
+        for i in trains {
+            let Some(train) = batch.trains.get(i) else { continue };
+            let (from, to) = (train.start as usize, train.start as usize + train.len as usize);
+            let start = part.frames.len() as u32;
+            part.frames.extend_from_slice(batch.frames.get(from..to).unwrap_or_default());
+            part.trains.push(Train { start, ..*train });
+        }
+        self.hand_on(pool, port, &mut part);
+        self.wiring.scratch = part;
+    }
+}
+
+impl Output for Downstream<'_> {
+    fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        let Some(&first) = batch.ports.first() else {
+            return self.hand_on(pool, 0, batch);
+        };
+        if batch.ports.iter().all(|p| *p == first) {
+            batch.ports.clear();
+            return self.hand_on(pool, first, batch);
+        }
+        let ports = std::mem::take(&mut batch.ports);
+        if self.wiring.ordered {
+            let mut at = 0;
+            while let Some(&port) = ports.get(at) {
+                let len = ports.iter().skip(at).take_while(|p| **p == port).count();
+                self.hand_on_part(pool, batch, port, at..at + len);
+                at += len;
+            }
+        } else {
+            let mut done = [false; Verdict::MAX_PORTS as usize];
+            for &port in &ports {
+                let Some(done) = done.get_mut(usize::from(port)).filter(|d| !**d) else { continue };
+                *done = true;
+                let of_port = ports.iter().enumerate().filter(|(_, p)| **p == port).map(|(i, _)| i);
+                self.hand_on_part(pool, batch, port, of_port);
+            }
+        }
+        batch.ports = ports;
+        batch.clear();
+    }
+}
