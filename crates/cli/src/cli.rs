@@ -3,6 +3,7 @@
 pub(crate) mod model;
 pub(crate) mod recommend;
 pub(crate) mod slice;
+pub(crate) mod top;
 
 use std::path::PathBuf;
 
@@ -48,6 +49,7 @@ pub(crate) enum Verb {
     Model(model::Model),
     Slice(slice::Slice),
     Recommend(recommend::Recommend),
+    Top(top::Top),
     Completions(Completions),
     Man(Man),
 }
@@ -288,8 +290,8 @@ pub(crate) struct Run {
     /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for them.
     #[arg(long, value_enum, default_value = "real")]
     pub(crate) pace: Pace,
-    /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, /measure with the answers of `measure`
-    /// stages as JSON. Anyone who reaches the address can read it; port 0 takes a free one.
+    /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, and as JSON /report, which is what --format
+    /// json prints at the end (`slipstream top` shows it), and /measure, the answers of `measure` stages. Anyone who reaches the address can read it; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
     /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`, `batch`,

@@ -1,4 +1,5 @@
-//! A running pipeline over HTTP: `/metrics` for Prometheus, `/measure` with the answers of `measure` stages.
+//! A running pipeline over HTTP: `/metrics` for Prometheus, `/report` with all there is to say, `/measure` with the answers of
+//! `measure` stages.
 //!
 //! The server has a thread of its own. It asks the data path, which answers between two batches; while nobody asks, nothing
 //! is done.
@@ -6,7 +7,7 @@
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use axum::extract::State;
@@ -27,20 +28,25 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Upper ends of the classes of delays: powers of two from 1 µs.
 const CLASSES: u32 = 24;
 
-/// Serves how a run goes at `address` until the program ends; returns the address, of which the port may have been
-/// chosen.
+/// Serves how a run goes at `address` until the program ends, at `/report` as `as_json` says it; returns the address, of which
+/// the port may have been chosen.
 ///
 /// # Errors
 /// Where the address can't be had.
-pub(crate) fn serve(address: SocketAddr, board: Board) -> anyhow::Result<SocketAddr> {
+pub(crate) fn serve(
+    address: SocketAddr,
+    board: Board,
+    as_json: fn(&RunReport) -> Value,
+) -> anyhow::Result<SocketAddr> {
     let failed = || format!("--metrics {address}");
     let listener = TcpListener::bind(address).with_context(failed)?;
     listener.set_nonblocking(true).with_context(failed)?;
     let at = listener.local_addr().with_context(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().with_context(failed)?;
     let app = Router::new()
-        .route("/", get(|| async { "/metrics: Prometheus\n/measure: answers of measure stages, JSON\n" }))
+        .route("/", get(|| async { "/metrics: Prometheus\n/report: the whole report, JSON\n/measure: answers of measure stages, JSON\n" }))
         .route("/metrics", get(metrics))
+        .route("/report", get(move |State(board): State<Board>| report(board, as_json)))
         .route("/measure", get(measure))
         .with_state(board);
     let serve = async move {
@@ -83,6 +89,17 @@ async fn measure(State(board): State<Board>) -> Response {
     let stages = report.stages.iter().filter(|s| s.kind == MEASURE);
     let stage = |s: &StageReport| json!({ "name": s.name, "measure": s.report });
     Json(json!({ "schema": 1, "stages": stages.map(stage).collect::<Vec<_>>() })).into_response()
+}
+
+/// The report, and when it was given.
+async fn report(board: Board, as_json: fn(&RunReport) -> Value) -> Response {
+    let Some(report) = ask(board).await else { return not_yet() };
+    let mut value = as_json(&report);
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    if let Value::Object(fields) = &mut value {
+        fields.insert("time_ns".to_owned(), (since_1970.as_nanos() as u64).into());
+    }
+    Json(value).into_response()
 }
 
 /// The type of stages that measure.

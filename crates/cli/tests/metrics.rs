@@ -121,6 +121,46 @@ fn a_live_pipeline_can_be_watched() {
 }
 
 #[test]
+fn top_says_what_goes_on() {
+    let watched = Watched::new();
+    let words = ["top", &watched.address, "--once", "--interval", "500ms", "--format", "json"];
+    let json = |words: &[&str], status| -> Value {
+        serde_json::from_slice(&common::run(words).with(status).stdout).unwrap()
+    };
+    // A busy machine may be late with an answer, and the next look then sees what this one missed.
+    let shown = (0..20)
+        .map(|_| json(&words, 0))
+        .find(|j| j["packets_in_pps"].as_f64().unwrap() > 1000.0)
+        .expect("nothing goes on for ten seconds");
+    assert_eq!(shown["schema"], 1);
+    let names: Vec<_> =
+        shown["stages"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["in", "reframe", "heavy", "measure", "sw", "out", "discard"]);
+    let reframed = &shown["stages"][2];
+    assert!(
+        reframed["mean_train"].as_f64().unwrap() >= 1.0 && reframed["busy"].as_f64().unwrap() < 1.0,
+        "{shown}"
+    );
+    assert!(shown["dropped_pps"]["discarded"].as_f64().unwrap() > 0.0, "{shown}");
+    let table = String::from_utf8(common::run(["top", &watched.address, "--once"]).with(0).stdout).unwrap();
+    assert!(table.contains("in/s") && table.contains("reframe"), "{table}");
+    // A check makes a probe for monitoring of it.
+    let failed = ["top", &watched.address, "--fail-if", "packets_in_pps>=0", "--format", "json"];
+    assert!(json(&failed, 1)["interval_ns"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn top_says_what_it_can_not_watch() {
+    common::run(["top", "--interval", "1ms"]).with(2).silent().saying(&["--interval", "100ms"]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    common::run(["top", &free, "--once"]).with(2).silent().saying(&[
+        "no pipeline answers at",
+        &free,
+        "--metrics",
+    ]);
+}
+
+#[test]
 fn what_is_no_request_for_it_is_refused() {
     let watched = Watched::new();
     let get = |line: &str| watched.get(&format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).0;

@@ -12,6 +12,7 @@ mod run;
 mod shell;
 mod slice;
 mod synth;
+mod top;
 
 use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
@@ -45,6 +46,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Model(args) => model::run(&args.verb),
         Verb::Slice(args) => slice::run(&args.verb),
         Verb::Recommend(args) => recommend::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }

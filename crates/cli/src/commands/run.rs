@@ -31,7 +31,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let mut run = Run::new(plan.build(args.seed)?).live(options);
     if let Some(address) = args.metrics {
         let board = Board::default();
-        let at = metrics::serve(address, board.clone())?;
+        let at = metrics::serve(address, board.clone(), |report| as_json(report, Vec::new()))?;
         eprintln!("metrics: http://{at}/metrics");
         run = run.board(board);
     }

@@ -1,0 +1,136 @@
+//! `slipstream top`: watches a pipeline that runs with `--metrics`.
+
+mod rates;
+mod screen;
+
+use std::io::{IsTerminal, stdout};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use serde_json::Value;
+use slipstream::clock;
+
+use self::rates::Rates;
+use self::screen::Screen;
+use super::{Outcome, finish};
+use crate::check;
+use crate::cli::top::Top;
+
+/// How long a pipeline may take to be there, and to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon to look again for one that isn't there yet.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Looks that the chart remembers.
+const HISTORY: usize = 1000;
+
+pub(super) fn run(args: &Top) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    let interval = Duration::from_nanos(args.interval.0);
+    if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
+        bail!("--interval must lie between 100ms and 60s");
+    }
+    let watched = Watched::new(&args.address);
+    let first = watched.wait()?;
+    if args.once || args.reporting.json() || !checks.is_empty() || !stdout().is_terminal() {
+        std::thread::sleep(interval);
+        let second = watched.look().context("the pipeline has ended")?;
+        let rates = Rates::between(&first, &second)?;
+        return finish(&args.reporting, &checks, &rates.as_json(), || rates.as_table());
+    }
+    let mut terminal = ratatui::try_init().context("the screen can't be taken")?;
+    let ended = watch(&mut terminal, &watched, interval, first);
+    ratatui::restore();
+    ended.map(|()| Outcome::Done)
+}
+
+/// A pipeline's address.
+struct Watched<'a> {
+    address: &'a str,
+    agent: ureq::Agent,
+}
+
+impl<'a> Watched<'a> {
+    fn new(address: &'a str) -> Self {
+        let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().into();
+        Self { address, agent }
+    }
+
+    /// How the run goes.
+    fn look(&self) -> anyhow::Result<Value> {
+        let mut answer = self.agent.get(format!("http://{}/report", self.address)).call()?;
+        Ok(serde_json::from_str(&answer.body_mut().read_to_string()?)?)
+    }
+
+    /// As [`Watched::look`], once it is there.
+    fn wait(&self) -> anyhow::Result<Value> {
+        let until = clock::now() + PATIENCE;
+        loop {
+            match self.look() {
+                Ok(report) => return Ok(report),
+                Err(error) if clock::now() >= until => {
+                    let what = format!(
+                        "no pipeline answers at {}: start one with `slipstream run --metrics {0}`",
+                        self.address
+                    );
+                    return Err(error.context(what));
+                }
+                Err(_) => std::thread::sleep(AGAIN),
+            }
+        }
+    }
+}
+
+/// Shows how it goes until the user has seen enough.
+fn watch(
+    terminal: &mut DefaultTerminal,
+    watched: &Watched<'_>,
+    interval: Duration,
+    first: Value,
+) -> anyhow::Result<()> {
+    let mut before = first;
+    let mut rates = None;
+    let mut history: Vec<u64> = Vec::new();
+    let mut trouble = None;
+    let mut due = clock::now() + interval;
+    loop {
+        let screen = Screen {
+            address: watched.address,
+            rates: rates.as_ref(),
+            history: &history,
+            trouble: trouble.as_deref(),
+        };
+        terminal.draw(|frame| screen.draw(frame))?;
+        if event::poll(due.saturating_duration_since(clock::now()))? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press && ends(key.code, key.modifiers) => {
+                    return Ok(());
+                }
+                // A screen of another size is drawn anew.
+                _ => continue,
+            }
+        }
+        due = clock::now() + interval;
+        match watched.look().map(|after| (Rates::between(&before, &after), after)) {
+            Ok((new, after)) => {
+                trouble = new.as_ref().err().map(ToString::to_string);
+                if let Ok(new) = new {
+                    if history.len() >= HISTORY {
+                        history.remove(0);
+                    }
+                    history.push(new.came as u64);
+                    rates = Some(new);
+                }
+                before = after;
+            }
+            Err(_) => trouble = Some("the pipeline has ended, or doesn't answer; q: end".to_owned()),
+        }
+    }
+}
+
+/// Whether a key ends it.
+fn ends(key: KeyCode, modifiers: KeyModifiers) -> bool {
+    matches!(key, KeyCode::Char('q') | KeyCode::Esc)
+        || key == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL)
+}

@@ -1,0 +1,258 @@
+//! What went on between two looks at a pipeline.
+
+use serde_json::{Value, json};
+
+use crate::table::Table;
+
+/// A source or a stage between two looks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) kind: String,
+    /// Packets a second that came in; none of a source, where they come from outside.
+    pub(super) came: Option<f64>,
+    /// Packets a second that went on.
+    pub(super) left: f64,
+    /// Packets a train; none where none came.
+    pub(super) mean_train: Option<f64>,
+    /// Share of the time that the stage itself worked; none of a source.
+    pub(super) busy: Option<f64>,
+    /// Packets that it holds now.
+    pub(super) held: u64,
+    /// Packets a second that it dropped, by reason, those that are none left out.
+    pub(super) dropped: Vec<(String, f64)>,
+}
+
+/// A pipeline between two looks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Rates {
+    pub(super) seconds: f64,
+    /// Packets a second, of all sources.
+    pub(super) came: f64,
+    /// Packets a second, of all sinks.
+    pub(super) left: f64,
+    /// Packets a second that were dropped, by reason, those that are none left out.
+    pub(super) dropped: Vec<(String, f64)>,
+    /// Packets inside now.
+    pub(super) inside: u64,
+    /// Cores' worth of CPU time that the data path took.
+    pub(super) cpu: f64,
+    /// Since the beginning: how much later than due packets left, median and 99th percentile, in ns.
+    pub(super) excess_ns: Option<(f64, f64)>,
+    /// Sources, then stages, in the order of the pipeline.
+    pub(super) rows: Vec<Row>,
+}
+
+/// The two looks are not of one run, or no time lies between them.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pipeline that is watched was started anew")]
+pub(super) struct StartedAnew;
+
+impl Rates {
+    /// From two answers of `/report`.
+    pub(super) fn between(before: &Value, after: &Value) -> Result<Self, StartedAnew> {
+        let since = |of: &[&str]| Some(number(after, of)? - number(before, of)?);
+        let seconds = since(&["time_ns"]).unwrap_or(0.0) / 1e9;
+        let came = since(&["packets_in"]).ok_or(StartedAnew)?;
+        if seconds <= 0.0 || came < 0.0 {
+            return Err(StartedAnew);
+        }
+        let mut rows = Vec::new();
+        for list in ["sources", "stages"] {
+            let (old, new) = (items(before, list), items(after, list));
+            let same = |(a, b): (&Value, &Value)| ["name", "type"].iter().all(|k| a.get(k) == b.get(k));
+            if old.len() != new.len() || !old.iter().zip(new).all(same) {
+                return Err(StartedAnew);
+            }
+            rows.extend(old.iter().zip(new).map(|(old, new)| Row::between(old, new, seconds)));
+        }
+        let excess = |q: &str| number(after, &["excess_delay_ns", q]);
+        Ok(Self {
+            seconds,
+            came: came / seconds,
+            left: since(&["packets_out"]).unwrap_or(0.0) / seconds,
+            dropped: dropped(before, after, seconds),
+            inside: number(after, &["left_inside"]).unwrap_or(0.0) as u64,
+            cpu: since(&["cpu_ns"]).unwrap_or(0.0) / 1e9 / seconds,
+            excess_ns: excess("p50").zip(excess("p99")),
+            rows,
+        })
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let row = |r: &Row| {
+            json!({
+                "name": r.name,
+                "type": r.kind,
+                "packets_in_pps": r.came,
+                "packets_out_pps": r.left,
+                "mean_train": r.mean_train,
+                "busy": r.busy,
+                "held": r.held,
+                "dropped_pps": by_reason(&r.dropped),
+            })
+        };
+        json!({
+            "schema": 1,
+            "interval_ns": (self.seconds * 1e9) as u64,
+            "packets_in_pps": self.came,
+            "packets_out_pps": self.left,
+            "dropped_pps": by_reason(&self.dropped),
+            "inside": self.inside,
+            "cpu": self.cpu,
+            "excess_delay_ns": self.excess_ns.map(|(p50, p99)| json!({ "p50": p50 as u64, "p99": p99 as u64 })),
+            "stages": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn as_table(&self) -> Table {
+        let mut t = Table::default();
+        t.title(format!("Packets a second, over {:.1} s", self.seconds));
+        t.row(["in".to_owned(), per_second(self.came)]);
+        t.row(["out".to_owned(), per_second(self.left)]);
+        for (reason, rate) in &self.dropped {
+            t.row([format!("dropped: {reason}"), per_second(*rate)]);
+        }
+        t.row(["inside now".to_owned(), self.inside.to_string()]);
+        t.row(["CPU, cores".to_owned(), format!("{:.2}", self.cpu)]);
+        t.title("Stages");
+        t.row(HEADING);
+        for row in &self.rows {
+            t.row(row.cells());
+        }
+        t
+    }
+}
+
+/// What the cells of a row are.
+pub(super) const HEADING: [&str; 8] = ["", "type", "in/s", "out/s", "a train", "busy", "held", "dropped/s"];
+
+impl Row {
+    fn between(before: &Value, after: &Value, seconds: f64) -> Self {
+        let since = |key: &str| Some((number(after, &[key])? - number(before, &[key])?).max(0.0));
+        let text = |key: &str| after.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let came = since("packets_in");
+        let trains = since("trains").filter(|n| *n > 0.0);
+        Self {
+            name: text("name"),
+            kind: text("type"),
+            came: came.map(|n| n / seconds),
+            left: since("packets_out").or_else(|| since("packets")).unwrap_or(0.0) / seconds,
+            mean_train: came.zip(trains).map(|(packets, trains)| packets / trains),
+            busy: since("busy_ns").map(|ns| ns / 1e9 / seconds),
+            held: number(after, &["held"]).unwrap_or(0.0) as u64,
+            dropped: dropped(before, after, seconds),
+        }
+    }
+
+    /// The row as a table shows it, in the order of [`HEADING`].
+    pub(super) fn cells(&self) -> [String; 8] {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+        let lost: f64 = self.dropped.iter().map(|(_, rate)| rate).sum();
+        let why = self.dropped.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(why, _)| why.as_str());
+        [
+            self.name.clone(),
+            self.kind.clone(),
+            or_dash(self.came.map(per_second)),
+            per_second(self.left),
+            or_dash(self.mean_train.map(|n| format!("{n:.1}"))),
+            or_dash(self.busy.map(|share| format!("{:.1} %", share * 100.0))),
+            self.held.to_string(),
+            why.map_or("0".to_owned(), |why| format!("{} {why}", per_second(lost))),
+        ]
+    }
+}
+
+/// A rate as people read it: three digits and the power of a thousand.
+pub(super) fn per_second(rate: f64) -> String {
+    let (scaled, suffix) = match rate {
+        r if r >= 999.5e6 => (r / 1e9, " G"),
+        r if r >= 999.5e3 => (r / 1e6, " M"),
+        r if r >= 999.5 => (r / 1e3, " k"),
+        r => (r, ""),
+    };
+    let decimals = match scaled {
+        s if s >= 99.95 => 0,
+        s if s >= 9.995 => 1,
+        _ => 2,
+    };
+    let decimals = if suffix.is_empty() && rate.fract() == 0.0 { 0 } else { decimals };
+    format!("{scaled:.decimals$}{suffix}")
+}
+
+fn items<'a>(report: &'a Value, list: &str) -> &'a [Value] {
+    report.get(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn number(report: &Value, path: &[&str]) -> Option<f64> {
+    path.iter().try_fold(report, |at, key| at.get(key))?.as_f64()
+}
+
+/// Packets a second that were dropped, by reason, those that are none left out.
+fn dropped(before: &Value, after: &Value, seconds: f64) -> Vec<(String, f64)> {
+    let all = after.get("dropped").and_then(Value::as_object);
+    let rate = |(reason, n): (&String, &Value)| {
+        let old = number(before, &["dropped", reason]).unwrap_or(0.0);
+        let rate = (n.as_f64()? - old) / seconds;
+        (rate > 0.0).then(|| (reason.clone(), rate))
+    };
+    all.into_iter().flatten().filter_map(rate).collect()
+}
+
+fn by_reason(dropped: &[(String, f64)]) -> Value {
+    Value::Object(dropped.iter().map(|(reason, rate)| (reason.clone(), (*rate).into())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(time_ns: u64, packets: u64, denied: u64) -> Value {
+        json!({
+            "time_ns": time_ns, "packets_in": packets, "packets_out": packets - denied, "left_inside": 7, "cpu_ns": time_ns / 4,
+            "dropped": { "denied": denied, "no_route": 3 },
+            "excess_delay_ns": { "p50": 900, "p99": 4000 },
+            "sources": [{ "name": "in", "type": "paced", "packets": packets }],
+            "stages": [
+                { "name": "fw", "type": "firewall", "packets_in": packets, "packets_out": packets - denied, "trains": packets / 4,
+                  "busy_ns": time_ns / 10, "held": 7, "dropped": { "denied": denied } },
+            ],
+        })
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let rates =
+            Rates::between(&report(1_000_000_000, 1000, 10), &report(3_000_000_000, 5000, 30)).unwrap();
+        assert_eq!((rates.seconds, rates.came, rates.left), (2.0, 2000.0, 1990.0));
+        assert_eq!(rates.dropped, [("denied".to_owned(), 10.0)], "what was dropped before doesn't count");
+        assert_eq!((rates.inside, rates.cpu, rates.excess_ns), (7, 0.25, Some((900.0, 4000.0))));
+        let [source, stage] = rates.rows.as_slice() else { panic!("{rates:?}") };
+        assert_eq!(source.cells(), ["in", "paced", "–", "2.00 k", "–", "–", "0", "0"]);
+        assert_eq!(stage.cells(), ["fw", "firewall", "2.00 k", "1.99 k", "4.0", "10.0 %", "7", "10 denied"]);
+        let json = rates.as_json();
+        assert_eq!(json["stages"][1]["dropped_pps"]["denied"], 10.0);
+        assert_eq!(json["interval_ns"], 2_000_000_000u64);
+    }
+
+    #[test]
+    fn another_run_is_noticed() {
+        let (early, late) = (report(1_000_000_000, 5000, 30), report(2_000_000_000, 100, 0));
+        assert_eq!(Rates::between(&early, &late), Err(StartedAnew));
+        let mut other = report(2_000_000_000, 6000, 30);
+        other["stages"][0]["name"] = json!("nat");
+        assert_eq!(Rates::between(&early, &other), Err(StartedAnew));
+        assert_eq!(Rates::between(&early, &early), Err(StartedAnew), "no time lies between");
+        assert_eq!(Rates::between(&json!({}), &json!({})), Err(StartedAnew));
+    }
+
+    #[test]
+    fn rates_have_three_digits() {
+        let shown =
+            [0.0, 0.254, 12.0, 99.96, 999.4, 999.6, 12_345.0, 999_600.0, 14_880_952.0, 2.5e9].map(per_second);
+        assert_eq!(
+            shown,
+            ["0", "0.25", "12", "100", "999", "1.00 k", "12.3 k", "1.00 M", "14.9 M", "2.50 G"]
+        );
+    }
+}
