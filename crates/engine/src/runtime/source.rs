@@ -46,13 +46,19 @@ pub trait Source {
     fn interfaces(&self) -> &[Interface];
 
     /// Packets whose time ran backwards; they were taken to arrive with the packet before them.
-    fn clock_backwards(&self) -> u64;
+    fn clock_backwards(&self) -> u64 {
+        0
+    }
 
     /// Whether filling is part of the data path, not of loading.
-    fn preloaded(&self) -> bool;
+    fn preloaded(&self) -> bool {
+        false
+    }
 
     /// How far it is, as a share of 1, where that is known.
-    fn progress(&self) -> Option<f64>;
+    fn progress(&self) -> Option<f64> {
+        None
+    }
 
     /// The reader of the capture behind it, where there is one.
     fn capture(&self) -> Option<&CaptureReader> {
@@ -167,10 +173,6 @@ impl Source for CaptureSource {
         self.order.backwards
     }
 
-    fn preloaded(&self) -> bool {
-        false
-    }
-
     fn progress(&self) -> Option<f64> {
         let all = self.reader.file_len()?;
         Some(self.reader.bytes_read() as f64 / all.max(1) as f64)
@@ -220,14 +222,6 @@ impl Source for SynthSource {
 
     fn interfaces(&self) -> &[Interface] {
         &self.interface
-    }
-
-    fn clock_backwards(&self) -> u64 {
-        0
-    }
-
-    fn preloaded(&self) -> bool {
-        false
     }
 
     fn progress(&self) -> Option<f64> {

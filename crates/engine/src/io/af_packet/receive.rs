@@ -170,18 +170,6 @@ impl Source for Receiver {
         &self.interface
     }
 
-    fn clock_backwards(&self) -> u64 {
-        0
-    }
-
-    fn preloaded(&self) -> bool {
-        false
-    }
-
-    fn progress(&self) -> Option<f64> {
-        None
-    }
-
     fn live(&mut self) -> Option<&mut dyn LiveSource> {
         Some(self)
     }

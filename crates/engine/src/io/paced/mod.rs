@@ -232,14 +232,6 @@ impl Source for Paced {
         &self.interface
     }
 
-    fn clock_backwards(&self) -> u64 {
-        0
-    }
-
-    fn preloaded(&self) -> bool {
-        false
-    }
-
     fn progress(&self) -> Option<f64> {
         self.config.packets.map(|all| self.sequence as f64 / all.max(1) as f64)
     }

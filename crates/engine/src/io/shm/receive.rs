@@ -185,18 +185,6 @@ impl Source for Receiver {
         &self.interfaces
     }
 
-    fn clock_backwards(&self) -> u64 {
-        0
-    }
-
-    fn preloaded(&self) -> bool {
-        false
-    }
-
-    fn progress(&self) -> Option<f64> {
-        None
-    }
-
     fn live(&mut self) -> Option<&mut dyn LiveSource> {
         Some(self)
     }
