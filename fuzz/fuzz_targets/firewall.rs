@@ -1,38 +1,8 @@
-//! Any text as rules of a firewall, any bytes as a packet: both classifiers decide alike, an error lies within the text, and nothing
-//! panics.
+//! Any text as rules of a firewall, any bytes as a packet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slipstream::functions::firewall::{ConnState, Firewall, Method, PacketFields, RuleSet};
-use slipstream_wire::{LinkType, classify};
+use slipstream::functions::firewall::RuleSet;
+use slipstream_fuzz::classifiers_agree;
 
-/// Bytes at the end of the input that make the packet.
-const PACKET: usize = 60;
-
-fuzz_target!(|data: &[u8]| {
-    let (text, packet) = data.split_at(data.len().saturating_sub(PACKET));
-    let Ok(text) = std::str::from_utf8(text) else { return };
-    let rules = match RuleSet::parse(text) {
-        Ok(rules) => rules,
-        Err(errors) => {
-            assert!((1..=20).contains(&errors.errors.len()));
-            for error in &errors.errors {
-                assert!(text.is_char_boundary(error.offset));
-                assert_eq!(error.line, text[..error.offset].matches('\n').count() + 1);
-            }
-            return;
-        }
-    };
-    let linear = Firewall::new(rules.clone(), Method::Linear);
-    let fast = Firewall::new(rules, Method::Fast);
-    for link in [LinkType::RawIp, LinkType::Ethernet] {
-        let Ok(headers) = classify(link, packet) else { continue };
-        for state in [ConnState::Untracked, ConnState::New] {
-            let fields = PacketFields::new(&headers, packet.len() as u32).with_state(state);
-            let (mut one, mut other) = (Vec::new(), Vec::new());
-            let a = linear.decide(&fields, |i, action| one.push((i, *action)));
-            let b = fast.decide(&fields, |i, action| other.push((i, *action)));
-            assert_eq!((a, one), (b, other));
-        }
-    }
-});
+fuzz_target!(|data: &[u8]| classifiers_agree(data, RuleSet::parse));

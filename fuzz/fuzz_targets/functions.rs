@@ -73,7 +73,8 @@ fn translate(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) {
 fuzz_target!(|data: &[u8]| {
     let Some((&settings, mut rest)) = data.split_first() else { return };
     let mut nat = nat(settings);
-    let mut tracker = Conntrack::new(&ConntrackConfig { connections_v4: 4, connections_v6: 4, ..Default::default() });
+    let mut tracker =
+        Conntrack::new(&ConntrackConfig { connections_v4: 4, connections_v6: 4, ..Default::default() });
     let tunnel = Tunnel::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 100).unwrap();
     let mut now = Nanos(1 << 60);
     let mut out = vec![];
@@ -95,12 +96,16 @@ fuzz_target!(|data: &[u8]| {
             let whole = [outer.bytes(), packet].concat();
             assert_eq!(verify_ip(&whole, &classify(LinkType::RawIp, &whole).unwrap()), Checksum::Right);
         }
-        let router = if packet[0] >> 4 == 4 { [10, 0, 0, 1].into() } else { [1_u16, 0, 0, 0, 0, 0, 0, 1].into() };
+        let router =
+            if packet[0] >> 4 == 4 { [10, 0, 0, 1].into() } else { [1_u16, 0, 0, 0, 0, 0, 0, 1].into() };
         if answer(Message::TooBig { mtu: 1300 }, packet, Link::Unicast, router, &mut out).is_ok() {
             assert!(out.len() <= MAX_ICMPV6);
             assert_eq!(faults(&out, &classify(LinkType::RawIp, &out).unwrap()), [false; 2]);
             let again = out.clone();
-            assert_eq!(answer(Message::TimeExceeded, &again, Link::Unicast, router, &mut out), Err(Silent::Error));
+            assert_eq!(
+                answer(Message::TimeExceeded, &again, Link::Unicast, router, &mut out),
+                Err(Silent::Error)
+            );
         }
         if reset(packet, Link::Unicast, &mut out).is_ok() {
             assert_eq!(faults(&out, &classify(LinkType::RawIp, &out).unwrap()), [false; 2]);

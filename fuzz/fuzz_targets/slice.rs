@@ -12,10 +12,19 @@ use slipstream_wire::LinkType;
 /// Starts of frames: any, IPv4 with UDP and TCP, IPv6 with UDP, an ICMP error.
 const STARTS: [&[u8]; 5] = [
     &[],
-    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 100, 0, 1],
-    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0xfc, 0, 120, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x50],
+    &[
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10,
+        0, 0, 2, 0, 1, 0, 2, 0, 100, 0, 1,
+    ],
+    &[
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0xfc, 0, 120, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1,
+        10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0x50,
+    ],
     &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 90, 17, 64],
-    &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 11, 0, 0, 0, 0, 0, 0, 0, 0x45],
+    &[
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10,
+        0, 0, 2, 11, 0, 0, 0, 0, 0, 0, 0, 0x45,
+    ],
 ];
 
 fuzz_target!(|data: &[u8]| {
@@ -35,7 +44,8 @@ fuzz_target!(|data: &[u8]| {
         threshold: 0,
         keep_bytes: u16::from(*keep) % 40,
         amount: if settings & 2 == 0 { Amount::Share(1.0) } else { Amount::Bytes(50) },
-        marked: [Marked::Slice, Marked::Remark(1), Marked::Drop, Marked::Slice][usize::from(settings >> 2) % 4],
+        marked: [Marked::Slice, Marked::Remark(1), Marked::Drop, Marked::Slice]
+            [usize::from(settings >> 2) % 4],
         ..SliceConfig::default()
     };
     let mut table = PayloadTable::new(&config, 0).unwrap();
@@ -74,7 +84,11 @@ fuzz_target!(|data: &[u8]| {
             assert!(len <= came + parked && len + 80 > came - 8 + parked);
             if parked > 0 {
                 let wanted = &frame[payload_at.saturating_sub(64).min(frame.len())..];
-                assert!(wanted.windows(parked.min(wanted.len())).any(|w| room[..len].windows(w.len()).any(|r| r == w)));
+                assert!(
+                    wanted
+                        .windows(parked.min(wanted.len()))
+                        .any(|w| room[..len].windows(w.len()).any(|r| r == w))
+                );
             }
             if changed == buffer[..changed.len()] {
                 assert_eq!(room[..len], frame);

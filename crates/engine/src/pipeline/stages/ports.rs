@@ -1,6 +1,7 @@
 //! Ports of a replay: capture files, generated traffic, nowhere.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::batch::Batch;
@@ -78,7 +79,7 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let stdio = path.as_os_str() == "-";
     let wrong = |e: &dyn std::error::Error| BuildError::setting("path", e.to_string());
     if site.role == Role::Source {
-        if stdio && site.dry {
+        if site.dry && (stdio || is_stream(path)) {
             return Ok(Made::Checked);
         }
         let reader =
@@ -97,6 +98,12 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     let stamp = if settings.text("stamp") == "arrival" { Stamp::Arrival } else { Stamp::Release };
     Ok(Made::Stage(Box::new(CaptureStage::new(CaptureSink::new(writer.map_err(|e| wrong(&e))?, stamp)))))
+}
+
+/// Whether what is read from a file is gone then: a pipe or a device. A check must leave it to the run.
+fn is_stream(path: &Path) -> bool {
+    let kind = std::fs::metadata(path).map(|m| m.file_type());
+    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
 }
 
 fn synth(settings: &Settings, _: &Site<'_>) -> Result<Made, BuildError> {
