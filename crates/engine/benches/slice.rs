@@ -114,7 +114,11 @@ fn small(c: &mut Criterion, name: &str, entries: u32) {
     let (mut table, mut slicer, _) = ends(&config);
     let mut pool = Pool::new();
     let mut frames: Vec<Frame> = (0..BATCH)
-        .map(|n| Frame::unclassified(Nanos(0), pool.insert(PacketMeta::default(), &packet(64 + n, n)), 64))
+        .map(|n| {
+            let len = 64 + n;
+            let buf = pool.insert(PacketMeta::default(), &packet(len, n));
+            Frame::unclassified(Nanos(0), buf, len as u32)
+        })
         .collect();
     group.bench_function(name, |b| {
         b.iter(|| {

@@ -21,6 +21,8 @@ const OVERSIZE: u8 = u8::MAX;
 const SLICED: u8 = 1 << 6;
 /// What stands at the end of the slot of such a packet: its token, and whose it is.
 const TAIL: usize = 12;
+/// Bytes of a sliced packet whose slot is two cache lines: almost every one.
+pub(crate) const SHORT: usize = 2 * UNIT - HEADER - TAIL;
 
 /// Bytes of a slot of this class, without the end that a sliced packet's token takes; 0 of a packet with a slab of its own.
 #[inline]
@@ -71,6 +73,16 @@ fn meta_of(head: &[u8; HEADER]) -> PacketMeta {
         time: Nanos((head >> 64) as u64),
     }
 }
+
+/// What the end of a sliced packet's slot says.
+#[inline]
+fn tail_of(owner: u32, token: u64) -> [u8; TAIL] {
+    let [a, b, c, d] = owner.to_le_bytes();
+    let [e, f, g, h, i, j, k, l] = token.to_le_bytes();
+    [e, f, g, h, i, j, k, l, a, b, c, d]
+}
+
+const _: () = assert!(CLASS_UNITS[1] == 2);
 
 /// A piece of memory that begins at a cache line, so that a small packet's headers lie in one.
 #[derive(Default)]
@@ -198,9 +210,35 @@ impl Pool {
         if is_sliced(class)
             && let Some(tail) = slot.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<TAIL>)
         {
-            let [a, b, c, d] = owner.to_le_bytes();
-            let [e, f, g, h, i, j, k, l] = token.to_le_bytes();
-            *tail = [e, f, g, h, i, j, k, l, a, b, c, d];
+            *tail = tail_of(owner, token);
+        }
+        BufId(id)
+    }
+
+    /// As [`Pool::insert_sliced`] for a packet of at most [`SHORT`] bytes: those given, which `change` makes the packet.
+    #[inline]
+    pub(crate) fn insert_short(
+        &mut self,
+        meta: PacketMeta,
+        bytes: &[u8; SHORT],
+        owner: u32,
+        token: u64,
+        change: impl FnOnce(&mut [u8; SHORT]),
+    ) -> BufId {
+        const CLASS: u8 = 1;
+        let id = match self.free.get_mut(usize::from(CLASS)).and_then(Vec::pop) {
+            Some(id) => id,
+            None => self.allocate(2 * UNIT).0,
+        };
+        self.live += 1;
+        if let Some((header, rest)) = self.slot_mut(id).split_first_chunk_mut::<HEADER>()
+            && let Some((short, rest)) = rest.split_first_chunk_mut::<SHORT>()
+            && let Some(tail) = rest.first_chunk_mut::<TAIL>()
+        {
+            *header = head(meta, CLASS | SLICED);
+            *short = *bytes;
+            change(short);
+            *tail = tail_of(owner, token);
         }
         BufId(id)
     }
@@ -353,6 +391,18 @@ impl Pool {
     pub fn set_meta(&mut self, id: BufId, meta: PacketMeta) {
         let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
         self.set_header(id, meta, class);
+    }
+
+    /// Gives a packet of `len` bytes these meta data; its bytes, to be changed.
+    #[inline]
+    pub(crate) fn replace_meta(&mut self, id: BufId, meta: PacketMeta, len: u32) -> Option<&mut [u8]> {
+        let slab = self.slabs.get_mut(id.0 as usize / SLAB_UNITS)?;
+        let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
+        let whole = slab.bytes.get_mut(start..start + HEADER + len as usize)?;
+        let (header, data) = whole.split_first_chunk_mut::<HEADER>()?;
+        let [class, ..] = *header;
+        *header = head(meta, class);
+        Some(data)
     }
 
     #[inline]

@@ -2,21 +2,22 @@
 //! waits in the packet's old buffer, and the headers come back to it: no payload is copied unless a function has made
 //! the headers longer or shorter. Where it is copied, the old buffer is free at once.
 
-use slipstream_wire::{LinkType, classify};
+use slipstream_wire::{Headers, LinkType, classify};
 
 use crate::frame::Frame;
-use crate::pool::{PacketMeta, Pool};
+use crate::pool::{PacketMeta, Pool, SHORT};
 use crate::time::Nanos;
 
 use super::layout::set_dscp;
-use super::payload_table::{Found, PayloadTable, Refusal};
-use super::slicer::{Decision, Sliced, Slicer, sliced};
+use super::payload_table::{Found, Parked, PayloadTable, Place, Refusal};
+use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
 use super::token::{TOKEN_LEN, Token};
+use super::usual::UsualCut;
 use super::{layers::Layers, quote};
 
-/// Bytes of a sliced packet that are handled at once.
-const SHORT: usize = 128;
+/// Bytes of a sliced packet that the general way handles at once.
+const FRONT: usize = 128;
 
 /// Gives back the buffers of payloads that were given up.
 pub(crate) fn free_given_up(table: &mut PayloadTable, pool: &mut Pool) {
@@ -38,15 +39,68 @@ impl Slicer {
         now: Nanos,
         owner: u32,
     ) -> Sliced {
-        let (meta, packet) = (pool.meta(frame.buf), pool.data(frame.buf, frame.len));
+        if self.is_quick(link) {
+            let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+            if self.passes(table, packet) {
+                return self.count(Sliced::Whole(Why::Small));
+            }
+            if let Some(cut) = self.quick_cut(packet)
+                && let Some(&front) = packet.first_chunk()
+            {
+                let place = table.place(now);
+                let done = match place {
+                    Some(place) => cut_off(table, pool, frame, (&cut, place), (meta, &front), now, owner),
+                    None => self.unplaced_frame(table, pool, link, frame, now, owner),
+                };
+                free_given_up(table, pool);
+                return self.count(done);
+            }
+        }
+        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
         let headers = classify(link, packet).ok();
         let decision = self.decide(table, link, packet, headers.as_ref(), meta.original_len, now);
-        let done = match decision {
+        let done = self.carry_out_frame(table, pool, frame, headers.as_ref(), decision, now, owner);
+        free_given_up(table, pool);
+        self.count(done)
+    }
+
+    /// A packet that could be cut met an entry in use.
+    #[cold]
+    fn unplaced_frame(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+        owner: u32,
+    ) -> Sliced {
+        let packet = pool.data(frame.buf, frame.len);
+        let headers = classify(link, packet).ok();
+        let decision = match &headers {
+            Some(headers) => self.whole(table, packet, headers, Why::Full, now),
+            None => Decision::Whole(Why::Full),
+        };
+        self.carry_out_frame(table, pool, frame, headers.as_ref(), decision, now, owner)
+    }
+
+    fn carry_out_frame(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        frame: &mut Frame,
+        headers: Option<&Headers>,
+        decision: Decision,
+        now: Nanos,
+        owner: u32,
+    ) -> Sliced {
+        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+        match decision {
             Decision::Whole(why) => Sliced::Whole(why),
             Decision::Drop => Sliced::Dropped,
             Decision::Remark(dscp) => {
                 if let Some(headers) = headers {
-                    set_dscp(pool.data_mut(frame.buf, frame.len), &headers, dscp);
+                    set_dscp(pool.data_mut(frame.buf, frame.len), headers, dscp);
                     frame.info = frame.info.remarked(dscp);
                 }
                 Sliced::Remarked
@@ -54,9 +108,9 @@ impl Slicer {
             Decision::Cut(cut, place) => {
                 let token = table.token(&place);
                 let mut short;
-                let front = match packet.first_chunk::<SHORT>() {
+                let front = match packet.first_chunk::<FRONT>() {
                     // Almost every sliced packet is a cache line long, or a little more.
-                    Some(&start) if cut.trailer == 0 && cut.sliced_len() <= SHORT => {
+                    Some(&start) if cut.trailer == 0 && cut.sliced_len() <= FRONT => {
                         short = start;
                         short.get_mut(..cut.sliced_len()).unwrap_or_default()
                     }
@@ -86,10 +140,39 @@ impl Slicer {
                 frame.len = front.len() as u32;
                 sliced(&cut, token)
             }
-        };
-        free_given_up(table, pool);
-        self.count(done)
+        }
     }
+}
+
+/// Cuts a usual packet; `came` are its meta data and first bytes.
+#[inline(always)]
+fn cut_off(
+    table: &mut PayloadTable,
+    pool: &mut Pool,
+    frame: &mut Frame,
+    (cut, place): (&UsualCut, Place),
+    (meta, front): (PacketMeta, &[u8; SHORT]),
+    now: Nanos,
+    owner: u32,
+) -> Sliced {
+    let token = table.token(&place);
+    let copied = match table.room_mut(&place, cut.parked) {
+        Some(room) => {
+            let packet = pool.data(frame.buf, frame.len);
+            room.copy_from_slice(packet.get(cut.at..cut.at + cut.parked).unwrap_or_default());
+            true
+        }
+        None => false,
+    };
+    let came = (frame.buf, frame.len);
+    if copied {
+        pool.free(frame.buf);
+    }
+    let mut parked = Parked::default();
+    frame.buf = pool.insert_short(meta, front, owner, token.0, |front| parked = cut.write(front, token));
+    frame.len = cut.sliced_len() as u32;
+    table.park(place, token, now, parked, came);
+    Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token }
 }
 
 impl Splicer {
@@ -106,6 +189,13 @@ impl Splicer {
         frame: &mut Frame,
         now: Nanos,
     ) -> Result<Spliced, Refusal> {
+        if self.is_quick(link)
+            && let Some(len) = self.splice_usual_frame(table, pool, frame, now)
+        {
+            let done = Ok(Spliced::Whole { len });
+            self.count(&done);
+            return done;
+        }
         let done = self.try_splice_frame(table, pool, link, frame, now);
         if done.is_err() {
             free_given_up(table, pool);
@@ -114,7 +204,42 @@ impl Splicer {
         done
     }
 
-    #[inline]
+    /// Splices a usual packet whose payload waits in its buffer, and whose headers fit where they stood; `None` leaves all
+    /// as it is, for the general way.
+    #[inline(always)]
+    fn splice_usual_frame(
+        &self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        frame: &mut Frame,
+        now: Nanos,
+    ) -> Option<usize> {
+        if table.entry_bytes() > 0 || pool.retains() {
+            return None;
+        }
+        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+        let join = self.join_usual(table, packet, now)?;
+        let (found, whole) = (&join.found, join.whole_len());
+        // Headers without options are of one length, which is copied at once.
+        let plain = packet.first_chunk::<54>().copied().filter(|_| join.at == 54);
+        let mut front = [0; SHORT];
+        if plain.is_none() {
+            front.get_mut(..join.at)?.copy_from_slice(packet.get(..join.at)?);
+        }
+        let to = pool.replace_meta(found.buf, meta, whole as u32)?;
+        match plain {
+            Some(plain) => *to.first_chunk_mut()? = plain,
+            None => to.get_mut(..join.at)?.copy_from_slice(front.get(..join.at)?),
+        }
+        join.repair(to);
+        pool.free_spliced(frame.buf);
+        table.leave(found);
+        (frame.buf, frame.len) = (found.buf, whole as u32);
+        frame.info = frame.info.remarked(found.parked.dscp);
+        Some(whole)
+    }
+
+    #[inline(never)]
     fn try_splice_frame(
         &mut self,
         table: &mut PayloadTable,
@@ -169,7 +294,7 @@ impl Splicer {
             return;
         }
         let Some((front, trailer)) = self.scratch.split_at_checked(at) else { return };
-        let (mut buf, mut len) = table.buffer(found);
+        let (mut buf, mut len) = (found.buf, found.buf_len);
         if at == usize::from(parked.at) && !pool.retains() {
             if let Some(to) = pool.data_mut(buf, at as u32).get_mut(..at) {
                 to.copy_from_slice(front);
@@ -191,7 +316,7 @@ impl Splicer {
 fn restore_quote(
     table: &PayloadTable,
     pool: &mut Pool,
-    headers: &slipstream_wire::Headers,
+    headers: &Headers,
     frame: &mut Frame,
     end: usize,
     token: Token,

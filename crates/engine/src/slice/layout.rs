@@ -186,7 +186,7 @@ fn words(bytes: &[u8]) -> u64 {
 
 /// The checksum that a sum of words makes.
 #[inline]
-fn folded(sum: u64) -> u16 {
+pub(super) fn folded(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);

@@ -48,6 +48,7 @@ pub mod slicer;
 pub mod splicer;
 pub(crate) mod stage;
 pub mod token;
+mod usual;
 
 pub use config::{
     Amount, ConfigError, Marked, SliceConfig, Storage, entries_for, generation_wraps_ns, residence_ns,

@@ -134,13 +134,20 @@ const _: () = assert!(size_of::<Entry>() == 64);
 /// An entry that was found free and is about to be filled.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Place(u32);
+pub(super) struct Place {
+    entry: u32,
+    /// That of the payload which it will hold.
+    generation: u64,
+}
 
 /// An entry whose payload a packet has come for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) entry: u32,
     pub(super) parked: Parked,
+    /// The buffer that holds it, and how much of that is the packet, where it stays there.
+    pub(super) buf: BufId,
+    pub(super) buf_len: u32,
 }
 
 /// The payloads of one worker that wait for their packets.
@@ -269,7 +276,8 @@ impl PayloadTable {
         self.next = if at + 1 < self.entries.len() as u32 { at + 1 } else { 0 };
         let entry = self.entries.get_mut(at as usize)?;
         if entry.state != State::Waiting {
-            return Some(Place(at));
+            let generation = self.format.next_generation(entry.generation);
+            return Some(Place { entry: at, generation });
         }
         self.occupied(at, now)
     }
@@ -278,9 +286,10 @@ impl PayloadTable {
     fn occupied(&mut self, at: u32, now: Nanos) -> Option<Place> {
         let entry = self.entries.get_mut(at as usize)?;
         if now.since(entry.since) > self.max_age_ns {
+            let generation = self.format.next_generation(entry.generation);
             self.give_up(at, State::Expired);
             self.counters.overdue += 1;
-            return Some(Place(at));
+            return Some(Place { entry: at, generation });
         }
         entry.ttl = entry.ttl.saturating_sub(1);
         if entry.ttl == 0 {
@@ -308,25 +317,22 @@ impl PayloadTable {
 
     /// The token that a payload parked at `place` will have.
     #[inline]
-    pub(super) fn token(&self, Place(at): &Place) -> Token {
-        let generation =
-            self.entries.get(*at as usize).map_or(0, |e| self.format.next_generation(e.generation));
-        self.format.make(Fields { worker: self.worker, entry: *at, generation })
+    pub(super) fn token(&self, &Place { entry, generation }: &Place) -> Token {
+        self.format.make(Fields { worker: self.worker, entry, generation })
     }
 
     /// Parks a payload; `held` is its buffer and how much of that is the packet, where it stays there.
     #[inline]
     pub(super) fn park(
         &mut self,
-        Place(at): Place,
+        place: Place,
         token: Token,
         now: Nanos,
         parked: Parked,
         (buf, buf_len): (BufId, u32),
     ) {
-        let Some(entry) = self.entries.get_mut(at as usize) else { return };
-        let generation = self.format.next_generation(entry.generation);
-        let state = State::Waiting;
+        let Some(entry) = self.entries.get_mut(place.entry as usize) else { return };
+        let (generation, state) = (place.generation, State::Waiting);
         *entry = Entry { token, generation, since: now, buf, buf_len, parked, ttl: self.ttl, state };
         self.counters.parked += 1;
         self.counters.waiting += 1;
@@ -335,11 +341,11 @@ impl PayloadTable {
 
     /// Where the payload of an entry is kept, of `len` bytes; none where payloads stay in their buffers.
     #[inline]
-    pub(super) fn room_mut(&mut self, Place(at): &Place, len: usize) -> Option<&mut [u8]> {
+    pub(super) fn room_mut(&mut self, place: &Place, len: usize) -> Option<&mut [u8]> {
         if self.entry_bytes == 0 {
             return None;
         }
-        let start = *at as usize * self.entry_bytes as usize;
+        let start = place.entry as usize * self.entry_bytes as usize;
         self.room.get_mut(start..start + self.entry_bytes as usize)?.get_mut(..len)
     }
 
@@ -348,12 +354,6 @@ impl PayloadTable {
     pub(super) fn payload(&self, found: &Found) -> &[u8] {
         let start = found.entry as usize * self.entry_bytes as usize;
         self.room.get(start..start + usize::from(found.parked.len)).unwrap_or_default()
-    }
-
-    /// The buffer that a packet has come for, and how much of that is the packet.
-    #[inline]
-    pub(super) fn buffer(&self, found: &Found) -> (BufId, u32) {
-        self.entries.get(found.entry as usize).map_or((BufId::default(), 0), |e| (e.buf, e.buf_len))
     }
 
     /// Whether a token is one that only this table, or another with its key, makes: no packet from the network may have it.
@@ -372,7 +372,8 @@ impl PayloadTable {
                     && entry.state == State::Waiting
                     && now.since(entry.since) <= self.max_age_ns =>
             {
-                Ok(Found { entry: fields.entry, parked: entry.parked })
+                let Entry { parked, buf, buf_len, .. } = *entry;
+                Ok(Found { entry: fields.entry, parked, buf, buf_len })
             }
             _ => Err(self.refusal(token, fields)),
         }

@@ -20,7 +20,7 @@ fn park(table: &mut PayloadTable, now: u64, len: u16) -> Option<Token> {
 
 fn splice(table: &mut PayloadTable, token: Token, now: u64) -> Result<u16, Refusal> {
     let found = table.find(token, Nanos(now))?;
-    assert_eq!(table.buffer(&found), (BufId(u32::from(found.parked.len)), u32::from(found.parked.len)));
+    assert_eq!((found.buf, found.buf_len), (BufId(u32::from(found.parked.len)), u32::from(found.parked.len)));
     table.leave(&found);
     Ok(found.parked.len)
 }

@@ -13,6 +13,7 @@ use super::config::{ConfigError, Marked, SliceConfig, Storage};
 use super::layout::{Cut, cut, empty_cut, token_before, whole_end};
 use super::payload_table::{PayloadTable, Place};
 use super::token::{TOKEN_LEN, Token, TokenMode};
+use super::usual::{UsualCut, passes};
 use super::{DSCP_SLICED, layout};
 
 /// Why a packet is forwarded whole.
@@ -125,10 +126,12 @@ pub(super) enum Decision {
 /// Slices packets.
 #[derive(Clone, Debug)]
 pub struct Slicer {
-    config: SliceConfig,
-    keyed: bool,
+    pub(super) config: SliceConfig,
+    pub(super) keyed: bool,
     everything: bool,
-    most: usize,
+    /// The usual packet takes a way of its own.
+    quick: bool,
+    pub(super) most: usize,
     counters: SliceCounters,
     pub(super) scratch: Vec<u8>,
 }
@@ -147,11 +150,38 @@ impl Slicer {
         Ok(Self {
             keyed: config.mode == TokenMode::Keyed,
             everything: config.rules.is_always(),
+            quick: true,
             config: config.clone(),
             most,
             counters: SliceCounters::default(),
             scratch: Vec::new(),
         })
+    }
+
+    /// Without the way of its own that the usual packet takes, which this must equal on any bytes: tests and benchmarks
+    /// compare with it.
+    #[must_use]
+    pub fn without_shortcuts(self) -> Self {
+        Self { quick: false, ..self }
+    }
+
+    /// Whether packets on this link may take the way of the usual one.
+    #[inline(always)]
+    pub(super) fn is_quick(&self, link: LinkType) -> bool {
+        self.quick && matches!(link, LinkType::Ethernet)
+    }
+
+    /// Whether a packet on such a link goes on as it is because it is short, and can't be taken for a sliced one.
+    #[inline(always)]
+    pub(super) fn passes(&self, table: &PayloadTable, packet: &[u8]) -> bool {
+        packet.len() < self.config.threshold as usize && passes(table, packet, self.keyed)
+    }
+
+    /// How a packet on such a link is cut, where that is known without a look at the general way.
+    #[inline(always)]
+    pub(super) fn quick_cut(&self, packet: &[u8]) -> Option<UsualCut> {
+        let worth = packet.len() >= self.config.threshold as usize && self.everything;
+        if worth { self.cut_usual(packet) } else { None }
     }
 
     /// What it did so far.
@@ -171,15 +201,79 @@ impl Slicer {
         len: usize,
         now: Nanos,
     ) -> Sliced {
-        let room = buffer.len();
         let Some(packet) = buffer.get(..len) else { return self.count(Sliced::Whole(Why::Kind)) };
+        if self.is_quick(link) {
+            if self.passes(table, packet) {
+                return self.count(Sliced::Whole(Why::Small));
+            }
+            if let Some(cut) = self.quick_cut(packet) {
+                return match table.place(now) {
+                    Some(place) => self.cut_off(table, &cut, place, buffer, len, now),
+                    None => self.unplaced(table, link, buffer, len, now),
+                };
+            }
+        }
         let headers = classify(link, packet).ok();
         let decision = self.decide(table, link, packet, headers.as_ref(), len as u32, now);
+        self.carry_out(table, decision, headers.as_ref(), buffer, len, now)
+    }
+
+    /// Cuts a usual packet.
+    #[inline(always)]
+    fn cut_off(
+        &mut self,
+        table: &mut PayloadTable,
+        cut: &UsualCut,
+        place: Place,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Sliced {
+        let token = table.token(&place);
+        if let Some(room) = table.room_mut(&place, cut.parked)
+            && let Some(payload) = buffer.get(cut.at..len)
+        {
+            room.copy_from_slice(payload);
+        }
+        let parked = buffer.first_chunk_mut().map(|front| cut.write(front, token)).unwrap_or_default();
+        table.park(place, token, now, parked, (BufId::default(), len as u32));
+        self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token })
+    }
+
+    /// A packet that could be cut met an entry in use.
+    #[cold]
+    fn unplaced(
+        &mut self,
+        table: &mut PayloadTable,
+        link: LinkType,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Sliced {
+        let packet = buffer.get(..len).unwrap_or_default();
+        let headers = classify(link, packet).ok();
+        let decision = match &headers {
+            Some(headers) => self.whole(table, packet, headers, Why::Full, now),
+            None => Decision::Whole(Why::Full),
+        };
+        self.carry_out(table, decision, headers.as_ref(), buffer, len, now)
+    }
+
+    fn carry_out(
+        &mut self,
+        table: &mut PayloadTable,
+        decision: Decision,
+        headers: Option<&Headers>,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Sliced {
+        let room = buffer.len();
         let done = match decision {
             Decision::Whole(why) => Sliced::Whole(why),
             Decision::Drop => Sliced::Dropped,
-            Decision::Remark(dscp) => remark(buffer, headers.as_ref(), dscp),
-            Decision::Cut(cut, _) if cut.sliced_len() > room => remark(buffer, headers.as_ref(), 0),
+            Decision::Remark(dscp) => remark(buffer, headers, dscp),
+            Decision::Cut(cut, _) if cut.sliced_len() > room => remark(buffer, headers, 0),
             Decision::Cut(cut, place) => {
                 if let Some(to) = table.room_mut(&place, cut.parked)
                     && let Some(payload) = buffer.get(cut.at..cut.end)
@@ -223,6 +317,19 @@ impl Slicer {
                 Err(why) => why,
             }
         };
+        self.whole(table, packet, headers, why, now)
+    }
+
+    /// What is to be done to a packet that is not cut: none may leave that could be taken for a sliced one.
+    #[inline]
+    pub(super) fn whole(
+        &mut self,
+        table: &mut PayloadTable,
+        packet: &[u8],
+        headers: &Headers,
+        why: Why,
+        now: Nanos,
+    ) -> Decision {
         if headers.tos >> 2 == DSCP_SLICED {
             return self.marked(table, packet, headers, now);
         }
@@ -270,6 +377,7 @@ impl Slicer {
         }
     }
 
+    #[inline]
     pub(super) fn count(&mut self, done: Sliced) -> Sliced {
         let c = &mut self.counters;
         match done {
