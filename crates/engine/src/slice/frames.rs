@@ -13,14 +13,22 @@ use super::payload_table::{Found, Parked, PayloadTable, Place, Refusal};
 use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
 use super::token::{TOKEN_LEN, Token};
-use super::usual::UsualCut;
+use super::usual::{UsualCut, UsualJoin};
 use super::{layers::Layers, quote};
 
 /// Bytes of a sliced packet that the general way handles at once.
 const FRONT: usize = 128;
 
 /// Gives back the buffers of payloads that were given up.
+#[inline]
 pub(crate) fn free_given_up(table: &mut PayloadTable, pool: &mut Pool) {
+    if !table.given_up().is_empty() {
+        free_all(table, pool);
+    }
+}
+
+#[cold]
+fn free_all(table: &mut PayloadTable, pool: &mut Pool) {
     while let Some(buf) = table.given_up().pop() {
         pool.free(buf);
     }
@@ -40,10 +48,13 @@ impl Slicer {
         owner: u32,
     ) -> Sliced {
         if self.is_quick(link) {
-            let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
-            if self.passes(table, packet) {
-                return self.count(Sliced::Whole(Why::Small));
+            if self.is_short(frame.len as usize) {
+                if self.passes(table, pool.data(frame.buf, frame.len)) {
+                    return self.count(Sliced::Whole(Why::Small));
+                }
+                return self.slice_any(table, pool, link, frame, now, owner);
             }
+            let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
             if let Some(cut) = self.quick_cut(packet)
                 && let Some(&front) = packet.first_chunk()
             {
@@ -56,6 +67,20 @@ impl Slicer {
                 return self.count(done);
             }
         }
+        self.slice_any(table, pool, link, frame, now, owner)
+    }
+
+    /// The general way.
+    #[inline(never)]
+    fn slice_any(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+        owner: u32,
+    ) -> Sliced {
         let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
         let headers = classify(link, packet).ok();
         let decision = self.decide(table, link, packet, headers.as_ref(), meta.original_len, now);
@@ -220,18 +245,19 @@ impl Splicer {
         let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
         let join = self.join_usual(table, packet, now)?;
         let (found, whole) = (&join.found, join.whole_len());
-        // Headers without options are of one length, which is copied at once.
-        let plain = packet.first_chunk::<54>().copied().filter(|_| join.at == 54);
-        let mut front = [0; SHORT];
-        if plain.is_none() {
-            front.get_mut(..join.at)?.copy_from_slice(packet.get(..join.at)?);
+        match join.at {
+            // Headers of a length that is known are copied at once: TCP without options or with time stamps, and UDP.
+            54 => put_front::<54>(pool, packet.first_chunk().copied()?, meta, &join)?,
+            66 => put_front::<66>(pool, packet.first_chunk().copied()?, meta, &join)?,
+            42 => put_front::<42>(pool, packet.first_chunk().copied()?, meta, &join)?,
+            at => {
+                let mut front = [0; SHORT];
+                front.get_mut(..at)?.copy_from_slice(packet.get(..at)?);
+                let to = pool.replace_meta(found.buf, meta, whole as u32)?;
+                to.get_mut(..at)?.copy_from_slice(front.get(..at)?);
+                join.repair(to);
+            }
         }
-        let to = pool.replace_meta(found.buf, meta, whole as u32)?;
-        match plain {
-            Some(plain) => *to.first_chunk_mut()? = plain,
-            None => to.get_mut(..join.at)?.copy_from_slice(front.get(..join.at)?),
-        }
-        join.repair(to);
         pool.free_spliced(frame.buf);
         table.leave(found);
         (frame.buf, frame.len) = (found.buf, whole as u32);
@@ -311,6 +337,20 @@ impl Splicer {
         pool.set_meta(buf, meta);
         (frame.buf, frame.len) = (buf, whole as u32);
     }
+}
+
+/// Puts headers of `N` bytes in front of the payload where that waits.
+#[inline(always)]
+fn put_front<const N: usize>(
+    pool: &mut Pool,
+    front: [u8; N],
+    meta: PacketMeta,
+    join: &UsualJoin,
+) -> Option<()> {
+    let to = pool.replace_meta(join.found.buf, meta, join.whole_len() as u32)?;
+    *to.first_chunk_mut()? = front;
+    join.repair(to);
+    Some(())
 }
 
 fn restore_quote(

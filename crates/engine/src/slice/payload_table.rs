@@ -129,7 +129,9 @@ struct Entry {
     state: State,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64);
+const LINE: usize = 64;
+
+const _: () = assert!(size_of::<Entry>() == LINE);
 
 /// An entry that was found free and is about to be filled.
 #[derive(Debug)]
@@ -162,6 +164,9 @@ pub struct PayloadTable {
     /// Room for the payloads themselves, `entry_bytes` an entry, where they are copied.
     room: Vec<u8>,
     entry_bytes: u32,
+    /// Bytes before the first entry, and from one to the next: each begins at a cache line.
+    skip: usize,
+    stride: usize,
     /// Buffers of payloads that were given up, where they stay in the pool.
     given_up: Vec<BufId>,
     counters: TableCounters,
@@ -188,21 +193,29 @@ impl PayloadTable {
             return Err(ConfigError::Worker { worker, workers: config.workers });
         }
         let fresh = |entry| Entry { generation: format.first_generation(worker, entry), ..Entry::default() };
+        let entries = (0..config.entries).map(fresh).collect();
         let entry_bytes = match config.storage {
             Storage::InPlace => 0,
             Storage::Copied { entry_bytes } => entry_bytes,
         };
-        let mut room = vec![0; config.entries as usize * entry_bytes as usize];
+        let stride = (entry_bytes as usize).next_multiple_of(LINE);
+        let mut room = match entry_bytes {
+            0 => Vec::new(),
+            _ => vec![0; config.entries as usize * stride + LINE],
+        };
         huge::advise(&mut room);
+        let skip = room.as_ptr().align_offset(LINE).min(LINE);
         Ok(Self {
             format,
             worker,
             ttl: config.ttl,
             max_age_ns: config.max_age_ns.unwrap_or(u64::MAX),
-            entries: (0..config.entries).map(fresh).collect(),
+            entries,
             next: 0,
             room,
             entry_bytes,
+            skip,
+            stride,
             given_up: Vec::new(),
             counters: TableCounters::default(),
         })
@@ -345,14 +358,14 @@ impl PayloadTable {
         if self.entry_bytes == 0 {
             return None;
         }
-        let start = place.entry as usize * self.entry_bytes as usize;
-        self.room.get_mut(start..start + self.entry_bytes as usize)?.get_mut(..len)
+        let start = self.skip + place.entry as usize * self.stride;
+        self.room.get_mut(start..start + len).filter(|room| room.len() <= self.entry_bytes as usize)
     }
 
     /// The payload that a packet has come for.
     #[inline]
     pub(super) fn payload(&self, found: &Found) -> &[u8] {
-        let start = found.entry as usize * self.entry_bytes as usize;
+        let start = self.skip + found.entry as usize * self.stride;
         self.room.get(start..start + usize::from(found.parked.len)).unwrap_or_default()
     }
 

@@ -171,17 +171,22 @@ impl Slicer {
         self.quick && matches!(link, LinkType::Ethernet)
     }
 
-    /// Whether a packet on such a link goes on as it is because it is short, and can't be taken for a sliced one.
+    /// Whether a frame of so many bytes is below the threshold.
     #[inline(always)]
-    pub(super) fn passes(&self, table: &PayloadTable, packet: &[u8]) -> bool {
-        packet.len() < self.config.threshold as usize && passes(table, packet, self.keyed)
+    pub(super) fn is_short(&self, len: usize) -> bool {
+        len < self.config.threshold as usize
     }
 
-    /// How a packet on such a link is cut, where that is known without a look at the general way.
+    /// Whether a packet below the threshold, on such a link, can't be taken for a sliced one.
+    #[inline(always)]
+    pub(super) fn passes(&self, table: &PayloadTable, packet: &[u8]) -> bool {
+        passes(table, packet, self.keyed)
+    }
+
+    /// How a packet on such a link is cut that is long enough, where that is known without a look at the general way.
     #[inline(always)]
     pub(super) fn quick_cut(&self, packet: &[u8]) -> Option<UsualCut> {
-        let worth = packet.len() >= self.config.threshold as usize && self.everything;
-        if worth { self.cut_usual(packet) } else { None }
+        if self.everything { self.cut_usual(packet) } else { None }
     }
 
     /// What it did so far.
@@ -203,10 +208,11 @@ impl Slicer {
     ) -> Sliced {
         let Some(packet) = buffer.get(..len) else { return self.count(Sliced::Whole(Why::Kind)) };
         if self.is_quick(link) {
-            if self.passes(table, packet) {
-                return self.count(Sliced::Whole(Why::Small));
-            }
-            if let Some(cut) = self.quick_cut(packet) {
+            if self.is_short(len) {
+                if self.passes(table, packet) {
+                    return self.count(Sliced::Whole(Why::Small));
+                }
+            } else if let Some(cut) = self.quick_cut(packet) {
                 return match table.place(now) {
                     Some(place) => self.cut_off(table, &cut, place, buffer, len, now),
                     None => self.unplaced(table, link, buffer, len, now),

@@ -6,8 +6,12 @@
 //! | paper | generation, then an index of as many bits as it needs (NFSlicer, §III-C d) |
 //!
 //! The index names a worker and one of its entries, so that a packet that comes back on another worker can be handed over.
-//! The generation says which of the payloads that an entry has held is meant. The tag is a keyed hash (SipHash-2-4) of both,
-//! so that nobody who doesn't know the key can make a token; the first generation of every entry depends on the key too.
+//! The generation says which of the payloads that an entry has held is meant. The tag is made of both by a block cipher
+//! (AES-128, of whose block it is 24 bits), so that nobody who doesn't know the key can make a token; the first generation of
+//! every entry depends on the key too. A processor with instructions for AES makes a tag in a few nanoseconds.
+
+use aes::Aes128Enc;
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
 
 /// Bytes of a token.
 pub const TOKEN_LEN: usize = 8;
@@ -89,52 +93,45 @@ impl TokenKey {
     /// A key that depends on a seed alone: for replays, whose bytes must come out the same.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        let base = Self([0x736c_6963_6500_0001, seed]);
-        Self([base.hash(1), base.hash(2)])
-    }
-
-    /// SipHash-2-4 of eight bytes (Aumasson and Bernstein, 2012, §2).
-    #[inline]
-    fn hash(self, message: u64) -> u64 {
-        let Self([k0, k1]) = self;
-        let mut v = [
-            k0 ^ 0x736f_6d65_7073_6575,
-            k1 ^ 0x646f_7261_6e64_6f6d,
-            k0 ^ 0x6c79_6765_6e65_7261,
-            k1 ^ 0x7465_6462_7974_6573,
-        ];
-        // The last block holds the length in bytes and none of the message.
-        for block in [message, 8 << 56] {
-            v[3] ^= block;
-            v = round(round(v));
-            v[0] ^= block;
-        }
-        v[2] ^= 0xff;
-        let [a, b, c, d] = round(round(round(round(v))));
-        a ^ b ^ c ^ d
+        let base = Hash::new(Self([0x736c_6963_6500_0001, seed]));
+        Self([base.of(Purpose::Key, 1), base.of(Purpose::Key, 2)])
     }
 }
 
-#[inline(always)]
-fn round([mut a, mut b, mut c, mut d]: [u64; 4]) -> [u64; 4] {
-    a = a.wrapping_add(b);
-    b = b.rotate_left(13) ^ a;
-    a = a.rotate_left(32);
-    c = c.wrapping_add(d);
-    d = d.rotate_left(16) ^ c;
-    a = a.wrapping_add(d);
-    d = d.rotate_left(21) ^ a;
-    c = c.wrapping_add(b);
-    b = b.rotate_left(17) ^ c;
-    c = c.rotate_left(32);
-    [a, b, c, d]
+/// What a hash is for: the same message has another for every purpose.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum Purpose {
+    Tag,
+    FirstGeneration,
+    Key,
+}
+
+/// A keyed hash of short messages: a block of AES-128, as a pseudorandom function.
+#[derive(Clone, Debug)]
+struct Hash(Aes128Enc);
+
+impl Hash {
+    fn new(TokenKey([low, high]): TokenKey) -> Self {
+        let key = u128::from(high) << 64 | u128::from(low);
+        Self(Aes128Enc::new(&key.to_le_bytes().into()))
+    }
+
+    /// The first half of the block.
+    #[inline]
+    fn of(&self, purpose: Purpose, message: u64) -> u64 {
+        let block = u128::from(purpose as u8) << 64 | u128::from(message);
+        let mut block = block.to_le_bytes().into();
+        self.0.encrypt_block(&mut block);
+        u128::from_le_bytes(block.into()) as u64
+    }
 }
 
 /// Makes tokens and takes them apart.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TokenFormat {
     mode: TokenMode,
-    key: TokenKey,
+    hash: Hash,
     entries: u32,
     workers: u32,
     /// Bits of the entry's number, below those of the worker's.
@@ -154,7 +151,8 @@ impl TokenFormat {
             TokenMode::Keyed => KEYED_INDEX_BITS,
             TokenMode::Paper => needed,
         };
-        (needed <= KEYED_INDEX_BITS).then_some(Self { mode, key, entries, workers, entry_bits, index_bits })
+        let hash = Hash::new(key);
+        (needed <= KEYED_INDEX_BITS).then_some(Self { mode, hash, entries, workers, entry_bits, index_bits })
     }
 
     /// How tokens are made.
@@ -189,9 +187,8 @@ impl TokenFormat {
     pub fn first_generation(&self, worker: u32, entry: u32) -> u64 {
         match self.mode {
             TokenMode::Keyed => {
-                // No index and generation of a token have the highest bit of the message set.
-                let message = 1 << 63 | u64::from(self.index(worker, entry));
-                self.key.hash(message) & self.generation_mask()
+                let index = u64::from(self.index(worker, entry));
+                self.hash.of(Purpose::FirstGeneration, index) & self.generation_mask()
             }
             TokenMode::Paper => 0,
         }
@@ -204,7 +201,7 @@ impl TokenFormat {
 
     #[inline]
     fn tag(&self, index: u64, generation: u64) -> u64 {
-        self.key.hash(index << KEYED_GENERATION_BITS | generation) & ((1 << TAG_BITS) - 1)
+        self.hash.of(Purpose::Tag, index << KEYED_GENERATION_BITS | generation) & ((1 << TAG_BITS) - 1)
     }
 
     /// The token of a payload.
@@ -263,20 +260,57 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The standard library still has SipHash-2-4.
-    fn twin(key: TokenKey, message: u64) -> u64 {
-        use std::hash::Hasher;
-        #[allow(deprecated)]
-        let mut hasher = std::hash::SipHasher::new_with_keys(key.0[0], key.0[1]);
-        hasher.write(&message.to_le_bytes());
-        hasher.finish()
+    /// AES-128 (FIPS 197) as its text has it, a byte at a time.
+    fn twin(key: TokenKey, purpose: Purpose, message: u64) -> u64 {
+        let double = |x: u8| x << 1 ^ if x & 0x80 != 0 { 0x1b } else { 0 };
+        let times = |mut a: u8, mut b: u8| {
+            let mut product = 0;
+            while b != 0 {
+                product ^= if b & 1 != 0 { a } else { 0 };
+                (a, b) = (double(a), b >> 1);
+            }
+            product
+        };
+        let substitute = |x: u8| {
+            let inverse = (0..=255).find(|y| times(x, *y) == 1).unwrap_or(0);
+            (0..5).fold(0x63, |s, n| s ^ inverse.rotate_left(n))
+        };
+        let mut round_key = [0; 16];
+        round_key[..8].copy_from_slice(&key.0[0].to_le_bytes());
+        round_key[8..].copy_from_slice(&key.0[1].to_le_bytes());
+        let mut state = [0; 16];
+        state[..8].copy_from_slice(&message.to_le_bytes());
+        state[8] = purpose as u8;
+        let add = |state: &mut [u8; 16], key: &[u8; 16]| state.iter_mut().zip(key).for_each(|(s, k)| *s ^= k);
+        add(&mut state, &round_key);
+        let mut constant = 1;
+        for round in 1..=10 {
+            let last = [13, 14, 15, 12].map(|n| substitute(round_key[n]));
+            (0..4).for_each(|n| round_key[n] ^= last[n]);
+            round_key[0] ^= constant;
+            constant = double(constant);
+            (4..16).for_each(|n| round_key[n] ^= round_key[n - 4]);
+            // Bytes stand in columns of four; row r is shifted by r.
+            state = std::array::from_fn(|n| substitute(state[(n + n % 4 * 4) % 16]));
+            if round < 10 {
+                let at = |n: usize, by: usize| state[n / 4 * 4 + (n + by) % 4];
+                state = std::array::from_fn(|n| {
+                    double(at(n, 0)) ^ double(at(n, 1)) ^ at(n, 1) ^ at(n, 2) ^ at(n, 3)
+                });
+            }
+            add(&mut state, &round_key);
+        }
+        u64::from_le_bytes(state[..8].try_into().unwrap())
     }
 
     #[test]
-    fn the_hash_has_the_value_that_its_authors_print() {
-        // SipHash-2-4, key 00 01 … 0f, message 00 01 … 07: row 8 of the vectors in the reference implementation.
+    fn the_hash_has_the_value_that_the_standard_prints() {
+        // FIPS 197, appendix C.1: key 00 01 … 0f; its plaintext has more than a purpose in the second half.
         let key = TokenKey::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
-        assert_eq!(key.hash(0x0706_0504_0302_0100), 0x93f5_f579_9a93_2462);
+        let mut block = 0xffee_ddcc_bbaa_9988_7766_5544_3322_1100_u128.to_le_bytes().into();
+        Hash::new(key).0.encrypt_block(&mut block);
+        let expected = [0x69, 0xc4, 0xe0, 0xd8, 0x6a, 0x7b, 0x04, 0x30, 0xd8, 0xcd, 0xb7, 0x80, 0x70, 0xb4, 0xc5, 0x5a];
+        assert_eq!(<[u8; 16]>::from(block), expected);
     }
 
     fn format() -> impl Strategy<Value = TokenFormat> {
@@ -287,8 +321,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_hash_is_that_of_the_standard_library(key: [u64; 2], message: u64) {
-            prop_assert_eq!(TokenKey::new(key).hash(message), twin(TokenKey::new(key), message));
+        fn the_hash_is_a_block_of_aes(key: [u64; 2], message: u64) {
+            let (key, hash) = (TokenKey::new(key), Hash::new(TokenKey::new(key)));
+            for purpose in [Purpose::Tag, Purpose::FirstGeneration, Purpose::Key] {
+                prop_assert_eq!(hash.of(purpose, message), twin(key, purpose, message));
+            }
         }
 
         #[test]
