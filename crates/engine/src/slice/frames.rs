@@ -9,11 +9,11 @@ use crate::pool::{PacketMeta, Pool, SHORT};
 use crate::time::Nanos;
 
 use super::layout::set_dscp;
-use super::payload_table::{Found, Parked, PayloadTable, Place, Refusal};
+use super::payload_table::{Found, PayloadTable, Refusal};
 use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
 use super::token::{TOKEN_LEN, Token};
-use super::usual::{UsualCut, UsualJoin};
+use super::usual::{UsualJoin, put_token};
 use super::{layers::Layers, quote};
 
 /// Bytes of a sliced packet that the general way handles at once.
@@ -35,9 +35,9 @@ fn free_all(table: &mut PayloadTable, pool: &mut Pool) {
 }
 
 impl Slicer {
-    /// Slices a packet of the pool; `frame` becomes the sliced packet, whose meta data still tell the length of the whole one. When that packet is freed on its way, the pool remembers its token for `owner`
-    /// (its table then gives the payload up).
-    #[inline]
+    /// Slices a packet of the pool; `frame` becomes the sliced packet, whose meta data still tell the length of the whole one.
+    /// When that packet is freed on its way, the pool remembers its token for `owner` (its table then gives the payload up).
+    #[inline(always)]
     pub fn slice_frame(
         &mut self,
         table: &mut PayloadTable,
@@ -47,27 +47,52 @@ impl Slicer {
         now: Nanos,
         owner: u32,
     ) -> Sliced {
-        if self.is_quick(link) {
-            if self.is_short(frame.len as usize) {
-                if self.passes(table, pool.data(frame.buf, frame.len)) {
-                    return self.count(Sliced::Whole(Why::Small));
-                }
-                return self.slice_any(table, pool, link, frame, now, owner);
+        let quick = self.is_quick(link);
+        if quick && self.is_short(frame.len as usize) {
+            if self.passes(table, pool.data(frame.buf, frame.len)) {
+                return self.count(Sliced::Whole(Why::Small));
             }
-            let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
-            if let Some(cut) = self.quick_cut(packet)
-                && let Some(&front) = packet.first_chunk()
-            {
-                let place = table.place(now);
-                let done = match place {
-                    Some(place) => cut_off(table, pool, frame, (&cut, place), (meta, &front), now, owner),
-                    None => self.unplaced_frame(table, pool, link, frame, now, owner),
-                };
-                free_given_up(table, pool);
-                return self.count(done);
-            }
+        } else if quick && let Some(done) = self.slice_usual(table, pool, link, frame, now, owner) {
+            return done;
         }
         self.slice_any(table, pool, link, frame, now, owner)
+    }
+
+    /// Slices a usual packet; `None` leaves all as it is, for the general way.
+    #[inline(never)]
+    fn slice_usual(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+        owner: u32,
+    ) -> Option<Sliced> {
+        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+        let cut = self.quick_cut(packet)?;
+        let front: &[u8; SHORT] = packet.first_chunk()?;
+        let Some(place) = table.place(now) else {
+            return Some(self.unplaced_frame(table, pool, link, frame, now, owner));
+        };
+        let token = table.token(&place);
+        // Fields are read where they have long stood, and only written in the copy.
+        let (fields, parked) = cut.headers(front, token);
+        let (front, came) = (*front, (frame.buf, frame.len));
+        if let Some(room) = table.room_mut(&place, cut.parked) {
+            room.copy_from_slice(packet.get(cut.at..cut.at + cut.parked).unwrap_or_default());
+            pool.free(frame.buf);
+        }
+        frame.buf = pool.insert_short(meta, &front, owner, token.0, |front| {
+            if let Some(front) = front.first_chunk_mut() {
+                fields.put(front);
+            }
+            put_token(front, cut.at, token);
+        });
+        frame.len = cut.sliced_len() as u32;
+        table.park(place, token, now, parked, came);
+        free_given_up(table, pool);
+        Some(self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token }))
     }
 
     /// The general way.
@@ -106,7 +131,9 @@ impl Slicer {
             Some(headers) => self.whole(table, packet, headers, Why::Full, now),
             None => Decision::Whole(Why::Full),
         };
-        self.carry_out_frame(table, pool, frame, headers.as_ref(), decision, now, owner)
+        let done = self.carry_out_frame(table, pool, frame, headers.as_ref(), decision, now, owner);
+        free_given_up(table, pool);
+        self.count(done)
     }
 
     fn carry_out_frame(
@@ -169,37 +196,6 @@ impl Slicer {
     }
 }
 
-/// Cuts a usual packet; `came` are its meta data and first bytes.
-#[inline(always)]
-fn cut_off(
-    table: &mut PayloadTable,
-    pool: &mut Pool,
-    frame: &mut Frame,
-    (cut, place): (&UsualCut, Place),
-    (meta, front): (PacketMeta, &[u8; SHORT]),
-    now: Nanos,
-    owner: u32,
-) -> Sliced {
-    let token = table.token(&place);
-    let copied = match table.room_mut(&place, cut.parked) {
-        Some(room) => {
-            let packet = pool.data(frame.buf, frame.len);
-            room.copy_from_slice(packet.get(cut.at..cut.at + cut.parked).unwrap_or_default());
-            true
-        }
-        None => false,
-    };
-    let came = (frame.buf, frame.len);
-    if copied {
-        pool.free(frame.buf);
-    }
-    let mut parked = Parked::default();
-    frame.buf = pool.insert_short(meta, front, owner, token.0, |front| parked = cut.write(front, token));
-    frame.len = cut.sliced_len() as u32;
-    table.park(place, token, now, parked, came);
-    Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token }
-}
-
 impl Splicer {
     /// Splices a packet of the pool: `frame` becomes the whole packet.
     ///
@@ -255,7 +251,7 @@ impl Splicer {
                 front.get_mut(..at)?.copy_from_slice(packet.get(..at)?);
                 let to = pool.replace_meta(found.buf, meta, whole as u32)?;
                 to.get_mut(..at)?.copy_from_slice(front.get(..at)?);
-                join.repair(to);
+                join.fields.put(to.first_chunk_mut()?);
             }
         }
         pool.free_spliced(frame.buf);
@@ -349,7 +345,7 @@ fn put_front<const N: usize>(
 ) -> Option<()> {
     let to = pool.replace_meta(join.found.buf, meta, join.whole_len() as u32)?;
     *to.first_chunk_mut()? = front;
-    join.repair(to);
+    join.fields.put(to.first_chunk_mut()?);
     Some(())
 }
 

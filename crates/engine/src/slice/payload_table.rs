@@ -131,6 +131,9 @@ struct Entry {
 
 const LINE: usize = 64;
 
+/// Tokens that are made at once.
+const AHEAD: usize = 8;
+
 const _: () = assert!(size_of::<Entry>() == LINE);
 
 /// An entry that was found free and is about to be filled.
@@ -169,6 +172,8 @@ pub struct PayloadTable {
     stride: usize,
     /// Buffers of payloads that were given up, where they stay in the pool.
     given_up: Vec<BufId>,
+    /// Tokens that were made ahead, by the last bits of their entries.
+    ahead: [Token; AHEAD],
     counters: TableCounters,
 }
 
@@ -205,7 +210,7 @@ impl PayloadTable {
         };
         huge::advise(&mut room);
         let skip = room.as_ptr().align_offset(LINE).min(LINE);
-        Ok(Self {
+        let mut table = Self {
             format,
             worker,
             ttl: config.ttl,
@@ -217,8 +222,13 @@ impl PayloadTable {
             skip,
             stride,
             given_up: Vec::new(),
+            ahead: [Token::default(); AHEAD],
             counters: TableCounters::default(),
-        })
+        };
+        // Every place holds a token that is true, if not always the one that is wanted.
+        let generation = table.entries.first().map_or(0, |entry| table.format.next_generation(entry.generation));
+        table.make_ahead(Fields { worker, entry: 0, generation });
+        Ok(table)
     }
 
     /// What became of the payloads so far.
@@ -330,8 +340,32 @@ impl PayloadTable {
 
     /// The token that a payload parked at `place` will have.
     #[inline]
-    pub(super) fn token(&self, &Place { entry, generation }: &Place) -> Token {
-        self.format.make(Fields { worker: self.worker, entry, generation })
+    pub(super) fn token(&mut self, &Place { entry, generation }: &Place) -> Token {
+        let fields = Fields { worker: self.worker, entry, generation };
+        match self.ahead.get(entry as usize % AHEAD) {
+            Some(token) if self.format.says(*token, fields) => *token,
+            _ => self.make_ahead(fields),
+        }
+    }
+
+    /// Makes the token of these fields, and those of the entries behind it: many at once take little longer than one.
+    #[inline(never)]
+    fn make_ahead(&mut self, fields: Fields) -> Token {
+        let Self { entries, ahead, format, worker, .. } = self;
+        // Only this many lie in the same window.
+        let window = AHEAD - fields.entry as usize % AHEAD;
+        let mut wanted = [fields; AHEAD];
+        let from = entries.get(fields.entry as usize..).unwrap_or_default();
+        for ((wanted, entry), n) in wanted.iter_mut().zip(from).take(window).zip(fields.entry..) {
+            let generation = format.next_generation(entry.generation);
+            *wanted = Fields { worker: *worker, entry: n, generation };
+        }
+        for (fields, token) in wanted.iter().zip(format.make_all(&wanted)) {
+            if let Some(place) = ahead.get_mut(fields.entry as usize % AHEAD) {
+                *place = token;
+            }
+        }
+        ahead.get(fields.entry as usize % AHEAD).copied().unwrap_or_default()
     }
 
     /// Parks a payload; `held` is its buffer and how much of that is the packet, where it stays there.
@@ -373,6 +407,12 @@ impl PayloadTable {
     #[inline]
     pub(super) fn is_ours(&self, token: Token) -> bool {
         self.format.read(token).is_some() && self.format.is_genuine(token)
+    }
+
+    /// Whether a token names a place that there is.
+    #[inline]
+    pub(super) fn names_one(&self, token: Token) -> bool {
+        self.format.read(token).is_some()
     }
 
     /// The payload that waits for a token.

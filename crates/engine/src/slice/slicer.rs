@@ -6,14 +6,14 @@
 
 use slipstream_wire::{Headers, LinkType, classify};
 
-use crate::pool::BufId;
+use crate::pool::{BufId, SHORT};
 use crate::time::Nanos;
 
 use super::config::{ConfigError, Marked, SliceConfig, Storage};
 use super::layout::{Cut, cut, empty_cut, token_before, whole_end};
 use super::payload_table::{PayloadTable, Place};
 use super::token::{TOKEN_LEN, Token, TokenMode};
-use super::usual::{UsualCut, passes};
+use super::usual::{UsualCut, passes, put_token};
 use super::{DSCP_SLICED, layout};
 
 /// Why a packet is forwarded whole.
@@ -241,7 +241,12 @@ impl Slicer {
         {
             room.copy_from_slice(payload);
         }
-        let parked = buffer.first_chunk_mut().map(|front| cut.write(front, token)).unwrap_or_default();
+        let Some(front) = buffer.first_chunk_mut::<SHORT>() else { return self.count(Sliced::Whole(Why::Kind)) };
+        let (fields, parked) = cut.headers(front, token);
+        if let Some(front) = front.first_chunk_mut() {
+            fields.put(front);
+        }
+        put_token(front, cut.at, token);
         table.park(place, token, now, parked, (BufId::default(), len as u32));
         self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token })
     }

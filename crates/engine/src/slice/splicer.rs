@@ -186,7 +186,7 @@ impl Splicer {
             return None;
         }
         payload.copy_from_slice(found);
-        join.repair(packet);
+        join.fields.put(packet.first_chunk_mut()?);
         table.leave(&join.found);
         Some(whole)
     }

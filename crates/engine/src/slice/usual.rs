@@ -18,6 +18,8 @@ const L3: usize = 14;
 const L4: usize = L3 + 20;
 /// Bytes that the shortest such packet has: a sliced UDP packet.
 const LEAST: usize = L4 + 8 + TOKEN_LEN;
+/// Where a TCP header ends that has no options.
+pub(super) const TCP_END: usize = L4 + 20;
 
 /// What is read of such a packet.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +86,7 @@ pub(super) fn passes(table: &PayloadTable, packet: &[u8], keyed: bool) -> bool {
     }
     let end = L3 + usize::from(be(head[16], head[17]));
     // An IP packet that can't be so long, or is not wholly there, ends in no token.
-    !keyed || end < L4 || token_before(packet, end).is_none_or(|token| !table.is_ours(token))
+    !keyed || end < L4 || token_before(packet, end).is_none_or(|token| !(table.names_one(token) && table.is_ours(token)))
 }
 
 impl Slicer {
@@ -132,9 +134,9 @@ impl UsualCut {
         self.at + TOKEN_LEN
     }
 
-    /// Makes the first bytes of the packet, as they came, the sliced packet.
+    /// What the headers become, and what is remembered of them; `f` is what the packet begins with.
     #[inline(always)]
-    pub(super) fn write(&self, f: &mut [u8; SHORT], token: Token) -> Parked {
+    pub(super) fn headers(&self, f: &[u8; SHORT], token: Token) -> (Fields, Parked) {
         let (Self { at, parked, packet }, end) = (*self, self.sliced_len());
         let (first, old, length) = (be(f[14], f[15]), be(f[16], f[17]), (end - L3) as u16);
         let marked = first & 0xff03 | u16::from(DSCP_SLICED) << 2;
@@ -143,8 +145,7 @@ impl UsualCut {
 
         let covered = (end - L4) as u16;
         let length_word = u64::from(covered.to_be());
-        let token = token.to_bytes();
-        let [a, b, c, d, e, g, h, i] = token;
+        let [a, b, c, d, e, g, h, i] = token.to_bytes();
         let mut sum = word(a, b, c, d) + word(e, g, h, i);
         // The pseudo-header, and what stands before the checksum.
         sum += word(f[26], f[27], f[28], f[29]) + word(f[30], f[31], f[32], f[33]);
@@ -166,18 +167,7 @@ impl UsualCut {
             sliced => sliced,
         };
 
-        [f[15], f[24], f[25]] = [marked as u8, (ip.sliced >> 8) as u8, ip.sliced as u8];
-        [f[16], f[17]] = length.to_be_bytes();
-        if packet.tcp {
-            [f[50], f[51]] = sliced.to_be_bytes();
-        } else {
-            [f[38], f[39]] = covered.to_be_bytes();
-            [f[40], f[41]] = sliced.to_be_bytes();
-        }
-        if let Some(place) = f.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-            *place = token;
-        }
-        Parked {
+        let parked = Parked {
             len: parked as u16,
             at: at as u16,
             rest: (end - packet.payload) as u16,
@@ -186,7 +176,45 @@ impl UsualCut {
             ip,
             dscp: (first as u8) >> 2,
             kind: packet.kind(),
+        };
+        let tos = marked as u8;
+        (Fields { tos, length, ip: ip.sliced, transport: sliced, tcp: packet.tcp }, parked)
+    }
+}
+
+/// The fields of the headers that slicing changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields {
+    tos: u8,
+    /// Of the IP packet, in bytes.
+    length: u16,
+    /// Checksums.
+    ip: u16,
+    transport: u16,
+    tcp: bool,
+}
+
+impl Fields {
+    /// Writes them.
+    #[inline(always)]
+    pub(super) fn put(self, f: &mut [u8; TCP_END]) {
+        f[15] = self.tos;
+        [f[16], f[17]] = self.length.to_be_bytes();
+        [f[24], f[25]] = self.ip.to_be_bytes();
+        if self.tcp {
+            [f[50], f[51]] = self.transport.to_be_bytes();
+        } else {
+            [f[38], f[39]] = (self.length - 20).to_be_bytes();
+            [f[40], f[41]] = self.transport.to_be_bytes();
         }
+    }
+}
+
+/// Writes a token.
+#[inline(always)]
+pub(super) fn put_token(packet: &mut [u8], at: usize, token: Token) {
+    if let Some(place) = packet.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *place = token.to_bytes();
     }
 }
 
@@ -196,6 +224,7 @@ pub(super) struct UsualJoin {
     pub(super) found: Found,
     /// Where its payload goes.
     pub(super) at: usize,
+    pub(super) fields: Fields,
 }
 
 impl Splicer {
@@ -214,11 +243,31 @@ impl Splicer {
             && parked.trailer == 0
             && parked.len != 0
             // What is repaired is there.
-            && at + usize::from(parked.len) >= L4 + 20
+            && at + usize::from(parked.len) >= TCP_END
             && at - L3 + usize::from(parked.len) <= self.mtu
             // A checksum that the function made itself.
             && (usual.tcp || parked.transport.whole != 0 || (head[40], head[41]) == (0, 0));
-        same.then_some(UsualJoin { found, at })
+        if !same {
+            return None;
+        }
+        let (first, old) = (be(head[14], head[15]), be(head[16], head[17]));
+        let length = (at - L3) as u16 + parked.len;
+        let unmarked = first & 0xff03 | u16::from(parked.dscp) << 2;
+        let ip = match be(head[24], head[25]) {
+            left if left == parked.ip.sliced => parked.ip.whole,
+            left => changed(left, [(first, unmarked), (old, length)]),
+        };
+        let transport = if usual.tcp {
+            let &[.., a, b, _, _] = packet.first_chunk::<TCP_END>()?;
+            restored(be(a, b), parked.transport, false)
+        } else {
+            match be(head[40], head[41]) {
+                0 => 0,
+                left => restored(left, parked.transport, true),
+            }
+        };
+        let fields = Fields { tos: unmarked as u8, length, ip, transport, tcp: usual.tcp };
+        Some(UsualJoin { found, at, fields })
     }
 }
 
@@ -239,30 +288,5 @@ impl UsualJoin {
     #[inline(always)]
     pub(super) fn whole_len(&self) -> usize {
         self.at + usize::from(self.found.parked.len)
-    }
-
-    /// Makes the headers, as the function left them, those of the whole packet.
-    #[inline(always)]
-    pub(super) fn repair(&self, packet: &mut [u8]) {
-        let Some(f) = packet.first_chunk_mut::<{ L4 + 20 }>() else { return };
-        let (parked, end) = (&self.found.parked, self.whole_len());
-        let (first, old, length) = (be(f[14], f[15]), be(f[16], f[17]), (end - L3) as u16);
-        let unmarked = first & 0xff03 | u16::from(parked.dscp) << 2;
-        let left = be(f[24], f[25]);
-        let ip = if left == parked.ip.sliced {
-            parked.ip.whole
-        } else {
-            changed(left, [(first, unmarked), (old, length)])
-        };
-        [f[15], f[24], f[25]] = [unmarked as u8, (ip >> 8) as u8, ip as u8];
-        [f[16], f[17]] = length.to_be_bytes();
-        if parked.kind == Transport::Tcp {
-            [f[50], f[51]] = restored(be(f[50], f[51]), parked.transport, false).to_be_bytes();
-        } else {
-            let left = be(f[40], f[41]);
-            let value = if left == 0 { 0 } else { restored(left, parked.transport, true) };
-            [f[38], f[39]] = ((end - L4) as u16).to_be_bytes();
-            [f[40], f[41]] = value.to_be_bytes();
-        }
     }
 }
