@@ -64,6 +64,23 @@ fn head(meta: PacketMeta, class: u8) -> [u8; HEADER] {
     (u128::from(meta.time.0) << 64 | u128::from(low)).to_le_bytes()
 }
 
+/// What stands before a packet's bytes, to be carried to another packet as it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head([u8; HEADER]);
+
+impl Head {
+    /// The same meta data, before a packet of another size class.
+    #[inline(always)]
+    fn of_class(self, class: u8) -> [u8; HEADER] {
+        let Self([_, rest @ ..]) = self;
+        let mut head = [class; HEADER];
+        if let Some(place) = head.last_chunk_mut() {
+            *place = rest;
+        }
+        head
+    }
+}
+
 #[inline]
 fn meta_of(head: &[u8; HEADER]) -> PacketMeta {
     let head = u128::from_le_bytes(*head);
@@ -219,7 +236,7 @@ impl Pool {
     #[inline]
     pub(crate) fn insert_short(
         &mut self,
-        meta: PacketMeta,
+        meta: Head,
         bytes: &[u8; SHORT],
         owner: u32,
         token: u64,
@@ -235,8 +252,8 @@ impl Pool {
             && let Some((short, rest)) = rest.split_first_chunk_mut::<SHORT>()
             && let Some(tail) = rest.first_chunk_mut::<TAIL>()
         {
-            *header = head(meta, CLASS | SLICED);
             *short = *bytes;
+            *header = meta.of_class(CLASS | SLICED);
             change(short);
             *tail = tail_of(owner, token);
         }
@@ -395,13 +412,13 @@ impl Pool {
 
     /// Gives a packet of `len` bytes these meta data; its bytes, to be changed.
     #[inline]
-    pub(crate) fn replace_meta(&mut self, id: BufId, meta: PacketMeta, len: u32) -> Option<&mut [u8]> {
+    pub(crate) fn replace_meta(&mut self, id: BufId, meta: Head, len: u32) -> Option<&mut [u8]> {
         let slab = self.slabs.get_mut(id.0 as usize / SLAB_UNITS)?;
         let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
         let whole = slab.bytes.get_mut(start..start + HEADER + len as usize)?;
         let (header, data) = whole.split_first_chunk_mut::<HEADER>()?;
         let [class, ..] = *header;
-        *header = head(meta, class);
+        *header = meta.of_class(class);
         Some(data)
     }
 
@@ -442,6 +459,24 @@ impl Pool {
     pub(crate) fn unsliced(&self, id: BufId, len: u32) -> Option<(u32, &[u8])> {
         let (head, data) = self.packet_bytes(id, len).split_first_chunk()?;
         (head[0] & SLICED == 0).then(|| (meta_of(head).original_len, data))
+    }
+
+    /// As [`Pool::meta_and_data`], the meta data as they stand there; `None` for a place that holds none.
+    #[inline]
+    pub(crate) fn head_and_data(&self, id: BufId, len: u32) -> Option<(Head, &[u8])> {
+        self.packet_bytes(id, len).split_first_chunk().map(|(head, data)| (Head(*head), data))
+    }
+
+    /// As [`Pool::free_spliced`], for a packet that begins so.
+    #[inline]
+    pub(crate) fn free_short(&mut self, id: BufId, Head([class, ..]): Head) {
+        if class == OVERSIZE || self.retain {
+            return self.free_spliced(id);
+        }
+        self.live = self.live.saturating_sub(1);
+        if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
+            list.push(id.0);
+        }
     }
 
     /// As [`Pool::meta_and_data`], the bytes to be changed.

@@ -5,7 +5,7 @@
 use slipstream_wire::{Headers, LinkType, classify};
 
 use crate::frame::Frame;
-use crate::pool::{PacketMeta, Pool, SHORT};
+use crate::pool::{Head, PacketMeta, Pool, SHORT};
 use crate::time::Nanos;
 
 use super::layout::set_dscp;
@@ -50,12 +50,13 @@ impl Slicer {
         let quick = self.is_quick(link);
         if quick && self.is_short(frame.len as usize) {
             if self.passes(table, pool.data(frame.buf, frame.len)) {
+                free_given_up(table, pool);
                 return self.count(Sliced::Whole(Why::Small));
             }
         } else if quick && let Some(done) = self.slice_usual(table, pool, link, frame, now, owner) {
             return done;
         }
-        self.slice_any(table, pool, link, frame, now, owner)
+        self.slice_any_frame(table, pool, link, frame, now, owner)
     }
 
     /// Slices a usual packet; `None` leaves all as it is, for the general way.
@@ -69,7 +70,7 @@ impl Slicer {
         now: Nanos,
         owner: u32,
     ) -> Option<Sliced> {
-        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+        let (meta, packet) = pool.head_and_data(frame.buf, frame.len)?;
         let cut = self.quick_cut(packet)?;
         let front: &[u8; SHORT] = packet.first_chunk()?;
         let Some(place) = table.place(now) else {
@@ -97,7 +98,7 @@ impl Slicer {
 
     /// The general way.
     #[inline(never)]
-    fn slice_any(
+    fn slice_any_frame(
         &mut self,
         table: &mut PayloadTable,
         pool: &mut Pool,
@@ -238,7 +239,7 @@ impl Splicer {
         if table.entry_bytes() > 0 || pool.retains() {
             return None;
         }
-        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
+        let (meta, packet) = pool.head_and_data(frame.buf, frame.len)?;
         let join = self.join_usual(table, packet, now)?;
         let (found, whole) = (&join.found, join.whole_len());
         match join.at {
@@ -254,7 +255,7 @@ impl Splicer {
                 join.fields.put(to.first_chunk_mut()?);
             }
         }
-        pool.free_spliced(frame.buf);
+        pool.free_short(frame.buf, meta);
         table.leave(found);
         (frame.buf, frame.len) = (found.buf, whole as u32);
         frame.info = frame.info.remarked(found.parked.dscp);
@@ -340,7 +341,7 @@ impl Splicer {
 fn put_front<const N: usize>(
     pool: &mut Pool,
     front: [u8; N],
-    meta: PacketMeta,
+    meta: Head,
     join: &UsualJoin,
 ) -> Option<()> {
     let to = pool.replace_meta(join.found.buf, meta, join.whole_len() as u32)?;

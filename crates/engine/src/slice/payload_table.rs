@@ -122,11 +122,14 @@ struct Entry {
     token: Token,
     generation: u64,
     since: Nanos,
+    /// The token of the payload that comes next, where it was made ahead.
+    next: Token,
     buf: BufId,
     buf_len: u32,
     parked: Parked,
     ttl: u16,
     state: State,
+    made: bool,
 }
 
 const LINE: usize = 64;
@@ -141,8 +144,9 @@ const _: () = assert!(size_of::<Entry>() == LINE);
 #[must_use]
 pub(super) struct Place {
     entry: u32,
-    /// That of the payload which it will hold.
+    /// Those of the payload which it will hold.
     generation: u64,
+    token: Token,
 }
 
 /// An entry whose payload a packet has come for.
@@ -172,8 +176,6 @@ pub struct PayloadTable {
     stride: usize,
     /// Buffers of payloads that were given up, where they stay in the pool.
     given_up: Vec<BufId>,
-    /// Tokens that were made ahead, by the last bits of their entries.
-    ahead: [Token; AHEAD],
     counters: TableCounters,
 }
 
@@ -210,7 +212,7 @@ impl PayloadTable {
         };
         huge::advise(&mut room);
         let skip = room.as_ptr().align_offset(LINE).min(LINE);
-        let mut table = Self {
+        Ok(Self {
             format,
             worker,
             ttl: config.ttl,
@@ -222,13 +224,8 @@ impl PayloadTable {
             skip,
             stride,
             given_up: Vec::new(),
-            ahead: [Token::default(); AHEAD],
             counters: TableCounters::default(),
-        };
-        // Every place holds a token that is true, if not always the one that is wanted.
-        let generation = table.entries.first().map_or(0, |entry| table.format.next_generation(entry.generation));
-        table.make_ahead(Fields { worker, entry: 0, generation });
-        Ok(table)
+        })
     }
 
     /// What became of the payloads so far.
@@ -298,21 +295,45 @@ impl PayloadTable {
         let at = self.next;
         self.next = if at + 1 < self.entries.len() as u32 { at + 1 } else { 0 };
         let entry = self.entries.get_mut(at as usize)?;
-        if entry.state != State::Waiting {
-            let generation = self.format.next_generation(entry.generation);
-            return Some(Place { entry: at, generation });
+        if entry.state == State::Waiting {
+            return self.occupied(at, now);
         }
-        self.occupied(at, now)
+        Some(self.free_place(at))
+    }
+
+    #[inline]
+    fn free_place(&mut self, at: u32) -> Place {
+        let (generation, token) = match self.entries.get(at as usize) {
+            Some(&Entry { generation, next, made: true, .. }) => (generation, next),
+            _ => self.make_ahead(at),
+        };
+        Place { entry: at, generation: self.format.next_generation(generation), token }
+    }
+
+    /// Makes the token that comes next of an entry, and of those behind it: many at once take little longer than one, and
+    /// the entries are at hand when the index comes to them. Returns the generation of the first, and its token.
+    #[inline(never)]
+    fn make_ahead(&mut self, at: u32) -> (u64, Token) {
+        let Self { entries, format, worker, .. } = self;
+        let behind = entries.get_mut(at as usize..).unwrap_or_default();
+        let mut fields = [Fields { worker: *worker, entry: at, generation: 0 }; AHEAD];
+        for ((fields, entry), n) in fields.iter_mut().zip(behind.iter()).zip(at..) {
+            let generation = format.next_generation(entry.generation);
+            *fields = Fields { worker: *worker, entry: n, generation };
+        }
+        for (entry, token) in behind.iter_mut().zip(format.make_all(&fields)) {
+            (entry.next, entry.made) = (token, true);
+        }
+        behind.first().map_or_else(Default::default, |entry| (entry.generation, entry.next))
     }
 
     #[cold]
     fn occupied(&mut self, at: u32, now: Nanos) -> Option<Place> {
         let entry = self.entries.get_mut(at as usize)?;
         if now.since(entry.since) > self.max_age_ns {
-            let generation = self.format.next_generation(entry.generation);
             self.give_up(at, State::Expired);
             self.counters.overdue += 1;
-            return Some(Place { entry: at, generation });
+            return Some(self.free_place(at));
         }
         entry.ttl = entry.ttl.saturating_sub(1);
         if entry.ttl == 0 {
@@ -340,32 +361,8 @@ impl PayloadTable {
 
     /// The token that a payload parked at `place` will have.
     #[inline]
-    pub(super) fn token(&mut self, &Place { entry, generation }: &Place) -> Token {
-        let fields = Fields { worker: self.worker, entry, generation };
-        match self.ahead.get(entry as usize % AHEAD) {
-            Some(token) if self.format.says(*token, fields) => *token,
-            _ => self.make_ahead(fields),
-        }
-    }
-
-    /// Makes the token of these fields, and those of the entries behind it: many at once take little longer than one.
-    #[inline(never)]
-    fn make_ahead(&mut self, fields: Fields) -> Token {
-        let Self { entries, ahead, format, worker, .. } = self;
-        // Only this many lie in the same window.
-        let window = AHEAD - fields.entry as usize % AHEAD;
-        let mut wanted = [fields; AHEAD];
-        let from = entries.get(fields.entry as usize..).unwrap_or_default();
-        for ((wanted, entry), n) in wanted.iter_mut().zip(from).take(window).zip(fields.entry..) {
-            let generation = format.next_generation(entry.generation);
-            *wanted = Fields { worker: *worker, entry: n, generation };
-        }
-        for (fields, token) in wanted.iter().zip(format.make_all(&wanted)) {
-            if let Some(place) = ahead.get_mut(fields.entry as usize % AHEAD) {
-                *place = token;
-            }
-        }
-        ahead.get(fields.entry as usize % AHEAD).copied().unwrap_or_default()
+    pub(super) fn token(&self, place: &Place) -> Token {
+        place.token
     }
 
     /// Parks a payload; `held` is its buffer and how much of that is the packet, where it stays there.
@@ -379,8 +376,9 @@ impl PayloadTable {
         (buf, buf_len): (BufId, u32),
     ) {
         let Some(entry) = self.entries.get_mut(place.entry as usize) else { return };
-        let (generation, state) = (place.generation, State::Waiting);
-        *entry = Entry { token, generation, since: now, buf, buf_len, parked, ttl: self.ttl, state };
+        let (generation, state, ttl) = (place.generation, State::Waiting, self.ttl);
+        let (next, made) = (Token::default(), false);
+        *entry = Entry { token, generation, since: now, next, buf, buf_len, parked, ttl, state, made };
         self.counters.parked += 1;
         self.counters.waiting += 1;
         self.counters.most_waiting = self.counters.most_waiting.max(self.counters.waiting);

@@ -219,6 +219,20 @@ impl Slicer {
                 };
             }
         }
+        self.slice_any(table, link, buffer, len, now)
+    }
+
+    /// The general way.
+    #[inline(never)]
+    fn slice_any(
+        &mut self,
+        table: &mut PayloadTable,
+        link: LinkType,
+        buffer: &mut [u8],
+        len: usize,
+        now: Nanos,
+    ) -> Sliced {
+        let packet = buffer.get(..len).unwrap_or_default();
         let headers = classify(link, packet).ok();
         let decision = self.decide(table, link, packet, headers.as_ref(), len as u32, now);
         self.carry_out(table, decision, headers.as_ref(), buffer, len, now)

@@ -201,6 +201,8 @@ impl Splicer {
         }
     }
 
+    /// The general way.
+    #[inline(never)]
     fn try_splice(
         &mut self,
         table: &mut PayloadTable,

@@ -9,3 +9,4 @@ mod packets;
 mod pipelines;
 mod rewrite;
 mod same;
+mod usual;
