@@ -21,6 +21,8 @@ const OVERSIZE: u8 = u8::MAX;
 const SLICED: u8 = 1 << 6;
 /// What stands at the end of the slot of such a packet: its token, and whose it is.
 const TAIL: usize = 12;
+/// Tokens of dropped packets that another process may report before they are asked about.
+const MOST_DROPPED: usize = 1 << 16;
 /// Bytes of a sliced packet whose slot is two cache lines: almost every one.
 pub(crate) const SHORT: usize = 2 * UNIT - HEADER - TAIL;
 
@@ -213,15 +215,27 @@ impl Pool {
     /// reported to `owner`: [`Pool::take_dropped`].
     #[inline]
     pub(crate) fn insert_sliced(&mut self, meta: PacketMeta, data: &[u8], owner: u32, token: u64) -> BufId {
-        let (id, class) = self.allocate(data.len() + HEADER + TAIL);
+        self.insert_sliced_with(meta, data.len(), (owner, token), |to| to.copy_from_slice(data))
+    }
+
+    /// The same, of `len` bytes, which `fill` writes.
+    #[inline]
+    pub(crate) fn insert_sliced_with(
+        &mut self,
+        meta: PacketMeta,
+        len: usize,
+        (owner, token): (u32, u64),
+        fill: impl FnOnce(&mut [u8]),
+    ) -> BufId {
+        let (id, class) = self.allocate(len + HEADER + TAIL);
         let class = if class == OVERSIZE { class } else { class | SLICED };
         self.live += 1;
         let at = room(class);
         let slot = self.slot_mut(id);
         if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
             *header = head(meta, class);
-            if let Some(to) = rest.get_mut(..data.len()) {
-                to.copy_from_slice(data);
+            if let Some(to) = rest.get_mut(..len) {
+                fill(to);
             }
         }
         if is_sliced(class)
@@ -295,6 +309,36 @@ impl Pool {
             }
             whose != owner
         });
+    }
+
+    /// As [`Pool::take_dropped`], of all owners that `whose` says.
+    pub(crate) fn take_dropped_of(&mut self, whose: impl Fn(u32) -> bool, mut each: impl FnMut(u32, u64)) {
+        self.dropped.retain(|&(owner, token)| {
+            let taken = whose(owner);
+            if taken {
+                each(owner, token);
+            }
+            !taken
+        });
+    }
+
+    /// Whether sliced packets were dropped that nobody has asked about.
+    #[inline]
+    pub(crate) fn has_dropped(&self) -> bool {
+        !self.dropped.is_empty()
+    }
+
+    /// A sliced packet of this owner was dropped elsewhere. Beyond [`MOST_DROPPED`] that nobody asks about it is forgotten.
+    pub(crate) fn report_dropped(&mut self, owner: u32, token: u64) {
+        if self.dropped.len() < MOST_DROPPED {
+            self.dropped.push((owner, token));
+        }
+    }
+
+    /// Whose sliced packet it is, and its token; `None` for one that is whole.
+    pub(crate) fn sliced_of(&self, id: BufId) -> Option<(u32, u64)> {
+        let class = self.slot(id.0).first().copied()?;
+        self.tail(id.0, class)
     }
 
     fn allocate(&mut self, bytes: usize) -> (u32, u8) {

@@ -99,6 +99,61 @@ fn payloads_of_packets_that_never_come_back_are_given_up() {
     assert_eq!((near.live, far.live), (0, 0), "payloads are left inside");
 }
 
+/// What a function in another process drops is said on the way back, so that its payload waits no longer.
+#[test]
+fn drops_in_another_process_are_told() {
+    let there = |explicit: bool| {
+        let slice = format!("slice(entries=4096, ttl=65535, explicit_drop={explicit})");
+        both(
+            &format!("{TRAFFIC} -> {slice} -> there; there -> splice -> out :: null"),
+            "there -> limit(rate=1pps, burst=100) -> there",
+        )
+    };
+    let [near, far] = there(true);
+    let dropped: u64 = far.stages.iter().map(|s| s.drops.total()).sum();
+    let [sliced, whole] = ["sliced", "whole_full"].map(|name| counter(&near, "slice", name));
+    assert_eq!(sliced + whole, 20_000);
+    // At most a ring of packets is under way, so the table is never full.
+    assert_eq!((whole, counter(&near, "out", "packets_written")), (0, 20_000 - dropped));
+    assert!(dropped > 19_000, "{dropped}");
+    assert_eq!(counter(&far, "there", "drops_told"), dropped);
+    assert_eq!(counter(&near, "there", "told_of_drops"), dropped);
+    assert_eq!(counter(&near, "slice", "payloads_released"), dropped);
+    assert_eq!(counter(&near, "slice", "payloads_left_at_end"), 0);
+    assert_eq!((near.live, far.live), (0, 0));
+    // Without, the table fills, and stays so.
+    let [near, _] = there(false);
+    assert_eq!(counter(&near, "slice", "payloads_released"), 0);
+    let (whole, left) = (counter(&near, "slice", "whole_full"), counter(&near, "slice", "payloads_left_at_end"));
+    assert!(whole > 10_000 && left > 3900, "{whole} {left}");
+    assert_eq!(near.live, 0);
+}
+
+/// Through a process in the middle, which only passes on what it gets.
+#[test]
+fn drops_behind_another_process_are_told_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = |name: &str| format!("{name} :: shm(path=\"{}\", ring=128KiB); ", dir.path().join(name).display());
+    let near = format!("{}{TRAFFIC} -> slice(entries=16384, ttl=65535) -> a; a -> splice -> out :: null", port("a"));
+    let middle = format!("{}{}a -> b; b -> a", port("a"), port("b"));
+    let far = format!("{}b -> limit(rate=1pps, burst=100) -> b", port("b"));
+    let [near, middle, far] = std::thread::scope(|scope| {
+        let others = [&middle, &far].map(|graph| scope.spawn(|| run(graph)));
+        let near = run(&near);
+        let [middle, far] = others.map(|other| other.join().unwrap());
+        [near, middle, far]
+    });
+    let dropped: u64 = far.stages.iter().map(|s| s.drops.total()).sum();
+    assert!(dropped > 19_000, "{dropped}");
+    // The last are told when the first process has nothing left to send, and gives up by itself what still waits.
+    let [released, left] = ["payloads_released", "payloads_left_at_end"].map(|name| counter(&near, "slice", name));
+    assert_eq!(released + left, dropped);
+    assert!(left < 10_000, "{left}");
+    assert!(counter(&middle, "a", "drops_told") >= released && released > 10_000, "{released}");
+    assert_eq!(counter(&near, "slice", "whole_full"), 0);
+    assert_eq!((near.live, middle.live, far.live), (0, 0, 0));
+}
+
 #[test]
 fn the_two_ends_of_one_port_are_opened_once() {
     let port = || Some(("shm", vec![("path".to_owned(), "x".to_owned())]));

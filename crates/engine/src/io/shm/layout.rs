@@ -21,7 +21,7 @@ use super::error::ShmError;
 /// What the file begins with.
 const MAGIC: [u8; 8] = *b"slipshm\n";
 /// Of this layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before the rings.
 pub(super) const HEADER: usize = 4096;
 /// Bytes that a ring may have.

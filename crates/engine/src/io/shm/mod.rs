@@ -7,6 +7,7 @@
 //! - [`memory`]: the mapping and the locks, the only unsafe code.
 //! - [`layout`]: what lies where in the file, and whether a file is one of ours.
 //! - [`ring`]: one ring: a producer, a consumer.
+//! - [`parked`]: what is told of sliced packets, whose payloads wait at one side.
 //! - [`receive`], [`send`]: the two ends of a side, as source and for a stage.
 //!
 //! Nothing that lies in the file is believed before it was checked: positions, lengths and markers are copied out, held against
@@ -17,17 +18,21 @@ mod error;
 mod layout;
 #[allow(unsafe_code)]
 mod memory;
+mod parked;
 mod receive;
 mod ring;
 mod send;
 mod session;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use error::ShmError;
+pub use parked::Mark;
 pub use receive::Receiver;
 pub use send::{Outgoing, SendCounts, Sender, WhenFull};
 
+use parked::Parked;
 use session::Session;
 
 /// How a side of a shared-memory port is opened.
@@ -54,9 +59,10 @@ impl Options {
     /// [`ShmError`], which says what to do about it.
     pub fn open(&self) -> Result<(Receiver, Sender), ShmError> {
         let (session, consumer, producer) = Session::join(self)?;
+        let parked = Some(Arc::new(Parked::new()));
         Ok((
-            Receiver::new(std::sync::Arc::clone(&session), consumer),
-            Sender::new(session, producer, self.when_full),
+            Receiver::new(Arc::clone(&session), consumer, parked.clone()),
+            Sender::new(session, producer, self.when_full, parked),
         ))
     }
 
@@ -67,7 +73,7 @@ impl Options {
     pub fn open_receiver(&self) -> Result<Receiver, ShmError> {
         let (session, consumer, producer) = Session::join(self)?;
         producer.close();
-        Ok(Receiver::new(session, consumer))
+        Ok(Receiver::new(session, consumer, None))
     }
 
     /// Opens a side that only sends: the other one is told that nobody takes anything.
@@ -77,7 +83,7 @@ impl Options {
     pub fn open_sender(&self) -> Result<Sender, ShmError> {
         let (session, consumer, producer) = Session::join(self)?;
         consumer.close();
-        Ok(Sender::new(session, producer, self.when_full))
+        Ok(Sender::new(session, producer, self.when_full, None))
     }
 }
 

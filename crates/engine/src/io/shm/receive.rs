@@ -4,7 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::error::ShmError;
-use super::ring::{Consumer, room_for};
+use super::parked::{DROPS, MARK, MOST, Mark, Parked, SLICED};
+use super::ring::{Consumer, Damage, Record, room_for};
 use super::session::{Peer, Session};
 use crate::batch::Arrivals;
 use crate::clock::LiveClock;
@@ -27,6 +28,10 @@ const NAP: u64 = 50_000;
 pub struct Receiver {
     session: Arc<Session>,
     consumer: Consumer,
+    /// Where the other side is told of dropped packets whose payloads wait there.
+    parked: Option<Arc<Parked>>,
+    /// The last owner of such a payload there, and its number here.
+    owner: Option<(u32, u32)>,
     interfaces: Vec<Interface>,
     /// Number and link type of the interfaces at the other side, in the order of `interfaces`.
     known: Vec<(u32, u32)>,
@@ -44,13 +49,17 @@ struct Counts {
     packets: u64,
     bytes: u64,
     ring_bytes: u64,
+    /// Packets that were dropped at the other side while their payloads waited here.
+    drops: u64,
 }
 
 impl Receiver {
-    pub(super) fn new(session: Arc<Session>, consumer: Consumer) -> Self {
+    pub(super) fn new(session: Arc<Session>, consumer: Consumer, parked: Option<Arc<Parked>>) -> Self {
         Self {
             session,
             consumer,
+            parked,
+            owner: None,
             interfaces: Vec::new(),
             known: Vec::new(),
             last: 0,
@@ -68,7 +77,7 @@ impl Receiver {
             self.last = match self.known.iter().position(|k| *k == wanted) {
                 Some(place) => place,
                 None if self.known.len() == MOST_INTERFACES => {
-                    let damage = super::ring::Damage("it names more interfaces than there can be");
+                    let damage = Damage("it names more interfaces than there can be");
                     return Err(self.session.damaged(damage));
                 }
                 None => {
@@ -91,18 +100,71 @@ impl Receiver {
                 Ok(None) => break,
                 Err(damage) => return Err(self.session.damaged(damage)),
             };
-            let interface = self.interface(record.interface, record.link)?;
+            if record.interface & DROPS != 0 {
+                self.take_drops(pool, record.len)?;
+                continue;
+            }
+            let mark = self.mark(&record)?;
+            let len = record.len - if record.interface & SLICED != 0 { MARK as u32 } else { 0 };
+            let interface = self.interface(record.interface & !SLICED, record.link)?;
             let meta = PacketMeta { original_len: record.original_len, interface, time: Nanos(record.time) };
-            let buf = pool.insert_with(meta, record.len as usize, |to| self.consumer.read(to));
-            arrivals.frames.push(Frame::unclassified(Nanos(record.arrival), buf, record.len));
+            let whose = mark.and_then(|mark| Some((self.owner_here(mark.owner)?, mark.token)));
+            let fill = |to: &mut [u8]| self.consumer.read(0, to);
+            let buf = match whose {
+                Some((owner, token)) => pool.insert_sliced_with(meta, len as usize, (owner, token), fill),
+                None => pool.insert_with(meta, len as usize, fill),
+            };
+            arrivals.frames.push(Frame::unclassified(Nanos(record.arrival), buf, len));
             self.consumer.pass(record.len);
             self.counts.packets += 1;
-            self.counts.bytes += u64::from(record.len);
+            self.counts.bytes += u64::from(len);
             self.counts.ring_bytes += room_for(record.len as usize);
             n += 1;
         }
         self.consumer.give_back();
         Ok(n)
+    }
+
+    /// What follows a sliced packet, if this is one.
+    fn mark(&self, record: &Record) -> Result<Option<Mark>, ShmError> {
+        if record.interface & SLICED == 0 {
+            return Ok(None);
+        }
+        let from = (record.len as usize).checked_sub(MARK);
+        let from = from.ok_or_else(|| self.session.damaged(Damage("a sliced packet has no mark")))?;
+        let mut bytes = [0; MARK];
+        self.consumer.read(from, &mut bytes);
+        Ok(Some(Mark::from_bytes(bytes)))
+    }
+
+    /// The number here of the owner of a payload there, where it is to be told what became of the packet.
+    fn owner_here(&mut self, there: u32) -> Option<u32> {
+        match self.owner {
+            Some((known, here)) if known == there => Some(here),
+            _ => {
+                let here = self.parked.as_ref()?.owner(there)?;
+                self.owner = Some((there, here));
+                Some(here)
+            }
+        }
+    }
+
+    /// The packets of these payloads were dropped at the other side: their owners learn it as if they had been dropped here.
+    fn take_drops(&mut self, pool: &mut Pool, len: u32) -> Result<(), ShmError> {
+        let len = len as usize;
+        if len == 0 || len > MOST * MARK || !len.is_multiple_of(MARK) {
+            return Err(self.session.damaged(Damage("a message about dropped packets is of no length that it can have")));
+        }
+        for from in (0..len).step_by(MARK) {
+            let mut bytes = [0; MARK];
+            self.consumer.read(from, &mut bytes);
+            let Mark { owner, token } = Mark::from_bytes(bytes);
+            pool.report_dropped(owner, token);
+            self.counts.drops += 1;
+        }
+        self.consumer.pass(len as u32);
+        self.counts.ring_bytes += room_for(len);
+        Ok(())
     }
 
     /// Nothing came: has the other side finished, or ended without?
@@ -147,6 +209,9 @@ impl LiveSource for Receiver {
         now: Nanos,
     ) -> Result<usize, SourceError> {
         arrivals.first = self.counts.packets;
+        if let Some(parked) = &self.parked {
+            parked.collect(pool);
+        }
         let mut n = self.take(pool, arrivals, max)?;
         if n == 0 && max > 0 && !self.ended {
             n = self.nothing_came(pool, arrivals, max, now)?;
@@ -193,6 +258,7 @@ impl Source for Receiver {
         visit("packets_received", self.counts.packets);
         visit("bytes_received", self.counts.bytes);
         visit("ring_bytes_received", self.counts.ring_bytes);
+        visit("told_of_drops", self.counts.drops);
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Record {
     pub(super) len: u32,
     /// Bytes on the wire.
     pub(super) original_len: u32,
-    /// Number of the interface that it came from, among those of the process that sent it.
+    /// Number of the interface that it came from, among those of the process that sent it; with the flags of [`parked`](super::parked).
     pub(super) interface: u32,
     /// That interface's link type, as in capture files.
     pub(super) link: u32,
@@ -159,8 +159,9 @@ impl Producer {
     }
 
     /// Puts a packet in, to be seen at [`Producer::publish`].
-    pub(super) fn push(&mut self, record: &Record, data: &[u8]) -> Result<(), Refused> {
-        let bytes = room_for(data.len());
+    /// Its bytes come in two pieces.
+    pub(super) fn push(&mut self, record: &Record, [data, more]: [&[u8]; 2]) -> Result<(), Refused> {
+        let bytes = room_for(data.len() + more.len());
         if bytes > self.control.place.bytes / 2 {
             return Err(Refused::TooLong);
         }
@@ -178,6 +179,7 @@ impl Producer {
         let at = self.control.at(self.tail);
         memory.write(at, &record.to_bytes());
         memory.write(at + RECORD_HEADER, data);
+        memory.write(at + RECORD_HEADER + data.len(), more);
         self.tail += bytes;
         Ok(())
     }
@@ -258,9 +260,9 @@ impl Consumer {
         }
     }
 
-    /// Copies the bytes of the next packet, as many as there is room for and the record said.
-    pub(super) fn read(&self, to: &mut [u8]) {
-        self.control.memory.read(self.control.at(self.head) + RECORD_HEADER, to);
+    /// Copies the bytes of the next packet from `from` on, as many as there is room for; the record said how many there are.
+    pub(super) fn read(&self, from: usize, to: &mut [u8]) {
+        self.control.memory.read(self.control.at(self.head) + RECORD_HEADER + from, to);
     }
 
     /// Goes on behind the next packet, which has so many bytes.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::error::ShmError;
+use super::parked::{DROPS, MARK, Mark, Parked, SLICED};
 use super::ring::{Producer, Record, Refused, room_for};
 use super::session::{Peer, Session};
 use crate::clock::LiveClock;
@@ -42,6 +43,8 @@ pub struct SendCounts {
     pub abandoned: u64,
     /// Times that a packet had to wait for room.
     pub waits: u64,
+    /// Packets that the other side was told were dropped here.
+    pub drops_told: u64,
 }
 
 impl SendCounts {
@@ -59,6 +62,10 @@ pub struct Sender {
     producer: Producer,
     when_full: WhenFull,
     counts: SendCounts,
+    /// Which dropped packets the other side is to be told of, where it listens.
+    parked: Option<Arc<Parked>>,
+    /// When to try again to tell it.
+    tell: Nanos,
     /// Longest packet so far, in bytes.
     longest: usize,
     /// When to ask again what became of the other side.
@@ -69,9 +76,15 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(session: Arc<Session>, producer: Producer, when_full: WhenFull) -> Self {
-        let (counts, ask) = (SendCounts::default(), Nanos(0));
-        Self { session, producer, when_full, counts, longest: USUAL, ask, gone: false, failed: None }
+    pub(super) fn new(
+        session: Arc<Session>,
+        producer: Producer,
+        when_full: WhenFull,
+        parked: Option<Arc<Parked>>,
+    ) -> Self {
+        let (counts, ask, tell) = (SendCounts::default(), Nanos(0), Nanos(0));
+        let (gone, failed) = (false, None);
+        Self { session, producer, when_full, counts, parked, tell, longest: USUAL, ask, gone, failed }
     }
 
     /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or counted it as not
@@ -81,12 +94,15 @@ impl Sender {
             self.counts.abandoned += 1;
             return false;
         }
-        let data = frame.data;
-        self.longest = self.longest.max(data.len());
+        // Where nothing comes back, nothing is asked about.
+        let mark = frame.sliced.filter(|_| self.parked.is_some()).map(Mark::to_bytes);
+        let data = [frame.data, mark.as_ref().map_or(&[][..], |mark| mark)];
+        let len = frame.data.len() + data[1].len();
+        self.longest = self.longest.max(len);
         let record = Record {
-            len: data.len() as u32,
+            len: len as u32,
             original_len: frame.original_len,
-            interface: frame.interface,
+            interface: frame.interface | if mark.is_some() { SLICED } else { 0 },
             link: frame.link,
             arrival: frame.arrival.0,
             time: frame.time.0,
@@ -98,8 +114,8 @@ impl Sender {
         match result {
             Ok(()) => {
                 self.counts.packets += 1;
-                self.counts.bytes += data.len() as u64;
-                self.counts.ring_bytes += room_for(data.len());
+                self.counts.bytes += frame.data.len() as u64;
+                self.counts.ring_bytes += room_for(len);
             }
             Err(Refused::TooLong) => self.counts.too_long += 1,
             Err(Refused::Full) if self.gone => self.counts.abandoned += 1,
@@ -108,8 +124,30 @@ impl Sender {
         result.is_ok()
     }
 
+    /// Tells the other side of packets that were dropped, as far as there is room: nobody waits for it.
+    fn tell_drops(&mut self) {
+        let Self { parked: Some(parked), producer, gone, counts, tell, .. } = self else { return };
+        if !parked.any() {
+            return;
+        }
+        parked.tell(|marks| {
+            let len = marks.len();
+            let record = Record { len: len as u32, interface: DROPS, ..Record::default() };
+            let sent = *gone || producer.push(&record, [marks, &[]]).is_ok();
+            if sent && !*gone {
+                counts.drops_told += (len / MARK) as u64;
+                counts.ring_bytes += room_for(len);
+            }
+            sent
+        });
+        if parked.any() {
+            *tell = LiveClock::get().now().after(ASK);
+        }
+    }
+
     /// What was sent last can be seen from now on.
     pub fn flush(&mut self) {
+        self.tell_drops();
         self.producer.publish();
         if self.ask == Nanos(0) {
             self.ask = LiveClock::get().now();
@@ -117,7 +155,7 @@ impl Sender {
     }
 
     /// There seems to be no room: looks whether there is by now, and waits a while where that is the rule.
-    fn push_after_all(&mut self, record: &Record, data: &[u8]) -> Result<(), Refused> {
+    fn push_after_all(&mut self, record: &Record, data: [&[u8]; 2]) -> Result<(), Refused> {
         self.producer.publish();
         let clock = LiveClock::get();
         let until = clock.now().after(PATIENCE);
@@ -164,12 +202,17 @@ impl Sender {
     pub fn look_around(&mut self) {
         self.look();
         self.attend(LiveClock::get().now());
+        self.tell_drops();
+        self.producer.publish();
     }
 
-    /// When to look what became of packets that the other side has not taken yet; never while there are none.
+    /// When to look what became of packets that the other side has not taken yet, or to tell it of dropped ones; never while
+    /// there are none.
     #[must_use]
     pub fn next_look(&self) -> Option<Nanos> {
-        (!self.gone && self.when_full == WhenFull::Wait && self.producer.waiting() > 0).then_some(self.ask)
+        let asks = !self.gone && self.when_full == WhenFull::Wait && self.producer.waiting() > 0;
+        let tells = self.parked.as_ref().is_some_and(|parked| parked.any());
+        [asks.then_some(self.ask), tells.then_some(self.tell)].into_iter().flatten().min()
     }
 
     /// Packets of the longest length so far that there is room for; as many as one likes where nobody is waited for.
@@ -196,6 +239,8 @@ impl Sender {
 
     /// Says to the other side that nothing more will come.
     pub fn close(&mut self) {
+        self.look();
+        self.tell_drops();
         self.producer.publish();
         self.producer.close();
     }
@@ -230,4 +275,6 @@ pub struct Outgoing<'a> {
     pub arrival: Nanos,
     /// The time that it was captured at.
     pub time: Nanos,
+    /// Of a sliced packet: whose payload waits in this process. The other side says so when it drops the packet.
+    pub sliced: Option<Mark>,
 }

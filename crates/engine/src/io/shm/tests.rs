@@ -49,7 +49,7 @@ fn packet(number: u64, len: usize) -> (Record, Vec<u8>) {
 fn take(consumer: &mut Consumer) -> Result<Option<(Record, Vec<u8>)>, Damage> {
     let Some(record) = consumer.next()? else { return Ok(None) };
     let mut data = vec![0; record.len as usize];
-    consumer.read(&mut data);
+    consumer.read(0, &mut data);
     consumer.pass(record.len);
     Ok(Some((record, data)))
 }
@@ -73,7 +73,7 @@ proptest! {
                         let room = room_for(len);
                         let takes = if room > end { room + end } else { room };
                         producer.look().unwrap();
-                        let result = producer.push(&record, &data);
+                        let result = producer.push(&record, [&data, &[]]);
                         if RING - (put - taken) >= takes {
                             prop_assert_eq!(result, Ok(()));
                             put += takes;
@@ -115,7 +115,7 @@ proptest! {
         while let Ok(Some(record)) = consumer.next() {
             sum += room_for(record.len as usize);
             prop_assert!(sum <= RING);
-            consumer.read(&mut vec![0; record.len as usize]);
+            consumer.read(0, &mut vec![0; record.len as usize]);
             consumer.pass(record.len);
         }
     }
@@ -126,18 +126,18 @@ fn packets_that_never_fit_are_told_from_those_that_do_not_now() {
     let (memory, _file) = memory();
     let (mut producer, mut consumer) = ends(&memory);
     let (record, data) = packet(0, RING as usize / 2 - 31);
-    assert_eq!(producer.push(&record, &data), Err(Refused::TooLong));
+    assert_eq!(producer.push(&record, [&data, &[]]), Err(Refused::TooLong));
     let (record, data) = packet(0, RING as usize / 2 - 32);
-    assert_eq!(producer.push(&record, &data), Ok(()));
-    assert_eq!(producer.push(&record, &data), Ok(()));
-    assert_eq!(producer.push(&record, &data), Err(Refused::Full));
+    assert_eq!(producer.push(&record, [&data, &[]]), Ok(()));
+    assert_eq!(producer.push(&record, [&data, &[]]), Ok(()));
+    assert_eq!(producer.push(&record, [&data, &[]]), Err(Refused::Full));
     assert_eq!(consumer.next(), Ok(None), "not published yet");
     producer.publish();
     assert_eq!(take(&mut consumer), Ok(Some((record, data.clone()))));
     consumer.give_back();
-    assert_eq!(producer.push(&record, &data), Err(Refused::Full), "not looked yet");
+    assert_eq!(producer.push(&record, [&data, &[]]), Err(Refused::Full), "not looked yet");
     producer.look().unwrap();
-    assert_eq!(producer.push(&record, &data), Ok(()));
+    assert_eq!(producer.push(&record, [&data, &[]]), Ok(()));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn between_two_threads_nothing_is_lost_or_torn() {
         scope.spawn(move || {
             for number in 0..ALL {
                 let (record, data) = packet(number, (number * 7 % 1600) as usize);
-                while producer.push(&record, &data).is_err() {
+                while producer.push(&record, [&data, &[]]).is_err() {
                     producer.publish();
                     producer.look().unwrap();
                     std::thread::yield_now();
@@ -201,7 +201,7 @@ fn options(dir: &TempDir) -> Options {
 
 fn frame(data: &[u8], time: u64) -> Outgoing<'_> {
     let time = Nanos(time);
-    Outgoing { data, original_len: data.len() as u32, interface: 7, link: 113, arrival: time, time }
+    Outgoing { data, original_len: data.len() as u32, interface: 7, link: 113, arrival: time, time, sliced: None }
 }
 
 fn poll(receiver: &mut Receiver, now: u64) -> Result<Vec<Vec<u8>>, crate::runtime::SourceError> {
@@ -326,7 +326,7 @@ fn files_that_are_something_else_are_left_alone() {
     };
     assert!(matches!(with_file(|f| at(f, 0, b"#!/bin/sh")), ShmError::NotOurs(_)));
     assert!(matches!(with_file(|f| f.set_len(10).unwrap()), ShmError::NotOurs(_)));
-    assert!(matches!(with_file(|f| at(f, 8, &[9])), ShmError::Version { found: 9, known: 1, .. }));
+    assert!(matches!(with_file(|f| at(f, 8, &[9])), ShmError::Version { found: 9, known: 2, .. }));
     assert!(matches!(with_file(|f| at(f, 16, &[1])), ShmError::Damaged { .. }));
     assert!(matches!(with_file(|f| f.set_len(5000).unwrap()), ShmError::Damaged { .. }));
     let error = options(&tempfile::tempdir().unwrap()).path;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::batch::Batch;
 use crate::io::capture::Interface;
-use crate::io::shm::{Options, Outgoing, Sender, ShmError, WhenFull};
+use crate::io::shm::{Mark, Options, Outgoing, Sender, ShmError, WhenFull};
 use crate::pipeline::registry::{BuildError, Group, IN, Made, OUT, Role, Site, StageType};
 use crate::pipeline::settings::{Kind, Setting, Settings};
 use crate::reframe::Output;
@@ -107,6 +107,7 @@ impl Stage for ShmStage {
                     link: self.links.get(meta.interface as usize).copied().unwrap_or(u32::MAX),
                     arrival: train.release.max(frame.arrival),
                     time: meta.time,
+                    sliced: cx.pool.sliced_of(frame.buf).map(|(owner, token)| Mark { owner, token }),
                 });
                 if sent {
                     // Not dropped: should its payload wait here, it goes on waiting.
@@ -154,6 +155,7 @@ impl Stage for ShmStage {
         visit("too_long", counts.too_long);
         visit("abandoned", counts.abandoned);
         visit("waits_for_room", counts.waits);
+        visit("drops_told", counts.drops_told);
     }
 
     fn drops(&self) -> Drops {

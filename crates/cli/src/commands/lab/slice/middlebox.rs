@@ -232,6 +232,7 @@ impl Middlebox {
             link: 1,
             arrival: due,
             time: due,
+            sliced: None,
         });
     }
 
@@ -403,6 +404,7 @@ pub(super) fn crossing(size: u32, way: Way, packets: u64) -> anyhow::Result<f64>
                     link: 1,
                     arrival: Nanos(turn),
                     time: Nanos(turn),
+                    sliced: None,
                 });
                 pool.free(frame.buf);
             }
