@@ -124,7 +124,8 @@ fn drops_in_another_process_are_told() {
     // Without, the table fills, and stays so.
     let [near, _] = there(false);
     assert_eq!(counter(&near, "slice", "payloads_released"), 0);
-    let (whole, left) = (counter(&near, "slice", "whole_full"), counter(&near, "slice", "payloads_left_at_end"));
+    let (whole, left) =
+        (counter(&near, "slice", "whole_full"), counter(&near, "slice", "payloads_left_at_end"));
     assert!(whole > 10_000 && left > 3900, "{whole} {left}");
     assert_eq!(near.live, 0);
 }
@@ -133,8 +134,10 @@ fn drops_in_another_process_are_told() {
 #[test]
 fn drops_behind_another_process_are_told_too() {
     let dir = tempfile::tempdir().unwrap();
-    let port = |name: &str| format!("{name} :: shm(path=\"{}\", ring=128KiB); ", dir.path().join(name).display());
-    let near = format!("{}{TRAFFIC} -> slice(entries=16384, ttl=65535) -> a; a -> splice -> out :: null", port("a"));
+    let port =
+        |name: &str| format!("{name} :: shm(path=\"{}\", ring=128KiB); ", dir.path().join(name).display());
+    let near =
+        format!("{}{TRAFFIC} -> slice(entries=16384, ttl=65535) -> a; a -> splice -> out :: null", port("a"));
     let middle = format!("{}{}a -> b; b -> a", port("a"), port("b"));
     let far = format!("{}b -> limit(rate=1pps, burst=100) -> b", port("b"));
     let [near, middle, far] = std::thread::scope(|scope| {
@@ -146,7 +149,8 @@ fn drops_behind_another_process_are_told_too() {
     let dropped: u64 = far.stages.iter().map(|s| s.drops.total()).sum();
     assert!(dropped > 19_000, "{dropped}");
     // The last are told when the first process has nothing left to send, and gives up by itself what still waits.
-    let [released, left] = ["payloads_released", "payloads_left_at_end"].map(|name| counter(&near, "slice", name));
+    let [released, left] =
+        ["payloads_released", "payloads_left_at_end"].map(|name| counter(&near, "slice", name));
     assert_eq!(released + left, dropped);
     assert!(left < 10_000, "{left}");
     assert!(counter(&middle, "a", "drops_told") >= released && released > 10_000, "{released}");

@@ -338,12 +338,7 @@ impl Splicer {
 
 /// Puts headers of `N` bytes in front of the payload where that waits.
 #[inline(always)]
-fn put_front<const N: usize>(
-    pool: &mut Pool,
-    front: [u8; N],
-    meta: Head,
-    join: &UsualJoin,
-) -> Option<()> {
+fn put_front<const N: usize>(pool: &mut Pool, front: [u8; N], meta: Head, join: &UsualJoin) -> Option<()> {
     let to = pool.replace_meta(join.found.buf, meta, join.whole_len() as u32)?;
     *to.first_chunk_mut()? = front;
     join.fields.put(to.first_chunk_mut()?);

@@ -255,7 +255,9 @@ impl Slicer {
         {
             room.copy_from_slice(payload);
         }
-        let Some(front) = buffer.first_chunk_mut::<SHORT>() else { return self.count(Sliced::Whole(Why::Kind)) };
+        let Some(front) = buffer.first_chunk_mut::<SHORT>() else {
+            return self.count(Sliced::Whole(Why::Kind));
+        };
         let (fields, parked) = cut.headers(front, token);
         if let Some(front) = front.first_chunk_mut() {
             fields.put(front);

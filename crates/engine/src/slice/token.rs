@@ -10,8 +10,8 @@
 //! (AES-128, of whose block it is 24 bits), so that nobody who doesn't know the key can make a token; the first generation of
 //! every entry depends on the key too. A processor with instructions for AES makes a tag in a few nanoseconds.
 
-use aes::{Aes128Enc, Block};
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::{Aes128Enc, Block};
 
 /// Bytes of a token.
 pub const TOKEN_LEN: usize = 8;
@@ -345,7 +345,8 @@ mod tests {
         let key = TokenKey::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
         let mut block = 0xffee_ddcc_bbaa_9988_7766_5544_3322_1100_u128.to_le_bytes().into();
         Hash::new(key).0.encrypt_block(&mut block);
-        let expected = [0x69, 0xc4, 0xe0, 0xd8, 0x6a, 0x7b, 0x04, 0x30, 0xd8, 0xcd, 0xb7, 0x80, 0x70, 0xb4, 0xc5, 0x5a];
+        let expected =
+            [0x69, 0xc4, 0xe0, 0xd8, 0x6a, 0x7b, 0x04, 0x30, 0xd8, 0xcd, 0xb7, 0x80, 0x70, 0xb4, 0xc5, 0x5a];
         assert_eq!(<[u8; 16]>::from(block), expected);
     }
 

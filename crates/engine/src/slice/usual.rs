@@ -86,7 +86,9 @@ pub(super) fn passes(table: &PayloadTable, packet: &[u8], keyed: bool) -> bool {
     }
     let end = L3 + usize::from(be(head[16], head[17]));
     // An IP packet that can't be so long, or is not wholly there, ends in no token.
-    !keyed || end < L4 || token_before(packet, end).is_none_or(|token| !(table.names_one(token) && table.is_ours(token)))
+    !keyed
+        || end < L4
+        || token_before(packet, end).is_none_or(|token| !(table.names_one(token) && table.is_ours(token)))
 }
 
 impl Slicer {
@@ -103,7 +105,8 @@ impl Slicer {
         let parked = self.config.parks((usual.end - usual.payload) as u32) as usize;
         let at = usual.end - parked;
         // Sums are of words of four bytes.
-        let known = parked != 0 && parked <= self.most && at + TOKEN_LEN <= SHORT && (at - L4).is_multiple_of(4);
+        let known =
+            parked != 0 && parked <= self.most && at + TOKEN_LEN <= SHORT && (at - L4).is_multiple_of(4);
         known.then_some(UsualCut { packet: usual, at, parked })
     }
 }

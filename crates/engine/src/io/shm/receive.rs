@@ -153,7 +153,9 @@ impl Receiver {
     fn take_drops(&mut self, pool: &mut Pool, len: u32) -> Result<(), ShmError> {
         let len = len as usize;
         if len == 0 || len > MOST * MARK || !len.is_multiple_of(MARK) {
-            return Err(self.session.damaged(Damage("a message about dropped packets is of no length that it can have")));
+            return Err(self
+                .session
+                .damaged(Damage("a message about dropped packets is of no length that it can have")));
         }
         for from in (0..len).step_by(MARK) {
             let mut bytes = [0; MARK];

@@ -201,7 +201,15 @@ fn options(dir: &TempDir) -> Options {
 
 fn frame(data: &[u8], time: u64) -> Outgoing<'_> {
     let time = Nanos(time);
-    Outgoing { data, original_len: data.len() as u32, interface: 7, link: 113, arrival: time, time, sliced: None }
+    Outgoing {
+        data,
+        original_len: data.len() as u32,
+        interface: 7,
+        link: 113,
+        arrival: time,
+        time,
+        sliced: None,
+    }
 }
 
 fn poll(receiver: &mut Receiver, now: u64) -> Result<Vec<Vec<u8>>, crate::runtime::SourceError> {

@@ -31,6 +31,8 @@ const ON_THE_WAY: usize = 512;
 /// Packets that are looked at together, at least, and ns that they take to fall due.
 const WINDOW_PACKETS: u64 = 32;
 const WINDOW: f64 = 1e6;
+/// A window whose mean latency is so many times the least of its run was disturbed: one of the two threads had no core.
+const DISTURBED: f64 = 2.0;
 /// Nothing came back for this long: something is wrong, in ns.
 const SILENCE: u64 = 5_000_000_000;
 
@@ -83,6 +85,9 @@ pub(super) struct Outcome {
     pub(super) ring_bytes: f64,
     /// Time that the function itself took in the other process, in ns a packet.
     pub(super) function_ns: f64,
+    /// Windows of a millisecond, and those in which another program took a core.
+    pub(super) windows: u64,
+    pub(super) disturbed: u64,
 }
 
 /// The latency of packets that fell due one after the other within a millisecond, in ns: of each figure the least of all such
@@ -270,7 +275,7 @@ pub(super) fn run(load: &Load<'_>) -> anyhow::Result<Outcome> {
     let frames = frames(load.size)?;
     let mut middlebox = Middlebox::new(there, load.way)?;
     let functions = Functions::start(there, load.graph)?;
-    let latency = drive(&mut middlebox, &frames, load)?;
+    let (latency, means) = drive(&mut middlebox, &frames, load)?;
     middlebox.sender.close();
     let (sent, came_back) = (middlebox.sender.counts(), middlebox.came_back);
     let bytes_back = middlebox.bytes_back;
@@ -291,6 +296,8 @@ pub(super) fn run(load: &Load<'_>) -> anyhow::Result<Outcome> {
         bytes_back: a_packet(bytes_back),
         ring_bytes: 2.0 * a_packet(sent.ring_bytes),
         function_ns: busy(&report) / sent.packets.max(1) as f64,
+        windows: means.len() as u64,
+        disturbed: means.iter().filter(|mean| **mean > latency.mean * DISTURBED).count() as u64,
     })
 }
 
@@ -310,15 +317,21 @@ fn busy(report: &Value) -> f64 {
     stages.iter().map(of).sum()
 }
 
-/// Sends packets as they fall due, takes those that come back, until all have.
-fn drive(middlebox: &mut Middlebox, frames: &[Vec<u8>], load: &Load<'_>) -> anyhow::Result<Latency> {
+/// Sends packets as they fall due, takes those that come back, until all have. Returns the least latency, and the mean of each
+/// window.
+fn drive(
+    middlebox: &mut Middlebox,
+    frames: &[Vec<u8>],
+    load: &Load<'_>,
+) -> anyhow::Result<(Latency, Vec<f64>)> {
     let clock = LiveClock::get();
     let gap = 1e9 / load.rate;
     let warm_up = load.packets / 10;
     let all = warm_up + load.packets;
     let whole = (load.size - FRAME_CHECK) as usize;
     let window = ((load.rate * WINDOW / 1e9) as u64).max(WINDOW_PACKETS);
-    let (mut latency, mut histogram, mut out) = (Latency::NONE, Histogram::new(), VecDeque::new());
+    let (mut latency, mut means) = (Latency::NONE, Vec::new());
+    let (mut histogram, mut out) = (Histogram::new(), VecDeque::new());
     // The first packet tells that the other process is there.
     middlebox.send(frames.first().context("no frame was made")?, clock.now());
     middlebox.sender.flush();
@@ -353,7 +366,9 @@ fn drive(middlebox: &mut Middlebox, frames: &[Vec<u8>], load: &Load<'_>) -> anyh
                 histogram.record(now.since(due));
             }
             if histogram.count() == window {
-                latency = latency.least(Latency::of(&histogram));
+                let of_window = Latency::of(&histogram);
+                means.push(of_window.mean);
+                latency = latency.least(of_window);
                 histogram = Histogram::new();
             }
         }
@@ -361,7 +376,7 @@ fn drive(middlebox: &mut Middlebox, frames: &[Vec<u8>], load: &Load<'_>) -> anyh
         ensure!(now.since(last) < SILENCE, "nothing came back for {SILENCE} ns");
     }
     ensure!(latency.mean.is_finite(), "{} packets are too few for {} a second", load.packets, load.rate);
-    Ok(latency)
+    Ok((latency, means))
 }
 
 /// Waits for the first packet to come back.

@@ -3,11 +3,13 @@
 
 mod middlebox;
 mod model;
+mod steps;
 mod studies;
 
 use serde_json::{Map, Value, json};
 
 use super::{Bench, Chart, Claim, Findings, Lab};
+use steps::Steps;
 
 pub(super) const LAB: Lab = Lab {
     name: "slice",
@@ -22,12 +24,30 @@ const SIZES: [u32; 4] = [64, 512, 1024, 1518];
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let mut findings = Findings::default();
     model::add(&mut findings);
-    studies::cpu(lab, &mut findings)?;
-    studies::functions(lab, &mut findings)?;
-    studies::fractions(lab, &mut findings)?;
-    studies::rates(lab, &mut findings)?;
+    let steps = Steps::new(lab, studies::steps(lab.quick));
+    studies::cpu(&steps, &mut findings)?;
+    studies::functions(&steps, &mut findings)?;
+    studies::fractions(&steps, &mut findings)?;
+    studies::rates(&steps, &mut findings)?;
+    disturbance(&steps, &mut findings);
     not_shown(&mut findings);
     Ok(findings)
+}
+
+/// How much of the time other programs had the cores: latencies are of the rest.
+fn disturbance(steps: &Steps<'_>, findings: &mut Findings) {
+    let share = steps.disturbed();
+    findings.rows.push(object(json!({ "disturbed_share": share, "repeated": steps.repeated() })));
+    findings.claims.push(told(
+        "share of the milliseconds of experiments in which another program took a core".to_owned(),
+        Value::Null,
+        json!(format!("{:.1} %, {} experiments repeated", share * 100.0, steps.repeated())),
+        if share > 0.5 {
+            "the machine was not idle: latencies are of its few quiet milliseconds, and no more than a hint"
+        } else {
+            "latencies are of the other milliseconds"
+        },
+    ));
 }
 
 /// What can't be shown without that hardware, each with what the paper says.

@@ -8,20 +8,57 @@ use slipstream::slice::{Amount, PayloadTable, Sliced, Slicer};
 use slipstream::time::Nanos;
 use slipstream_wire::LinkType;
 
-use super::super::{Bench, Claim, Findings};
+use super::super::{Claim, Findings};
 use super::middlebox::{self, Latency, Load, Outcome, Way};
+use super::steps::Steps;
 use super::{SIZES, chart, object, told};
 
 /// Why latency is told and not held against the paper's.
 const NO_CARD: &str =
     "shared memory between two processes of one machine in place of PCI Express, DDIO and 100 Gbit/s";
 
-/// A mean latency, in ns, that tells that one of the two threads was not running at all; and how many more runs that is worth.
-const DISTURBED: f64 = 1e6;
-const MORE_TURNS: usize = 8;
+/// Share of a run's milliseconds above which it is worth another one that other programs took a core.
+const DISTURBED: f64 = 0.9;
+
+/// How often each experiment is run, and how long its packets take, in s: the least of all milliseconds is looked for, so
+/// many short runs tell more than a few long ones.
+fn turns(quick: bool) -> (usize, f64) {
+    if quick { (2, 0.1) } else { (5, 0.08) }
+}
+
+/// Packets of a run.
+fn packets(quick: bool, rate: f64) -> u64 {
+    (rate * turns(quick).1) as u64
+}
+
+/// Functions, sizes and rates of the experiments.
+fn functions_shown(quick: bool) -> usize {
+    if quick { 1 } else { FUNCTIONS }
+}
+
+fn sizes_in_part(quick: bool) -> &'static [u32] {
+    if quick { &[1518] } else { &[512, 1024, 1518] }
+}
+
+fn rates_shown(quick: bool) -> &'static [f64] {
+    if quick { &[50e3, 200e3] } else { &[25e3, 50e3, 100e3, 200e3, 400e3, 800e3] }
+}
+
+const FUNCTIONS: usize = 5;
+/// Ways of the study of parts.
+const PARTS: usize = 7;
+
+/// Steps of all studies.
+pub(super) fn steps(quick: bool) -> usize {
+    let cpu = SIZES.len() * (FUNCTIONS + 1);
+    let experiments = functions_shown(quick) * SIZES.len() * 2
+        + sizes_in_part(quick).len() * PARTS
+        + rates_shown(quick).len() * 3;
+    cpu + experiments * turns(quick).0
+}
 
 /// The functions of the paper's Table I, between `in` and `out`, deciding for every packet as the paper's do.
-fn graphs(rules: &str) -> [(&'static str, String); 5] {
+fn graphs(rules: &str) -> [(&'static str, String); FUNCTIONS] {
     let firewall = format!("firewall(rules=\"{rules}\", decide=packet)");
     let nat = "nat(pool=[203.0.113.0/27], decide=packet)";
     let l2fwd = "in -> [a]f :: l2fwd(ports=[a, b], map=[\"a > b\"], decide=packet); f[b] -> out";
@@ -73,8 +110,8 @@ fn pipeline(graph: &str) -> anyhow::Result<Pipeline> {
 }
 
 /// CPU time in memory, one core: functions on whole and on sliced packets, and what slicing takes.
-pub(super) fn cpu(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (packets, turns) = if lab.quick { (20_000, 5) } else { (50_000, 15) };
+pub(super) fn cpu(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let (packets, turns) = if lab.quick() { (20_000, 5) } else { (50_000, 15) };
     let rules = rules()?;
     let rules = rules.path().to_str().context("the directory for temporary files has no name in UTF-8")?;
     let graphs = graphs(rules);
@@ -92,12 +129,12 @@ pub(super) fn cpu(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()
                 "ns_whole": on_whole,
                 "ns_sliced": on_sliced,
             })));
-            lab.step(0.0)?;
+            lab.step()?;
         }
         let both = |how: &str| measure(&format!("slice({how}) -> splice"), &whole);
         let copied = both("storage=copy, entry_bytes=1536")?;
         let in_place = both("mode=keyed")?;
-        let turns = if lab.quick { 20_000 } else { 100_000 };
+        let turns = if lab.quick() { 20_000 } else { 100_000 };
         let crossing = |way| middlebox::crossing(size, way, turns);
         findings.rows.push(object(json!({
             "slicer_cpu": "slice and splice, beyond a pipeline that only counts",
@@ -107,6 +144,7 @@ pub(super) fn cpu(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()
             "ns_boundary_whole": crossing(Way::Whole)?,
             "ns_boundary_sliced": crossing(Way::FULL)?,
         })));
+        lab.step()?;
     }
     Ok(())
 }
@@ -121,50 +159,63 @@ struct Pair {
 struct Best {
     latency: Latency,
     last: Outcome,
+    /// Share of their milliseconds in which another program took a core.
+    disturbed: f64,
 }
 
 impl Best {
     fn of(outcomes: Vec<Outcome>) -> anyhow::Result<Self> {
         let latency = outcomes.iter().map(|o| o.latency).reduce(Latency::least).context("no run")?;
+        let disturbed = disturbed(&outcomes);
         let last = outcomes.into_iter().last().context("no run")?;
-        Ok(Self { latency, last })
+        Ok(Self { latency, last, disturbed })
     }
 }
 
-/// Runs each way several times in turn, and some more where in none of them a millisecond was undisturbed.
-fn several(lab: &Bench<'_>, load: &Load<'_>, ways: &[Way], times: usize) -> anyhow::Result<Vec<Best>> {
-    let mut all: Vec<Vec<Outcome>> = vec![Vec::with_capacity(times); ways.len()];
-    for turn in 0..times + MORE_TURNS {
+/// Share of the milliseconds of some runs in which another program took a core.
+fn disturbed(outcomes: &[Outcome]) -> f64 {
+    let (all, some) = outcomes.iter().fold((0, 0), |(a, d), o| (a + o.windows, d + o.disturbed));
+    some as f64 / all.max(1) as f64
+}
+
+/// Runs each way several times in turn, and once more where almost no millisecond was undisturbed.
+fn several(lab: &Steps<'_>, load: &Load<'_>, ways: &[Way]) -> anyhow::Result<Vec<Best>> {
+    let (times, _) = turns(lab.quick());
+    let mut all: Vec<Vec<Outcome>> = vec![Vec::with_capacity(times + 1); ways.len()];
+    for _ in 0..times {
         for (way, outcomes) in ways.iter().zip(&mut all) {
-            let disturbed = outcomes.iter().all(|o| o.latency.mean > DISTURBED);
-            if turn < times || disturbed {
-                outcomes.push(middlebox::run(&Load { way: *way, ..load.clone() })?);
-                lab.step(0.0)?;
-            }
+            outcomes.push(lab.run(&Load { way: *way, ..load.clone() })?);
+            lab.step()?;
+        }
+    }
+    for (way, outcomes) in ways.iter().zip(&mut all) {
+        if disturbed(outcomes) > DISTURBED {
+            outcomes.extend(lab.run_again(&Load { way: *way, ..load.clone() })?);
         }
     }
     all.into_iter().map(Best::of).collect()
 }
 
-fn pair(lab: &Bench<'_>, load: &Load<'_>, times: usize) -> anyhow::Result<Pair> {
-    let mut both = several(lab, load, &[Way::Whole, Way::FULL], times)?;
+fn pair(lab: &Steps<'_>, load: &Load<'_>) -> anyhow::Result<Pair> {
+    let mut both = several(lab, load, &[Way::Whole, Way::FULL])?;
     let sliced = both.pop().context("no run")?;
     let whole = both.pop().context("no run")?;
     Ok(Pair { whole, sliced })
 }
 
 /// Latency of each function by size, whole and sliced (Fig. 7), and the bytes that cross.
-pub(super) fn functions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (packets, times) = if lab.quick { (20_000, 2) } else { (40_000, 5) };
+pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let rules = rules()?;
     let rules = rules.path().to_str().context("the directory for temporary files has no name in UTF-8")?;
     let rate = 100e3;
-    for (name, graph) in &graphs(rules) {
+    let packets = packets(lab.quick(), rate);
+    // One function says how the others look; the whole lab has all.
+    for (name, graph) in graphs(rules).iter().take(functions_shown(lab.quick())) {
         let mut bars: [Vec<Option<f64>>; 2] = Default::default();
         let mut bytes: [Vec<Option<f64>>; 2] = Default::default();
         for size in SIZES {
             let load = Load { graph, size, way: Way::Whole, rate, packets };
-            let Pair { whole, sliced } = pair(lab, &load, times)?;
+            let Pair { whole, sliced } = pair(lab, &load)?;
             for (place, (best, way)) in [(&whole, Way::Whole), (&sliced, Way::FULL)].into_iter().enumerate() {
                 findings.rows.push(object(json!({
                     "function": name,
@@ -178,6 +229,7 @@ pub(super) fn functions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Res
                     "p90_ns": best.latency.p90,
                     "mean_ns": best.latency.mean,
                     "function_busy_ns": best.last.function_ns,
+                    "disturbed_share": best.disturbed,
                 })));
                 if let (Some(bars), Some(bytes)) = (bars.get_mut(place), bytes.get_mut(place)) {
                     bars.push(Some(best.latency.p50 / 1e3));
@@ -207,10 +259,6 @@ pub(super) fn functions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Res
             groups(),
             named(bars),
         ));
-        if lab.quick && *name == "l2fwd" {
-            // One function says how the others look; the whole lab has all.
-            break;
-        }
     }
     Ok(())
 }
@@ -246,10 +294,9 @@ fn conclude(name: &str, whole: &Best, sliced: &Best, findings: &mut Findings) {
 }
 
 /// Only a part of the payload waits (Fig. 8).
-pub(super) fn fractions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (packets, times) = if lab.quick { (20_000, 2) } else { (40_000, 5) };
-    let sizes: &[u32] = if lab.quick { &[1518] } else { &[512, 1024, 1518] };
-    let ways = [
+pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let packets = packets(lab.quick(), 100e3);
+    let ways: [Way; PARTS] = [
         Way::Whole,
         Way::Sliced(Amount::Bytes(160)),
         Way::Sliced(Amount::Bytes(320)),
@@ -260,9 +307,9 @@ pub(super) fn fractions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Res
     ];
     let graphs = graphs("");
     let (_, l2fwd) = graphs.first().context("no function")?;
-    for &size in sizes {
+    for &size in sizes_in_part(lab.quick()) {
         let load = Load { graph: l2fwd, size, way: Way::Whole, rate: 100e3, packets };
-        let all = several(lab, &load, &ways, times)?;
+        let all = several(lab, &load, &ways)?;
         let Some(none) = all.first() else { continue };
         let (none_mean, none_bytes) = (none.latency.mean, none.last.bytes_out);
         for (way, best) in ways.iter().zip(&all) {
@@ -273,6 +320,7 @@ pub(super) fn fractions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Res
                 "fewer_bytes": 1.0 - best.last.bytes_out / none_bytes,
                 "mean_ns": best.latency.mean,
                 "less_latency": 1.0 - best.latency.mean / none_mean,
+                "disturbed_share": best.disturbed,
             })));
         }
         let less = |n: usize| all.get(n).map_or(f64::NAN, |b| (1.0 - b.latency.mean / none_mean) * 100.0);
@@ -297,17 +345,16 @@ pub(super) fn fractions(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Res
 }
 
 /// The gap between small and large packets by rate (Fig. 10).
-pub(super) fn rates(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let times = if lab.quick { 1 } else { 5 };
-    let rates: &[f64] = if lab.quick { &[50e3, 200e3] } else { &[25e3, 50e3, 100e3, 200e3, 400e3, 800e3] };
+pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let rates = rates_shown(lab.quick());
     let graphs = graphs("");
     let (_, l2fwd) = graphs.first().context("no function")?;
     let mut series: [Vec<Option<f64>>; 3] = Default::default();
     for &rate in rates {
-        let packets = if lab.quick { (rate / 10.0) as u64 } else { (rate / 4.0) as u64 };
+        let packets = packets(lab.quick(), rate);
         let load = |size| Load { graph: l2fwd, size, way: Way::Whole, rate, packets };
-        let small = several(lab, &load(64), &[Way::Whole], times)?.pop().context("no run")?;
-        let Pair { whole, sliced } = pair(lab, &load(1518), times)?;
+        let small = several(lab, &load(64), &[Way::Whole])?.pop().context("no run")?;
+        let Pair { whole, sliced } = pair(lab, &load(1518))?;
         for (name, best, series) in [("64 B", &small), ("1518 B", &whole), ("1518 B sliced", &sliced)]
             .into_iter()
             .zip(&mut series)
@@ -320,6 +367,7 @@ pub(super) fn rates(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<
                 "mean_ns": best.latency.mean,
                 "p90_ns": best.latency.p90,
                 "over_64": best.latency.mean / small.latency.mean,
+                "disturbed_share": best.disturbed,
             })));
         }
         findings.claims.push(told(
