@@ -9,7 +9,7 @@ use slipstream_wire::{Headers, LinkType, classify};
 use crate::pool::{BufId, SHORT};
 use crate::time::Nanos;
 
-use super::config::{ConfigError, Marked, SliceConfig, Storage};
+use super::config::{Amount, ConfigError, Marked, SliceConfig, Storage};
 use super::layout::{Cut, cut, empty_cut, token_before, whole_end};
 use super::payload_table::{PayloadTable, Place};
 use super::token::{TOKEN_LEN, Token, TokenMode};
@@ -129,6 +129,8 @@ pub struct Slicer {
     pub(super) config: SliceConfig,
     pub(super) keyed: bool,
     everything: bool,
+    /// All of a payload is parked.
+    whole_payloads: bool,
     /// The usual packet takes a way of its own.
     quick: bool,
     pub(super) most: usize,
@@ -150,6 +152,7 @@ impl Slicer {
         Ok(Self {
             keyed: config.mode == TokenMode::Keyed,
             everything: config.rules.is_always(),
+            whole_payloads: config.keep_bytes == 0 && config.amount == Amount::Share(1.0),
             quick: true,
             config: config.clone(),
             most,
@@ -181,6 +184,12 @@ impl Slicer {
     #[inline(always)]
     pub(super) fn passes(&self, table: &PayloadTable, packet: &[u8]) -> bool {
         passes(table, packet, self.keyed)
+    }
+
+    /// As [`SliceConfig::parks`].
+    #[inline(always)]
+    pub(super) fn parks(&self, payload: u32) -> u32 {
+        if self.whole_payloads && payload > TOKEN_LEN as u32 { payload } else { self.config.parks(payload) }
     }
 
     /// How a packet on such a link is cut that is long enough, where that is known without a look at the general way.

@@ -102,7 +102,7 @@ impl Slicer {
         if usual.end != packet.len() || head[0] & 1 != 0 || head[30] >= 224 {
             return None;
         }
-        let parked = self.config.parks((usual.end - usual.payload) as u32) as usize;
+        let parked = self.parks((usual.end - usual.payload) as u32) as usize;
         let at = usual.end - parked;
         // Sums are of words of four bytes.
         let known =

@@ -88,4 +88,6 @@ impl Options {
 }
 
 #[cfg(test)]
+mod parked_tests;
+#[cfg(test)]
 mod tests;

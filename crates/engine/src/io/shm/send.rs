@@ -59,7 +59,7 @@ impl SendCounts {
 #[derive(Debug)]
 pub struct Sender {
     session: Arc<Session>,
-    producer: Producer,
+    pub(super) producer: Producer,
     when_full: WhenFull,
     counts: SendCounts,
     /// Which dropped packets the other side is to be told of, where it listens.
