@@ -110,7 +110,7 @@ impl Slicer {
         let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
         let headers = classify(link, packet).ok();
         let decision = self.decide(table, link, packet, headers.as_ref(), meta.original_len, now);
-        let done = self.carry_out_frame(table, pool, frame, headers.as_ref(), decision, now, owner);
+        let done = self.carry_out_frame(table, pool, frame, (headers.as_ref(), decision), now, owner);
         free_given_up(table, pool);
         self.count(done)
     }
@@ -132,7 +132,7 @@ impl Slicer {
             Some(headers) => self.whole(table, packet, headers, Why::Full, now),
             None => Decision::Whole(Why::Full),
         };
-        let done = self.carry_out_frame(table, pool, frame, headers.as_ref(), decision, now, owner);
+        let done = self.carry_out_frame(table, pool, frame, (headers.as_ref(), decision), now, owner);
         free_given_up(table, pool);
         self.count(done)
     }
@@ -142,8 +142,7 @@ impl Slicer {
         table: &mut PayloadTable,
         pool: &mut Pool,
         frame: &mut Frame,
-        headers: Option<&Headers>,
-        decision: Decision,
+        (headers, decision): (Option<&Headers>, Decision),
         now: Nanos,
         owner: u32,
     ) -> Sliced {

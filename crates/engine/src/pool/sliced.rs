@@ -1,0 +1,165 @@
+//! Packets of a pool whose payloads wait elsewhere: their slot ends in whose payload it is, and its token, so that it is known
+//! of those that are dropped.
+
+use super::{
+    BufId, CLASS_UNITS, HEADER, Head, OVERSIZE, PacketMeta, Pool, SLICED, TAIL, UNIT, head, is_sliced, room,
+};
+
+/// Tokens of dropped packets that another process may report before they are asked about.
+const MOST_DROPPED: usize = 1 << 16;
+/// Bytes of a sliced packet whose slot is two cache lines: almost every one.
+pub(crate) const SHORT: usize = 2 * UNIT - HEADER - TAIL;
+
+const _: () = assert!(CLASS_UNITS[1] == 2);
+
+/// What the end of a sliced packet's slot says.
+#[inline]
+fn tail_of(owner: u32, token: u64) -> [u8; TAIL] {
+    let [a, b, c, d] = owner.to_le_bytes();
+    let [e, f, g, h, i, j, k, l] = token.to_le_bytes();
+    [e, f, g, h, i, j, k, l, a, b, c, d]
+}
+
+impl Pool {
+    /// Stores a packet whose payload waits elsewhere. Freed with [`Pool::free`], as a packet is that is dropped, it is
+    /// reported to `owner`: [`Pool::take_dropped`].
+    #[inline]
+    pub(crate) fn insert_sliced(&mut self, meta: PacketMeta, data: &[u8], owner: u32, token: u64) -> BufId {
+        self.insert_sliced_with(meta, data.len(), (owner, token), |to| to.copy_from_slice(data))
+    }
+
+    /// The same, of `len` bytes, which `fill` writes.
+    #[inline]
+    pub(crate) fn insert_sliced_with(
+        &mut self,
+        meta: PacketMeta,
+        len: usize,
+        (owner, token): (u32, u64),
+        fill: impl FnOnce(&mut [u8]),
+    ) -> BufId {
+        let (id, class) = self.allocate(len + HEADER + TAIL);
+        let class = if class == OVERSIZE { class } else { class | SLICED };
+        self.live += 1;
+        let at = room(class);
+        let slot = self.slot_mut(id);
+        if let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>() {
+            *header = head(meta, class);
+            if let Some(to) = rest.get_mut(..len) {
+                fill(to);
+            }
+        }
+        if is_sliced(class)
+            && let Some(tail) = slot.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<TAIL>)
+        {
+            *tail = tail_of(owner, token);
+        }
+        BufId(id)
+    }
+
+    /// As [`Pool::insert_sliced`] for a packet of at most [`SHORT`] bytes: those given, which `change` makes the packet.
+    #[inline]
+    pub(crate) fn insert_short(
+        &mut self,
+        meta: Head,
+        bytes: &[u8; SHORT],
+        owner: u32,
+        token: u64,
+        change: impl FnOnce(&mut [u8; SHORT]),
+    ) -> BufId {
+        const CLASS: u8 = 1;
+        let id = match self.free.get_mut(usize::from(CLASS)).and_then(Vec::pop) {
+            Some(id) => id,
+            None => self.allocate(2 * UNIT).0,
+        };
+        self.live += 1;
+        if let Some((header, rest)) = self.slot_mut(id).split_first_chunk_mut::<HEADER>()
+            && let Some((short, rest)) = rest.split_first_chunk_mut::<SHORT>()
+            && let Some(tail) = rest.first_chunk_mut::<TAIL>()
+        {
+            *short = *bytes;
+            *header = meta.of_class(CLASS | SLICED);
+            change(short);
+            *tail = tail_of(owner, token);
+        }
+        BufId(id)
+    }
+
+    /// Whose sliced packet it is, and its token, if it is one.
+    pub(super) fn tail(&self, id: u32, class: u8) -> Option<(u32, u64)> {
+        let tail = self.slot(id).get(room(class)..)?.first_chunk::<TAIL>().filter(|_| is_sliced(class))?;
+        let [a, b, c, d, e, f, g, h, owner @ ..] = *tail;
+        Some((u32::from_le_bytes(owner), u64::from_le_bytes([a, b, c, d, e, f, g, h])))
+    }
+
+    /// Whether a packet's payload waits elsewhere: it is shorter by as much as its length on the wire says.
+    #[inline]
+    #[must_use]
+    pub fn is_sliced(&self, id: BufId) -> bool {
+        self.slot(id.0).first().copied().is_some_and(is_sliced)
+    }
+
+    /// Gives back the place of a sliced packet that is whole again elsewhere.
+    #[inline]
+    pub(crate) fn free_spliced(&mut self, id: BufId) {
+        let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
+        if !self.retain {
+            self.free_class(id, if class == OVERSIZE { class } else { class & !SLICED });
+        }
+    }
+
+    /// Calls `each` with the tokens of this owner's sliced packets that were dropped since this was asked last.
+    #[inline]
+    pub fn take_dropped(&mut self, owner: u32, mut each: impl FnMut(u64)) {
+        if self.dropped.is_empty() {
+            return;
+        }
+        self.dropped.retain(|&(whose, token)| {
+            if whose == owner {
+                each(token);
+            }
+            whose != owner
+        });
+    }
+
+    /// As [`Pool::take_dropped`], of all owners that `whose` says.
+    pub(crate) fn take_dropped_of(&mut self, whose: impl Fn(u32) -> bool, mut each: impl FnMut(u32, u64)) {
+        self.dropped.retain(|&(owner, token)| {
+            let taken = whose(owner);
+            if taken {
+                each(owner, token);
+            }
+            !taken
+        });
+    }
+
+    /// Whether sliced packets were dropped that nobody has asked about.
+    #[inline]
+    pub(crate) fn has_dropped(&self) -> bool {
+        !self.dropped.is_empty()
+    }
+
+    /// A sliced packet of this owner was dropped elsewhere. Beyond [`MOST_DROPPED`] that nobody asks about it is forgotten.
+    pub(crate) fn report_dropped(&mut self, owner: u32, token: u64) {
+        if self.dropped.len() < MOST_DROPPED {
+            self.dropped.push((owner, token));
+        }
+    }
+
+    /// Whose sliced packet it is, and its token; `None` for one that is whole.
+    pub(crate) fn sliced_of(&self, id: BufId) -> Option<(u32, u64)> {
+        let class = self.slot(id.0).first().copied()?;
+        self.tail(id.0, class)
+    }
+
+    /// As [`Pool::free_spliced`], for a packet that begins so.
+    #[inline]
+    pub(crate) fn free_short(&mut self, id: BufId, Head([class, ..]): Head) {
+        if class == OVERSIZE || self.retain {
+            return self.free_spliced(id);
+        }
+        self.live = self.live.saturating_sub(1);
+        if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
+            list.push(id.0);
+        }
+    }
+}
