@@ -258,8 +258,8 @@ impl<const N: usize> TwoLevel<N> {
         };
         Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
         let tables = Modular::stages_for(params.source_len) * TABLES;
-        let level1 = d.all_u64(tables << params.bits)?;
-        let words = d.all_u64(ROWS * params.width * PARTS)?;
+        let level1 = d.all(tables << params.bits)?;
+        let words = d.all(ROWS * params.width * PARTS)?;
         let level2 = words.chunks_exact(PARTS).filter_map(|c| c.first_chunk().copied()).collect();
         let modular = Modular::new(params.source_len, params.bits, seed);
         Ok(Self { weight, ..Self::with(params, level1, level2, modular, seed) })
@@ -360,8 +360,8 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         out.u16(self.params.source_len as u16);
         out.u16(self.params.bits as u16);
         out.u32(self.params.width as u32);
-        out.all_u64(&self.level1);
-        self.level2.iter().for_each(|m| out.all_u64(m));
+        out.all(&self.level1);
+        self.level2.iter().for_each(|m| out.all(m));
     }
 
     /// Bounds are two standard errors either side, 15 % each; upper has no end where a bitmap is full.

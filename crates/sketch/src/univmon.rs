@@ -256,7 +256,7 @@ impl<const N: usize> UnivMon<N> {
         let params =
             UnivMonParams { levels: d.u32()? as usize, width: d.u32()? as usize, keep: d.u32()? as usize };
         Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all_u64(params.levels * ROWS * params.width)?;
+        let cells = d.all(params.levels * ROWS * params.width)?;
         let cells = cells.into_iter().map(u64::cast_signed).collect();
         let stores: Vec<Store<N>> =
             (0..params.levels).map(|_| Store::decode(seed, d)).collect::<Result<_, _>>()?;
