@@ -20,7 +20,7 @@ pub(crate) const MAX_STAGES: usize = 1 + (MAX_LEN - 4).div_ceil(3);
 /// Buckets of one table that are followed at most.
 pub(crate) const MAX_HEAVY: usize = 512;
 /// Partial keys that are followed at most, over all stages.
-const MAX_PATHS: usize = 1 << 20;
+const MAX_PATHS: usize = 1 << 17;
 
 /// Bits of a bucket's number that a byte gives: where they begin, how many.
 type Field = (u32, u32);

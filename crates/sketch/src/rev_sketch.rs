@@ -28,7 +28,7 @@ const SHOWN: i64 = 2;
 /// Standard deviations of a bucket's noise that half the promised threshold is away.
 const SIGMAS: f64 = 5.0;
 /// How often what was found is taken out, and what it hid is looked for.
-const ROUNDS: usize = 6;
+const ROUNDS: usize = 8;
 
 /// Heavy changes by key, and heavy hitters.
 #[derive(Clone, Debug)]
@@ -94,7 +94,12 @@ impl<const N: usize> RevSketch<N> {
             Size::Accuracy { error, .. } => {
                 let width = cells(kind, 4.0 / (error * error))?;
                 if width > 1 << 16 {
-                    return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: 1 << 16 });
+                    return Err(BuildError::TooLarge {
+                        kind,
+                        what: "this accuracy",
+                        limit: 1 << 16,
+                        of: "counters a table",
+                    });
                 }
                 width.next_power_of_two().ilog2().max(8)
             }

@@ -112,7 +112,12 @@ impl<const N: usize> UnivMon<N> {
                 let z = crate::stats::two_sided(confidence);
                 let keep = cells(kind, (z / error).powi(2))?.max(16);
                 if keep > MAX_KEEP {
-                    return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: MAX_KEEP as u64 });
+                    return Err(BuildError::TooLarge {
+                        kind,
+                        what: "this accuracy",
+                        limit: MAX_KEEP as u64,
+                        of: "keys",
+                    });
                 }
                 let levels = (flows as f64 / keep as f64).log2().ceil().max(0.0) as usize + 1;
                 UnivMonParams { levels: levels.min(32), width: (2 * keep).min(1 << 22), keep }

@@ -9,7 +9,7 @@ use slipstream_sketch::{Sketch, load};
 use super::state::{Saved, SavedEpoch, check_state};
 use super::{Report, ask, show};
 use crate::check;
-use crate::cli;
+use crate::cli::measure as cli;
 use crate::commands::Outcome;
 use crate::replace::Replacement;
 
