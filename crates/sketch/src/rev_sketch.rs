@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::hash::{Hasher, below};
 use crate::kind::cells;
-use crate::modular::{Heavy, MAX_LEN, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::modular::{Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, heaviest};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select, select_changes};
@@ -27,8 +27,10 @@ const AHEAD: usize = 16;
 const SHOWN: i64 = 2;
 /// Standard deviations of a bucket's noise that half the promised threshold is away.
 const SIGMAS: f64 = 5.0;
-/// How often what was found is taken out, and what it hid is looked for.
-const ROUNDS: usize = 8;
+/// Partial keys that are followed at most, until the search is narrowed to fewer buckets,
+const PATHS_AT_ONCE: usize = 1 << 17;
+/// and searches for one answer.
+const SEARCHES: usize = 64;
 
 /// Heavy changes by key, and heavy hitters.
 #[derive(Clone, Debug)]
@@ -154,6 +156,14 @@ impl<const N: usize> RevSketch<N> {
     }
 }
 
+/// How hard keys are looked for.
+struct Effort {
+    /// Buckets of a table that are followed.
+    buckets: usize,
+    /// Partial keys that may still be followed.
+    paths: usize,
+}
+
 /// Two states, subtracted, and from that again what is known already.
 struct Difference<'a, const N: usize> {
     sketch: &'a RevSketch<N>,
@@ -192,23 +202,25 @@ impl<const N: usize> Difference<'_, N> {
     }
 
     /// Keys whose buckets stand out upwards (`sign` 1) or downwards (−1) by at least `threshold`; where they are too many
-    /// to follow, the threshold is doubled.
-    fn keys(&self, mut threshold: i64, sign: i64) -> Vec<[u8; N]> {
+    /// to follow, those of the greatest buckets.
+    fn keys(&self, threshold: i64, sign: i64, effort: &mut Effort) -> Vec<[u8; N]> {
         let modular = &self.sketch.modular;
         let misses = usize::from(modular.stages() == 1);
-        loop {
-            let heavy: Vec<Heavy> = (0..modular.stages())
-                .map(|s| {
-                    std::array::from_fn(|t| {
-                        heaviest(self.row(s * TABLES + t).map(|v| v.saturating_mul(sign)), threshold)
-                    })
-                })
-                .collect();
-            if let Some(keys) = modular.keys(&heavy, misses) {
+        while effort.buckets > 0 {
+            let table =
+                |row| heaviest(self.row(row).map(|v| v.saturating_mul(sign)), threshold, effort.buckets);
+            let stage = |s: usize| std::array::from_fn(|t| table(s * TABLES + t));
+            let heavy: Vec<Heavy> = (0..modular.stages()).map(stage).collect();
+            let allowed = effort.paths.min(PATHS_AT_ONCE);
+            let mut left = allowed;
+            let keys = modular.keys(&heavy, misses, &mut left);
+            effort.paths -= allowed - left;
+            if let Some(keys) = keys {
                 return keys.iter().filter_map(|k| k.first_chunk::<N>().copied()).collect();
             }
-            threshold = threshold.saturating_mul(2);
+            effort.buckets = heavy.iter().flatten().map(Vec::len).max().unwrap_or(0) / 2;
         }
+        Vec::new()
     }
 
     /// The median over all rows.
@@ -242,12 +254,12 @@ impl<const N: usize> Difference<'_, N> {
     /// Takes changes of at least `threshold` out, the greatest first, and adds them to those that were found; whether there were any.
     ///
     /// Keys that only share their buckets with great changes have nothing left once these are taken out.
-    fn take(&mut self, threshold: u64, found: &mut BTreeMap<[u8; N], i64>) -> bool {
+    fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut BTreeMap<[u8; N], i64>) -> bool {
         let least = (threshold / SHOWN as u64).max(1);
         let bucket = i64::try_from(least).unwrap_or(i64::MAX);
         let mut candidates = Vec::new();
         for sign in [1, -1] {
-            let keys = self.keys(bucket, sign).into_iter();
+            let keys = self.keys(bucket, sign, effort).into_iter();
             candidates
                 .extend(keys.filter_map(|k| Some((self.estimate(&k).filter(|e| e.signum() == sign)?, k))));
         }
@@ -266,13 +278,16 @@ impl<const N: usize> Difference<'_, N> {
     /// What was found makes noise no more, so that smaller changes stand out in the next round.
     fn changes(mut self, want: Want) -> Vec<Change<N>> {
         let mut found = BTreeMap::new();
-        for _ in 0..ROUNDS {
-            if !self.take(want.threshold.max(self.promised()), &mut found) {
+        let mut effort = Effort { buckets: MAX_HEAVY, paths: MAX_PATHS };
+        for _ in 0..SEARCHES {
+            if !self.take(want.threshold.max(self.promised()), &mut effort, &mut found) {
                 break;
             }
+            effort.buckets = MAX_HEAVY.min(effort.buckets * 2);
         }
         if (2..self.promised()).contains(&want.threshold) {
-            self.take(want.threshold, &mut found);
+            effort = Effort { buckets: MAX_HEAVY, paths: MAX_PATHS };
+            self.take(want.threshold, &mut effort, &mut found);
         }
         // What is left in the buckets of a key belongs to it in the median.
         for (key, change) in &mut found {

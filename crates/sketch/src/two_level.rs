@@ -11,7 +11,7 @@ use std::any::Any;
 
 use crate::hash::{Hash, Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
-use crate::modular::{Heavy, MAX_LEN, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::modular::{Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, heaviest};
 use crate::multires::{self, PARTS};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
@@ -241,9 +241,10 @@ impl<const N: usize> TwoLevel<N> {
         loop {
             let of = |s: usize, t: usize| tables.get(s * TABLES + t).map(Vec::as_slice).unwrap_or_default();
             let heavy: Vec<Heavy> = (0..stages)
-                .map(|s| std::array::from_fn(|t| heaviest(of(s, t).iter().copied(), threshold)))
+                .map(|s| std::array::from_fn(|t| heaviest(of(s, t).iter().copied(), threshold, MAX_HEAVY)))
                 .collect();
-            if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1)) {
+            let mut paths = MAX_PATHS;
+            if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1), &mut paths) {
                 return keys;
             }
             threshold = threshold.saturating_mul(2);
