@@ -230,14 +230,15 @@ impl<const N: usize> Difference<'_, N> {
         median(&mut values)
     }
 
-    /// The median over all rows; nothing where a verification row doesn't show half of it.
-    fn estimate(&self, key: &[u8; N]) -> Option<i64> {
+    /// The median over all rows; nothing where fewer verification rows than `rows` show half of it.
+    fn estimate(&self, key: &[u8; N], rows: usize) -> Option<i64> {
         let estimate = self.median(key);
-        let shown = |i: usize| {
-            let value = self.cell(i);
+        let shown = |i: &usize| {
+            let value = self.cell(*i);
             value.signum() == estimate.signum() && value.unsigned_abs() >= estimate.unsigned_abs() / 2
         };
-        self.sketch.check_cells(key).into_iter().all(shown).then_some(estimate)
+        let shown = self.sketch.check_cells(key).iter().filter(|i| shown(i)).count();
+        (shown >= rows).then_some(estimate)
     }
 
     /// Takes a change that is known out of the difference.
@@ -251,26 +252,38 @@ impl<const N: usize> Difference<'_, N> {
         self.net = self.net.saturating_sub(change);
     }
 
-    /// Takes changes of at least `threshold` out, the greatest first, and adds them to those that were found; whether there were any.
+    /// Takes changes of at least `threshold` that both verification rows show out, the greatest first, and adds them to those
+    /// that were found; whether there were any. Where there are none, the greatest that one row shows: two opposite changes
+    /// that share a cell of the other row hide each other there.
     ///
     /// Keys that only share their buckets with great changes have nothing left once these are taken out.
     fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut BTreeMap<[u8; N], i64>) -> bool {
         let least = (threshold / SHOWN as u64).max(1);
         let bucket = i64::try_from(least).unwrap_or(i64::MAX);
-        let mut candidates = Vec::new();
-        for sign in [1, -1] {
-            let keys = self.keys(bucket, sign, effort).into_iter();
-            candidates
-                .extend(keys.filter_map(|k| Some((self.estimate(&k).filter(|e| e.signum() == sign)?, k))));
-        }
-        candidates.sort_unstable_by_key(|(change, key)| (Reverse(change.unsigned_abs()), *key));
+        let mut keys = self.keys(bucket, 1, effort);
+        keys.extend(self.keys(bucket, -1, effort));
+        let estimated =
+            |this: &Self, key: &[u8; N], rows| this.estimate(key, rows).filter(|e| e.unsigned_abs() >= least);
+        let mut candidates: Vec<_> = keys
+            .into_iter()
+            .filter_map(|k| Some((Reverse(estimated(self, &k, 1)?.unsigned_abs()), k)))
+            .collect();
+        candidates.sort_unstable();
         let mut any = false;
-        for (_, key) in candidates {
-            let Some(change) = self.estimate(&key).filter(|e| e.unsigned_abs() >= least) else { continue };
-            self.subtract(&key, change);
-            let known: &mut i64 = found.entry(key).or_default();
-            *known = known.saturating_add(change);
-            any = true;
+        for rows in [CHECKS, 1] {
+            for (_, key) in &candidates {
+                let Some(change) = estimated(self, key, rows) else { continue };
+                self.subtract(key, change);
+                let known: &mut i64 = found.entry(*key).or_default();
+                *known = known.saturating_add(change);
+                any = true;
+                if rows < CHECKS {
+                    break;
+                }
+            }
+            if any {
+                break;
+            }
         }
         any
     }
