@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 CHECKS = ("check_analyze.py", "check_odd.py", "check_reframe.py", "check_model.py", "check_functions.py",
-          "check_live.py", "check_slice.py", "check_verdicts.py")
+          "check_live.py", "check_slice.py", "check_verdicts.py", "check_measure.py")
 
 
 def main():

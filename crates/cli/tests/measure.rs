@@ -226,6 +226,31 @@ fn epochs_by_time_and_over_a_gap() {
     assert_eq!(directions, [&Value::Null, &"down".into(), &"up".into()]);
 }
 
+/// IPv6 that first comes in a later epoch has changed since the one before, when there was none; also in a saved state.
+#[test]
+fn changes_of_an_ip_version_that_comes_later() {
+    let dir = scratch();
+    let file = |name: &str| dir.path().join(name);
+    let (four, six, both, state) = (file("4.pcap"), file("6.pcap"), file("both.pcap"), file("state"));
+    for (share, file) in [("0", &four), ("1", &six)] {
+        let words = ["synth", "--packets", "100", "--flows", "5", "--ipv6", share, "--seed", "4", text(file)];
+        run(words).with(0);
+    }
+    let mut bytes = std::fs::read(&four).unwrap();
+    bytes.extend(&std::fs::read(&six).unwrap()[24..]);
+    std::fs::write(&both, bytes).unwrap();
+    let words = ["--task", "heavy-changes", "--sketch", "exact", "--epoch", "100p", "--save", text(&state)];
+    let result = measure(&both, &words);
+    let up = |result: &Value| {
+        let rows = result["epochs"][1]["answers"].as_array().unwrap();
+        let up = rows.iter().filter(|r| r["direction"] == "up" && r["key"].as_str().unwrap().contains(':'));
+        up.map(|r| r["estimate"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(up(&result), 100);
+    let asked = run(["measure", "query", text(&state), "--format", "json"]).with(0).json();
+    assert_eq!(asked["epochs"], result["epochs"]);
+}
+
 /// Shards, saved and merged, say what one pass says; a state answers other questions, too.
 #[test]
 fn states_are_saved_merged_and_asked() {

@@ -148,7 +148,7 @@ impl<const N: usize> CountMin<N> {
         let (rows, width) = (d.u32()? as usize, d.u32()? as usize);
         Self::check(CountMinParams { rows, width, keep: 0 })
             .map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all_u32(rows * width)?;
+        let cells = d.all(rows * width)?;
         let store = Store::decode(seed, d)?;
         Ok(Self { rows, width, cells, hashers: Self::hashers(rows, seed), store, seed, weight })
     }
@@ -231,7 +231,7 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
     fn encode(&self, out: &mut Encoder) {
         out.u32(self.rows as u32);
         out.u32(self.width as u32);
-        out.all_u32(&self.cells);
+        out.all(&self.cells);
         self.store.encode(out);
     }
 

@@ -171,7 +171,10 @@ impl<const N: usize> Sketch<N> for Exact<N> {
     }
 
     fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
-        Ok(Bounds::exact(entropy_of(self.iter().map(|e| e.1))))
+        // In the order of sizes, so that the same flows give the same bits, wherever they lie in the table.
+        let mut sizes: Vec<u64> = self.iter().map(|e| e.1).collect();
+        sizes.sort_unstable();
+        Ok(Bounds::exact(entropy_of(sizes.into_iter())))
     }
 
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {

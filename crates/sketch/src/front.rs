@@ -20,13 +20,15 @@ fn worth_from<const N: usize>(cost: f64) -> f64 {
 pub struct Front<const N: usize> {
     aggregator: Option<Aggregator<N>>,
     sketch: Box<dyn Sketch<N>>,
+    /// Whether anything was put in since it was empty: what was never touched needn't be cleared.
+    touched: bool,
 }
 
 impl<const N: usize> Front<N> {
     /// Updates go straight to the sketch.
     #[must_use]
     pub fn plain(sketch: Box<dyn Sketch<N>>) -> Self {
-        Self { aggregator: None, sketch }
+        Self { aggregator: None, touched: sketch.weight() > 0, sketch }
     }
 
     /// Updates go through an aggregator, which steps aside where its hits are fewer than this sketch is worth, whatever
@@ -39,12 +41,14 @@ impl<const N: usize> Front<N> {
         config: &AggregatorConfig,
     ) -> Result<Self, AggregatorError> {
         let worth_from = worth_from::<N>(sketch.update_cost());
-        Ok(Self { aggregator: Some(Aggregator::new(&AggregatorConfig { worth_from, ..*config })?), sketch })
+        let aggregator = Aggregator::new(&AggregatorConfig { worth_from, ..*config })?;
+        Ok(Self { aggregator: Some(aggregator), touched: sketch.weight() > 0, sketch })
     }
 
     /// Takes updates in.
     #[inline]
     pub fn update_all(&mut self, updates: &[Update<N>]) {
+        self.touched |= !updates.is_empty();
         let sketch = &mut self.sketch;
         match &mut self.aggregator {
             None => sketch.update_all(updates),
@@ -69,14 +73,16 @@ impl<const N: usize> Front<N> {
     /// The end of an epoch whose sketch nobody needs any more: what was put in is forgotten.
     pub fn clear(&mut self) {
         self.drain();
-        self.sketch.clear();
+        if std::mem::take(&mut self.touched) {
+            self.sketch.clear();
+        }
     }
 
     /// The end of an epoch: the sketch, up to date, and an empty one in its place.
     pub fn take(&mut self) -> Box<dyn Sketch<N>> {
         self.drain();
         let full = self.sketch.boxed_clone();
-        self.sketch.clear();
+        self.clear();
         full
     }
 

@@ -133,7 +133,7 @@ pub enum BuildError {
         budget: usize,
     },
     /// It would be larger than any sketch may be.
-    #[error("{kind}: {what} would need more than {limit}")]
+    #[error("{kind}: {what} would need more than {limit} {of}")]
     TooLarge {
         /// Which sketch.
         kind: Kind,
@@ -141,6 +141,8 @@ pub enum BuildError {
         what: &'static str,
         /// The most that is possible.
         limit: u64,
+        /// Of what.
+        of: &'static str,
     },
     /// A parameter out of range.
     #[error("{kind}: {what} must be {range}")]
@@ -176,7 +178,12 @@ impl Size {
 /// A number of cells that an accuracy asks for, within what is possible.
 pub(crate) fn cells(kind: Kind, wanted: f64) -> Result<usize, BuildError> {
     if !(wanted.is_finite() && wanted <= MAX_CELLS as f64) {
-        return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: MAX_CELLS as u64 });
+        return Err(BuildError::TooLarge {
+            kind,
+            what: "this accuracy",
+            limit: MAX_CELLS as u64,
+            of: "cells",
+        });
     }
     Ok((wanted.ceil() as usize).max(1))
 }

@@ -24,6 +24,7 @@
 #![deny(unsafe_code)]
 
 mod aggregator;
+mod array;
 mod count_min;
 mod exact;
 mod flow_radar;
@@ -46,6 +47,7 @@ mod two_level;
 mod univmon;
 
 pub use aggregator::{Aggregator, AggregatorConfig, AggregatorError, AggregatorStats, Eviction};
+pub use array::Array;
 pub use count_min::{CountMin, CountMinParams};
 pub use exact::Exact;
 pub use flow_radar::{Decoded, FlowRadar, FlowRadarParams};

@@ -7,7 +7,7 @@
 //!
 //! Four tables tell 4 × 16 bits, enough for keys of four bytes. Longer keys are hashed in *stages*, four mangled bytes
 //! each, every stage but the first beginning with the last byte of the one before. What belongs together is told by
-//! this byte and by a tag of four bits, hashed from the whole key, in the bucket's number.
+//! this byte and, where the bucket's number has room for it, by a tag of up to four bits, hashed from the whole key.
 
 use crate::hash::{Hasher, mix, split_mix};
 
@@ -15,12 +15,17 @@ use crate::hash::{Hasher, mix, split_mix};
 pub(crate) const TABLES: usize = 4;
 /// The longest keys, in bytes.
 pub(crate) const MAX_LEN: usize = 64;
+/// Values of a field at most: a quarter of 16 bits.
+const PARTS: usize = 16;
+/// Bits of a bucket's number that four bytes need, the last of which the next stage tells, too.
+const MODULAR_BITS: u32 = 11;
 /// Stages of the longest keys.
 pub(crate) const MAX_STAGES: usize = 1 + (MAX_LEN - 4).div_ceil(3);
 /// Buckets of one table that are followed at most.
 pub(crate) const MAX_HEAVY: usize = 512;
-/// Partial keys that are followed at most, over all stages.
-const MAX_PATHS: usize = 1 << 20;
+
+/// Partial keys that are followed at most, in one search: more take longer than an answer may.
+pub(crate) const MAX_PATHS: usize = 1 << 20;
 
 /// Bits of a bucket's number that a byte gives: where they begin, how many.
 type Field = (u32, u32);
@@ -47,7 +52,8 @@ impl Modular {
     /// For keys of `len` bytes (1 to 64), tables of 2^`bits` buckets (8 to 16).
     pub(crate) fn new(len: usize, bits: u32, seed: u64) -> Self {
         let stages = Self::stages_for(len);
-        let tag_bits = if stages > 1 { bits / 4 } else { 0 };
+        // Three bits a byte in each of four tables tell a byte; with fewer, every stage would multiply the keys that are possible.
+        let tag_bits = if stages > 1 { (bits / 4).min(bits.saturating_sub(MODULAR_BITS)) } else { 0 };
         let modular = bits - tag_bits;
         let mut at = 0;
         let fields = std::array::from_fn(|i| {
@@ -176,10 +182,9 @@ impl Modular {
     }
 
     /// All keys whose buckets stand out in every table of every stage, but for `misses` tables a stage. Nothing where there
-    /// are too many to follow.
-    pub(crate) fn keys(&self, heavy: &[Heavy], misses: usize) -> Option<Vec<Vec<u8>>> {
+    /// are more partial keys to follow than `paths`, from which those that were followed are taken.
+    pub(crate) fn keys(&self, heavy: &[Heavy], misses: usize, paths: &mut usize) -> Option<Vec<Vec<u8>>> {
         let mut found = Vec::new();
-        let mut paths = 0;
         for tag in 0..1u32 << self.tag_bits {
             let mut words = Vec::with_capacity(self.stages);
             for (stage, heavy) in heavy.iter().enumerate().take(self.stages) {
@@ -187,7 +192,7 @@ impl Modular {
                 let of_tag = |list: &Vec<u32>| list.iter().copied().filter(|b| b >> shift == tag).collect();
                 let some: [Vec<u32>; TABLES] =
                     std::array::from_fn(|t| heavy.get(t).map_or_else(Vec::new, of_tag));
-                let mut stage_words = self.words(stage, &some, misses, &mut paths)?;
+                let mut stage_words = self.words(stage, &some, misses, paths)?;
                 if stage_words.is_empty() {
                     break;
                 }
@@ -195,7 +200,7 @@ impl Modular {
                 words.push(stage_words);
             }
             if words.len() == self.stages {
-                self.join(&words, u64::from(tag), &mut found, &mut paths)?;
+                self.join(&words, u64::from(tag), &mut found, paths)?;
             }
         }
         found.sort_unstable();
@@ -222,21 +227,26 @@ impl Modular {
                 found.push(word);
                 continue;
             };
-            for (value, packed) in table.iter().enumerate() {
-                let mut next = state;
-                let mut missing = 0;
-                for (t, (set, sets)) in next.iter_mut().zip(sets).enumerate() {
-                    let part = (packed >> (16 * t) >> field.0) as usize & ((1 << field.1) - 1);
-                    if let Some(with) = sets.get(part) {
-                        set.intersect(with);
-                    }
-                    missing += usize::from(set.is_empty());
+            // What is left of each table for each value of the field; which of these are nothing.
+            let mut cut = [[Set::EMPTY; PARTS]; TABLES];
+            let mut alive = [0u32; TABLES];
+            for ((of_table, alive), (sets, set)) in
+                cut.iter_mut().zip(&mut alive).zip(sets.iter().zip(&state))
+            {
+                for (part, (left, with)) in of_table.iter_mut().zip(sets).enumerate() {
+                    *left = *set;
+                    left.intersect(with);
+                    *alive |= u32::from(!left.is_empty()) << part;
                 }
-                if missing <= misses {
-                    *paths += 1;
-                    if *paths > MAX_PATHS {
-                        return None;
-                    }
+            }
+            for (value, packed) in table.iter().enumerate() {
+                let parts: [usize; TABLES] =
+                    std::array::from_fn(|t| (packed >> (16 * t) >> field.0) as usize & ((1 << field.1) - 1));
+                let there: u32 = alive.iter().zip(parts).map(|(alive, part)| alive >> part & 1).sum();
+                if there as usize + misses >= TABLES {
+                    *paths = paths.checked_sub(1)?;
+                    let left = |t: usize| cut.get(t).and_then(|c| c.get(*parts.get(t)?)).copied();
+                    let next = std::array::from_fn(|t| left(t).unwrap_or(Set::EMPTY));
                     open.push((depth + 1, word | (value as u32) << (8 * depth), next));
                 }
             }
@@ -249,10 +259,7 @@ impl Modular {
         let Some(first) = words.first() else { return Some(()) };
         let mut open: Vec<Vec<u32>> = first.iter().map(|w| vec![*w]).collect();
         while let Some(units) = open.pop() {
-            *paths += 1;
-            if *paths > MAX_PATHS {
-                return None;
-            }
+            *paths = paths.checked_sub(1)?;
             let Some(stage) = words.get(units.len()) else {
                 let mut whole = units;
                 self.undo(&mut whole);
@@ -410,13 +417,13 @@ fn sets_of(buckets: &[u32], (shift, width): Field) -> Vec<Set> {
     sets
 }
 
-/// Buckets whose value is at least `threshold`, the greatest [`MAX_HEAVY`] of them.
-pub(crate) fn heaviest(values: impl Iterator<Item = i64>, threshold: i64) -> Vec<u32> {
+/// Buckets whose value is at least `threshold`, of these the greatest `most`.
+pub(crate) fn heaviest(values: impl Iterator<Item = i64>, threshold: i64, most: usize) -> Vec<u32> {
     let mut heavy: Vec<(i64, u32)> =
         values.enumerate().filter(|(_, v)| *v >= threshold).map(|(i, v)| (v, i as u32)).collect();
-    if heavy.len() > MAX_HEAVY {
-        heavy.select_nth_unstable_by(MAX_HEAVY - 1, |a, b| b.cmp(a));
-        heavy.truncate(MAX_HEAVY);
+    if heavy.len() > most {
+        heavy.select_nth_unstable_by(most, |a, b| b.cmp(a));
+        heavy.truncate(most);
     }
     heavy.into_iter().map(|(_, i)| i).collect()
 }
@@ -481,7 +488,7 @@ mod tests {
                     .collect();
                 keys.sort();
                 keys.dedup();
-                let found = modular.keys(&heavy_of(&modular, &keys), 0).unwrap();
+                let found = modular.keys(&heavy_of(&modular, &keys), 0, &mut (1 << 20)).unwrap();
                 for key in &keys {
                     assert!(found.contains(key), "len {len}, seed {seed}: {key:?} is lost");
                 }

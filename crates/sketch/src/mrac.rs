@@ -7,15 +7,10 @@
 //! be a sum of few flows; here the expectation is exact for any number of flows: by Mecke's formula,
 //! E[flows of size i | value y] = λᵢ · P(y − i) / P(y), where P comes from Panjer's recursion.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 
-use crate::hash::{Hasher, below};
-use crate::kind::{MAX_CELLS, cells};
-use crate::serial::{Decoder, Encoder, StateError};
-use crate::simd::prefetch;
-use crate::sketch::same;
-use crate::{Bounds, BuildError, Distribution, Kind, MergeError, QueryError, Size, Sketch, Update};
+use crate::array::{Array, Rule};
+use crate::{Bounds, BuildError, Distribution, Kind, QueryError};
 
 /// Values up to here are treated exactly; beyond, a value is one large flow and what small ones add.
 const DENSE: usize = 1500;
@@ -25,66 +20,68 @@ const ROUNDS: usize = 60;
 const SETTLED: f64 = 1e-6;
 /// Small flows beside a large one: up to this total size they are told apart.
 const BESIDE: usize = 64;
-const AHEAD: usize = 32;
 
-/// The distribution of flow sizes.
-#[derive(Clone, Debug)]
-pub struct Mrac<const N: usize> {
-    cells: Vec<u32>,
-    hasher: Hasher,
-    seed: u64,
-    weight: u64,
-}
+/// The distribution of flow sizes, from 1 to 2³⁰ counters (the paper has 4 × 65536). An accuracy needs one counter a
+/// flow, and more where the error is below a tenth.
+pub type Mrac<const N: usize> = Array<N, Counters>;
 
-impl<const N: usize> Mrac<N> {
-    /// An empty array of `counters` (1 to 2³⁰; the paper has 4 × 65536).
-    ///
-    /// # Errors
-    /// [`BuildError`] where the number is out of range.
-    pub fn new(counters: usize, seed: u64) -> Result<Self, BuildError> {
-        if counters == 0 || counters > MAX_CELLS {
-            let (what, range) = ("the number of counters", "1 to 2^30");
-            return Err(BuildError::Parameter { kind: Kind::Mrac, what, range });
-        }
-        Ok(Self { cells: vec![0; counters], hasher: Hasher::new(seed, 0x6d_72), seed, weight: 0 })
-    }
+/// A cell is a counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters;
 
-    /// The array for a size: for an accuracy, one counter a flow, and more where the error is below a tenth.
-    ///
-    /// # Errors
-    /// [`BuildError`] where the size is impossible.
-    pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
-        let counters = match size {
-            Size::Memory(budget) if budget < 4 => {
-                return Err(BuildError::TooSmall { kind: Kind::Mrac, least: 4, budget });
-            }
-            Size::Memory(budget) => (budget / 4).min(MAX_CELLS),
-            Size::Accuracy { error, flows, .. } => {
-                cells(Kind::Mrac, flows as f64 * (0.1 / error).max(1.0))?.max(64)
-            }
-        };
-        Self::new(counters, seed)
+impl Rule for Counters {
+    type Cell = u32;
+    const KIND: Kind = Kind::Mrac;
+    const PURPOSE: u64 = 0x6d_72;
+    const CELLS: (&'static str, &'static str) = ("the number of counters", "1 to 2^30");
+
+    #[inline(always)]
+    fn mark([hash, _]: [u64; 2]) -> (u32, u32) {
+        ((hash >> 32) as u32, 0)
     }
 
     #[inline(always)]
-    fn place(&self, key: &[u8; N]) -> usize {
-        below((self.hasher.hash64(key) >> 32) as u32, self.cells.len())
+    fn add(counter: &mut u32, _: u32, weight: u32) {
+        *counter = counter.saturating_add(weight);
     }
 
-    /// How many counters have which value, zero left out.
-    fn values(&self) -> BTreeMap<u32, u64> {
-        let mut sorted: Vec<u32> = self.cells.iter().copied().filter(|c| *c > 0).collect();
-        sorted.sort_unstable();
-        sorted.chunk_by(|a, b| a == b).filter_map(|c| Some((*c.first()?, c.len() as u64))).collect()
+    fn unite(counter: &mut u32, other: u32) {
+        *counter = counter.saturating_add(other);
     }
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let n = d.count(4)?;
-        if n == 0 || n > MAX_CELLS {
-            return Err(StateError::Damaged("its shape is impossible"));
+    fn shape(n: usize) -> String {
+        format!("{n} counters")
+    }
+
+    fn cells_for(error: f64, _: f64, flows: f64) -> Result<f64, BuildError> {
+        Ok((flows * (0.1 / error).max(1.0)).max(64.0))
+    }
+
+    /// From the counters that are empty, as linear counting does.
+    fn cardinality(counters: &[u32]) -> Result<Bounds<f64>, QueryError> {
+        let empty = counters.iter().filter(|c| **c == 0).count();
+        crate::linear_counting::cardinality(Kind::Mrac, counters.len() as u64, empty as u64)
+    }
+
+    /// A counter that is full, or none that is empty: there were so many flows that they can't be told apart.
+    fn is_saturated(counters: &[u32]) -> bool {
+        counters.contains(&u32::MAX) || !counters.contains(&0)
+    }
+
+    fn size_distribution(counters: &[u32]) -> Result<Distribution, QueryError> {
+        let values = values(counters);
+        if values.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(Self { cells: d.all_u32(n)?, hasher: Hasher::new(seed, 0x6d_72), seed, weight })
+        Ok(expectation_maximisation(&values, counters.len()).into_iter().collect())
     }
+}
+
+/// How many counters have which value, zero left out.
+fn values(counters: &[u32]) -> BTreeMap<u32, u64> {
+    let mut sorted: Vec<u32> = counters.iter().copied().filter(|c| *c > 0).collect();
+    sorted.sort_unstable();
+    sorted.chunk_by(|a, b| a == b).filter_map(|c| Some((*c.first()?, c.len() as u64))).collect()
 }
 
 /// Expected flows a counter, by size; index 0 is not used.
@@ -176,108 +173,5 @@ fn spread_large(sparse: &[(u64, f64)], rates: &Rates, result: &mut BTreeMap<u64,
         for (total, share) in p.iter().enumerate().map(|(t, p)| (t, p / all)).filter(|(_, s)| *s > 1e-4) {
             *result.entry(value - total as u64).or_default() += n * share;
         }
-    }
-}
-
-impl<const N: usize> Sketch<N> for Mrac<N> {
-    fn kind(&self) -> Kind {
-        Kind::Mrac
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn shape(&self) -> String {
-        format!("{} counters", self.cells.len())
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    fn memory_bytes(&self) -> usize {
-        size_of_val(self.cells.as_slice())
-    }
-
-    fn update(&mut self, key: &[u8; N], weight: u64) {
-        self.weight = self.weight.saturating_add(weight);
-        let place = self.place(key);
-        if let Some(cell) = self.cells.get_mut(place) {
-            *cell = cell.saturating_add(u32::try_from(weight).unwrap_or(u32::MAX));
-        }
-    }
-
-    fn update_all(&mut self, updates: &[Update<N>]) {
-        for some in updates.chunks(AHEAD) {
-            let mut places = [0; AHEAD];
-            for (place, u) in places.iter_mut().zip(some) {
-                *place = self.place(&u.key);
-                prefetch(&self.cells, *place);
-            }
-            for (place, u) in places.iter().zip(some) {
-                self.weight = self.weight.saturating_add(u64::from(u.weight));
-                if let Some(cell) = self.cells.get_mut(*place) {
-                    *cell = cell.saturating_add(u.weight);
-                }
-            }
-        }
-    }
-
-    fn update_cost(&self) -> f64 {
-        0.6
-    }
-
-    fn clear(&mut self) {
-        self.cells.fill(0);
-        self.weight = 0;
-    }
-
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| *a = a.saturating_add(*b));
-        self.weight = self.weight.saturating_add(other.weight);
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.cells.len() as u32);
-        out.all_u32(&self.cells);
-    }
-
-    fn size_distribution(&self) -> Result<Distribution, QueryError> {
-        let values = self.values();
-        if values.is_empty() {
-            return Ok(Vec::new());
-        }
-        Ok(expectation_maximisation(&values, self.cells.len()).into_iter().collect())
-    }
-
-    /// From the counters that are empty, as linear counting does.
-    fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
-        let m = self.cells.len() as f64;
-        let empty = self.cells.iter().filter(|c| **c == 0).count() as f64;
-        if empty == 0.0 {
-            return Err(QueryError::Saturated { sketch: self.kind(), at_least: m * m.ln() });
-        }
-        let estimate = m * (m / empty).ln();
-        let error = 1.96 * crate::linear_counting::standard_error(estimate, m);
-        Ok(Bounds {
-            estimate,
-            lower: (estimate - error).max(m - empty).min(estimate),
-            upper: estimate + error,
-        })
-    }
-
-    fn is_saturated(&self) -> bool {
-        self.cells.contains(&u32::MAX)
     }
 }

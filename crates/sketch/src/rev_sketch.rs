@@ -8,10 +8,12 @@
 //! States are linear: shards add up, and any two epochs can be compared.
 
 use std::any::Any;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use crate::hash::{Hasher, below};
 use crate::kind::cells;
-use crate::modular::{Heavy, MAX_LEN, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::modular::{Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, heaviest};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select, select_changes};
@@ -25,6 +27,10 @@ const AHEAD: usize = 16;
 const SHOWN: i64 = 2;
 /// Standard deviations of a bucket's noise that half the promised threshold is away.
 const SIGMAS: f64 = 5.0;
+/// Partial keys that are followed at most, until the search is narrowed to fewer buckets,
+const PATHS_AT_ONCE: usize = 1 << 17;
+/// and searches for one answer.
+const SEARCHES: usize = 64;
 
 /// Heavy changes by key, and heavy hitters.
 #[derive(Clone, Debug)]
@@ -90,7 +96,12 @@ impl<const N: usize> RevSketch<N> {
             Size::Accuracy { error, .. } => {
                 let width = cells(kind, 4.0 / (error * error))?;
                 if width > 1 << 16 {
-                    return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: 1 << 16 });
+                    return Err(BuildError::TooLarge {
+                        kind,
+                        what: "this accuracy",
+                        limit: 1 << 16,
+                        of: "counters a table",
+                    });
                 }
                 width.next_power_of_two().ilog2().max(8)
             }
@@ -117,29 +128,22 @@ impl<const N: usize> RevSketch<N> {
         self.check_cells(key).into_iter().for_each(f);
     }
 
-    fn row(&self, row: usize) -> &[u32] {
-        let width = 1usize << self.bits;
-        self.cells.get(row * width..(row + 1) * width).unwrap_or_default()
-    }
-
     pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
         let bits = d.u32()?;
         Self::check(bits).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all_u32(Self::rows() << bits)?;
+        let cells = d.all(Self::rows() << bits)?;
         let modular = Modular::new(N, bits, seed);
         Ok(Self { cells, bits, modular, checks: Hasher::new(seed, 0x72_65_76), seed, weight })
     }
 
-    /// What changed between two states, either of which may be nothing at all.
-    fn difference<'a>(&'a self, earlier: Option<&'a Self>) -> Difference<'a, N> {
+    /// What changed between two states, the earlier of which may be nothing at all.
+    fn difference(&self, earlier: Option<&Self>) -> Difference<'_, N> {
         let value = |s: &Self| i64::try_from(s.weight).unwrap_or(i64::MAX);
-        let net = value(self) - earlier.map_or(0, value);
-        let mut this = Difference { later: self, earlier, mean: net >> self.bits, noise: 0.0 };
-        // The least second moment of any row: collisions of great changes make others too large.
-        let moments = (0..Self::rows()).map(|r| this.row(r).map(|v| (v as f64).powi(2)).sum::<f64>());
-        let moment = moments.fold(f64::INFINITY, f64::min);
-        this.noise = (moment / (1u64 << self.bits) as f64).sqrt();
-        this
+        let cells = match earlier {
+            None => self.cells.iter().map(|c| i64::from(*c)).collect(),
+            Some(e) => self.cells.iter().zip(&e.cells).map(|(a, b)| i64::from(*a) - i64::from(*b)).collect(),
+        };
+        Difference { sketch: self, cells, net: value(self).saturating_sub(earlier.map_or(0, value)) }
     }
 
     /// The least change (in weight) against an earlier epoch that is found with a probability of at least 99 % (keys of four bytes;
@@ -152,81 +156,165 @@ impl<const N: usize> RevSketch<N> {
     }
 }
 
-/// Two states, subtracted.
+/// How hard keys are looked for.
+struct Effort {
+    /// Buckets of a table that are followed.
+    buckets: usize,
+    /// Partial keys that may still be followed.
+    paths: usize,
+}
+
+/// Two states, subtracted, and from that again what is known already.
 struct Difference<'a, const N: usize> {
-    later: &'a RevSketch<N>,
-    earlier: Option<&'a RevSketch<N>>,
-    /// What every bucket has of the net change, on average.
-    mean: i64,
-    /// Standard deviation of a bucket.
-    noise: f64,
+    sketch: &'a RevSketch<N>,
+    cells: Vec<i64>,
+    /// The change of all weight together.
+    net: i64,
 }
 
 impl<const N: usize> Difference<'_, N> {
+    /// What every bucket has of the net change, on average.
+    const fn mean(&self) -> i64 {
+        self.net >> self.sketch.bits
+    }
+
     fn row(&self, row: usize) -> impl Iterator<Item = i64> + '_ {
-        let before = self.earlier.map_or(&[][..], |e| e.row(row)).iter().copied().chain(std::iter::repeat(0));
-        self.later.row(row).iter().zip(before).map(|(a, b)| i64::from(*a) - i64::from(b) - self.mean)
+        let width = 1usize << self.sketch.bits;
+        let mean = self.mean();
+        let cells = self.cells.get(row * width..(row + 1) * width).unwrap_or_default();
+        cells.iter().map(move |c| c.saturating_sub(mean))
     }
 
     fn cell(&self, index: usize) -> i64 {
-        let of = |s: &RevSketch<N>| s.cells.get(index).map_or(0, |c| i64::from(*c));
-        of(self.later) - self.earlier.map_or(0, of) - self.mean
+        self.cells.get(index).map_or(0, |c| c.saturating_sub(self.mean()))
+    }
+
+    /// Standard deviation of a bucket: from the least second moment of any row, for collisions of great changes make those of
+    /// others too large.
+    fn noise(&self) -> f64 {
+        let moments =
+            (0..RevSketch::<N>::rows()).map(|r| self.row(r).map(|v| (v as f64).powi(2)).sum::<f64>());
+        (moments.fold(f64::INFINITY, f64::min) / (1u64 << self.sketch.bits) as f64).sqrt()
     }
 
     fn promised(&self) -> u64 {
-        (self.noise * SIGMAS * SHOWN as f64).ceil().max(1.0) as u64
+        (self.noise() * SIGMAS * SHOWN as f64).ceil().max(1.0) as u64
     }
 
     /// Keys whose buckets stand out upwards (`sign` 1) or downwards (−1) by at least `threshold`; where they are too many
-    /// to follow, the threshold is doubled.
-    fn keys(&self, mut threshold: i64, sign: i64) -> Vec<[u8; N]> {
-        let stages = self.later.modular.stages();
-        let misses = usize::from(stages == 1);
-        loop {
-            let heavy: Vec<Heavy> = (0..stages)
-                .map(|s| {
-                    std::array::from_fn(|t| heaviest(self.row(s * TABLES + t).map(|v| v * sign), threshold))
-                })
-                .collect();
-            if let Some(keys) = self.later.modular.keys(&heavy, misses) {
+    /// to follow, those of the greatest buckets.
+    fn keys(&self, threshold: i64, sign: i64, effort: &mut Effort) -> Vec<[u8; N]> {
+        let modular = &self.sketch.modular;
+        let misses = usize::from(modular.stages() == 1);
+        while effort.buckets > 0 {
+            let table =
+                |row| heaviest(self.row(row).map(|v| v.saturating_mul(sign)), threshold, effort.buckets);
+            let stage = |s: usize| std::array::from_fn(|t| table(s * TABLES + t));
+            let heavy: Vec<Heavy> = (0..modular.stages()).map(stage).collect();
+            let allowed = effort.paths.min(PATHS_AT_ONCE);
+            let mut left = allowed;
+            let keys = modular.keys(&heavy, misses, &mut left);
+            effort.paths -= allowed - left;
+            if let Some(keys) = keys {
                 return keys.iter().filter_map(|k| k.first_chunk::<N>().copied()).collect();
             }
-            threshold = threshold.saturating_mul(2);
+            effort.buckets = heavy.iter().flatten().map(Vec::len).max().unwrap_or(0) / 2;
         }
+        Vec::new()
     }
 
-    /// The median over all rows; nothing where the verification rows don't show half of it.
-    fn estimate(&self, key: &[u8; N]) -> Option<i64> {
+    /// The median over all rows.
+    fn median(&self, key: &[u8; N]) -> i64 {
         let mut values = Vec::with_capacity(RevSketch::<N>::rows());
-        self.later.each_cell(key, |i| values.push(self.cell(i)));
-        let estimate = median(&mut values);
-        let shown = |i: usize| {
-            let value = self.cell(i);
+        self.sketch.each_cell(key, |i| values.push(self.cell(i)));
+        median(&mut values)
+    }
+
+    /// The median over all rows; nothing where fewer verification rows than `rows` show half of it.
+    fn estimate(&self, key: &[u8; N], rows: usize) -> Option<i64> {
+        let estimate = self.median(key);
+        let shown = |i: &usize| {
+            let value = self.cell(*i);
             value.signum() == estimate.signum() && value.unsigned_abs() >= estimate.unsigned_abs() / 2
         };
-        // One of the two rows may have been spoilt by another great change.
-        self.later.check_cells(key).into_iter().any(shown).then_some(estimate)
+        let shown = self.sketch.check_cells(key).iter().filter(|i| shown(i)).count();
+        (shown >= rows).then_some(estimate)
     }
 
-    fn changes(&self, want: Want) -> Vec<Change<N>> {
-        let threshold = match want.threshold {
-            0 | 1 => self.promised(),
-            given => given,
-        };
-        let bucket = i64::try_from(threshold / SHOWN as u64).unwrap_or(i64::MAX).max(1);
-        let mut all = Vec::new();
-        let error = (2.0 * self.noise).ceil() as i64;
-        for sign in [1, -1] {
-            for key in self.keys(bucket, sign) {
-                let Some(estimate) = self.estimate(&key).filter(|e| e.signum() == sign) else { continue };
-                let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
-                all.push(Change { key, change: Bounds { estimate, lower, upper } });
+    /// Takes a change that is known out of the difference.
+    fn subtract(&mut self, key: &[u8; N], change: i64) {
+        let cells = &mut self.cells;
+        self.sketch.each_cell(key, |i| {
+            if let Some(cell) = cells.get_mut(i) {
+                *cell = cell.saturating_sub(change);
+            }
+        });
+        self.net = self.net.saturating_sub(change);
+    }
+
+    /// Takes changes of at least `threshold` that both verification rows show out, the greatest first, and adds them to those
+    /// that were found; whether there were any. Where there are none, the greatest that one row shows: two opposite changes
+    /// that share a cell of the other row hide each other there.
+    ///
+    /// Keys that only share their buckets with great changes have nothing left once these are taken out.
+    fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut BTreeMap<[u8; N], i64>) -> bool {
+        let least = (threshold / SHOWN as u64).max(1);
+        let bucket = i64::try_from(least).unwrap_or(i64::MAX);
+        let mut keys = self.keys(bucket, 1, effort);
+        keys.extend(self.keys(bucket, -1, effort));
+        let estimated =
+            |this: &Self, key: &[u8; N], rows| this.estimate(key, rows).filter(|e| e.unsigned_abs() >= least);
+        let mut candidates: Vec<_> = keys
+            .into_iter()
+            .filter_map(|k| Some((Reverse(estimated(self, &k, 1)?.unsigned_abs()), k)))
+            .collect();
+        candidates.sort_unstable();
+        let mut any = false;
+        for rows in [CHECKS, 1] {
+            for (_, key) in &candidates {
+                let Some(change) = estimated(self, key, rows) else { continue };
+                self.subtract(key, change);
+                let known: &mut i64 = found.entry(*key).or_default();
+                *known = known.saturating_add(change);
+                any = true;
+                if rows < CHECKS {
+                    break;
+                }
+            }
+            if any {
+                break;
             }
         }
-        all.sort_unstable_by_key(|c| c.key);
-        all.dedup_by_key(|c| c.key);
+        any
+    }
+
+    /// What was found makes noise no more, so that smaller changes stand out in the next round.
+    fn changes(mut self, want: Want) -> Vec<Change<N>> {
+        let mut found = BTreeMap::new();
+        let mut effort = Effort { buckets: MAX_HEAVY, paths: MAX_PATHS };
+        for _ in 0..SEARCHES {
+            if !self.take(want.threshold.max(self.promised()), &mut effort, &mut found) {
+                break;
+            }
+            effort.buckets = MAX_HEAVY.min(effort.buckets * 2);
+        }
+        if (2..self.promised()).contains(&want.threshold) {
+            effort = Effort { buckets: MAX_HEAVY, paths: MAX_PATHS };
+            self.take(want.threshold, &mut effort, &mut found);
+        }
+        // What is left in the buckets of a key belongs to it in the median.
+        for (key, change) in &mut found {
+            let more = self.median(key);
+            self.subtract(key, more);
+            *change = change.saturating_add(more);
+        }
+        let error = (2.0 * self.noise()).ceil() as i64;
+        let all = found.into_iter().map(|(key, estimate)| {
+            let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
+            Change { key, change: Bounds { estimate, lower, upper } }
+        });
         let least = want.threshold.max(self.promised() / SHOWN as u64);
-        select_changes(all, Want { threshold: least, top: want.top })
+        select_changes(all.collect(), Want { threshold: least, top: want.top })
     }
 }
 
@@ -321,7 +409,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     fn encode(&self, out: &mut Encoder) {
         out.u32(self.bits);
-        out.all_u32(&self.cells);
+        out.all(&self.cells);
     }
 
     /// As Count-Min with all rows: upper is certain, lower holds with a probability of 1 − e⁻⁶ at least.

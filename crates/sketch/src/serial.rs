@@ -4,6 +4,8 @@
 //! the sketch's parameters and tables; at the end CRC-32 of everything before it (u32). A reader believes no length: it
 //! allocates only what the bytes at hand can fill.
 
+use std::fmt::Debug;
+
 use crate::{Kind, Sketch};
 
 const MAGIC: &[u8; 8] = b"SLIPSKCH";
@@ -108,6 +110,31 @@ pub fn load<const N: usize>(bytes: &[u8]) -> Result<Box<dyn Sketch<N>>, StateErr
     Ok(sketch)
 }
 
+/// A number of which tables are made.
+pub trait Word: Copy + Debug + Default + Send + Sync + 'static {
+    /// Adds its bytes.
+    fn write(self, out: &mut Vec<u8>);
+    /// All numbers in some bytes.
+    fn read_all(bytes: &[u8]) -> Vec<Self>;
+}
+
+macro_rules! words {
+    ($($word:ty)*) => {$(
+        impl Word for $word {
+            fn write(self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+
+            fn read_all(bytes: &[u8]) -> Vec<Self> {
+                let (words, _) = bytes.as_chunks();
+                words.iter().map(|word| Self::from_le_bytes(*word)).collect()
+            }
+        }
+    )*};
+}
+
+words!(u32 u64);
+
 /// Collects the bytes of a state.
 #[derive(Debug)]
 pub struct Encoder {
@@ -135,14 +162,9 @@ impl Encoder {
         self.bytes.extend_from_slice(key);
     }
 
-    pub(crate) fn all_u32(&mut self, values: &[u32]) {
-        self.bytes.reserve(values.len() * 4);
-        values.iter().for_each(|v| self.u32(*v));
-    }
-
-    pub(crate) fn all_u64(&mut self, values: &[u64]) {
-        self.bytes.reserve(values.len() * 8);
-        values.iter().for_each(|v| self.u64(*v));
+    pub(crate) fn all<W: Word>(&mut self, values: &[W]) {
+        self.bytes.reserve(size_of_val(values));
+        values.iter().for_each(|v| v.write(&mut self.bytes));
     }
 }
 
@@ -193,15 +215,8 @@ impl<'a> Decoder<'a> {
     }
 
     /// That many values; memory is taken only where the bytes are there.
-    pub(crate) fn all_u32(&mut self, n: usize) -> Result<Vec<u32>, StateError> {
-        let bytes = self.bytes(n.checked_mul(4).ok_or(SHORT)?)?;
-        Ok(bytes.chunks_exact(4).filter_map(|c| c.first_chunk()).map(|c| u32::from_le_bytes(*c)).collect())
-    }
-
-    /// That many values; memory is taken only where the bytes are there.
-    pub(crate) fn all_u64(&mut self, n: usize) -> Result<Vec<u64>, StateError> {
-        let bytes = self.bytes(n.checked_mul(8).ok_or(SHORT)?)?;
-        Ok(bytes.chunks_exact(8).filter_map(|c| c.first_chunk()).map(|c| u64::from_le_bytes(*c)).collect())
+    pub(crate) fn all<W: Word>(&mut self, n: usize) -> Result<Vec<W>, StateError> {
+        Ok(W::read_all(self.bytes(n.checked_mul(size_of::<W>()).ok_or(SHORT)?)?))
     }
 
     /// Whether this many bytes are left; to be asked before tables are made.

@@ -63,7 +63,7 @@ impl<const N: usize> SpaceSaving<N> {
         let mut this = Self::empty(capacity, seed);
         this.counters.reserve_exact(capacity);
         this.heap.reserve_exact(capacity);
-        this.index = HashTable::with_capacity(capacity);
+        this.index = HashTable::with_capacity(Self::index_room(capacity));
         Ok(this)
     }
 
@@ -105,10 +105,16 @@ impl<const N: usize> SpaceSaving<N> {
         Self::new(capacity, seed)
     }
 
+    /// Entries that the index has room for. A key that leaves it leaves a mark, and where marks fill a table more than half
+    /// full, it grows; one with twice the room is tidied in place.
+    const fn index_room(capacity: usize) -> usize {
+        capacity * 2
+    }
+
     /// Bytes that so many counters take; the index as hashbrown makes it: 7/8 full at most, a power of two, a byte more
     /// an entry and 16 at the end.
     fn bytes_for(capacity: usize) -> usize {
-        let buckets = match capacity {
+        let buckets = match Self::index_room(capacity) {
             0..=3 => 4,
             4..=7 => 8,
             8..=14 => 16,

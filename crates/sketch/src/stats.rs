@@ -1,5 +1,8 @@
 //! The little statistics that sizes and bounds need.
 
+/// Standard errors either side that hold 95 % of answers.
+pub(crate) const SIGMAS: f64 = 1.96;
+
 /// How many standard deviations either side of the mean hold this share (0 to 1, both excluded) of a normal distribution.
 /// Found by bisection on the error function's series; good to nine digits.
 pub(crate) fn two_sided(share: f64) -> f64 {

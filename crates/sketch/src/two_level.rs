@@ -11,7 +11,7 @@ use std::any::Any;
 
 use crate::hash::{Hash, Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
-use crate::modular::{Heavy, MAX_LEN, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::modular::{Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, heaviest};
 use crate::multires::{self, PARTS};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
@@ -241,9 +241,10 @@ impl<const N: usize> TwoLevel<N> {
         loop {
             let of = |s: usize, t: usize| tables.get(s * TABLES + t).map(Vec::as_slice).unwrap_or_default();
             let heavy: Vec<Heavy> = (0..stages)
-                .map(|s| std::array::from_fn(|t| heaviest(of(s, t).iter().copied(), threshold)))
+                .map(|s| std::array::from_fn(|t| heaviest(of(s, t).iter().copied(), threshold, MAX_HEAVY)))
                 .collect();
-            if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1)) {
+            let mut paths = MAX_PATHS;
+            if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1), &mut paths) {
                 return keys;
             }
             threshold = threshold.saturating_mul(2);
@@ -258,8 +259,8 @@ impl<const N: usize> TwoLevel<N> {
         };
         Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
         let tables = Modular::stages_for(params.source_len) * TABLES;
-        let level1 = d.all_u64(tables << params.bits)?;
-        let words = d.all_u64(ROWS * params.width * PARTS)?;
+        let level1 = d.all(tables << params.bits)?;
+        let words = d.all(ROWS * params.width * PARTS)?;
         let level2 = words.chunks_exact(PARTS).filter_map(|c| c.first_chunk().copied()).collect();
         let modular = Modular::new(params.source_len, params.bits, seed);
         Ok(Self { weight, ..Self::with(params, level1, level2, modular, seed) })
@@ -360,8 +361,8 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         out.u16(self.params.source_len as u16);
         out.u16(self.params.bits as u16);
         out.u32(self.params.width as u32);
-        out.all_u64(&self.level1);
-        self.level2.iter().for_each(|m| out.all_u64(m));
+        out.all(&self.level1);
+        self.level2.iter().for_each(|m| out.all(m));
     }
 
     /// Bounds are two standard errors either side, 15 % each; upper has no end where a bitmap is full.

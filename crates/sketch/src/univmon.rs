@@ -112,7 +112,12 @@ impl<const N: usize> UnivMon<N> {
                 let z = crate::stats::two_sided(confidence);
                 let keep = cells(kind, (z / error).powi(2))?.max(16);
                 if keep > MAX_KEEP {
-                    return Err(BuildError::TooLarge { kind, what: "this accuracy", limit: MAX_KEEP as u64 });
+                    return Err(BuildError::TooLarge {
+                        kind,
+                        what: "this accuracy",
+                        limit: MAX_KEEP as u64,
+                        of: "keys",
+                    });
                 }
                 let levels = (flows as f64 / keep as f64).log2().ceil().max(0.0) as usize + 1;
                 UnivMonParams { levels: levels.min(32), width: (2 * keep).min(1 << 22), keep }
@@ -256,7 +261,7 @@ impl<const N: usize> UnivMon<N> {
         let params =
             UnivMonParams { levels: d.u32()? as usize, width: d.u32()? as usize, keep: d.u32()? as usize };
         Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all_u64(params.levels * ROWS * params.width)?;
+        let cells = d.all(params.levels * ROWS * params.width)?;
         let cells = cells.into_iter().map(u64::cast_signed).collect();
         let stores: Vec<Store<N>> =
             (0..params.levels).map(|_| Store::decode(seed, d)).collect::<Result<_, _>>()?;

@@ -240,6 +240,43 @@ fn rev_sketch_lists_heavy_hitters() {
     }
 }
 
+/// Small tables, long keys, and a few flows that are nearly everything: buckets of several of these together spell other keys,
+/// which must not be listed; and flows far below their noise must be, once they are taken out.
+fn rev_sketch_invents_nothing<const N: usize>(memory: usize) {
+    for seed in 0..3u64 {
+        let size = |i: u64| match i {
+            0..12 => 20_000 - 1_000 * i,
+            _ => 700,
+        };
+        let mut s = RevSketch::<N>::sized(Size::Memory(memory), seed).unwrap();
+        (0..20).for_each(|i| s.update(&key(i * 31 + seed), size(i)));
+        zipf(5_000, 400, 0.4, seed).iter().for_each(|u| s.update(&u.key, 1));
+        let empty = RevSketch::<N>::sized(Size::Memory(memory), seed).unwrap();
+        let changes = s.heavy_changes(&empty, want(usize::MAX)).unwrap();
+        let hitters = s.heavy_hitters(want(usize::MAX)).unwrap();
+        for i in 0..20 {
+            let flow = key(i * 31 + seed);
+            assert!(hitters.iter().any(|h| h.key == flow), "seed {seed}: flow {i} is not listed");
+            let change = changes.iter().find(|c| c.key == flow).map_or(0, |c| c.change.estimate);
+            assert!(
+                change.unsigned_abs().abs_diff(size(i)) < 150,
+                "seed {seed}: {change} instead of {}",
+                size(i)
+            );
+        }
+        let others = |k: &[u8; N]| (0..20).all(|i| *k != key(i * 31 + seed));
+        let invented = changes.iter().filter(|c| c.change.estimate.abs() > 300 && others(&c.key)).count();
+        assert_eq!(invented, 0, "seed {seed}, {N} bytes");
+    }
+}
+
+#[test]
+fn rev_sketch_is_not_misled_by_a_few_great_flows() {
+    rev_sketch_invents_nothing::<4>(200_000);
+    rev_sketch_invents_nothing::<16>(262_144);
+    rev_sketch_invents_nothing::<37>(800_000);
+}
+
 /// A pair: source, counterpart.
 fn pair(source: u32, counterpart: u32) -> [u8; 8] {
     let mut key = [0; 8];

@@ -111,6 +111,7 @@ fn golden_files() {
     for kind in Kind::ALL {
         let memory = match kind {
             Kind::RevSketch | Kind::TwoLevel => 40_000,
+            Kind::SpaceSaving => 2_304,
             _ => 2_000,
         };
         let mut s: Box<dyn Sketch<4>> =
@@ -214,11 +215,22 @@ fn states_that_do_not_fit() {
 fn sizes_that_are_possible_are_kept_and_others_are_errors() {
     for kind in Kind::ALL {
         let make = |size| build::<8>(&Config { kind, size, seed: 1, keep: 8, source_len: 4 });
+        let config = |memory| Config { kind, size: Size::Memory(memory), seed: 1, keep: 8, source_len: 2 };
         for memory in [50_000, 65_536, 100_000, 1 << 20, 3_000_000] {
             let s = make(Size::Memory(memory)).unwrap_or_else(|e| panic!("{kind} in {memory}: {e}"));
             assert!(s.memory_bytes() <= memory, "{kind}: {} of {memory} bytes", s.memory_bytes());
             let least = if kind == Kind::Exact { 0 } else { memory / 5 };
             assert!(s.memory_bytes() >= least, "{kind}: only {} of {memory} bytes", s.memory_bytes());
+        }
+        for memory in (0..40_000).step_by(307) {
+            let all = [
+                build::<4>(&config(memory)).map(|s| s.memory_bytes()),
+                build::<13>(&config(memory)).map(|s| s.memory_bytes()),
+                build::<37>(&config(memory)).map(|s| s.memory_bytes()),
+            ];
+            for bytes in all.into_iter().flatten() {
+                assert!(bytes <= memory, "{kind}: {bytes} of {memory} bytes");
+            }
         }
         if kind != Kind::Exact {
             let error = make(Size::Memory(0)).unwrap_err();
@@ -242,6 +254,20 @@ fn sizes_that_are_possible_are_kept_and_others_are_errors() {
         make(accuracy(0.1, 0.9, 1000)).unwrap_or_else(|e| panic!("{kind}: {e}"));
         // Absurd, but no panic and no allocation that brings the machine down.
         let _ = make(accuracy(1e-12, 0.9, u64::MAX)).map(drop).map_err(|e| e.to_string());
+    }
+}
+
+/// However many keys come and go, no table outgrows what was planned.
+#[test]
+fn memory_stays_within_the_budget() {
+    let stream = zipf::<13>(60_000, 40_000, 0.6, 8);
+    for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Exact) {
+        for memory in [9_216, 30_000, MEMORY] {
+            let config = Config { kind, size: Size::Memory(memory), seed: 1, keep: 20, source_len: 4 };
+            let Ok(mut s) = build::<13>(&config) else { continue };
+            s.update_all(&stream);
+            assert!(s.memory_bytes() <= memory, "{kind}: {} of {memory} bytes", s.memory_bytes());
+        }
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Lanes {
     ask: Arc<Ask>,
     configs: [LaneConfig; 2],
     lanes: [Option<Box<dyn Lane>>; 2],
+    /// Whether an epoch has ended.
+    ended: bool,
 }
 
 impl Lanes {
@@ -68,7 +70,7 @@ impl Lanes {
         }
         let [four, _] = &configs;
         let lanes = [Some(lane(lens.0, four)?), None];
-        Ok(Self { ask, configs, lanes })
+        Ok(Self { ask, configs, lanes, ended: false })
     }
 
     /// Makes also the sketch of IPv6, so that no packet has to wait for it.
@@ -78,7 +80,12 @@ impl Lanes {
     pub fn make_all(&mut self) -> Result<(), MeasureError> {
         let ([_, config], [_, six]) = (&self.configs, &mut self.lanes);
         if six.is_none() {
-            *six = Some(lane(self.ask.keying.lens().1, config)?);
+            let mut made = lane(self.ask.keying.lens().1, config)?;
+            if self.ended {
+                // There was nothing of it in the epoch before, against which this one's changes are.
+                made.end_epoch(&self.ask)?;
+            }
+            *six = Some(made);
         }
         Ok(())
     }
@@ -138,6 +145,7 @@ impl Lanes {
     /// # Errors
     /// [`MeasureError`] where a sketch can't answer; the next epoch begins nevertheless.
     pub fn end_epoch(&mut self, span: Span) -> Result<Ended, MeasureError> {
+        self.ended = true;
         let mut sides: Vec<Option<LaneEpoch>> = Vec::with_capacity(2);
         let mut failed = None;
         for lane in &mut self.lanes {

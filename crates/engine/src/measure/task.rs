@@ -10,7 +10,7 @@ use crate::units::{Count, Duration};
 /// What is to be measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Task {
-    /// Sizes of flows: of those named, or of the largest.
+    /// Sizes of flows.
     FlowSize,
     /// The heaviest flows.
     #[default]
@@ -48,16 +48,18 @@ impl Task {
     ];
 
     /// Their names, in the same order.
-    pub const NAMES: [&'static str; 8] = [
-        "flow-size",
-        "heavy-hitters",
-        "heavy-changes",
-        "superspreaders",
-        "ddos-victims",
-        "size-distribution",
-        "cardinality",
-        "entropy",
-    ];
+    pub const NAMES: [&'static str; 8] = {
+        let mut names = [""; 8];
+        let mut i = 0;
+        while i < Self::ALL.len() {
+            #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
+            {
+                names[i] = Self::ALL[i].name();
+            }
+            i += 1;
+        }
+        names
+    };
 
     /// Its name.
     #[must_use]
@@ -71,6 +73,21 @@ impl Task {
             Self::SizeDistribution => "size-distribution",
             Self::Cardinality => "cardinality",
             Self::Entropy => "entropy",
+        }
+    }
+
+    /// What it asks, for people.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::FlowSize => "Sizes of flows: of those that are named, or of the largest",
+            Self::HeavyHitters => "The heaviest flows",
+            Self::HeavyChanges => "The flows that changed most since the epoch before",
+            Self::Superspreaders => "Sources with the most distinct destinations",
+            Self::DdosVictims => "Destinations with the most distinct sources",
+            Self::SizeDistribution => "How many flows have which size",
+            Self::Cardinality => "How many flows there are",
+            Self::Entropy => "Entropy of the weight over flows, in bits",
         }
     }
 

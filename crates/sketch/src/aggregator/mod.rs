@@ -126,8 +126,8 @@ struct Watch {
     patience: u64,
     /// Whether the table was filled before this window began.
     warm: bool,
-    /// While aside: chunks still to be passed on without a search for runs.
-    skip: u32,
+    /// While aside: updates still to be handed on as they are.
+    unseen: usize,
 }
 
 impl Watch {
@@ -136,8 +136,10 @@ impl Watch {
     const LAST: u64 = 128;
     /// The part of what the table must hit that it must hit while it fills: a full one hits more.
     const COLD: f64 = 0.6;
-    /// Of so many chunks without runs, only one is searched for runs again.
-    const SEARCH_EVERY: u32 = 32;
+    /// While aside: so many updates tell whether there are runs,
+    const GLANCE: usize = 64;
+    /// and where there are none, so many are handed on as they are.
+    const UNSEEN: usize = 8192;
 }
 
 impl<const N: usize> Aggregator<N> {
@@ -177,7 +179,7 @@ impl<const N: usize> Aggregator<N> {
                 aside: if config.worth_from > 1.0 { u64::MAX } else { 0 },
                 patience: Watch::FIRST,
                 warm: false,
-                skip: 0,
+                unseen: 0,
             },
             stats: AggregatorStats::default(),
         })
@@ -248,19 +250,27 @@ impl<const N: usize> Aggregator<N> {
         }
     }
 
-    /// Everything past the table.
+    /// Everything past the table: where a glance shows no runs, the next updates are handed on as they are.
     fn pass_by(&mut self, updates: &[Update<N>], sink: &mut dyn FnMut(&[Update<N>])) {
-        for some in updates.chunks(OUT) {
+        let mut rest = updates;
+        while let Some(glance) = rest.get(..rest.len().min(Watch::GLANCE)).filter(|g| !g.is_empty()) {
+            if self.watch.unseen == 0 && pass::are_rare(pass::count_runs(glance), glance.len()) {
+                self.watch.unseen = Watch::UNSEEN;
+            }
+            let as_they_are = self.watch.unseen > 0;
+            let (some, later) =
+                rest.split_at(rest.len().min(if as_they_are { self.watch.unseen } else { OUT }));
             let mut runs = some;
-            if self.watch.skip == 0 {
+            if as_they_are {
+                self.watch.unseen -= some.len();
+            } else {
                 // Nothing waits in this buffer while the table is empty.
                 let n = join_runs(some, &mut self.out);
                 runs = self.out.get(..n).unwrap_or_default();
-                self.watch.skip = if pass::are_rare(n, some.len()) { Watch::SEARCH_EVERY } else { 1 };
             }
-            self.watch.skip -= 1;
             self.stats.out += runs.len() as u64;
             sink(runs);
+            rest = later;
         }
         self.stats.aside += updates.len() as u64;
         // A limit of u64::MAX has no end.

@@ -103,6 +103,12 @@ pub(super) const fn are_rare(runs: usize, updates: usize) -> bool {
     runs * 10 > updates * 9
 }
 
+/// How many runs of one key there are.
+pub(super) fn count_runs<const N: usize>(updates: &[Update<N>]) -> usize {
+    let ends = updates.iter().zip(updates.iter().skip(1)).filter(|(a, b)| !same_key(&a.key, &b.key));
+    ends.count() + usize::from(!updates.is_empty())
+}
+
 /// Joins updates of one key that follow one another; returns how many there are then. A run ends early where its weight
 /// would overflow. `M` is a power of two, and there are at most so many updates.
 #[inline(always)]

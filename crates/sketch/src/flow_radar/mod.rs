@@ -289,7 +289,7 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
             out.u32(cell.flows);
             out.key(&cell.keys);
         }
-        self.filter.iter().for_each(|line| out.all_u64(line));
+        self.filter.iter().for_each(|line| out.all(line));
     }
 
     /// Exact where the flow was decoded; else no more than the least of its cells' weights.

@@ -21,7 +21,7 @@ use tracing::warn;
 
 use super::{Outcome, report_damage};
 use crate::check;
-use crate::cli::{self, SketchName};
+use crate::cli::{Tunnel, measure as cli};
 use crate::port::Input;
 use crate::replace::Replacement;
 use crate::ui::{self, Progress};
@@ -50,28 +50,9 @@ pub(super) fn run(args: &cli::Measure) -> anyhow::Result<Outcome> {
     match &args.action {
         None => trace(args),
         Some(cli::MeasureAction::Merge { states, save, task, answers }) => {
-            saved::merge(states, save.as_deref(), task.map(cli::Task::task), answers)
+            saved::merge(states, save.as_deref(), *task, answers)
         }
-        Some(cli::MeasureAction::Query { state, task, answers }) => {
-            saved::query(state, task.map(cli::Task::task), answers)
-        }
-    }
-}
-
-/// What `--sketch` says, or the sketch made for the task.
-fn kind_of(sketch: Option<SketchName>, task: Task) -> Kind {
-    match sketch {
-        Some(SketchName::CountMin) => Kind::CountMin,
-        Some(SketchName::FlowRadar) => Kind::FlowRadar,
-        Some(SketchName::SpaceSaving) => Kind::SpaceSaving,
-        Some(SketchName::RevSketch) => Kind::RevSketch,
-        Some(SketchName::TwoLevel) => Kind::TwoLevel,
-        Some(SketchName::Mrac) => Kind::Mrac,
-        Some(SketchName::Fm) => Kind::Fm,
-        Some(SketchName::LinearCounting) => Kind::LinearCounting,
-        Some(SketchName::UnivMon) => Kind::UnivMon,
-        Some(SketchName::Exact) => Kind::Exact,
-        None => task.sketch(),
+        Some(cli::MeasureAction::Query { state, task, answers }) => saved::query(state, *task, answers),
     }
 }
 
@@ -110,8 +91,8 @@ fn plan(args: &cli::Measure, kind: Kind) -> Plan {
 
 fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.answers.fail_if)?;
-    let task = args.task.task();
-    let kind = kind_of(args.sketch, task);
+    let task = args.task;
+    let kind = args.sketch.unwrap_or(task.sketch());
     let keying = measure::keying(args.key.as_deref(), task, kind).map_err(|e| anyhow!("--key: {e}"))?;
     let ask = Arc::new(ask(task, keying, &args.answers)?);
     if kind == Kind::Mrac && args.weight == cli::Weight::Bytes {
@@ -240,8 +221,8 @@ impl<'a> Run<'a> {
     /// Takes in one packet; whether it is an IP packet.
     fn packet(&mut self, time: u64, link: LinkType, len: u32, data: &[u8]) -> anyhow::Result<bool> {
         let tunnel = match self.args.tunnel {
-            cli::Tunnel::Outer => Encapsulation::Outer,
-            cli::Tunnel::Inner => Encapsulation::Inner,
+            Tunnel::Outer => Encapsulation::Outer,
+            Tunnel::Inner => Encapsulation::Inner,
         };
         let Ok(headers) = classify_with(link, data, tunnel) else { return Ok(false) };
         let time = time.max(self.last);

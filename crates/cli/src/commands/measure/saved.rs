@@ -9,7 +9,7 @@ use slipstream_sketch::{Sketch, load};
 use super::state::{Saved, SavedEpoch, check_state};
 use super::{Report, ask, show};
 use crate::check;
-use crate::cli;
+use crate::cli::measure as cli;
 use crate::commands::Outcome;
 use crate::replace::Replacement;
 
@@ -96,7 +96,7 @@ fn one(
         let Some(now) = state(epoch) else { continue };
         let then = before.and_then(state);
         check_state(&now, sketch, len)?;
-        *part = Some(part_of(len, &now, then.as_deref(), ask)?);
+        *part = Some(part_of(len, &now, then.as_deref(), before.is_some(), ask)?);
     }
     let weight = |p: &Option<Part>| p.as_ref().map_or(0, |p| p.weight);
     let [a, b] = &parts;
@@ -117,10 +117,16 @@ fn one(
     Ok((result, bytes))
 }
 
-fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, ask: &Ask) -> anyhow::Result<Part> {
-    fn of<const N: usize>(now: &[u8], then: Option<&[u8]>, ask: &Ask) -> anyhow::Result<Part> {
+/// `second`: there was an epoch before, even if nothing of this IP version came in it.
+fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask) -> anyhow::Result<Part> {
+    fn of<const N: usize>(now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask) -> anyhow::Result<Part> {
         let now: Box<dyn Sketch<N>> = load(now)?;
-        let then: Option<Box<dyn Sketch<N>>> = then.map(load).transpose()?;
+        let mut then: Option<Box<dyn Sketch<N>>> = then.map(load).transpose()?;
+        if second && then.is_none() {
+            let mut nothing = now.boxed_clone();
+            nothing.clear();
+            then = Some(nothing);
+        }
         let side = Side { now: now.as_ref(), truth: None, before: then.as_deref(), truth_before: None };
         Ok(Part {
             answer: side.answer(ask)?,
@@ -130,12 +136,12 @@ fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, ask: &Ask) -> anyhow::Re
         })
     }
     match len {
-        4 => of::<4>(now, then, ask),
-        8 => of::<8>(now, then, ask),
-        13 => of::<13>(now, then, ask),
-        16 => of::<16>(now, then, ask),
-        32 => of::<32>(now, then, ask),
-        37 => of::<37>(now, then, ask),
+        4 => of::<4>(now, then, second, ask),
+        8 => of::<8>(now, then, second, ask),
+        13 => of::<13>(now, then, second, ask),
+        16 => of::<16>(now, then, second, ask),
+        32 => of::<32>(now, then, second, ask),
+        37 => of::<37>(now, then, second, ask),
         other => bail!("there is no key of {other} bytes"),
     }
 }

@@ -8,7 +8,7 @@ use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, relative_error
 
 use super::Report;
 use crate::check::{self, Check};
-use crate::cli::MeasureFormat;
+use crate::cli::measure::MeasureFormat;
 use crate::commands::Outcome;
 use crate::table::{Table, count, number, time};
 use crate::ui;

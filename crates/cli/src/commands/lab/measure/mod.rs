@@ -3,23 +3,18 @@
 //! Everything is measured in this process on keys in memory, with the drain of the aggregator in the time. Tables are
 //! warmed by a first pass; rows that are compared are measured in turn, several times, and the least time counts.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+mod beyond;
+mod design;
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use slipstream::clock::thread_cpu_ns;
-use slipstream::io::capture::{CaptureError, Interface};
-use slipstream::io::synth::{Order, Size, Synth, SynthConfig, TrainModel};
-use slipstream::pool::{PacketMeta, Pool};
-use slipstream::reframe::ReframeConfig;
-use slipstream::runtime::{Replay, Sink, SynthSource};
-use slipstream::time::Nanos;
 use slipstream_sketch::{
-    AggregatorConfig, CountMin, CountMinParams, Eviction, Exact, FlowRadar, FlowRadarParams, Fm, Front,
-    Instructions, Kind, LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, TwoLevelParams,
-    UnivMon, UnivMonParams, Update,
+    AggregatorConfig, CountMin, CountMinParams, Exact, FlowRadar, FlowRadarParams, Fm, Front, Kind,
+    LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, TwoLevelParams, UnivMon, UnivMonParams,
+    Update,
 };
-use slipstream_wire::{FlowKey, LinkType, classify};
 
 use super::{Bench, Chart, Claim, Findings, Lab};
 
@@ -205,13 +200,13 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     lab.step(0.5)?;
     keys(&mut book, &bursts)?;
     lab.step(0.6)?;
-    skew_and_size(&mut book, &shuffled)?;
+    design::skew_and_size(&mut book, &shuffled)?;
     lab.step(0.8)?;
-    design(&mut book, &shuffled)?;
+    design::design(&mut book, &shuffled)?;
     lab.step(0.9)?;
-    trains(&mut book)?;
-    distinct(&mut book)?;
-    exact_table(&mut book)?;
+    beyond::trains(&mut book)?;
+    beyond::distinct(&mut book)?;
+    beyond::exact_table(&mut book)?;
     not_comparable(&mut book.findings);
     Ok(book.findings)
 }
@@ -325,221 +320,6 @@ fn keys(book: &mut Book<'_>, flows: &[u32]) -> anyhow::Result<()> {
         let (a, b, _) = of::<4>(flows, book.rounds, batch)?;
         book.row(json!({ "figure": "6c", "batch": batch, "ns_plain": a, "ns_aggregated": b }));
     }
-    Ok(())
-}
-
-/// Fig. 7: skew, and the size of the aggregator.
-fn skew_and_size(book: &mut Book<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
-    let (mut plain, mut with, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-    for skew in [0.3, 0.6, 0.9, 1.1, 1.5, 2.0] {
-        let stream = updates::<4>(&flow_numbers(book.packets, book.packets * 3 / 10, skew, 1.0));
-        let mut fronts = [front::<4>(Kind::FlowRadar, Before::Nothing)?, front::<4>(Kind::FlowRadar, grr())?];
-        let (a, b, _) = compare(race(&mut fronts, &stream, 256, book.rounds), &fronts);
-        book.row(json!({ "figure": "7ab", "skew": skew, "ns_plain": a, "ns_aggregated": b }));
-        labels.push(skew.to_string());
-        plain.push(a);
-        with.push(b);
-    }
-    let falls = with.first() > with.last();
-    book.chart(
-        "Fig. 7b: FlowRadar by skew",
-        "Zipf exponent",
-        "ns an update",
-        labels,
-        vec![("plain", plain), ("aggregator", with)],
-    );
-    book.claim(
-        "Fig. 7b: behind the aggregator, time falls as traffic is more skewed",
-        json!(true),
-        json!(falls),
-        falls,
-    );
-    let stream = updates::<4>(shuffled);
-    let mut times = Vec::new();
-    for buckets in [125, 250, 500, 1000, 2000, 4000, 8000] {
-        let config = AggregatorConfig { buckets, ..AggregatorConfig::default() };
-        let mut fronts = [front::<4>(Kind::FlowRadar, Before::Aggregator(config))?];
-        let ns = race(&mut fronts, &stream, 256, book.rounds).first().copied().unwrap_or(f64::NAN);
-        let [front] = &fronts;
-        let stats = front.stats().unwrap_or_default();
-        let share = stats.hits as f64 / stats.updates.max(1) as f64;
-        let bytes = front.aggregator_bytes();
-        book.row(json!({
-            "figure": "7c", "buckets": buckets, "aggregator_bytes": bytes, "ns_aggregated": ns, "hit_share": share,
-        }));
-        times.push(ns);
-    }
-    let falls = times.first() > times.get(4);
-    book.claim(
-        "Fig. 7c: a larger aggregator is faster (125 against 2000 buckets)",
-        json!(true),
-        json!(falls),
-        falls,
-    );
-    Ok(())
-}
-
-/// Fig. 8: GRR against LRU, SIMD against none.
-fn design(book: &mut Book<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
-    let with = |eviction, instructions| {
-        Before::Aggregator(AggregatorConfig { eviction, instructions, ..AggregatorConfig::default() })
-    };
-    let best = Instructions::best();
-    let (four, eight) = (updates::<4>(shuffled), updates::<8>(shuffled));
-    let mut grr_wins = 0;
-    for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Exact) {
-        let (grr, lru) = (with(Eviction::Grr, best), with(Eviction::Lru, best));
-        let (a, b, _) = if kind == Kind::TwoLevel {
-            let mut fronts = [front::<8>(kind, grr)?, front::<8>(kind, lru)?];
-            compare(race(&mut fronts, &eight, 256, book.rounds), &fronts)
-        } else {
-            let mut fronts = [front::<4>(kind, grr)?, front::<4>(kind, lru)?];
-            compare(race(&mut fronts, &four, 256, book.rounds), &fronts)
-        };
-        grr_wins += u32::from(a <= b);
-        book.row(json!({ "figure": "8a", "sketch": kind.name(), "ns_grr": a, "ns_lru": b }));
-    }
-    let claim = "Fig. 8a: GRR is faster than LRU for the seven solutions without a heap";
-    book.claim(claim, json!("7 of 9"), json!(format!("{grr_wins} of 9")), grr_wins >= 7);
-    let mut times = BTreeMap::new();
-    let all = Instructions::available();
-    let mut fronts = Vec::new();
-    for instructions in &all {
-        fronts.push(front::<4>(Kind::FlowRadar, with(Eviction::Grr, *instructions))?);
-    }
-    let stream = updates::<4>(&flow_numbers(book.packets, book.packets / 100, 1.1, BURST));
-    for (instructions, ns) in all.iter().zip(race(&mut fronts, &stream, 256, book.rounds)) {
-        let name = format!("{instructions:?}").to_lowercase();
-        book.row(json!({ "figure": "8bc", "instructions": name, "ns_aggregated": ns }));
-        times.insert(name, ns);
-    }
-    let portable = times.get("portable").copied().unwrap_or(f64::NAN);
-    let simd = times.values().copied().fold(f64::INFINITY, f64::min);
-    book.claim(
-        "Fig. 8c: SIMD saves about so many ns an update",
-        json!(20),
-        json!(portable - simd),
-        portable > simd,
-    );
-    Ok(())
-}
-
-/// Records whose packet leaves, in the order in which they leave.
-#[derive(Default)]
-struct Keys(Vec<FlowKey>);
-
-impl Sink for Keys {
-    fn interface(&mut self, _: &Interface) -> Result<(), CaptureError> {
-        Ok(())
-    }
-
-    fn packet(&mut self, _: Nanos, _: PacketMeta, data: &[u8]) -> Result<(), CaptureError> {
-        self.0.extend(classify(LinkType::Ethernet, data).ok().map(|h| h.key));
-        Ok(())
-    }
-}
-
-/// Trains of `reframe` instead of an aggregator, and before one: one update a train.
-fn trains(book: &mut Book<'_>) -> anyhow::Result<()> {
-    let config = SynthConfig {
-        flows: 20_000,
-        packets: book.packets as u64 / 4,
-        zipf: 1.1,
-        slf: 1.5,
-        order: Order::Random,
-        train: TrainModel::Geometric,
-        size: Size::Fixed(64),
-        seed: SEED,
-        ..SynthConfig::default()
-    };
-    let of = |held: bool| -> anyhow::Result<Vec<FlowKey>> {
-        let synth = Synth::new(config.clone())?;
-        let hold_ns = if held { 64_000 } else { 0 };
-        let mut reframe = ReframeConfig::default();
-        reframe.default.hold_ns = hold_ns;
-        let mut keys = Keys::default();
-        let mut tick = |_: Option<f64>| ControlFlow::Continue(());
-        Replay::new(&reframe)?.run(&mut SynthSource::new(synth), Pool::new(), &mut keys, &mut tick)?;
-        Ok(keys.0)
-    };
-    let mut numbers: BTreeMap<FlowKey, u32> = BTreeMap::new();
-    let mut results: BTreeMap<&str, f64> = BTreeMap::new();
-    for (order, held) in [("as it comes", false), ("after reframe, 64us", true)] {
-        let keys = of(held)?;
-        let mut flows = Vec::with_capacity(keys.len());
-        for k in &keys {
-            let next = numbers.len() as u32;
-            flows.push(*numbers.entry(*k).or_insert(next));
-        }
-        let packets = updates::<13>(&flows);
-        let trains: Vec<Update<13>> = flows
-            .chunk_by(|a, b| a == b)
-            .filter_map(|c| Some(Update { key: key(*c.first()?), weight: c.len() as u32 }))
-            .collect();
-        let mut fronts =
-            [front::<13>(Kind::FlowRadar, Before::Nothing)?, front::<13>(Kind::FlowRadar, grr())?];
-        let (plain, with, _) = compare(race(&mut fronts, &packets, 256, book.rounds), &fronts);
-        let (per_train, both, _) = compare(race(&mut fronts, &trains, 256, book.rounds), &fronts);
-        let share = trains.len() as f64 / packets.len().max(1) as f64;
-        book.row(json!({
-            "figure": "trains", "order": order, "updates_per_packet": share, "ns_plain": plain,
-            "ns_aggregated": with, "ns_per_train": per_train * share, "ns_per_train_aggregated": both * share,
-        }));
-        results.insert(if held { "trains" } else { "plain" }, if held { per_train * share } else { plain });
-    }
-    let of = |name: &str| results.get(name).copied().unwrap_or(f64::NAN);
-    let (plain, trains) = (of("plain"), of("trains"));
-    let text = "One update a train behind reframe costs less a packet than one a packet (FlowRadar, 5-tuple)";
-    book.claim(text, Value::Null, json!(format!("{trains:.1} ns against {plain:.1}")), trains < plain);
-    Ok(())
-}
-
-/// Where every key is another, an aggregator can only cost.
-fn distinct(book: &mut Book<'_>) -> anyhow::Result<()> {
-    let flows: Vec<u32> = (0..book.packets as u32).collect();
-    let stream = updates::<4>(&flows);
-    let mut worst = 0.0f64;
-    for kind in [Kind::CountMin, Kind::Mrac, Kind::LinearCounting, Kind::Fm, Kind::FlowRadar] {
-        let mut fronts = [front::<4>(kind, Before::Nothing)?, front::<4>(kind, grr())?];
-        let (a, b, _) = compare(race(&mut fronts, &stream, 256, book.rounds), &fronts);
-        book.row(json!({ "figure": "all distinct", "sketch": kind.name(), "ns_plain": a, "ns_aggregated": b, "ratio": b / a }));
-        worst = worst.max(b / a);
-    }
-    let text = "All keys distinct: the aggregator steps aside and costs at most 5 % (not in the paper)";
-    book.claim(text, Value::Null, json!(worst), worst <= 1.05);
-    Ok(())
-}
-
-/// From how many flows on a sketch is faster than the table that it saves (Alipourfard, Moshref and Yu, HotNets 2015).
-fn exact_table(book: &mut Book<'_>) -> anyhow::Result<()> {
-    let mut ratios = Vec::new();
-    let scale = if book.lab.quick { 10 } else { 1 };
-    for (flows, packets) in [(20_000, 2_000_000), (200_000, 2_000_000), (5_000_000, 20_000_000)] {
-        let (flows, packets) = (flows / scale, packets / scale);
-        let mut random = Random(SEED);
-        let uniform: Vec<u32> = (0..packets).map(|_| (random.next() * flows as f64) as u32).collect();
-        for (order, numbers) in [("zipf 1.1", flow_numbers(packets, flows, 1.1, 1.0)), ("uniform", uniform)] {
-            let stream = updates::<4>(&numbers);
-            let mut fronts = [
-                front::<4>(Kind::Exact, Before::Nothing)?,
-                front::<4>(Kind::CountMin, Before::Nothing)?,
-                front::<4>(Kind::CountMin, grr())?,
-            ];
-            let times = race(&mut fronts, &stream, 256, book.rounds.min(3));
-            let [exact, plain, with] = times.as_slice() else { continue };
-            let bytes = fronts.each_ref().map(Front::sketch_bytes);
-            let [exact_bytes, sketch_bytes, _] = bytes;
-            book.row(json!({
-                "figure": "exact table", "keys": order, "flows": flows, "ns_exact": exact, "ns_count_min": plain,
-                "ns_count_min_aggregated": with, "exact_bytes": exact_bytes, "count_min_bytes": sketch_bytes,
-            }));
-            ratios.push(with / exact);
-            book.lab.step(0.95)?;
-        }
-    }
-    let most = ratios.iter().copied().skip(4).fold(0.0, f64::max);
-    let text = "Count-Min behind the aggregator takes at most half the time of the exact table at 5 M flows";
-    book.claim(text, Value::Null, json!(most), most <= 0.5);
     Ok(())
 }
 

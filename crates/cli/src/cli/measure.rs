@@ -1,0 +1,197 @@
+//! The words of `measure`, `measure merge` and `measure query`. Names of tasks and sketches are those of the engine.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueEnum};
+use slipstream::measure::{EpochLength, Task};
+use slipstream_sketch::Kind;
+
+use super::Tunnel;
+use crate::units::{Bytes, Count};
+
+/// The most bytes that a sketch may be given: what the `measure` stage takes, too.
+const MEMORY: u64 = 1 << 36;
+
+fn tasks() -> impl TypedValueParser<Value = Task> {
+    let values = Task::ALL.map(|t| PossibleValue::new(t.name()).help(t.about()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Task>())
+}
+
+fn sketches() -> impl TypedValueParser<Value = Kind> {
+    let value = |kind: Kind| {
+        let value = PossibleValue::new(kind.name());
+        if kind == Kind::Exact {
+            value.help("A hash table of everything: no error, no bound on memory")
+        } else {
+            value
+        }
+    };
+    let known = |name: String| Kind::from_name(&name).ok_or("no such sketch");
+    PossibleValuesParser::new(Kind::ALL.map(value)).try_map(known)
+}
+
+fn memory(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse()?;
+    if bytes.0 > MEMORY { Err("a sketch is given 64GiB at most".to_owned()) } else { Ok(bytes) }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Aggregate {
+    /// An aggregator in front; where it is full, entries leave in turn.
+    #[default]
+    Grr,
+    /// An aggregator in front; the entry that was not used for longest leaves.
+    Lru,
+    /// Every packet straight to the sketch.
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Weight {
+    #[default]
+    Packets,
+    /// Bytes on the wire.
+    Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compare {
+    /// A hash table of everything.
+    Exact,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MeasureFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one JSON object with `"schema": 1`.
+    Json,
+    /// One line an answer.
+    Csv,
+}
+
+/// Which answers, and how they are printed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Answers {
+    /// Keys to list at most.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) top: u32,
+    /// Leave out what is lighter, changed less or spread less; by default what the sketch can tell from noise.
+    #[arg(long, value_name = "WEIGHT", default_value = "0")]
+    pub(crate) threshold: Count,
+    /// Flow-size: the flow to ask for, as it would be printed. May be given several times.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) flow: Vec<String>,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: MeasureFormat,
+    /// Exit with status 1 if this holds for the result: a JSON key path, a comparison, a number, as in
+    /// 'epochs.0.estimate>100000'. May be given several times.
+    #[arg(long, value_name = "CHECK")]
+    pub(crate) fail_if: Vec<String>,
+}
+
+/// Answer questions about flows in little memory: sketches, with an aggregator in front.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:\n  \
+                  slipstream measure traces/campus.pcap.gz --task heavy-hitters \\\n    \
+                  --sketch space-saving --key src --memory 64KiB --compare exact\n  \
+                  slipstream measure traces/campus.pcap.gz --task entropy --key 5tuple\n  \
+                  slipstream measure traces/campus.pcap.gz --task heavy-changes \\\n    \
+                  --epoch 10ms --key dst --weight bytes --format json\n  \
+                  slipstream measure traces/campus.pcap.gz --sketch univmon --save a.state\n  \
+                  slipstream measure merge a.state a.state --save both.state\n  \
+                  slipstream measure query both.state --task cardinality"
+)]
+pub(crate) struct Measure {
+    #[command(subcommand)]
+    pub(crate) action: Option<MeasureAction>,
+    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`. Only IP packets count.
+    #[arg(required = true, value_name = "TRACE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// What to measure.
+    #[arg(long, value_parser = tasks(), default_value_t)]
+    pub(crate) task: Task,
+    /// The sketch; by default the one made for the task.
+    #[arg(long, value_parser = sketches())]
+    pub(crate) sketch: Option<Kind>,
+    /// What makes a flow: src, dst, src-dst, 5tuple; src/24 and the like for prefixes, src/24/56 where IPv6 has another.
+    /// By default src; for ddos-victims dst.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// What a packet adds to its flow.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) weight: Weight,
+    /// Length of an epoch: packets (2000000p) or time (1s).
+    #[arg(long, value_name = "LENGTH", default_value = "2000000p")]
+    pub(crate) epoch: EpochLength,
+    /// What stands in front of the sketch.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) aggregate: Aggregate,
+    /// Memory of the sketch: three quarters for IPv4, one for IPv6.
+    #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "error", value_parser = memory)]
+    pub(crate) memory: Bytes,
+    /// Make the sketch as large as this error needs (a share: of all weight or of the figure), instead of --memory.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) error: Option<f64>,
+    /// With --error: the share of answers that must be within it.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, requires = "error")]
+    pub(crate) confidence: f64,
+    /// With --error: distinct flows that are expected.
+    #[arg(long, value_name = "N", default_value = "200000", requires = "error")]
+    pub(crate) flows: Count,
+    /// Print the true values and the errors beside the answers.
+    #[arg(long, value_enum, value_name = "WITH")]
+    pub(crate) compare: Option<Compare>,
+    /// Seed of all hash functions. Only states of one seed can be merged; where an attacker may choose packets, name a
+    /// secret one.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Which IP header of a tunnel makes the flow.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) tunnel: Tunnel,
+    /// Write the sketches of all epochs to a file, for `measure merge` and `measure query`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+    /// Take a damaged input for an error (exit status 2), not for a warning.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    #[command(flatten)]
+    pub(crate) answers: Answers,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MeasureAction {
+    /// Add up saved states, epoch by epoch: those of shards, workers, machines.
+    #[command(after_help = "Example:\n  slipstream measure merge a.state b.state --save both.state")]
+    Merge {
+        /// Files that `measure --save` wrote.
+        #[arg(required = true, value_name = "STATE")]
+        states: Vec<PathBuf>,
+        /// Write the result to a file.
+        #[arg(long, short = 'o', value_name = "FILE", visible_alias = "output")]
+        save: Option<PathBuf>,
+        /// What to answer; by default what the states were made for.
+        #[arg(long, value_parser = tasks())]
+        task: Option<Task>,
+        #[command(flatten)]
+        answers: Answers,
+    },
+    /// Ask a saved state, also for something else than it was made for.
+    #[command(after_help = "Example:\n  slipstream measure query a.state --task cardinality --format json")]
+    Query {
+        /// A file that `measure --save` or `measure merge` wrote.
+        #[arg(value_name = "STATE")]
+        state: PathBuf,
+        /// What to answer; by default what the state was made for.
+        #[arg(long, value_parser = tasks())]
+        task: Option<Task>,
+        #[command(flatten)]
+        answers: Answers,
+    },
+}

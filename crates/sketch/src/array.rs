@@ -1,0 +1,211 @@
+//! One array of small cells, of which a key touches one: what FM, linear counting and MRAC are made of.
+//!
+//! A [`Rule`] says what a cell is, what a key does to it, and what the cells tell; everything else is the same for all three.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use crate::hash::{Hasher, below};
+use crate::kind::{MAX_CELLS, cells};
+use crate::serial::{Decoder, Encoder, StateError, Word};
+use crate::simd::prefetch;
+use crate::sketch::same;
+use crate::{Bounds, BuildError, Distribution, Kind, MergeError, QueryError, Size, Sketch, Update};
+
+/// Updates whose cells are asked for before the first of them is touched.
+const AHEAD: usize = 32;
+
+/// What an array of cells stands for.
+pub trait Rule: Clone + Copy + Debug + Send + Sync + 'static {
+    /// What a cell is.
+    type Cell: Word;
+    /// Which sketch it makes.
+    const KIND: Kind;
+    /// Which hash function of a seed chooses cells.
+    const PURPOSE: u64;
+    /// What a cell is called, many of them, and how many there may be: as the error says it.
+    const CELLS: (&'static str, &'static str);
+    /// The most cells.
+    const MAX: usize = MAX_CELLS;
+
+    /// What a key does, from the 128 bits of its hash: 32 bits that choose the cell, and what is done to it.
+    fn mark(hash: [u64; 2]) -> (u32, Self::Cell);
+    /// Adds to a cell.
+    fn add(cell: &mut Self::Cell, mark: Self::Cell, weight: u32);
+    /// Adds the same cell of another array.
+    fn unite(cell: &mut Self::Cell, other: Self::Cell);
+    /// How many cells, in words.
+    fn shape(n: usize) -> String;
+    /// The cells that an accuracy needs.
+    ///
+    /// # Errors
+    /// [`BuildError`] where there can't be as many.
+    fn cells_for(error: f64, confidence: f64, flows: f64) -> Result<f64, BuildError>;
+    /// The number of distinct keys.
+    ///
+    /// # Errors
+    /// [`QueryError`] where the cells are too full to tell.
+    fn cardinality(cells: &[Self::Cell]) -> Result<Bounds<f64>, QueryError>;
+    /// Whether answers are worse than stated.
+    fn is_saturated(cells: &[Self::Cell]) -> bool;
+
+    /// How many keys have which weight.
+    ///
+    /// # Errors
+    /// [`QueryError`] where the cells can't tell.
+    fn size_distribution(_: &[Self::Cell]) -> Result<Distribution, QueryError> {
+        Err(QueryError::Unsupported { sketch: Self::KIND, question: "the distribution of flow sizes" })
+    }
+}
+
+/// A sketch of one array.
+#[derive(Clone, Debug)]
+pub struct Array<const N: usize, R: Rule> {
+    cells: Vec<R::Cell>,
+    hasher: Hasher,
+    seed: u64,
+    weight: u64,
+    rule: PhantomData<R>,
+}
+
+impl<const N: usize, R: Rule> Array<N, R> {
+    /// The most cells.
+    pub const MAX: usize = R::MAX;
+
+    /// An empty sketch of so many cells: 1 to [`Array::MAX`].
+    ///
+    /// # Errors
+    /// [`BuildError`] where the number is out of range.
+    pub fn new(cells: usize, seed: u64) -> Result<Self, BuildError> {
+        if cells == 0 || cells > R::MAX {
+            let (what, range) = R::CELLS;
+            return Err(BuildError::Parameter { kind: R::KIND, what, range });
+        }
+        Ok(Self::of(vec![R::Cell::default(); cells], seed, 0))
+    }
+
+    fn of(cells: Vec<R::Cell>, seed: u64, weight: u64) -> Self {
+        Self { cells, hasher: Hasher::new(seed, R::PURPOSE), seed, weight, rule: PhantomData }
+    }
+
+    /// The sketch for a size: as many cells as fit, or as the accuracy needs.
+    ///
+    /// # Errors
+    /// [`BuildError`] where the size is impossible.
+    pub fn sized(size: Size, seed: u64) -> Result<Self, BuildError> {
+        let least = size_of::<R::Cell>();
+        Self::new(
+            match size {
+                Size::Memory(budget) if budget < least => {
+                    return Err(BuildError::TooSmall { kind: R::KIND, least, budget });
+                }
+                Size::Memory(budget) => (budget / least).min(R::MAX),
+                Size::Accuracy { error, confidence, flows } => {
+                    cells(R::KIND, R::cells_for(error, confidence, flows as f64)?)?
+                }
+            },
+            seed,
+        )
+    }
+
+    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let n = d.count(size_of::<R::Cell>())?;
+        if n == 0 || n > R::MAX {
+            return Err(StateError::Damaged("its shape is impossible"));
+        }
+        Ok(Self::of(d.all(n)?, seed, weight))
+    }
+}
+
+impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
+    fn kind(&self) -> Kind {
+        R::KIND
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shape(&self) -> String {
+        R::shape(self.cells.len())
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(self.cells.as_slice())
+    }
+
+    fn update(&mut self, key: &[u8; N], weight: u64) {
+        self.weight = self.weight.saturating_add(weight);
+        let (piece, mark) = R::mark(self.hasher.hash(key).0);
+        let place = below(piece, self.cells.len());
+        if let Some(cell) = self.cells.get_mut(place) {
+            R::add(cell, mark, u32::try_from(weight).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn update_all(&mut self, updates: &[Update<N>]) {
+        let (hasher, cells) = (self.hasher, self.cells.as_mut_slice());
+        for some in updates.chunks(AHEAD) {
+            let mut marks = [(0, R::Cell::default()); AHEAD];
+            for (mark, u) in marks.iter_mut().zip(some) {
+                let (piece, what) = R::mark(hasher.hash(&u.key).0);
+                *mark = (below(piece, cells.len()), what);
+                prefetch(cells, mark.0);
+            }
+            // At most 32 weights of 32 bits.
+            self.weight = self.weight.saturating_add(some.iter().map(|u| u64::from(u.weight)).sum());
+            for ((place, what), u) in marks.iter().zip(some) {
+                if let Some(cell) = cells.get_mut(*place) {
+                    R::add(cell, *what, u.weight);
+                }
+            }
+        }
+    }
+
+    fn update_cost(&self) -> f64 {
+        0.6
+    }
+
+    fn clear(&mut self) {
+        self.cells.fill(R::Cell::default());
+        self.weight = 0;
+    }
+
+    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
+        let other = same(self, other)?;
+        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| R::unite(a, *b));
+        self.weight = self.weight.saturating_add(other.weight);
+        Ok(())
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
+        Box::new(self.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.cells.len() as u32);
+        out.all(&self.cells);
+    }
+
+    fn size_distribution(&self) -> Result<Distribution, QueryError> {
+        R::size_distribution(&self.cells)
+    }
+
+    /// Lower and upper hold in about 95 % of cases.
+    fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
+        R::cardinality(&self.cells)
+    }
+
+    fn is_saturated(&self) -> bool {
+        R::is_saturated(&self.cells)
+    }
+}

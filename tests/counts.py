@@ -1,0 +1,112 @@
+"""What `slipstream measure` should answer, counted with dictionaries: flows by key, weight and epoch.
+
+Keys are bytes of packet headers, as `capture` reads them; keys that the product prints are read back into the same form
+(`parse`), so that spelling doesn't matter, only what is meant.
+"""
+
+import ipaddress
+import math
+import re
+from collections import Counter, namedtuple
+
+import capture
+
+# An IP packet as far as measuring goes.
+Packet = namedtuple("Packet", "version source target protocol ports length")
+
+PROTOCOLS = {"icmp": 1, "igmp": 2, "ipip": 4, "tcp": 6, "udp": 17, "ipv6": 41, "gre": 47, "esp": 50, "proto 51": 51, "ah": 51,
+             "icmp6": 58, "ospf": 89, "pim": 103, "vrrp": 112, "sctp": 132, "udplite": 136}
+PAIRS = ("superspreaders", "ddos-victims")
+
+
+def packets(records):
+    """The IP packets among records, in order."""
+    found = []
+    for record in records:
+        headers = capture.headers(record.link, record.data)
+        if headers:
+            _, version, addresses, protocol, ports = headers.key
+            half = len(addresses) // 2
+            found.append(Packet(version, addresses[:half], addresses[half:], protocol, ports, record.length))
+    return found
+
+
+def cut(address, bits):
+    """An address with all but its first bits cleared; `bits` for IPv4 and IPv6."""
+    size = 8 * len(address)
+    keep = min(bits[size == 128], size)
+    return (int.from_bytes(address, "big") >> (size - keep) << (size - keep)).to_bytes(len(address), "big")
+
+
+class Key:
+    """A kind of key: `src`, `dst`, `src-dst`, `5tuple`, with prefixes `src/24` or `src/24/56`."""
+
+    def __init__(self, text):
+        self.fields, *prefixes = text.split("/")
+        first = int(prefixes[0]) if prefixes else 128
+        self.bits = (first, int(prefixes[1]) if len(prefixes) > 1 else first)
+
+    def of(self, p):
+        source, target = cut(p.source, self.bits), cut(p.target, self.bits)
+        return {"src": (source,), "dst": (target,), "src-dst": (source, target),
+                "5tuple": (source, target, p.ports, p.protocol)}[self.fields]
+
+    def parse(self, text):
+        """What a printed key means."""
+        def address(text):
+            return ipaddress.ip_address(text.partition("/")[0]).packed
+
+        def endpoint(text):
+            try:
+                return address(text), b"\0\0"
+            except ValueError:
+                host, _, port = text.rpartition(":")
+                return address(host.strip("[]")), int(port).to_bytes(2, "big")
+
+        if self.fields in ("src", "dst"):
+            return (address(text),)
+        if self.fields == "src-dst":
+            return tuple(address(part) for part in text.split(" > "))
+        first, second, name = re.fullmatch(r"(\S+) > (\S+) (.+)", text).groups()
+        (source, sp), (target, dp) = endpoint(first), endpoint(second)
+        protocol = PROTOCOLS.get(name) or int(name.removeprefix("proto "))
+        return source, target, sp + dp, protocol
+
+
+class Epoch:
+    """The true answers for some packets."""
+
+    def __init__(self, some, task, key, by_bytes):
+        self.packets = len(some)
+        self.weight = sum(p.length for p in some) if by_bytes else len(some)
+        self.spread = None
+        if task in PAIRS:
+            # The source's side is cut to the prefix, its counterpart is whole.
+            ends = [(key.of(p), p.target if task == "superspreaders" else p.source) for p in some]
+            self.sizes = Counter(ends)
+            self.spread = Counter(end for end, _ in self.sizes)
+        else:
+            self.sizes = Counter()
+            for p in some:
+                self.sizes[key.of(p)] += p.length if by_bytes else 1
+        self.flows = len(self.sizes)
+
+    def entropy(self):
+        n = self.weight
+        return max(0.0, -sum(s / n * math.log2(s / n) for s in self.sizes.values() if s))
+
+    def distribution(self):
+        return Counter(self.sizes.values())
+
+
+def epochs(all_packets, length, task, key, by_bytes=False):
+    """The true answers, epoch by epoch of so many packets; a trace without packets has one epoch without any."""
+    parts = [all_packets[i : i + length] for i in range(0, len(all_packets), length)] or [[]]
+    return [Epoch(part, task, key, by_bytes) for part in parts]
+
+
+def changes(earlier, later):
+    """By how much sizes changed: signed, those that didn't change left out."""
+    both = Counter(later.sizes)
+    both.subtract(earlier.sizes)
+    return {key: change for key, change in both.items() if change}
