@@ -79,6 +79,15 @@ impl Ring {
         })
     }
 
+    /// The last `n` entries that were taken, as long as nothing was put in since.
+    pub(super) fn last_taken(&self, n: u64) -> impl Iterator<Item = Entry> + '_ {
+        let until = self.taken.0.load(Ordering::Relaxed);
+        (until.saturating_sub(n)..until).filter_map(|n| {
+            let [time, number] = self.entry(n)?;
+            Some(Entry { time: Nanos(time.load(Ordering::Relaxed)), number: number.load(Ordering::Relaxed) })
+        })
+    }
+
     /// Entries in it.
     pub(super) fn len(&self) -> u64 {
         let taken = self.taken.0.load(Ordering::Acquire);
@@ -141,6 +150,8 @@ mod tests {
                 } else {
                     let got: Vec<_> = ring.take(n).collect();
                     let want: Vec<_> = (0..n).map_while(|_| twin.pop_front()).collect();
+                    let again: Vec<_> = ring.last_taken(got.len() as u64).collect();
+                    prop_assert_eq!(&again, &want);
                     prop_assert_eq!(got, want);
                 }
                 prop_assert_eq!(ring.len(), twin.len() as u64);
