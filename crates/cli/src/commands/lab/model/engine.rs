@@ -1,22 +1,26 @@
 //! Runs of our own data path for the model: packets come into a ring of L places, the engine takes up to β of them a poll, in its
-//! own time. That counts what its polls take and not what interrupts them, so that a busy machine can measure a queue near saturation.
-//! `wall` does the same in real time.
+//! own time. That counts what its polls take and not what interrupts them, so that a queue near saturation can be measured where no core
+//! is left alone for long. What is left is that a core is sometimes slower: points are measured by turns, in short slices,
+//! and slices in which the core didn't have its full speed don't count where there are enough others. `wall` measures in real time.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use slipstream::clock;
 use slipstream::pipeline::Plan;
-use slipstream::runtime::{LiveOptions, Poll, Run, RunReport};
+use slipstream::runtime::{LiveOptions, OwnTime, Poll, Quiet, Run, RunReport};
 use slipstream::time::Nanos;
 use slipstream_model::PollLog;
 use slipstream_stats::Histogram;
 
 use super::super::Bench;
 
-/// Length of a run, beside what it takes to settle.
-const RUN_NS: f64 = 50e6;
+/// Length of a slice, beside what it takes to settle, in the engine's time.
+const SLICE_NS: f64 = 8e6;
+/// Slices of a point, at least.
+const FEWEST: u64 = 3;
 /// Packets until every flow has been there and every table is in the cache.
 const WARM: f64 = 8192.0;
 /// Polls that the log of a run has room for.
@@ -65,8 +69,12 @@ pub(super) struct Load {
 pub(super) struct Measured {
     /// Polls that count.
     pub(super) log: Option<PollLog>,
-    /// Runs.
+    /// Slices that count.
     pub(super) runs: usize,
+    /// Whether there were enough slices in which the core had its full speed. Else all slices count.
+    pub(super) steady: bool,
+    /// Share of such slices.
+    pub(super) quiet_share: f64,
     /// Share of all polls, empty ones included, that were interrupted and counted with the time of another one.
     pub(super) interrupted: f64,
     /// Share of packets lost.
@@ -92,38 +100,100 @@ pub(super) struct Chain {
     pub(super) graph: String,
 }
 
-/// Measures a point in the engine's own time, with `polls` polls or a few more; `name` is what its load is called in the log.
+/// A point: what a load is called in the log, and what it is.
+pub(super) type Point = (String, Load);
+
+/// How much is measured of a point.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Polls at full speed that are enough.
+    pub(super) polls: usize,
+    /// Real time after which no more is begun.
+    pub(super) within: Duration,
+}
+
+/// Slices of a point, those at full speed and all.
+#[derive(Default)]
+struct Slices {
+    quiet: Vec<Slice>,
+    slowed: Vec<Slice>,
+}
+
+struct Slice {
+    polls: Vec<slipstream_model::Poll>,
+    offered: u64,
+    dropped: u64,
+    own: OwnTime,
+}
+
+impl Slices {
+    fn polls(&self) -> usize {
+        self.quiet.iter().map(|s| s.polls.len()).sum()
+    }
+
+    fn measured(mut self, name: &str, enough: usize) -> Measured {
+        let quiet_share = self.quiet.len() as f64 / (self.quiet.len() + self.slowed.len()).max(1) as f64;
+        let steady = self.polls() >= enough;
+        if !steady {
+            self.quiet.append(&mut self.slowed);
+        }
+        let mut all = Measured { steady, quiet_share, runs: self.quiet.len(), ..Measured::default() };
+        let (mut offered, mut dropped, mut made, mut interrupted) = (0, 0, 0, 0);
+        let mut runs = Vec::new();
+        for slice in self.quiet {
+            offered += slice.offered;
+            dropped += slice.dropped;
+            made += slice.own.polls;
+            interrupted += slice.own.interrupted;
+            all.sojourn.merge(&slice.own.sojourn);
+            runs.push(slipstream_model::Run { rate: name.to_owned(), polls: slice.polls });
+        }
+        all.interrupted = interrupted as f64 / made.max(1) as f64;
+        all.p_loss = (offered > 0).then(|| dropped as f64 / offered as f64);
+        all.log = Some(PollLog { runs });
+        all
+    }
+}
+
+/// Measures points in the engine's own time, by turns: whatever makes the core slower or faster for a while meets all of them.
 pub(super) fn measure(
     lab: &Bench<'_>,
     chain: &Chain,
-    load: &Load,
-    name: &str,
-    polls: usize,
-) -> anyhow::Result<Measured> {
-    let mut all = Measured::default();
-    let mut pieces = Vec::new();
-    let (mut counted, mut offered, mut dropped, mut made, mut interrupted) = (0, 0, 0, 0, 0);
-    let settle_ns = load.settle_ns.max(load.fill_ns.unwrap_or(0.0)).max(WARM / load.rate_pps * 1e9);
-    while counted < polls {
-        lab.check()?;
-        all.runs += 1;
-        let duration = Duration::from_nanos((RUN_NS + settle_ns) as u64);
-        let (report, log) = run(chain, load, "own", duration, POLLS, all.runs as u64)?;
-        let own = report.own_time.as_ref().context("the run was in the engine's own time")?;
-        offered += counter(&report, "offered")?;
-        dropped += counter(&report, "dropped_by_queue")?;
-        made += own.polls;
-        interrupted += own.interrupted;
-        all.sojourn.merge(&own.sojourn);
-        let start = log.first().map_or(Nanos(0), |p| p.time);
-        let piece: Vec<_> = log.iter().map(|p| model_poll(p, start)).filter(|p| p.time_ns >= settle_ns).collect();
-        counted += piece.len();
-        pieces.push(slipstream_model::Run { rate: name.to_owned(), polls: piece });
+    points: &[Point],
+    quiet: &mut Quiet,
+    effort: Effort,
+) -> anyhow::Result<Vec<Measured>> {
+    let mut all: Vec<Slices> = points.iter().map(|_| Slices::default()).collect();
+    let end = clock::now() + effort.within;
+    for seed in 1.. {
+        for ((_, load), slices) in points.iter().zip(&mut all) {
+            lab.check()?;
+            if slices.polls() >= effort.polls || seed > FEWEST && clock::now() >= end {
+                continue;
+            }
+            let before = quiet.now();
+            let slice = slice(chain, load, seed)?;
+            let of = if before && quiet.now() { &mut slices.quiet } else { &mut slices.slowed };
+            of.push(slice);
+        }
+        if all.iter().all(|s| s.polls() >= effort.polls) || seed >= FEWEST && clock::now() >= end {
+            break;
+        }
     }
-    all.interrupted = interrupted as f64 / made.max(1) as f64;
-    all.p_loss = (offered > 0).then(|| dropped as f64 / offered as f64);
-    all.log = Some(PollLog { runs: pieces });
-    Ok(all)
+    Ok(all.into_iter().zip(points).map(|(s, (name, _))| s.measured(name, effort.polls)).collect())
+}
+
+fn slice(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Slice> {
+    let settle_ns = load.settle_ns.max(load.fill_ns.unwrap_or(0.0)).max(WARM / load.rate_pps * 1e9);
+    let duration = Duration::from_nanos((SLICE_NS + settle_ns) as u64);
+    let (report, log) = run(chain, load, "own", duration, POLLS, seed)?;
+    let start = log.first().map_or(Nanos(0), |p| p.time);
+    Ok(Slice {
+        polls: log.iter().map(|p| model_poll(p, start)).filter(|p| p.time_ns >= settle_ns).collect(),
+        offered: counter(&report, "offered")?,
+        dropped: counter(&report, "dropped_by_queue")?,
+        own: report.own_time.context("the run was in the engine's own time")?,
+    })
 }
 
 /// Runs the chain once, by this clock (`own` or `wall`).

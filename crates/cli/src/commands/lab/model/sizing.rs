@@ -2,11 +2,11 @@
 
 use serde_json::json;
 use slipstream_model::{
-    Choices, Error, Interarrival, Parameters, Start, Strategy, Target, Variation, dimension,
+    Candidate, Choices, Error, Interarrival, Parameters, Start, Strategy, Target, Variation, dimension,
 };
 
 use super::homogeneous::Bed;
-use super::{Bench, Effort, Findings, Load, Process, engine, object};
+use super::{Bench, Findings, Load, Process, Quiet, effort, engine, object};
 
 /// Share of packets that may be lost.
 const TARGET: f64 = 0.01;
@@ -20,7 +20,12 @@ struct Task {
     batches: Vec<usize>,
 }
 
-pub(super) fn run(lab: &Bench<'_>, bed: &Bed, findings: &mut Findings) -> anyhow::Result<()> {
+pub(super) fn run(
+    lab: &Bench<'_>,
+    bed: &Bed,
+    quiet: &mut Quiet,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
     let line = &bed.fit.global;
     let capacity = |batch: usize| {
         let times = bed.fit.service_times(Strategy::Global, None, None).ok()?;
@@ -47,7 +52,7 @@ pub(super) fn run(lab: &Bench<'_>, bed: &Bed, findings: &mut Findings) -> anyhow
         });
     }
     for task in &tasks {
-        try_out(lab, bed, task, findings)?;
+        try_out(lab, bed, task, quiet, findings)?;
     }
     Ok(())
 }
@@ -61,7 +66,13 @@ fn interarrival(task: &Task) -> Result<Interarrival, Error> {
     }
 }
 
-fn try_out(lab: &Bench<'_>, bed: &Bed, task: &Task, findings: &mut Findings) -> anyhow::Result<()> {
+fn try_out(
+    lab: &Bench<'_>,
+    bed: &Bed,
+    task: &Task,
+    quiet: &mut Quiet,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
     let all = Parameters {
         queue: 1,
         batch: 1,
@@ -75,51 +86,46 @@ fn try_out(lab: &Bench<'_>, bed: &Bed, task: &Task, findings: &mut Findings) -> 
     let target = Target { p_loss: TARGET, p99_sojourn_ns: None };
     let claim = |which: &str| format!("dimension, {}: {which}", task.what);
     let Ok(found) = dimension(&all, &choices, target, 2) else {
-        findings.claim(claim("there is a configuration that does"), "not measured", None);
+        findings.claim(claim("there is a configuration that does"), "not measured", None, bed.steady);
         return Ok(());
     };
     let at = found.considered.iter().position(|c| (c.queue, c.batch) == (found.best.queue, found.best.batch));
     let smaller = at.and_then(|at| at.checked_sub(1)).and_then(|at| found.considered.get(at));
-    for (which, candidate) in [("the recommended one", Some(&found.best)), ("the next smaller one", smaller)]
-    {
-        let Some(c) = candidate else { continue };
-        let load = Load {
-            rate_pps: task.rate_pps,
-            process: task.process,
-            queue: c.queue,
-            batch: c.batch,
-            settle_ns: 0.0,
-            fill_ns: None,
-        };
-        let runs = if lab.quick { 100 } else { 600 };
-        let effort = Effort { polls: 0, runs, whole: if lab.quick { 3 } else { 10 } };
-        let measured = engine::measure(lab, &bed.chain, &load, task.what, effort)?;
-        let lost = measured.p_loss.filter(|_| !measured.outpaced);
+    let both = [("the recommended one", Some(&found.best)), ("the next smaller one", smaller)];
+    let both: Vec<_> = both.into_iter().filter_map(|(which, c)| Some((which, c?))).collect();
+    let load = |c: &Candidate| Load {
+        rate_pps: task.rate_pps,
+        process: task.process,
+        queue: c.queue,
+        batch: c.batch,
+        settle_ns: 0.0,
+        fill_ns: None,
+    };
+    let asked: Vec<_> = both.iter().map(|(which, c)| ((*which).to_owned(), load(c))).collect();
+    let measured = engine::measure(lab, &bed.chain, &asked, quiet, effort(lab, 15))?;
+    for ((which, c), m) in both.into_iter().zip(measured) {
+        let lost = m.p_loss.unwrap_or(0.0);
         findings.rows.push(object(json!({
             "dimension": task.what, "rate_mpps": task.rate_pps / 1e6, "arrivals": task.process.name(),
-            "queue": c.queue, "batch": c.batch, "target_loss": TARGET, "which": which,
-            "p_loss_predicted": c.solution.p_loss, "p_loss": lost, "whole_runs": measured.whole,
-            "sojourn_p99_predicted_ns": c.solution.sojourn.quantile_ns(0.99),
-            "sojourn_p99_ns": measured.sojourn.quantile(0.99),
+            "queue": c.queue, "batch": c.batch, "target_loss": TARGET, "which": which, "polls": m.polls(),
+            "quiet_share": m.quiet_share, "p_loss_predicted": c.solution.p_loss, "p_loss": lost,
+            "sojourn_p99_predicted_ns": c.solution.sojourn.quantile_ns(0.99), "sojourn_p99_ns": m.sojourn.quantile(0.99),
         })));
-        let met = lost.map(|lost| lost <= TARGET);
-        let text = match met {
-            Some(true) => "meets the target",
-            _ => "misses the target",
-        };
-        let as_predicted = met.zip(lost).map(|(met, lost)| {
-            (
-                json!(format!(
-                    "{text}: {:.2} % lost, {:.2} % predicted",
-                    lost * 100.0,
-                    c.solution.p_loss * 100.0
-                )),
-                met == c.met,
-            )
-        });
+        let met = lost <= TARGET;
+        let text = format!(
+            "{} the target: {:.2} % lost, {:.2} % predicted",
+            if met { "meets" } else { "misses" },
+            lost * 100.0,
+            c.solution.p_loss * 100.0
+        );
         let wanted = if c.met { "meets 1 %" } else { "doesn't" };
         let which = format!("{which} (queue {}, batch {}) {wanted}", c.queue, c.batch);
-        findings.claim(claim(&which), "not measured", as_predicted);
+        findings.claim(
+            claim(&which),
+            "not measured",
+            Some((json!(text), met == c.met)),
+            m.steady && bed.steady,
+        );
     }
     Ok(())
 }

@@ -1,30 +1,30 @@
-//! Runs of our own data path for the model: a generator thread, a ring of L places, and the engine that polls it, in real
-//! time on two cores.
+//! The same in real time: a generator thread on one core, a ring of L places, and the engine on another core.
 //!
 //! Both threads need their core all the time, and on a machine that others use they don't get it. How that is kept out of the
 //! comparison: every point is made of many short runs that begin with an empty queue, and of each run only what no
 //! interruption has touched counts. An interruption of the engine shows as a service that took twice its usual time and
 //! 20 µs more, one of the generator as packets that are late by its own account (the log has the time of the newest). What comes
 //! after one counts again when the queue has been empty, or, above saturation, full again, and the chain has had a
-//! little time to settle. Loss and sojourn times below saturation are those of the runs that were not interrupted at all.
+//! little time to settle.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
-use slipstream::pipeline::Plan;
-use slipstream::runtime::{LiveOptions, Poll, Run};
-use slipstream_model::PollLog;
-use slipstream_stats::Histogram;
+use slipstream::runtime::Poll;
+use slipstream::time::Nanos;
+use slipstream_model::{Interarrival, PollLog, Strategy, compare, fit};
 
-use super::super::Bench;
+use serde_json::json;
+
+use super::engine::{counter, model_poll, run};
+use super::homogeneous::Bed;
+use super::{
+    BATCH, Bench, Chain, FEW_POLLS, Findings, Load, OVERLOAD, Process, QUEUE, full_speed, load, object,
+    question, solve,
+};
 
 /// Length of a run, beside what it takes to fill the ring.
 const RUN_NS: f64 = 6e6;
-/// How near to its end the last poll of a run must be, for the run not to have ended in an interruption.
-const END_NS: f64 = 0.5e6;
 /// What a service may take beyond twice its usual time.
 const STALL_NS: f64 = 20e3;
 /// What an empty poll may take.
@@ -38,44 +38,6 @@ const PACE_NS: f64 = 200e3;
 /// Polls that the log of a run has room for.
 const POLLS: usize = 1 << 16;
 
-/// When packets come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Process {
-    Constant,
-    Poisson,
-    /// Bursts of so many on average.
-    Bursty(u32),
-}
-
-impl Process {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Poisson => "poisson",
-            Self::Bursty(_) => "bursty",
-        }
-    }
-
-    fn burst(self) -> u32 {
-        if let Self::Bursty(n) = self { n } else { 1 }
-    }
-}
-
-/// What a run is given.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    pub(super) rate_pps: f64,
-    pub(super) process: Process,
-    /// Places of the ring, L.
-    pub(super) queue: usize,
-    /// Packets that a poll takes at most, β.
-    pub(super) batch: usize,
-    /// What the chain is given to settle, from an empty queue.
-    pub(super) settle_ns: f64,
-    /// Above saturation: how long it takes until the ring is full.
-    pub(super) fill_ns: Option<f64>,
-}
-
 /// How much is measured of a point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
@@ -83,8 +45,6 @@ pub(super) struct Effort {
     pub(super) polls: usize,
     /// Runs at most.
     pub(super) runs: usize,
-    /// Uninterrupted runs that are enough.
-    pub(super) whole: usize,
 }
 
 /// What was measured at a point.
@@ -92,34 +52,16 @@ pub(super) struct Effort {
 pub(super) struct Measured {
     /// Polls that no interruption has touched.
     pub(super) log: Option<PollLog>,
-    /// Runs, and those without interruption.
-    pub(super) runs: usize,
-    pub(super) whole: usize,
     /// Share of the time that counts.
     pub(super) clean_share: f64,
-    /// Share of packets lost in runs without interruption.
-    pub(super) p_loss: Option<f64>,
-    /// From arrival to the end of service in runs without interruption, ns.
-    pub(super) sojourn: Histogram,
     /// Whether more was asked of the generator than it can make.
     pub(super) outpaced: bool,
 }
 
 impl Measured {
-    /// Packets a second that were served in the time that counts.
-    pub(super) fn served_pps(&self) -> Option<f64> {
-        self.log.as_ref().and_then(PollLog::rate_pps)
-    }
-
     pub(super) fn polls(&self) -> usize {
         self.log.as_ref().map_or(0, PollLog::polls)
     }
-}
-
-/// A pipeline behind the ring: the settings of its traffic, and its graph.
-pub(super) struct Chain {
-    pub(super) traffic: String,
-    pub(super) graph: String,
 }
 
 /// Measures a point; `name` is what its load is called in the log.
@@ -130,90 +72,27 @@ pub(super) fn measure(
     name: &str,
     effort: Effort,
 ) -> anyhow::Result<Measured> {
-    let mut all = Measured::default();
+    let duration = Duration::from_nanos((RUN_NS + load.fill_ns.unwrap_or(0.0)) as u64);
     let mut pieces = Vec::new();
-    let (mut offered, mut dropped, mut polls, mut outpaced) = (0, 0, 0, 0);
+    let (mut runs, mut polls, mut outpaced) = (0, 0, 0);
     let (mut clean_ns, mut ns) = (0.0, 0.0);
-    while all.runs < effort.runs && (polls < effort.polls || all.whole < effort.whole) {
+    while runs < effort.runs && polls < effort.polls {
         lab.check()?;
-        all.runs += 1;
-        let one = run_once(chain, load, all.runs as u64)?;
-        outpaced += usize::from(one.interruptions as f64 * PACE_NS > one.elapsed_ns as f64);
-        let (segments, mut disturbed) = clean(&one.polls, load);
-        // An engine that doesn't come back is interrupted, too.
-        disturbed |= one.last_poll_ns + END_NS < one.elapsed_ns as f64
-            || one.elapsed_ns as f64 > one.asked_ns + END_NS;
-        ns += one.elapsed_ns as f64;
-        if !disturbed && one.away_ns == 0 {
-            all.whole += 1;
-            offered += one.offered;
-            dropped += one.dropped;
-            all.sojourn.merge(&one.sojourn);
-        }
-        for polls_of in segments {
+        runs += 1;
+        let (report, log) = run(chain, load, "wall", duration, POLLS, runs as u64)?;
+        let elapsed_ns = report.elapsed_ns.max(1) as f64;
+        outpaced += usize::from(counter(&report, "generator_interruptions")? as f64 * PACE_NS > elapsed_ns);
+        ns += elapsed_ns;
+        for polls_of in clean(&log, load) {
             polls += polls_of.len();
             clean_ns += polls_of.last().zip(polls_of.first()).map_or(0.0, |(b, a)| b.time_ns - a.time_ns);
             pieces.push(slipstream_model::Run { rate: name.to_owned(), polls: polls_of });
         }
     }
-    all.clean_share = if ns > 0.0 { clean_ns / ns } else { 0.0 };
-    all.p_loss = (offered > 0).then(|| dropped as f64 / offered as f64);
-    all.outpaced = 2 * outpaced > all.runs;
-    all.log = (!pieces.is_empty()).then_some(PollLog { runs: pieces });
-    Ok(all)
-}
-
-struct Once {
-    polls: Vec<Poll>,
-    sojourn: Histogram,
-    offered: u64,
-    dropped: u64,
-    away_ns: u64,
-    interruptions: u64,
-    elapsed_ns: u64,
-    /// How long the run was to be.
-    asked_ns: f64,
-    /// From the first poll to the last that brought packets.
-    last_poll_ns: f64,
-}
-
-fn run_once(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Once> {
-    let graph = format!(
-        "in :: paced(rate={:.0}pps, arrivals={}, burst={}, queue={}, batch={}, seed={seed}, {}) -> {}",
-        load.rate_pps,
-        load.process.name(),
-        load.process.burst(),
-        load.queue,
-        load.batch,
-        chain.traffic,
-        chain.graph
-    );
-    let plan = Plan::from_graph(&graph, None, None, Path::new(""))?;
-    let duration = Duration::from_nanos((RUN_NS + load.fill_ns.unwrap_or(0.0)) as u64);
-    let options = LiveOptions {
-        duration: Some(duration),
-        busy_poll: true,
-        poll_log: Some(POLLS),
-        ..LiveOptions::default()
-    };
-    let mut run = Run::new(plan.build(1)?).live(options);
-    let report = run.run(&mut |_| ControlFlow::Continue(()))?;
-    let source = report.sources.first().context("a run has a source")?;
-    let counter = |name: &str| source.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
-    let mut sojourn = Histogram::new();
-    report.stages.iter().filter_map(|s| s.excess.as_ref()).for_each(|h| sojourn.merge(h));
-    let polls = run.poll_log().map(|log| log.polls().to_vec()).unwrap_or_default();
-    let span = polls.last().zip(polls.first()).map_or(0, |(last, first)| last.time.since(first.time));
-    Ok(Once {
-        polls,
-        asked_ns: duration.as_nanos() as f64,
-        last_poll_ns: span as f64,
-        sojourn,
-        offered: counter("offered"),
-        dropped: counter("dropped_by_queue"),
-        away_ns: counter("generator_away_ns"),
-        interruptions: counter("generator_interruptions"),
-        elapsed_ns: report.elapsed_ns.max(1),
+    Ok(Measured {
+        log: (!pieces.is_empty()).then_some(PollLog { runs: pieces }),
+        clean_share: if ns > 0.0 { clean_ns / ns } else { 0.0 },
+        outpaced: 2 * outpaced > runs,
     })
 }
 
@@ -245,22 +124,22 @@ fn usual(polls: &[Poll]) -> BTreeMap<u32, f64> {
     usual
 }
 
-/// The stretches of a log that no interruption has touched, and whether there was one.
-fn clean(polls: &[Poll], load: &Load) -> (Vec<Vec<slipstream_model::Poll>>, bool) {
+/// The stretches of a log that no interruption has touched.
+fn clean(polls: &[Poll], load: &Load) -> Vec<Vec<slipstream_model::Poll>> {
     let usual = usual(polls);
     let gap_ns = 1e9 / load.rate_pps;
     let chance = LATE_NS + GAPS * gap_ns * f64::from(load.process.burst());
     let mut segments = Vec::new();
-    let mut current = Vec::new();
-    let mut disturbed = false;
+    let mut current: Vec<slipstream_model::Poll> = Vec::new();
     let mut last: Option<&Poll> = None;
+    let start = polls.first().map_or(Nanos(0), |p| p.time);
     // From when on polls count, if it is known.
-    let first = polls.first().map_or(0.0, |p| p.time.0 as f64);
-    let mut from = Some(first + load.fill_ns.unwrap_or(load.settle_ns));
+    let mut from = Some(load.fill_ns.unwrap_or(load.settle_ns));
     for poll in polls {
-        let now = poll.time.0 as f64;
+        let own = model_poll(poll, start);
+        let now = own.time_ns;
         let emptied = (poll.batch as usize) < load.batch;
-        let late = emptied && now - poll.newest.0 as f64 > chance;
+        let late = emptied && poll.time.since(poll.newest) as f64 > chance;
         let (mut stalled, mut away) = (false, false);
         if let Some(last) = last {
             let service = usual.get(&last.batch.ilog2()).copied().unwrap_or(0.0);
@@ -272,7 +151,6 @@ fn clean(polls: &[Poll], load: &Load) -> (Vec<Vec<slipstream_model::Poll>>, bool
         }
         last = Some(poll);
         if late || stalled || away {
-            disturbed = true;
             segments.push(std::mem::take(&mut current));
             // A full ring stays full while nobody polls it.
             from = match load.fill_ns {
@@ -284,23 +162,56 @@ fn clean(polls: &[Poll], load: &Load) -> (Vec<Vec<slipstream_model::Poll>>, bool
         if from.is_none() && poll.empty_before > 0 && !late && !away {
             from = Some(now + load.settle_ns);
         }
-        if from.is_some_and(|from| now >= from) {
-            let (batch, empty_before) = (poll.batch, poll.empty_before);
-            // Two polls at one tick of the clock can't be.
-            if current.last().is_none_or(|p: &slipstream_model::Poll| p.time_ns < now) {
-                current.push(slipstream_model::Poll { time_ns: now, batch, empty_before });
-            }
+        // Two polls at one tick of the clock can't be.
+        if from.is_some_and(|from| now >= from) && current.last().is_none_or(|p| p.time_ns < now) {
+            current.push(own);
         }
     }
     segments.push(current);
     segments.retain(|s| s.len() > 1);
-    (segments, disturbed)
+    segments
+}
+
+/// The load at which real time is held against the model.
+const LOAD: f64 = 0.3;
+
+/// A point in real time, with its own capacity and its own fit: the other core is at work there, too.
+pub(super) fn cross_check(lab: &Bench<'_>, bed: &Bed, findings: &mut Findings) -> anyhow::Result<()> {
+    let claim = format!("in real time, load {LOAD}: the mean batch is off by packets");
+    let effort =
+        if lab.quick { Effort { polls: 1500, runs: 120 } } else { Effort { polls: 6000, runs: 600 } };
+    let full = measure(lab, &bed.chain, &OVERLOAD, "overload", Effort { polls: 600, ..effort })?;
+    let Some(capacity_pps) = full_speed(full.log.as_ref()) else {
+        findings.claim(claim, "not measured", None, false);
+        return Ok(());
+    };
+    let at = load(capacity_pps, LOAD, Process::Constant);
+    let measured = measure(lab, &bed.chain, &at, "0.3", effort)?;
+    let Some(log) = measured.log.as_ref().filter(|_| measured.polls() >= FEW_POLLS && !measured.outpaced)
+    else {
+        findings.claim(claim, "not measured", None, false);
+        return Ok(());
+    };
+    let runs = [log, full.log.as_ref().unwrap_or(log)].into_iter().flat_map(|log| log.runs.clone());
+    let found = fit(&PollLog { runs: runs.collect() })?;
+    let asked = Interarrival::poisson(1e9 / at.rate_pps)
+        .and_then(|a| question(&found, (Strategy::Global, None), a, (QUEUE, BATCH)));
+    let Some(s) = solve(vec![asked]).into_iter().next().flatten() else { return Ok(()) };
+    let c = compare(&log.batch_pmf(), &s.batch_pmf)?;
+    findings.rows.push(object(json!({
+        "clock": "wall", "load": LOAD, "rate_mpps": at.rate_pps / 1e6, "polls": measured.polls(),
+        "clean_share": measured.clean_share, "mean_batch": c.measured_mean, "mean_batch_predicted": c.predicted_mean,
+        "relative_error": c.relative_error, "jsd": c.jsd, "capacity_mpps": capacity_pps / 1e6,
+        "capacity_own_time_mpps": bed.capacity_pps / 1e6,
+    })));
+    let off = (c.measured_mean - c.predicted_mean).abs();
+    findings.claim(claim, "not measured", Some((json!(off), off <= 1.0)), measured.clean_share > 0.5);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slipstream::time::Nanos;
 
     fn load() -> Load {
         Load {
@@ -325,15 +236,14 @@ mod tests {
         (0..n).map(poll).collect()
     }
 
-    fn kept(polls: &[Poll], load: &Load) -> (Vec<usize>, bool) {
-        let (segments, disturbed) = clean(polls, load);
-        (segments.iter().map(Vec::len).collect(), disturbed)
+    fn kept(polls: &[Poll], load: &Load) -> Vec<usize> {
+        clean(polls, load).iter().map(Vec::len).collect()
     }
 
     #[test]
     fn what_is_quiet_is_kept_but_for_the_start() {
-        assert_eq!(kept(&polls(3000), &load()), (vec![2000], false));
-        assert_eq!(kept(&[], &load()), (vec![], false));
+        assert_eq!(kept(&polls(3000), &load()), [2000]);
+        assert!(kept(&[], &load()).is_empty());
     }
 
     #[test]
@@ -346,7 +256,7 @@ mod tests {
         });
         // The poll behind the interruption is part of it. What follows is settled a millisecond after the next empty poll,
         // number 2505.
-        assert_eq!(kept(&all, &load()), (vec![1500, 5000 - 3505], true));
+        assert_eq!(kept(&all, &load()), [1500, 5000 - 3505]);
     }
 
     #[test]
@@ -355,8 +265,8 @@ mod tests {
         for poll in &mut all[2500..2600] {
             poll.newest = Nanos(poll.newest.0 - 30_000);
         }
-        let (segments, disturbed) = kept(&all, &load());
-        assert!(disturbed && segments[0] == 1500 && segments.len() == 2, "{segments:?}");
+        let segments = kept(&all, &load());
+        assert!(segments[0] == 1500 && segments.len() == 2, "{segments:?}");
     }
 
     /// Large batches there are only behind interruptions, and each is interrupted itself: that doesn't make it usual.
@@ -370,7 +280,7 @@ mod tests {
         (all[2499].batch, all[2500].batch, all[2500].empty_before) = (64, 64, 0);
         let usual = usual(&all);
         assert!(usual[&6] <= 128_000.0 && usual[&0] == 1000.0, "{usual:?}");
-        assert!(clean(&all, &load()).1);
+        assert_eq!(clean(&all, &load()).len(), 2);
     }
 
     #[test]
@@ -382,6 +292,6 @@ mod tests {
         }
         all.iter_mut().skip(4000).for_each(|p| p.time = Nanos(p.time.0 + 300_000));
         let load = Load { fill_ns: Some(2e6), ..load() };
-        assert_eq!(kept(&all, &load), (vec![2000, 2000], true));
+        assert_eq!(kept(&all, &load), [2000, 2000]);
     }
 }
