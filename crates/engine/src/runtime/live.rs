@@ -41,6 +41,8 @@ pub struct LiveOptions {
     pub busy_poll: bool,
     /// Room in the log of polls; none is kept without.
     pub poll_log: Option<usize>,
+    /// In the engine's own time: what passes before anything counts in [`OwnTime`](super::OwnTime).
+    pub settle: Duration,
     /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
     pub fast: bool,
 }

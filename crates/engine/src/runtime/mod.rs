@@ -3,7 +3,7 @@
 //! [`source`] brings packets in, [`replay`] runs one worker, [`shard`] several, [`paced`] one by the wall clock,
 //! [`sink`] takes what comes out. [`graph`] is a pipeline of many stages, [`drive`] the loop that drives it over
 //! captures, [`rehearsal`] one that only measures it, [`live`] one by the wall clock, with ports whose packets come when they
-//! come; [`own_time`] one in the engine's own time, [`usual`] tells which of its polls were interrupted;
+//! come; [`own_time`] one in the engine's own time, [`usual`] tells which of its polls were interrupted, [`probe`] how fast the core is;
 //! [`poll_log`] remembers how many packets came at a time; a [`board`] shows others how a run goes.
 
 mod board;
@@ -13,7 +13,7 @@ mod live;
 mod own_time;
 mod paced;
 mod poll_log;
-mod quiet;
+mod probe;
 mod rehearsal;
 mod replay;
 mod shard;
@@ -27,7 +27,7 @@ pub use graph::{Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
 pub use own_time::OwnTime;
 pub use poll_log::{Poll, PollLog};
-pub use quiet::Quiet;
+pub use probe::Probe;
 pub use rehearsal::{Timing, Traffic};
 pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick};
 pub use sink::{CaptureSink, NullSink, Sink, Stamp};

@@ -17,6 +17,7 @@ use slipstream_stats::Histogram;
 use super::drive::{Feed, Run, RunError, RunReport};
 use super::live::NAP;
 use super::poll_log::PollLog;
+use super::probe::Probe;
 use super::replay::Tick;
 use super::usual::Usual;
 use crate::clock::{LiveClock, Meter};
@@ -25,8 +26,13 @@ use crate::time::Nanos;
 /// What a run in the engine's own time was made of.
 #[derive(Clone, Debug, Default)]
 pub struct OwnTime {
-    /// Time that passed by the engine's own clock, in ns.
+    /// Time that passed by the engine's own clock, in ns, from [`LiveOptions::settle`](super::LiveOptions::settle) on, as all that
+    /// follows.
     pub elapsed_ns: u64,
+    /// Packets that came.
+    pub come: u64,
+    /// Packets of these that found the ring full.
+    pub dropped: u64,
     /// Polls.
     pub polls: u64,
     /// Polls that were interrupted, so that another one's time counts.
@@ -35,7 +41,12 @@ pub struct OwnTime {
     pub interruptions_ns: u64,
     /// From a packet's arrival to the end of the poll that took it, in ns. Where a stage holds packets, not to when they left.
     pub sojourn: Histogram,
+    /// What a [`Probe`] took, in ns, every 100 µs: whether the core kept its speed.
+    pub probes: Histogram,
 }
+
+/// From probe to probe, in ns of the engine's time.
+const PROBES: u64 = 100_000;
 
 impl Run {
     /// Whether the packets of a source come in the engine's own time.
@@ -56,11 +67,21 @@ impl Run {
         let start = clock.now();
         let limits = options.limits(start);
         self.log = options.poll_log.map(PollLog::new);
-        let (mut own, mut usual) = (OwnTime::default(), Usual::new());
-        let (mut now, mut asked) = (start, Nanos(0));
+        let (mut own, mut usual, probe) = (OwnTime::default(), Usual::new(), Probe::default());
+        let (mut now, mut asked, mut probed) = (start, Nanos(0), start);
+        let settled = start.after(options.settle.as_nanos() as u64);
+        // What had come and was dropped when it began to count.
+        let mut before = None;
         meter.start();
         let result = loop {
             self.come(now);
+            if before.is_none() && now >= settled {
+                before = Some(self.come_and_dropped());
+            }
+            if now.since(probed) >= PROBES {
+                probed = now;
+                own.probes.record(probe.run());
+            }
             let begun = clock.now();
             if begun.since(asked) >= NAP {
                 asked = begun;
@@ -80,13 +101,19 @@ impl Run {
             let size = feeds.iter().map(Feed::packets).sum::<u64>() - taken;
             let (counts, interrupted) = usual.judge(size as usize, took.max(1));
             now = now.after(counts);
-            own.note(counts, took, interrupted);
-            self.note_sojourns(size as usize, now, &mut own.sojourn);
+            if before.is_some() {
+                own.note(counts, took, interrupted);
+                self.note_sojourns(size as usize, now, &mut own.sojourn);
+            }
             if ended {
                 break Ok(());
             }
         };
         meter.stop();
+        if let Some((come, dropped)) = before {
+            let now = self.come_and_dropped();
+            (own.come, own.dropped) = (now.0 - come, now.1 - dropped);
+        }
         self.own_time = Some(own);
         self.pipeline.drain(&mut self.pool, now);
         let report = self.finish(&feeds, &meter);
@@ -122,6 +149,12 @@ impl Run {
     fn come(&mut self, now: Nanos) {
         let sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
         sources.filter_map(|s| s.own_time()).for_each(|s| s.come(now));
+    }
+
+    /// Packets that have come so far, and how many of these were dropped.
+    fn come_and_dropped(&mut self) -> (u64, u64) {
+        let mut sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
+        sources.find_map(|s| Some(s.own_time()?.come_and_dropped())).unwrap_or_default()
     }
 
     /// The last poll took so many packets, and ended now.
@@ -220,8 +253,27 @@ mod tests {
         // The last packet comes at 100 ms.
         assert!((100_000_000..120_000_000).contains(&own.elapsed_ns), "{}", own.elapsed_ns);
         assert!(own.elapsed_ns.abs_diff(calm.own_time.unwrap().elapsed_ns) < 20_000_000);
-        assert_eq!(own.sojourn.count(), 5_000);
+        assert_eq!((own.sojourn.count(), own.come, own.dropped), (5_000, 5_000, 0));
+        assert!(own.probes.count() > 100, "{}", own.probes.count());
         assert!(own.sojourn.max().unwrap() < 3_000_000, "{:?}", own.sojourn.max());
+    }
+
+    /// What happens before doesn't count, though it happens.
+    #[test]
+    fn what_settles_does_not_count() {
+        let mut pipeline = Pipeline::chain(vec![(
+            "work".to_owned(),
+            Box::new(Work { interrupted: usize::MAX, batches: 0 }),
+        )]);
+        pipeline.heads[0].source = Box::new(paced(5e5, 100, 3_000));
+        let settle = Duration::from_millis(3);
+        let mut run = Run::new(pipeline).live(LiveOptions { settle, ..LiveOptions::default() });
+        let report = run.run_own_time(&mut |_| ControlFlow::Continue(())).unwrap();
+        let own = report.own_time.as_ref().unwrap();
+        // A packet comes every 2 µs, and the first poll at which it counts begins up to a ms later.
+        assert!((900..=1_500).contains(&own.come), "{}", own.come);
+        assert!(own.dropped > 0 && own.dropped < counter(&report, "dropped_by_queue"));
+        assert!(own.sojourn.count() < report.sources[0].packets);
     }
 
     /// What a poll finds is what has come by then and was not taken before, less what found the ring full.

@@ -118,6 +118,9 @@ pub trait OwnTimeSource {
 
     /// Calls `visit` with the arrival times of the last `n` packets that were taken, as long as nothing came since.
     fn taken(&self, n: usize, visit: &mut dyn FnMut(Nanos));
+
+    /// Packets that have come, and how many of these were dropped.
+    fn come_and_dropped(&self) -> (u64, u64);
 }
 
 /// Clamps time so that it never runs backwards, and numbers the packets.

@@ -281,6 +281,10 @@ impl OwnTimeSource for Paced {
     fn taken(&self, n: usize, visit: &mut dyn FnMut(Nanos)) {
         self.ring.last_taken(n as u64).for_each(|entry| visit(entry.time));
     }
+
+    fn come_and_dropped(&self) -> (u64, u64) {
+        (self.coming.as_ref().map_or(0, |c| c.number), self.ring.dropped())
+    }
 }
 
 impl Source for Paced {

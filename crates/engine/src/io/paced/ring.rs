@@ -115,8 +115,13 @@ impl Ring {
         longest.fetch_max(ns, Ordering::Relaxed);
     }
 
+    /// Entries for which there was no place.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.0.load(Ordering::Relaxed)
+    }
+
     pub(super) fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let dropped = self.dropped.0.load(Ordering::Relaxed);
+        let dropped = self.dropped();
         let [times, sum, longest] = &self.interruptions;
         visit("offered", self.put.0.load(Ordering::Relaxed) + dropped);
         visit("dropped_by_queue", dropped);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use slipstream::clock;
 use slipstream::pipeline::Plan;
-use slipstream::runtime::{LiveOptions, OwnTime, Poll, Quiet, Run, RunReport};
+use slipstream::runtime::{LiveOptions, OwnTime, Poll, Probe, Run, RunReport};
 use slipstream::time::Nanos;
 use slipstream_model::PollLog;
 use slipstream_stats::Histogram;
@@ -21,6 +21,12 @@ use super::super::Bench;
 const SLICE_NS: f64 = 8e6;
 /// Slices of a point, at least.
 const FEWEST: u64 = 3;
+/// Share of the probes of a slice that must show full speed.
+const MOST: f64 = 0.9;
+/// Probes in a row that must, before a slice begins.
+const IN_A_ROW: usize = 8;
+/// How long is waited for them.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// Packets until every flow has been there and every table is in the cache.
 const WARM: f64 = 8192.0;
 /// Polls that the log of a run has room for.
@@ -70,11 +76,11 @@ pub(super) struct Measured {
     /// Polls that count.
     pub(super) log: Option<PollLog>,
     /// Slices that count.
-    pub(super) runs: usize,
+    pub(super) slices: usize,
     /// Whether there were enough slices in which the core had its full speed. Else all slices count.
     pub(super) steady: bool,
     /// Share of such slices.
-    pub(super) quiet_share: f64,
+    pub(super) full_speed: f64,
     /// Share of all polls, empty ones included, that were interrupted and counted with the time of another one.
     pub(super) interrupted: f64,
     /// Share of packets lost.
@@ -112,47 +118,56 @@ pub(super) struct Effort {
     pub(super) within: Duration,
 }
 
-/// Slices of a point, those at full speed and all.
-#[derive(Default)]
-struct Slices {
-    quiet: Vec<Slice>,
-    slowed: Vec<Slice>,
+/// How fast the core is at its best, as far as that is known.
+pub(super) struct Speed {
+    probe: Probe,
+    best_ns: u64,
 }
 
+impl Speed {
+    /// Looks for it for so long.
+    pub(super) fn find(within: Duration) -> Self {
+        let mut this = Self { probe: Probe::default(), best_ns: u64::MAX };
+        let end = clock::now() + within;
+        while clock::now() < end {
+            this.full();
+        }
+        this
+    }
+
+    /// Whether it is at its best now.
+    fn full(&mut self) -> bool {
+        let ns = self.probe.run();
+        self.best_ns = self.best_ns.min(ns);
+        ns <= self.limit()
+    }
+
+    /// What a probe may take: an eighth more than at best.
+    fn limit(&self) -> u64 {
+        self.best_ns.saturating_add(self.best_ns / 8)
+    }
+
+    /// Waits for it, but not long.
+    fn wait(&mut self) {
+        let end = clock::now() + PATIENCE;
+        let mut in_a_row = 0;
+        while in_a_row < IN_A_ROW && clock::now() < end {
+            in_a_row = if self.full() { in_a_row + 1 } else { 0 };
+        }
+    }
+
+    /// Whether the core was at its best during a slice.
+    fn was_full(&self, slice: &Slice) -> bool {
+        let all = slice.own.probes.count() as f64;
+        let full = slice.own.probes.buckets().filter(|b| b.from.unsigned_abs() <= self.limit());
+        full.map(|b| b.count as f64).sum::<f64>() >= MOST * all && all > 0.0
+    }
+}
+
+/// A stretch of a point.
 struct Slice {
     polls: Vec<slipstream_model::Poll>,
-    offered: u64,
-    dropped: u64,
     own: OwnTime,
-}
-
-impl Slices {
-    fn polls(&self) -> usize {
-        self.quiet.iter().map(|s| s.polls.len()).sum()
-    }
-
-    fn measured(mut self, name: &str, enough: usize) -> Measured {
-        let quiet_share = self.quiet.len() as f64 / (self.quiet.len() + self.slowed.len()).max(1) as f64;
-        let steady = self.polls() >= enough;
-        if !steady {
-            self.quiet.append(&mut self.slowed);
-        }
-        let mut all = Measured { steady, quiet_share, runs: self.quiet.len(), ..Measured::default() };
-        let (mut offered, mut dropped, mut made, mut interrupted) = (0, 0, 0, 0);
-        let mut runs = Vec::new();
-        for slice in self.quiet {
-            offered += slice.offered;
-            dropped += slice.dropped;
-            made += slice.own.polls;
-            interrupted += slice.own.interrupted;
-            all.sojourn.merge(&slice.own.sojourn);
-            runs.push(slipstream_model::Run { rate: name.to_owned(), polls: slice.polls });
-        }
-        all.interrupted = interrupted as f64 / made.max(1) as f64;
-        all.p_loss = (offered > 0).then(|| dropped as f64 / offered as f64);
-        all.log = Some(PollLog { runs });
-        all
-    }
 }
 
 /// Measures points in the engine's own time, by turns: whatever makes the core slower or faster for a while meets all of them.
@@ -160,38 +175,73 @@ pub(super) fn measure(
     lab: &Bench<'_>,
     chain: &Chain,
     points: &[Point],
-    quiet: &mut Quiet,
+    speed: &mut Speed,
     effort: Effort,
 ) -> anyhow::Result<Vec<Measured>> {
-    let mut all: Vec<Slices> = points.iter().map(|_| Slices::default()).collect();
+    let mut all: Vec<Vec<Slice>> = points.iter().map(|_| Vec::new()).collect();
     let end = clock::now() + effort.within;
-    for seed in 1.. {
+    let mut seed = 0;
+    loop {
+        seed += 1;
         for ((_, load), slices) in points.iter().zip(&mut all) {
             lab.check()?;
-            if slices.polls() >= effort.polls || seed > FEWEST && clock::now() >= end {
+            if enough(slices, speed, effort) || seed > FEWEST && clock::now() >= end {
                 continue;
             }
-            let before = quiet.now();
+            speed.wait();
             let slice = slice(chain, load, seed)?;
-            let of = if before && quiet.now() { &mut slices.quiet } else { &mut slices.slowed };
-            of.push(slice);
+            speed.best_ns = speed.best_ns.min(slice.own.probes.min().unwrap_or(u64::MAX));
+            slices.push(slice);
         }
-        if all.iter().all(|s| s.polls() >= effort.polls) || seed >= FEWEST && clock::now() >= end {
+        if all.iter().all(|s| enough(s, speed, effort)) || seed >= FEWEST && clock::now() >= end {
             break;
         }
     }
-    Ok(all.into_iter().zip(points).map(|(s, (name, _))| s.measured(name, effort.polls)).collect())
+    let each = all.into_iter().zip(points);
+    Ok(each.map(|(slices, (name, _))| measured(slices, name, speed, effort)).collect())
+}
+
+/// Whether there are enough slices at full speed.
+fn enough(slices: &[Slice], speed: &Speed, effort: Effort) -> bool {
+    let full = || slices.iter().filter(|s| speed.was_full(s));
+    full().count() as u64 >= FEWEST && full().map(|s| s.polls.len()).sum::<usize>() >= effort.polls
+}
+
+/// What slices at full speed say, or where there are not enough of them, all.
+fn measured(slices: Vec<Slice>, name: &str, speed: &Speed, effort: Effort) -> Measured {
+    let steady = enough(&slices, speed, effort);
+    let made = slices.len();
+    let full = slices.iter().filter(|s| speed.was_full(s)).count();
+    let kept: Vec<Slice> = slices.into_iter().filter(|s| !steady || speed.was_full(s)).collect();
+    let sum = |f: &dyn Fn(&OwnTime) -> u64| kept.iter().map(|s| f(&s.own)).sum::<u64>() as f64;
+    let (come, polls) = (sum(&|o| o.come), sum(&|o| o.polls));
+    let mut all = Measured {
+        steady,
+        full_speed: full as f64 / made.max(1) as f64,
+        slices: kept.len(),
+        interrupted: sum(&|o| o.interrupted) / polls.max(1.0),
+        p_loss: (come > 0.0).then(|| sum(&|o| o.dropped) / come),
+        ..Measured::default()
+    };
+    kept.iter().for_each(|s| all.sojourn.merge(&s.own.sojourn));
+    let run = |s: Slice| slipstream_model::Run { rate: name.to_owned(), polls: s.polls };
+    all.log = Some(PollLog { runs: kept.into_iter().map(run).collect() });
+    all
 }
 
 fn slice(chain: &Chain, load: &Load, seed: u64) -> anyhow::Result<Slice> {
     let settle_ns = load.settle_ns.max(load.fill_ns.unwrap_or(0.0)).max(WARM / load.rate_pps * 1e9);
     let duration = Duration::from_nanos((SLICE_NS + settle_ns) as u64);
-    let (report, log) = run(chain, load, "own", duration, POLLS, seed)?;
+    let options = LiveOptions {
+        duration: Some(duration),
+        settle: Duration::from_nanos(settle_ns as u64),
+        poll_log: Some(POLLS),
+        ..LiveOptions::default()
+    };
+    let (report, log) = run(chain, load, "own", options, seed)?;
     let start = log.first().map_or(Nanos(0), |p| p.time);
     Ok(Slice {
         polls: log.iter().map(|p| model_poll(p, start)).filter(|p| p.time_ns >= settle_ns).collect(),
-        offered: counter(&report, "offered")?,
-        dropped: counter(&report, "dropped_by_queue")?,
         own: report.own_time.context("the run was in the engine's own time")?,
     })
 }
@@ -201,8 +251,7 @@ pub(super) fn run(
     chain: &Chain,
     load: &Load,
     clock: &str,
-    duration: Duration,
-    room: usize,
+    options: LiveOptions,
     seed: u64,
 ) -> anyhow::Result<(RunReport, Vec<Poll>)> {
     let graph = format!(
@@ -216,12 +265,6 @@ pub(super) fn run(
         chain.graph
     );
     let plan = Plan::from_graph(&graph, None, None, Path::new(""))?;
-    let options = LiveOptions {
-        duration: Some(duration),
-        busy_poll: true,
-        poll_log: Some(room),
-        ..LiveOptions::default()
-    };
     let mut run = Run::new(plan.build(1)?).live(options);
     let report = run.run(&mut |_| ControlFlow::Continue(()))?;
     let polls = run.poll_log().map(|log| log.polls().to_vec()).unwrap_or_default();

@@ -4,7 +4,7 @@ use serde_json::json;
 use slipstream_model::{Fit, Interarrival, PollLog, Solution, Strategy, compare, fit};
 
 use super::{
-    BATCH, Bench, Chain, Chart, Findings, Measured, Process, QUEUE, Quiet, by_class, capacity, classes,
+    BATCH, Bench, Chain, Chart, Findings, Measured, Process, QUEUE, Speed, by_class, capacity, classes,
     effort, engine, load, mean, object, processes, quantile, question, solve,
 };
 
@@ -39,11 +39,11 @@ fn cross_connect() -> Chain {
 
 pub(super) fn run(
     lab: &Bench<'_>,
-    quiet: &mut Quiet,
+    speed: &mut Speed,
     findings: &mut Findings,
 ) -> anyhow::Result<Option<Bed>> {
     let chain = cross_connect();
-    let Some(capacity_pps) = capacity(lab, &chain, quiet)? else {
+    let Some(capacity_pps) = capacity(lab, &chain, speed)? else {
         findings.claim("the mean batch is off by packets, at most (Fig. 5)", 1, None, false);
         return Ok(None);
     };
@@ -54,7 +54,7 @@ pub(super) fn run(
     };
     let asked: Vec<_> =
         loads.iter().map(|of| (format!("{of}"), load(capacity_pps, *of, Process::Constant))).collect();
-    let measured = engine::measure(lab, &chain, &asked, quiet, effort(lab, 40))?;
+    let measured = engine::measure(lab, &chain, &asked, speed, effort(lab, 40))?;
     lab.step(0.3)?;
     let each = loads.iter().zip(asked).zip(measured);
     let points: Vec<At> = each.map(|((of, (name, load)), m)| At::new(*of, name, load.rate_pps, m)).collect();
@@ -63,7 +63,7 @@ pub(super) fn run(
     let found = fit(&log)?;
     services(&found, &points, findings);
     distributions(&found, &points, findings);
-    other_arrivals(lab, (&chain, capacity_pps), &found, quiet, findings)?;
+    other_arrivals(lab, (&chain, capacity_pps), &found, speed, findings)?;
     lab.step(0.5)?;
     let steady = steady(&points);
     Ok(Some(Bed { chain, fit: found, capacity_pps, steady }))
@@ -169,7 +169,7 @@ fn distributions(found: &Fit, points: &[At], findings: &mut Findings) {
         }
         findings.rows.push(object(json!({
             "figure": "5, 7", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "polls": p.measured.polls(),
-            "slices": p.measured.runs, "quiet_share": p.measured.quiet_share, "interrupted": p.measured.interrupted,
+            "slices": p.measured.slices, "full_speed": p.measured.full_speed, "interrupted": p.measured.interrupted,
             "mean_batch": measured_mean, "mean_batch_global": global.map(|s| s.mean_batch),
             "mean_batch_per_rate": per_rate.map(|s| s.mean_batch), "p_loss": p_loss,
             "p_loss_predicted": global.map(|s| s.p_loss),
@@ -270,7 +270,7 @@ fn other_arrivals(
     lab: &Bench<'_>,
     (chain, capacity_pps): (&Chain, f64),
     found: &Fit,
-    quiet: &mut Quiet,
+    speed: &mut Speed,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let both = [Process::Poisson, Process::Bursty(8)];
@@ -279,7 +279,7 @@ fn other_arrivals(
         .iter()
         .map(|(process, of)| (format!("{} {of}", process.name()), load(capacity_pps, *of, *process)))
         .collect();
-    let measured = engine::measure(lab, chain, &asked, quiet, effort(lab, 15))?;
+    let measured = engine::measure(lab, chain, &asked, speed, effort(lab, 15))?;
     for (((process, of), (name, load)), m) in cases.into_iter().zip(asked).zip(measured) {
         varied(process, &At::new(of, name, load.rate_pps, m), found, findings);
     }
@@ -307,7 +307,7 @@ fn varied(process: Process, p: &At, found: &Fit, findings: &mut Findings) {
         jsd.push(c.jsd);
         findings.rows.push(object(json!({
             "arrivals": process.name(), "load": p.load, "model": name, "polls": p.measured.polls(),
-            "quiet_share": p.measured.quiet_share, "mean_batch": c.measured_mean,
+            "full_speed": p.measured.full_speed, "mean_batch": c.measured_mean,
             "mean_batch_predicted": c.predicted_mean, "relative_error": c.relative_error, "jsd": c.jsd,
             "p_loss": p.measured.p_loss, "p_loss_predicted": s.p_loss,
         })));

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::super::bench;
 use super::{
-    BATCH, Bench, Chain, Chart, Findings, Measured, Point, Process, QUEUE, Quiet, by_class, capacity,
+    BATCH, Bench, Chain, Chart, Findings, Measured, Point, Process, QUEUE, Speed, by_class, capacity,
     classes, effort, engine, load, mean, object, quantile, question, solve,
 };
 
@@ -126,16 +126,16 @@ fn chain() -> anyhow::Result<Mixed> {
     Ok(Mixed { chain: Chain { traffic, graph }, _files: [frames, table] })
 }
 
-pub(super) fn run(lab: &Bench<'_>, quiet: &mut Quiet, findings: &mut Findings) -> anyhow::Result<()> {
+pub(super) fn run(lab: &Bench<'_>, speed: &mut Speed, findings: &mut Findings) -> anyhow::Result<()> {
     let mixed = chain()?;
-    let Some(capacity_pps) = capacity(lab, &mixed.chain, quiet)? else {
+    let Some(capacity_pps) = capacity(lab, &mixed.chain, speed)? else {
         findings.claim(LOST, PAPER_LOST, None, false);
         return Ok(());
     };
     let loads: &[f64] = if lab.quick { &[LOW, HIGH] } else { &[0.2, LOW, 0.8, HIGH] };
     let asked: Vec<Point> =
         loads.iter().map(|of| (format!("{of:.2}"), load(capacity_pps, *of, Process::Constant))).collect();
-    let measured = engine::measure(lab, &mixed.chain, &asked, quiet, effort(lab, 20))?;
+    let measured = engine::measure(lab, &mixed.chain, &asked, speed, effort(lab, 20))?;
     lab.step(0.8)?;
     let runs = measured.iter().filter_map(|m| m.log.as_ref()).flat_map(|log| log.runs.clone());
     let found = fit(&PollLog { runs: runs.collect() })?;
@@ -165,8 +165,8 @@ fn point(
     let Ok(c) = compare(&pmf, &s.batch_pmf) else { return };
     let lost = measured.served_pps().map_or(0.0, |served| (1.0 - served / rate_pps).max(0.0));
     findings.rows.push(object(json!({
-        "figure": "8", "load": of, "rate_mpps": rate_pps / 1e6, "polls": log.polls(), "slices": measured.runs,
-        "quiet_share": measured.quiet_share, "interrupted": measured.interrupted, "mean_batch": c.measured_mean,
+        "figure": "8", "load": of, "rate_mpps": rate_pps / 1e6, "polls": log.polls(), "slices": measured.slices,
+        "full_speed": measured.full_speed, "interrupted": measured.interrupted, "mean_batch": c.measured_mean,
         "mean_batch_predicted": c.predicted_mean, "relative_error": c.relative_error, "jsd": c.jsd,
         "measured_p50": quantile(&pmf, 0.5), "predicted_p50": s.batch_quantile(0.5),
         "p_loss": if of > 1.0 { Some(lost) } else { measured.p_loss }, "p_loss_predicted": s.p_loss,

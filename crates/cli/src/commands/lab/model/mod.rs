@@ -14,13 +14,12 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use slipstream::runtime::Quiet;
 use slipstream_model::{
     Error, Fit, Interarrival, Parameters, PollLog, Solution, Start, Strategy, Variation, solve_all,
 };
 
 use super::{Bench, Chart, Claim, Findings, Lab};
-use engine::{Chain, Effort, Load, Measured, Point, Process};
+use engine::{Chain, Effort, Load, Measured, Point, Process, Speed};
 
 pub(super) const LAB: Lab = Lab {
     name: "model",
@@ -37,11 +36,11 @@ const FEW_POLLS: usize = 200;
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let mut findings = Findings::default();
-    let mut quiet = Quiet::find(Duration::from_millis(if lab.quick { 300 } else { 2000 }));
-    let bench = homogeneous::run(lab, &mut quiet, &mut findings)?;
-    mixed::run(lab, &mut quiet, &mut findings)?;
+    let mut speed = Speed::find(Duration::from_millis(if lab.quick { 300 } else { 2000 }));
+    let bench = homogeneous::run(lab, &mut speed, &mut findings)?;
+    mixed::run(lab, &mut speed, &mut findings)?;
     if let Some(bench) = bench {
-        sizing::run(lab, &bench, &mut quiet, &mut findings)?;
+        sizing::run(lab, &bench, &mut speed, &mut findings)?;
         wall::cross_check(lab, &bench, &mut findings)?;
     }
     lab.step(1.0)?;
@@ -68,9 +67,9 @@ const OVERLOAD: Load = Load {
 };
 
 /// What a chain bears, in packets a second.
-fn capacity(lab: &Bench<'_>, chain: &Chain, quiet: &mut Quiet) -> anyhow::Result<Option<f64>> {
+fn capacity(lab: &Bench<'_>, chain: &Chain, speed: &mut Speed) -> anyhow::Result<Option<f64>> {
     let effort = Effort { polls: 1500, ..effort(lab, 10) };
-    let measured = engine::measure(lab, chain, &[("overload".to_owned(), OVERLOAD)], quiet, effort)?;
+    let measured = engine::measure(lab, chain, &[("overload".to_owned(), OVERLOAD)], speed, effort)?;
     Ok(measured.first().and_then(|m| full_speed(m.log.as_ref())))
 }
 

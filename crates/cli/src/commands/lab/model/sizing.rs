@@ -6,7 +6,7 @@ use slipstream_model::{
 };
 
 use super::homogeneous::Bed;
-use super::{Bench, Findings, Load, Process, Quiet, effort, engine, object};
+use super::{Bench, Findings, Load, Process, Speed, effort, engine, object};
 
 /// Share of packets that may be lost.
 const TARGET: f64 = 0.01;
@@ -23,7 +23,7 @@ struct Task {
 pub(super) fn run(
     lab: &Bench<'_>,
     bed: &Bed,
-    quiet: &mut Quiet,
+    speed: &mut Speed,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let line = &bed.fit.global;
@@ -52,7 +52,7 @@ pub(super) fn run(
         });
     }
     for task in &tasks {
-        try_out(lab, bed, task, quiet, findings)?;
+        try_out(lab, bed, task, speed, findings)?;
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ fn try_out(
     lab: &Bench<'_>,
     bed: &Bed,
     task: &Task,
-    quiet: &mut Quiet,
+    speed: &mut Speed,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     let all = Parameters {
@@ -102,13 +102,13 @@ fn try_out(
         fill_ns: None,
     };
     let asked: Vec<_> = both.iter().map(|(which, c)| ((*which).to_owned(), load(c))).collect();
-    let measured = engine::measure(lab, &bed.chain, &asked, quiet, effort(lab, 15))?;
+    let measured = engine::measure(lab, &bed.chain, &asked, speed, effort(lab, 15))?;
     for ((which, c), m) in both.into_iter().zip(measured) {
         let lost = m.p_loss.unwrap_or(0.0);
         findings.rows.push(object(json!({
             "dimension": task.what, "rate_mpps": task.rate_pps / 1e6, "arrivals": task.process.name(),
             "queue": c.queue, "batch": c.batch, "target_loss": TARGET, "which": which, "polls": m.polls(),
-            "quiet_share": m.quiet_share, "p_loss_predicted": c.solution.p_loss, "p_loss": lost,
+            "full_speed": m.full_speed, "p_loss_predicted": c.solution.p_loss, "p_loss": lost,
             "sojourn_p99_predicted_ns": c.solution.sojourn.quantile_ns(0.99), "sojourn_p99_ns": m.sojourn.quantile(0.99),
         })));
         let met = lost <= TARGET;

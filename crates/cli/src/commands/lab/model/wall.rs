@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use slipstream::runtime::Poll;
+use slipstream::runtime::{LiveOptions, Poll};
 use slipstream::time::Nanos;
 use slipstream_model::{Interarrival, PollLog, Strategy, compare, fit};
 
@@ -79,7 +79,13 @@ pub(super) fn measure(
     while runs < effort.runs && polls < effort.polls {
         lab.check()?;
         runs += 1;
-        let (report, log) = run(chain, load, "wall", duration, POLLS, runs as u64)?;
+        let options = LiveOptions {
+            duration: Some(duration),
+            busy_poll: true,
+            poll_log: Some(POLLS),
+            ..LiveOptions::default()
+        };
+        let (report, log) = run(chain, load, "wall", options, runs as u64)?;
         let elapsed_ns = report.elapsed_ns.max(1) as f64;
         outpaced += usize::from(counter(&report, "generator_interruptions")? as f64 * PACE_NS > elapsed_ns);
         ns += elapsed_ns;
