@@ -19,7 +19,7 @@ use crate::pmf::Pmf;
 /// Bins for the longest service, about.
 const BINS: usize = 256;
 /// Probabilities below this don't show in a delay.
-const SMALL: f64 = 1e-15;
+const SMALL: f64 = 1e-12;
 
 /// The distribution of a time.
 #[derive(Clone, Debug, PartialEq)]

@@ -245,7 +245,7 @@ impl Family {
     #[inline]
     fn ratios(&self, k: usize) -> [f64; BLOCK] {
         let k = k as f64;
-        let mut block = STEPS;
+        let mut block: [f64; BLOCK] = std::array::from_fn(|i| i as f64);
         match self.kind {
             // Where success is all but certain, the form below would be a small difference of large numbers.
             Kind::Binomial { n, p } => {
@@ -268,17 +268,6 @@ impl Family {
 
 /// Values whose ratios are worked out together.
 const BLOCK: usize = 32;
-/// 0, 1, 2, ….
-const STEPS: [f64; BLOCK] = {
-    let mut steps = [0.0; BLOCK];
-    let mut i = 1;
-    while i < BLOCK {
-        steps[i] = i as f64;
-        i += 1;
-    }
-    steps
-};
-
 /// Replaces factors by what `p` becomes, multiplied by one after the other, and returns those that are at least [`TAIL`]: away from
 /// the mode it only falls.
 fn products<'a>(p: &mut f64, factors: &'a mut [f64]) -> &'a [f64] {

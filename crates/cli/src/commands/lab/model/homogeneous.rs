@@ -54,7 +54,7 @@ pub(super) fn run(
     };
     let asked: Vec<_> =
         loads.iter().map(|of| (format!("{of}"), load(capacity_pps, *of, Process::Constant))).collect();
-    let measured = engine::measure(lab, &chain, &asked, speed, effort(lab, 40))?;
+    let measured = engine::measure(lab, &chain, &asked, speed, effort(lab, 35))?;
     lab.step(0.3)?;
     let each = loads.iter().zip(asked).zip(measured);
     let points: Vec<At> = each.map(|((of, (name, load)), m)| At::new(*of, name, load.rate_pps, m)).collect();

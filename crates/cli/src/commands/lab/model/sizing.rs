@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use slipstream_model::{
-    Candidate, Choices, Error, Interarrival, Parameters, Start, Strategy, Target, Variation, dimension,
+    Candidate, Choices, Error, Interarrival, Parameters, Pmf, Start, Strategy, Target, Variation, dimension,
 };
 
 use super::homogeneous::Bed;
@@ -57,14 +57,32 @@ pub(super) fn run(
     Ok(())
 }
 
-fn interarrival(task: &Task) -> Result<Interarrival, Error> {
+/// Slots of bursts, in ns: sums of a distribution given as numbers take a while with shorter ones.
+const BURST_SLOT_NS: f64 = 40.0;
+
+/// The arrivals of a task, its slot in ns, and how services vary around their mean, which in slots as long as those of bursts is not at all.
+fn arrivals(task: &Task) -> Result<(Interarrival, f64, Variation), Error> {
     let gap = 1e9 / task.rate_pps;
-    match task.process {
-        Process::Constant => Interarrival::poisson(gap),
-        Process::Poisson => Interarrival::geometric(gap),
-        Process::Bursty(b) => Interarrival::negative_binomial(gap, (2.0 * f64::from(b) - 1.0).sqrt()),
-    }
+    Ok(match task.process {
+        Process::Constant => (Interarrival::poisson(gap)?, 1.0, Variation::Poisson),
+        Process::Poisson => (Interarrival::geometric(gap)?, 1.0, Variation::Poisson),
+        Process::Bursty(b) => {
+            (bursts(gap / BURST_SLOT_NS, f64::from(b))?, BURST_SLOT_NS, Variation::Deterministic)
+        }
+    })
 }
+
+/// The time between packets that come in bursts, with a mean of `gap` slots: none within a burst, whose length is geometric with a mean of
+/// `burst` packets, and geometric between bursts. What follows a poll is then what the equilibrium start says, exactly.
+fn bursts(gap: f64, burst: f64) -> Result<Interarrival, Error> {
+    let each = (gap * burst).recip();
+    let between = (1..).map(|k| (1.0 - each).powi(k - 1) * each / burst).take_while(|p| *p > NEGLIGIBLE);
+    let weights = std::iter::once(1.0 - burst.recip()).chain(between).collect();
+    Interarrival::empirical(Pmf::from_weights("the time between packets", 0, weights)?)
+}
+
+/// Probabilities that don't show in a share of packets lost.
+const NEGLIGIBLE: f64 = 1e-14;
 
 fn try_out(
     lab: &Bench<'_>,
@@ -73,13 +91,14 @@ fn try_out(
     speed: &mut Speed,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
+    let (interarrival, slot_ns, variation) = arrivals(task)?;
     let all = Parameters {
         queue: 1,
         batch: 1,
-        slot_ns: 1.0,
-        interarrival: interarrival(task)?,
+        slot_ns,
+        interarrival,
         service: bed.fit.service_times(Strategy::Global, None, None)?,
-        variation: Variation::Poisson,
+        variation,
         start: Start::Equilibrium,
     };
     let choices = Choices { cores: 1, queues: task.queues.clone(), batches: task.batches.clone() };
@@ -128,4 +147,20 @@ fn try_out(
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_have_the_rate_and_variation_of_the_generator() {
+        for (gap, burst) in [(7.5, 16.0), (100.0, 2.0), (3.0, 8.0)] {
+            let a = bursts(gap, burst).unwrap();
+            assert!((a.mean() / gap - 1.0).abs() < 1e-9, "{} {gap}", a.mean());
+            // Exponential gaps between bursts have a squared coefficient of 2b − 1; in slots, one slot in the mean less.
+            let squared = 2.0 * burst - 1.0 - gap.recip();
+            assert!((a.cv().powi(2) / squared - 1.0).abs() < 1e-6, "{} {squared}", a.cv().powi(2));
+        }
+    }
 }
