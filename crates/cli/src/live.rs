@@ -31,6 +31,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
         packets: args.packets.map(|n| n.0),
         busy_poll: args.busy_poll,
         poll_log: None,
+        settle: Duration::ZERO,
         fast: false,
     })
 }

@@ -43,6 +43,12 @@ impl LiveClock {
         Nanos(read(ClockId::Monotonic).saturating_add(self.offset))
     }
 
+    /// A clock that is so many ns behind this one.
+    #[must_use]
+    pub fn behind(self, ns: u64) -> Self {
+        Self { offset: self.offset.saturating_sub(ns) }
+    }
+
     /// How far real time is ahead of this clock, in ns, `before` being what was last known: only a jump changes it.
     #[must_use]
     pub fn real_time_ahead(&self, before: i64) -> i64 {

@@ -243,18 +243,29 @@ impl Order {
     fn below(self, p: &[f64], reach: usize, out: &mut Vec<f64>) {
         out.clear();
         let (mut at_most, mut mean) = (0.0, 0.0);
-        let steps = p.iter().copied().chain(std::iter::repeat(0.0)).take(reach + 1);
+        let places = reach + 1;
+        let within = p.get(..places).unwrap_or(p).iter();
         match self {
-            Self::First => out.extend(steps.map(|p| {
-                at_most += p;
-                at_most
-            })),
-            Self::Second => out.extend(steps.map(|p| {
-                let here = mean;
-                at_most += p;
-                mean += at_most;
-                here
-            })),
+            Self::First => {
+                out.extend(within.map(|p| {
+                    at_most += p;
+                    at_most
+                }));
+                out.resize(places, at_most);
+            }
+            Self::Second => {
+                out.extend(within.map(|p| {
+                    let here = mean;
+                    at_most += p;
+                    mean += at_most;
+                    here
+                }));
+                out.extend((out.len()..places).map(|_| {
+                    let here = mean;
+                    mean += at_most;
+                    here
+                }));
+            }
         }
     }
 
@@ -262,18 +273,27 @@ impl Order {
     fn above(self, p: &[f64], lead: usize, out: &mut Vec<f64>) {
         out.clear();
         let (mut more, mut mean) = (0.0, 0.0);
-        let steps = p.iter().rev().copied().chain(std::iter::repeat_n(0.0, lead));
+        let downwards = p.iter().rev();
         match self {
-            Self::First => out.extend(steps.map(|p| {
-                let here = more;
-                more += p;
-                here
-            })),
-            Self::Second => out.extend(steps.map(|p| {
-                mean += more;
-                more += p;
-                mean
-            })),
+            Self::First => {
+                out.extend(downwards.map(|p| {
+                    let here = more;
+                    more += p;
+                    here
+                }));
+                out.resize(p.len() + lead, more);
+            }
+            Self::Second => {
+                out.extend(downwards.map(|p| {
+                    mean += more;
+                    more += p;
+                    mean
+                }));
+                out.extend((0..lead).map(|_| {
+                    mean += more;
+                    mean
+                }));
+            }
         }
         out.reverse();
     }

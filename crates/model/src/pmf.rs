@@ -198,16 +198,6 @@ impl Family {
         }
     }
 
-    /// `p(k+1)/p(k)`, without the shift.
-    fn ratio(&self, k: usize) -> f64 {
-        let k = k as f64;
-        // Where success is all but certain, the form below would be a small difference of large numbers.
-        if let Kind::Binomial { n, p } = self.kind {
-            return (n - k) / (k + 1.0) * (p / (1.0 - p));
-        }
-        1.0 + (self.rise - self.fall * k) / (k + 1.0)
-    }
-
     /// The most probable value, without the shift.
     fn mode(&self) -> usize {
         match self.kind {
@@ -224,14 +214,18 @@ impl Family {
         let anchor = self.mode().min(room);
         let at_anchor = self.at(anchor as f64);
         // Downwards, then turned round.
+        if at_anchor >= TAIL {
+            out.push(at_anchor);
+        }
         let (mut p, mut k) = (at_anchor, anchor);
-        while p >= TAIL {
-            out.push(p);
-            if k == 0 {
-                break;
-            }
-            k -= 1;
-            p *= self.ratio(k).recip();
+        while k > 0 && p >= TAIL {
+            let n = k.min(BLOCK);
+            let mut block = self.ratios(k - n);
+            block.iter_mut().for_each(|r| *r = r.recip());
+            let steps = block.get_mut(..n).unwrap_or_default();
+            steps.reverse();
+            out.extend_from_slice(products(&mut p, steps));
+            k -= n;
         }
         out.reverse();
         let start = self.shift + anchor + 1 - out.len().max(1);
@@ -239,15 +233,29 @@ impl Family {
             return start;
         }
         let (mut p, mut k) = (at_anchor, anchor);
-        while k < room {
-            p *= self.ratio(k);
-            if p < TAIL {
-                break;
-            }
-            out.push(p);
-            k += 1;
+        while k < room && p >= TAIL {
+            let n = (room - k).min(BLOCK);
+            out.extend_from_slice(products(&mut p, self.ratios(k).get_mut(..n).unwrap_or_default()));
+            k += n;
         }
         start
+    }
+
+    /// `p(j+1)/p(j)` without the shift, for [`BLOCK`] values `j` from `k` on: side by side, for vector registers.
+    #[inline]
+    fn ratios(&self, k: usize) -> [f64; BLOCK] {
+        let k = k as f64;
+        let mut block: [f64; BLOCK] = std::array::from_fn(|i| i as f64);
+        match self.kind {
+            // Where success is all but certain, the form below would be a small difference of large numbers.
+            Kind::Binomial { n, p } => {
+                block.iter_mut().for_each(|i| *i = (n - (k + *i)) / (k + *i + 1.0) * (p / (1.0 - p)));
+            }
+            _ => {
+                block.iter_mut().for_each(|i| *i = 1.0 + (self.rise - self.fall * (k + *i)) / (k + *i + 1.0))
+            }
+        }
+        block
     }
 
     /// The whole distribution.
@@ -256,6 +264,19 @@ impl Family {
         let start = self.write(MAX_SUPPORT, &mut p);
         Pmf::from_weights(what, start, p)
     }
+}
+
+/// Values whose ratios are worked out together.
+const BLOCK: usize = 32;
+/// Replaces factors by what `p` becomes, multiplied by one after the other, and returns those that are at least [`TAIL`]: away from
+/// the mode it only falls.
+fn products<'a>(p: &mut f64, factors: &'a mut [f64]) -> &'a [f64] {
+    for factor in factors.iter_mut() {
+        *p *= *factor;
+        *factor = *p;
+    }
+    let n = if *p >= TAIL { factors.len() } else { factors.partition_point(|p| *p >= TAIL) };
+    factors.get(..n).unwrap_or_default()
 }
 
 const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_8;

@@ -25,7 +25,8 @@ const MAX_LINE: u64 = 4096;
 /// A poll.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poll {
-    /// When it was, ns by a clock that doesn't run backwards; only differences count.
+    /// When it was, ns by a clock that doesn't run backwards; only differences count. In a log that was read, since its first poll:
+    /// a time since 1970 would leave a number with a fraction no room for single ns.
     pub time_ns: f64,
     /// Packets that it took.
     pub batch: u32,
@@ -133,6 +134,7 @@ impl PollLog {
     fn read_text(&mut self, name: &str, mut from: impl BufRead, clock_mhz: Option<f64>) -> Result<(), Error> {
         let mut clock = clock_mhz;
         let mut columns: Option<Columns> = None;
+        let mut origin = None;
         // Where the run of a rate and run number is.
         let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
         let mut buffer = Vec::new();
@@ -158,7 +160,7 @@ impl PollLog {
                 columns = Some(Columns::of(name, number, line)?);
                 continue;
             };
-            let (key, poll) = columns.poll(name, number, line, clock)?;
+            let (key, poll) = columns.poll(name, number, line, clock, &mut origin)?;
             let place = *places.entry(key).or_insert_with_key(|key| {
                 self.runs.push(Run { rate: key.0.clone(), polls: Vec::new() });
                 self.runs.len() - 1
@@ -172,6 +174,7 @@ impl PollLog {
         from.consume(MAGIC.len());
         self.runs.push(Run::default());
         let mut time = 0u64;
+        let mut origin = None;
         for number in 1u64.. {
             let fail = |error: io::Error| wrong(name, number, &error.to_string());
             if from.fill_buf().map_err(fail)?.is_empty() {
@@ -182,7 +185,8 @@ impl PollLog {
                 time.checked_add(step).ok_or_else(|| wrong(name, number, "its time is beyond all times"))?;
             let batch = u32::try_from(read_number(&mut from).map_err(fail)?)
                 .map_err(|_| wrong(name, number, "it has more packets than there can be"))?;
-            self.push(name, number, 0, Poll { time_ns: time as f64, batch, empty_before: 0 })?;
+            let time_ns = (time - *origin.get_or_insert(time)) as f64;
+            self.push(name, number, 0, Poll { time_ns, batch, empty_before: 0 })?;
         }
         Ok(())
     }
@@ -200,16 +204,11 @@ impl PollLog {
         if let Some(last) = run.polls.last()
             && poll.time_ns <= last.time_ns
         {
-            let why = if poll.time_ns < last.time_ns {
-                format!(
-                    "its time, {}, is before that of the poll before, {}; polls must be in order",
-                    poll.time_ns, last.time_ns
-                )
+            let before = last.time_ns - poll.time_ns;
+            let why = if before > 0.0 {
+                format!("its time is {before} ns before that of the poll before; polls must be in order")
             } else {
-                format!(
-                    "its time, {}, is that of the poll before: a service can't take no time",
-                    poll.time_ns
-                )
+                "its time is that of the poll before: a service can't take no time".to_owned()
             };
             return Err(wrong(name, number, &why));
         }
@@ -272,6 +271,7 @@ impl Columns {
         number: u64,
         line: &str,
         clock: Option<f64>,
+        origin: &mut Option<u64>,
     ) -> Result<((String, String), Poll), Error> {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let field = |i: usize| {
@@ -279,10 +279,9 @@ impl Columns {
                 || wrong(name, number, &format!("it has {} fields, not {} or more", fields.len(), i + 1));
             fields.get(i).copied().ok_or_else(lacks)
         };
-        let time: f64 =
-            field(self.time)?.parse().ok().filter(|t: &f64| t.is_finite() && *t >= 0.0).ok_or_else(|| {
-                wrong(name, number, &format!("{:?} is not a time", field(self.time).unwrap_or_default()))
-            })?;
+        let text = field(self.time)?;
+        let time =
+            since(text, origin).ok_or_else(|| wrong(name, number, &format!("{text:?} is not a time")))?;
         let whole = |at: usize, what: &str| {
             let text = field(at)?;
             text.parse().map_err(|_| wrong(name, number, &format!("{text:?} is not a number of {what}")))
@@ -303,6 +302,22 @@ impl Columns {
         let text = |i: Option<usize>| i.map_or(Ok(""), field).map(str::to_owned);
         Ok(((text(self.rate)?, text(self.run)?), Poll { time_ns, batch, empty_before }))
     }
+}
+
+/// How much later than `origin` a time is; the first one is the origin. Times in whole numbers, with a fraction or without, are subtracted
+/// before they are rounded.
+fn since(text: &str, origin: &mut Option<u64>) -> Option<f64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if let Ok(whole) = whole.parse::<u64>()
+        && fraction.bytes().all(|b| b.is_ascii_digit())
+    {
+        let fraction: f64 = if fraction.is_empty() { 0.0 } else { format!("0.{fraction}").parse().ok()? };
+        let origin = *origin.get_or_insert(whole);
+        let apart = whole.abs_diff(origin) as f64;
+        return Some(if whole < origin { fraction - apart } else { fraction + apart });
+    }
+    let time: f64 = text.parse().ok().filter(|t: &f64| t.is_finite() && *t >= 0.0)?;
+    Some(time - *origin.get_or_insert(time as u64) as f64)
 }
 
 fn read_number(from: &mut impl Read) -> io::Result<u64> {
@@ -414,6 +429,27 @@ mod tests {
         assert_eq!(log.of_rate("5").batch_pmf(), [0.0, 0.0, 2.0 / 3.0, 1.0 / 3.0]);
     }
 
+    /// Times since 1970 in ns: a number with a fraction has no room for single ns there.
+    #[test]
+    fn no_time_is_rounded_for_its_size() {
+        for (unit, clock) in [("time_ns", None), ("t1", Some(1000.0))] {
+            let text = format!(
+                "{unit},batch,run\n1763792000123456789,3,1\n1763792000123456790,2,1\n1763792000123456790.25,0,1\n\
+                 1763792000123456780,1,2\n1.763792000123456e18,1,3\n"
+            );
+            let log = PollLog::read("log", text.as_bytes(), clock).unwrap();
+            assert_eq!(log.runs[0].services().collect::<Vec<_>>(), [(3, 1.0), (2, 0.25)]);
+            assert_eq!(log.runs[1].polls[0].time_ns, -9.0);
+            assert!((log.runs[2].polls[0].time_ns + 789.0).abs() < 256.0);
+        }
+        let mut writer = PollWriter::new(Vec::new(), 9).unwrap();
+        for time in [1_763_792_000_123_456_789, 1_763_792_000_123_456_790, 1_763_792_000_123_457_000] {
+            writer.poll(time, 1).unwrap();
+        }
+        let log = PollLog::read("log", writer.finish().unwrap().as_slice(), None).unwrap();
+        assert_eq!(log.runs[0].services().collect::<Vec<_>>(), [(1, 1.0), (1, 210.0)]);
+    }
+
     #[test]
     fn polls_that_the_log_leaves_out_count() {
         let log = read("time_ns,batch,empty_before,source\n1000,3,7,0\n1300,2,0,0\n2000,1,5,0\n2100,4,0,0\n")
@@ -467,8 +503,10 @@ mod tests {
             times.sort_unstable();
             times.dedup();
             let mut writer = PollWriter::new(Vec::new(), limit).unwrap();
-            let expected: Vec<Poll> =
-                times.iter().zip(&polls).map(|(t, p)| Poll { time_ns: *t as f64, batch: p.1, empty_before: 0 }).collect();
+            let poll = |(t, p): (&u64, &(u64, u32))| {
+                Poll { time_ns: (t - times[0]) as f64, batch: p.1, empty_before: 0 }
+            };
+            let expected: Vec<Poll> = times.iter().zip(&polls).map(poll).collect();
             for (time, (_, batch)) in times.iter().zip(&polls) {
                 writer.poll(*time, *batch).unwrap();
             }

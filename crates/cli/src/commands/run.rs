@@ -127,6 +127,14 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
         "stages": report.stages.iter().map(stage).collect::<Vec<_>>(),
         "damage": damage,
         "excess_delay_ns": live::excess(report).as_ref().map(live::delay_json),
+        "own_time": report.own_time.as_ref().map(|own| json!({
+            "elapsed_ns": own.elapsed_ns,
+            "polls": own.polls,
+            "interrupted": own.interrupted,
+            "interruptions_ns": own.interruptions_ns,
+            "sojourn_ns": live::delay_json(&own.sojourn),
+            "probe_ns": live::delay_json(&own.probes),
+        })),
         "left_inside": report.live,
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
@@ -162,6 +170,15 @@ fn as_table(report: &RunReport) -> String {
     }
     if let Some(excess) = live::excess(report) {
         live::delay_rows(&mut t, &excess);
+    }
+    if let Some(own) = &report.own_time {
+        t.title("The engine's own time");
+        t.row(["passed", &time(Some(own.elapsed_ns as f64))]);
+        t.row(["polls", &count(own.polls)]);
+        t.row(["interrupted", &count(own.interrupted)]);
+        t.row(["left out for that", &time(Some(own.interruptions_ns as f64))]);
+        t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
+        t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
     }
     for s in report.sources.iter().filter(|s| !s.counters.is_empty()) {
         t.title(format!("{} (in)", s.name));

@@ -58,7 +58,14 @@ mod tests {
     use super::*;
 
     fn report(packets: u64) -> RunReport {
-        RunReport { sources: Vec::new(), stages: Vec::new(), elapsed_ns: packets, cpu_ns: 0, live: 0 }
+        RunReport {
+            sources: Vec::new(),
+            stages: Vec::new(),
+            elapsed_ns: packets,
+            cpu_ns: 0,
+            live: 0,
+            own_time: None,
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::board::Board;
 use super::graph::{Pipeline, StageReport};
 use super::live::LiveOptions;
+use super::own_time::OwnTime;
 use super::poll_log::PollLog;
 use super::replay::Tick;
 use super::source::{Classifier, SourceError};
@@ -33,6 +34,9 @@ pub enum RunError {
     /// Whoever is told of the progress wants no more.
     #[error("interrupted")]
     Interrupted,
+    /// Packets of one source come in the engine's own time, and there is another source, whose don't.
+    #[error("a source whose packets come in the engine's own time must be the only one")]
+    OwnTime,
 }
 
 /// What came from a source.
@@ -63,6 +67,8 @@ pub struct RunReport {
     pub cpu_ns: u64,
     /// Packets that are still inside: 0, or packets were lost.
     pub live: u64,
+    /// Of a run in the engine's own time: how that went.
+    pub own_time: Option<OwnTime>,
 }
 
 /// A source, what it has brought, and what of that has not arrived yet.
@@ -138,6 +144,7 @@ pub struct Run {
     pub(super) now: Nanos,
     pub(super) live: LiveOptions,
     pub(super) log: Option<PollLog>,
+    pub(super) own_time: Option<OwnTime>,
     board: Option<Board>,
     classifier: Classifier,
     batch: Batch,
@@ -162,6 +169,7 @@ impl Run {
             interfaces: 0,
             live: LiveOptions::default(),
             log: None,
+            own_time: None,
             board: None,
         }
     }
@@ -266,6 +274,7 @@ impl Run {
             elapsed_ns: meter.elapsed_ns(),
             cpu_ns: meter.cpu_ns(),
             live: self.pool.live(),
+            own_time: self.own_time.clone(),
         }
     }
 

@@ -28,7 +28,7 @@ const AWAKE: u64 = 20_000;
 /// Sleep of a source whose packets have no room, in ns.
 const BLOCKED: u64 = 20_000;
 /// Longest sleep: so often is asked whether to go on.
-const NAP: u64 = 100_000_000;
+pub(super) const NAP: u64 = 100_000_000;
 
 /// How a live run goes, and when it ends.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +41,8 @@ pub struct LiveOptions {
     pub busy_poll: bool,
     /// Room in the log of polls; none is kept without.
     pub poll_log: Option<usize>,
+    /// In the engine's own time: what passes before anything counts in [`OwnTime`](super::OwnTime).
+    pub settle: Duration,
     /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
     pub fast: bool,
 }
@@ -75,6 +77,10 @@ impl Excess {
         }
     }
 
+    pub(super) fn set_clock(&mut self, clock: LiveClock) {
+        self.clock = clock;
+    }
+
     /// It has left.
     pub(super) fn left(&mut self) {
         let now = self.clock.now();
@@ -96,18 +102,28 @@ impl Excess {
 }
 
 /// The limits of a run, in absolute terms.
-struct Limits {
-    end: Nanos,
-    packets: u64,
+pub(super) struct Limits {
+    pub(super) end: Nanos,
+    pub(super) packets: u64,
+}
+
+impl LiveOptions {
+    /// The limits of a run that begins at `start`.
+    pub(super) fn limits(&self, start: Nanos) -> Limits {
+        Limits {
+            end: self.duration.map_or(Nanos::MAX, |d| start.after(d.as_nanos() as u64)),
+            packets: self.packets.unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// What a round found.
 #[derive(Clone, Copy, Debug, Default)]
-struct Round {
+pub(super) struct Round {
     /// Packets came.
-    busy: bool,
+    pub(super) busy: bool,
     /// A source may have more.
-    more: bool,
+    pub(super) more: bool,
     /// A source was asked for less than it might have, since what comes behind has no room.
     blocked: bool,
 }
@@ -116,6 +132,9 @@ impl Run {
     /// Runs until the pipeline's sources have ended, a limit is reached, or `tick` wants no more; then all that is held
     /// leaves.
     pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        if self.in_own_time() {
+            return self.run_own_time(tick);
+        }
         // By default the kernel is 50 µs late with a thread's timers; where that can't be changed, they stay so.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let clock = LiveClock::get();
@@ -125,10 +144,7 @@ impl Run {
         self.align(&mut feeds, clock.now())?;
         self.pipeline.find_ways();
         let start = clock.now();
-        let limits = Limits {
-            end: options.duration.map_or(Nanos::MAX, |d| start.after(d.as_nanos() as u64)),
-            packets: options.packets.unwrap_or(u64::MAX),
-        };
+        let limits = options.limits(start);
         self.log = options.poll_log.map(PollLog::new);
         let mut asked = start;
         meter.start();
@@ -185,7 +201,7 @@ impl Run {
     }
 
     /// Asks every source once and hands on what has come.
-    fn round(&mut self, feeds: &mut [Feed], now: Nanos, max: u64) -> Result<Round, RunError> {
+    pub(super) fn round(&mut self, feeds: &mut [Feed], now: Nanos, max: u64) -> Result<Round, RunError> {
         let mut round = Round::default();
         let mut left = max;
         for (head, feed) in feeds.iter_mut().enumerate() {

@@ -104,6 +104,23 @@ pub trait LiveSource {
 
     /// Whether nothing more will come.
     fn ended(&self) -> bool;
+
+    /// Its side that lets packets come in the engine's own time, where they do.
+    fn own_time(&mut self) -> Option<&mut dyn OwnTimeSource> {
+        None
+    }
+}
+
+/// A source whose packets come in the engine's own time: between two polls, while that time stands still.
+pub trait OwnTimeSource {
+    /// Lets come what is due at or before `now`; the first time is that of the start.
+    fn come(&mut self, now: Nanos);
+
+    /// Calls `visit` with the arrival times of the last `n` packets that were taken, as long as nothing came since.
+    fn taken(&self, n: usize, visit: &mut dyn FnMut(Nanos));
+
+    /// Packets that have come, and how many of these were dropped.
+    fn come_and_dropped(&self) -> (u64, u64);
 }
 
 /// Clamps time so that it never runs backwards, and numbers the packets.

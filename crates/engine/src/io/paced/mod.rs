@@ -1,9 +1,10 @@
-//! Traffic at a set pace, in real time and without a network card: a thread makes packets come into a ring of bounded size,
-//! from which the engine polls a batch at a time. A full ring drops packets, and counts them.
+//! Traffic at a set pace, without a network card: packets come into a ring of bounded size, from which the engine polls a batch
+//! at a time. A full ring drops packets, and counts them. It is the arrival process and the queue of the queueing model.
 //!
-//! It is the arrival process and the queue of the queueing model, to be measured on any machine with two cores. Where
-//! the system takes the generator's core away, its clock stands still: the arrivals that it missed come later, not all at
-//! once, and how often and how long that was is counted.
+//! In real time a thread of its own makes them come, on another core. Where the system takes the generator's core away, its clock
+//! stands still: the arrivals that it missed come later, not all at once, and how often and how long that was is counted.
+//! In the engine's own time ([`Clock::Own`]) there is no such thread: the loop that polls says what time it is, and what is due comes
+//! between two polls, at exactly its time.
 
 mod arrivals;
 mod ring;
@@ -25,7 +26,7 @@ use crate::frame::Frame;
 use crate::io::capture::{CaptureError, CaptureReader, Interface};
 use crate::io::synth::Synth;
 use crate::pool::{PacketMeta, Pool};
-use crate::runtime::{LiveSource, Source, SourceError};
+use crate::runtime::{LiveSource, OwnTimeSource, Source, SourceError};
 use crate::time::Nanos;
 
 /// Lateness from which on the generator takes itself for interrupted, in ns.
@@ -34,6 +35,16 @@ const INTERRUPTED: u64 = 20_000;
 const FRAMES: u64 = 1 << 16;
 const BYTES: usize = 64 << 20;
 
+/// By which clock packets come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// Real time, from a thread of its own.
+    #[default]
+    Wall,
+    /// The time that the engine's polls take and nothing else.
+    Own,
+}
+
 /// What comes, how fast, and what the engine takes at a time.
 #[derive(Clone, Debug)]
 pub struct PacedConfig {
@@ -41,6 +52,8 @@ pub struct PacedConfig {
     pub rate: f64,
     /// When they come.
     pub process: Process,
+    /// By which clock.
+    pub clock: Clock,
     /// Places of the ring (L).
     pub queue: u32,
     /// Packets that a poll takes at most (β).
@@ -72,8 +85,22 @@ pub struct Paced {
     frames: Arc<Frames>,
     ring: Arc<Ring>,
     generator: Option<JoinHandle<()>>,
+    /// What comes next, where packets come by the engine's own time.
+    coming: Option<Coming>,
     interface: [Interface; 1],
     sequence: u64,
+}
+
+/// Arrivals by the engine's own time.
+#[derive(Debug)]
+struct Coming {
+    gaps: Gaps,
+    /// Where the process began, once it has.
+    start: Option<Nanos>,
+    /// When the next packet comes, in ns since then.
+    due: u64,
+    /// Packets that have come.
+    number: u64,
 }
 
 /// Frames made before the run.
@@ -142,6 +169,11 @@ impl Paced {
             frames: Arc::new(frames),
             ring: Arc::new(Ring::new(config.queue)),
             generator: None,
+            coming: (config.clock == Clock::Own).then(|| {
+                let mut gaps = Gaps::new(config.rate, config.process, config.seed);
+                let due = gaps.next();
+                Coming { gaps, start: None, due, number: 0 }
+            }),
             interface: [Interface { link_number: 1, snap_len: 0, name: Some("paced".into()) }],
             sequence: 0,
             config,
@@ -194,7 +226,7 @@ impl LiveSource for Paced {
         max: usize,
         _: Nanos,
     ) -> Result<usize, SourceError> {
-        if self.generator.is_none() {
+        if self.generator.is_none() && self.coming.is_none() {
             self.start()?;
         }
         arrivals.first = self.sequence;
@@ -220,6 +252,38 @@ impl LiveSource for Paced {
 
     fn ended(&self) -> bool {
         self.ring.closed() && self.ring.is_empty()
+    }
+
+    fn own_time(&mut self) -> Option<&mut dyn OwnTimeSource> {
+        self.coming.is_some().then_some(self)
+    }
+}
+
+impl OwnTimeSource for Paced {
+    fn come(&mut self, now: Nanos) {
+        let Some(coming) = &mut self.coming else { return };
+        let start = *coming.start.get_or_insert(now);
+        loop {
+            if self.config.packets.is_some_and(|all| coming.number >= all) {
+                self.ring.close();
+                return;
+            }
+            let time = start.after(coming.due);
+            if time > now {
+                return;
+            }
+            self.ring.push(Entry { time, number: coming.number });
+            coming.number += 1;
+            coming.due = coming.gaps.next();
+        }
+    }
+
+    fn taken(&self, n: usize, visit: &mut dyn FnMut(Nanos)) {
+        self.ring.last_taken(n as u64).for_each(|entry| visit(entry.time));
+    }
+
+    fn come_and_dropped(&self) -> (u64, u64) {
+        (self.coming.as_ref().map_or(0, |c| c.number), self.ring.dropped())
     }
 }
 
@@ -281,6 +345,7 @@ mod tests {
             batch: 16,
             packets: Some(5000),
             seed: 3,
+            clock: Clock::Wall,
         };
         let mut source = paced(config);
         let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
@@ -316,6 +381,7 @@ mod tests {
             batch: 64,
             packets: Some(packets),
             seed: 1,
+            clock: Clock::Wall,
         };
         let file = |link_number, frames: u8| {
             let mut bytes = vec![
@@ -371,6 +437,7 @@ mod tests {
             batch: 4,
             packets: Some(100),
             seed: 1,
+            clock: Clock::Wall,
         };
         let mut source = paced(config);
         source.start().unwrap();

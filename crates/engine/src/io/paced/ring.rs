@@ -79,6 +79,15 @@ impl Ring {
         })
     }
 
+    /// The last `n` entries that were taken, as long as nothing was put in since.
+    pub(super) fn last_taken(&self, n: u64) -> impl Iterator<Item = Entry> + '_ {
+        let until = self.taken.0.load(Ordering::Relaxed);
+        (until.saturating_sub(n)..until).filter_map(|n| {
+            let [time, number] = self.entry(n)?;
+            Some(Entry { time: Nanos(time.load(Ordering::Relaxed)), number: number.load(Ordering::Relaxed) })
+        })
+    }
+
     /// Entries in it.
     pub(super) fn len(&self) -> u64 {
         let taken = self.taken.0.load(Ordering::Acquire);
@@ -106,8 +115,13 @@ impl Ring {
         longest.fetch_max(ns, Ordering::Relaxed);
     }
 
+    /// Entries for which there was no place.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.0.load(Ordering::Relaxed)
+    }
+
     pub(super) fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let dropped = self.dropped.0.load(Ordering::Relaxed);
+        let dropped = self.dropped();
         let [times, sum, longest] = &self.interruptions;
         visit("offered", self.put.0.load(Ordering::Relaxed) + dropped);
         visit("dropped_by_queue", dropped);
@@ -141,6 +155,8 @@ mod tests {
                 } else {
                     let got: Vec<_> = ring.take(n).collect();
                     let want: Vec<_> = (0..n).map_while(|_| twin.pop_front()).collect();
+                    let again: Vec<_> = ring.last_taken(got.len() as u64).collect();
+                    prop_assert_eq!(&again, &want);
                     prop_assert_eq!(got, want);
                 }
                 prop_assert_eq!(ring.len(), twin.len() as u64);

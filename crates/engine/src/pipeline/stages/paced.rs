@@ -1,7 +1,7 @@
-//! Traffic at a set pace, by the wall clock.
+//! Traffic at a set pace, by the wall clock or in the engine's own time.
 
 use crate::io::capture::CaptureReader;
-use crate::io::paced::{Paced, PacedConfig, Process};
+use crate::io::paced::{Clock, Paced, PacedConfig, Process};
 use crate::io::synth::{Synth, SynthConfig};
 use crate::pipeline::registry::{BuildError, Group, Made, OUT, Ports, Site, StageType};
 use crate::pipeline::settings::{Kind, Setting, Settings};
@@ -10,7 +10,7 @@ use crate::units::Rate;
 pub(super) const PACED: StageType = StageType {
     name: "paced",
     group: Group::Port,
-    summary: "Makes traffic in real time, from another core and through a ring of bounded size: for experiments",
+    summary: "Makes traffic at a set pace, through a ring of bounded size that the engine polls: for experiments",
     example: "in :: paced(rate=1mpps, arrivals=poisson, queue=4096, batch=256) -> router -> out :: null",
     inputs: Ports::None,
     outputs: OUT,
@@ -35,6 +35,14 @@ pub(super) const PACED: StageType = StageType {
             default: Some("8"),
             required: false,
             help: "Mean packets of a burst, whose number is geometric; only where arrivals are bursty",
+        },
+        Setting {
+            name: "clock",
+            kind: Kind::Choice(&["wall", "own"]),
+            default: Some("wall"),
+            required: false,
+            help: "wall: packets come in real time, from another core; own: in a time that counts what the engine's polls take, \
+                   and nothing that interrupts them, from the same core between two polls",
         },
         Setting {
             name: "queue",
@@ -104,6 +112,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             "bursty" => Process::Bursty(settings.number("burst") as f64),
             _ => Process::Constant,
         },
+        clock: if settings.text("clock") == "own" { Clock::Own } else { Clock::Wall },
         queue: settings.number("queue") as u32,
         batch: settings.number("batch") as u32,
         packets: settings.optional_number("packets"),

@@ -8,6 +8,7 @@ mod assemble;
 mod flow;
 
 use crate::batch::{Arrivals, Batch};
+use crate::clock::LiveClock;
 use crate::io::capture::Interface;
 use crate::pool::Pool;
 use crate::reframe::{Output, ReframeStats};
@@ -272,6 +273,11 @@ impl Pipeline {
             let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { return };
             self.call(node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
         }
+    }
+
+    /// Has the lateness of packets measured by this clock from now on.
+    pub(super) fn set_clock(&mut self, clock: LiveClock) {
+        self.nodes.iter_mut().filter_map(|n| n.ledger.excess.as_mut()).for_each(|e| e.set_clock(clock));
     }
 
     /// Whether packets come or go by the wall clock.

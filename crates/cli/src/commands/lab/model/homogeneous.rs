@@ -4,7 +4,7 @@ use serde_json::json;
 use slipstream_model::{Fit, Interarrival, PollLog, Solution, Strategy, compare, fit};
 
 use super::{
-    BATCH, Bench, Chain, Chart, FEW_POLLS, Findings, Measured, Process, QUEUE, by_class, capacity, classes,
+    BATCH, Bench, Chain, Chart, Findings, Measured, Process, QUEUE, Speed, by_class, capacity, classes,
     effort, engine, load, mean, object, processes, quantile, question, solve,
 };
 
@@ -12,13 +12,14 @@ use super::{
 pub(super) struct Bed {
     pub(super) chain: Chain,
     pub(super) fit: Fit,
+    /// Packets a second that the chain bears.
+    pub(super) capacity_pps: f64,
+    /// Whether the core had its full speed for long enough.
+    pub(super) steady: bool,
 }
 
-/// A line, and what is said of all loads, needs more of them.
-const FEW_POINTS: usize = 2;
-
 /// A load at which was measured.
-struct Point {
+struct At {
     load: f64,
     name: String,
     rate_pps: f64,
@@ -36,10 +37,14 @@ fn cross_connect() -> Chain {
     }
 }
 
-pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<Option<Bed>> {
+pub(super) fn run(
+    lab: &Bench<'_>,
+    speed: &mut Speed,
+    findings: &mut Findings,
+) -> anyhow::Result<Option<Bed>> {
     let chain = cross_connect();
-    let Some(capacity_pps) = capacity(lab, &chain)? else {
-        findings.claim("the mean batch is off by packets, at most (Fig. 5)", 1, None);
+    let Some(capacity_pps) = capacity(lab, &chain, speed)? else {
+        findings.claim("the mean batch is off by packets, at most (Fig. 5)", 1, None, false);
         return Ok(None);
     };
     let loads: &[f64] = if lab.quick {
@@ -47,45 +52,36 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<Op
     } else {
         &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.1, 1.2, 1.3, 1.4]
     };
-    let mut points = Vec::new();
-    for (i, of) in loads.iter().enumerate() {
-        points.extend(point(lab, &chain, capacity_pps, *of, Process::Constant)?);
-        lab.step(0.3 * (i + 1) as f64 / loads.len() as f64)?;
-    }
+    let asked: Vec<_> =
+        loads.iter().map(|of| (format!("{of}"), load(capacity_pps, *of, Process::Constant))).collect();
+    let measured = engine::measure(lab, &chain, &asked, speed, effort(lab, 35))?;
+    lab.step(0.3)?;
+    let each = loads.iter().zip(asked).zip(measured);
+    let points: Vec<At> = each.map(|((of, (name, load)), m)| At::new(*of, name, load.rate_pps, m)).collect();
     let runs = points.iter().filter_map(|p| p.measured.log.as_ref()).flat_map(|log| log.runs.clone());
     let log = PollLog { runs: runs.collect() };
-    let Ok(found) = fit(&log) else {
-        findings.claim("the mean batch is off by packets, at most (Fig. 5)", 1, None);
-        return Ok(None);
-    };
+    let found = fit(&log)?;
     services(&found, &points, findings);
     distributions(&found, &points, findings);
-    for process in [Process::Poisson, Process::Bursty(8)] {
-        for of in [0.3, 0.7].into_iter().filter(|_| points.len() > FEW_POINTS) {
-            other_arrivals(lab, (&chain, capacity_pps), &found, of, process, findings)?;
-        }
-    }
+    other_arrivals(lab, (&chain, capacity_pps), &found, speed, findings)?;
     lab.step(0.5)?;
-    Ok((points.len() > FEW_POINTS).then_some(Bed { chain, fit: found }))
+    let steady = steady(&points);
+    Ok(Some(Bed { chain, fit: found, capacity_pps, steady }))
 }
 
-fn point(
-    lab: &Bench<'_>,
-    chain: &Chain,
-    capacity_pps: f64,
-    of: f64,
-    process: Process,
-) -> anyhow::Result<Option<Point>> {
-    let at = load(capacity_pps, of, process);
-    let name = format!("{of}");
-    let measured = engine::measure(lab, chain, &at, &name, effort(lab))?;
-    let pmf = measured.log.as_ref().map(PollLog::batch_pmf).unwrap_or_default();
-    let enough = measured.polls() >= FEW_POLLS && !measured.outpaced;
-    Ok(enough.then_some(Point { load: of, name, rate_pps: at.rate_pps, measured, pmf }))
+impl At {
+    fn new(load: f64, name: String, rate_pps: f64, measured: Measured) -> Self {
+        let pmf = measured.log.as_ref().map(PollLog::batch_pmf).unwrap_or_default();
+        Self { load, name, rate_pps, measured, pmf }
+    }
+}
+
+fn steady(points: &[At]) -> bool {
+    points.iter().all(|p| p.measured.steady)
 }
 
 /// Fig. 4: service times by batch size, and lines through them.
-fn services(found: &Fit, points: &[Point], findings: &mut Findings) {
+fn services(found: &Fit, points: &[At], findings: &mut Findings) {
     let line = |name: &str, l: &slipstream_model::Line| {
         object(json!({
             "figure": "4", "fit": name, "services": l.services, "batch_min": l.batch_min, "batch_max": l.batch_max,
@@ -117,16 +113,16 @@ fn services(found: &Fit, points: &[Point], findings: &mut Findings) {
             ("line".into(), shown().map(|s| Some(at(s.batch) / 1e3)).collect()),
         ],
     });
-    let enough = points.len() > FEW_POINTS;
     findings.claim(
         "service times follow a line over the batch size (R²; Fig. 4)",
         "linear fits",
-        enough.then(|| (json!(found.global.r_squared), found.global.r_squared > 0.95)),
+        Some((json!(found.global.r_squared), found.global.r_squared > 0.95)),
+        steady(points),
     );
 }
 
 /// Figs. 5 to 7: mean, distribution and loss by load, for both fits and all arrival processes.
-fn distributions(found: &Fit, points: &[Point], findings: &mut Findings) {
+fn distributions(found: &Fit, points: &[At], findings: &mut Findings) {
     let mut questions = Vec::new();
     for p in points {
         let gap = 1e9 / p.rate_pps;
@@ -173,7 +169,7 @@ fn distributions(found: &Fit, points: &[Point], findings: &mut Findings) {
         }
         findings.rows.push(object(json!({
             "figure": "5, 7", "load": p.load, "rate_mpps": p.rate_pps / 1e6, "polls": p.measured.polls(),
-            "runs": p.measured.runs, "whole_runs": p.measured.whole, "clean_share": p.measured.clean_share,
+            "slices": p.measured.slices, "full_speed": p.measured.full_speed, "interrupted": p.measured.interrupted,
             "mean_batch": measured_mean, "mean_batch_global": global.map(|s| s.mean_batch),
             "mean_batch_per_rate": per_rate.map(|s| s.mean_batch), "p_loss": p_loss,
             "p_loss_predicted": global.map(|s| s.p_loss),
@@ -182,30 +178,34 @@ fn distributions(found: &Fit, points: &[Point], findings: &mut Findings) {
         })));
     }
     charts(points, &answers, findings);
-    let off = off.filter(|_| points.len() > FEW_POINTS);
+    let steady = steady(points);
     findings.claim(
         "the mean batch is off by packets, at most, global fit (Fig. 5)",
         1,
         off.map(|m| (json!(m), m <= 1.0)),
+        steady,
     );
     findings.claim(
         "the mean batch is off by packets, at most, one fit a rate (Fig. 5)",
         8,
-        off_per_rate.filter(|_| points.len() > FEW_POINTS).map(|m| (json!(m), m <= 8.0)),
+        off_per_rate.map(|m| (json!(m), m <= 8.0)),
+        steady,
     );
     findings.claim(
         "of four arrival processes Poisson times are nearest to a constant rate (JSD, to 0.01; Fig. 6)",
         true,
-        nearest.filter(|_| points.len() > FEW_POINTS).map(|n| (json!(n), n)),
+        nearest.map(|n| (json!(n), n)),
+        steady,
     );
     findings.claim(
         "above saturation the share lost is off by points, at most (Fig. 7)",
         "bars of equal height",
-        loss_off.map(|l| (json!(l * 100.0), l < 0.01)),
+        loss_off.map(|l| (json!(l * 100.0), l <= 0.001)),
+        steady,
     );
 }
 
-fn charts(points: &[Point], answers: &[&[Option<Solution>]], findings: &mut Findings) {
+fn charts(points: &[At], answers: &[&[Option<Solution>]], findings: &mut Findings) {
     let groups: Vec<String> = points.iter().map(|p| p.name.clone()).collect();
     let of = |at: usize, f: &dyn Fn(&Solution) -> f64| -> Vec<Option<f64>> {
         answers.iter().map(|a| a.get(at).and_then(Option::as_ref).map(f)).collect()
@@ -247,7 +247,7 @@ fn charts(points: &[Point], answers: &[&[Option<Solution>]], findings: &mut Find
     }
     let above: Vec<_> = points.iter().zip(answers).filter(|(p, _)| p.load > 1.0).collect();
     if !above.is_empty() {
-        let lost = |p: &Point| p.measured.served_pps().map(|s| (1.0 - s / p.rate_pps).max(0.0) * 100.0);
+        let lost = |p: &At| p.measured.served_pps().map(|s| (1.0 - s / p.rate_pps).max(0.0) * 100.0);
         findings.charts.push(Chart {
             title: "Fig. 7: loss by load".into(),
             caption: "Share of packets that find the ring full.".into(),
@@ -270,11 +270,23 @@ fn other_arrivals(
     lab: &Bench<'_>,
     (chain, capacity_pps): (&Chain, f64),
     found: &Fit,
-    of: f64,
-    process: Process,
+    speed: &mut Speed,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
-    let Some(p) = point(lab, chain, capacity_pps, of, process)? else { return Ok(()) };
+    let both = [Process::Poisson, Process::Bursty(8)];
+    let cases: Vec<_> = both.into_iter().flat_map(|process| [0.3, 0.7].map(|of| (process, of))).collect();
+    let asked: Vec<_> = cases
+        .iter()
+        .map(|(process, of)| (format!("{} {of}", process.name()), load(capacity_pps, *of, *process)))
+        .collect();
+    let measured = engine::measure(lab, chain, &asked, speed, effort(lab, 15))?;
+    for (((process, of), (name, load)), m) in cases.into_iter().zip(asked).zip(measured) {
+        varied(process, &At::new(of, name, load.rate_pps, m), found, findings);
+    }
+    Ok(())
+}
+
+fn varied(process: Process, p: &At, found: &Fit, findings: &mut Findings) {
     let gap = 1e9 / p.rate_pps;
     // Exponential gaps are geometric in slots; bursts of mean b with exponential gaps between have a squared CV of 2b − 1.
     let (name, model) = match process {
@@ -294,21 +306,22 @@ fn other_arrivals(
         };
         jsd.push(c.jsd);
         findings.rows.push(object(json!({
-            "arrivals": process.name(), "load": of, "model": name, "polls": p.measured.polls(),
-            "mean_batch": c.measured_mean, "mean_batch_predicted": c.predicted_mean,
-            "relative_error": c.relative_error, "jsd": c.jsd, "p_loss": p.measured.p_loss,
-            "p_loss_predicted": s.p_loss,
+            "arrivals": process.name(), "load": p.load, "model": name, "polls": p.measured.polls(),
+            "full_speed": p.measured.full_speed, "mean_batch": c.measured_mean,
+            "mean_batch_predicted": c.predicted_mean, "relative_error": c.relative_error, "jsd": c.jsd,
+            "p_loss": p.measured.p_loss, "p_loss_predicted": s.p_loss,
         })));
     }
     if let [own, poisson] = jsd.as_slice() {
         findings.claim(
             format!(
-                "{} arrivals at load {of}: JSD of the model of these arrivals, below that of Poisson times",
-                process.name()
+                "{} arrivals at load {}: JSD of the model of these arrivals, below that of Poisson times",
+                process.name(),
+                p.load
             ),
             "not measured",
             Some((json!(format!("{own:.4} against {poisson:.4}")), own < poisson)),
+            p.measured.steady,
         );
     }
-    Ok(())
 }
