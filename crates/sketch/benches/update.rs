@@ -329,7 +329,7 @@ fn datasketches(scale: Scale) {
         let (mut theirs, mut ours) = (rival(), mine(u64::from(seed)));
         let shift = seed * 0x0101_6b55;
         truth.keys().for_each(|k| {
-            theirs.update(&k.wrapping_add(shift));
+            theirs.update(k.wrapping_add(shift));
             ours.update(&k.wrapping_add(shift).to_le_bytes(), 1);
         });
         let off = |estimate: f64| (estimate / truth.len() as f64 - 1.0).powi(2);
@@ -348,14 +348,13 @@ fn truth(flows: &[u32]) -> HashMap<u32, u64> {
 
 /// A row: times of theirs, of ours plain and of ours behind the aggregator, in both orders.
 fn rivals(what: &str, times: &[(f64, [f64; 2]); 2], error: &str, errors: [String; 2]) {
-    let both =
-        |time: &dyn Fn(&(f64, [f64; 2])) -> f64| format!("{:.1}, {:.1}", time(&times[0]), time(&times[1]));
+    let both = |time: fn(&(f64, [f64; 2])) -> f64| format!("{:.1}, {:.1}", time(&times[0]), time(&times[1]));
     let [theirs, ours] = errors;
     row(&[
         what.to_owned(),
-        both(&|t| t.0),
-        both(&|t| t.1[0]),
-        both(&|t| t.1[1]),
+        both(|t| t.0),
+        both(|t| t.1[0]),
+        both(|t| t.1[1]),
         error.to_owned(),
         theirs,
         ours,
