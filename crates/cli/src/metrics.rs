@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::State;
@@ -20,6 +20,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::{Value, json};
+use slipstream::clock::LiveClock;
 use slipstream::runtime::{Board, RunReport, SourceReport, StageReport};
 use slipstream_stats::Histogram;
 
@@ -95,9 +96,8 @@ async fn measure(State(board): State<Board>) -> Response {
 async fn report(board: Board, as_json: fn(&RunReport) -> Value) -> Response {
     let Some(report) = ask(board).await else { return not_yet() };
     let mut value = as_json(&report);
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if let Value::Object(fields) = &mut value {
-        fields.insert("time_ns".to_owned(), (since_1970.as_nanos() as u64).into());
+        fields.insert("time_ns".to_owned(), LiveClock::get().now().0.into());
     }
     Json(value).into_response()
 }
