@@ -145,8 +145,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 impl Findings {
-    /// A claim that was put to the test, or couldn't be. Where the core was `steady`, what doesn't hold is the model's fault or the engine's;
-    /// where it was not, that says nothing.
+    /// A claim that was put to the test, or couldn't be. Where the core was not `steady` a measurement says nothing, whichever way it came out.
     fn claim(
         &mut self,
         claim: impl Into<String>,
@@ -156,7 +155,7 @@ impl Findings {
     ) {
         let why = match measured {
             None => Some(NOT_MEASURED.to_owned()),
-            Some((_, false)) if !steady => Some(SLOWED.to_owned()),
+            Some(_) if !steady => Some(SLOWED.to_owned()),
             Some(_) => None,
         };
         let (measured, holds) = measured.map_or((Value::Null, None), |(m, holds)| (m, Some(holds)));
