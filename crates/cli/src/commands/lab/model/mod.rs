@@ -1,7 +1,7 @@
 //! The queueing model beside our own data path (Figs. 4 to 10 of its paper).
 //!
 //! `engine` measures in the engine's own time, `homogeneous` and `mixed` are the paper's two scenarios, `sizing` asks `dimension` for a
-//! machine and runs it; `wall` measures in real time, on two cores, as a cross-check. What doesn't hold on a machine that was
+//! machine and runs it; `wall` measures in real time, on two cores, as a cross-check. What was measured on a machine that was
 //! too busy with other things is not comparable.
 
 mod engine;
