@@ -50,10 +50,21 @@ fuzz_target!(|data: &[u8]| {
     };
     let mut table = PayloadTable::new(&config, 0).unwrap();
     let (mut slicer, mut splicer) = (Slicer::new(&config).unwrap(), Splicer::new(&config).unwrap());
+    let mut slow_table = PayloadTable::new(&config, 0).unwrap();
+    let (mut slow_slicer, mut slow_splicer) = (slicer.clone().without_shortcuts(), splicer.clone().without_shortcuts());
 
     let mut buffer = frame.clone();
     buffer.resize(frame.len() + 8, 0);
     let done = slicer.slice(&mut table, link, &mut buffer, frame.len(), Nanos(0));
+    // The general way does the same.
+    let mut twin = frame.clone();
+    twin.resize(frame.len() + 8, 0);
+    assert_eq!(done, slow_slicer.slice(&mut slow_table, link, &mut twin, frame.len(), Nanos(0)));
+    let kept = match done {
+        Sliced::Sliced { len, .. } | Sliced::Empty { len, .. } => len,
+        _ => frame.len(),
+    };
+    assert_eq!(buffer[..kept], twin[..kept]);
     let (len, parked) = match done {
         Sliced::Sliced { len, parked, .. } => (len, parked),
         Sliced::Empty { len, .. } => (len, 0),
@@ -64,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
         Sliced::Remarked => (frame.len(), 0),
         Sliced::Dropped => return,
     };
-    let payload_at = (len - 8).min(frame.len());
+    let payload_at = len.saturating_sub(8).min(frame.len());
 
     // A function that changes any bytes, one of four at a time.
     let mut changed = buffer[..len].to_vec();
@@ -77,7 +88,14 @@ fuzz_target!(|data: &[u8]| {
     let mut room = changed.clone();
     room.resize(changed.len() + 4000, 0xee);
     let came = changed.len();
-    match splicer.splice(&mut table, link, &mut room, came, Nanos(1)) {
+    let mut twin = room.clone();
+    let slow = slow_splicer.splice(&mut slow_table, link, &mut twin, came, Nanos(1));
+    let spliced = splicer.splice(&mut table, link, &mut room, came, Nanos(1));
+    assert_eq!((&spliced, table.counters(), splicer.counters()), (&slow, slow_table.counters(), slow_splicer.counters()));
+    if let Ok(Spliced::Whole { len } | Spliced::Quote { len }) = spliced {
+        assert_eq!(room[..len], twin[..len]);
+    }
+    match spliced {
         Ok(Spliced::Untouched) => assert_eq!(room[..came], changed),
         Ok(Spliced::Whole { len }) => {
             // What was parked, and nothing else, stands where the token stood.
