@@ -173,9 +173,9 @@ struct Difference<'a, const N: usize> {
 }
 
 impl<const N: usize> Difference<'_, N> {
-    /// What every bucket has of the net change, on average.
+    /// What every bucket has of the net change, on average; towards zero, so that little in either direction is nothing.
     const fn mean(&self) -> i64 {
-        self.net >> self.sketch.bits
+        self.net / (1 << self.sketch.bits)
     }
 
     fn row(&self, row: usize) -> impl Iterator<Item = i64> + '_ {

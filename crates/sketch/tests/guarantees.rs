@@ -270,6 +270,23 @@ fn rev_sketch_invents_nothing<const N: usize>(memory: usize) {
     }
 }
 
+/// A few packets less than before are not noise in every bucket.
+#[test]
+fn rev_sketch_finds_the_smallest_changes() {
+    for seed in 0..10 {
+        let make = || RevSketch::<4>::sized(Size::Memory(786_432), seed).unwrap();
+        let (mut a, mut b) = (make(), make());
+        for (flow, before, after) in [(1u64, 5u64, 0u64), (2, 1, 0), (3, 1, 0), (4, 0, 5)] {
+            a.update(&key(flow), before);
+            b.update(&key(flow), after);
+        }
+        let mut got: Vec<i64> =
+            b.heavy_changes(&a, want(9)).unwrap().iter().map(|c| c.change.estimate).collect();
+        got.sort_unstable();
+        assert_eq!(got, [-5, -1, -1, 5], "seed {seed}");
+    }
+}
+
 #[test]
 fn rev_sketch_is_not_misled_by_a_few_great_flows() {
     rev_sketch_invents_nothing::<4>(200_000);
