@@ -61,9 +61,13 @@ fn translate(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) {
                 }
             }
         }
-        Verdict::Fragment(rewrite) => rewrite.apply(packet, 0, l4).unwrap(),
+        Verdict::Fragment(rewrite) => {
+            rewrite.apply(packet, 0, l4).unwrap();
+        }
         // A quoted packet with a wrong checksum keeps it, and with it the message's.
-        Verdict::Error(rewrite) => rewrite.apply(packet, 0, l4).unwrap(),
+        Verdict::Error(rewrite) => {
+            rewrite.apply(packet, 0, l4).unwrap();
+        }
         Verdict::Pass | Verdict::Drop(_) => {}
     }
     let headers = classify(LinkType::RawIp, packet).unwrap();
