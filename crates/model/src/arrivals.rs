@@ -216,6 +216,21 @@ impl Interarrival {
         }
     }
 
+    /// A value that the sum of up to `n` interarrival times exceeds so seldom that what lies beyond doesn't matter: the mean of that is
+    /// below 1e-15 interarrival times. By Chernoff's bound `E[(S − x)⁺] ≤ M(θ)ⁿ·e^(−θx)/θ`, for the best of some θ.
+    pub(crate) fn reach(&self, n: usize) -> usize {
+        let Kind::Empirical(pmf) = &self.kind else { return usize::MAX };
+        let last = pmf.last() as f64;
+        let bound = |theta: f64| {
+            let moment: f64 = pmf.iter().map(|(k, p)| p * (theta * (k as f64 - last)).exp()).sum();
+            // Of M, multiplied by e^(θ·last) again.
+            let log_moment = moment.ln() + theta * last;
+            (n as f64 * log_moment - (theta * 1e-15 * self.mean).ln()) / theta
+        };
+        let best = (-12..=20).map(|i| bound((0.5 * f64::from(i)).exp2() / last.max(1.0)));
+        best.fold(n as f64 * last, f64::min).ceil() as usize
+    }
+
     /// The distributions of the sums of 0, 1, 2, … interarrival times, of which values up to `reach` matter.
     pub(crate) fn sums(&self, reach: usize) -> Sums<'_> {
         let convolution = match &self.kind {

@@ -177,9 +177,7 @@ pub(crate) fn counts(
     };
     let mut rows: Vec<Row<'_>> = services.iter().map(row).collect();
     let last_middle = rows.iter().map(|r| r.middle).max().unwrap_or(0);
-    let spread = arrivals.cv() * mean * ((last_middle + 2) as f64).sqrt();
-    let reach = longest + (12.0 * (spread + mean)).ceil() as usize;
-    let mut sums = arrivals.sums(reach);
+    let mut sums = arrivals.sums(arrivals.reach(last_middle + 2).max(longest));
     let order = if start == Start::Renewal { Order::First } else { Order::Second };
     let (mut p, mut table) = (Vec::new(), Table::default());
     for n in 0..usize::MAX {
@@ -401,6 +399,23 @@ mod tests {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    /// Bursts of 16 packets with geometric pauses: sums have tails much longer than normal ones, and all of them count.
+    #[test]
+    fn probabilities_of_counts_sum_to_one_however_bursty_arrivals_are() {
+        for (gap, burst) in [(10.3, 16.0), (2.0, 40.0), (60.0, 4.0)] {
+            let each: f64 = 1.0 / (gap * burst);
+            let pauses = (0..6000).map(|k| (1.0 - each).powi(k) * each / burst);
+            let weights: Vec<f64> = std::iter::once(1.0 - 1.0 / burst).chain(pauses).collect();
+            let arrivals = Interarrival::empirical(Pmf::from_weights("test", 0, weights).unwrap()).unwrap();
+            let services: Vec<Pmf> =
+                [30, 330, 900].map(|t| Variation::Deterministic.pmf(1, f64::from(t)).unwrap()).into();
+            for row in counts(&arrivals, &services, false, Start::Equilibrium).unwrap() {
+                let sum: f64 = row.p.iter().sum();
+                assert!((sum - 1.0).abs() < 1e-11, "{gap} {burst}: 1 {:+e}", sum - 1.0);
             }
         }
     }
