@@ -169,6 +169,8 @@ impl Run {
                 self.now = self.now.max(now);
             }
             self.answer(&feeds, &meter);
+            let packets = feeds.iter().map(Feed::packets).sum::<u64>() - taken;
+            self.stay_busy(packets as usize, now);
             if round.busy {
                 continue;
             }
@@ -238,6 +240,21 @@ impl Run {
             round.busy = true;
         }
         Ok(round)
+    }
+
+    /// Lets pass what a round that began at `now` and took so many packets is to take at least.
+    fn stay_busy(&mut self, packets: usize, now: Nanos) {
+        let least = self.least_ns(packets);
+        if least == 0 {
+            return;
+        }
+        let clock = LiveClock::get();
+        if clock.now().since(now) > least {
+            self.took_longer();
+        }
+        while clock.now().since(now) < least {
+            std::hint::spin_loop();
+        }
     }
 
     /// Sleeps until a packet comes or something is due; returns whether it slept at all.

@@ -3,7 +3,8 @@
 //! One thread does both, what comes and what is done with it. Every poll is the same one as in real time: the source is
 //! asked, what it has goes through the stages, what is due leaves; how long that takes is measured, and by so much the clock
 //! goes on. Then it stands still, while packets whose time has come are put into the source's ring, each with its exact time. A
-//! poll that was interrupted ([`Usual`] tells) counts with the time of another one of its size.
+//! poll that was interrupted ([`Usual`] tells) counts with the time of another one of its size. Where a source says what a poll is to
+//! take at least ([`LiveSource::least_ns`](super::LiveSource::least_ns)), so much passes without being waited for.
 //!
 //! So a queue before the engine can be watched on a machine that is never left alone for long enough to do it in real time: what the engine
 //! needs is real and measured, when packets come is exact, and no interruption falls into either. What it doesn't have is a
@@ -19,6 +20,7 @@ use super::live::NAP;
 use super::poll_log::PollLog;
 use super::probe::Probe;
 use super::replay::Tick;
+use super::source::LiveSource;
 use super::usual::Usual;
 use crate::clock::{LiveClock, Meter};
 use crate::time::Nanos;
@@ -39,6 +41,8 @@ pub struct OwnTime {
     pub interrupted: u64,
     /// What they took beyond the times that count, in ns.
     pub interruptions_ns: u64,
+    /// Polls that took longer than was stated ([`LiveSource::least_ns`](super::LiveSource::least_ns)), where something was.
+    pub beyond_cost: u64,
     /// From a packet's arrival to the end of the poll that took it, in ns. Where a stage holds packets, not to when they left.
     pub sojourn: Histogram,
     /// What a [`Probe`] took, in ns, every 100 µs: whether the core kept its speed.
@@ -100,9 +104,16 @@ impl Run {
             };
             let size = feeds.iter().map(Feed::packets).sum::<u64>() - taken;
             let (counts, interrupted) = usual.judge(size as usize, took.max(1));
+            let least = self.least_ns(size as usize);
+            let beyond = least > 0 && counts > least;
+            if beyond {
+                self.took_longer();
+            }
+            let counts = counts.max(least);
             now = now.after(counts);
             if before.is_some() {
                 own.note(counts, took, interrupted);
+                own.beyond_cost += u64::from(beyond);
                 self.note_sojourns(size as usize, now, &mut own.sojourn);
             }
             if ended {
@@ -145,6 +156,18 @@ impl Run {
         Ok((clock.now().since(begun), ended))
     }
 
+    /// What a poll that took so many packets is to take at least, in ns.
+    pub(super) fn least_ns(&mut self, packets: usize) -> u64 {
+        let sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
+        sources.map(|s| s.least_ns(packets)).max().unwrap_or(0)
+    }
+
+    /// It took longer.
+    pub(super) fn took_longer(&mut self) {
+        let sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
+        sources.for_each(LiveSource::took_longer);
+    }
+
     /// Packets come, up to now.
     fn come(&mut self, now: Nanos) {
         let sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
@@ -185,10 +208,10 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::clock;
-    use crate::io::paced::{Clock, Paced, PacedConfig, Process};
+    use crate::io::paced::{Clock, Cost, Paced, PacedConfig, Process};
     use crate::io::synth::{Synth, SynthConfig};
     use crate::reframe::Output;
-    use crate::runtime::{LiveOptions, Pipeline};
+    use crate::runtime::{LiveOptions, Pipeline, Poll};
     use crate::stage::{Context, Stage};
 
     /// Takes 100 µs a batch and 10 µs a packet, and lets every so many-th batch be interrupted for 3 ms.
@@ -214,7 +237,16 @@ mod tests {
 
     fn paced(rate: f64, queue: u32, packets: u64) -> Paced {
         let (process, clock) = (Process::Constant, Clock::Own);
-        let config = PacedConfig { rate, process, clock, queue, batch: 64, packets: Some(packets), seed: 1 };
+        let config = PacedConfig {
+            rate,
+            process,
+            clock,
+            queue,
+            batch: 64,
+            packets: Some(packets),
+            seed: 1,
+            cost: Cost::default(),
+        };
         Paced::new(config, Synth::new(SynthConfig::default()).unwrap())
     }
 
@@ -296,6 +328,34 @@ mod tests {
             assert_eq!((taken, lost), (3_000 - lost, counter(&report, "dropped_by_queue")));
             assert_eq!((gap == 2_000, counter(&report, "offered")), (lost > 0, 3_000));
         }
+    }
+
+    /// Polls take what they are said to take, whatever they did.
+    #[test]
+    fn a_stated_cost_is_the_time_of_a_poll() {
+        let cost = Cost { per_poll: 1_000_000, per_packet: 100_000 };
+        let once = || {
+            let config = PacedConfig {
+                rate: 8e3,
+                process: Process::Poisson,
+                clock: Clock::Own,
+                queue: 64,
+                batch: 16,
+                packets: Some(2_000),
+                seed: 5,
+                cost,
+            };
+            run(Paced::new(config, Synth::new(SynthConfig::default()).unwrap()), usize::MAX)
+        };
+        let (report, log) = once();
+        // What a poll really takes is a tenth of it, so that only an interruption of which `Usual` knows nothing yet could be longer.
+        let beyond = counter(&report, "polls_beyond_cost");
+        assert!(beyond < 10, "{beyond}");
+        let mut follow = log.polls().windows(2).filter(|w| w[1].empty_before == 0);
+        let apart = |w: &[Poll]| w[1].time.since(w[0].time) != cost.of(w[0].batch as usize);
+        assert!(follow.by_ref().filter(|w| apart(w)).count() as u64 <= beyond);
+        let own = report.own_time.unwrap();
+        assert!(own.elapsed_ns > 200_000_000, "{}", own.elapsed_ns);
     }
 
     #[test]

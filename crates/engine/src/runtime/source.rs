@@ -105,6 +105,15 @@ pub trait LiveSource {
     /// Whether nothing more will come.
     fn ended(&self) -> bool;
 
+    /// What a poll that found so many packets is to take at least, with all that is done with them, in ns: the engine stays busy until
+    /// then.
+    fn least_ns(&self, _packets: usize) -> u64 {
+        0
+    }
+
+    /// A poll took longer than that.
+    fn took_longer(&mut self) {}
+
     /// Its side that lets packets come in the engine's own time, where they do.
     fn own_time(&mut self) -> Option<&mut dyn OwnTimeSource> {
         None

@@ -62,6 +62,25 @@ pub struct PacedConfig {
     pub packets: Option<u64>,
     /// Seed of the arrivals.
     pub seed: u64,
+    /// What a poll takes at least.
+    pub cost: Cost,
+}
+
+/// A service time that is given instead of found: so much a poll, also one that finds nothing, and so much for each of its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// In ns.
+    pub per_poll: u64,
+    /// In ns.
+    pub per_packet: u64,
+}
+
+impl Cost {
+    /// Of a poll that finds so many packets, in ns.
+    #[must_use]
+    pub fn of(self, packets: usize) -> u64 {
+        self.per_poll + self.per_packet * packets as u64
+    }
 }
 
 /// Why the frames of a capture can't be sent.
@@ -89,6 +108,8 @@ pub struct Paced {
     coming: Option<Coming>,
     interface: [Interface; 1],
     sequence: u64,
+    /// Polls that took longer than [`PacedConfig::cost`] says.
+    beyond_cost: u64,
 }
 
 /// Arrivals by the engine's own time.
@@ -176,6 +197,7 @@ impl Paced {
             }),
             interface: [Interface { link_number: 1, snap_len: 0, name: Some("paced".into()) }],
             sequence: 0,
+            beyond_cost: 0,
             config,
         }
     }
@@ -254,6 +276,14 @@ impl LiveSource for Paced {
         self.ring.closed() && self.ring.is_empty()
     }
 
+    fn least_ns(&self, packets: usize) -> u64 {
+        self.config.cost.of(packets)
+    }
+
+    fn took_longer(&mut self) {
+        self.beyond_cost += 1;
+    }
+
     fn own_time(&mut self) -> Option<&mut dyn OwnTimeSource> {
         self.coming.is_some().then_some(self)
     }
@@ -307,6 +337,9 @@ impl Source for Paced {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.ring.counters(visit);
         visit("left_in_queue", self.ring.len());
+        if self.config.cost != Cost::default() {
+            visit("polls_beyond_cost", self.beyond_cost);
+        }
     }
 }
 
@@ -324,6 +357,17 @@ impl Drop for Paced {
 mod tests {
     use super::*;
     use crate::io::synth::SynthConfig;
+
+    const CONFIG: PacedConfig = PacedConfig {
+        rate: 1e6,
+        process: Process::Constant,
+        clock: Clock::Wall,
+        queue: 64,
+        batch: 64,
+        packets: None,
+        seed: 1,
+        cost: Cost { per_poll: 0, per_packet: 0 },
+    };
 
     fn paced(config: PacedConfig) -> Paced {
         let synth = SynthConfig {
@@ -345,7 +389,7 @@ mod tests {
             batch: 16,
             packets: Some(5000),
             seed: 3,
-            clock: Clock::Wall,
+            ..CONFIG
         };
         let mut source = paced(config);
         let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
@@ -374,15 +418,8 @@ mod tests {
 
     #[test]
     fn frames_come_from_a_capture() {
-        let config = |packets| PacedConfig {
-            rate: 1e6,
-            process: Process::Constant,
-            queue: 64,
-            batch: 64,
-            packets: Some(packets),
-            seed: 1,
-            clock: Clock::Wall,
-        };
+        let config =
+            |packets| PacedConfig { rate: 1e6, queue: 64, batch: 64, packets: Some(packets), ..CONFIG };
         let file = |link_number, frames: u8| {
             let mut bytes = vec![
                 0xd4,
@@ -430,15 +467,7 @@ mod tests {
     /// Nobody polls: the ring keeps what it has room for.
     #[test]
     fn a_full_ring_drops() {
-        let config = PacedConfig {
-            rate: 5e6,
-            process: Process::Constant,
-            queue: 8,
-            batch: 4,
-            packets: Some(100),
-            seed: 1,
-            clock: Clock::Wall,
-        };
+        let config = PacedConfig { rate: 5e6, queue: 8, batch: 4, packets: Some(100), ..CONFIG };
         let mut source = paced(config);
         source.start().unwrap();
         while !source.ring.closed() {

@@ -1,7 +1,7 @@
 //! Traffic at a set pace, by the wall clock or in the engine's own time.
 
 use crate::io::capture::CaptureReader;
-use crate::io::paced::{Clock, Paced, PacedConfig, Process};
+use crate::io::paced::{Clock, Cost, Paced, PacedConfig, Process};
 use crate::io::synth::{Synth, SynthConfig};
 use crate::pipeline::registry::{BuildError, Group, Made, OUT, Ports, Site, StageType};
 use crate::pipeline::settings::{Kind, Setting, Settings};
@@ -57,6 +57,21 @@ pub(super) const PACED: StageType = StageType {
             default: Some("256"),
             required: false,
             help: "Packets that a poll takes at most",
+        },
+        Setting {
+            name: "per_poll",
+            kind: Kind::Time(0, 1_000_000_000),
+            default: Some("0"),
+            required: false,
+            help: "What a poll takes at least, also one that finds nothing: the engine stays busy until then, whatever comes behind. \
+                   With `per_packet` it makes service times that are known",
+        },
+        Setting {
+            name: "per_packet",
+            kind: Kind::Time(0, 1_000_000),
+            default: Some("0"),
+            required: false,
+            help: "The same for each of its packets, beside `per_poll`",
         },
         Setting {
             name: "packets",
@@ -117,6 +132,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         batch: settings.number("batch") as u32,
         packets: settings.optional_number("packets"),
         seed: settings.number("seed"),
+        cost: Cost { per_poll: settings.number("per_poll"), per_packet: settings.number("per_packet") },
     };
     let source = match settings.file("file") {
         Some(path) => {

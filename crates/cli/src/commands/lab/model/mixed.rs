@@ -136,7 +136,7 @@ pub(super) fn run(lab: &Bench<'_>, speed: &mut Speed, findings: &mut Findings) -
     let asked: Vec<Point> =
         loads.iter().map(|of| (format!("{of:.2}"), load(capacity_pps, *of, Process::Constant))).collect();
     let measured = engine::measure(lab, &mixed.chain, &asked, speed, effort(lab, 20))?;
-    lab.step(0.8)?;
+    lab.step(0.9)?;
     let runs = measured.iter().filter_map(|m| m.log.as_ref()).flat_map(|log| log.runs.clone());
     let found = fit(&PollLog { runs: runs.collect() })?;
     for ((of, (_, load)), m) in loads.iter().zip(&asked).zip(&measured) {

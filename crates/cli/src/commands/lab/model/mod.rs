@@ -20,6 +20,7 @@ use slipstream_model::{
 
 use super::{Bench, Chart, Claim, Findings, Lab};
 use engine::{Chain, Effort, Load, Measured, Point, Process, Speed};
+use homogeneous::Subject;
 
 pub(super) const LAB: Lab = Lab {
     name: "model",
@@ -37,14 +38,27 @@ const FEW_POLLS: usize = 200;
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let mut findings = Findings::default();
     let mut speed = Speed::find(Duration::from_millis(if lab.quick { 300 } else { 2000 }));
-    let bench = homogeneous::run(lab, &mut speed, &mut findings)?;
+    alone(lab, Subject::stated(), &mut Speed::any(), &mut findings)?;
+    lab.step(0.35)?;
+    alone(lab, Subject::cross_connect(), &mut speed, &mut findings)?;
+    lab.step(0.7)?;
     mixed::run(lab, &mut speed, &mut findings)?;
-    if let Some(bench) = bench {
-        sizing::run(lab, &bench, &mut speed, &mut findings)?;
-        wall::cross_check(lab, &bench, &mut findings)?;
-    }
     lab.step(1.0)?;
     Ok(findings)
+}
+
+/// All that is asked of a chain in which packets are alike.
+fn alone(
+    lab: &Bench<'_>,
+    subject: Subject,
+    speed: &mut Speed,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    if let Some(bed) = homogeneous::run(lab, subject, speed, findings)? {
+        sizing::run(lab, &bed, speed, findings)?;
+        wall::cross_check(lab, &bed, findings)?;
+    }
+    Ok(())
 }
 
 /// How much is measured of each point, and for how long all of them together.

@@ -103,10 +103,14 @@ fn try_out(
     };
     let choices = Choices { cores: 1, queues: task.queues.clone(), batches: task.batches.clone() };
     let target = Target { p_loss: TARGET, p99_sojourn_ns: None };
-    let claim = |which: &str| format!("dimension, {}: {which}", task.what);
-    let Ok(found) = dimension(&all, &choices, target, 2) else {
-        findings.claim(claim("there is a configuration that does"), "not measured", None, bed.steady);
-        return Ok(());
+    let claim = |which: &str| bed.subject.says(&format!("dimension, {}: {which}", task.what));
+    let found = match dimension(&all, &choices, target, 2) {
+        Ok(found) => found,
+        Err(e) => {
+            let none = Some((json!(e.to_string()), false));
+            findings.claim(claim("there is a configuration that does"), "not measured", none, bed.steady);
+            return Ok(());
+        }
     };
     let at = found.considered.iter().position(|c| (c.queue, c.batch) == (found.best.queue, found.best.batch));
     let smaller = at.and_then(|at| at.checked_sub(1)).and_then(|at| found.considered.get(at));
@@ -121,11 +125,11 @@ fn try_out(
         fill_ns: None,
     };
     let asked: Vec<_> = both.iter().map(|(which, c)| ((*which).to_owned(), load(c))).collect();
-    let measured = engine::measure(lab, &bed.chain, &asked, speed, effort(lab, 15))?;
+    let measured = engine::measure(lab, bed.subject.chain(), &asked, speed, effort(lab, 15))?;
     for ((which, c), m) in both.into_iter().zip(measured) {
         let lost = m.p_loss.unwrap_or(0.0);
         findings.rows.push(object(json!({
-            "dimension": task.what, "rate_mpps": task.rate_pps / 1e6, "arrivals": task.process.name(),
+            "chain": bed.subject.key, "dimension": task.what, "rate_mpps": task.rate_pps / 1e6, "arrivals": task.process.name(),
             "queue": c.queue, "batch": c.batch, "target_loss": TARGET, "which": which, "polls": m.polls(),
             "full_speed": m.full_speed, "p_loss_predicted": c.solution.p_loss, "p_loss": lost,
             "sojourn_p99_predicted_ns": c.solution.sojourn.quantile_ns(0.99), "sojourn_p99_ns": m.sojourn.quantile(0.99),

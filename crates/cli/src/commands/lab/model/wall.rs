@@ -183,16 +183,16 @@ const LOAD: f64 = 0.3;
 
 /// A point in real time, with its own capacity and its own fit: the other core is at work there, too.
 pub(super) fn cross_check(lab: &Bench<'_>, bed: &Bed, findings: &mut Findings) -> anyhow::Result<()> {
-    let claim = format!("in real time, load {LOAD}: the mean batch is off by packets");
+    let claim = bed.subject.says(&format!("in real time, load {LOAD}: the mean batch is off by packets"));
     let effort =
         if lab.quick { Effort { polls: 1500, runs: 120 } } else { Effort { polls: 6000, runs: 600 } };
-    let full = measure(lab, &bed.chain, &OVERLOAD, "overload", Effort { polls: 600, ..effort })?;
+    let full = measure(lab, bed.subject.chain(), &OVERLOAD, "overload", Effort { polls: 600, ..effort })?;
     let Some(capacity_pps) = full_speed(full.log.as_ref()) else {
         findings.claim(claim, "not measured", None, false);
         return Ok(());
     };
     let at = load(capacity_pps, LOAD, Process::Constant);
-    let measured = measure(lab, &bed.chain, &at, "0.3", effort)?;
+    let measured = measure(lab, bed.subject.chain(), &at, "0.3", effort)?;
     let Some(log) = measured.log.as_ref().filter(|_| measured.polls() >= FEW_POLLS && !measured.outpaced)
     else {
         findings.claim(claim, "not measured", None, false);
@@ -205,7 +205,7 @@ pub(super) fn cross_check(lab: &Bench<'_>, bed: &Bed, findings: &mut Findings) -
     let Some(s) = solve(vec![asked]).into_iter().next().flatten() else { return Ok(()) };
     let c = compare(&log.batch_pmf(), &s.batch_pmf)?;
     findings.rows.push(object(json!({
-        "clock": "wall", "load": LOAD, "rate_mpps": at.rate_pps / 1e6, "polls": measured.polls(),
+        "chain": bed.subject.key, "clock": "wall", "load": LOAD, "rate_mpps": at.rate_pps / 1e6, "polls": measured.polls(),
         "clean_share": measured.clean_share, "mean_batch": c.measured_mean, "mean_batch_predicted": c.predicted_mean,
         "relative_error": c.relative_error, "jsd": c.jsd, "capacity_mpps": capacity_pps / 1e6,
         "capacity_own_time_mpps": bed.capacity_pps / 1e6,
