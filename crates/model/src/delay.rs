@@ -363,19 +363,18 @@ fn own_batch(t: &Tables<'_>, places: &Places, rows: &[Counts], full: &[f64]) -> 
     let batch = t.model.parameters.batch;
     // By size of the own batch, then by bin of what is left of the service.
     let mut sizes = [vec![vec![0.0; t.bins]; batch + 1], vec![vec![0.0; t.bins]; batch + 1]];
-    let none = Counts { start: 0, p: vec![1.0] };
+    let during_full = rows.last().map(After::new);
     for (g, (near, after)) in places.near.iter().zip(&t.after).enumerate() {
+        let after = After::new(after);
         let (first, second) = near.split_at((batch + 1).min(near.len()));
         let second: Vec<f64> = std::iter::once(0.0).chain(second.iter().copied()).collect();
-        for (by_size, (at, extra)) in
-            sizes.iter_mut().zip([(first, &none), (&second, rows.last().unwrap_or(&none))])
-        {
+        for (by_size, (at, more)) in sizes.iter_mut().zip([(first, None), (&second, during_full.as_ref())]) {
             if at.iter().sum::<f64>() < SMALL {
                 continue;
             }
-            let mut queue = join(at, after, batch);
-            if extra != &none {
-                queue = join(&queue, extra, batch);
+            let mut queue = after.join(at, batch);
+            if let Some(more) = more {
+                queue = more.join(&queue, batch);
             }
             for (row, p) in by_size.iter_mut().zip(&queue) {
                 if let Some(place) = row.get_mut(g) {
@@ -397,19 +396,39 @@ fn own_batch(t: &Tables<'_>, places: &Places, rows: &[Counts], full: &[f64]) -> 
     sojourn
 }
 
-/// Places plus packets that come after, at most a full batch.
-fn join(at: &[f64], after: &Counts, batch: usize) -> Vec<f64> {
-    let mut out = vec![0.0; batch + 1];
-    for (k, p) in at.iter().enumerate().filter(|(_, p)| **p > SMALL) {
-        let mut rest = after.p.iter();
-        for (place, n) in out.iter_mut().take(batch).skip(k + after.start).zip(rest.by_ref()) {
-            *place += p * n;
+/// Packets that come after others, and the probability of at least so many, which is what makes a batch full.
+struct After<'a> {
+    counts: &'a Counts,
+    /// By how many of `counts.p` are passed over.
+    rest: Vec<f64>,
+}
+
+impl<'a> After<'a> {
+    fn new(counts: &'a Counts) -> Self {
+        let mut rest = vec![0.0; counts.p.len() + 1];
+        let mut sum = 0.0;
+        for (place, p) in rest.iter_mut().rev().skip(1).zip(counts.p.iter().rev()) {
+            sum += p;
+            *place = sum;
         }
-        if let Some(place) = out.last_mut() {
-            *place += p * rest.sum::<f64>();
-        }
+        Self { counts, rest }
     }
-    out
+
+    /// Places plus these packets, at most a full batch.
+    fn join(&self, at: &[f64], batch: usize) -> Vec<f64> {
+        let mut out = vec![0.0; batch + 1];
+        for (k, p) in at.iter().enumerate().filter(|(_, p)| **p > SMALL) {
+            let first = k + self.counts.start;
+            for (place, n) in out.iter_mut().take(batch).skip(first).zip(&self.counts.p) {
+                *place += p * n;
+            }
+            let below = batch.saturating_sub(first).min(self.counts.p.len());
+            if let Some((place, rest)) = out.last_mut().zip(self.rest.get(below)) {
+                *place += p * rest;
+            }
+        }
+        out
+    }
 }
 
 fn add(to: &mut Vec<f64>, what: &[f64]) {
