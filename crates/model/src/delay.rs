@@ -203,9 +203,7 @@ impl<'a> Tables<'a> {
             let from = first.saturating_sub(a + 1);
             let rest = service.get(a + 1 + from..).unwrap_or_default();
             for (row, mass) in left.iter_mut().skip(landing.start).zip(&landing.p) {
-                for (place, p) in row.iter_mut().skip(from).zip(rest) {
-                    *place += mass * p;
-                }
+                add_scaled(row, from, *mass, rest);
             }
         }
         left
@@ -327,9 +325,7 @@ impl Places {
             let last = column.iter().rposition(|p| *p > SMALL).unwrap_or(first);
             let column = column.get(first..=last).unwrap_or_default();
             for (y, q) in behind.iter().enumerate().skip(1).take(2 * batch) {
-                for (place, p) in near.iter_mut().skip(y + 1 + first).zip(column) {
-                    *place += q * p;
-                }
+                add_scaled(near, y + 1 + first, *q, column);
             }
         }
     }
@@ -419,8 +415,8 @@ impl<'a> After<'a> {
         let mut out = vec![0.0; batch + 1];
         for (k, p) in at.iter().enumerate().filter(|(_, p)| **p > SMALL) {
             let first = k + self.counts.start;
-            for (place, n) in out.iter_mut().take(batch).skip(first).zip(&self.counts.p) {
-                *place += p * n;
+            if let Some(not_full) = out.get_mut(..batch) {
+                add_scaled(not_full, first, *p, &self.counts.p);
             }
             let below = batch.saturating_sub(first).min(self.counts.p.len());
             if let Some((place, rest)) = out.last_mut().zip(self.rest.get(below)) {
@@ -429,6 +425,12 @@ impl<'a> After<'a> {
         }
         out
     }
+}
+
+/// Adds `by` times `what` to the places from `from` on, as far as there are any.
+fn add_scaled(to: &mut [f64], from: usize, by: f64, what: &[f64]) {
+    let to = to.get_mut(from..).unwrap_or_default();
+    to.iter_mut().zip(what).for_each(|(place, p)| *place += by * p);
 }
 
 fn add(to: &mut Vec<f64>, what: &[f64]) {
@@ -441,11 +443,10 @@ fn add(to: &mut Vec<f64>, what: &[f64]) {
 /// The distribution of a sum; ends below [`SMALL`] squared are left out.
 fn convolve(a: &[f64], b: &[f64]) -> Vec<f64> {
     let mut out = vec![0.0; (a.len() + b.len()).saturating_sub(1)];
+    let first = b.iter().position(|p| *p > 0.0).unwrap_or(b.len());
+    let b = b.get(first..).unwrap_or_default();
     for (i, x) in a.iter().enumerate().filter(|(_, x)| **x > SMALL * SMALL) {
-        let first = b.iter().position(|p| *p > 0.0).unwrap_or(b.len());
-        for (place, y) in out.iter_mut().skip(i + first).zip(b.iter().skip(first)) {
-            *place += x * y;
-        }
+        add_scaled(&mut out, i + first, *x, b);
     }
     out
 }
