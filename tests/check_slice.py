@@ -3,7 +3,8 @@
 
 Captures and generated TCP go through slice, NAT and firewall in another process, splice; and the same way with nothing sliced. Both
 must give the same packets, byte for byte, and tshark must find every checksum and length right. What crosses the boundary is counted at both
-ends. Then the boundary itself: a process that is killed, one that is interrupted, files that are something else, and rings that are damaged while in use.
+ends. Then the boundary itself: a process that is killed, one that is interrupted, one that drops, files that are something else, and rings that are
+damaged while in use.
 """
 
 import json
@@ -190,6 +191,32 @@ def overload(case, binary, scratch):
         case.equal(reports[0]["dropped"].get("not_sent", 0), a["ring_full"], "dropped")
 
 
+def dropped(case, binary, scratch):
+    """What the functions drop is told to the middlebox, whose payloads then wait no longer."""
+    for explicit in ("true", "false"):
+        there = scratch / f"there-{explicit}"
+        far = Process(binary, *reached(there), "limit(rate=1pps, burst=10000)")
+        graph = (f'functions :: shm(path="{there}"); slice(entries=4096, ttl=65535, explicit_drop={explicit}) -> functions; '
+                 "functions -> splice")
+        given = "synth:packets=100k,flows=1000,size=1000,rate=200kpps"
+        near = Process(binary, "run", "-i", given, "-o", "null", "--format", "json", "-e", graph)
+        reports = ended(case, near, far)
+        if not all(reports):
+            continue
+        a, b = counters(reports[0], "shm"), counters(reports[1], "shm")
+        gone = sum(reports[1]["dropped"].values())
+        case.check(80_000 < gone < 100_000, f"{gone} packets dropped by the functions")
+        slices = counters(reports[0], "slice")
+        case.equal(a["packets_received"], 100_000 - gone, "packets that came back")
+        if explicit == "true":
+            case.equal([b["drops_told"], a["told_of_drops"]], [gone, gone], "drops that were told")
+            case.equal(slices["payloads_released"] + slices["payloads_left_at_end"], gone, "payloads given up")
+            case.equal(slices["whole_full"], 0, "packets that met an entry in use")
+        else:
+            case.equal(slices["payloads_released"], 0, "payloads given up at once")
+            case.check(slices["whole_full"] > 10_000, f"only {slices['whole_full']} packets met an entry in use")
+
+
 def not_ours(case, binary, scratch):
     """Files that are something else are left alone."""
     file = scratch / "notes.txt"
@@ -241,7 +268,7 @@ def wait_for(holds, seconds=10):
         time.sleep(0.01)
 
 
-EDGES = (killed, interrupted, overload, not_ours, damaged)
+EDGES = (killed, interrupted, overload, dropped, not_ours, damaged)
 
 
 def check(binary, job, scratch):

@@ -107,6 +107,51 @@ fn copied(c: &mut Criterion) {
     group.finish();
 }
 
+/// Packets and entries in such a number that neither stays in a cache: both ways wait for memory.
+const COLD: usize = 32_768;
+
+fn copied_cold(c: &mut Criterion) {
+    let mut group = c.benchmark_group("slice");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let storage = Storage::Copied { entry_bytes: 1536 };
+    let config = SliceConfig { entries: COLD as u32, ..config(storage, TokenMode::Keyed) };
+    let (mut table, mut slicer, mut splicer) = ends(&config);
+    let mut buffers: Vec<Vec<u8>> = (0..COLD).map(|n| packet(1518, n)).collect();
+    let mut lens = [0; BATCH];
+    let mut next = 0;
+    group.bench_function("copied-cold/1518", |b| {
+        b.iter(|| {
+            let batch = &mut buffers[next..next + BATCH];
+            next = (next + BATCH) % COLD;
+            for (buffer, len) in batch.iter_mut().zip(&mut lens) {
+                match slicer.slice(&mut table, LINK, buffer, 1518, Nanos(1)) {
+                    Sliced::Sliced { len: sliced, .. } => *len = sliced,
+                    other => panic!("{other:?}"),
+                }
+            }
+            for (buffer, len) in batch.iter_mut().zip(&lens) {
+                black_box(splicer.splice(&mut table, LINK, buffer, *len, Nanos(2)).unwrap());
+            }
+        });
+    });
+    let mut room = vec![0u8; 1536 * COLD];
+    let mut next = 0;
+    group.bench_function("copy-alone-cold/1518", |b| {
+        b.iter(|| {
+            let (batch, rooms) =
+                (&mut buffers[next..next + BATCH], &mut room[next * 1536..(next + BATCH) * 1536]);
+            next = (next + BATCH) % COLD;
+            for (buffer, room) in batch.iter_mut().zip(rooms.chunks_exact_mut(1536)) {
+                room[..1464].copy_from_slice(black_box(&buffer[54..]));
+            }
+            for (buffer, room) in batch.iter_mut().zip(rooms.chunks_exact(1536)) {
+                buffer[54..].copy_from_slice(black_box(&room[..1464]));
+            }
+        });
+    });
+    group.finish();
+}
+
 fn small(c: &mut Criterion, name: &str, entries: u32) {
     let mut group = c.benchmark_group("slice");
     group.throughput(Throughput::Elements(BATCH as u64));
@@ -135,6 +180,7 @@ fn all(c: &mut Criterion) {
     in_place(c, "in-place/512", 512, TokenMode::Keyed);
     in_place(c, "in-place-paper/1518", 1518, TokenMode::Paper);
     copied(c);
+    copied_cold(c);
     small(c, "below-threshold/64", 1024);
     // Every last eight bytes could name an entry.
     small(c, "below-threshold/64-of-65536", 65_536);
