@@ -56,7 +56,7 @@ impl Slicer {
         } else if quick && let Some(done) = self.slice_usual(table, pool, link, frame, now, owner) {
             return done;
         }
-        self.slice_any_frame(table, pool, link, frame, now, owner)
+        self.slice_any_frame(table, pool, (link, false), frame, now, owner)
     }
 
     /// Slices a usual packet; `None` leaves all as it is, for the general way.
@@ -74,7 +74,7 @@ impl Slicer {
         let cut = self.quick_cut(packet)?;
         let front: &[u8; SHORT] = packet.first_chunk()?;
         let Some(place) = table.place(now) else {
-            return Some(self.unplaced_frame(table, pool, link, frame, now, owner));
+            return Some(self.slice_any_frame(table, pool, (link, true), frame, now, owner));
         };
         let token = table.token(&place);
         // Fields are read where they have long stood, and only written in the copy.
@@ -96,42 +96,20 @@ impl Slicer {
         Some(self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token }))
     }
 
-    /// The general way.
+    /// The general way; `met_full` as [`Slicer::decide`] takes it.
     #[inline(never)]
     fn slice_any_frame(
         &mut self,
         table: &mut PayloadTable,
         pool: &mut Pool,
-        link: LinkType,
+        (link, met_full): (LinkType, bool),
         frame: &mut Frame,
         now: Nanos,
         owner: u32,
     ) -> Sliced {
         let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
         let headers = classify(link, packet).ok();
-        let decision = self.decide(table, link, packet, headers.as_ref(), meta.original_len, now);
-        let done = self.carry_out_frame(table, pool, frame, (headers.as_ref(), decision), now, owner);
-        free_given_up(table, pool);
-        self.count(done)
-    }
-
-    /// A packet that could be cut met an entry in use.
-    #[cold]
-    fn unplaced_frame(
-        &mut self,
-        table: &mut PayloadTable,
-        pool: &mut Pool,
-        link: LinkType,
-        frame: &mut Frame,
-        now: Nanos,
-        owner: u32,
-    ) -> Sliced {
-        let packet = pool.data(frame.buf, frame.len);
-        let headers = classify(link, packet).ok();
-        let decision = match &headers {
-            Some(headers) => self.whole(table, packet, headers, Why::Full, now),
-            None => Decision::Whole(Why::Full),
-        };
+        let decision = self.decide(table, (link, met_full), packet, headers.as_ref(), meta.original_len, now);
         let done = self.carry_out_frame(table, pool, frame, (headers.as_ref(), decision), now, owner);
         free_given_up(table, pool);
         self.count(done)

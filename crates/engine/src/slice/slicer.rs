@@ -224,26 +224,26 @@ impl Slicer {
             } else if let Some(cut) = self.quick_cut(packet) {
                 return match table.place(now) {
                     Some(place) => self.cut_off(table, &cut, place, buffer, len, now),
-                    None => self.unplaced(table, link, buffer, len, now),
+                    None => self.slice_any(table, (link, true), buffer, len, now),
                 };
             }
         }
-        self.slice_any(table, link, buffer, len, now)
+        self.slice_any(table, (link, false), buffer, len, now)
     }
 
-    /// The general way.
+    /// The general way; `met_full` as [`Slicer::decide`] takes it.
     #[inline(never)]
     fn slice_any(
         &mut self,
         table: &mut PayloadTable,
-        link: LinkType,
+        (link, met_full): (LinkType, bool),
         buffer: &mut [u8],
         len: usize,
         now: Nanos,
     ) -> Sliced {
         let packet = buffer.get(..len).unwrap_or_default();
         let headers = classify(link, packet).ok();
-        let decision = self.decide(table, link, packet, headers.as_ref(), len as u32, now);
+        let decision = self.decide(table, (link, met_full), packet, headers.as_ref(), len as u32, now);
         self.carry_out(table, decision, headers.as_ref(), buffer, len, now)
     }
 
@@ -274,25 +274,6 @@ impl Slicer {
         put_token(front, cut.at, token);
         table.park(place, token, now, parked, (BufId::default(), len as u32));
         self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token })
-    }
-
-    /// A packet that could be cut met an entry in use.
-    #[cold]
-    fn unplaced(
-        &mut self,
-        table: &mut PayloadTable,
-        link: LinkType,
-        buffer: &mut [u8],
-        len: usize,
-        now: Nanos,
-    ) -> Sliced {
-        let packet = buffer.get(..len).unwrap_or_default();
-        let headers = classify(link, packet).ok();
-        let decision = match &headers {
-            Some(headers) => self.whole(table, packet, headers, Why::Full, now),
-            None => Decision::Whole(Why::Full),
-        };
-        self.carry_out(table, decision, headers.as_ref(), buffer, len, now)
     }
 
     fn carry_out(
@@ -327,19 +308,22 @@ impl Slicer {
         self.count(done)
     }
 
-    /// What is to be done to a packet. `headers` are those of its outermost IP header, `wire_len` its length on the wire.
+    /// What is to be done to a packet. `headers` are those of its outermost IP header, `wire_len` its length on the wire; `met_full`: it
+    /// could be cut, but the entry whose turn it was is in use.
     #[inline]
     pub(super) fn decide(
         &mut self,
         table: &mut PayloadTable,
-        link: LinkType,
+        (link, met_full): (LinkType, bool),
         packet: &[u8],
         headers: Option<&Headers>,
         wire_len: u32,
         now: Nanos,
     ) -> Decision {
         let Some(headers) = headers else { return Decision::Whole(Why::Kind) };
-        let why = if packet.len() < self.config.threshold as usize {
+        let why = if met_full {
+            Why::Full
+        } else if packet.len() < self.config.threshold as usize {
             Why::Small
         } else if !self.everything && !self.config.rules.matches(headers, wire_len) {
             Why::NotSelected
@@ -358,7 +342,7 @@ impl Slicer {
 
     /// What is to be done to a packet that is not cut: none may leave that could be taken for a sliced one.
     #[inline]
-    pub(super) fn whole(
+    fn whole(
         &mut self,
         table: &mut PayloadTable,
         packet: &[u8],
