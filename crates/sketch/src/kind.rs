@@ -70,6 +70,17 @@ impl Kind {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
 
+    /// The version of this kind's saved states: the one that is written and the only one that is read. It is raised where the
+    /// tables of the same traffic come to be others: a state from before would be read without an error, and answer wrongly.
+    #[must_use]
+    pub const fn state_version(self) -> u16 {
+        match self {
+            // 2: the tag in a bucket's number has the bits that bytes leave, not always a quarter of all.
+            Self::RevSketch | Self::TwoLevel => 2,
+            _ => 1,
+        }
+    }
+
     pub(crate) const fn code(self) -> u8 {
         self as u8 + 1
     }

@@ -57,7 +57,7 @@ pub use kind::{BuildError, Config, Kind, Size, build};
 pub use linear_counting::LinearCounting;
 pub use mrac::Mrac;
 pub use rev_sketch::RevSketch;
-pub use serial::{Encoder, StateError, VERSION, load, peek, save};
+pub use serial::{Encoder, StateError, load, peek, save};
 pub use simd::Instructions;
 pub use sketch::{Bounds, Change, Distribution, Flow, MergeError, QueryError, Sketch, Update, Want};
 pub use space_saving::SpaceSaving;

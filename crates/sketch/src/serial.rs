@@ -1,6 +1,6 @@
 //! States as bytes: what is saved, sent, and merged elsewhere.
 //!
-//! Little endian: `SLIPSKCH`, version (u16), kind (u8), 0 (u8), key length (u16), 0 (u16), seed (u64), total weight (u64); then
+//! Little endian: `SLIPSKCH`, version of the kind's format ([`Kind::state_version`], u16), kind (u8), 0 (u8), key length (u16), 0 (u16), seed (u64), total weight (u64); then
 //! the sketch's parameters and tables; at the end CRC-32 of everything before it (u32). A reader believes no length: it
 //! allocates only what the bytes at hand can fill.
 
@@ -9,8 +9,6 @@ use std::fmt::Debug;
 use crate::{Kind, Sketch};
 
 const MAGIC: &[u8; 8] = b"SLIPSKCH";
-/// The version of the format that is written; older ones that can be read: none yet.
-pub const VERSION: u16 = 1;
 /// Bytes before the parameters.
 const HEADER: usize = 32;
 
@@ -21,9 +19,23 @@ pub enum StateError {
     /// Something else altogether.
     #[error("this is no saved sketch")]
     Magic,
-    /// Written by a version that this one doesn't know.
-    #[error("a saved sketch of version {0}; this program reads version {VERSION}")]
-    Version(u16),
+    /// Written in an older or newer format of this kind: its buckets mean other keys, so that answers would be wrong.
+    #[error(
+        "a saved {kind} of version {found}; this program reads version {reads}: {}",
+        if found < reads {
+            "measure the traffic again, or ask the state with the program that saved it"
+        } else {
+            "read it with a newer program"
+        }
+    )]
+    Version {
+        /// Which sketch.
+        kind: Kind,
+        /// The version of the state.
+        found: u16,
+        /// The one version that can be read: [`Kind::state_version`].
+        reads: u16,
+    },
     /// Bits were changed or lost.
     #[error("a damaged saved sketch: its checksum is wrong")]
     Checksum,
@@ -53,13 +65,14 @@ pub fn peek(bytes: &[u8]) -> Result<(Kind, usize), StateError> {
         return Err(StateError::Magic);
     }
     d.bytes(8)?;
-    match d.u16()? {
-        VERSION => {}
-        other => return Err(StateError::Version(other)),
-    }
+    let found = d.u16()?;
     let code = d.u8()?;
     let zero = d.u8()?;
     let kind = Kind::from_code(code).ok_or(StateError::Kind(code))?;
+    let reads = kind.state_version();
+    if found != reads {
+        return Err(StateError::Version { kind, found, reads });
+    }
     let len = usize::from(d.u16()?);
     if zero != 0 || d.u16()? != 0 {
         return Err(StateError::Damaged("reserved bytes are set"));
@@ -72,7 +85,7 @@ pub fn peek(bytes: &[u8]) -> Result<(Kind, usize), StateError> {
 pub fn save<const N: usize>(sketch: &dyn Sketch<N>) -> Vec<u8> {
     let mut out = Encoder { bytes: Vec::with_capacity(HEADER + 64) };
     out.bytes.extend_from_slice(MAGIC);
-    out.u16(VERSION);
+    out.u16(sketch.kind().state_version());
     out.u8(sketch.kind().code());
     out.u8(0);
     out.u16(N as u16);

@@ -40,6 +40,14 @@ pub(crate) fn median(values: &mut [i64]) -> i64 {
     }
 }
 
+/// How many of the least of some chances, in ascending order, are findings, if of what is found a share of `share` may be none, on
+/// average (Benjamini and Hochberg, J. R. Stat. Soc. B 57, 1995).
+pub(crate) fn findings(chances: &[f64], share: f64) -> usize {
+    let each = share / chances.len().max(1) as f64;
+    let least = |(i, chance): (usize, &f64)| *chance <= each * (i + 1) as f64;
+    chances.iter().enumerate().rposition(least).map_or(0, |last| last + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,6 +16,7 @@ use crate::multires::{self, PARTS};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select};
+use crate::stats::findings;
 use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
 
 /// Rows of level two.
@@ -23,6 +24,8 @@ const ROWS: usize = 4;
 /// Relative standard error of one bitmap of 512 bits.
 const ERROR: f64 = 0.15;
 const AHEAD: usize = 8;
+/// Of the sources that are listed, the share that may be invented, on average.
+const INVENTED: f64 = 0.01;
 /// Sources that are followed where nothing says which spread is of interest.
 const FOLLOWED: usize = 256;
 
@@ -51,6 +54,15 @@ pub struct TwoLevel<const N: usize> {
     pairs: Hasher,
     seed: u64,
     weight: u64,
+}
+
+/// A source that level one may hold.
+struct Candidate {
+    source: Vec<u8>,
+    /// What level one shows of it.
+    shown: i64,
+    /// The chance that a source that was never seen finds bitmaps as full in every row of level two.
+    chance: f64,
 }
 
 /// Where a pair's bits are.
@@ -182,12 +194,55 @@ impl<const N: usize> TwoLevel<N> {
         if width > 1 { (total - own).max(0.0) / (width - 1) as f64 } else { 0.0 }
     }
 
-    fn totals(&self) -> [f64; ROWS] {
+    /// Distinct pairs by bitmap of level two, row by row.
+    fn estimates(&self) -> Vec<f64> {
+        self.level2.iter().map(|m| of_map(m).0).collect()
+    }
+
+    fn totals(&self, estimates: &[f64]) -> [f64; ROWS] {
         let mut totals = [0.0; ROWS];
-        for (total, maps) in totals.iter_mut().zip(self.level2.chunks(self.params.width.max(1))) {
-            *total = maps.iter().map(|m| of_map(m).0).sum();
+        for (total, row) in totals.iter_mut().zip(estimates.chunks(self.params.width.max(1))) {
+            *total = row.iter().sum();
         }
         totals
+    }
+
+    /// The chance that four bitmaps, one of each row and drawn at random, are as full as those of a source: the fourth power of the
+    /// greatest share of a row that is.
+    fn chance(&self, source: &[u8], estimates: &[f64], sorted: &[Vec<f64>]) -> f64 {
+        let share = |(at, row): (usize, &Vec<f64>)| {
+            let own = estimates.get(at).copied().unwrap_or(0.0);
+            if own > 0.0 {
+                (row.len() - row.partition_point(|v| *v < own)) as f64 / row.len() as f64
+            } else {
+                1.0
+            }
+        };
+        self.rows_of(source).into_iter().zip(sorted).map(share).fold(0.0, f64::max).powi(ROWS as i32)
+    }
+
+    /// The candidates that are no chance finds.
+    ///
+    /// Level one tells keys by parts, and parts of several sources spell others, the more, the longer keys are and the
+    /// smaller its tables. Where level two has a source isn't told by level one; so how full bitmaps are in the places of a
+    /// source that was never seen is known: as those of its row. From this follows how many of so many candidates seem to
+    /// be there by chance, and how far down the list those that do are no more than one in a hundred. The same is tried with
+    /// fewer, of which level one shows more, and the longest list is the answer.
+    fn verified(&self, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+        candidates.sort_unstable_by(|a, b| a.chance.total_cmp(&b.chance).then(a.source.cmp(&b.source)));
+        // What level one lacks (a table may miss) is below zero.
+        let (mut least, mut best) = (i64::MIN, (0, 0));
+        loop {
+            let chances: Vec<f64> =
+                candidates.iter().filter(|c| c.shown >= least).map(|c| c.chance).collect();
+            if chances.is_empty() {
+                break;
+            }
+            best = best.max((findings(&chances, INVENTED), least));
+            least = least.saturating_mul(2).max(1);
+        }
+        let (n, least) = best;
+        candidates.into_iter().filter(|c| c.shown >= least).take(n).collect()
     }
 
     /// How many counterparts a source has: the middle of what the rows tell, less what others leave there.
@@ -220,8 +275,20 @@ impl<const N: usize> TwoLevel<N> {
         estimates.into_iter().map(|e| (e - mean) as i64).collect()
     }
 
+    /// What level one shows of a source: the least of its buckets.
+    fn shown(&self, source: &[u8], tables: &[Vec<i64>]) -> i64 {
+        let mut buckets = [0; MAX_STAGES];
+        self.modular.buckets(source, &mut buckets);
+        let of_stage = |(stage, packed): (&[Vec<i64>], u64)| {
+            let value =
+                |(t, table): (usize, &Vec<i64>)| table.get((packed >> (16 * t) & 0xffff) as usize).copied();
+            stage.iter().enumerate().filter_map(value).min()
+        };
+        tables.chunks(TABLES).zip(buckets).filter_map(of_stage).min().unwrap_or(0)
+    }
+
     /// Sources whose buckets stand out by `spread`, or the most that can be followed.
-    fn candidates(&self, spread: u64) -> Vec<Vec<u8>> {
+    fn candidates(&self, spread: u64, estimates: &[f64]) -> Vec<Candidate> {
         let stages = self.modular.stages();
         let tables: Vec<Vec<i64>> = (0..stages * TABLES).map(|r| self.table(r)).collect();
         // A bitmap of 64 bits is good to a third or so: what shows a third (in stages, a quarter) may be the spread.
@@ -238,6 +305,9 @@ impl<const N: usize> TwoLevel<N> {
             given => i64::try_from(given).unwrap_or(i64::MAX) / slack,
         }
         .max(1);
+        let mut sorted: Vec<Vec<f64>> =
+            estimates.chunks(self.params.width.max(1)).map(<[f64]>::to_vec).collect();
+        sorted.iter_mut().for_each(|row| row.sort_unstable_by(f64::total_cmp));
         loop {
             let of = |s: usize, t: usize| tables.get(s * TABLES + t).map(Vec::as_slice).unwrap_or_default();
             let heavy: Vec<Heavy> = (0..stages)
@@ -245,7 +315,11 @@ impl<const N: usize> TwoLevel<N> {
                 .collect();
             let mut paths = MAX_PATHS;
             if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1), &mut paths) {
-                return keys;
+                let candidate = |source: Vec<u8>| {
+                    let shown = self.shown(&source, &tables);
+                    Candidate { chance: self.chance(&source, estimates, &sorted), source, shown }
+                };
+                return keys.into_iter().map(candidate).collect();
             }
             threshold = threshold.saturating_mul(2);
         }
@@ -365,18 +439,22 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         self.level2.iter().for_each(|m| out.all(m));
     }
 
-    /// Bounds are two standard errors either side, 15 % each; upper has no end where a bitmap is full.
+    /// Bounds are two standard errors either side, 15 % each; upper has no end where a bitmap is full. Of what is listed, one in
+    /// a hundred was never seen, on average: sources that can't be told from such are left out, which may be all of them
+    /// where many stand out in small tables.
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         if source_len != self.params.source_len {
             return Err(self.unsupported("spreads of sources of another length"));
         }
-        let totals = self.totals();
-        let flow = |source: Vec<u8>| {
+        let estimates = self.estimates();
+        let totals = self.totals(&estimates);
+        let flow = |c: Candidate| {
             let mut key = [0; N];
-            key.iter_mut().zip(&source).for_each(|(k, s)| *k = *s);
-            Flow { key, size: self.spread(&source, &totals) }
+            key.iter_mut().zip(&c.source).for_each(|(k, s)| *k = *s);
+            Flow { key, size: self.spread(&c.source, &totals) }
         };
-        Ok(select(self.candidates(want.threshold).into_iter().map(flow).collect(), want))
+        let sources = self.verified(self.candidates(want.threshold, &estimates));
+        Ok(select(sources.into_iter().map(flow).collect(), want))
     }
 
     fn is_saturated(&self) -> bool {

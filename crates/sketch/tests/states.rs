@@ -104,7 +104,7 @@ fn states_can_be_read_again_and_answer_as_before() {
     }
 }
 
-/// Small states, as they were written by the first version: they must stay readable, and be written the same.
+/// Small states, as the present version of each kind wrote them first: they must stay readable, and be written the same.
 #[test]
 fn golden_files() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -129,6 +129,41 @@ fn golden_files() {
         assert_eq!(bytes, golden, "{kind}: the format or a hash changed; if it must, raise its version");
         assert_eq!(save(load::<4>(&golden).unwrap().as_ref()), golden);
     }
+}
+
+/// A state of another version is refused, whole and with a right checksum as it is, and the error says what to do.
+#[test]
+fn other_versions_are_refused() {
+    for kind in Kind::ALL {
+        let mut s = sketch::<8>(kind, 2 * MEMORY, 1);
+        s.update(&[1; 8], 9);
+        let reads = kind.state_version();
+        for found in [0, reads - 1, reads + 1, u16::MAX] {
+            let mut bytes = save(s.as_ref());
+            bytes[8..10].copy_from_slice(&found.to_le_bytes());
+            let bytes = resealed(bytes);
+            let error = StateError::Version { kind, found, reads };
+            assert_eq!(peek(&bytes).unwrap_err(), error);
+            assert_eq!(load::<8>(&bytes).unwrap_err(), error);
+            let text = error.to_string();
+            let advice = if found < reads { "measure the traffic again" } else { "newer program" };
+            assert!(text.contains(kind.name()) && text.contains(advice), "{text}");
+            assert!(
+                text.contains(&format!("version {found};")) && text.contains(&format!("version {reads}:"))
+            );
+        }
+    }
+}
+
+/// The file of the first version, as it was written then: buckets of long keys were others.
+#[test]
+fn a_state_of_the_first_version_is_refused() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let old = std::fs::read(dir.join("rev-sketch.v1.sketch")).unwrap();
+    assert_eq!(
+        load::<4>(&old).unwrap_err(),
+        StateError::Version { kind: Kind::RevSketch, found: 1, reads: 2 }
+    );
 }
 
 #[test]
