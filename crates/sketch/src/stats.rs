@@ -52,6 +52,30 @@ pub(crate) fn findings(chances: &[f64], share: f64) -> usize {
 mod tests {
     use super::*;
 
+    /// Against the definition, one number of findings after the other.
+    #[test]
+    fn findings_are_the_longest_list_that_keeps_the_share() {
+        assert_eq!(findings(&[], 0.01), 0);
+        assert_eq!(findings(&[0.0], 0.01), 1);
+        assert_eq!(findings(&[0.02, 0.5], 0.01), 0);
+        // The second is too great for two, but with the third all of them are as few as allowed.
+        assert_eq!(findings(&[0.001, 0.0075, 0.0075, 0.9], 0.01), 3);
+        let mut state = 7u64;
+        for n in 1..60 {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 11) as f64 / (1u64 << 53) as f64
+            };
+            let mut chances: Vec<f64> = (0..n).map(|i| next().powi(1 + i % 6)).collect();
+            chances.sort_unstable_by(f64::total_cmp);
+            let longest = (1..=chances.len())
+                .filter(|m| chances[m - 1] <= 0.05 * *m as f64 / chances.len() as f64)
+                .max()
+                .unwrap_or(0);
+            assert_eq!(findings(&chances, 0.05), longest, "{chances:?}");
+        }
+    }
+
     #[test]
     fn quantiles_of_the_normal_distribution() {
         for (share, z) in

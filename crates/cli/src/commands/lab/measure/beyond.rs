@@ -85,35 +85,69 @@ pub(super) fn trains(book: &mut Book<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Sketches of a kind that are made anew, since where in memory one comes to lie is worth more than a twentieth.
+const MADE_ANEW: usize = 4;
+/// What is to be told apart: so much may an aggregator that steps aside cost.
+const AT_MOST: f64 = 1.05;
+
 /// Where every key is another, an aggregator can only cost.
 pub(super) fn distinct(book: &mut Book<'_>) -> anyhow::Result<()> {
     let flows: Vec<u32> = (0..book.packets as u32).collect();
     let (four, eight) = (updates::<4>(&flows), updates::<8>(&flows));
-    let mut worst = (0.0f64, "");
+    let (mut worst, mut told) = ((0.0f64, ""), 0);
     for kind in Kind::ALL {
-        // The least of many rounds: what is to be told apart is a twentieth.
-        let rounds = book.rounds * 3;
-        let (a, b, aside) = if kind == Kind::TwoLevel {
-            let mut fronts = [front::<8>(kind, Before::Nothing)?, front::<8>(kind, grr())?];
-            let (a, b, _) = compare(race(&mut fronts, &eight, 256, rounds), &fronts);
-            (a, b, aside(&fronts))
+        let aside = if kind == Kind::TwoLevel {
+            Aside::measure(kind, &eight, book.rounds)?
         } else {
-            let mut fronts = [front::<4>(kind, Before::Nothing)?, front::<4>(kind, grr())?];
-            let (a, b, _) = compare(race(&mut fronts, &four, 256, rounds), &fronts);
-            (a, b, aside(&fronts))
+            Aside::measure(kind, &four, book.rounds)?
         };
+        let (a, b, scatter) = (aside.plain.0, aside.aggregated, aside.plain.1 / aside.plain.0);
         book.row(json!({
             "figure": "all distinct", "sketch": kind.name(), "ns_plain": a, "ns_aggregated": b, "ratio": b / a,
-            "aside_share": aside,
+            "scatter": scatter, "aside_share": aside.share,
         }));
-        if b / a > worst.0 {
-            worst = (b / a, kind.name());
+        if scatter <= AT_MOST {
+            told += 1;
+            if b / a > worst.0 {
+                worst = (b / a, kind.name());
+            }
         }
         book.lab.step(0.92)?;
     }
     let text = "All keys distinct: the aggregator steps aside and costs at most 5 % (not in the paper)";
-    book.claim(text, Value::Null, json!(format!("{:.3}, {}", worst.0, worst.1)), worst.0 <= 1.05);
+    let measured = format!("{:.3}, {}; of {told} sketches whose like differ by less", worst.0, worst.1);
+    book.claim(text, Value::Null, json!(measured), told > 0 && worst.0 <= AT_MOST);
+    if told < Kind::ALL.len() / 2
+        && let Some(claim) = book.findings.claims.last_mut()
+    {
+        (claim.holds, claim.comparable) = (None, false);
+        claim.why = Some("two equal sketches without an aggregator differ by more than that".to_owned());
+    }
     Ok(())
+}
+
+/// A sketch with an aggregator in front that has nothing to do.
+struct Aside {
+    /// Of several sketches without one, ns an update: the fastest and the slowest.
+    plain: (f64, f64),
+    /// Of as many with one, the fastest.
+    aggregated: f64,
+    /// The share of updates that passed by it.
+    share: f64,
+}
+
+impl Aside {
+    fn measure<const N: usize>(kind: Kind, updates: &[Update<N>], rounds: usize) -> anyhow::Result<Self> {
+        let mut this = Self { plain: (f64::INFINITY, 0.0), aggregated: f64::INFINITY, share: 0.0 };
+        for _ in 0..MADE_ANEW {
+            let mut fronts = [front::<N>(kind, Before::Nothing)?, front::<N>(kind, grr())?];
+            let (plain, with, _) = compare(race(&mut fronts, updates, 256, rounds), &fronts);
+            this.plain = (this.plain.0.min(plain), this.plain.1.max(plain));
+            this.aggregated = this.aggregated.min(with);
+            this.share = aside(&fronts);
+        }
+        Ok(this)
+    }
 }
 
 /// The share of updates that passed by the aggregator, of the front that has one.
