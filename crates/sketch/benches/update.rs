@@ -4,7 +4,7 @@
 //!
 //! What is compared is measured in turn, round after round, and the least counts: CPU time of the thread, the drain of
 //! the aggregator included, tables warm. `cargo bench -p slipstream-sketch --bench update -- [TABLE…] [--quick] [--rounds N]`, where a
-//! table is `4`, `13`, `exact` or `datasketches`; or `-- only SKETCH plain|aggregator ORDER` for one front alone, to count
+//! table is `4`, `13`, `exact` or `datasketches`; or `-- only SKETCH plain|aggregator ORDER [13]` for one front alone, to count
 //! its instructions with Callgrind.
 
 #![allow(
@@ -363,10 +363,17 @@ fn rivals(what: &str, times: &[(f64, [f64; 2]); 2], error: &str, errors: [String
 
 /// One front alone.
 fn only(words: &[String], scale: Scale) {
-    let [name, how, order] = words else { panic!("only SKETCH plain|aggregator ORDER") };
+    match words {
+        [name, how, order] => one::<4>(name, how, order, scale),
+        [name, how, order, bytes] if bytes == "13" => one::<13>(name, how, order, scale),
+        _ => panic!("only SKETCH plain|aggregator ORDER [13]"),
+    }
+}
+
+fn one<const N: usize>(name: &str, how: &str, order: &str, scale: Scale) {
     let kind = Kind::from_name(name).expect("the name of a sketch");
-    let stream = updates::<4>(&flows(order, scale.updates, scale.updates * 7 / 20, 1));
-    let mut front = front(sketch::<4>(kind), how == "aggregator");
+    let stream = updates::<N>(&flows(order, scale.updates, scale.updates * 7 / 20, 1));
+    let mut front = front(sketch::<N>(kind), how == "aggregator");
     for _ in 0..scale.rounds {
         epoch(&mut front, &stream);
         front.clear();

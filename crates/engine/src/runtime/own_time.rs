@@ -250,6 +250,13 @@ mod tests {
         Paced::new(config, Synth::new(SynthConfig::default()).unwrap())
     }
 
+    fn stated(clock: Clock, cost: Cost, packets: u64) -> Paced {
+        let (process, queue, batch) = (Process::Poisson, 64, 16);
+        let packets = Some(packets);
+        let config = PacedConfig { rate: 8e3, process, clock, queue, batch, packets, seed: 5, cost };
+        Paced::new(config, Synth::new(SynthConfig::default()).unwrap())
+    }
+
     fn run(source: Paced, interrupted: usize) -> (RunReport, PollLog) {
         let mut pipeline =
             Pipeline::chain(vec![("work".to_owned(), Box::new(Work { interrupted, batches: 0 }))]);
@@ -334,28 +341,33 @@ mod tests {
     #[test]
     fn a_stated_cost_is_the_time_of_a_poll() {
         let cost = Cost { per_poll: 1_000_000, per_packet: 100_000 };
-        let once = || {
-            let config = PacedConfig {
-                rate: 8e3,
-                process: Process::Poisson,
-                clock: Clock::Own,
-                queue: 64,
-                batch: 16,
-                packets: Some(2_000),
-                seed: 5,
-                cost,
-            };
-            run(Paced::new(config, Synth::new(SynthConfig::default()).unwrap()), usize::MAX)
-        };
-        let (report, log) = once();
+        let (report, log) = run(stated(Clock::Own, cost, 2_000), usize::MAX);
         // What a poll really takes is a tenth of it, so that only an interruption of which `Usual` knows nothing yet could be longer.
         let beyond = counter(&report, "polls_beyond_cost");
         assert!(beyond < 10, "{beyond}");
-        let mut follow = log.polls().windows(2).filter(|w| w[1].empty_before == 0);
-        let apart = |w: &[Poll]| w[1].time.since(w[0].time) != cost.of(w[0].batch as usize);
-        assert!(follow.by_ref().filter(|w| apart(w)).count() as u64 <= beyond);
+        let follow = log.polls().windows(2).filter(|w| w[1].empty_before == 0);
+        let apart = |w: &&[Poll]| w[1].time.since(w[0].time) != cost.of(w[0].batch as usize);
+        assert!(follow.filter(apart).count() as u64 <= beyond);
         let own = report.own_time.unwrap();
         assert!(own.elapsed_ns > 200_000_000, "{}", own.elapsed_ns);
+    }
+
+    /// In real time they take no less.
+    #[test]
+    fn a_stated_cost_is_waited_for_in_real_time() {
+        let cost = Cost { per_poll: 2_000_000, per_packet: 50_000 };
+        let mut pipeline = Pipeline::chain(vec![]);
+        pipeline.heads[0].source = Box::new(stated(Clock::Wall, cost, 200));
+        let options = LiveOptions { poll_log: Some(1_000), busy_poll: true, ..LiveOptions::default() };
+        let mut run = Run::new(pipeline).live(options);
+        let report = run.run_live(&mut |_| ControlFlow::Continue(())).unwrap();
+        let polls = run.poll_log().unwrap().polls();
+        for w in polls.windows(2) {
+            let least = cost.of(w[0].batch as usize) + u64::from(w[1].empty_before) * cost.of(0);
+            assert!(w[1].time.since(w[0].time) >= least, "{w:?}");
+        }
+        // 16 a poll at the most.
+        assert!(polls.len() >= 3 && report.elapsed_ns >= 3 * cost.per_poll);
     }
 
     #[test]
