@@ -38,7 +38,8 @@ pub fn compare(measured: &[f64], predicted: &[f64]) -> Result<Comparison, Error>
             "only empty polls were measured: there is no mean to compare with".to_owned(),
         ));
     }
-    let part = |p: f64, middle: f64| if p > 0.0 { 0.5 * p * (p / middle).ln() } else { 0.0 };
+    // Half of the least number that there is, is 0: what is that small is nothing.
+    let part = |p: f64, middle: f64| if p > 0.0 && middle > 0.0 { 0.5 * p * (p / middle).ln() } else { 0.0 };
     let at = |p: &[f64], k: usize, sum: f64| p.get(k).copied().unwrap_or(0.0) / sum;
     let each = (0..measured.len().max(predicted.len())).map(|k| {
         let (p, q) = (at(measured, k, p_sum), at(predicted, k, q_sum));
@@ -70,6 +71,10 @@ mod tests {
             (half.jsd - (0.5 * (1.0f64 / 0.75).ln() + 0.25 * (0.5f64 / 0.75).ln() + 0.25 * 2f64.ln())).abs()
                 < 1e-15
         );
+        // Probabilities of the far end of a solution come to be as small as numbers can.
+        let least = f64::from_bits(1);
+        let with_tail = compare(&[0.0, 1.0], &[least, 0.5, 0.5, least]).unwrap();
+        assert_eq!(with_tail.jsd, half.jsd);
         for (p, q) in [
             (vec![], vec![1.0]),
             (vec![1.0], vec![1.0]),
