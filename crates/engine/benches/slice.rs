@@ -66,63 +66,21 @@ fn in_place(c: &mut Criterion, name: &str, len: usize, mode: TokenMode) {
     group.finish();
 }
 
-fn copied(c: &mut Criterion) {
+/// Payloads that are copied, and beside it the same bytes to as many places and back, and nothing else: `packets` over and over,
+/// through a table of `entries`.
+fn copied(c: &mut Criterion, heat: &str, packets: usize, entries: usize) {
     let mut group = c.benchmark_group("slice");
     group.throughput(Throughput::Elements(BATCH as u64));
     let storage = Storage::Copied { entry_bytes: 1536 };
-    let (mut table, mut slicer, mut splicer) = ends(&config(storage, TokenMode::Keyed));
-    let mut buffers: Vec<Vec<u8>> = (0..BATCH).map(|n| packet(1518, n)).collect();
-    let mut lens = [0; BATCH];
-    group.bench_function("copied/1518", |b| {
-        b.iter(|| {
-            for (buffer, len) in buffers.iter_mut().zip(&mut lens) {
-                match slicer.slice(&mut table, LINK, buffer, 1518, Nanos(1)) {
-                    Sliced::Sliced { len: sliced, .. } => *len = sliced,
-                    other => panic!("{other:?}"),
-                }
-            }
-            for (buffer, len) in buffers.iter_mut().zip(&lens) {
-                black_box(splicer.splice(&mut table, LINK, buffer, *len, Nanos(2)).unwrap());
-            }
-        });
-    });
-    // The same bytes, to as many places, and back; nothing else.
-    let mut room = vec![0u8; 1536 * 1024];
-    let mut next = 0;
-    group.bench_function("copy-alone/1518", |b| {
-        b.iter(|| {
-            let start = next;
-            for buffer in &mut buffers {
-                room[next..next + 1464].copy_from_slice(black_box(&buffer[54..]));
-                next = (next + 1536) % room.len();
-            }
-            let mut from = start;
-            for buffer in &mut buffers {
-                buffer[54..].copy_from_slice(black_box(&room[from..from + 1464]));
-                from = (from + 1536) % room.len();
-            }
-            black_box(&mut buffers);
-        });
-    });
-    group.finish();
-}
-
-/// Packets and entries in such a number that neither stays in a cache: both ways wait for memory.
-const COLD: usize = 32_768;
-
-fn copied_cold(c: &mut Criterion) {
-    let mut group = c.benchmark_group("slice");
-    group.throughput(Throughput::Elements(BATCH as u64));
-    let storage = Storage::Copied { entry_bytes: 1536 };
-    let config = SliceConfig { entries: COLD as u32, ..config(storage, TokenMode::Keyed) };
+    let config = SliceConfig { entries: entries as u32, ..config(storage, TokenMode::Keyed) };
     let (mut table, mut slicer, mut splicer) = ends(&config);
-    let mut buffers: Vec<Vec<u8>> = (0..COLD).map(|n| packet(1518, n)).collect();
+    let mut buffers: Vec<Vec<u8>> = (0..packets).map(|n| packet(1518, n)).collect();
     let mut lens = [0; BATCH];
     let mut next = 0;
-    group.bench_function("copied-cold/1518", |b| {
+    group.bench_function(format!("copied{heat}/1518"), |b| {
         b.iter(|| {
             let batch = &mut buffers[next..next + BATCH];
-            next = (next + BATCH) % COLD;
+            next = (next + BATCH) % packets;
             for (buffer, len) in batch.iter_mut().zip(&mut lens) {
                 match slicer.slice(&mut table, LINK, buffer, 1518, Nanos(1)) {
                     Sliced::Sliced { len: sliced, .. } => *len = sliced,
@@ -134,17 +92,17 @@ fn copied_cold(c: &mut Criterion) {
             }
         });
     });
-    let mut room = vec![0u8; 1536 * COLD];
-    let mut next = 0;
-    group.bench_function("copy-alone-cold/1518", |b| {
+    let mut rooms = vec![0u8; 1536 * entries];
+    let (mut next, mut place) = (0, 0);
+    group.bench_function(format!("copy-alone{heat}/1518"), |b| {
         b.iter(|| {
-            let (batch, rooms) =
-                (&mut buffers[next..next + BATCH], &mut room[next * 1536..(next + BATCH) * 1536]);
-            next = (next + BATCH) % COLD;
-            for (buffer, room) in batch.iter_mut().zip(rooms.chunks_exact_mut(1536)) {
+            let batch = &mut buffers[next..next + BATCH];
+            let room = &mut rooms[place * 1536..(place + BATCH) * 1536];
+            (next, place) = ((next + BATCH) % packets, (place + BATCH) % entries);
+            for (buffer, room) in batch.iter_mut().zip(room.chunks_exact_mut(1536)) {
                 room[..1464].copy_from_slice(black_box(&buffer[54..]));
             }
-            for (buffer, room) in batch.iter_mut().zip(rooms.chunks_exact(1536)) {
+            for (buffer, room) in batch.iter_mut().zip(room.chunks_exact(1536)) {
                 buffer[54..].copy_from_slice(black_box(&room[..1464]));
             }
         });
@@ -179,8 +137,9 @@ fn all(c: &mut Criterion) {
     in_place(c, "in-place/1518", 1518, TokenMode::Keyed);
     in_place(c, "in-place/512", 512, TokenMode::Keyed);
     in_place(c, "in-place-paper/1518", 1518, TokenMode::Paper);
-    copied(c);
-    copied_cold(c);
+    copied(c, "", BATCH, 1024);
+    // Neither packets nor entries stay in a cache: both ways wait for memory.
+    copied(c, "-cold", 32_768, 32_768);
     small(c, "below-threshold/64", 1024);
     // Every last eight bytes could name an entry.
     small(c, "below-threshold/64-of-65536", 65_536);

@@ -392,35 +392,24 @@ fn own_batch(t: &Tables<'_>, places: &Places, rows: &[Counts], full: &[f64]) -> 
     sojourn
 }
 
-/// Packets that come after others, and the probability of at least so many, which is what makes a batch full.
+/// Packets that come after others, and the probabilities of at least so many, which is what makes a batch full.
 struct After<'a> {
     counts: &'a Counts,
-    /// By how many of `counts.p` are passed over.
-    rest: Vec<f64>,
+    tail: Vec<f64>,
 }
 
 impl<'a> After<'a> {
     fn new(counts: &'a Counts) -> Self {
-        let mut rest = vec![0.0; counts.p.len() + 1];
-        let mut sum = 0.0;
-        for (place, p) in rest.iter_mut().rev().skip(1).zip(counts.p.iter().rev()) {
-            sum += p;
-            *place = sum;
-        }
-        Self { counts, rest }
+        Self { counts, tail: counts.tail() }
     }
 
     /// Places plus these packets, at most a full batch.
     fn join(&self, at: &[f64], batch: usize) -> Vec<f64> {
         let mut out = vec![0.0; batch + 1];
         for (k, p) in at.iter().enumerate().filter(|(_, p)| **p > SMALL) {
-            let first = k + self.counts.start;
-            if let Some(not_full) = out.get_mut(..batch) {
-                add_scaled(not_full, first, *p, &self.counts.p);
-            }
-            let below = batch.saturating_sub(first).min(self.counts.p.len());
-            if let Some((place, rest)) = out.last_mut().zip(self.rest.get(below)) {
-                *place += p * rest;
+            if let Some((full, less)) = out.split_last_mut() {
+                add_scaled(less, k + self.counts.start, *p, &self.counts.p);
+                *full += p * self.tail.get(batch.saturating_sub(k)).copied().unwrap_or(0.0);
             }
         }
         out

@@ -48,6 +48,12 @@ pub(crate) struct Modular {
 /// The buckets of one stage that stand out, by table.
 pub(crate) type Heavy = [Vec<u32>; TABLES];
 
+/// The bucket of one table among those of a stage, as [`Modular::buckets`] gives them.
+#[inline(always)]
+pub(crate) fn bucket_of(packed: u64, table: usize) -> usize {
+    (packed >> (16 * table) & 0xffff) as usize
+}
+
 impl Modular {
     /// For keys of `len` bytes (1 to 64), tables of 2^`bits` buckets (8 to 16).
     pub(crate) fn new(len: usize, bits: u32, seed: u64) -> Self {
@@ -441,7 +447,7 @@ mod tests {
             modular.buckets(key, &mut buckets);
             for (stage, packed) in heavy.iter_mut().zip(buckets) {
                 for (t, list) in stage.iter_mut().enumerate() {
-                    let bucket = (packed >> (16 * t)) as u32 & 0xffff;
+                    let bucket = bucket_of(packed, t) as u32;
                     if !list.contains(&bucket) {
                         list.push(bucket);
                     }

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 
 use crate::hash::{Hasher, below};
 use crate::kind::cells;
-use crate::modular::{Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::modular::{
+    Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, bucket_of, heaviest,
+};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select, select_changes};
@@ -122,7 +124,7 @@ impl<const N: usize> RevSketch<N> {
         self.modular.buckets(key, &mut buckets);
         for (stage, packed) in buckets.iter().enumerate().take(self.modular.stages()) {
             for t in 0..TABLES {
-                f(((stage * TABLES + t) << self.bits) + (packed >> (16 * t) & 0xffff) as usize);
+                f(((stage * TABLES + t) << self.bits) + bucket_of(*packed, t));
             }
         }
         self.check_cells(key).into_iter().for_each(f);
@@ -368,7 +370,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
                 self.modular.buckets(&u.key, &mut buckets);
                 let [packed, ..] = buckets;
                 let [x, y] = self.check_cells(&u.key);
-                let at = |t: usize| (t << self.bits) + (packed >> (16 * t) & 0xffff) as usize;
+                let at = |t: usize| (t << self.bits) + bucket_of(packed, t);
                 *place = [at(0), at(1), at(2), at(3), x, y];
                 place.iter().for_each(|i| prefetch(&self.cells, *i));
             }

@@ -11,7 +11,9 @@ use std::any::Any;
 
 use crate::hash::{Hash, Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
-use crate::modular::{Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, heaviest};
+use crate::modular::{
+    Heavy, MAX_HEAVY, MAX_LEN, MAX_PATHS, MAX_STAGES, Modular, TABLES, bucket_of, heaviest,
+};
 use crate::multires::{self, PARTS};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
@@ -171,7 +173,7 @@ impl<const N: usize> TwoLevel<N> {
         let bits = self.params.bits;
         for (stage, packed) in buckets.iter().enumerate().take(self.modular.stages()) {
             for t in 0..TABLES {
-                let at = ((stage * TABLES + t) << bits) + (packed >> (16 * t) & 0xffff) as usize;
+                let at = ((stage * TABLES + t) << bits) + bucket_of(*packed, t);
                 if let Some(cell) = self.level1.get_mut(at) {
                     *cell |= places.mask;
                 }
@@ -280,8 +282,7 @@ impl<const N: usize> TwoLevel<N> {
         let mut buckets = [0; MAX_STAGES];
         self.modular.buckets(source, &mut buckets);
         let of_stage = |(stage, packed): (&[Vec<i64>], u64)| {
-            let value =
-                |(t, table): (usize, &Vec<i64>)| table.get((packed >> (16 * t) & 0xffff) as usize).copied();
+            let value = |(t, table): (usize, &Vec<i64>)| table.get(bucket_of(packed, t)).copied();
             stage.iter().enumerate().filter_map(value).min()
         };
         tables.chunks(TABLES).zip(buckets).filter_map(of_stage).min().unwrap_or(0)
@@ -387,7 +388,7 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
                 let [packed, ..] = buckets;
                 *place = (packed, self.places(&u.key));
                 for t in 0..TABLES {
-                    prefetch(&self.level1, (t << bits) + (packed >> (16 * t) & 0xffff) as usize);
+                    prefetch(&self.level1, (t << bits) + bucket_of(packed, t));
                 }
                 place.1.rows.iter().for_each(|i| prefetch(&self.level2, *i));
             }

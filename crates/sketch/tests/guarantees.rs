@@ -14,25 +14,30 @@ fn want(top: usize) -> Want {
     Want { threshold: 1, top }
 }
 
+/// The share of flows, over all seeds, whose size is below the lower bound; none may be above the upper one.
+fn below_the_bound(seeds: u64, stream: &[Update<4>], make: impl Fn(u64) -> Box<dyn Sketch<4>>) -> f64 {
+    let sizes = truth(stream);
+    let (mut keys, mut beyond) = (0u64, 0u64);
+    for seed in 0..seeds {
+        let mut s = make(seed);
+        s.update_all(stream);
+        for (key, size) in &sizes {
+            let got = s.flow_size(key).unwrap();
+            assert!(got.estimate >= *size && got.upper >= *size);
+            keys += 1;
+            beyond += u64::from(got.lower > *size);
+        }
+    }
+    beyond as f64 / keys as f64
+}
+
 /// Of at least e⁻ᵈ: never too small, and too large by more than (e/w)·N for at most a share of e⁻ᵈ of keys.
 #[test]
 fn count_min_keeps_its_bound() {
     let stream = zipf::<4>(60_000, 20_000, 1.0, 1);
-    let sizes = truth(&stream);
     for rows in [1, 2, 4, 6] {
-        let (mut keys, mut beyond) = (0u64, 0u64);
-        for seed in 0..30 {
-            let params = CountMinParams { rows, width: 512, keep: 0 };
-            let mut s = CountMin::<4>::new(params, seed).unwrap();
-            s.update_all(&stream);
-            for (key, size) in &sizes {
-                let got = s.flow_size(key).unwrap();
-                assert!(got.estimate >= *size && got.upper >= *size);
-                keys += 1;
-                beyond += u64::from(got.lower > *size);
-            }
-        }
-        let share = beyond as f64 / keys as f64;
+        let params = CountMinParams { rows, width: 512, keep: 0 };
+        let share = below_the_bound(30, &stream, |seed| Box::new(CountMin::new(params, seed).unwrap()));
         assert!(share <= (-(rows as f64)).exp(), "{rows} rows: {share} of keys are beyond the bound");
     }
 }
@@ -189,19 +194,7 @@ fn mrac_tells_the_distribution() {
 #[test]
 fn rev_sketch_keeps_the_bound_of_sizes() {
     let stream = zipf::<4>(60_000, 20_000, 1.0, 6);
-    let sizes = truth(&stream);
-    let (mut keys, mut beyond) = (0u64, 0u64);
-    for seed in 0..20 {
-        let mut s = RevSketch::<4>::new(9, seed).unwrap();
-        s.update_all(&stream);
-        for (key, size) in &sizes {
-            let got = s.flow_size(key).unwrap();
-            assert!(got.estimate >= *size && got.upper >= *size);
-            keys += 1;
-            beyond += u64::from(got.lower > *size);
-        }
-    }
-    let share = beyond as f64 / keys as f64;
+    let share = below_the_bound(20, &stream, |seed| Box::new(RevSketch::new(9, seed).unwrap()));
     assert!(share <= (-6.0f64).exp(), "{share} of keys are beyond the bound");
 }
 

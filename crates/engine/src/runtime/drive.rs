@@ -84,6 +84,8 @@ pub(super) struct Feed {
     packets: u64,
     /// Packets that may go in now, in a live run.
     pub(super) room: usize,
+    /// What the last poll was to take at least, in ns.
+    pub(super) least_ns: u64,
     /// What is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
     shift: u64,
 }
@@ -312,11 +314,12 @@ impl Run {
         now: Nanos,
     ) -> Result<(usize, bool), RunError> {
         feed.pending.clear();
-        feed.at = 0;
+        (feed.at, feed.least_ns) = (0, 0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
         let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
         let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
         feed.ended = n == 0 && source.ended();
+        feed.least_ns = source.least_ns(n);
         let more = n >= max.min(source.at_once());
         if let Some(log) = &mut self.log {
             log.poll(head, now, &feed.pending.frames);

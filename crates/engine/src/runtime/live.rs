@@ -124,6 +124,8 @@ pub(super) struct Round {
     pub(super) busy: bool,
     /// A source may have more.
     pub(super) more: bool,
+    /// What it is to take at least, with all that is done with what came, in ns.
+    pub(super) least_ns: u64,
     /// A source was asked for less than it might have, since what comes behind has no room.
     blocked: bool,
 }
@@ -169,8 +171,9 @@ impl Run {
                 self.now = self.now.max(now);
             }
             self.answer(&feeds, &meter);
-            let packets = feeds.iter().map(Feed::packets).sum::<u64>() - taken;
-            self.stay_busy(packets as usize, now);
+            if round.least_ns > 0 {
+                self.stay_busy(round.least_ns, now);
+            }
             if round.busy {
                 continue;
             }
@@ -215,6 +218,7 @@ impl Run {
                 // One that was asked for nothing has not ended.
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, now)? };
                 round.more |= more;
+                round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
                 left -= n as u64;
             } else {
                 self.refill(head, feed)?;
@@ -242,12 +246,8 @@ impl Run {
         Ok(round)
     }
 
-    /// Lets pass what a round that began at `now` and took so many packets is to take at least.
-    fn stay_busy(&mut self, packets: usize, now: Nanos) {
-        let least = self.least_ns(packets);
-        if least == 0 {
-            return;
-        }
+    /// Lets pass what a round that began at `now` is to take at least.
+    fn stay_busy(&mut self, least: u64, now: Nanos) {
         let clock = LiveClock::get();
         if clock.now().since(now) > least {
             self.took_longer();

@@ -98,13 +98,12 @@ impl Run {
                 break Ok(());
             }
             self.pipeline.set_clock(clock.behind(begun.since(now)));
-            let (took, ended) = match self.own_poll(&mut feeds, now, limits.packets - taken, &meter) {
+            let (took, least, ended) = match self.own_poll(&mut feeds, now, limits.packets - taken, &meter) {
                 Ok(done) => done,
                 Err(error) => break Err(error),
             };
             let size = feeds.iter().map(Feed::packets).sum::<u64>() - taken;
             let (counts, interrupted) = usual.judge(size as usize, took.max(1));
-            let least = self.least_ns(size as usize);
             let beyond = least > 0 && counts > least;
             if beyond {
                 self.took_longer();
@@ -132,14 +131,14 @@ impl Run {
         report
     }
 
-    /// A poll, as it is in a live run; returns what it took in ns, and whether nothing more will come.
+    /// A poll, as it is in a live run; returns what it took and what it was to take at least, in ns, and whether nothing more will come.
     fn own_poll(
         &mut self,
         feeds: &mut [Feed],
         now: Nanos,
         most: u64,
         meter: &Meter,
-    ) -> Result<(u64, bool), RunError> {
+    ) -> Result<(u64, u64, bool), RunError> {
         let clock = LiveClock::get();
         let begun = clock.now();
         let round = self.round(feeds, now, most)?;
@@ -153,16 +152,10 @@ impl Run {
             self.pipeline.tell_ends(|head| feeds.get(head).is_some_and(Feed::at_end));
             ended = feeds.iter().all(Feed::at_end) && self.pipeline.finished();
         }
-        Ok((clock.now().since(begun), ended))
+        Ok((clock.now().since(begun), round.least_ns, ended))
     }
 
-    /// What a poll that took so many packets is to take at least, in ns.
-    pub(super) fn least_ns(&mut self, packets: usize) -> u64 {
-        let sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
-        sources.map(|s| s.least_ns(packets)).max().unwrap_or(0)
-    }
-
-    /// It took longer.
+    /// A poll took longer than it was to take at least.
     pub(super) fn took_longer(&mut self) {
         let sources = self.pipeline.heads.iter_mut().filter_map(|h| h.source.live());
         sources.for_each(LiveSource::took_longer);

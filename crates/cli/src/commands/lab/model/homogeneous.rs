@@ -20,10 +20,10 @@ const STATED: (u32, u32) = (4032, 285);
 
 /// What is behind the ring.
 pub(super) struct Subject {
-    chain: Chain,
-    /// What claims and charts begin with.
-    pub(super) name: String,
-    /// In rows.
+    pub(super) chain: Chain,
+    /// What claims begin with.
+    name: String,
+    /// In rows and charts.
     pub(super) key: &'static str,
 }
 
@@ -43,10 +43,6 @@ impl Subject {
         let traffic = format!("per_poll={poll}ns, per_packet={packet}ns, {TRAFFIC}");
         let chain = Chain { traffic, graph: "out :: null".to_owned() };
         Self { chain, name: format!("stated cost, {poll} ns + {packet} ns a packet"), key: "stated cost" }
-    }
-
-    pub(super) fn chain(&self) -> &Chain {
-        &self.chain
     }
 
     /// What is said of it.

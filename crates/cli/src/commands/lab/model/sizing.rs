@@ -125,7 +125,7 @@ fn try_out(
         fill_ns: None,
     };
     let asked: Vec<_> = both.iter().map(|(which, c)| ((*which).to_owned(), load(c))).collect();
-    let measured = engine::measure(lab, bed.subject.chain(), &asked, speed, effort(lab, 15))?;
+    let measured = engine::measure(lab, &bed.subject.chain, &asked, speed, effort(lab, 15))?;
     for ((which, c), m) in both.into_iter().zip(measured) {
         let lost = m.p_loss.unwrap_or(0.0);
         findings.rows.push(object(json!({

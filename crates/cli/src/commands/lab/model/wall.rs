@@ -186,13 +186,13 @@ pub(super) fn cross_check(lab: &Bench<'_>, bed: &Bed, findings: &mut Findings) -
     let claim = bed.subject.says(&format!("in real time, load {LOAD}: the mean batch is off by packets"));
     let effort =
         if lab.quick { Effort { polls: 1500, runs: 120 } } else { Effort { polls: 6000, runs: 600 } };
-    let full = measure(lab, bed.subject.chain(), &OVERLOAD, "overload", Effort { polls: 600, ..effort })?;
+    let full = measure(lab, &bed.subject.chain, &OVERLOAD, "overload", Effort { polls: 600, ..effort })?;
     let Some(capacity_pps) = full_speed(full.log.as_ref()) else {
         findings.claim(claim, "not measured", None, false);
         return Ok(());
     };
     let at = load(capacity_pps, LOAD, Process::Constant);
-    let measured = measure(lab, bed.subject.chain(), &at, "0.3", effort)?;
+    let measured = measure(lab, &bed.subject.chain, &at, "0.3", effort)?;
     let Some(log) = measured.log.as_ref().filter(|_| measured.polls() >= FEW_POLLS && !measured.outpaced)
     else {
         findings.claim(claim, "not measured", None, false);
