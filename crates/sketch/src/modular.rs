@@ -187,8 +187,8 @@ impl Modular {
         self.keys.first().map_or(unit, |k| stir(unit, 0, k))
     }
 
-    /// All keys whose buckets stand out in every table of every stage, but for `misses` tables a stage. Nothing where there
-    /// are more partial keys to follow than `paths`, from which those that were followed are taken.
+    /// All keys whose buckets stand out in every table of every stage, but for `misses` tables together, one a stage. Nothing
+    /// where there are more partial keys to follow than `paths`, from which those that were followed are taken.
     pub(crate) fn keys(&self, heavy: &[Heavy], misses: usize, paths: &mut usize) -> Option<Vec<Vec<u8>>> {
         let mut found = Vec::new();
         for tag in 0..1u32 << self.tag_bits {
@@ -198,15 +198,15 @@ impl Modular {
                 let of_tag = |list: &Vec<u32>| list.iter().copied().filter(|b| b >> shift == tag).collect();
                 let some: [Vec<u32>; TABLES] =
                     std::array::from_fn(|t| heavy.get(t).map_or_else(Vec::new, of_tag));
-                let mut stage_words = self.words(stage, &some, misses, paths)?;
+                let mut stage_words = self.words(stage, &some, misses.min(1), paths)?;
                 if stage_words.is_empty() {
                     break;
                 }
-                stage_words.sort_unstable_by_key(|w| (w & 0xff, *w));
+                stage_words.sort_unstable_by_key(|w| (w.word & 0xff, w.word));
                 words.push(stage_words);
             }
             if words.len() == self.stages {
-                self.join(&words, u64::from(tag), &mut found, paths)?;
+                self.join(&words, u64::from(tag), misses, &mut found, paths)?;
             }
         }
         found.sort_unstable();
@@ -215,7 +215,7 @@ impl Modular {
     }
 
     /// The words of one stage that agree with its buckets.
-    fn words(&self, stage: usize, heavy: &Heavy, misses: usize, paths: &mut usize) -> Option<Vec<u32>> {
+    fn words(&self, stage: usize, heavy: &Heavy, misses: usize, paths: &mut usize) -> Option<Vec<Word>> {
         let Some(hashes) = self.hashes.get(stage) else { return Some(Vec::new()) };
         let mut found = Vec::new();
         let whole: [Set; TABLES] = std::array::from_fn(|t| Set::first(heavy.get(t).map_or(0, Vec::len)));
@@ -230,7 +230,8 @@ impl Modular {
             let (Some(field), Some(sets), Some(table)) =
                 (self.fields.get(depth), sets.get(depth), hashes.get(depth))
             else {
-                found.push(word);
+                let misses = state.iter().filter(|set| set.is_empty()).count();
+                found.push(Word { word, misses });
                 continue;
             };
             // What is left of each table for each value of the field; which of these are nothing.
@@ -261,10 +262,19 @@ impl Modular {
     }
 
     /// Chains words of consecutive stages that share a byte.
-    fn join(&self, words: &[Vec<u32>], tag: u64, found: &mut Vec<Vec<u8>>, paths: &mut usize) -> Option<()> {
+    fn join(
+        &self,
+        words: &[Vec<Word>],
+        tag: u64,
+        misses: usize,
+        found: &mut Vec<Vec<u8>>,
+        paths: &mut usize,
+    ) -> Option<()> {
         let Some(first) = words.first() else { return Some(()) };
-        let mut open: Vec<Vec<u32>> = first.iter().map(|w| vec![*w]).collect();
-        while let Some(units) = open.pop() {
+        let within = |w: &&Word| w.misses <= misses;
+        let mut open: Vec<(Vec<u32>, usize)> =
+            first.iter().filter(within).map(|w| (vec![w.word], w.misses)).collect();
+        while let Some((units, missed)) = open.pop() {
             *paths = paths.checked_sub(1)?;
             let Some(stage) = words.get(units.len()) else {
                 let mut whole = units;
@@ -275,16 +285,24 @@ impl Modular {
                 continue;
             };
             let byte = units.last().map_or(0, |u| last_byte(units.len() == 1, *u));
-            let from = stage.partition_point(|w| (w & 0xff) < byte);
-            let to = stage.partition_point(|w| (w & 0xff) <= byte);
+            let from = stage.partition_point(|w| (w.word & 0xff) < byte);
+            let to = stage.partition_point(|w| (w.word & 0xff) <= byte);
             for word in stage.get(from..to).unwrap_or_default() {
-                let mut more = units.clone();
-                more.push(word >> 8);
-                open.push(more);
+                if missed + word.misses <= misses {
+                    let mut more = units.clone();
+                    more.push(word.word >> 8);
+                    open.push((more, missed + word.misses));
+                }
             }
         }
         Some(())
     }
+}
+
+/// Bytes of a stage that agree with its buckets, but for those of `misses` tables.
+struct Word {
+    word: u32,
+    misses: usize,
 }
 
 /// A random function from a byte to a field of bits, every value of it equally often, for each of four tables.

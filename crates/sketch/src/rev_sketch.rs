@@ -148,8 +148,9 @@ impl<const N: usize> RevSketch<N> {
         Difference { sketch: self, cells, net: value(self).saturating_sub(earlier.map_or(0, value)) }
     }
 
-    /// The least change (in weight) against an earlier epoch that is found with a probability of at least 99 % (keys of four bytes;
-    /// of longer ones, 1 − stages/25): ten times the standard deviation of a bucket's noise.
+    /// The least change (in weight) against an earlier epoch that is found: ten times the standard deviation of a bucket's
+    /// noise. One is lost only where opposite changes of its size share its buckets in two tables or, of keys longer than four
+    /// bytes, in two of one stage or in three of all.
     ///
     /// # Errors
     /// [`MergeError`] where the states don't fit together.
@@ -164,6 +165,14 @@ struct Effort {
     buckets: usize,
     /// Partial keys that may still be followed.
     paths: usize,
+    /// Tables in which a key need not stand out, one a stage: another key's opposite change may hide it there.
+    misses: usize,
+}
+
+impl Effort {
+    const fn new(misses: usize) -> Self {
+        Self { buckets: MAX_HEAVY, paths: MAX_PATHS, misses }
+    }
 }
 
 /// Two states, subtracted, and from that again what is known already.
@@ -207,7 +216,6 @@ impl<const N: usize> Difference<'_, N> {
     /// to follow, those of the greatest buckets.
     fn keys(&self, threshold: i64, sign: i64, effort: &mut Effort) -> Vec<[u8; N]> {
         let modular = &self.sketch.modular;
-        let misses = usize::from(modular.stages() == 1);
         while effort.buckets > 0 {
             let table =
                 |row| heaviest(self.row(row).map(|v| v.saturating_mul(sign)), threshold, effort.buckets);
@@ -215,7 +223,7 @@ impl<const N: usize> Difference<'_, N> {
             let heavy: Vec<Heavy> = (0..modular.stages()).map(stage).collect();
             let allowed = effort.paths.min(PATHS_AT_ONCE);
             let mut left = allowed;
-            let keys = modular.keys(&heavy, misses, &mut left);
+            let keys = modular.keys(&heavy, effort.misses, &mut left);
             effort.paths -= allowed - left;
             if let Some(keys) = keys {
                 return keys.iter().filter_map(|k| k.first_chunk::<N>().copied()).collect();
@@ -293,16 +301,19 @@ impl<const N: usize> Difference<'_, N> {
     /// What was found makes noise no more, so that smaller changes stand out in the next round.
     fn changes(mut self, want: Want) -> Vec<Change<N>> {
         let mut found = BTreeMap::new();
-        let mut effort = Effort { buckets: MAX_HEAVY, paths: MAX_PATHS };
-        for _ in 0..SEARCHES {
-            if !self.take(want.threshold.max(self.promised()), &mut effort, &mut found) {
-                break;
+        // Of long keys, most are found with no table missing, and then there is less to follow where one may.
+        let (first, then) = if self.sketch.modular.stages() == 1 { (1, None) } else { (0, Some(2)) };
+        for misses in std::iter::once(first).chain(then) {
+            let mut effort = Effort::new(misses);
+            for _ in 0..SEARCHES {
+                if !self.take(want.threshold.max(self.promised()), &mut effort, &mut found) {
+                    break;
+                }
+                effort.buckets = MAX_HEAVY.min(effort.buckets * 2);
             }
-            effort.buckets = MAX_HEAVY.min(effort.buckets * 2);
         }
         if (2..self.promised()).contains(&want.threshold) {
-            effort = Effort { buckets: MAX_HEAVY, paths: MAX_PATHS };
-            self.take(want.threshold, &mut effort, &mut found);
+            self.take(want.threshold, &mut Effort::new(first), &mut found);
         }
         // What is left in the buckets of a key belongs to it in the median.
         for (key, change) in &mut found {

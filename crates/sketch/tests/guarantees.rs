@@ -199,8 +199,7 @@ fn rev_sketch_keeps_the_bound_of_sizes() {
 }
 
 /// Every change above the promised threshold is found, for short and long keys, and what is found is a change.
-fn rev_sketch_finds<const N: usize>(planted: u64, background: usize, share: f64) {
-    let (mut found, mut all) = (0, 0);
+fn rev_sketch_finds<const N: usize>(planted: u64, background: usize) {
     let (earlier, later) = (zipf(background, 30_000, 1.0, 1), zipf(background, 30_000, 1.0, 2));
     for seed in 0..20 {
         let (mut a, mut b) = (RevSketch::<N>::new(16, seed).unwrap(), RevSketch::<N>::new(16, seed).unwrap());
@@ -216,9 +215,8 @@ fn rev_sketch_finds<const N: usize>(planted: u64, background: usize, share: f64)
         assert!(size >= b.promised(&a).unwrap(), "the test plants changes below the threshold");
         let changes = b.heavy_changes(&a, Want { threshold: size / 2, top: usize::MAX }).unwrap();
         for (i, flow) in flows.iter().enumerate() {
-            all += 1;
-            let Some(change) = changes.iter().find(|c| c.key == *flow) else { continue };
-            found += 1;
+            let change = changes.iter().find(|c| c.key == *flow);
+            let change = change.unwrap_or_else(|| panic!("seed {seed}: change {i} of {planted} is lost"));
             let true_change = if i % 2 == 0 { size as i64 } else { -(size as i64) };
             assert!((change.change.estimate - true_change).abs() < size as i64 / 3, "{change:?}");
         }
@@ -230,15 +228,14 @@ fn rev_sketch_finds<const N: usize>(planted: u64, background: usize, share: f64)
         }
         assert!(changes.len() <= flows.len() + 20, "{} changes for {}", changes.len(), flows.len());
     }
-    assert!(f64::from(found) >= share * f64::from(all), "{N} bytes: {found} of {all} changes found");
 }
 
 #[test]
 fn rev_sketch_finds_every_planted_change() {
-    rev_sketch_finds::<4>(20, 100_000, 0.99);
-    rev_sketch_finds::<8>(10, 100_000, 0.96);
-    rev_sketch_finds::<13>(10, 100_000, 0.94);
-    rev_sketch_finds::<37>(6, 50_000, 0.85);
+    rev_sketch_finds::<4>(20, 100_000);
+    rev_sketch_finds::<8>(10, 100_000);
+    rev_sketch_finds::<13>(10, 100_000);
+    rev_sketch_finds::<37>(6, 50_000);
 }
 
 #[test]
