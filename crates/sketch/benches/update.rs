@@ -122,8 +122,10 @@ fn sketch<const N: usize>(kind: Kind) -> Box<dyn Sketch<N>> {
     }
 }
 
+const COUNT_MIN: CountMinParams = CountMinParams { rows: 4, width: 65_536, keep: 0 };
+
 fn count_min<const N: usize>() -> CountMin<N> {
-    CountMin::new(CountMinParams { rows: 4, width: 65_536, keep: 0 }, 1).unwrap()
+    CountMin::new(COUNT_MIN, 1).unwrap()
 }
 
 fn front<const N: usize>(sketch: Box<dyn Sketch<N>>, aggregate: bool) -> Front<N> {
@@ -219,7 +221,8 @@ fn sketches<const N: usize>(scale: Scale) {
 /// The exact table against Count-Min, where flows are few and where they are many.
 fn exact(scale: Scale) {
     println!(
-        "\nThe exact table (hashbrown with rapidhash, growing from nothing) and Count-Min 4 x 65536, ns an update.\n"
+        "\nThe exact table (hashbrown with rapidhash, growing from nothing), Count-Min 4 x 65536, and 4 x 16384 behind an \
+         aggregator of 1000 buckets, ns an update.\n"
     );
     head(&[
         "flows, keys of 4 bytes",
@@ -228,6 +231,8 @@ fn exact(scale: Scale) {
         "its MB",
         "Count-Min",
         "behind the aggregator",
+        "their MB",
+        "small Count-Min behind the aggregator",
         "their MB",
     ]);
     for (order, all, n) in [
@@ -240,6 +245,9 @@ fn exact(scale: Scale) {
         let stream = updates::<4>(&numbers);
         let (mut plain, mut with) =
             (front::<4>(Box::new(count_min()), false), front(Box::new(count_min()), true));
+        let small = CountMin::<4>::new(CountMinParams { width: 16_384, ..COUNT_MIN }, 1).unwrap();
+        let config = AggregatorConfig { buckets: 1000, ..Default::default() };
+        let mut small = Front::aggregated(Box::new(small), &config).unwrap();
         let mut bytes = 0;
         let best = race(
             all,
@@ -254,10 +262,13 @@ fn exact(scale: Scale) {
                 },
                 &mut || epoch(&mut plain, &stream),
                 &mut || epoch(&mut with, &stream),
+                &mut || epoch(&mut small, &stream),
             ],
         );
         let name = if order == "uniform" { order } else { "Zipf 1.1" };
         let megabytes = |bytes: usize| format!("{:.2}", bytes as f64 / 1e6);
+        let memory =
+            |f: &Front<4>| format!("{} + {}", megabytes(f.sketch_bytes()), megabytes(f.aggregator_bytes()));
         row(&[
             format!("{}, {name}", distinct(&numbers)),
             all.to_string(),
@@ -265,7 +276,9 @@ fn exact(scale: Scale) {
             megabytes(bytes),
             format!("{:.1}", best[1]),
             format!("{:.1}", best[2]),
-            format!("{} + {}", megabytes(with.sketch_bytes()), megabytes(with.aggregator_bytes())),
+            memory(&with),
+            format!("{:.1}", best[3]),
+            memory(&small),
         ]);
     }
 }
