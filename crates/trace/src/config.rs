@@ -10,7 +10,7 @@ pub struct Config {
     pub windows_ns: Vec<u64>,
     /// Packets at which a train leaves at once, 1 to 65,535.
     pub burst: u32,
-    /// Batch sizes in packets at which flow switches are counted, each at least 1.
+    /// Batch sizes in packets at which flow switches are counted, each 1 to 2³⁰.
     pub switch_batches: Vec<u32>,
     /// Addresses that `top_endpoints` lists.
     pub top: usize,
@@ -41,9 +41,9 @@ pub enum ConfigError {
     /// [`Config::burst`] is out of range.
     #[error("a burst of {0} packets: it must be 1 to 65535")]
     Burst(u32),
-    /// [`Config::switch_batches`] contains 0.
-    #[error("flow switches can't be counted in batches of 0 packets")]
-    SwitchBatch,
+    /// One of [`Config::switch_batches`] is out of range.
+    #[error("flow switches in batches of {0} packets: these must be 1 to 2^30")]
+    SwitchBatch(u32),
     /// [`Config::threads`] is 0.
     #[error("at least one thread must do the work")]
     Threads,
@@ -58,8 +58,8 @@ impl Config {
         if !(1..=u32::from(u16::MAX)).contains(&self.burst) {
             return Err(ConfigError::Burst(self.burst));
         }
-        if self.switch_batches.contains(&0) {
-            return Err(ConfigError::SwitchBatch);
+        if let Some(wrong) = self.switch_batches.iter().find(|size| !(1..=1 << 30).contains(*size)) {
+            return Err(ConfigError::SwitchBatch(*wrong));
         }
         if self.threads == 0 {
             return Err(ConfigError::Threads);
@@ -79,10 +79,13 @@ mod tests {
             assert_eq!(Config { burst, ..Config::default() }.validate(), want);
         }
         assert_eq!(Config { burst: 65_536, ..Config::default() }.validate(), Err(ConfigError::Burst(65_536)));
-        assert_eq!(
-            Config { switch_batches: vec![32, 0], ..Config::default() }.validate(),
-            Err(ConfigError::SwitchBatch)
-        );
+        for (size, want) in [
+            (0, Err(ConfigError::SwitchBatch(0))),
+            (1 << 30, Ok(())),
+            ((1 << 30) + 1, Err(ConfigError::SwitchBatch((1 << 30) + 1))),
+        ] {
+            assert_eq!(Config { switch_batches: vec![32, size], ..Config::default() }.validate(), want);
+        }
         assert_eq!(Config { threads: 0, ..Config::default() }.validate(), Err(ConfigError::Threads));
     }
 }

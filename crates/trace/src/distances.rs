@@ -47,17 +47,18 @@ impl Switches {
         Self { size: size.into(), filled: 0, changes: 0, distinct: 0, totals: SwitchTotals::default() }
     }
 
-    /// Packets of which the first is at position `first`.
-    fn packets(&mut self, mut steps: &[Step], mut first: u64) {
+    /// The next packets of the sequence.
+    fn packets(&mut self, mut steps: &[Step]) {
         while !steps.is_empty() {
-            let start = first - self.filled;
             let room = usize::try_from(self.size - self.filled).unwrap_or(usize::MAX);
             let (now, later) = steps.split_at(room.min(steps.len()));
-            self.distinct += now.iter().map(|s| u64::from(s.previous() < start)).sum::<u64>();
+            // Of the batch under way, so many packets come before each.
+            let places = self.filled as u32..;
+            let new = |(step, place): (&Step, u32)| u32::from(step.distance() > place);
+            self.distinct += u64::from(now.iter().zip(places).map(new).sum::<u32>());
             let inside = if self.filled == 0 { now.get(1..).unwrap_or_default() } else { now };
-            self.changes += inside.iter().map(|s| s.changed()).sum::<u64>();
+            self.changes += u64::from(inside.iter().map(|s| s.changed()).sum::<u32>());
             self.filled += now.len() as u64;
-            first += now.len() as u64;
             if self.filled == self.size {
                 self.totals.batches += 1;
                 self.totals.unordered += self.changes;
@@ -69,24 +70,27 @@ impl Switches {
     }
 }
 
-/// Of a packet: the position of its flow's packet before (63 bits), and whether its neighbour before is of another flow.
+/// Of a packet: how far back its flow's packet before is (31 bits), and whether its neighbour before is of another flow.
 #[derive(Clone, Copy, Debug)]
-struct Step(u64);
+struct Step(u32);
 
 impl Step {
+    /// Farther than any batch reaches, or there is none.
+    const FAR: u32 = i32::MAX as u32;
+
     #[inline]
-    fn new(previous: u64, changed: bool) -> Self {
-        Self(previous << 1 | u64::from(changed))
+    fn new(distance: u64, changed: bool) -> Self {
+        Self(distance.min(u64::from(Self::FAR)) as u32 | u32::from(changed) << 31)
     }
 
     #[inline]
-    fn previous(self) -> u64 {
-        self.0 >> 1
+    fn distance(self) -> u32 {
+        self.0 & Self::FAR
     }
 
     #[inline]
-    fn changed(self) -> u64 {
-        self.0 & 1
+    fn changed(self) -> u32 {
+        self.0 >> 31
     }
 }
 
@@ -115,23 +119,23 @@ impl Order {
     }
 
     /// The next packet is of `flow`, last seen at `previous`. Returns its position.
-    #[inline]
+    #[inline(always)]
     fn packet(&mut self, flow: u32, previous: u64) -> u64 {
         self.packets += 1;
         let changed = flow != self.last;
         self.last = flow;
         self.runs += u64::from(changed);
-        self.steps.push(Step::new(previous, changed));
+        let distance = self.packets - previous;
+        self.steps.push(Step::new(if previous > 0 { distance } else { u64::MAX }, changed));
         if previous > 0 {
-            self.spatial.record(self.packets - previous);
+            self.spatial.record(distance);
         }
         self.packets
     }
 
     fn end_block(&mut self) {
-        let first = self.packets + 1 - self.steps.len() as u64;
         for s in &mut self.switches {
-            s.packets(&self.steps, first);
+            s.packets(&self.steps);
         }
         self.steps.clear();
     }

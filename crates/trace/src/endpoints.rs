@@ -1,7 +1,8 @@
 //! The addresses with the most TCP flows, and how large these are (paper, Table 1).
 
-use std::collections::HashMap;
 use std::net::IpAddr;
+
+use hashbrown::HashMap;
 
 use crate::partial::Partial;
 use crate::report::{Endpoint, EndpointSide};

@@ -8,7 +8,7 @@
 //! them. All deadlines up to a packet's arrival fire before the packet is looked at; hence a batch that is still in the
 //! ring, and not yet full, takes the packet without a look at any clock.
 
-use crate::block::{ACK_FLAG, ADVANCES, Block, CLASS, IN_IP, IN_TCP, NO_FLOW, PURE_ACK};
+use crate::block::{ACK_FLAG, ADVANCES, Block, CLASS, IN_IP, IN_TCP, NO_FLOW, PURE_ACK, Row};
 
 const INITIAL_RING: usize = 256;
 
@@ -87,13 +87,68 @@ pub(crate) struct Trains {
     /// Full batches that leave at `full_at`: opening number, flow, bits.
     full: Vec<(u64, u32, u8)>,
     full_at: u64,
+    counts: Counts,
+    sent: Sent,
+}
+
+/// Batches, as they leave or are full.
+#[derive(Debug)]
+struct Counts {
     /// By class and size.
     sizes: Vec<u64>,
-    batches_with_pure_ack: u64,
-    batches_with_ack_flag: u64,
+    /// Sizes of a class, with 0.
+    width: usize,
+    /// By the bits of their packets.
+    bits: [u64; 256],
+    /// Packets that acknowledge more than their predecessor.
     advancing: u64,
+}
+
+impl Counts {
+    #[inline(always)]
+    fn batch(&mut self, bits: u8, packets: u16) {
+        if let Some(n) = self.sizes.get_mut(usize::from(bits & CLASS) * self.width + usize::from(packets)) {
+            *n += 1;
+        }
+        if let Some(n) = self.bits.get_mut(usize::from(bits)) {
+            *n += 1;
+        }
+    }
+
+    /// Batches one of whose packets has this bit.
+    fn with(&self, bit: u8) -> u64 {
+        (0..=u8::MAX).zip(&self.bits).filter(|(bits, _)| bits & bit != 0).map(|(_, n)| n).sum()
+    }
+
+    /// Batches by size, those of all classes that count in the sequence.
+    fn sizes_in(&self, sequence: u8) -> Vec<u64> {
+        let mut sizes = vec![0; self.width];
+        for (class, row) in self.sizes.chunks_exact(self.width).enumerate() {
+            if class & usize::from(sequence) != 0 {
+                sizes.iter_mut().zip(row).for_each(|(a, b)| *a += b);
+            }
+        }
+        sizes
+    }
+}
+
+/// What left in both sequences.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
     ip: Output,
     tcp: Output,
+}
+
+impl Sent {
+    #[inline(always)]
+    fn send(&mut self, flow: u32, bits: u8) {
+        if bits & IN_IP != 0 {
+            self.ip.send(flow);
+        }
+        if bits & IN_TCP != 0 {
+            self.tcp.send(flow);
+        }
+    }
 }
 
 impl Trains {
@@ -109,12 +164,13 @@ impl Trains {
             next_event: u64::MAX,
             full: Vec::new(),
             full_at: 0,
-            sizes: vec![0; (usize::from(CLASS) + 1) * (usize::from(burst) + 1)],
-            batches_with_pure_ack: 0,
-            batches_with_ack_flag: 0,
-            advancing: 0,
-            ip: Output::NEW,
-            tcp: Output::NEW,
+            counts: Counts {
+                sizes: vec![0; (usize::from(CLASS) + 1) * (usize::from(burst) + 1)],
+                width: usize::from(burst) + 1,
+                bits: [0; 256],
+                advancing: 0,
+            },
+            sent: Sent { ip: Output::NEW, tcp: Output::NEW },
         }
     }
 
@@ -122,12 +178,78 @@ impl Trains {
         if self.latest.len() < block.flows {
             self.latest.resize(block.flows, 0);
         }
-        for row in &block.rows {
+        let mut rows = block.rows.as_slice();
+        loop {
+            rows = self.usual(rows);
+            let Some((row, later)) = rows.split_first() else { break };
             if row.time >= self.next_event {
                 self.advance(row.time);
             }
             self.packet(row.time, row.flow, row.bits);
+            rows = later;
         }
+    }
+
+    /// Takes rows as far as no batch fills, none that is full waits to be sent, and the ring has room; returns the others. The
+    /// same as [`Trains::advance`] and [`Trains::packet`] for each, with what changes in registers.
+    fn usual<'a>(&mut self, mut rows: &'a [Row]) -> &'a [Row] {
+        if !self.full.is_empty() || self.burst == 1 {
+            return rows;
+        }
+        let Self { window, burst, counts, .. } = self;
+        let (window, last_but_one) = (*window, *burst - 1);
+        let (latest, ring) = (self.latest.as_mut_slice(), self.ring.as_mut_slice());
+        let (mut head, mut len, mut sent, mut due) = (self.head, self.len, self.sent, self.next_event);
+        let (first_head, mask) = (head, ring.len() - 1);
+        while let Some((&Row { time, flow, bits, .. }, later)) = rows.split_first() {
+            if time >= due {
+                due = u64::MAX;
+                while len > 0
+                    && let Some(slot) = ring.get_mut(head & mask)
+                {
+                    if time - slot.base < window {
+                        due = slot.base.saturating_add(window);
+                        break;
+                    }
+                    let Batch { flow, packets, bits, .. } = *slot;
+                    slot.flow = NO_FLOW;
+                    if flow != NO_FLOW {
+                        counts.batch(bits, packets);
+                        sent.send(flow, bits);
+                    }
+                    head += 1;
+                    len -= 1;
+                }
+            }
+            let Some(latest) = latest.get_mut(flow as usize) else { break };
+            if let Some(batch) = ring.get_mut(*latest as usize)
+                && batch.flow == flow
+            {
+                if batch.packets >= last_but_one {
+                    break;
+                }
+                batch.packets += 1;
+                batch.bits |= bits;
+                counts.advancing += u64::from(bits & ADVANCES != 0);
+            } else {
+                if len > mask {
+                    break;
+                }
+                let at = (head + len) & mask;
+                if let Some(slot) = ring.get_mut(at) {
+                    *slot = Batch { base: time, flow, packets: 1, bits };
+                }
+                *latest = at as u32;
+                if len == 0 {
+                    due = time.saturating_add(window);
+                }
+                len += 1;
+            }
+            rows = later;
+        }
+        self.taken += (head - first_head) as u64;
+        (self.head, self.len, self.sent, self.next_event) = (head & mask, len, sent, due);
+        rows
     }
 
     #[inline]
@@ -139,7 +261,7 @@ impl Trains {
         {
             batch.packets += 1;
             batch.bits |= bits;
-            self.advancing += u64::from(bits & ADVANCES != 0);
+            self.counts.advancing += u64::from(bits & ADVANCES != 0);
             if batch.packets == self.burst {
                 self.fill(at, time);
             }
@@ -170,7 +292,7 @@ impl Trains {
         let Some(slot) = self.ring.get_mut(at) else { return };
         let batch = std::mem::replace(slot, GONE);
         slot.base = batch.base;
-        self.count(batch.bits, batch.packets);
+        self.counts.batch(batch.bits, batch.packets);
         self.full.push((number, batch.flow, batch.bits));
         self.full_at = now;
         self.next_event = self.next_event.min(now.saturating_add(1));
@@ -206,8 +328,8 @@ impl Trains {
         self.len -= 1;
         self.taken += 1;
         if batch.flow != NO_FLOW {
-            self.count(batch.bits, batch.packets);
-            self.send(batch.flow, batch.bits);
+            self.counts.batch(batch.bits, batch.packets);
+            self.sent.send(batch.flow, batch.bits);
         }
     }
 
@@ -215,28 +337,8 @@ impl Trains {
     fn send_full(&mut self) {
         let mut full = std::mem::take(&mut self.full);
         full.sort_unstable();
-        full.drain(..).for_each(|(_, flow, bits)| self.send(flow, bits));
+        full.drain(..).for_each(|(_, flow, bits)| self.sent.send(flow, bits));
         self.full = full;
-    }
-
-    #[inline]
-    fn send(&mut self, flow: u32, bits: u8) {
-        if bits & IN_IP != 0 {
-            self.ip.send(flow);
-        }
-        if bits & IN_TCP != 0 {
-            self.tcp.send(flow);
-        }
-    }
-
-    #[inline]
-    fn count(&mut self, bits: u8, packets: u16) {
-        let row = usize::from(bits & CLASS) * (usize::from(self.burst) + 1);
-        if let Some(n) = self.sizes.get_mut(row + usize::from(packets)) {
-            *n += 1;
-        }
-        self.batches_with_pure_ack += u64::from(bits & PURE_ACK != 0);
-        self.batches_with_ack_flag += u64::from(bits & ACK_FLAG != 0);
     }
 
     /// Doubles the ring, its head at 0 again.
@@ -263,27 +365,18 @@ impl Trains {
             let batch = std::mem::replace(slot, GONE);
             self.take_head(batch);
         }
-        let ip =
-            TrainTotals { sizes: self.sizes_in(IN_IP), runs_after: self.ip.runs, ..TrainTotals::default() };
-        let tcp = TrainTotals {
-            sizes: self.sizes_in(IN_TCP),
-            runs_after: self.tcp.runs,
-            batches_with_pure_ack: self.batches_with_pure_ack,
-            batches_with_ack_flag: self.batches_with_ack_flag,
-            advancing: self.advancing,
+        let Self { counts, sent, .. } = self;
+        let totals = |sequence, runs_after| TrainTotals {
+            sizes: counts.sizes_in(sequence),
+            runs_after,
+            ..TrainTotals::default()
         };
-        (ip, tcp)
-    }
-
-    /// Batches by size, those of all classes that count in the sequence.
-    fn sizes_in(&self, sequence: u8) -> Vec<u64> {
-        let width = usize::from(self.burst) + 1;
-        let mut sizes = vec![0; width];
-        for (class, row) in self.sizes.chunks_exact(width).enumerate() {
-            if class & usize::from(sequence) != 0 {
-                sizes.iter_mut().zip(row).for_each(|(a, b)| *a += b);
-            }
-        }
-        sizes
+        let tcp = TrainTotals {
+            batches_with_pure_ack: counts.with(PURE_ACK),
+            batches_with_ack_flag: counts.with(ACK_FLAG),
+            advancing: counts.advancing,
+            ..totals(IN_TCP, sent.tcp.runs)
+        };
+        (totals(IN_IP, sent.ip.runs), tcp)
     }
 }

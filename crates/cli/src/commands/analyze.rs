@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
 use slipstream_trace::{Analyzer, Config, FlowFile, Partial, Report, Sequence};
 use slipstream_wire::{Encapsulation, LinkType};
@@ -25,12 +25,44 @@ use crate::ui::{self, Progress};
 use crate::units::Duration;
 
 /// A trace's part of the result.
-#[derive(Serialize)]
+#[derive(Clone, Copy, Serialize)]
 struct Trace<'a> {
     file: &'a str,
     truncated_at_byte: Option<u64>,
     #[serde(flatten)]
     report: &'a Report,
+}
+
+/// All of it. For one trace, its keys stand at the top level, too.
+#[derive(Serialize)]
+struct Outcomes<'a> {
+    schema: u32,
+    #[serde(flatten)]
+    whole: Whole<'a>,
+    traces: Vec<Trace<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Whole<'a> {
+    One(Trace<'a>),
+    Several { total: &'a Report },
+}
+
+impl<'a> Outcomes<'a> {
+    fn of(analyzed: &'a [Analyzed], reports: &'a [Report], total: &'a Report) -> Self {
+        let trace = |(one, report): (&'a Analyzed, &'a Report)| Trace {
+            file: &one.file,
+            truncated_at_byte: one.truncated_at_byte,
+            report,
+        };
+        let traces: Vec<_> = analyzed.iter().zip(reports).map(trace).collect();
+        let whole = match traces.as_slice() {
+            [one] => Whole::One(*one),
+            _ => Whole::Several { total },
+        };
+        Self { schema: 1, whole, traces }
+    }
 }
 
 /// What reading one trace gave.
@@ -61,25 +93,16 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let flows = args.parquet.as_deref().map(|p| Replacement::create("--parquet", p)).transpose()?;
     let analyzed = analyze_all(args, &config, at_once)?;
-    let mut total: Option<Partial> = None;
-    for one in &analyzed {
-        match &mut total {
-            None => total = Some(one.partial.clone()),
-            Some(total) => total.merge(&one.partial)?,
-        }
-    }
-    let total = total.ok_or_else(|| anyhow!("no trace was named"))?.report();
-    let reports: Vec<Report> = match analyzed.len() {
-        1 => vec![total.clone()],
-        _ => analyzed.iter().map(|a| a.partial.report()).collect(),
-    };
+    let reports: Vec<Report> = analyzed.iter().map(|a| a.partial.report()).collect();
+    let merged = merged(&analyzed)?;
+    let total = merged.as_ref().or(reports.first()).ok_or_else(|| anyhow!("no trace was named"))?;
     if let Some(file) = page {
-        write_page(file, &analyzed, &reports, &total)?;
+        write_page(file, &analyzed, &reports, total)?;
     }
     if let Some(file) = flows {
         write_flows(file, &analyzed)?;
     }
-    let result = as_json(&analyzed, &reports, &total)?;
+    let result = Outcomes::of(&analyzed, &reports, total);
     match args.reporting.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
         cli::Format::Table => {
@@ -88,12 +111,13 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
                 as_table(&mut t, &one.file, one.truncated_at_byte, report);
             }
             if analyzed.len() > 1 {
-                as_table(&mut t, &format!("total of {} traces", analyzed.len()), None, &total);
+                as_table(&mut t, &format!("total of {} traces", analyzed.len()), None, total);
             }
             ui::print(t.render())?;
         }
     }
-    Ok(match check::failed(&checks, &result)? {
+    let value = if checks.is_empty() { Value::Null } else { serde_json::to_value(&result)? };
+    Ok(match check::failed(&checks, &value)? {
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
@@ -192,22 +216,17 @@ fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
     flows.finish()?.commit().context("--parquet")
 }
 
-/// For one trace, its keys stand at the top level, too.
-fn as_json(analyzed: &[Analyzed], reports: &[Report], total: &Report) -> anyhow::Result<Value> {
-    let trace = |(one, report): (&Analyzed, &Report)| {
-        serde_json::to_value(Trace { file: &one.file, truncated_at_byte: one.truncated_at_byte, report })
-    };
-    let traces = analyzed.iter().zip(reports).map(trace).collect::<Result<Vec<_>, _>>()?;
-    let mut result = json!({ "schema": 1 });
-    let map = result.as_object_mut().context("a JSON object is one")?;
-    match traces.as_slice() {
-        [Value::Object(one)] => map.extend(one.clone()),
-        _ => {
-            map.insert("total".into(), serde_json::to_value(total)?);
-        }
+/// What several traces are together; nothing for one, which is that itself.
+fn merged(analyzed: &[Analyzed]) -> anyhow::Result<Option<Report>> {
+    let [first, others @ ..] = analyzed else { return Ok(None) };
+    if others.is_empty() {
+        return Ok(None);
     }
-    map.insert("traces".into(), traces.into());
-    Ok(result)
+    let mut total = first.partial.clone();
+    for one in others {
+        total.merge(&one.partial)?;
+    }
+    Ok(Some(total.report()))
 }
 
 fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Report) {
