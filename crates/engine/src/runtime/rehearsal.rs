@@ -37,27 +37,37 @@ pub struct Traffic {
 }
 
 /// What a number of turns took.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Timing {
-    /// Packets that went in.
+    /// Packets of a turn.
     pub packets: u64,
-    /// CPU time of the pipeline, parsing included, in ns, of the turn that took least.
-    pub least_ns: u64,
-    /// The same: the median.
-    pub median_ns: u64,
+    /// CPU time of the pipeline, parsing included, in ns, of every turn.
+    pub turns_ns: Vec<u64>,
 }
 
 impl Timing {
+    /// Adds turns of the same traffic.
+    pub fn extend(&mut self, more: &Self) {
+        self.packets = more.packets;
+        self.turns_ns.extend_from_slice(&more.turns_ns);
+    }
+
     /// Time a packet in the turn that took least, in ns.
     #[must_use]
     pub fn least(&self) -> f64 {
-        self.least_ns as f64 / self.packets.max(1) as f64
+        self.at(0)
     }
 
     /// Time a packet in the turn in the middle, in ns.
     #[must_use]
     pub fn median(&self) -> f64 {
-        self.median_ns as f64 / self.packets.max(1) as f64
+        self.at(self.turns_ns.len() / 2)
+    }
+
+    fn at(&self, place: usize) -> f64 {
+        let mut sorted = self.turns_ns.clone();
+        sorted.sort_unstable();
+        sorted.get(place).copied().unwrap_or(0) as f64 / self.packets.max(1) as f64
     }
 }
 
@@ -185,19 +195,14 @@ impl Traffic {
         bench.classifier.links(&[LinkType::Ethernet]);
         let (first, last) = (self.packets.first().map(|p| p.time), self.packets.last().map(|p| p.time));
         let period = last.unwrap_or_default().since(first.unwrap_or_default()) + 1_000_000;
-        let mut all = Vec::with_capacity(turns);
+        let mut turns_ns = Vec::with_capacity(turns);
         for turn in 0..=turns as u64 {
             let ns = bench.turn(self, pipeline, turn, turn * period, at_once.clamp(1, BATCH));
             if turn > 0 {
-                all.push(ns);
+                turns_ns.push(ns);
             }
         }
-        all.sort_unstable();
-        let timing = Timing {
-            packets: self.packets.len() as u64,
-            least_ns: all.first().copied().unwrap_or(0),
-            median_ns: all.get(all.len() / 2).copied().unwrap_or(0),
-        };
+        let timing = Timing { packets: self.packets.len() as u64, turns_ns };
         Ok((timing, pipeline.reports()))
     }
 }
