@@ -9,8 +9,12 @@ use crate::prefetch::prefetch;
 /// so that a wider root would only be larger.
 const ROOT_BITS: (u32, u32) = (12, 22);
 const WIDE_ROOT_BITS: (u32, u32) = (16, 16);
+/// A table of so many IPv4 prefixes is the Internet's, hardly any longer than 24 bits: then one access in a root of that many
+/// (64 MB) tells nearly all of them.
+const INTERNET: usize = 1 << 18;
+const INTERNET_BITS: u32 = 24;
 /// The widest stride below the root.
-const MAX_STRIDE: u32 = 12;
+const MAX_STRIDE: u32 = 16;
 /// A node is made so wide that a prefix begins at one or more in so many of its entries.
 const SPARSITY: usize = 4;
 /// Keys that go through the trie together in a batch lookup.
@@ -77,7 +81,10 @@ impl Trie {
         let mut trie = Self { values, prefixes: unique.len(), ..Self::default() };
         if !unique.is_empty() {
             let (least, most) = if wide { WIDE_ROOT_BITS } else { ROOT_BITS };
-            let bits = (unique.len().ilog2() + 2).clamp(least, most);
+            let bits = match unique.len() {
+                INTERNET.. if !wide => INTERNET_BITS,
+                n => (n.ilog2() + 2).clamp(least, most),
+            };
             trie.root = huge::with_capacity(1 << bits);
             trie.root_shift = 64 - bits;
             let entries = trie.window(&unique, 0, bits, 0);
