@@ -271,9 +271,7 @@ impl Modular {
         paths: &mut usize,
     ) -> Option<()> {
         let Some(first) = words.first() else { return Some(()) };
-        let within = |w: &&Word| w.misses <= misses;
-        let mut open: Vec<(Vec<u32>, usize)> =
-            first.iter().filter(within).map(|w| (vec![w.word], w.misses)).collect();
+        let mut open: Vec<_> = first.iter().map(|w| (vec![w.word], w.misses)).collect();
         while let Some((units, missed)) = open.pop() {
             *paths = paths.checked_sub(1)?;
             let Some(stage) = words.get(units.len()) else {
