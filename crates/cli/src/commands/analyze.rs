@@ -35,7 +35,7 @@ struct Trace<'a> {
 
 /// All of it. For one trace, its keys stand at the top level, too.
 #[derive(Serialize)]
-struct Outcomes<'a> {
+struct Analysis<'a> {
     schema: u32,
     #[serde(flatten)]
     whole: Whole<'a>,
@@ -49,7 +49,7 @@ enum Whole<'a> {
     Several { total: &'a Report },
 }
 
-impl<'a> Outcomes<'a> {
+impl<'a> Analysis<'a> {
     fn of(analyzed: &'a [Analyzed], reports: &'a [Report], total: &'a Report) -> Self {
         let trace = |(one, report): (&'a Analyzed, &'a Report)| Trace {
             file: &one.file,
@@ -102,7 +102,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     if let Some(file) = flows {
         write_flows(file, &analyzed)?;
     }
-    let result = Outcomes::of(&analyzed, &reports, total);
+    let result = Analysis::of(&analyzed, &reports, total);
     match args.reporting.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
         cli::Format::Table => {
