@@ -258,8 +258,13 @@ impl Splicer {
         {
             return Ok(Brought::Nothing);
         }
-        if error && table.recall(token).is_some_and(|parked| parked.kind != Transport::Icmp) {
-            return Ok(Brought::Error(end, token));
+        if error {
+            match table.recall(token) {
+                Some(parked) if parked.kind != Transport::Icmp => return Ok(Brought::Error(end, token)),
+                // The mark in a quote alone says little: the error came from the network, about a packet that had it there.
+                None if !marked && !self.keyed => return Ok(Brought::Nothing),
+                _ => {}
+            }
         }
         let found = table.find(token, now)?;
         let layers = Layers::find(packet, headers, &found.parked)?;

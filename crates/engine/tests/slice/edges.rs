@@ -488,6 +488,17 @@ fn an_icmp_error_from_the_network_passes_as_it_is() {
 }
 
 #[test]
+fn an_icmp_error_from_the_network_about_a_marked_packet_passes_as_it_is() {
+    for mode in [TokenMode::Keyed, TokenMode::Paper] {
+        let mut pair = Pair::new(&SliceConfig { mode, ..config() });
+        let marked = Spec { tos: 0xfc, ..Spec::plain(false, true) }.build();
+        let error = icmp_error(&marked, 400, 0);
+        assert_eq!(whole(&mut pair, &error), Why::Kind);
+        assert_eq!(pair.splice(ETHERNET, &error, 0), Ok((Spliced::Untouched, error)), "{mode:?}");
+    }
+}
+
+#[test]
 fn what_would_be_too_long_is_dropped_and_counted_and_its_payload_given_up() {
     let mut pair = Pair::new(&SliceConfig { mtu: 1040, ..config() });
     let out = sliced(&mut pair, &tcp(1000));
