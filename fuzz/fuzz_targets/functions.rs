@@ -56,7 +56,10 @@ fn translate(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) {
             assert_eq!(after.key, rewrite.endpoints());
             if side == Side::Inside {
                 let reply = Packet { key: Tuple::of(after.key).reversed().key(), ..after };
-                if let Verdict::Rewrite { rewrite, .. } = nat.inbound(&reply, now) {
+                // What went to an outside address of another inside host is answered from inside, too.
+                let hairpin = after.key.0[0] as u32 != read.key.0[0] as u32;
+                let back = if hairpin { nat.outbound(&reply, now) } else { nat.inbound(&reply, now) };
+                if let Verdict::Rewrite { rewrite, .. } = back {
                     assert_eq!(Tuple::of(rewrite.endpoints()).reversed().key(), read.key);
                 }
             }

@@ -51,7 +51,8 @@ fuzz_target!(|data: &[u8]| {
     let mut table = PayloadTable::new(&config, 0).unwrap();
     let (mut slicer, mut splicer) = (Slicer::new(&config).unwrap(), Splicer::new(&config).unwrap());
     let mut slow_table = PayloadTable::new(&config, 0).unwrap();
-    let (mut slow_slicer, mut slow_splicer) = (slicer.clone().without_shortcuts(), splicer.clone().without_shortcuts());
+    let (mut slow_slicer, mut slow_splicer) =
+        (slicer.clone().without_shortcuts(), splicer.clone().without_shortcuts());
 
     let mut buffer = frame.clone();
     buffer.resize(frame.len() + 8, 0);
@@ -91,7 +92,10 @@ fuzz_target!(|data: &[u8]| {
     let mut twin = room.clone();
     let slow = slow_splicer.splice(&mut slow_table, link, &mut twin, came, Nanos(1));
     let spliced = splicer.splice(&mut table, link, &mut room, came, Nanos(1));
-    assert_eq!((&spliced, table.counters(), splicer.counters()), (&slow, slow_table.counters(), slow_splicer.counters()));
+    assert_eq!(
+        (&spliced, table.counters(), splicer.counters()),
+        (&slow, slow_table.counters(), slow_splicer.counters())
+    );
     if let Ok(Spliced::Whole { len } | Spliced::Quote { len }) = spliced {
         assert_eq!(room[..len], twin[..len]);
     }
