@@ -1,7 +1,9 @@
 //! Where things stand in a packet that is to be sliced, and how its headers become those of the sliced packet.
 
 use slipstream_wire::checksum::Delta;
-use slipstream_wire::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP};
+use slipstream_wire::protocol::{
+    AH, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, MOBILITY, ROUTING, TCP, UDP,
+};
 use slipstream_wire::view::Ipv6;
 use slipstream_wire::{Flags, Headers, LinkType, ip_end};
 
@@ -76,6 +78,11 @@ fn known_extensions(packet: &[u8], headers: &Headers) -> bool {
     })
 }
 
+/// Whether an IPv6 header of this number is followed by another.
+const fn is_extension(protocol: u8) -> bool {
+    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION_OPTIONS | MOBILITY)
+}
+
 /// What kind of transport header stands at `l4`, and its length.
 #[inline]
 fn transport(packet: &[u8], headers: &Headers, end: usize) -> Option<(Transport, usize)> {
@@ -135,6 +142,10 @@ pub(super) fn empty_cut(packet: &[u8], headers: &Headers) -> Option<Cut> {
     let six = headers.flags.has(Flags::IPV6);
     let counted = end - if six { l3 + 40 } else { l3 };
     if counted + TOKEN_LEN > usize::from(u16::MAX) || end + TOKEN_LEN > usize::from(u16::MAX) {
+        return None;
+    }
+    if six && end < l4 + 8 && is_extension(headers.key.protocol()) {
+        // A header that is cut off: the token behind it would be read as its rest.
         return None;
     }
     let whole_icmp = !headers.flags.has(Flags::FRAGMENT) && end >= l4 + 4;

@@ -419,6 +419,24 @@ fn marked_fragments_icmp_and_the_like_keep_their_dscp() {
     }
 }
 
+/// The mark on a packet whose last extension header is cut off: a token behind it would be read as part of that.
+#[test]
+fn a_marked_packet_with_half_an_extension_header_loses_the_mark() {
+    for mode in [TokenMode::Keyed, TokenMode::Paper] {
+        for half in 1..8u8 {
+            let mut pair = Pair::new(&SliceConfig { mode, ..config() });
+            let mut frame = udp(0)[..12].to_vec();
+            frame.extend([0x86, 0xdd, 0x6f, 0xc0, 0, 0, 0, half, 0, 64]);
+            frame.extend([0xfd; 32]);
+            frame.extend(vec![0; usize::from(half)]);
+            let (done, out) = pair.slice(ETHERNET, &frame, 0);
+            assert_eq!(done, Sliced::Remarked, "{half} bytes");
+            assert_eq!(pair.splice(ETHERNET, &out, 0), Ok((Spliced::Untouched, out)));
+            assert_eq!(pair.table.waiting(), 0);
+        }
+    }
+}
+
 /// An ICMP error about a packet, as a router sends it.
 pub(crate) fn icmp_error(about: &[u8], quoted: usize, tos: u8) -> Vec<u8> {
     let six = about[14] >> 4 == 6;
