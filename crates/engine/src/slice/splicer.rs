@@ -11,7 +11,7 @@ use crate::time::Nanos;
 use super::config::{ConfigError, SliceConfig};
 use super::layers::Layers;
 use super::layout::{token_before, whole_end};
-use super::payload_table::{Found, PayloadTable, Refusal, Transport};
+use super::payload_table::{Found, Parked, PayloadTable, Refusal, Transport};
 use super::token::{TOKEN_LEN, Token, TokenMode};
 use super::{DSCP_SLICED, quote};
 
@@ -260,7 +260,11 @@ impl Splicer {
         }
         if error {
             match table.recall(token) {
-                Some(parked) if parked.kind != Transport::Icmp => return Ok(Brought::Error(end, token)),
+                Some(parked)
+                    if parked.kind != Transport::Icmp && !(marked && is_itself(packet, headers, &parked)) =>
+                {
+                    return Ok(Brought::Error(end, token));
+                }
                 // The mark in a quote alone says little: the error came from the network, about a packet that had it there.
                 None if !marked && !self.keyed => return Ok(Brought::Nothing),
                 _ => {}
@@ -274,6 +278,12 @@ impl Splicer {
         }
         Ok(Brought::Payload(found, layers))
     }
+}
+
+/// Whether a packet that looks like an ICMP error is the one that the token was made for, not one that quotes it.
+#[cold]
+fn is_itself(packet: &[u8], headers: &Headers, parked: &Parked) -> bool {
+    Layers::find(packet, headers, parked).is_ok()
 }
 
 /// Whether what an ICMP error quotes carries the mark.

@@ -437,6 +437,25 @@ fn a_marked_packet_with_half_an_extension_header_loses_the_mark() {
     }
 }
 
+/// What looks like an ICMP error and was taken for something else when it got its token is no quote of itself.
+#[test]
+fn a_marked_packet_that_begins_like_an_icmp_error_comes_back() {
+    for mode in [TokenMode::Keyed, TokenMode::Paper] {
+        for (protocol, message) in
+            [(1u8, &[4u8, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]), (58, &[1, 0, 0]), (58, &[2])]
+        {
+            let mut pair = Pair::new(&SliceConfig { mode, ..config() });
+            let mut frame = udp(0)[..12].to_vec();
+            frame.extend([0x86, 0xdd, 0x6f, 0xc0, 0, 0, 0, message.len() as u8, protocol, 64]);
+            frame.extend([0xfd; 32]);
+            frame.extend(message);
+            let (done, out) = pair.slice(ETHERNET, &frame, 0);
+            assert!(matches!(done, Sliced::Empty { .. }), "{done:?}");
+            assert_eq!(spliced(&mut pair, &out), frame, "{mode:?}, {protocol}");
+        }
+    }
+}
+
 /// An ICMP error about a packet, as a router sends it.
 pub(crate) fn icmp_error(about: &[u8], quoted: usize, tos: u8) -> Vec<u8> {
     let six = about[14] >> 4 == 6;
