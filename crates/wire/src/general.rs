@@ -134,7 +134,7 @@ fn extensions(frame: &[u8], ip: usize) -> Transport {
     let mut found = Transport { protocol: byte(frame, ip + 6), at: ip + 40, fragment: false };
     for _ in 0..MAX_EXTENSIONS {
         let Transport { protocol, at, .. } = found;
-        if !is_extension(protocol) || frame.len() < at + 8 {
+        if !protocol::is_extension(protocol) || frame.len() < at + 8 {
             break;
         }
         let [next, length, offset @ ..] = array::<4>(frame, at);
@@ -150,19 +150,6 @@ fn extensions(frame: &[u8], ip: usize) -> Transport {
         }
     }
     found
-}
-
-/// Whether a protocol number is that of an IPv6 extension header that is walked.
-pub(crate) const fn is_extension(number: u8) -> bool {
-    matches!(
-        number,
-        protocol::HOP_BY_HOP
-            | protocol::ROUTING
-            | protocol::FRAGMENT
-            | protocol::AH
-            | protocol::DESTINATION_OPTIONS
-            | protocol::MOBILITY
-    )
 }
 
 /// Where the transport header should begin, and what it is.

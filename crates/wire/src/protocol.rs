@@ -56,6 +56,13 @@ pub const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, TCP | UDP | SCTP)
 }
 
+/// Whether a protocol number is that of an IPv6 extension header that classification walks.
+#[inline]
+#[must_use]
+pub const fn is_extension(number: u8) -> bool {
+    matches!(number, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION_OPTIONS | MOBILITY)
+}
+
 /// Whether an ethertype is one of a VLAN tag.
 #[inline]
 #[must_use]

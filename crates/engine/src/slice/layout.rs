@@ -2,7 +2,7 @@
 
 use slipstream_wire::checksum::Delta;
 use slipstream_wire::protocol::{
-    AH, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, MOBILITY, ROUTING, TCP, UDP,
+    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP, is_extension,
 };
 use slipstream_wire::view::Ipv6;
 use slipstream_wire::{Flags, Headers, LinkType, ip_end};
@@ -76,11 +76,6 @@ fn known_extensions(packet: &[u8], headers: &Headers) -> bool {
         ROUTING => e.bytes.get(3) == Some(&0),
         _ => false,
     })
-}
-
-/// Whether an IPv6 header of this number is followed by another.
-const fn is_extension(protocol: u8) -> bool {
-    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION_OPTIONS | MOBILITY)
 }
 
 /// What kind of transport header stands at `l4`, and its length.

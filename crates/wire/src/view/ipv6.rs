@@ -4,7 +4,8 @@ use std::net::Ipv6Addr;
 
 use super::{HeaderError, holds, view};
 use crate::bytes::{be16, between, byte, put};
-use crate::general::{MAX_EXTENSIONS, is_extension};
+use crate::general::MAX_EXTENSIONS;
+use crate::protocol::is_extension;
 use crate::protocol::{AH, FRAGMENT};
 
 mod field {
