@@ -21,21 +21,32 @@ const HEADER: usize = 16;
 const CLASS_UNITS: [usize; 21] =
     [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 const OVERSIZE: u8 = u8::MAX;
-/// Set in the size class of a packet whose payload waits elsewhere; [`OVERSIZE`] has it too.
+/// What of the first byte of a slot is its size class. [`OVERSIZE`] has all of it, and all that can be set beside it.
+const CLASS: u8 = (1 << 5) - 1;
+/// Set beside the size class of a packet whose payload waits elsewhere.
 const SLICED: u8 = 1 << 6;
+/// Set beside [`SLICED`]: the payload waits in the same slot, behind the packet. The slot is its table's as well.
+const IN_PLACE: u8 = 1 << 5;
+/// Set beside both: the packet is gone, and the slot is its table's alone.
+const LEFT: u8 = 1 << 7;
 /// What stands at the end of the slot of such a packet: its token, and whose it is.
 const TAIL: usize = 12;
 
 /// Bytes of a slot of this class, without the end that a sliced packet's token takes; 0 of a packet with a slab of its own.
 #[inline]
 fn room(class: u8) -> usize {
-    let units = CLASS_UNITS.get(usize::from(class & !SLICED)).copied().unwrap_or(0);
+    let units = CLASS_UNITS.get(usize::from(class & CLASS)).copied().unwrap_or(0);
     (units * UNIT).saturating_sub(if is_sliced(class) { TAIL } else { 0 })
 }
 
 #[inline]
 fn is_sliced(class: u8) -> bool {
     class != OVERSIZE && class & SLICED != 0
+}
+
+#[inline]
+fn is_in_place(class: u8) -> bool {
+    class != OVERSIZE && class & IN_PLACE != 0
 }
 
 /// The place of a packet in its [`Pool`].
@@ -271,7 +282,7 @@ impl Pool {
             (meta.original_len - cut.min(meta.original_len)).saturating_add(front.len() as u32);
         let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
         let room = room(class);
-        if HEADER + new as usize <= room && !self.retain {
+        if HEADER + new as usize <= room && !self.retain && !is_in_place(class) {
             let slot = self.slot_mut(id.0);
             let from = HEADER + cut as usize;
             if slot.len() >= room {
@@ -419,8 +430,8 @@ impl Pool {
     /// Gives back the place of a packet that has a slab of its own, or whose payload waits elsewhere.
     #[cold]
     fn free_unusual(&mut self, id: BufId, class: u8) {
-        self.live = self.live.saturating_sub(1);
         if class == OVERSIZE {
+            self.live = self.live.saturating_sub(1);
             let index = id.0 / SLAB_UNITS as u32;
             if let Some(slab) = self.slabs.get_mut(index as usize) {
                 *slab = Slab::default();
@@ -429,9 +440,7 @@ impl Pool {
             return;
         }
         self.dropped.extend(self.tail(id.0, class));
-        if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
-            list.push(id.0);
-        }
+        self.leave(id, class);
     }
 
     /// Reads a packet's first cache lines ahead of use.
@@ -443,75 +452,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashMap;
-
-    proptest! {
-        /// Against the obvious twin: a map from handle to bytes.
-        #[test]
-        fn stores_what_a_map_would(ops in proptest::collection::vec((any::<bool>(), 0usize..5000, any::<u8>()), 1..300)) {
-            let mut pool = Pool::new();
-            let mut twin: HashMap<u32, (Vec<u8>, PacketMeta)> = HashMap::new();
-            for (n, (free, len, fill)) in ops.into_iter().enumerate() {
-                if free {
-                    if let Some(&id) = twin.keys().min() {
-                        twin.remove(&id);
-                        pool.free(BufId(id));
-                    }
-                } else {
-                    let meta = PacketMeta { original_len: n as u32, interface: u32::from(fill), time: Nanos((n as u64) << 20) };
-                    let data = vec![fill; len];
-                    let id = pool.insert(meta, &data);
-                    prop_assert!(twin.insert(id.0, (data, meta)).is_none(), "a live place was given out again");
-                }
-                for (&id, (data, meta)) in &twin {
-                    prop_assert_eq!(pool.data(BufId(id), data.len() as u32), &data[..]);
-                    prop_assert_eq!(pool.meta(BufId(id)), *meta);
-                }
-            }
-            prop_assert_eq!(pool.live(), twin.len() as u64);
-        }
-    }
-
-    proptest! {
-        /// A packet with another front, in its old place or a new one.
-        #[test]
-        fn fronts_are_replaced(len in 0u32..3000, cut in 0u32..3000, front in 0usize..400, keep in any::<bool>()) {
-            let mut pool = Pool::new();
-            let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-            let front: Vec<u8> = (0..front).map(|i| (i % 13) as u8).collect();
-            let meta = PacketMeta { original_len: len + 7, interface: 3, time: Nanos(5) };
-            let other = pool.insert(PacketMeta::default(), &[9; 100]);
-            let id = pool.insert(meta, &data);
-            if keep {
-                pool.retain();
-            }
-            let (moved, new) = pool.replace_front(id, len, cut, &front);
-            let cut = cut.min(len) as usize;
-            let mut twin = front.clone();
-            twin.extend(&data[cut..]);
-            prop_assert_eq!(pool.data(moved, new), &twin[..]);
-            prop_assert_eq!(new as usize, twin.len());
-            prop_assert_eq!(pool.meta(moved).original_len, len + 7 - cut as u32 + front.len() as u32);
-            prop_assert_eq!((pool.meta(moved).interface, pool.meta(moved).time), (3, Nanos(5)));
-            prop_assert_eq!(pool.data(other, 100), &[9u8; 100][..]);
-            if keep {
-                prop_assert_eq!(pool.data(id, len), &data[..], "a preloaded packet changed");
-            }
-        }
-    }
-
-    #[test]
-    fn oversize_packets_give_their_memory_back() {
-        let mut pool = Pool::new();
-        let big = vec![7u8; 3 << 20];
-        for _ in 0..20 {
-            let id = pool.insert(PacketMeta::default(), &big);
-            assert_eq!(pool.data(id, 3 << 20), &big[..]);
-            pool.free(id);
-        }
-        assert_eq!((pool.live(), pool.memory()), (0, 0));
-    }
-}
+mod tests;

@@ -1,8 +1,12 @@
 //! Packets of a pool whose payloads wait elsewhere: their slot ends in whose payload it is, and its token, so that it is known
 //! of those that are dropped.
+//!
+//! A payload may wait in the packet's own slot, behind the packet. Such a slot is free when both the packet and its payload
+//! are gone: a packet that is dropped leaves the slot to its payload, a payload that is given up leaves it to the packet.
 
 use super::{
-    BufId, CLASS_UNITS, HEADER, Head, OVERSIZE, PacketMeta, Pool, SLICED, TAIL, UNIT, head, is_sliced, room,
+    BufId, CLASS, CLASS_UNITS, HEADER, Head, IN_PLACE, LEFT, OVERSIZE, PacketMeta, Pool, SLAB_UNITS, SLICED,
+    TAIL, UNIT, head, is_in_place, is_sliced, room,
 };
 
 /// Tokens of dropped packets that another process may report before they are asked about.
@@ -20,7 +24,88 @@ fn tail_of(owner: u32, token: u64) -> [u8; TAIL] {
     [e, f, g, h, i, j, k, l, a, b, c, d]
 }
 
+/// The slot of a packet that is about to be sliced in its place.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    class: &'a mut u8,
+    /// The packet, to be changed.
+    pub(crate) packet: &'a mut [u8],
+    tail: &'a mut [u8; TAIL],
+}
+
+impl Slot<'_> {
+    /// The packet is sliced now, and its payload, which stays where it is, this owner's as well.
+    #[inline(always)]
+    pub(crate) fn slice(self, owner: u32, token: u64) {
+        *self.class |= SLICED | IN_PLACE;
+        *self.tail = tail_of(owner, token);
+    }
+}
+
 impl Pool {
+    /// The slot of a whole packet of `len` bytes; `None` where it can't be sliced in its place: packets of a preloaded trace,
+    /// and those whose slot has no room behind them.
+    #[inline(always)]
+    pub(crate) fn to_slice(&mut self, id: BufId, len: u32) -> Option<Slot<'_>> {
+        if self.retain {
+            return None;
+        }
+        let slab = self.slabs.get_mut(id.0 as usize / SLAB_UNITS)?;
+        let slot = slab.bytes.get_mut(slab.skip + id.0 as usize % SLAB_UNITS * UNIT..)?;
+        // No other than a whole packet has just a size class there.
+        let units = *CLASS_UNITS.get(usize::from(*slot.first()?))?;
+        let (slot, tail) = slot.get_mut(..units * UNIT)?.split_last_chunk_mut()?;
+        let ([class, ..], packet) = slot.split_first_chunk_mut::<HEADER>()?;
+        Some(Slot { class, packet: packet.get_mut(..len as usize)?, tail })
+    }
+
+    /// A packet that was sliced in its place, of `len` bytes, and what stands behind it in the slot and further on.
+    #[inline(always)]
+    pub(crate) fn sliced_slot(&mut self, id: BufId) -> Option<&mut [u8]> {
+        self.slot_mut(id.0).get_mut(HEADER..)
+    }
+
+    /// The packet of this slot has its payload again.
+    #[inline(always)]
+    pub(crate) fn make_whole(&mut self, id: BufId) {
+        if let Some(class) = self.slot_mut(id.0).first_mut() {
+            *class &= CLASS;
+        }
+    }
+
+    /// Takes over the slot of a payload whose packet is gone from there: it is a whole packet's, as it was before that was
+    /// sliced; not where the packet is still there.
+    pub(crate) fn take_back(&mut self, id: BufId) -> bool {
+        let gone = self.slot(id.0).first().is_some_and(|class| is_in_place(*class) && class & LEFT != 0);
+        if gone {
+            self.make_whole(id);
+        }
+        gone
+    }
+
+    /// Gives back the place of a payload that nobody waits for any more. It may be that of its packet too.
+    pub(crate) fn free_payload(&mut self, id: BufId) {
+        match self.slot_mut(id.0).first_mut() {
+            Some(class) if is_in_place(*class) && *class & LEFT == 0 => *class &= !IN_PLACE,
+            Some(class) if is_in_place(*class) => {
+                let class = *class & CLASS;
+                self.free_class(id, class);
+            }
+            _ => self.free(id),
+        }
+    }
+
+    /// A sliced packet goes; where its payload waits in the slot, that stays.
+    #[inline]
+    pub(super) fn leave(&mut self, id: BufId, class: u8) {
+        if class & IN_PLACE == 0 {
+            return self.free_class(id, class & CLASS);
+        }
+        if let Some(place) = self.slot_mut(id.0).first_mut() {
+            *place = class | LEFT;
+        }
+    }
+
     /// Stores a packet whose payload waits elsewhere. Freed with [`Pool::free`], as a packet is that is dropped, it is
     /// reported to `owner`: [`Pool::take_dropped`].
     #[inline]
@@ -102,9 +187,10 @@ impl Pool {
     #[inline]
     pub(crate) fn free_spliced(&mut self, id: BufId) {
         let class = self.slot(id.0).first().copied().unwrap_or(OVERSIZE);
-        if !self.retain {
-            self.free_class(id, if class == OVERSIZE { class } else { class & !SLICED });
+        if self.retain {
+            return;
         }
+        if class == OVERSIZE { self.free_class(id, class) } else { self.leave(id, class) }
     }
 
     /// Calls `each` with the tokens of this owner's sliced packets that were dropped since this was asked last.
@@ -157,9 +243,6 @@ impl Pool {
         if class == OVERSIZE || self.retain {
             return self.free_spliced(id);
         }
-        self.live = self.live.saturating_sub(1);
-        if let Some(list) = self.free.get_mut(usize::from(class & !SLICED)) {
-            list.push(id.0);
-        }
+        self.leave(id, class);
     }
 }

@@ -1,19 +1,22 @@
-//! Slicing of packets in a pool. The sliced packet goes on in a small buffer of its own. Where the payload stays in place, it
-//! waits in the packet's old buffer, and the headers come back to it: no payload is copied unless a function has made
-//! the headers longer or shorter. Where it is copied, the old buffer is free at once.
+//! Slicing of packets in a pool. Where payloads stay in place, the sliced packet does so too, in the same buffer before its
+//! payload, whose first bytes make room for the token and are kept with it. If it then moves, as it does when a function
+//! makes its headers longer, it finds its payload in the old buffer: no payload is copied unless headers don't fit before
+//! it, or there is still another packet. Where payloads are copied, the old buffer is free at once, and the sliced packet goes
+//! on in a small one; so does a packet that has bytes behind its payload, or a buffer with no room for a sliced packet's end.
 
 use slipstream_wire::{Headers, LinkType, classify};
 
 use crate::frame::Frame;
-use crate::pool::{Head, PacketMeta, Pool, SHORT};
+use crate::pool::{BufId, PacketMeta, Pool, SHORT};
 use crate::time::Nanos;
 
 use super::layout::set_dscp;
+use super::parked::Held;
 use super::payload_table::{Found, PayloadTable, Refusal};
 use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
 use super::token::{TOKEN_LEN, Token};
-use super::usual::{UsualJoin, put_token};
+use super::usual::{UsualCut, UsualJoin, put_back, put_token};
 use super::{layers::Layers, quote};
 
 /// Bytes of a sliced packet that the general way handles at once.
@@ -30,7 +33,7 @@ pub(crate) fn free_given_up(table: &mut PayloadTable, pool: &mut Pool) {
 #[cold]
 fn free_all(table: &mut PayloadTable, pool: &mut Pool) {
     while let Some(buf) = table.given_up().pop() {
-        pool.free(buf);
+        pool.free_payload(buf);
     }
 }
 
@@ -60,8 +63,38 @@ impl Slicer {
     }
 
     /// Slices a usual packet; `None` leaves all as it is, for the general way.
-    #[inline(never)]
+    #[inline(always)]
     fn slice_usual(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        link: LinkType,
+        frame: &mut Frame,
+        now: Nanos,
+        owner: u32,
+    ) -> Option<Sliced> {
+        if table.entry_bytes() > 0 {
+            return self.copy_usual(table, pool, link, frame, now, owner);
+        }
+        let slot = pool.to_slice(frame.buf, frame.len)?;
+        let cut = self.quick_cut(slot.packet)?;
+        let front: &mut [u8; SHORT] = slot.packet.first_chunk_mut()?;
+        let Some(place) = table.place(now) else {
+            return Some(self.slice_any_frame(table, pool, (link, true), frame, now, owner));
+        };
+        let token = table.token(&place);
+        let (fields, parked) = cut.headers(front, token);
+        let start = put_token(front, cut.at, token);
+        fields.put(front.first_chunk_mut()?);
+        slot.slice(owner, token.0);
+        let held = Held { buf: frame.buf, len: frame.len, in_place: true, start };
+        table.park(place, now, parked, held);
+        Some(self.parked_usual(table, pool, frame, &cut, token))
+    }
+
+    /// The same, where payloads are copied.
+    #[inline(never)]
+    fn copy_usual(
         &mut self,
         table: &mut PayloadTable,
         pool: &mut Pool,
@@ -79,21 +112,34 @@ impl Slicer {
         let token = table.token(&place);
         // Fields are read where they have long stood, and only written in the copy.
         let (fields, parked) = cut.headers(front, token);
-        let (front, came) = (*front, (frame.buf, frame.len));
+        let front = *front;
         if let Some(room) = table.room_mut(&place, cut.parked) {
             room.copy_from_slice(packet.get(cut.at..cut.at + cut.parked).unwrap_or_default());
-            pool.free(frame.buf);
         }
+        pool.free(frame.buf);
         frame.buf = pool.insert_short(meta, &front, owner, token.0, |front| {
             if let Some(front) = front.first_chunk_mut() {
                 fields.put(front);
             }
             put_token(front, cut.at, token);
         });
+        table.park(place, now, parked, Held::default());
+        Some(self.parked_usual(table, pool, frame, &cut, token))
+    }
+
+    /// A usual packet's payload is parked.
+    #[inline(always)]
+    fn parked_usual(
+        &mut self,
+        table: &mut PayloadTable,
+        pool: &mut Pool,
+        frame: &mut Frame,
+        cut: &UsualCut,
+        token: Token,
+    ) -> Sliced {
         frame.len = cut.sliced_len() as u32;
-        table.park(place, token, now, parked, came);
         free_given_up(table, pool);
-        Some(self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token }))
+        self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token })
     }
 
     /// The general way; `met_full` as [`Slicer::decide`] takes it.
@@ -124,7 +170,6 @@ impl Slicer {
         now: Nanos,
         owner: u32,
     ) -> Sliced {
-        let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
         match decision {
             Decision::Whole(why) => Sliced::Whole(why),
             Decision::Drop => Sliced::Dropped,
@@ -137,6 +182,20 @@ impl Slicer {
             }
             Decision::Cut(cut, place) => {
                 let token = table.token(&place);
+                if let Some(slot) =
+                    self.may_stay(table, &cut).then(|| pool.to_slice(frame.buf, frame.len)).flatten()
+                {
+                    // `write` puts the token there again.
+                    let start = put_token(slot.packet, cut.at, token);
+                    let parked =
+                        cut.write(slot.packet.get_mut(..cut.sliced_len()).unwrap_or_default(), token);
+                    slot.slice(owner, token.0);
+                    let held = Held { buf: frame.buf, len: frame.len, in_place: true, start };
+                    table.park(place, now, parked, held);
+                    frame.len = cut.sliced_len() as u32;
+                    return sliced(&cut, token);
+                }
+                let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
                 let mut short;
                 let front = match packet.first_chunk::<FRONT>() {
                     // Almost every sliced packet is a cache line long, or a little more.
@@ -160,7 +219,8 @@ impl Slicer {
                     }
                     None => false,
                 };
-                table.park(place, token, now, parked, (frame.buf, frame.len));
+                let held = Held { buf: frame.buf, len: frame.len, ..Held::default() };
+                table.park(place, now, parked, held);
                 if copied {
                     pool.free(frame.buf);
                 }
@@ -203,7 +263,7 @@ impl Splicer {
         done
     }
 
-    /// Splices a usual packet whose payload waits in its buffer, and whose headers fit where they stood; `None` leaves all
+    /// Splices a usual packet whose payload waits in a buffer, and whose headers fit where they stood; `None` leaves all
     /// as it is, for the general way.
     #[inline(always)]
     fn splice_usual_frame(
@@ -213,29 +273,24 @@ impl Splicer {
         frame: &mut Frame,
         now: Nanos,
     ) -> Option<usize> {
-        if table.entry_bytes() > 0 || pool.retains() {
+        if table.entry_bytes() > 0 {
             return None;
         }
-        let (meta, packet) = pool.head_and_data(frame.buf, frame.len)?;
-        let join = self.join_usual(table, packet, now)?;
-        let (found, whole) = (&join.found, join.whole_len());
-        match join.at {
-            // Headers of a length that is known are copied at once: TCP without options or with time stamps, and UDP.
-            54 => put_front::<54>(pool, packet.first_chunk().copied()?, meta, &join)?,
-            66 => put_front::<66>(pool, packet.first_chunk().copied()?, meta, &join)?,
-            42 => put_front::<42>(pool, packet.first_chunk().copied()?, meta, &join)?,
-            at => {
-                let mut front = [0; SHORT];
-                front.get_mut(..at)?.copy_from_slice(packet.get(..at)?);
-                let to = pool.replace_meta(found.buf, meta, whole as u32)?;
-                to.get_mut(..at)?.copy_from_slice(front.get(..at)?);
-                join.fields.put(to.first_chunk_mut()?);
-            }
+        let behind = pool.sliced_slot(frame.buf)?;
+        let join = self.join_usual(table, behind.get(..frame.len as usize)?, now)?;
+        let whole = join.whole_len();
+        let held = table.held(join.entry)?;
+        if held.in_place && held.buf == frame.buf {
+            let packet = behind.get_mut(..whole)?;
+            put_back(packet, join.at, held.start);
+            join.fields.put(packet.first_chunk_mut()?);
+            pool.make_whole(frame.buf);
+        } else {
+            move_usual(pool, frame.buf, frame.len, &join, &held)?;
         }
-        pool.free_short(frame.buf, meta);
-        table.leave(found);
-        (frame.buf, frame.len) = (found.buf, whole as u32);
-        frame.info = frame.info.remarked(found.parked.dscp);
+        table.leave(join.entry);
+        (frame.buf, frame.len) = (held.buf, whole as u32);
+        frame.info = frame.info.remarked(join.dscp);
         Some(whole)
     }
 
@@ -255,7 +310,7 @@ impl Splicer {
             Brought::Error(end, token) => restore_quote(table, pool, &headers, frame, end, token),
             Brought::Payload(found, layers) => {
                 self.join(table, pool, frame, &found, &layers);
-                table.leave(&found);
+                table.leave(found.entry);
                 let dscp = layers.dscp(pool.data(frame.buf, frame.len));
                 frame.info = frame.info.remarked(dscp);
                 Ok(Spliced::Whole { len: frame.len as usize })
@@ -273,8 +328,17 @@ impl Splicer {
         found: &Found,
         layers: &Layers,
     ) {
-        let parked = &found.parked;
+        let (parked, held) = (&found.parked, &found.held);
         let (at, payload) = (layers.end - TOKEN_LEN, usize::from(parked.len));
+        if held.in_place && held.buf == frame.buf && at == usize::from(parked.at) {
+            // What is behind the IP packet is padding that a port added: there was nothing.
+            frame.len = (at + payload) as u32;
+            let packet = pool.data_mut(frame.buf, frame.len);
+            put_back(packet, at, held.start);
+            layers.repair(packet, parked);
+            pool.make_whole(frame.buf);
+            return;
+        }
         let packet = pool.data(frame.buf, frame.len);
         // As many bytes behind the IP packet as there were when it came; what pads it is no part of it.
         let trailer = (packet.len() - layers.end).min(usize::from(parked.trailer));
@@ -287,14 +351,18 @@ impl Splicer {
         }
         pool.free_spliced(frame.buf);
         if table.entry_bytes() > 0 {
-            self.scratch.splice(at..at, table.payload(found).iter().copied());
-            layers.repair(&mut self.scratch, parked);
-            frame.len = self.scratch.len() as u32;
-            frame.buf = pool.insert(meta, &self.scratch);
-            return;
+            self.scratch.splice(at..at, table.payload(found.entry, parked.len).iter().copied());
+            return self.join_copied(pool, frame, meta, found, layers);
+        }
+        if !take_back(pool, held, usize::from(parked.at)) {
+            let waits = pool.data(held.buf, held.len).get(usize::from(parked.at)..).unwrap_or_default();
+            self.scratch.splice(at..at, waits.iter().take(payload).copied());
+            put_back(&mut self.scratch, at, held.start);
+            pool.free_payload(held.buf);
+            return self.join_copied(pool, frame, meta, found, layers);
         }
         let Some((front, trailer)) = self.scratch.split_at_checked(at) else { return };
-        let (mut buf, mut len) = (found.buf, found.buf_len);
+        let (mut buf, mut len) = (held.buf, held.len);
         if at == usize::from(parked.at) && !pool.retains() {
             if let Some(to) = pool.data_mut(buf, at as u32).get_mut(..at) {
                 to.copy_from_slice(front);
@@ -311,14 +379,49 @@ impl Splicer {
         pool.set_meta(buf, meta);
         (frame.buf, frame.len) = (buf, whole as u32);
     }
+
+    /// The packet is what was put together out of it and a copy of its payload.
+    fn join_copied(
+        &mut self,
+        pool: &mut Pool,
+        frame: &mut Frame,
+        meta: PacketMeta,
+        found: &Found,
+        layers: &Layers,
+    ) {
+        layers.repair(&mut self.scratch, &found.parked);
+        frame.len = self.scratch.len() as u32;
+        frame.buf = pool.insert(meta, &self.scratch);
+    }
 }
 
-/// Puts headers of `N` bytes in front of the payload where that waits.
-#[inline(always)]
-fn put_front<const N: usize>(pool: &mut Pool, front: [u8; N], meta: Head, join: &UsualJoin) -> Option<()> {
-    let to = pool.replace_meta(join.found.buf, meta, join.whole_len() as u32)?;
-    *to.first_chunk_mut()? = front;
+/// Takes over the buffer of a payload whose sliced packet is no longer there; `false` where it is.
+fn take_back(pool: &mut Pool, held: &Held, at: usize) -> bool {
+    if !held.in_place {
+        return true;
+    }
+    let gone = pool.take_back(held.buf);
+    if gone {
+        put_back(pool.data_mut(held.buf, held.len), at, held.start);
+    }
+    gone
+}
+
+/// Puts the headers of a usual packet in front of its payload, which waits in another buffer, and gives back that of the
+/// sliced packet.
+#[inline(never)]
+fn move_usual(pool: &mut Pool, from: BufId, len: u32, join: &UsualJoin, held: &Held) -> Option<()> {
+    if pool.retains() || !take_back(pool, held, join.at) {
+        return None;
+    }
+    let (meta, packet) = pool.head_and_data(from, len)?;
+    let mut front = [0; SHORT];
+    let front = front.get_mut(..join.at)?;
+    front.copy_from_slice(packet.get(..join.at)?);
+    let to = pool.replace_meta(held.buf, meta, join.whole_len() as u32)?;
+    to.get_mut(..join.at)?.copy_from_slice(front);
     join.fields.put(to.first_chunk_mut()?);
+    pool.free_short(from, meta);
     Some(())
 }
 

@@ -14,7 +14,8 @@ use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 use super::DSCP_SLICED;
 use super::layout::{be16, checksum_field, put16, set_ip, transport_checksum};
-use super::payload_table::{Parked, Refusal, Transport};
+use super::parked::{Parked, Transport};
+use super::payload_table::Refusal;
 use super::token::TOKEN_LEN;
 
 /// UDP port of generic UDP encapsulation.

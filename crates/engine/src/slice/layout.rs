@@ -7,7 +7,7 @@ use slipstream_wire::protocol::{
 use slipstream_wire::view::Ipv6;
 use slipstream_wire::{Flags, Headers, LinkType, ip_end};
 
-use super::payload_table::{Pair, Parked, Transport};
+use super::parked::{Pair, Parked, Transport};
 use super::token::{TOKEN_LEN, Token};
 use super::{DSCP_SLICED, Why};
 
@@ -170,8 +170,8 @@ pub(super) fn checksum_field(kind: Transport) -> Option<usize> {
 }
 
 /// Adds 64-bit words with end-around carry.
-#[inline]
-fn carry(sum: u64, word: u64) -> u64 {
+#[inline(always)]
+pub(super) fn carry(sum: u64, word: u64) -> u64 {
     let (sum, over) = sum.overflowing_add(word);
     sum + u64::from(over)
 }

@@ -10,6 +10,7 @@ use crate::pool::BufId;
 use crate::time::Nanos;
 
 use super::config::{ConfigError, SliceConfig, Storage};
+use super::parked::{Held, Parked};
 use super::token::{Fields, Token, TokenFormat, TokenMode};
 
 /// Why a token gets no payload. [`Refusal::Elsewhere`] apart, the packet is to be dropped.
@@ -78,56 +79,20 @@ enum State {
     Reset,
 }
 
-/// What kind of transport header a sliced packet has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Transport {
-    Tcp,
-    Udp,
-    /// ICMP or ICMPv6, of packets that were given an empty slice.
-    Icmp,
-    /// None that is looked into: fragments, other protocols, of packets that were given an empty slice.
-    #[default]
-    Other,
-}
-
-/// A checksum as it arrived, and as the sliced packet has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pair {
-    pub(super) whole: u16,
-    pub(super) sliced: u16,
-}
-
-/// What is remembered of a packet beside its payload.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Parked {
-    /// Bytes parked.
-    pub(super) len: u16,
-    /// Where they began in the frame.
-    pub(super) at: u16,
-    /// Bytes behind the transport header of the sliced packet: what was kept of the payload, and the token. Of
-    /// [`Transport::Icmp`] and [`Transport::Other`], behind the IP headers.
-    pub(super) rest: u16,
-    /// Bytes behind the IP packet in the frame.
-    pub(super) trailer: u16,
-    pub(super) transport: Pair,
-    pub(super) ip: Pair,
-    pub(super) dscp: u8,
-    pub(super) kind: Transport,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Entry {
+    /// That of the payload that is or was here; before the first one, a token that no packet has.
     token: Token,
-    generation: u64,
-    since: Nanos,
     /// The token of the payload that comes next, where it was made ahead.
     next: Token,
+    since: Nanos,
+    start: u64,
     buf: BufId,
     buf_len: u32,
     parked: Parked,
     ttl: u16,
+    in_place: bool,
     state: State,
     made: bool,
 }
@@ -144,8 +109,7 @@ const _: () = assert!(size_of::<Entry>() == LINE);
 #[must_use]
 pub(super) struct Place {
     entry: u32,
-    /// Those of the payload which it will hold.
-    generation: u64,
+    /// That of the payload which it will hold.
     token: Token,
 }
 
@@ -154,9 +118,7 @@ pub(super) struct Place {
 pub(super) struct Found {
     pub(super) entry: u32,
     pub(super) parked: Parked,
-    /// The buffer that holds it, and how much of that is the packet, where it stays there.
-    pub(super) buf: BufId,
-    pub(super) buf_len: u32,
+    pub(super) held: Held,
 }
 
 /// The payloads of one worker that wait for their packets.
@@ -199,7 +161,7 @@ impl PayloadTable {
         if worker >= config.workers {
             return Err(ConfigError::Worker { worker, workers: config.workers });
         }
-        let fresh = |entry| Entry { generation: format.first_generation(worker, entry), ..Entry::default() };
+        let fresh = |entry| Entry { token: format.first_token(worker, entry), ..Entry::default() };
         let entries = (0..config.entries).map(fresh).collect();
         let entry_bytes = match config.storage {
             Storage::InPlace => 0,
@@ -303,28 +265,28 @@ impl PayloadTable {
 
     #[inline]
     fn free_place(&mut self, at: u32) -> Place {
-        let (generation, token) = match self.entries.get(at as usize) {
-            Some(&Entry { generation, next, made: true, .. }) => (generation, next),
+        let token = match self.entries.get(at as usize) {
+            Some(&Entry { next, made: true, .. }) => next,
             _ => self.make_ahead(at),
         };
-        Place { entry: at, generation: self.format.next_generation(generation), token }
+        Place { entry: at, token }
     }
 
     /// Makes the token that comes next of an entry, and of those behind it: many at once take little longer than one, and
-    /// the entries are at hand when the index comes to them. Returns the generation of the first, and its token.
+    /// the entries are at hand when the index comes to them. Returns that of the first.
     #[inline(never)]
-    fn make_ahead(&mut self, at: u32) -> (u64, Token) {
+    fn make_ahead(&mut self, at: u32) -> Token {
         let Self { entries, format, worker, .. } = self;
         let behind = entries.get_mut(at as usize..).unwrap_or_default();
         let mut fields = [Fields { worker: *worker, entry: at, generation: 0 }; AHEAD];
         for ((fields, entry), n) in fields.iter_mut().zip(behind.iter()).zip(at..) {
-            let generation = format.next_generation(entry.generation);
+            let generation = format.next_generation(format.generation(entry.token));
             *fields = Fields { worker: *worker, entry: n, generation };
         }
         for (entry, token) in behind.iter_mut().zip(format.make_all(&fields)) {
             (entry.next, entry.made) = (token, true);
         }
-        behind.first().map_or_else(Default::default, |entry| (entry.generation, entry.next))
+        behind.first().map_or_else(Default::default, |entry| entry.next)
     }
 
     #[cold]
@@ -365,20 +327,15 @@ impl PayloadTable {
         place.token
     }
 
-    /// Parks a payload; `held` is its buffer and how much of that is the packet, where it stays there.
+    /// Parks a payload.
     #[inline]
-    pub(super) fn park(
-        &mut self,
-        place: Place,
-        token: Token,
-        now: Nanos,
-        parked: Parked,
-        (buf, buf_len): (BufId, u32),
-    ) {
+    pub(super) fn park(&mut self, place: Place, now: Nanos, parked: Parked, held: Held) {
         let Some(entry) = self.entries.get_mut(place.entry as usize) else { return };
-        let (generation, state, ttl) = (place.generation, State::Waiting, self.ttl);
-        let (next, made) = (Token::default(), false);
-        *entry = Entry { token, generation, since: now, next, buf, buf_len, parked, ttl, state, made };
+        entry.token = place.token;
+        (entry.state, entry.made) = (State::Waiting, false);
+        (entry.since, entry.ttl) = (now, self.ttl);
+        entry.parked = parked;
+        Held { buf: entry.buf, len: entry.buf_len, in_place: entry.in_place, start: entry.start } = held;
         self.counters.parked += 1;
         self.counters.waiting += 1;
         self.counters.most_waiting = self.counters.most_waiting.max(self.counters.waiting);
@@ -396,9 +353,9 @@ impl PayloadTable {
 
     /// The payload that a packet has come for.
     #[inline]
-    pub(super) fn payload(&self, found: &Found) -> &[u8] {
-        let start = self.skip + found.entry as usize * self.stride;
-        self.room.get(start..start + usize::from(found.parked.len)).unwrap_or_default()
+    pub(super) fn payload(&self, entry: u32, len: u16) -> &[u8] {
+        let start = self.skip + entry as usize * self.stride;
+        self.room.get(start..start + usize::from(len)).unwrap_or_default()
     }
 
     /// Whether a token is one that only this table, or another with its key, makes: no packet from the network may have it.
@@ -413,20 +370,30 @@ impl PayloadTable {
         self.format.read(token).is_some()
     }
 
+    /// The entry of the payload that waits for a token, and what is remembered of its packet.
+    #[inline(always)]
+    pub(super) fn waits(&self, token: Token, now: Nanos) -> Option<(u32, &Parked)> {
+        let at = self.format.entry(token);
+        let entry = self.entries.get(at as usize)?;
+        let waits = entry.token == token
+            && entry.state == State::Waiting
+            && now.since(entry.since) <= self.max_age_ns;
+        waits.then_some((at, &entry.parked))
+    }
+
+    /// Where the payload of an entry waits.
+    #[inline(always)]
+    pub(super) fn held(&self, entry: u32) -> Option<Held> {
+        let Entry { buf, buf_len: len, in_place, start, .. } = *self.entries.get(entry as usize)?;
+        Some(Held { buf, len, in_place, start })
+    }
+
     /// The payload that waits for a token.
     #[inline]
     pub(super) fn find(&self, token: Token, now: Nanos) -> Result<Found, Refusal> {
-        let Some(fields) = self.format.read(token) else { return Err(Refusal::Forged) };
-        match self.entries.get(fields.entry as usize) {
-            Some(entry)
-                if entry.token == token
-                    && entry.state == State::Waiting
-                    && now.since(entry.since) <= self.max_age_ns =>
-            {
-                let Entry { parked, buf, buf_len, .. } = *entry;
-                Ok(Found { entry: fields.entry, parked, buf, buf_len })
-            }
-            _ => Err(self.refusal(token, fields)),
+        match self.waits(token, now) {
+            Some((entry, &parked)) => Ok(Found { entry, parked, held: self.held(entry).unwrap_or_default() }),
+            None => Err(self.refusal(token)),
         }
     }
 
@@ -438,7 +405,8 @@ impl PayloadTable {
     }
 
     #[cold]
-    fn refusal(&self, token: Token, fields: Fields) -> Refusal {
+    fn refusal(&self, token: Token) -> Refusal {
+        let Some(fields) = self.format.read(token) else { return Refusal::Forged };
         if self.format.mode() == TokenMode::Keyed && !self.format.is_genuine(token) {
             return Refusal::Forged;
         }
@@ -446,8 +414,9 @@ impl PayloadTable {
             return Refusal::Elsewhere(fields.worker);
         }
         let Some(entry) = self.entries.get(fields.entry as usize) else { return Refusal::Forged };
-        if entry.generation != fields.generation {
-            let older = self.format.is_older(fields.generation, entry.generation);
+        let generation = self.format.generation(entry.token);
+        if generation != fields.generation {
+            let older = self.format.is_older(fields.generation, generation);
             return if older { Refusal::Stale } else { Refusal::Forged };
         }
         match entry.state {
@@ -461,8 +430,8 @@ impl PayloadTable {
 
     /// The payload leaves with its packet.
     #[inline]
-    pub(super) fn leave(&mut self, found: &Found) {
-        if let Some(entry) = self.entries.get_mut(found.entry as usize)
+    pub(super) fn leave(&mut self, entry: u32) {
+        if let Some(entry) = self.entries.get_mut(entry as usize)
             && entry.state == State::Waiting
         {
             entry.state = State::Spliced;

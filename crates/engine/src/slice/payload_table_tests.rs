@@ -14,14 +14,17 @@ fn park(table: &mut PayloadTable, now: u64, len: u16) -> Option<Token> {
     let place = table.place(Nanos(now))?;
     let token = table.token(&place);
     let parked = Parked { len, ..Parked::default() };
-    table.park(place, token, Nanos(now), parked, (BufId(u32::from(len)), u32::from(len)));
+    let held =
+        Held { buf: BufId(u32::from(len)), len: u32::from(len), in_place: true, start: u64::from(len) << 40 };
+    table.park(place, Nanos(now), parked, held);
     Some(token)
 }
 
 fn splice(table: &mut PayloadTable, token: Token, now: u64) -> Result<u16, Refusal> {
     let found = table.find(token, Nanos(now))?;
-    assert_eq!((found.buf, found.buf_len), (BufId(u32::from(found.parked.len)), u32::from(found.parked.len)));
-    table.leave(&found);
+    let len = u32::from(found.parked.len);
+    assert_eq!(found.held, Held { buf: BufId(len), len, in_place: true, start: u64::from(len) << 40 });
+    table.leave(found.entry);
     Ok(found.parked.len)
 }
 
@@ -170,7 +173,8 @@ proptest! {
 fn generations_wrap() {
     let mut table = PayloadTable::new(&config(1, 1), 0).unwrap();
     let last = (1 << 24) - 1;
-    table.entries[0].generation = last - 1;
+    let generation = |generation| Fields { worker: 0, entry: 0, generation };
+    table.entries[0].token = table.format.make(generation(last - 1));
     let before = park(&mut table, 0, 1).unwrap();
     assert_eq!(splice(&mut table, before, 0), Ok(1));
     let first = park(&mut table, 0, 2).unwrap();
@@ -182,7 +186,7 @@ fn generations_wrap() {
     // All the way round: the same token again.
     let one = park(&mut table, 0, 3).unwrap();
     splice(&mut table, one, 0).unwrap();
-    table.entries[0].generation = 0;
+    table.entries[0].token = table.format.make(generation(0));
     assert_eq!(park(&mut table, 0, 4), Some(one));
 }
 
@@ -239,7 +243,10 @@ fn tokens_that_were_never_made_are_forged() {
         assert_eq!(table.find(make(0, generation + 1), Nanos(0)).err(), Some(Refusal::Forged));
         assert_eq!(table.find(make(0, generation.wrapping_sub(1)), Nanos(0)).err(), Some(Refusal::Stale));
         // The first generation, which no payload has.
-        assert_eq!(table.find(make(1, table.entries[1].generation), Nanos(0)).err(), Some(Refusal::Forged));
+        assert_eq!(
+            table.find(make(1, table.format.generation(table.entries[1].token)), Nanos(0)).err(),
+            Some(Refusal::Forged)
+        );
         if mode == TokenMode::Keyed {
             assert_eq!(table.find(Token(token.0 ^ 1), Nanos(0)).err(), Some(Refusal::Forged));
         }

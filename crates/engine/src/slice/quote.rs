@@ -9,7 +9,8 @@ use slipstream_wire::{Flags, Headers, LinkType, classify};
 use super::DSCP_SLICED;
 use super::layers::Layers;
 use super::layout::{be16, put16, set_ip};
-use super::payload_table::{Parked, Refusal};
+use super::parked::Parked;
+use super::payload_table::Refusal;
 use super::token::TOKEN_LEN;
 
 /// Bytes of an ICMP header, behind which the quote begins.

@@ -6,11 +6,12 @@
 
 use slipstream_wire::{Headers, LinkType, classify};
 
-use crate::pool::{BufId, SHORT};
+use crate::pool::SHORT;
 use crate::time::Nanos;
 
 use super::config::{Amount, ConfigError, Marked, SliceConfig, Storage};
 use super::layout::{Cut, cut, empty_cut, token_before, whole_end};
+use super::parked::Held;
 use super::payload_table::{PayloadTable, Place};
 use super::token::{TOKEN_LEN, Token, TokenMode};
 use super::usual::{UsualCut, passes, put_token};
@@ -174,6 +175,11 @@ impl Slicer {
         self.quick && matches!(link, LinkType::Ethernet)
     }
 
+    /// Whether a packet that is cut so may go on in its buffer, before its payload.
+    pub(super) fn may_stay(&self, table: &PayloadTable, cut: &Cut) -> bool {
+        self.quick && table.entry_bytes() == 0 && cut.trailer == 0 && cut.parked >= TOKEN_LEN
+    }
+
     /// Whether a frame of so many bytes is below the threshold.
     #[inline(always)]
     pub(super) fn is_short(&self, len: usize) -> bool {
@@ -244,7 +250,7 @@ impl Slicer {
         let packet = buffer.get(..len).unwrap_or_default();
         let headers = classify(link, packet).ok();
         let decision = self.decide(table, (link, met_full), packet, headers.as_ref(), len as u32, now);
-        self.carry_out(table, decision, headers.as_ref(), buffer, len, now)
+        self.carry_out(table, decision, headers.as_ref(), buffer, now)
     }
 
     /// Cuts a usual packet.
@@ -272,7 +278,7 @@ impl Slicer {
             fields.put(front);
         }
         put_token(front, cut.at, token);
-        table.park(place, token, now, parked, (BufId::default(), len as u32));
+        table.park(place, now, parked, Held::default());
         self.count(Sliced::Sliced { len: cut.sliced_len(), parked: cut.parked, token })
     }
 
@@ -282,7 +288,6 @@ impl Slicer {
         decision: Decision,
         headers: Option<&Headers>,
         buffer: &mut [u8],
-        len: usize,
         now: Nanos,
     ) -> Sliced {
         let room = buffer.len();
@@ -301,7 +306,7 @@ impl Slicer {
                 let token = table.token(&place);
                 let front = buffer.get_mut(..cut.sliced_len()).unwrap_or_default();
                 let parked = cut.write(front, token);
-                table.park(place, token, now, parked, (BufId::default(), len as u32));
+                table.park(place, now, parked, Held::default());
                 sliced(&cut, token)
             }
         };

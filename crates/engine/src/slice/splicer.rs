@@ -11,7 +11,8 @@ use crate::time::Nanos;
 use super::config::{ConfigError, SliceConfig};
 use super::layers::Layers;
 use super::layout::{token_before, whole_end};
-use super::payload_table::{Found, Parked, PayloadTable, Refusal, Transport};
+use super::parked::{Parked, Transport};
+use super::payload_table::{Found, PayloadTable, Refusal};
 use super::token::{TOKEN_LEN, Token, TokenMode};
 use super::{DSCP_SLICED, quote};
 
@@ -181,13 +182,13 @@ impl Splicer {
         let whole = join.whole_len();
         let packet = buffer.get_mut(..whole)?;
         let payload = packet.get_mut(join.at..)?;
-        let found = table.payload(&join.found);
+        let found = table.payload(join.entry, join.len);
         if payload.len() != found.len() {
             return None;
         }
         payload.copy_from_slice(found);
         join.fields.put(packet.first_chunk_mut()?);
-        table.leave(&join.found);
+        table.leave(join.entry);
         Some(whole)
     }
 
@@ -229,10 +230,10 @@ impl Splicer {
                 }
                 buffer.copy_within(layers.end..layers.end + trailer, at + payload);
                 if let Some(to) = buffer.get_mut(at..at + payload) {
-                    to.copy_from_slice(table.payload(&found));
+                    to.copy_from_slice(table.payload(found.entry, found.parked.len));
                 }
                 layers.repair(buffer.get_mut(..whole).unwrap_or_default(), &found.parked);
-                table.leave(&found);
+                table.leave(found.entry);
                 Ok(Spliced::Whole { len: whole })
             }
         }

@@ -210,6 +210,30 @@ impl TokenFormat {
         }
     }
 
+    /// A token of the generation that an entry starts from; its tag is none.
+    #[must_use]
+    pub(super) fn first_token(&self, worker: u32, entry: u32) -> Token {
+        let untagged =
+            self.untagged(Fields { worker, entry, generation: self.first_generation(worker, entry) });
+        Token(if self.mode == TokenMode::Keyed { untagged << TAG_BITS } else { untagged })
+    }
+
+    /// The entry that a token says.
+    #[inline(always)]
+    pub(super) fn entry(&self, Token(token): Token) -> u32 {
+        let index = token >> if self.mode == TokenMode::Keyed { TAG_BITS + KEYED_GENERATION_BITS } else { 0 };
+        (index & ((1 << self.entry_bits) - 1)) as u32
+    }
+
+    /// The generation that a token says.
+    #[inline]
+    pub(super) fn generation(&self, Token(token): Token) -> u64 {
+        match self.mode {
+            TokenMode::Keyed => token >> TAG_BITS & self.generation_mask,
+            TokenMode::Paper => token >> self.index_bits,
+        }
+    }
+
     #[inline]
     fn index(&self, worker: u32, entry: u32) -> u32 {
         worker << self.entry_bits | entry
@@ -262,15 +286,12 @@ impl TokenFormat {
     #[inline(always)]
     #[must_use]
     pub fn read(&self, Token(token): Token) -> Option<Fields> {
-        let (index, generation) = match self.mode {
-            TokenMode::Keyed => {
-                (token >> (TAG_BITS + KEYED_GENERATION_BITS), token >> TAG_BITS & self.generation_mask())
-            }
-            TokenMode::Paper => {
-                // An index of no bits is 0, and the shift by none of them leaves the generation.
-                (token & ((1 << self.index_bits) - 1), token >> self.index_bits)
-            }
+        let index = match self.mode {
+            TokenMode::Keyed => token >> (TAG_BITS + KEYED_GENERATION_BITS),
+            // An index of no bits is 0.
+            TokenMode::Paper => token & ((1 << self.index_bits) - 1),
         };
+        let generation = self.generation(Token(token));
         let worker = (index >> self.entry_bits) as u32;
         let entry = (index & ((1 << self.entry_bits) - 1)) as u32;
         (worker < self.workers && entry < self.entries).then_some(Fields { worker, entry, generation })

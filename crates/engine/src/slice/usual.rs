@@ -5,8 +5,9 @@
 use slipstream_wire::protocol::{TCP, UDP};
 
 use super::DSCP_SLICED;
-use super::layout::{folded, token_before};
-use super::payload_table::{Found, Pair, Parked, PayloadTable, Transport};
+use super::layout::{carry, folded, token_before};
+use super::parked::{Pair, Parked, Transport};
+use super::payload_table::PayloadTable;
 use super::slicer::Slicer;
 use super::splicer::Splicer;
 use super::token::{TOKEN_LEN, Token};
@@ -28,6 +29,34 @@ pub(super) struct Usual {
     /// Where its payload begins, and where its IP packet ends.
     payload: usize,
     end: usize,
+}
+
+/// The first four bytes of an IPv4 header: version, length of the header, TOS, and bytes of the packet.
+#[derive(Clone, Copy, Debug)]
+struct Start(u32);
+
+impl Start {
+    #[inline(always)]
+    fn read(f: &[u8; SHORT]) -> Self {
+        Self(u32::from_be_bytes([f[14], f[15], f[16], f[17]]))
+    }
+
+    /// All but the length.
+    #[inline(always)]
+    fn first(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    fn length(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// With another DSCP and length.
+    #[inline(always)]
+    fn with(self, dscp: u8, length: u16) -> Self {
+        Self(self.0 & 0xff03_0000 | u32::from(dscp) << 18 | u32::from(length))
+    }
 }
 
 /// How it is cut.
@@ -111,11 +140,20 @@ impl Slicer {
     }
 }
 
-/// A ones' complement sum's four bytes, as the machine has them.
+/// Four bytes of a ones' complement sum, as the machine has them.
 #[inline(always)]
-fn word(a: u8, b: u8, c: u8, d: u8) -> u64 {
-    u64::from(u32::from_ne_bytes([a, b, c, d]))
+fn four<const AT: usize>(f: &[u8; SHORT]) -> u64 {
+    f.get(AT..).and_then(<[u8]>::first_chunk).map_or(0, |w| u64::from(u32::from_ne_bytes(*w)))
 }
+
+/// Eight of them.
+#[inline(always)]
+fn eight<const AT: usize>(f: &[u8; SHORT]) -> u64 {
+    f.get(AT..).and_then(<[u8]>::first_chunk).map_or(0, |w| u64::from_ne_bytes(*w))
+}
+
+/// Of four bytes as the machine has them, the last two.
+const LAST_TWO: u64 = u32::from_ne_bytes([0, 0, 0xff, 0xff]) as u64;
 
 /// End-around carries of a sum of at most a few words.
 #[inline(always)]
@@ -141,30 +179,30 @@ impl UsualCut {
     #[inline(always)]
     pub(super) fn headers(&self, f: &[u8; SHORT], token: Token) -> (Fields, Parked) {
         let (Self { at, parked, packet }, end) = (*self, self.sliced_len());
-        let (first, old, length) = (be(f[14], f[15]), be(f[16], f[17]), (end - L3) as u16);
-        let marked = first & 0xff03 | u16::from(DSCP_SLICED) << 2;
+        let start = Start::read(f);
+        let (first, old, length) = (start.first(), start.length(), (end - L3) as u16);
+        let marked = start.with(DSCP_SLICED, length);
         let mut ip = Pair { whole: be(f[24], f[25]), sliced: 0 };
-        ip.sliced = changed(ip.whole, [(first, marked), (old, length)]);
+        ip.sliced = changed(ip.whole, [(first, marked.first()), (old, length)]);
 
-        let covered = (end - L4) as u16;
-        let length_word = u64::from(covered.to_be());
-        let [a, b, c, d, e, g, h, i] = token.to_bytes();
-        let mut sum = word(a, b, c, d) + word(e, g, h, i);
-        // The pseudo-header, and what stands before the checksum.
-        sum += word(f[26], f[27], f[28], f[29]) + word(f[30], f[31], f[32], f[33]);
-        sum += word(0, f[23], 0, 0) + length_word + word(f[34], f[35], f[36], f[37]);
-        let (whole, rest) = if packet.tcp {
-            sum += word(f[38], f[39], f[40], f[41]) + word(f[42], f[43], f[44], f[45]);
-            sum += word(f[46], f[47], f[48], f[49]) + word(f[52], f[53], 0, 0);
-            (be(f[50], f[51]), f.get(L4 + 20..at))
+        let covered = u64::from(((end - L4) as u16).to_be());
+        let protocol = u64::from(u16::from(if packet.tcp { TCP } else { UDP }).to_be());
+        // The pseudo-header and the transport header without its checksum.
+        let (whole, few, words, rest) = if packet.tcp {
+            let words = carry(eight::<34>(f), eight::<42>(f));
+            (be(f[50], f[51]), four::<50>(f) & LAST_TWO, words, f.get(L4 + 20..at))
         } else {
-            sum += length_word;
-            (be(f[40], f[41]), f.get(L4 + 8..at))
+            // Its length is that of the sliced packet.
+            (be(f[40], f[41]), covered, four::<34>(f), f.get(L4 + 8..at))
         };
-        for &[a, b, c, d] in rest.unwrap_or_default().as_chunks().0 {
-            sum += word(a, b, c, d);
-        }
-        let sliced = match folded(sum) {
+        let few = rest
+            .unwrap_or_default()
+            .as_chunks()
+            .0
+            .iter()
+            .fold(few + protocol + covered, |sum, w| sum + u64::from(u32::from_ne_bytes(*w)));
+        let words = carry(carry(words, eight::<26>(f)), u64::from_ne_bytes(token.to_bytes()));
+        let sliced = match folded(carry(words, few)) {
             _ if whole == 0 && !packet.tcp => 0,
             0 if !packet.tcp => 0xffff,
             sliced => sliced,
@@ -180,17 +218,14 @@ impl UsualCut {
             dscp: (first as u8) >> 2,
             kind: packet.kind(),
         };
-        let tos = marked as u8;
-        (Fields { tos, length, ip: ip.sliced, transport: sliced, tcp: packet.tcp }, parked)
+        (Fields { start: marked, ip: ip.sliced, transport: sliced, tcp: packet.tcp }, parked)
     }
 }
 
 /// The fields of the headers that slicing changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
-    tos: u8,
-    /// Of the IP packet, in bytes.
-    length: u16,
+    start: Start,
     /// Checksums.
     ip: u16,
     transport: u16,
@@ -201,32 +236,44 @@ impl Fields {
     /// Writes them.
     #[inline(always)]
     pub(super) fn put(self, f: &mut [u8; TCP_END]) {
-        f[15] = self.tos;
-        [f[16], f[17]] = self.length.to_be_bytes();
+        [f[14], f[15], f[16], f[17]] = self.start.0.to_be_bytes();
         [f[24], f[25]] = self.ip.to_be_bytes();
         if self.tcp {
             [f[50], f[51]] = self.transport.to_be_bytes();
         } else {
-            [f[38], f[39]] = (self.length - 20).to_be_bytes();
+            [f[38], f[39]] = (self.start.length() - 20).to_be_bytes();
             [f[40], f[41]] = self.transport.to_be_bytes();
         }
     }
 }
 
-/// Writes a token.
+/// Writes a token; returns what stood there, for [`put_back`].
 #[inline(always)]
-pub(super) fn put_token(packet: &mut [u8], at: usize, token: Token) {
+pub(super) fn put_token(packet: &mut [u8], at: usize, token: Token) -> u64 {
+    match packet.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        Some(place) => u64::from_ne_bytes(std::mem::replace(place, token.to_bytes())),
+        None => 0,
+    }
+}
+
+/// Writes what stood where a token stands.
+#[inline(always)]
+pub(super) fn put_back(packet: &mut [u8], at: usize, start: u64) {
     if let Some(place) = packet.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-        *place = token.to_bytes();
+        *place = start.to_ne_bytes();
     }
 }
 
 /// A sliced packet whose payload was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UsualJoin {
-    pub(super) found: Found,
-    /// Where its payload goes.
+    /// The entry that its payload is of.
+    pub(super) entry: u32,
+    /// Where its payload goes, and how much that is.
     pub(super) at: usize,
+    pub(super) len: u16,
+    /// The DSCP that it came with.
+    pub(super) dscp: u8,
     pub(super) fields: Fields,
 }
 
@@ -238,8 +285,8 @@ impl Splicer {
         tos(head.first_chunk()?).filter(|tos| tos >> 2 == DSCP_SLICED)?;
         let usual = Usual::read(head)?;
         let token = token_before(packet, usual.end)?;
-        let found = table.find(token, now).ok()?;
-        let (parked, at) = (&found.parked, usual.end.checked_sub(TOKEN_LEN)?);
+        let (entry, parked) = table.waits(token, now)?;
+        let at = usual.end.checked_sub(TOKEN_LEN)?;
         let same = parked.kind == usual.kind()
             && usize::from(parked.at) == at
             && usize::from(parked.rest) == usual.end - usual.payload
@@ -253,12 +300,12 @@ impl Splicer {
         if !same {
             return None;
         }
-        let (first, old) = (be(head[14], head[15]), be(head[16], head[17]));
+        let start = Start(u32::from_be_bytes([head[14], head[15], head[16], head[17]]));
         let length = (at - L3) as u16 + parked.len;
-        let unmarked = first & 0xff03 | u16::from(parked.dscp) << 2;
+        let unmarked = start.with(parked.dscp, length);
         let ip = match be(head[24], head[25]) {
             left if left == parked.ip.sliced => parked.ip.whole,
-            left => changed(left, [(first, unmarked), (old, length)]),
+            left => changed(left, [(start.first(), unmarked.first()), (start.length(), length)]),
         };
         let transport = if usual.tcp {
             let &[.., a, b, _, _] = packet.first_chunk::<TCP_END>()?;
@@ -269,8 +316,8 @@ impl Splicer {
                 left => restored(left, parked.transport, true),
             }
         };
-        let fields = Fields { tos: unmarked as u8, length, ip, transport, tcp: usual.tcp };
-        Some(UsualJoin { found, at, fields })
+        let fields = Fields { start: unmarked, ip, transport, tcp: usual.tcp };
+        Some(UsualJoin { entry, at, len: parked.len, dscp: parked.dscp, fields })
     }
 }
 
@@ -290,6 +337,6 @@ impl UsualJoin {
     /// Bytes of the whole frame.
     #[inline(always)]
     pub(super) fn whole_len(&self) -> usize {
-        self.at + usize::from(self.found.parked.len)
+        self.at + usize::from(self.len)
     }
 }
