@@ -46,7 +46,7 @@ impl Pool {
     /// The slot of a whole packet of `len` bytes; `None` where it can't be sliced in its place: packets of a preloaded trace,
     /// and those whose slot has no room behind them.
     #[inline(always)]
-    pub(crate) fn to_slice(&mut self, id: BufId, len: u32) -> Option<Slot<'_>> {
+    pub(crate) fn sliceable(&mut self, id: BufId, len: u32) -> Option<Slot<'_>> {
         if self.retain {
             return None;
         }

@@ -74,8 +74,8 @@ fn a_slot_is_free_when_its_packet_and_its_payload_are_gone() {
     let mut pool = Pool::new();
     let slice = |pool: &mut Pool| {
         let buf = pool.insert(PacketMeta::default(), &[5; 1514]);
-        pool.to_slice(buf, 1514).unwrap().slice(7, 99);
-        assert!(pool.is_sliced(buf) && pool.to_slice(buf, 1514).is_none());
+        pool.sliceable(buf, 1514).unwrap().slice(7, 99);
+        assert!(pool.is_sliced(buf) && pool.sliceable(buf, 1514).is_none());
         buf
     };
     let told = |pool: &mut Pool| {
@@ -114,9 +114,9 @@ fn what_cannot_be_sliced_in_its_place() {
     let full = CLASS_UNITS[9] * UNIT - HEADER;
     for (len, fits) in [(full - TAIL, true), (full - TAIL + 1, false), (full, false), (2 << 20, false)] {
         let buf = pool.insert(PacketMeta::default(), &vec![0; len]);
-        assert_eq!(pool.to_slice(buf, len as u32).is_some(), fits, "{len} bytes");
+        assert_eq!(pool.sliceable(buf, len as u32).is_some(), fits, "{len} bytes");
     }
     let buf = pool.insert(PacketMeta::default(), &[0; 1514]);
     pool.retain();
-    assert!(pool.to_slice(buf, 1514).is_none());
+    assert!(pool.sliceable(buf, 1514).is_none());
 }

@@ -76,7 +76,7 @@ impl Slicer {
         if table.entry_bytes() > 0 {
             return self.copy_usual(table, pool, link, frame, now, owner);
         }
-        let slot = pool.to_slice(frame.buf, frame.len)?;
+        let slot = pool.sliceable(frame.buf, frame.len)?;
         let cut = self.quick_cut(slot.packet)?;
         let front: &mut [u8; SHORT] = slot.packet.first_chunk_mut()?;
         let Some(place) = table.place(now) else {
@@ -183,7 +183,7 @@ impl Slicer {
             Decision::Cut(cut, place) => {
                 let token = table.token(&place);
                 if let Some(slot) =
-                    self.may_stay(table, &cut).then(|| pool.to_slice(frame.buf, frame.len)).flatten()
+                    self.may_stay(table, &cut).then(|| pool.sliceable(frame.buf, frame.len)).flatten()
                 {
                     // `write` puts the token there again.
                     let start = put_token(slot.packet, cut.at, token);
