@@ -280,3 +280,76 @@ proptest! {
         }
     }
 }
+
+/// Two tunnels carry packets of one flow in turn: by the inner headers they are one train, but what is behind decides by
+/// the outermost ones, and once for each tunnel.
+#[test]
+fn behind_trains_by_inner_headers_the_outermost_ones_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let inner = |n: u8, six: bool| {
+        let udp = [0x10, 0, 0x20, 0, 0, 12, 0, 0, n, 0, 0, 0];
+        let ends = [10, 0, 0, 1, 10, 0, 0, 2];
+        let ip = [&[0x45, 0, 0, 32, 0, 0, 0, 0, 9, 17, 0, 0][..], &ends, &udp].concat();
+        let header = [&[0x60, 0, 0, 0, 0, 12, 17, 9][..], &[7; 16], &[8; 16], &udp].concat();
+        if six { header } else { ip }
+    };
+    let outer = |n: u8| {
+        // Two thirds in two tunnels; the rest as it is.
+        let (six, inner) = (n % 2 == 0, inner(n, n % 2 == 0));
+        if n % 3 == 2 {
+            return [
+                &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..],
+                if six { &[0x86, 0xdd] } else { &[8, 0] },
+                &inner,
+            ]
+            .concat();
+        }
+        let (len, protocol) = (20 + inner.len() as u8, if six { 41 } else { 4 });
+        let header = [0x45, 0, 0, len, 0, 0, 0, 0, 9, protocol, 0, 0, 192, 0, 2, n % 3 + 1, 192, 0, 2, 9];
+        [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &header, &inner].concat()
+    };
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    for n in 0..60 {
+        let frame = outer(n);
+        let record = [1u32, u32::from(n), frame.len() as u32, frame.len() as u32].map(u32::to_le_bytes);
+        file.extend(record.concat());
+        file.extend(frame);
+    }
+    std::fs::write(directory.path().join("in.pcap"), file).unwrap();
+    std::fs::write(directory.path().join("rules.txt"), "deny src 192.0.2.1\ndefault allow\n").unwrap();
+    let mut all = Vec::new();
+    for (reframe, decide) in [
+        ("tunnel=inner, hold=1ms", "train"),
+        ("tunnel=inner, hold=1ms", "packet"),
+        ("tunnel=outer, hold=0", "packet"),
+    ] {
+        let graph = format!(
+            "in :: pcap(path=in.pcap) -> r :: reframe({reframe}, burst=256, bypass=none) -> count :: counter
+             count -> f :: firewall(rules=rules.txt, decide={decide}) -> out :: pcap(path=out.pcap)"
+        );
+        let report = run(&graph, directory.path());
+        check_conservation(&report, 0);
+        let mut out: Vec<_> = packets(&directory.path().join("out.pcap")).into_iter().map(|p| p.1).collect();
+        let of = |family: &[u8]| out.iter().filter(|p| p.ends_with(family)).count();
+        assert_eq!((out.len(), of(&[0, 0, 0])), (40, 40));
+        let trains = report
+            .stages
+            .iter()
+            .find(|s| s.name == "r")
+            .unwrap()
+            .counters
+            .iter()
+            .find(|c| c.0 == "trains")
+            .unwrap()
+            .1;
+        assert_eq!(
+            trains,
+            if decide == "train" || reframe.contains("inner") { 2 } else { 60 },
+            "{report:#?}"
+        );
+        out.sort();
+        all.push(out);
+    }
+    assert!(all[0] == all[2] && all[1] == all[2]);
+    assert!(all[0].iter().all(|p| p.len() < 60 || p[29] != 1), "a packet of the tunnel that is denied");
+}

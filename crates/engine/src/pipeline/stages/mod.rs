@@ -2,6 +2,7 @@
 
 mod af_packet;
 mod measure;
+mod outermost;
 mod paced;
 mod plumbing;
 mod ports;

@@ -1,8 +1,9 @@
 //! The reframe stage in a pipeline.
 
-use slipstream_wire::Encapsulation;
+use slipstream_wire::{Encapsulation, LinkType};
 
-use crate::batch::{Arrivals, BATCH, Batch};
+use super::outermost::Outermost;
+use crate::batch::{Arrivals, BATCH, Batch, Train};
 use crate::pipeline::registry::{BuildError, Group, IN, Made, OUT, Site, StageType};
 use crate::pipeline::settings::{Kind, Setting, Settings};
 use crate::reframe::{Admit, Cause, Class, Output, Policy, Reframe, ReframeConfig, ReframeStats, Treatment};
@@ -102,7 +103,7 @@ pub(super) const REFRAME: StageType = StageType {
             kind: Kind::Choice(&["outer", "inner"]),
             default: Some("outer"),
             required: false,
-            help: "Which IP header of a tunnel makes the flow",
+            help: "Which IP header of a tunnel makes the flow, and is seen by the rules of this stage; those behind it see the outermost",
         },
     ],
     build,
@@ -163,6 +164,8 @@ pub(crate) struct ReframeStage {
     arrivals: Arrivals,
     last: Nanos,
     packets: u64,
+    /// Trains are made by inner headers of tunnels, for which this is scratch.
+    inner: Option<Vec<Train>>,
 }
 
 impl ReframeStage {
@@ -173,7 +176,21 @@ impl ReframeStage {
             arrivals: Arrivals::default(),
             last: Nanos(0),
             packets: 0,
+            inner: (config.encapsulation == Encapsulation::Inner).then(Vec::new),
         })
+    }
+}
+
+/// Calls `work` with the way out, by which what left by inner headers goes on by the outermost ones.
+fn leaving(
+    inner: &mut Option<Vec<Train>>,
+    links: &[LinkType],
+    out: &mut dyn Output,
+    work: impl FnOnce(&mut dyn Output),
+) {
+    match inner {
+        Some(trains) => work(&mut Outermost { links, trains, out }),
+        None => work(out),
     }
 }
 
@@ -192,7 +209,8 @@ impl Stage for ReframeStage {
         batch.clear();
         self.classifier.links(cx.links);
         self.classifier.classify(cx.pool, &mut self.arrivals);
-        self.reframe.process(cx.pool, &mut self.arrivals, out);
+        let Self { reframe, arrivals, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.process(cx.pool, arrivals, out));
     }
 
     fn takes_arrivals(&self) -> bool {
@@ -204,7 +222,8 @@ impl Stage for ReframeStage {
         self.packets = self.packets.max(arrivals.first + arrivals.frames.len() as u64);
         self.last = self.last.max(arrivals.frames.last().map_or(Nanos(0), |f| f.arrival));
         self.classifier.classify(cx.pool, arrivals);
-        self.reframe.process(cx.pool, arrivals, out);
+        let Self { reframe, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.process(cx.pool, arrivals, out));
     }
 
     fn next_deadline(&self) -> Nanos {
@@ -212,11 +231,13 @@ impl Stage for ReframeStage {
     }
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
-        self.reframe.advance(cx.pool, cx.now, out);
+        let Self { reframe, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.advance(cx.pool, cx.now, out));
     }
 
     fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
-        self.reframe.drain(cx.pool, out);
+        let Self { reframe, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.drain(cx.pool, out));
     }
 
     fn holds(&self) -> bool {
