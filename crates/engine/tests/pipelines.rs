@@ -295,7 +295,8 @@ fn behind_trains_by_inner_headers_the_outermost_ones_count() {
     };
     let outer = |n: u8| {
         // Two thirds in two tunnels; the rest as it is.
-        let (six, inner) = (n % 2 == 0, inner(n, n % 2 == 0));
+        let six = n.is_multiple_of(2);
+        let inner = inner(n, six);
         if n % 3 == 2 {
             return [
                 &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..],
