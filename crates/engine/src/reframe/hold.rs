@@ -53,13 +53,12 @@ pub(crate) struct TrainSlot {
     previous: u32,
     next: u32,
     first_chunk: u32,
-    last_chunk: u32,
+    /// Where its next packet goes.
+    at: Place,
     /// Captured bytes of all its packets.
     bytes: u32,
     pub(crate) count: u16,
     pub(crate) class: u8,
-    /// Free places in its last chunk.
-    room: u8,
 }
 
 const _: () = assert!(size_of::<TrainSlot>() == 64);
@@ -76,9 +75,70 @@ impl TrainSlot {
     pub(crate) fn base(&self) -> Nanos {
         self.first.arrival
     }
+
+    /// Takes a free chunk, if there is one.
+    #[inline(always)]
+    fn extend(&mut self, chunks: &mut [Chunk], free_chunk: &mut u32) -> bool {
+        let new = *free_chunk;
+        let Some(chunk) = chunks.get(new as usize) else { return false };
+        *free_chunk = chunk.next;
+        match chunks.get_mut(self.at.chunk() as usize) {
+            Some(last) => last.next = new,
+            None => self.first_chunk = new,
+        }
+        self.at = Place(new << 3);
+        true
+    }
+
+    /// Adds a packet, for which there must be a place.
+    #[inline(always)]
+    fn add(&mut self, chunks: &mut [Chunk], frame: &Frame) {
+        let place = chunks.get_mut(self.at.chunk() as usize).and_then(|c| c.held.get_mut(self.at.number()));
+        let Some(place) = place else { return };
+        *place = Held::new(frame);
+        self.at = self.at.next();
+        self.bytes += frame.len;
+        self.count += 1;
+    }
 }
 
 const CHUNK: usize = 5;
+
+/// A place of a chunk: the chunk's number, and in the lowest three bits that of the place, which is [`CHUNK`] behind its last.
+#[derive(Clone, Copy, Debug)]
+struct Place(u32);
+
+impl Place {
+    /// Behind the last place of no chunk.
+    const NOWHERE: Self = Self(NONE << 3 | CHUNK as u32);
+
+    #[inline(always)]
+    fn chunk(self) -> u32 {
+        self.0 >> 3
+    }
+
+    #[inline(always)]
+    fn number(self) -> usize {
+        (self.0 & 7) as usize
+    }
+
+    /// Whether the chunk has no such place.
+    #[inline(always)]
+    fn is_behind(self) -> bool {
+        self.number() == CHUNK
+    }
+
+    #[inline(always)]
+    fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::NOWHERE
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
@@ -173,55 +233,74 @@ impl Hold {
         (self.first.due, self.first.head)
     }
 
-    /// Takes trains of class 0 out of their list in the order in which they are due, as long as that is before `now`, they
-    /// are of one packet and no other is due with them, as many as `ids` has places; returns how many. They are to be
-    /// given to [`Hold::close_singles`].
+    /// How many trains of class 0, from the one that is due first on, are due before `now`, are of one packet and have no
+    /// other that is due with them; at most `most`.
     #[inline(always)]
-    pub(crate) fn unlink_singles(&mut self, now: Nanos, ids: &mut [u32]) -> usize {
-        let List { mut head, mut due, hold_ns, .. } = self.first;
-        let mut bytes = 0;
+    pub(crate) fn singles(&self, now: Nanos, most: usize) -> usize {
+        let hold_ns = self.first.hold_ns;
         let mut n = 0;
-        for id in ids {
-            let Some(train) = self.trains.get(head as usize) else { break };
-            let after = self.trains.get(train.next as usize).map(TrainSlot::base);
-            if due >= now || train.count != 1 || after == Some(train.base()) {
+        let mut slot = self.trains.get(self.first.head as usize);
+        while let Some(train) = slot
+            && n < most
+        {
+            let next = self.trains.get(train.next as usize);
+            let together = next.is_some_and(|next| next.base() == train.base());
+            if train.count != 1 || together || train.base().after(hold_ns) >= now {
                 break;
             }
-            *id = head;
-            head = train.next;
-            due = after.map_or(Nanos::MAX, |base| base.after(hold_ns));
-            bytes += u64::from(train.bytes);
+            slot = next;
             n += 1;
         }
-        if head == NONE {
-            self.first.tail = NONE;
-        }
-        (self.first.head, self.first.due) = (head, due);
-        self.packets -= n as u32;
-        self.bytes -= bytes;
         n
     }
 
-    /// Gives back the memory of unlinked trains of one packet.
+    /// The first `n` trains of class 0. There must be so many.
     #[inline(always)]
-    pub(crate) fn close_singles(&mut self, ids: &[u32]) {
-        for &id in ids {
-            if let Some(train) = self.trains.get_mut(id as usize) {
-                train.next = self.free_train;
-                self.free_train = id;
-            }
-        }
+    pub(crate) fn leading(&self, n: usize) -> impl ExactSizeIterator<Item = &TrainSlot> {
+        let mut at = self.first.head;
+        (0..n).map(move |_| {
+            let train = self.train(at);
+            at = train.next;
+            train
+        })
     }
 
-    /// Whether a packet that arrives at `now` can join a train of class 0 without filling it up to `burst`, without more
-    /// memory, and before the train is due.
+    /// Takes out the first `n` trains of class 0, which are of one packet each, and gives back their memory.
     #[inline(always)]
-    pub(crate) fn joins(&self, id: u32, now: Nanos, burst: u16) -> bool {
-        self.trains.get(id as usize).is_some_and(|train| {
-            train.count + 1 < burst
-                && train.base().after(self.first.hold_ns) > now
-                && (train.room > 0 || self.free_chunk != NONE)
-        })
+    pub(crate) fn close_leading(&mut self, n: usize) {
+        let List { head, hold_ns, .. } = self.first;
+        let (mut last, mut next, mut bytes) = (NONE, head, 0);
+        for _ in 0..n {
+            let train = self.train(next);
+            (last, next) = (next, train.next);
+            bytes += u64::from(train.bytes);
+        }
+        let Some(train) = self.trains.get_mut(last as usize) else { return };
+        // Their list becomes the beginning of that of free ones.
+        train.next = std::mem::replace(&mut self.free_train, head);
+        let due = self.trains.get(next as usize).map_or(Nanos::MAX, |train| train.base().after(hold_ns));
+        if next == NONE {
+            self.first.tail = NONE;
+        }
+        (self.first.head, self.first.due) = (next, due);
+        self.packets -= n as u32;
+        self.bytes -= bytes;
+    }
+
+    /// Adds a packet to a train of class 0, if that neither fills it up to `burst` nor takes more memory, and the packet arrives
+    /// before the train is due; returns whether it did. The packet must be counted.
+    #[inline(always)]
+    pub(crate) fn join(&mut self, id: u32, frame: &Frame, burst: u16) -> bool {
+        let Self { trains, chunks, free_chunk, first, .. } = self;
+        let Some(train) = trains.get_mut(id as usize) else { return false };
+        if train.count + 1 >= burst || frame.arrival.since(train.base()) >= first.hold_ns {
+            return false;
+        }
+        if train.at.is_behind() && !train.extend(chunks, free_chunk) {
+            return false;
+        }
+        train.add(chunks, frame);
+        true
     }
 
     /// Whether a train can be opened without more memory.
@@ -303,36 +382,35 @@ impl Hold {
         train.previous = previous;
         train.next = NONE;
         train.first_chunk = NONE;
-        train.last_chunk = NONE;
+        train.at = Place::NOWHERE;
         train.bytes = frame.len;
         train.count = 1;
         train.class = class;
-        train.room = 0;
         id
+    }
+
+    /// As [`Hold::join`], where most packets open a train.
+    #[inline(never)]
+    pub(crate) fn join_seldom(&mut self, id: u32, frame: &Frame, burst: u16) -> bool {
+        self.join(id, frame, burst)
+    }
+
+    /// As [`Hold::open`] with class 0, where most packets join a train.
+    #[inline(never)]
+    pub(crate) fn open_seldom(&mut self, sequence: u64, frame: &Frame, flow: u32, hash: u32) -> u32 {
+        self.open(0, sequence, frame, flow, hash)
     }
 
     /// Adds a packet to a train; returns how many it has now. There must be room; see [`Hold::grow`]. The
     /// packet must be counted.
     #[inline(always)]
     pub(crate) fn append(&mut self, id: u32, frame: &Frame) -> u16 {
-        let Some(train) = self.trains.get_mut(id as usize) else { return 0 };
-        if train.room == 0 {
-            let new = self.free_chunk;
-            self.free_chunk = self.chunks.get(new as usize).map_or(NONE, |c| c.next);
-            match self.chunks.get_mut(train.last_chunk as usize) {
-                Some(last) => last.next = new,
-                None => train.first_chunk = new,
-            }
-            train.last_chunk = new;
-            train.room = CHUNK as u8;
+        let Self { trains, chunks, free_chunk, .. } = self;
+        let Some(train) = trains.get_mut(id as usize) else { return 0 };
+        if train.at.is_behind() {
+            train.extend(chunks, free_chunk);
         }
-        let Some(chunk) = self.chunks.get_mut(train.last_chunk as usize) else { return 0 };
-        if let Some(place) = chunk.held.get_mut(CHUNK.wrapping_sub(usize::from(train.room))) {
-            *place = Held::new(frame);
-        }
-        train.room -= 1;
-        train.bytes += frame.len;
-        train.count += 1;
+        train.add(chunks, frame);
         train.count
     }
 
@@ -404,7 +482,7 @@ impl Hold {
             left -= held.len();
             at = chunk.next;
         }
-        if let Some(last) = self.chunks.get_mut(train.last_chunk as usize) {
+        if let Some(last) = self.chunks.get_mut(train.at.chunk() as usize) {
             last.next = self.free_chunk;
             self.free_chunk = train.first_chunk;
         }

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::config::Policy;
 use super::flow_table::NONE;
+use super::hold::TrainSlot;
 use super::stage::{Block, Output, Reframe};
 use super::stats::Cause;
 use crate::batch::{BATCH, Batch, Train};
@@ -58,7 +59,11 @@ impl Reframe {
         let Some(last) = block.frames.get(range.clone()).and_then(<[Frame]>::last) else { return };
         let (mut at, mut caught_up) = (range.start, range.start);
         loop {
-            at = self.store(block, at..range.end);
+            at = if self.joining {
+                self.store::<true>(block, at..range.end)
+            } else {
+                self.store::<false>(block, at..range.end)
+            };
             if at >= range.end {
                 break;
             }
@@ -84,13 +89,13 @@ impl Reframe {
     }
 
     /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is there; returns
-    /// the number of the first that it did not store.
+    /// the number of the first that it did not store. What most packets do, join a train or open one, is in the loop; the
+    /// other is called.
     #[inline(never)]
-    fn store(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
-        let mut at = range.start;
+    fn store<const JOINING: bool>(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let flows = block.candidates.get(range.clone()).unwrap_or_default();
-        let (mut opened, mut bytes) = (0, 0);
+        let (mut opened, mut bytes, mut stored) = (0, 0, 0);
         for (frame, &flow) in frames.iter().zip(flows) {
             let entry = self.table.get_mut(flow);
             let train = entry.train;
@@ -98,22 +103,30 @@ impl Reframe {
                 if !self.hold.has_free_train() {
                     break;
                 }
-                entry.train = self.hold.open(0, block.sequence(at), frame, flow, block.hash(at));
+                let at = range.start + stored;
+                entry.train = if JOINING {
+                    self.hold.open_seldom(block.sequence(at), frame, flow, block.hash(at))
+                } else {
+                    self.hold.open(0, block.sequence(at), frame, flow, block.hash(at))
+                };
                 opened += 1;
             } else {
-                if !self.hold.joins(train, frame.arrival, self.burst) {
+                let joined = if JOINING {
+                    self.hold.join(train, frame, self.burst)
+                } else {
+                    self.hold.join_seldom(train, frame, self.burst)
+                };
+                if !joined {
                     break;
                 }
-                self.hold.append(train, frame);
             }
             entry.count_packet();
             bytes += u64::from(frame.len);
-            at += 1;
+            stored += 1;
         }
-        let stored = at - range.start;
         self.joining = 2 * opened < stored;
         self.hold.count(stored as u32, bytes);
-        at
+        range.start + stored
     }
 
     /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the instant so far.
@@ -143,35 +156,22 @@ impl Reframe {
     /// Emits trains of one packet that are due before `now`, up to the first train that is longer, or due together with
     /// another, or for which the batch has no place. Returns what of `stored` arrives only after that.
     #[inline(never)]
-    fn release_singles<'a>(&mut self, mut stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
+    fn release_singles<'a>(&mut self, stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
         let last = self.table.last();
         if *last == NONE || self.hold.due() >= now {
             return stored;
         }
-        let hold_ns = self.alone.hold_ns;
         let Batch { frames, trains, .. } = &mut self.out;
-        let room = BATCH.saturating_sub(frames.len());
-        let mut ids = [NONE; AT_ONCE];
-        let places = ids.get_mut(..room.min(AT_ONCE)).unwrap_or_default();
-        let mut held = self.hold.packets();
-        let n = self.hold.unlink_singles(now, places);
-        let ids = ids.get(..n).unwrap_or_default();
-        let start = frames.len();
-        frames.extend(ids.iter().map(|&id| self.hold.train(id).frame()));
-        for frame in frames.get(start..).unwrap_or_default() {
-            let release = frame.arrival.after(hold_ns);
-            stored = arriving_from(stored, release);
-            self.hold.note_peak(held - stored.len() as u32);
-            held -= 1;
-            self.instant = release;
-        }
+        let (start, first) = (frames.len(), trains.len());
+        let n = self.hold.singles(now, BATCH.saturating_sub(start).min(AT_ONCE));
+        frames.extend(self.hold.leading(n).map(TrainSlot::frame));
         let (mut before, mut runs) = (*last, 0);
-        let train = |(&id, start)| {
-            let slot = self.hold.train(id);
+        let (table, policy, hold_ns) = (&mut self.table, self.policy, self.alone.hold_ns);
+        trains.extend(self.hold.leading(n).zip(start as u32..).map(|(slot, start)| {
             let (flow, sequence) = (slot.flow, slot.sequence);
-            let entry = self.table.get_mut(flow);
+            let entry = table.get_mut(flow);
             entry.train = NONE;
-            let order = match self.policy {
+            let order = match policy {
                 Policy::Oldest => entry.first_seen.0,
                 Policy::Waiting => slot.base().0,
                 Policy::Shortest => u64::from(entry.packets()) << 32,
@@ -181,13 +181,25 @@ impl Reframe {
             runs += u64::from(!continues);
             let release = slot.base().after(hold_ns);
             Train { flow, start, len: 1, release, order, sequence, continues }
-        };
-        trains.extend(ids.iter().zip(start as u32..).map(train));
-        *self.table.last() = before;
-        self.hold.close_singles(ids);
-        self.alone.trains += n as u64;
+        }));
+        *table.last() = before;
         self.stats.runs_out += runs;
-        stored
+        self.alone.trains += n as u64;
+        // How many are held, and have come by then, when each of them is about to leave.
+        let (mut held, mut come, mut peak) = (self.hold.packets(), 0, 0);
+        for train in trains.get(first..).unwrap_or_default() {
+            while let Some(frame) = stored.get(come)
+                && frame.arrival < train.release
+            {
+                come += 1;
+            }
+            peak = peak.max(held - (stored.len() - come) as u32);
+            held -= 1;
+            self.instant = train.release;
+        }
+        self.hold.note_peak(peak);
+        self.hold.close_leading(n);
+        stored.get(come..).unwrap_or_default()
     }
 }
 
