@@ -93,8 +93,8 @@ impl FoldedDelta {
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
-        let sum = self.0 as u32 + !checksum as u32;
-        !((sum & 0xffff) + (sum >> 16)) as u16
+        let (sum, carry) = self.0.overflowing_add(!checksum);
+        !(sum + carry as u16)
     }
 
     /// As [`Delta::apply_udp`].
