@@ -20,6 +20,8 @@ impl Reads {
     pub const KEY: Self = Self(0);
     /// Whether the packet is a fragment, and which headers could be read: always part of the comparison too.
     pub const SHAPE: Self = Self(0xff << 32);
+    /// Where the IP header begins.
+    pub const L3: Self = Self(0xffff);
     /// TCP flags.
     pub const TCP_FLAGS: Self = Self(0xff << 40);
     /// DSCP.
@@ -158,17 +160,18 @@ pub trait NetworkFunction {
     }
 }
 
-/// How far ahead of its decision a packet is looked at, in decisions.
-const AHEAD: usize = 6;
-/// Places for what was found: as many as there are between a look and its decision, in a power of two.
-const RING: usize = (AHEAD + 1).next_power_of_two();
+/// Trains (or packets, where every one is decided about) that are looked at before the first of them is decided about: enough
+/// for memory to come meanwhile, few enough for what comes to stay in the first-level cache.
+const AHEAD: usize = 16;
 
 /// What the two wrappers have in common.
 #[derive(Debug)]
 struct Runner<F: NetworkFunction> {
     function: F,
     /// What was found out about the packets to come.
-    looks: [F::Look; RING],
+    looks: [F::Look; AHEAD],
+    /// The packets of a batch, each a train by itself.
+    singles: Vec<Train>,
     verdicts: Vec<Verdict>,
     made: Vec<Made>,
     /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the earliest.
@@ -184,7 +187,8 @@ impl<F: NetworkFunction> Runner<F> {
     fn new(function: F) -> Self {
         Self {
             function,
-            looks: [F::Look::default(); RING],
+            looks: [F::Look::default(); AHEAD],
+            singles: Vec::new(),
             verdicts: Vec::with_capacity(BATCH),
             made: Vec::new(),
             behind: Vec::new(),
@@ -205,52 +209,52 @@ impl<F: NetworkFunction> Runner<F> {
         self.verdicts.clear();
         self.verdicts.resize(batch.frames.len(), Verdict::PASS);
         self.packets += batch.frames.len() as u64;
-        let Self { function, looks, verdicts, made, behind, decisions, .. } = self;
-        let Batch { frames: all, trains, .. } = batch;
-        let first_of = |all: &[Frame], number: usize| {
-            let at = if PER_TRAIN { trains.get(number)?.start as usize } else { number };
-            all.get(at).copied()
-        };
-        for number in 0..AHEAD {
-            if let Some(first) = first_of(all, number) {
-                look(function, looks, cx, number, &first);
+        if !PER_TRAIN {
+            self.singles.clear();
+            for train in &batch.trains {
+                let packets = train.start..train.start + train.len;
+                self.singles.extend(packets.map(|start| Train { start, len: 1, ..*train }));
             }
         }
-        for (i, train) in trains.iter().enumerate() {
-            let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
-            if PER_TRAIN && let Some(coming) = first_of(all, i + AHEAD) {
-                look(function, looks, cx, i + AHEAD, &coming);
+        let Self { function, looks, singles, verdicts, made, behind, decisions, .. } = self;
+        let trains = if PER_TRAIN { &batch.trains } else { &*singles };
+        for trains in trains.chunks(AHEAD) {
+            for (train, look) in trains.iter().zip(looks.iter_mut()) {
+                if let Some(first) = batch.frames.get(train.start as usize) {
+                    *look = function.look(cx, first);
+                }
             }
-            let mut at = start;
-            while at < end {
-                if !PER_TRAIN && let Some(coming) = first_of(all, at + AHEAD) {
-                    look(function, looks, cx, at + AHEAD, &coming);
-                }
-                let Some((first, others)) = all.get(at..end).and_then(<[Frame]>::split_first) else { break };
-                let first = *first;
-                cx.now = train.release.max(first.arrival);
-                let n = if PER_TRAIN && !others.is_empty() {
-                    function.sharing(cx, &first, others) + 1
-                } else {
-                    1
-                };
-                let number = if PER_TRAIN { i } else { at };
-                if PER_TRAIN && at != start {
-                    look(function, looks, cx, number, &first);
-                }
-                let (Some(frames), Some(verdicts)) = (all.get_mut(at..at + n), verdicts.get_mut(at..at + n))
+            for (train, look) in trains.iter().zip(looks.iter()) {
+                let (mut at, end) = (train.start as usize, train.start as usize + train.len as usize);
+                let (Some(mut frames), Some(mut verdicts)) =
+                    (batch.frames.get_mut(at..end), verdicts.get_mut(at..end))
                 else {
-                    break;
+                    continue;
                 };
-                let Some(found) = looks.get(number % RING) else { break };
-                let time = cx.now;
-                let mut scene = Scene { cx, made };
-                let decision = function.decide(&mut scene, &first, found);
-                function.apply(&mut scene, &decision, frames, verdicts);
-                *decisions += 1;
-                at += n;
-                if behind.len() < made.len() {
-                    behind.resize(made.len(), (at, time));
+                let mut look = look;
+                let mut again;
+                while let Some((first, others)) = frames.split_first() {
+                    let time = train.release.max(first.arrival);
+                    cx.now = time;
+                    if at != train.start as usize {
+                        again = function.look(cx, first);
+                        look = &again;
+                    }
+                    let shared = if others.is_empty() { 0 } else { function.sharing(cx, first, others) };
+                    let mut scene = Scene { cx, made };
+                    let decision = function.decide(&mut scene, first, look);
+                    let (Some((these, rest)), Some((fates, more))) =
+                        (frames.split_at_mut_checked(shared + 1), verdicts.split_at_mut_checked(shared + 1))
+                    else {
+                        break;
+                    };
+                    function.apply(&mut scene, &decision, these, fates);
+                    *decisions += 1;
+                    at += shared + 1;
+                    if behind.len() < made.len() {
+                        behind.resize(made.len(), (at, time));
+                    }
+                    (frames, verdicts) = (rest, more);
                 }
             }
         }
@@ -351,19 +355,6 @@ impl<F: NetworkFunction> Runner<F> {
         visit("packets", self.packets);
         visit("decisions", self.decisions);
         self.function.counters(visit);
-    }
-}
-
-#[inline(always)]
-fn look<F: NetworkFunction>(
-    function: &mut F,
-    looks: &mut [F::Look; RING],
-    cx: &Context<'_>,
-    number: usize,
-    first: &Frame,
-) {
-    if let Some(place) = looks.get_mut(number % RING) {
-        *place = function.look(cx, first);
     }
 }
 
