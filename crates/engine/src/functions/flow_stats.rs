@@ -96,6 +96,25 @@ impl Counts {
         Self { packets, bytes, first, last, tcp_flags, tos }
     }
 
+    /// Adds packets; the first ones anew where there are none since the last record.
+    #[inline(always)]
+    fn add(&mut self, seen: &Observed) {
+        if self.packets == 0 {
+            *self = Self::of(seen);
+            return;
+        }
+        self.packets += seen.packets;
+        self.bytes += seen.bytes;
+        self.tcp_flags |= seen.tcp_flags;
+        self.last = self.last.max(seen.last);
+    }
+
+    /// When the flow is handed out if nothing more comes.
+    #[inline(always)]
+    fn deadline(&self, config: &FlowStatsConfig) -> Nanos {
+        self.last.after(config.idle).min(self.first.after(config.active))
+    }
+
     fn record(&self, key: FlowKey, reason: EndReason) -> FlowRecord {
         let Self { packets, bytes, first, last, tcp_flags, tos } = *self;
         FlowRecord { key, packets, bytes, first, last, tcp_flags, tos, reason }
@@ -135,16 +154,24 @@ impl FlowStats {
         let _ = self.table.candidate(hash);
     }
 
-    fn deadline(&self, counts: &Counts) -> Nanos {
-        counts.last.after(self.config.idle).min(counts.first.after(self.config.active))
-    }
-
     /// Counts packets of a flow with this hash. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
     /// had passed, or of another whose place it takes.
-    #[inline]
+    #[inline(always)]
     pub fn count(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        let config = &self.config;
+        let counted = self.table.touch(key, hash, seen.first, |counts| {
+            counts.add(seen);
+            counts.deadline(config)
+        });
+        if !counted {
+            self.count_anew(key, hash, seen, ended);
+        }
+    }
+
+    /// Counts packets of a flow that is not known, or whose time had passed.
+    #[inline(never)]
+    fn count_anew(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
         match self.table.find(key, hash) {
-            Some(id) if !self.table.is_due(id, seen.first) => self.add(id, seen),
             Some(id) => {
                 self.end(id, seen.first, ended);
                 match self.table.find(key, hash) {
@@ -156,19 +183,10 @@ impl FlowStats {
         }
     }
 
-    #[inline(always)]
     fn add(&mut self, id: u32, seen: &Observed) {
         let Some(counts) = self.table.get_mut(id) else { return };
-        if counts.packets == 0 {
-            *counts = Counts::of(seen);
-        } else {
-            counts.packets += seen.packets;
-            counts.bytes += seen.bytes;
-            counts.tcp_flags |= seen.tcp_flags;
-            counts.last = counts.last.max(seen.last);
-        }
-        let counts = *counts;
-        let deadline = self.deadline(&counts);
+        counts.add(seen);
+        let deadline = counts.deadline(&self.config);
         self.table.set_deadline(id, deadline);
     }
 
@@ -183,7 +201,7 @@ impl FlowStats {
             ended(&counts.record(key, EndReason::Resources));
         }
         let counts = Counts::of(seen);
-        let deadline = self.deadline(&counts);
+        let deadline = counts.deadline(&self.config);
         // There is room now: a table has a place at least, and every flow in it a deadline.
         let _ = self.table.insert(*key, hash, counts, deadline);
     }

@@ -229,7 +229,7 @@ impl NetworkFunction for FlowStatsStage {
         Reads::KEY
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
         let key = key_of(cx, first)?;
         let hash = self.flows.hash(&key);
@@ -237,11 +237,12 @@ impl NetworkFunction for FlowStatsStage {
         Some((key, hash))
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {
         *look
     }
 
+    #[inline(always)]
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,

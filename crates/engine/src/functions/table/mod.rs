@@ -133,14 +133,18 @@ impl<K: Key, V: Copy> Table<K, V> {
     #[must_use]
     pub fn candidate(&self, hash: u64) -> u32 {
         let id = self.index.candidate(hash);
-        prefetch(self.entries.get(id as usize));
+        self.prefetch_entry(id);
         id
     }
 
     /// Asks for the line of an entry that another index found.
     #[inline]
     pub fn prefetch_entry(&self, id: u32) {
-        prefetch(self.entries.get(id as usize));
+        let entry = self.entries.get(id as usize);
+        prefetch(entry);
+        if size_of::<Entry<K, V>>() > 64 {
+            prefetch(entry.map(|e| &e.value));
+        }
     }
 
     /// Last step: the key's entry.
@@ -224,7 +228,25 @@ impl<K: Key, V: Copy> Table<K, V> {
         }
     }
 
+    /// Uses the entry of a key, if there is one that is not due at `now`, and says whether there is: `change` changes its
+    /// value and gives its new deadline.
+    #[inline(always)]
+    pub fn touch(&mut self, key: &K, hash: u64, now: Nanos, change: impl FnOnce(&mut V) -> Nanos) -> bool {
+        let Some(id) = self.find(key, hash) else { return false };
+        let Some(entry) = self.entries.get_mut(id as usize).filter(|e| e.deadline > now) else {
+            return false;
+        };
+        let deadline = change(&mut entry.value);
+        let earlier = deadline < entry.deadline;
+        entry.deadline = deadline;
+        if earlier {
+            self.wheel.advance(id, deadline);
+        }
+        true
+    }
+
     /// Sets any deadline.
+    #[inline]
     pub fn set_deadline(&mut self, id: u32, deadline: Nanos) {
         if let Some(entry) = self.entries.get_mut(id as usize) {
             let earlier = deadline < entry.deadline;
@@ -233,6 +255,12 @@ impl<K: Key, V: Copy> Table<K, V> {
                 self.wheel.advance(id, deadline);
             }
         }
+    }
+
+    /// Whether no entry is due at `now` that [`next_due`](Table::next_due) would find.
+    #[inline(always)]
+    pub fn is_quiet(&self, now: Nanos) -> bool {
+        self.wheel.is_quiet(now)
     }
 
     /// The next entry that is due at `now`, for its owner to [`remove`](Table::remove) (or give a new deadline by

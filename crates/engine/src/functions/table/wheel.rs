@@ -95,6 +95,7 @@ impl Wheel {
     }
 
     /// Hangs an entry up anew if its deadline comes before its list is looked through.
+    #[inline(never)]
     pub(super) fn advance(&mut self, id: u32, deadline: Nanos) {
         let Some(link) = self.links.get(id as usize) else { return };
         if link.slot == FREE || deadline == Nanos::MAX {
