@@ -145,7 +145,7 @@ impl Nat {
     }
 
     /// What to do with a packet from inside.
-    #[inline]
+    #[inline(always)]
     pub fn outbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let verdict = match packet.kind {
             Kind::Opens | Kind::Reply => self.outbound_session(packet, now),
@@ -174,8 +174,15 @@ impl Nat {
 
     /// Ends sessions whose time has passed, `visits` at most. Called about ten times a second (once per batch does), it
     /// keeps up with any rate at which sessions begin. A session whose time has passed is never used, called or not.
+    #[inline(always)]
     pub fn expire(&mut self, now: Nanos, visits: u32) {
-        let mut visits = visits;
+        if !self.sessions.is_quiet(now) || !self.datagrams.is_quiet(now) {
+            self.release_due(now, visits);
+        }
+    }
+
+    #[inline(never)]
+    fn release_due(&mut self, now: Nanos, mut visits: u32) {
         while let Some(id) = self.sessions.next_due(now, &mut visits) {
             self.release(id);
         }
@@ -211,7 +218,7 @@ impl Nat {
     }
 
     /// Remembers a fragmented datagram's new addresses; counts a drop.
-    #[inline]
+    #[inline(always)]
     fn conclude(&mut self, packet: &Packet, verdict: Verdict, now: Nanos) -> Verdict {
         let verdict = match verdict {
             Verdict::Rewrite { rewrite, .. } if packet.fragment => {

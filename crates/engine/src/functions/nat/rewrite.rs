@@ -25,6 +25,12 @@ pub struct Rewrite {
     new: NarrowKey,
     /// Of an ICMP query: the new identifier, if it changes.
     icmp_id: Option<u16>,
+    deltas: Deltas,
+}
+
+/// What a translation does to the checksums of the IP header and of the transport header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Deltas {
     ip: FoldedDelta,
     transport: FoldedDelta,
 }
@@ -41,11 +47,25 @@ impl Rewrite {
             let ids = [(was.src_port, is.src_port), (was.dst_port, is.dst_port)];
             let changed = ids.into_iter().find(|(old, new)| old != new);
             let transport = changed.map_or(Delta::new(), |(old, new)| Delta::new().word(old, new));
-            let (ip, transport) = (addresses.folded(), transport.folded());
-            return Self { new, icmp_id: changed.map(|(_, id)| id), ip, transport };
+            let deltas = Deltas { ip: addresses.folded(), transport: transport.folded() };
+            return Self { new, icmp_id: changed.map(|(_, id)| id), deltas };
         }
         let transport = addresses.word(was.src_port, is.src_port).word(was.dst_port, is.dst_port);
-        Self { new, icmp_id: None, ip: addresses.folded(), transport: transport.folded() }
+        let deltas = Deltas { ip: addresses.folded(), transport: transport.folded() };
+        Self { new, icmp_id: None, deltas }
+    }
+
+    /// The change to `new` endpoints that makes these differences, of a protocol other than ICMP: what
+    /// [`between`](Self::between) gave when the differences were kept.
+    #[inline]
+    pub(super) const fn again(new: NarrowKey, deltas: Deltas) -> Self {
+        Self { new, icmp_id: None, deltas }
+    }
+
+    /// What it does to checksums.
+    #[inline]
+    pub(super) const fn deltas(&self) -> Deltas {
+        self.deltas
     }
 
     /// The endpoints that packets have after it.
@@ -59,7 +79,7 @@ impl Rewrite {
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
-    #[inline]
+    #[inline(always)]
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         match self.apply_usual(frame, l3, l4) {
             Some(other_destination) => Ok(other_destination),
@@ -81,20 +101,21 @@ impl Rewrite {
         let (ip, transport) = bytes.split_at_mut(20);
         let ip: &mut [u8; 20] = ip.try_into().ok()?;
         let transport: &mut [u8; 18] = transport.try_into().ok()?;
-        [ip[10], ip[11]] = self.ip.apply(u16::from_be_bytes([ip[10], ip[11]])).to_be_bytes();
+        [ip[10], ip[11]] = self.deltas.ip.apply(u16::from_be_bytes([ip[10], ip[11]])).to_be_bytes();
         let destination = u32::from_be_bytes([ip[16], ip[17], ip[18], ip[19]]);
         [ip[12], ip[13], ip[14], ip[15], ip[16], ip[17], ip[18], ip[19]] = addresses.to_be_bytes();
         [transport[0], transport[1], transport[2], transport[3]] = ((rest >> 32) as u32).to_be_bytes();
         if protocol == TCP {
             let sum = u16::from_be_bytes([transport[16], transport[17]]);
-            [transport[16], transport[17]] = self.transport.apply(sum).to_be_bytes();
+            [transport[16], transport[17]] = self.deltas.transport.apply(sum).to_be_bytes();
         } else {
             let sum = u16::from_be_bytes([transport[6], transport[7]]);
-            [transport[6], transport[7]] = self.transport.apply_udp(sum).to_be_bytes();
+            [transport[6], transport[7]] = self.deltas.transport.apply_udp(sum).to_be_bytes();
         }
         Some(destination != addresses as u32)
     }
 
+    #[inline(never)]
     fn apply_any(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         let (later_fragment, other_destination) = self.apply_addresses(frame, l3)?;
         if !later_fragment {
@@ -109,7 +130,7 @@ impl Rewrite {
         let NarrowKey([addresses, _]) = self.new;
         let header: &mut [u8; 20] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut).ok_or(Truncated)?;
         let [_, _, _, _, _, _, f0, f1, _, _, c0, c1, rest @ ..] = header;
-        let [sum0, sum1] = self.ip.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
+        let [sum0, sum1] = self.deltas.ip.apply(u16::from_be_bytes([*c0, *c1])).to_be_bytes();
         (*c0, *c1) = (sum0, sum1);
         let other = u64::from_be_bytes(*rest) as u32 != addresses as u32;
         *rest = addresses.to_be_bytes();
@@ -143,7 +164,11 @@ impl Rewrite {
 
     #[inline]
     fn updated(&self, checksum: u16, protocol: u8) -> u16 {
-        if protocol == UDP { self.transport.apply_udp(checksum) } else { self.transport.apply(checksum) }
+        if protocol == UDP {
+            self.deltas.transport.apply_udp(checksum)
+        } else {
+            self.deltas.transport.apply(checksum)
+        }
     }
 }
 
@@ -217,7 +242,7 @@ impl ErrorRewrite {
         for (n, shift) in [48, 32, 16, 0].into_iter().enumerate() {
             message.set(AT + 12 + 2 * n, |_| (addresses >> shift) as u16);
         }
-        message.set(AT + 10, |old| self.quoted.ip.apply(old));
+        message.set(AT + 10, |old| self.quoted.deltas.ip.apply(old));
         let l4 = AT + ip.len;
         match ip.protocol {
             TCP | UDP => {

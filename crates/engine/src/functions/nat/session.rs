@@ -6,7 +6,7 @@ use slipstream_wire::protocol::{ICMP, TCP, UDP};
 use super::config::Filtering;
 use super::mapping::Mapped;
 use super::packet::{Kind, Packet, Tuple, key_of};
-use super::rewrite::Rewrite;
+use super::rewrite::{Deltas, Rewrite};
 use super::{DropReason, Nat, SWEEP, Side, Verdict};
 use crate::functions::table::Key;
 use crate::functions::tcp_state::{ACK, Direction, FIN, RST, SYN, Step, TcpState};
@@ -20,6 +20,8 @@ pub(super) struct Session {
     mapping: u32,
     tcp: TcpState,
     marks: u8,
+    /// What its packets from inside become does this to their checksums.
+    deltas: Deltas,
 }
 
 /// It began with a packet from outside.
@@ -30,7 +32,7 @@ const HAIRPIN: u8 = 2;
 const CONTACT: u8 = 4;
 
 impl Nat {
-    #[inline]
+    #[inline(always)]
     pub(super) fn outbound_session(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let key = packet.key;
         let hash = self.sessions.hash(&key);
@@ -74,7 +76,7 @@ impl Nat {
         Verdict::Rewrite { rewrite: Rewrite::between(key, inside), session: id }
     }
 
-    #[inline]
+    #[inline(always)]
     fn continue_outbound(&mut self, id: u32, packet: &Packet, now: Nanos) -> Verdict {
         self.note_use(id, Side::Inside, packet.tcp_flags, now);
         let Some(session) = self.sessions.get(id) else { return Verdict::Pass };
@@ -82,7 +84,11 @@ impl Nat {
         if session.marks & HAIRPIN != 0 {
             return self.hairpin(id, packet, translated, now);
         }
-        Verdict::Rewrite { rewrite: Rewrite::between(packet.key, translated), session: id }
+        let rewrite = match Tuple::of(translated).protocol {
+            ICMP => Rewrite::between(packet.key, translated),
+            _ => Rewrite::again(translated, session.deltas),
+        };
+        Verdict::Rewrite { rewrite, session: id }
     }
 
     /// A packet from inside to another inside host, by the external endpoints of both (RFC 4787 §6, REQ-9a): translated as
@@ -99,7 +105,7 @@ impl Nat {
     }
 
     /// What a packet does to its session's state and deadline.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_use(&mut self, id: u32, side: Side, flags: u8, now: Nanos) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let protocol = Tuple::of(session.outside).protocol;
@@ -133,6 +139,7 @@ impl Nat {
         }
     }
 
+    #[inline(never)]
     fn open_outbound(&mut self, packet: &Packet, hash: u64, now: Nanos) -> Verdict {
         let from = Tuple::of(packet.key);
         if !self.mappings.translates(&self.config, from.src) {
@@ -224,7 +231,8 @@ impl Nat {
         now: Nanos,
     ) -> Result<u32, DropReason> {
         let tcp = TcpState::first(packet.tcp_flags, true).unwrap_or_default();
-        let session = Session { outside, mapping, tcp, marks };
+        let deltas = Rewrite::between(inside, Tuple::of(outside).reversed().key()).deltas();
+        let session = Session { outside, mapping, tcp, marks, deltas };
         // The packet itself sets the deadline, as every later one does; an inbound one may not be allowed to.
         let least = match Tuple::of(inside).protocol {
             TCP => self.config.timeouts.tcp.of(tcp),
@@ -298,9 +306,10 @@ fn contact_key(outside: &Tuple) -> NarrowKey {
 
 /// As [`TcpState::step`]; and after a reset a segment that shows the connection alive brings it back (RFC 7857 §2.2): a
 /// forged reset must not cut a session short.
-#[inline]
+#[inline(always)]
 fn next_state(state: TcpState, direction: Direction, flags: u8) -> Step {
-    if state == TcpState::Close && flags & (ACK | SYN | FIN | RST) == ACK {
+    // An open connection, what most segments belong to, is open behind an ACK too.
+    if matches!(state, TcpState::Close | TcpState::Established) && flags & (ACK | SYN | FIN | RST) == ACK {
         return Step::To(TcpState::Established);
     }
     state.step(direction, flags)

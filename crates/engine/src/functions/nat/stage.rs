@@ -7,13 +7,14 @@ use serde_json::json;
 use slipstream_wire::Flags;
 
 use super::{DropReason as Why, Filtering, StaticMapping};
-use super::{ErrorRewrite, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Verdict as Fate};
+use super::{ErrorRewrite, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Truncated, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
 use crate::pipeline::{
     BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value,
 };
 use crate::stage::{Context, DropReason, Verdict};
+use crate::time::Nanos;
 
 pub(crate) const NAT: StageType = StageType {
     name: "nat",
@@ -225,11 +226,72 @@ impl NatStage {
         Self { nat, not_ipv4: 0, truncated: 0 }
     }
 
+    #[inline(always)]
     fn read(cx: &Context<'_>, frame: &Frame) -> Option<Packet> {
         if !frame.info.classified() || Flags(frame.info.flags()).has(Flags::IPV6 | Flags::INNER) {
             return None;
         }
         Packet::read(cx.data(frame), usize::from(frame.info.l3())).ok()
+    }
+}
+
+impl NatStage {
+    /// Tells of the packets behind the first of a train: of those with SYN, FIN or RST, and of the last, whose time counts.
+    #[inline]
+    fn observe(&mut self, session: u32, side: Side, now: Nanos, others: &[Frame]) {
+        let Some((last, between)) = others.split_last() else { return };
+        for frame in between {
+            let flags = frame.info.tcp_flags();
+            if flags & 0x07 != 0 {
+                self.nat.observe(session, side, flags, now.max(frame.arrival));
+            }
+        }
+        self.nat.observe(session, side, last.info.tcp_flags(), now.max(last.arrival));
+    }
+
+    /// Rewrites packets; `change` says whether a packet has another destination address now.
+    #[inline(always)]
+    fn rewrite(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+        change: impl Fn(&mut [u8], usize, usize) -> Result<bool, Truncated>,
+    ) {
+        let inside = scene.cx.input == 0;
+        for (frame, verdict) in frames.iter().zip(verdicts) {
+            let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
+            *verdict = match change(scene.cx.data_mut(frame), l3, l4) {
+                // A packet from inside whose destination changes goes back inside: a hairpin.
+                Ok(other) if !inside || other => Verdict::port(1),
+                Ok(_) => Verdict::PASS,
+                Err(Truncated) => {
+                    self.truncated += 1;
+                    Verdict::drop(DropReason::Malformed)
+                }
+            };
+        }
+    }
+
+    /// Applies what is seldom decided.
+    #[inline(never)]
+    fn apply_other(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        decided: &Decided,
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        match decided {
+            Decided::Rewrite(rewrite, ..) | Decided::Fragment(rewrite) => {
+                self.rewrite(scene, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
+            }
+            Decided::Error(rewrite) => {
+                self.rewrite(scene, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
+            }
+            Decided::Pass => self.rewrite(scene, frames, verdicts, |_, _, _| Ok(false)),
+            Decided::Drop(reason) => verdicts.fill(Verdict::drop(*reason)),
+        }
     }
 }
 
@@ -252,7 +314,7 @@ impl NetworkFunction for NatStage {
         Flags(first.info.flags()).has(Flags::PORTS) && self.reads().agree(cx.pool, first, other)
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
         let packet = Self::read(cx, first)?;
         let hash = self.nat.hash(&packet);
@@ -260,6 +322,7 @@ impl NetworkFunction for NatStage {
         Some(packet)
     }
 
+    #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         let (side, now) = (side(scene.cx), scene.cx.now);
         self.nat.expire(now, SWEEP);
@@ -282,6 +345,7 @@ impl NetworkFunction for NatStage {
         }
     }
 
+    #[inline(always)]
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,
@@ -289,38 +353,16 @@ impl NetworkFunction for NatStage {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
-        if let Decided::Rewrite(_, session, side) = decided {
-            let (now, len) = (scene.cx.now, frames.len());
-            for (i, frame) in frames.iter().enumerate().skip(1) {
-                // SYN, FIN, RST; and the last packet, whose time counts.
-                let flags = frame.info.tcp_flags();
-                if flags & 0x07 != 0 || i + 1 == len {
-                    self.nat.observe(*session, *side, flags, now.max(frame.arrival));
+        match decided {
+            Decided::Rewrite(rewrite, session, side) => {
+                if let [_, others @ ..] = frames
+                    && !others.is_empty()
+                {
+                    self.observe(*session, *side, scene.cx.now, others);
                 }
+                self.rewrite(scene, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
             }
-        }
-        let inside = scene.cx.input == 0;
-        if let Decided::Drop(reason) = decided {
-            verdicts.fill(Verdict::drop(*reason));
-            return;
-        }
-        for (frame, verdict) in frames.iter().zip(verdicts) {
-            let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
-            let data = scene.cx.data_mut(frame);
-            let other_destination = match decided {
-                Decided::Rewrite(rewrite, ..) | Decided::Fragment(rewrite) => rewrite.apply(data, l3, l4),
-                Decided::Error(rewrite) => rewrite.apply(data, l3, l4),
-                Decided::Pass | Decided::Drop(_) => Ok(false),
-            };
-            *verdict = match other_destination {
-                // A packet from inside whose destination changes goes back inside: a hairpin.
-                Ok(other) if !inside || other => Verdict::port(1),
-                Ok(_) => Verdict::PASS,
-                Err(_) => {
-                    self.truncated += 1;
-                    Verdict::drop(DropReason::Malformed)
-                }
-            };
+            other => self.apply_other(scene, other, frames, verdicts),
         }
     }
 
