@@ -35,21 +35,23 @@ pub(super) struct V6;
 impl Family for V4 {
     const SIX: bool = false;
     const BITS: u8 = 32;
-    type Addresses = [u32; 4];
+    /// Source and destination in one word, and their masks.
+    type Addresses = [u64; 2];
 
-    fn addresses(src: Option<IpNet>, dst: Option<IpNet>) -> [u32; 4] {
+    fn addresses(src: Option<IpNet>, dst: Option<IpNet>) -> [u64; 2] {
         let of = |net| match net {
             Some(IpNet::V4(net)) => (net.network().to_bits(), net.netmask().to_bits()),
             _ => (0, 0),
         };
         let ((src, src_mask), (dst, dst_mask)) = (of(src), of(dst));
-        [src, src_mask, dst, dst_mask]
+        let both = |src, dst| u64::from(src) << 32 | u64::from(dst);
+        [both(src, dst), both(src_mask, dst_mask)]
     }
 
     #[inline(always)]
-    fn matches(&[src, src_mask, dst, dst_mask]: &[u32; 4], words: &[u64; 8]) -> bool {
-        let [_, s, _, d, ..] = *words;
-        ((s as u32 ^ src) & src_mask) | ((d as u32 ^ dst) & dst_mask) == 0
+    fn matches(&[both, mask]: &[u64; 2], words: &[u64; 8]) -> bool {
+        let [.., packet] = *words;
+        (packet ^ both) & mask == 0
     }
 }
 
@@ -96,10 +98,13 @@ impl<F: Family> Entry<F> {
     #[inline(always)]
     pub(super) fn matches(&self, packet: &PacketFields, rests: &[Rest]) -> bool {
         let words = &packet.words;
+        // Most rules of a leaf differ in their addresses: those are told from the packet by one comparison.
+        if !F::matches(&self.addresses, words) {
+            return false;
+        }
         let [_, _, _, _, src_port, dst_port, ..] = *words;
         let within = |port: u64, (first, more): (u16, u16)| (port as u16).wrapping_sub(first) <= more;
-        let quick = F::matches(&self.addresses, words)
-            & ((packet.word ^ self.value) & self.mask == 0)
+        let quick = ((packet.word ^ self.value) & self.mask == 0)
             & within(src_port, self.src_ports)
             & within(dst_port, self.dst_ports);
         quick

@@ -10,7 +10,8 @@ pub(super) const TOS_AT: u32 = 16;
 pub(super) const PROTOCOL_AT: u32 = 24;
 pub(super) const PROTOCOL: u32 = 0xff << PROTOCOL_AT;
 
-/// Places in [`PacketFields::words`].
+/// Places in [`PacketFields::words`]. The last word has both addresses of IPv4, the source in the upper half: no tree looks
+/// at it, but rules are compared with it.
 pub(super) const SRC_HIGH: usize = 0;
 pub(super) const SRC: usize = 1;
 pub(super) const DST_HIGH: usize = 2;
@@ -60,18 +61,20 @@ pub struct PacketFields {
 impl PacketFields {
     /// The fields of a packet from its classified headers. `length` is that on the wire in bytes, link-layer header
     /// included. No connection tracker knows the packet.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn new(headers: &Headers, length: u32) -> Self {
         let key = &headers.key;
         let (src_port, dst_port) = (u64::from(key.src_port()), u64::from(key.dst_port()));
         let protocol = key.protocol();
-        let [src_high, src, dst_high, dst] = match *key {
-            FlowKey::Narrow(NarrowKey([addresses, _])) => [0, addresses >> 32, 0, addresses & 0xffff_ffff],
-            FlowKey::Wide(WideKey([a, b, c, d, ..])) => [a, b, c, d],
+        let [src_high, src, dst_high, dst, both] = match *key {
+            FlowKey::Narrow(NarrowKey([addresses, _])) => {
+                [0, addresses >> 32, 0, addresses & 0xffff_ffff, addresses]
+            }
+            FlowKey::Wide(WideKey([a, b, c, d, ..])) => [a, b, c, d, b << 32 | d & 0xffff_ffff],
         };
         Self {
-            words: [src_high, src, dst_high, dst, src_port, dst_port, u64::from(protocol), 0],
+            words: [src_high, src, dst_high, dst, src_port, dst_port, u64::from(protocol), both],
             word: u32::from_le_bytes([headers.flags.0, headers.tcp_flags, headers.tos, protocol]),
             length,
             state: ConnState::Untracked as u8,

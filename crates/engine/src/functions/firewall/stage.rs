@@ -243,6 +243,7 @@ impl FirewallStage {
         }
     }
 
+    #[inline(always)]
     fn first_rule(&mut self, key: &FlowKey, packet: &PacketFields) -> Option<u32> {
         let Some(cache) = &mut self.cache else { return self.firewall.lookup(packet) };
         let hash = key.hash64(self.seed);
@@ -256,6 +257,7 @@ impl FirewallStage {
     }
 
     /// Counts packets for the rules that were passed on the way.
+    #[inline(never)]
     fn count_passed(&mut self, packets: u64, bytes: u64, now: Nanos) {
         for rule in std::mem::take(&mut self.passed) {
             let before = self.hits.get(rule as usize).map_or(0, |h| h.packets);
@@ -273,6 +275,34 @@ impl FirewallStage {
         }
     }
 
+    /// Notes connections of what may pass, and sees to it that the rest does not.
+    #[inline(never)]
+    fn conclude(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        fate: Fate,
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        match (fate, &self.tracked, &mut self.conntrack) {
+            (Fate::Allow, Some((packet, seen)), Some(conntrack)) => {
+                let last = frames.last().map_or(scene.cx.now, |f| f.arrival.max(scene.cx.now));
+                if conntrack.accept(packet, seen, last).is_err() {
+                    verdicts.fill(Verdict::drop(DropReason::TableFull));
+                }
+            }
+            (Fate::Allow, ..) => {}
+            (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
+            (Fate::Reset, ..) => {
+                if let Some(key) = self.key {
+                    frames.iter().for_each(|frame| self.reply(scene, frame, &key));
+                }
+                verdicts.fill(Verdict::port(DENIED));
+            }
+        }
+    }
+
+    #[inline]
     fn hit(&mut self, rule: usize, packets: u64, bytes: u64) {
         if let Some(hits) = self.hits.get_mut(rule) {
             hits.packets += packets;
@@ -297,7 +327,7 @@ impl NetworkFunction for FirewallStage {
         kind && self.reads.agree(cx.pool, first, other)
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
         let key = key_of(cx, first)?;
         if let Some(conntrack) = &self.conntrack {
@@ -307,6 +337,7 @@ impl NetworkFunction for FirewallStage {
         Some(key)
     }
 
+    #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         self.passed.clear();
         let default = self.hits.len() - 1;
@@ -340,6 +371,7 @@ impl NetworkFunction for FirewallStage {
         Decided { fate: decision.verdict, rule }
     }
 
+    #[inline(always)]
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,
@@ -352,21 +384,8 @@ impl NetworkFunction for FirewallStage {
         if !self.passed.is_empty() {
             self.count_passed(packets, bytes, scene.cx.now);
         }
-        match (decided.fate, &self.tracked, &mut self.conntrack) {
-            (Fate::Allow, Some((packet, seen)), Some(conntrack)) => {
-                let last = frames.last().map_or(scene.cx.now, |f| f.arrival.max(scene.cx.now));
-                if conntrack.accept(packet, seen, last).is_err() {
-                    verdicts.fill(Verdict::drop(DropReason::TableFull));
-                }
-            }
-            (Fate::Allow, ..) => {}
-            (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
-            (Fate::Reset, ..) => {
-                if let Some(key) = self.key {
-                    frames.iter().for_each(|frame| self.reply(scene, frame, &key));
-                }
-                verdicts.fill(Verdict::port(DENIED));
-            }
+        if decided.fate != Fate::Allow || self.tracked.is_some() {
+            self.conclude(scene, decided.fate, frames, verdicts);
         }
     }
 
