@@ -154,6 +154,12 @@ impl Fib {
         self.hops.get(self.lpm.lookup(address)? as usize).copied()
     }
 
+    /// As [`look_up`](Self::look_up), of an IPv4 address.
+    #[inline]
+    pub(super) fn look_up_v4(&self, address: Ipv4Addr) -> Option<Hop> {
+        self.hops.get(self.lpm.v4.lookup(address)? as usize).copied()
+    }
+
     /// Memory of the table, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.lpm.memory()

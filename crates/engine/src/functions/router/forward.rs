@@ -3,11 +3,11 @@
 use slipstream_wire::checksum::{Delta, FoldedDelta, checksum, is_right_ipv4, sum};
 use slipstream_wire::classify;
 
-use super::{Made, Message, Router, Scene};
+use super::{ETHERNET, Made, Message, Router, Scene};
 use crate::frame::{Frame, Info};
 use crate::functions::bytes::{be16, put};
 use crate::pool::{PacketMeta, Pool};
-use crate::stage::{DropReason, Verdict};
+use crate::stage::{Context, DropReason, Verdict};
 
 /// Why a packet is not forwarded as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,10 +140,26 @@ fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
 /// As [`Router::ready`], for what most packets are: IPv4 without options, right in every way, that fits the link. Whether the
 /// packet is one; else nothing is changed. `start` is where the IP header begins.
 #[inline(always)]
-fn ready_usual(pool: &mut Pool, frame: &Frame, start: usize, mtu: u32, macs: Option<&[u8; 12]>) -> bool {
+fn ready_usual(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<&[u8; 12]>) -> bool {
     let (meta, data) = pool.meta_and_data_mut(frame.buf, frame.len);
-    let on_wire = meta.original_len.saturating_sub(start as u32);
-    let Some(ip) = data.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<20>) else { return false };
+    let Some(macs) = macs else {
+        return data.first_chunk_mut().is_some_and(|ip| one_less(ip, meta.original_len, mtu));
+    };
+    let Some(bytes) = data.first_chunk_mut::<{ ETHERNET + 20 }>() else { return false };
+    let Some((link, ip)) = bytes.split_first_chunk_mut::<ETHERNET>() else { return false };
+    let Some(ip) = ip.first_chunk_mut() else { return false };
+    if !one_less(ip, meta.original_len.saturating_sub(ETHERNET as u32), mtu) {
+        return false;
+    }
+    if let Some(place) = link.first_chunk_mut() {
+        *place = *macs;
+    }
+    true
+}
+
+/// Takes one from the time to live, if this is the header of a packet that can go on as it is; else nothing is changed.
+#[inline(always)]
+fn one_less(ip: &mut [u8; 20], on_wire: u32, mtu: u32) -> bool {
     let total = u32::from(u16::from_be_bytes([ip[2], ip[3]]));
     let fits = total >= 20 && total <= on_wire.min(mtu);
     if ip[0] != 0x45 || ip[8] < 2 || !fits || !is_right_ipv4(ip) {
@@ -151,12 +167,6 @@ fn ready_usual(pool: &mut Pool, frame: &Frame, start: usize, mtu: u32, macs: Opt
     }
     ip[8] -= 1;
     [ip[10], ip[11]] = ONE_LESS.apply(u16::from_be_bytes([ip[10], ip[11]])).to_be_bytes();
-    if let Some(macs) = macs
-        && start >= macs.len()
-        && let Some(place) = data.first_chunk_mut()
-    {
-        *place = *macs;
-    }
     true
 }
 
@@ -184,6 +194,7 @@ impl Router {
         Ok(())
     }
 
+    #[inline(always)]
     pub(super) fn forward(
         &mut self,
         scene: &mut Scene<'_, '_>,
@@ -191,15 +202,39 @@ impl Router {
         frames: &[Frame],
         verdicts: &mut [Verdict],
     ) {
+        // Without Ethernet addresses to write there is no Ethernet header either.
+        let usual = (self.start() == 0) == macs.is_none();
+        let Context { pool, now, .. } = &mut *scene.cx;
+        let mut done = 0;
+        if usual {
+            for frame in frames {
+                *now = (*now).max(frame.arrival);
+                if !ready_usual(pool, frame, mtu, macs.as_ref()) {
+                    break;
+                }
+                done += 1;
+            }
+        }
+        let Some((these, rest)) = verdicts.split_at_mut_checked(done) else { return };
+        these.fill(Verdict::port(port));
+        if done < frames.len() {
+            let rest = (frames.get(done..).unwrap_or_default(), rest);
+            self.forward_any(scene, (port, mtu, macs), rest);
+        }
+    }
+
+    /// As [`forward`](Self::forward), from the first packet on that is in some way unusual.
+    #[inline(never)]
+    fn forward_any(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        (port, mtu, macs): (u8, u32, Option<[u8; 12]>),
+        (frames, verdicts): (&[Frame], &mut [Verdict]),
+    ) {
         // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
         let mut behind = false;
-        let start = self.start();
         for (frame, verdict) in frames.iter().zip(verdicts) {
             scene.cx.now = scene.cx.now.max(frame.arrival);
-            if !behind && ready_usual(scene.cx.pool, frame, start, mtu, macs.as_ref()) {
-                *verdict = Verdict::port(port);
-                continue;
-            }
             *verdict = match self.ready(scene, frame, mtu, macs.as_ref()) {
                 Ok(()) => {
                     if behind {

@@ -167,6 +167,29 @@ impl Router {
             .ok_or(Decision::Refuse(DropReason::Malformed, None))
     }
 
+    /// As [`choose`](Self::choose), for what most packets are: IPv4 in an untagged Ethernet frame for this station, from one
+    /// host to another behind a gateway whose Ethernet address is known. `None`, and nothing done, for what is not that.
+    #[inline(always)]
+    fn choose_usual(&self, cx: &Context<'_>, frame: &Frame) -> Option<Decision> {
+        let mac = self.interface(cx.input)?.mac?;
+        let bytes: &[u8; ETHERNET + 20] = cx.data(frame).first_chunk()?;
+        let (link, ip) = bytes.split_first_chunk::<ETHERNET>()?;
+        let to_us = *link.first_chunk()? == mac && [link[12], link[13]] == [0x08, 0x00];
+        if !to_us || !frame.info.classified() || cx.link(frame) != LinkType::Ethernet {
+            return None;
+        }
+        let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
+        let host = |a: Ipv4Addr| matches!(a.octets(), [1..=126 | 128..=223, ..]);
+        if !host(src) || !host(dst) || self.own.contains(&IpAddr::V4(src)) {
+            return None;
+        }
+        let Some(Hop::Gateway(port, gateway)) = self.fib.look_up_v4(dst) else { return None };
+        let interface = self.interface(port)?;
+        let (mtu, own) = (interface.mtu, interface.mac?);
+        let to = self.neighbours.settled(self.gateways.get(gateway as usize).copied().flatten()?, cx.now)?;
+        Some(Decision::Forward { port, mtu, macs: Some(both(to, own)) })
+    }
+
     fn choose(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame) -> Decision {
         let drop = |reason| Decision::Refuse(reason, None);
         let Addresses { src, dst, to } = match self.read(scene.cx, frame) {
@@ -292,6 +315,40 @@ impl Router {
         }
     }
 
+    /// Applies what is seldom decided.
+    #[inline(never)]
+    fn apply_other(
+        &mut self,
+        scene: &mut Scene<'_, '_>,
+        decision: Decision,
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        // What a later packet of the train sets off happens at its own time.
+        match decision {
+            Decision::Forward { port, mtu, macs } => self.forward(scene, (port, mtu, macs), frames, verdicts),
+            Decision::Wait { neighbour, mtu } => self.wait(scene, (neighbour, mtu), frames, verdicts),
+            Decision::Own => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    scene.cx.now = scene.cx.now.max(frame.arrival);
+                    *verdict = self.take(scene, frame);
+                }
+            }
+            Decision::Arp => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    scene.cx.now = scene.cx.now.max(frame.arrival);
+                    *verdict = self.take_arp(scene, frame);
+                }
+            }
+            Decision::Refuse(reason, message) => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    scene.cx.now = scene.cx.now.max(frame.arrival);
+                    *verdict = self.refuse(scene, frame, reason, message);
+                }
+            }
+        }
+    }
+
     /// Puts a table in the place of the present one.
     fn install(&mut self, fib: Fib, now: Nanos) {
         self.neighbours.unpin(now, &self.gateways);
@@ -343,18 +400,18 @@ impl NetworkFunction for Router {
         let station: Option<&Mac> = data.first_chunk();
         let shares = |other: &Frame| {
             other.arrival < due
-                && first.info.l3() == other.info.l3()
-                && Reads::KEY.agree(cx.pool, first, other)
+                && Reads::L3.agree(cx.pool, first, other)
                 && (start == 0 || station == cx.data(other).first_chunk())
         };
         others.iter().position(|other| !shares(other)).unwrap_or(others.len())
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, cx: &Context<'_>, first: &Frame) {
         cx.pool.prefetch(first.buf);
     }
 
+    #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, (): &()) -> Decision {
         let now = scene.cx.now;
         if self.neighbours.next_deadline() <= now {
@@ -364,9 +421,13 @@ impl NetworkFunction for Router {
             self.look(scene);
         }
         self.capture = scene.cx.pool.meta(first.buf).interface;
-        self.choose(scene, first)
+        match self.choose_usual(scene.cx, first) {
+            Some(decision) => decision,
+            None => self.choose(scene, first),
+        }
     }
 
+    #[inline(always)]
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,
@@ -374,28 +435,9 @@ impl NetworkFunction for Router {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
-        // What a later packet of the train sets off happens at its own time.
         match *decision {
             Decision::Forward { port, mtu, macs } => self.forward(scene, (port, mtu, macs), frames, verdicts),
-            Decision::Wait { neighbour, mtu } => self.wait(scene, (neighbour, mtu), frames, verdicts),
-            Decision::Own => {
-                for (frame, verdict) in frames.iter().zip(verdicts) {
-                    scene.cx.now = scene.cx.now.max(frame.arrival);
-                    *verdict = self.take(scene, frame);
-                }
-            }
-            Decision::Arp => {
-                for (frame, verdict) in frames.iter().zip(verdicts) {
-                    scene.cx.now = scene.cx.now.max(frame.arrival);
-                    *verdict = self.take_arp(scene, frame);
-                }
-            }
-            Decision::Refuse(reason, message) => {
-                for (frame, verdict) in frames.iter().zip(verdicts) {
-                    scene.cx.now = scene.cx.now.max(frame.arrival);
-                    *verdict = self.refuse(scene, frame, reason, message);
-                }
-            }
+            other => self.apply_other(scene, other, frames, verdicts),
         }
     }
 

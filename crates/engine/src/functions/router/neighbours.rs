@@ -275,6 +275,18 @@ impl Neighbours {
         }
     }
 
+    /// Where a neighbour is, if nobody needs to be asked for that now.
+    #[inline]
+    pub(super) fn settled(&self, id: u32, now: Nanos) -> Option<Mac> {
+        let neighbour = self.table.get(id)?;
+        let settled = match neighbour.state {
+            State::Fixed | State::Probed => true,
+            State::Known => now <= neighbour.until,
+            State::Unknown | State::Asked(_) => false,
+        };
+        settled.then_some(neighbour.mac)
+    }
+
     fn start(&mut self, id: u32, state: State, now: Nanos) {
         self.serial = self.serial.wrapping_add(1);
         if let Some(neighbour) = self.table.get_mut(id) {
