@@ -66,9 +66,10 @@ pub struct Full;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Entry<K, V> {
-    key: K,
     deadline: Nanos,
     value: V,
+    /// Behind what every use changes: a long key may reach into the next cache line.
+    key: K,
 }
 
 /// The table.
@@ -140,11 +141,7 @@ impl<K: Key, V: Copy> Table<K, V> {
     /// Asks for the line of an entry that another index found.
     #[inline]
     pub fn prefetch_entry(&self, id: u32) {
-        let entry = self.entries.get(id as usize);
-        prefetch(entry);
-        if size_of::<Entry<K, V>>() > 64 {
-            prefetch(entry.map(|e| &e.value));
-        }
+        prefetch(self.entries.get(id as usize));
     }
 
     /// Last step: the key's entry.
@@ -163,7 +160,7 @@ impl<K: Key, V: Copy> Table<K, V> {
             return Err(Full);
         }
         let id = self.wheel.take();
-        let entry = Entry { key, deadline, value };
+        let entry = Entry { deadline, value, key };
         match self.entries.get_mut(id as usize) {
             Some(place) => *place = entry,
             None => self.entries.push(entry),
