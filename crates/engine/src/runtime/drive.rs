@@ -5,6 +5,7 @@
 
 use std::ops::ControlFlow;
 
+use slipstream_wire::FlowKey;
 use thiserror::Error;
 
 use super::board::Board;
@@ -394,24 +395,22 @@ impl Run {
 pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     batch.clear();
     batch.frames.extend_from_slice(&arrivals.frames);
-    let mut rest = arrivals.frames.iter().zip(&arrivals.keys).peekable();
-    let mut start = 0;
-    while let Some((first, key)) = rest.next() {
-        let mut len = 1;
-        if first.info.classified() {
-            while rest.next_if(|(frame, other)| frame.info.classified() && *other == key).is_some() {
-                len += 1;
-            }
+    let Batch { trains, .. } = batch;
+    let mut before: Option<&FlowKey> = None;
+    for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(&arrivals.keys)) {
+        let known = frame.info.classified().then_some(key);
+        match trains.last_mut() {
+            Some(train) if known.is_some() && known == before => train.len += 1,
+            _ => trains.push(Train {
+                flow: Frame::NO_FLOW,
+                start,
+                len: 1,
+                release: frame.arrival,
+                order: 0,
+                sequence: arrivals.first + u64::from(start),
+                continues: false,
+            }),
         }
-        batch.trains.push(Train {
-            flow: Frame::NO_FLOW,
-            start,
-            len,
-            release: first.arrival,
-            order: 0,
-            sequence: arrivals.first + u64::from(start),
-            continues: false,
-        });
-        start += len;
+        before = known;
     }
 }
