@@ -96,6 +96,13 @@ impl Info {
         self.0
     }
 
+    /// Bits of [`Flags`] (0..7), TCP flags (8..16), TOS or traffic class (16..24).
+    #[inline]
+    #[must_use]
+    pub(crate) fn word(self) -> u32 {
+        (self.0 >> 32) as u32 & 0xff_ff7f
+    }
+
     /// Whether the packet could be classified.
     #[inline]
     #[must_use]

@@ -337,6 +337,13 @@ impl Verdict {
         Self(Self::MAX_PORTS | reason as u8)
     }
 
+    /// Whether all of these packets leave by port 0.
+    #[inline]
+    pub(crate) fn all_pass(verdicts: &[Self]) -> bool {
+        // All of them are looked at, so that many are at once.
+        verdicts.iter().fold(0, |all, verdict| all | verdict.0) == Self::PASS.0
+    }
+
     /// The port, or why the packet is dropped; of [`Verdict::KEPT`] neither is to be asked.
     #[inline]
     pub fn outcome(self) -> Result<u8, DropReason> {

@@ -85,7 +85,7 @@ pub trait NetworkFunction {
     type Decision;
 
     /// What it finds out about a packet ahead of the decision.
-    type Look: Copy + Default + fmt::Debug + Send;
+    type Look: Default + fmt::Debug + Send;
 
     /// The fields beyond the flow key that [`decide`](NetworkFunction::decide) reads.
     fn reads(&self) -> Reads {
@@ -105,9 +105,10 @@ pub trait NetworkFunction {
         others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
     }
 
-    /// Reads a packet a few decisions before its own, and asks for the memory that the decision will read. What it returns
-    /// must depend on the packet alone: decisions are made in between.
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look;
+    /// Reads a packet a few decisions before its own, and asks for the memory that the decision will read. What it finds
+    /// must depend on the packet alone: decisions are made in between. `found` holds what was found out about another
+    /// packet.
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look);
 
     /// Decides about a packet that it has looked at.
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Self::Decision;
@@ -187,7 +188,7 @@ impl<F: NetworkFunction> Runner<F> {
     fn new(function: F) -> Self {
         Self {
             function,
-            looks: [F::Look::default(); AHEAD],
+            looks: std::array::from_fn(|_| F::Look::default()),
             singles: Vec::new(),
             verdicts: Vec::with_capacity(BATCH),
             made: Vec::new(),
@@ -217,44 +218,21 @@ impl<F: NetworkFunction> Runner<F> {
             }
         }
         let Self { function, looks, singles, verdicts, made, behind, decisions, .. } = self;
+        let mut steps = Steps { function, made, behind, decisions };
         let trains = if PER_TRAIN { &batch.trains } else { &*singles };
         for trains in trains.chunks(AHEAD) {
-            for (train, look) in trains.iter().zip(looks.iter_mut()) {
+            for (train, found) in trains.iter().zip(looks.iter_mut()) {
                 if let Some(first) = batch.frames.get(train.start as usize) {
-                    *look = function.look(cx, first);
+                    steps.function.look(cx, first, found);
                 }
             }
-            for (train, look) in trains.iter().zip(looks.iter()) {
-                let (mut at, end) = (train.start as usize, train.start as usize + train.len as usize);
-                let (Some(mut frames), Some(mut verdicts)) =
-                    (batch.frames.get_mut(at..end), verdicts.get_mut(at..end))
-                else {
-                    continue;
-                };
-                let mut look = look;
-                let mut again;
-                while let Some((first, others)) = frames.split_first() {
-                    let time = train.release.max(first.arrival);
-                    cx.now = time;
-                    if at != train.start as usize {
-                        again = function.look(cx, first);
-                        look = &again;
-                    }
-                    let shared = if others.is_empty() { 0 } else { function.sharing(cx, first, others) };
-                    let mut scene = Scene { cx, made };
-                    let decision = function.decide(&mut scene, first, look);
-                    let (Some((these, rest)), Some((fates, more))) =
-                        (frames.split_at_mut_checked(shared + 1), verdicts.split_at_mut_checked(shared + 1))
-                    else {
-                        break;
-                    };
-                    function.apply(&mut scene, &decision, these, fates);
-                    *decisions += 1;
-                    at += shared + 1;
-                    if behind.len() < made.len() {
-                        behind.resize(made.len(), (at, time));
-                    }
-                    (frames, verdicts) = (rest, more);
+            for (train, found) in trains.iter().zip(looks.iter_mut()) {
+                let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
+                let packets = batch.frames.get_mut(start..end).zip(verdicts.get_mut(start..end));
+                let Some((frames, verdicts)) = packets else { continue };
+                let done = steps.first(cx, train, 0, found, frames, verdicts);
+                if done < frames.len() {
+                    steps.others(cx, train, done, found, frames, verdicts);
                 }
             }
         }
@@ -263,7 +241,7 @@ impl<F: NetworkFunction> Runner<F> {
     }
 
     fn emit(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
-        if self.verdicts.iter().any(|v| *v != Verdict::PASS) || !self.made.is_empty() {
+        if !Verdict::all_pass(&self.verdicts) || !self.made.is_empty() {
             self.sort_out(cx, batch, out);
         } else {
             batch.ports.clear();
@@ -355,6 +333,62 @@ impl<F: NetworkFunction> Runner<F> {
         visit("packets", self.packets);
         visit("decisions", self.decisions);
         self.function.counters(visit);
+    }
+}
+
+/// What one decision after the other needs.
+struct Steps<'a, F: NetworkFunction> {
+    function: &'a mut F,
+    made: &'a mut Vec<Made>,
+    behind: &'a mut Vec<(usize, Nanos)>,
+    decisions: &'a mut u64,
+}
+
+impl<F: NetworkFunction> Steps<'_, F> {
+    /// Decides about the packet at `at` of a train, of which `found` was found out, and does what was decided to all behind it
+    /// that share the decision. Returns where the first is that doesn't.
+    #[inline(always)]
+    fn first(
+        &mut self,
+        cx: &mut Context<'_>,
+        train: &Train,
+        at: usize,
+        found: &F::Look,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) -> usize {
+        let Some((first, others)) = frames.get(at..).and_then(<[Frame]>::split_first) else { return at };
+        let time = train.release.max(first.arrival);
+        cx.now = time;
+        let shared = if others.is_empty() { 0 } else { self.function.sharing(cx, first, others) };
+        let end = at + 1 + shared;
+        let mut scene = Scene { cx, made: self.made };
+        let decision = self.function.decide(&mut scene, first, found);
+        if let Some((frames, verdicts)) = frames.get_mut(at..end).zip(verdicts.get_mut(at..end)) {
+            self.function.apply(&mut scene, &decision, frames, verdicts);
+        }
+        *self.decisions += 1;
+        if self.behind.len() < self.made.len() {
+            self.behind.resize(self.made.len(), (train.start as usize + end, time));
+        }
+        end
+    }
+
+    /// The same for all packets from `at` on, each of which shares no decision with the one before it.
+    #[inline(never)]
+    fn others(
+        &mut self,
+        cx: &mut Context<'_>,
+        train: &Train,
+        mut at: usize,
+        found: &mut F::Look,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        while let Some(first) = frames.get(at) {
+            self.function.look(cx, first, found);
+            at = self.first(cx, train, at, found, frames, verdicts);
+        }
     }
 }
 

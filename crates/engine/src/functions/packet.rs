@@ -2,7 +2,7 @@
 
 use slipstream_wire::{Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, classify_with};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Info};
 use crate::stage::Context;
 
 /// Bytes of an Ethernet header without tags.
@@ -25,22 +25,28 @@ pub fn key_of(cx: &Context<'_>, frame: &Frame) -> Option<FlowKey> {
 
 /// The key where most packets have it: IPv4 without options or a VLAN tag, with ports.
 #[inline(always)]
-fn usual_key_of(cx: &Context<'_>, frame: &Frame) -> Option<NarrowKey> {
-    let info = frame.info;
+pub(super) fn usual_key_of(cx: &Context<'_>, frame: &Frame) -> Option<NarrowKey> {
+    usual_key_in(frame.info, cx.data(frame))
+}
+
+/// The same from the bytes of a packet.
+#[inline(always)]
+pub(super) fn usual_key_in(info: Info, data: &[u8]) -> Option<NarrowKey> {
     let (l3, l4) = (info.l3(), info.l4());
     let flags = info.flags() & (Flags::PORTS | Flags::IPV6 | Flags::INNER);
     if flags != Flags::PORTS || (l3 != ETHERNET && l3 != 0) || l4 != l3 + 20 || !info.classified() {
         return None;
     }
-    let ip: &[u8; 24] = cx.data(frame).get(usize::from(l3)..)?.first_chunk()?;
+    let ip: &[u8; 24] = data.get(usize::from(l3)..)?.first_chunk()?;
     let [_, _, _, _, _, _, _, _, _, protocol, _, _, a, b, c, d, e, f, g, h, i, j, k, l] = *ip;
     let ports = u32::from_be_bytes([i, j, k, l]);
     let rest = u64::from(ports) << 32 | u64::from(protocol) << 24;
     Some(NarrowKey([u64::from_be_bytes([a, b, c, d, e, f, g, h]), rest]))
 }
 
+/// The key of any packet.
 #[inline(never)]
-fn any_key_of(cx: &Context<'_>, frame: &Frame) -> Option<FlowKey> {
+pub(super) fn any_key_of(cx: &Context<'_>, frame: &Frame) -> Option<FlowKey> {
     let info = frame.info;
     if !info.classified() {
         return None;

@@ -61,10 +61,15 @@ pub struct PacketFields {
 impl PacketFields {
     /// The fields of a packet from its classified headers. `length` is that on the wire in bytes, link-layer header
     /// included. No connection tracker knows the packet.
-    #[inline(always)]
     #[must_use]
     pub fn new(headers: &Headers, length: u32) -> Self {
-        let key = &headers.key;
+        let Headers { flags, tcp_flags, tos, .. } = *headers;
+        Self::of(&headers.key, u32::from_le_bytes([flags.0, tcp_flags, tos, 0]), length)
+    }
+
+    /// The same from a packet's key and its [`word`](Self::word), whose byte of the protocol is 0.
+    #[inline(always)]
+    pub(super) fn of(key: &FlowKey, word: u32, length: u32) -> Self {
         let (src_port, dst_port) = (u64::from(key.src_port()), u64::from(key.dst_port()));
         let protocol = key.protocol();
         let [src_high, src, dst_high, dst, both] = match *key {
@@ -75,7 +80,7 @@ impl PacketFields {
         };
         Self {
             words: [src_high, src, dst_high, dst, src_port, dst_port, u64::from(protocol), both],
-            word: u32::from_le_bytes([headers.flags.0, headers.tcp_flags, headers.tos, protocol]),
+            word: word | u32::from(protocol) << PROTOCOL_AT,
             length,
             state: ConnState::Untracked as u8,
             vlans: key.vlans(),

@@ -16,6 +16,7 @@ use super::conjunction::Rest;
 use super::entry::{Entry, Family, Input, V4, V6};
 use super::{PacketFields, RuleSet};
 use crate::huge;
+use crate::prefetch::prefetch;
 
 /// No rule.
 pub(super) const NONE: u32 = u32::MAX;
@@ -43,6 +44,19 @@ impl Link {
                 | u64::from(bits) << 38
                 | (word as u64) << 42,
         )
+    }
+}
+
+/// Trees that a packet is taken through ahead of its lookup: as many as nearly every lookup comes to.
+const AHEAD: usize = 2;
+
+/// The leaves where a packet comes to in the first [`AHEAD`] trees.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaves([Link; AHEAD]);
+
+impl Default for Leaves {
+    fn default() -> Self {
+        Self([Link::EMPTY; AHEAD])
     }
 }
 
@@ -85,6 +99,30 @@ impl<F: Family> Trees<F> {
         let mut trees = built.trees;
         trees.sort_by_key(|tree| tree.first_rule);
         Self { trees, children, entries, left, rests: input.rests }
+    }
+
+    /// Takes a packet through the first trees, and asks for the rules that its lookup will compare it with.
+    #[inline(always)]
+    fn walk(&self, packet: &PacketFields, leaves: &mut Leaves) {
+        for (tree, leaf) in self.trees.iter().zip(&mut leaves.0) {
+            *leaf = self.descend(tree.root, packet);
+            prefetch(self.entries.get(leaf.0 as u32 as usize));
+        }
+    }
+
+    /// As [`lookup`](Self::lookup), where the leaves of the first trees are known already.
+    #[inline(always)]
+    fn lookup_in(&self, packet: &PacketFields, leaves: &Leaves) -> u32 {
+        let mut best = NONE;
+        let mut known = leaves.0.iter();
+        for tree in &self.trees {
+            if tree.first_rule >= best {
+                break;
+            }
+            let leaf = known.next().map_or_else(|| self.descend(tree.root, packet), |leaf| *leaf);
+            best = self.leaf::<false>(leaf, packet, 0, best);
+        }
+        if self.left.first_rule() >= best { best } else { self.left.lookup(packet, &self.rests, 0, best) }
     }
 
     #[inline]
@@ -172,6 +210,24 @@ impl Forest {
             self.v6.lookup::<false>(packet, 0)
         } else {
             self.v4.lookup::<false>(packet, 0)
+        };
+        (found != NONE).then_some(found)
+    }
+
+    /// Takes a packet through the trees as far as its [`lookup_in`](Self::lookup_in) will want it, and asks for the memory
+    /// that this will read.
+    #[inline(always)]
+    pub(super) fn walk(&self, packet: &PacketFields, leaves: &mut Leaves) {
+        if packet.is_ipv6() { self.v6.walk(packet, leaves) } else { self.v4.walk(packet, leaves) }
+    }
+
+    /// As [`lookup`](Self::lookup), of a packet whose leaves are known already.
+    #[inline(always)]
+    pub(super) fn lookup_in(&self, packet: &PacketFields, leaves: &Leaves) -> Option<u32> {
+        let found = if packet.is_ipv6() {
+            self.v6.lookup_in(packet, leaves)
+        } else {
+            self.v4.lookup_in(packet, leaves)
         };
         (found != NONE).then_some(found)
     }

@@ -43,7 +43,7 @@ pub use rules::{Action, FirewallRule, RuleSet, Verdict};
 pub(crate) use stage::FIREWALL;
 pub use stage::FirewallStage;
 
-use forest::Forest;
+use forest::{Forest, Leaves};
 use reference::Linear;
 
 /// How the first matching rule is found.
@@ -75,6 +75,8 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 pub struct Firewall {
     rules: RuleSet,
+    /// What the rules do, one behind the other: all that a decision needs of them.
+    actions: Vec<Action>,
     classifier: Classifier,
 }
 
@@ -86,7 +88,8 @@ impl Firewall {
             Method::Linear => Classifier::Linear(Linear::new(&rules)),
             Method::Fast => Classifier::Fast(Box::new(Forest::new(&rules))),
         };
-        Self { rules, classifier }
+        let actions = rules.rules().iter().map(|rule| rule.action).collect();
+        Self { rules, actions, classifier }
     }
 
     /// The rules.
@@ -102,6 +105,23 @@ impl Firewall {
         match &self.classifier {
             Classifier::Linear(linear) => linear.lookup(packet),
             Classifier::Fast(forest) => forest.lookup(packet),
+        }
+    }
+
+    /// Begins the lookup of a packet ahead of [`lookup_ahead`](Self::lookup_ahead), so that memory can come meanwhile.
+    #[inline(always)]
+    fn walk(&self, packet: &PacketFields, leaves: &mut Leaves) {
+        if let Classifier::Fast(forest) = &self.classifier {
+            forest.walk(packet, leaves);
+        }
+    }
+
+    /// As [`lookup`](Self::lookup), of a packet whose lookup was begun by [`walk`](Self::walk).
+    #[inline(always)]
+    fn lookup_ahead(&self, packet: &PacketFields, leaves: &Leaves) -> Option<u32> {
+        match &self.classifier {
+            Classifier::Linear(linear) => linear.lookup(packet),
+            Classifier::Fast(forest) => forest.lookup_in(packet, leaves),
         }
     }
 
@@ -135,7 +155,7 @@ impl Firewall {
     ) -> Decision {
         let mut found = first;
         while let Some(index) = found {
-            let Some(action) = self.rules.action(index) else { break };
+            let Some(action) = self.actions.get(index as usize) else { break };
             match action.verdict() {
                 Some(verdict) => return Decision { verdict, rule: found },
                 None => passed(index, action),

@@ -3,15 +3,17 @@
 use std::path::Path;
 
 use serde_json::json;
-use slipstream_wire::{Flags, FlowKey, protocol};
+use slipstream_wire::{Flags, FlowKey, NarrowKey, protocol};
 
 use super::cache::DecisionCache;
+use super::forest::Leaves;
 use super::{Action, ConnState, Firewall, Method, PacketFields, RuleSet, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
-use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, key_of, stage_of};
+use crate::functions::packet::{any_key_of, usual_key_in};
+use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
@@ -171,8 +173,9 @@ pub struct FirewallStage {
     hits: Vec<Hits>,
     /// Rules passed on the way to the decision that was made last: those that count or log.
     passed: Vec<u32>,
-    /// The packet that the decision made last is about: its flow, and how the connection tracker sees it.
-    key: Option<FlowKey>,
+    /// The flow of the packet that the decision made last is about, where that passed rules or is to reset.
+    key: FlowKey,
+    /// How the connection tracker sees the packet that the decision made last is about.
     tracked: Option<(Tracked, Seen)>,
     cached: u64,
     logged: Vec<Logged>,
@@ -183,6 +186,14 @@ pub struct FirewallStage {
     /// The answer being made.
     answer: Vec<u8>,
     answers: u64,
+}
+
+/// What is found out about a packet ahead of the decision.
+#[derive(Clone, Debug)]
+pub struct Found {
+    key: FlowKey,
+    packet: PacketFields,
+    leaves: Leaves,
 }
 
 /// What was decided.
@@ -207,7 +218,7 @@ impl FirewallStage {
             allow_other,
             seed,
             passed: Vec::new(),
-            key: None,
+            key: FlowKey::Narrow(NarrowKey([0; 2])),
             tracked: None,
             cached: 0,
             logged: Vec::with_capacity(LOGGED),
@@ -244,7 +255,15 @@ impl FirewallStage {
     }
 
     #[inline(always)]
-    fn first_rule(&mut self, key: &FlowKey, packet: &PacketFields) -> Option<u32> {
+    fn first_rule(&mut self, found: &Found, packet: &PacketFields) -> Option<u32> {
+        match self.cache {
+            None => self.firewall.lookup_ahead(packet, &found.leaves),
+            Some(_) => self.first_rule_by_flow(&found.key, packet),
+        }
+    }
+
+    #[inline(never)]
+    fn first_rule_by_flow(&mut self, key: &FlowKey, packet: &PacketFields) -> Option<u32> {
         let Some(cache) = &mut self.cache else { return self.firewall.lookup(packet) };
         let hash = key.hash64(self.seed);
         if let Some(rule) = cache.get(key, hash, packet) {
@@ -254,6 +273,50 @@ impl FirewallStage {
         let rule = self.firewall.lookup(packet);
         cache.put(key, hash, packet, rule);
         rule
+    }
+
+    /// Notes what there is to know of a packet with this key and length on the wire, and begins its lookup.
+    #[inline(always)]
+    fn find(
+        &self,
+        cx: &Context<'_>,
+        frame: &Frame,
+        (key, length): (&FlowKey, u32),
+        found: &mut Option<Found>,
+    ) {
+        let packet = PacketFields::of(key, frame.info.word(), length);
+        let found = found.insert(Found { key: *key, packet, leaves: Leaves::default() });
+        if self.cache.is_none() {
+            self.firewall.walk(&found.packet, &mut found.leaves);
+        }
+        if let Some(conntrack) = &self.conntrack {
+            let packet = Tracked::read(cx.data(frame), &frame.headers(*key));
+            conntrack.prefetch_connection(&packet, conntrack.hash(&packet));
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Option<Found>) {
+        match any_key_of(cx, frame) {
+            Some(key) => self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found),
+            None => *found = None,
+        }
+    }
+
+    /// The fields of a packet with the state of its connection.
+    #[inline(never)]
+    fn track_packet(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> PacketFields {
+        self.tracked = self.conntrack.as_mut().map(|conntrack| {
+            conntrack.expire(scene.cx.now, SWEEP);
+            let tracked = Tracked::read(scene.cx.data(first), &first.headers(found.key));
+            let seen = conntrack.look_up(&tracked, scene.cx.now);
+            (tracked, seen)
+        });
+        let packet = found.packet.clone();
+        match &self.tracked {
+            Some((_, seen)) => packet.with_state(state_of(seen.state)),
+            None => packet,
+        }
     }
 
     /// Counts packets for the rules that were passed on the way.
@@ -266,11 +329,11 @@ impl FirewallStage {
             let one_in = u64::from(one_in.get());
             let picked = (before + packets) / one_in - before / one_in;
             self.logged_packets += picked;
-            if let (true, Some(key)) = (picked > 0, self.key) {
+            if picked > 0 {
                 if self.logged.len() == LOGGED {
                     self.logged.remove(0);
                 }
-                self.logged.push(Logged { rule, time: now, key });
+                self.logged.push(Logged { rule, time: now, key: self.key });
             }
         }
     }
@@ -294,9 +357,8 @@ impl FirewallStage {
             (Fate::Allow, ..) => {}
             (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
             (Fate::Reset, ..) => {
-                if let Some(key) = self.key {
-                    frames.iter().for_each(|frame| self.reply(scene, frame, &key));
-                }
+                let key = self.key;
+                frames.iter().for_each(|frame| self.reply(scene, frame, &key));
                 verdicts.fill(Verdict::port(DENIED));
             }
         }
@@ -313,8 +375,7 @@ impl FirewallStage {
 
 impl NetworkFunction for FirewallStage {
     type Decision = Decided;
-    /// The flow.
-    type Look = Option<FlowKey>;
+    type Look = Option<Found>;
 
     fn reads(&self) -> Reads {
         self.reads
@@ -328,45 +389,42 @@ impl NetworkFunction for FirewallStage {
     }
 
     #[inline(always)]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
-        let key = key_of(cx, first)?;
-        if let Some(conntrack) = &self.conntrack {
-            let packet = Tracked::read(cx.data(first), &first.headers(key));
-            conntrack.prefetch_connection(&packet, conntrack.hash(&packet));
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
+        // Most keys are short: what follows from such a one is written with fewer words.
+        let (meta, data) = cx.pool.meta_and_data(first.buf, first.len);
+        match usual_key_in(first.info, data) {
+            Some(key) => self.find(cx, first, (&FlowKey::Narrow(key), meta.original_len), found),
+            None => self.look_at_any(cx, first, found),
         }
-        Some(key)
     }
 
     #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         self.passed.clear();
         let default = self.hits.len() - 1;
-        let Some(key) = look else {
+        let Some(found) = look else {
             self.unclassified += 1;
             let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
-            (self.key, self.tracked) = (None, None);
+            self.tracked = None;
             return Decided { fate, rule: usize::MAX };
         };
-        let length = scene.cx.pool.meta(first.buf).original_len;
-        let headers = first.headers(*key);
-        let mut packet = PacketFields::new(&headers, length);
-        self.key = Some(*key);
-        self.tracked = self.conntrack.as_mut().map(|conntrack| {
-            conntrack.expire(scene.cx.now, SWEEP);
-            let tracked = Tracked::read(scene.cx.data(first), &headers);
-            let seen = conntrack.look_up(&tracked, scene.cx.now);
-            (tracked, seen)
-        });
-        if let Some((_, seen)) = &self.tracked {
-            packet = packet.with_state(state_of(seen.state));
-        }
-        let found = self.first_rule(key, &packet);
+        let tracked;
+        let packet = if self.conntrack.is_some() {
+            tracked = self.track_packet(scene, first, found);
+            &tracked
+        } else {
+            &found.packet
+        };
+        let rule = self.first_rule(found, packet);
         let passed = &mut self.passed;
-        let decision = self.firewall.decide_from(found, &packet, |rule, action| {
+        let decision = self.firewall.decide_from(rule, packet, |rule, action| {
             if !matches!(action, Action::Skip { .. }) {
                 passed.push(rule);
             }
         });
+        if decision.verdict == Fate::Reset || !self.passed.is_empty() {
+            self.key = found.key;
+        }
         let rule = decision.rule.map_or(default, |r| r as usize);
         Decided { fate: decision.verdict, rule }
     }

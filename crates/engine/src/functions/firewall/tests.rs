@@ -121,6 +121,9 @@ fn agree(kind: Kind, count: usize, seed: u64) {
         let packet = PacketFields::new(h, 60);
         let expected = linear.lookup(&packet);
         assert_eq!(fast.lookup(&packet), expected, "{kind:?} {count} {seed}: {}", h.key);
+        let mut leaves = Leaves::default();
+        fast.walk(&packet, &mut leaves);
+        assert_eq!(fast.lookup_in(&packet, &leaves), expected, "{kind:?} {count} {seed}: {}", h.key);
         hits += usize::from(expected.is_some());
     }
     assert!(hits * 3 > asked.len(), "{kind:?}: {hits} of {} packets hit a rule", asked.len());

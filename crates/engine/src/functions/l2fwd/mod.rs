@@ -133,7 +133,7 @@ impl NetworkFunction for Bridge {
     }
 
     #[inline]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) {
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, (): &mut ()) {
         if let Some((from, to)) = stations(cx.data(first)) {
             self.table.prefetch(from);
             self.table.prefetch(to);

@@ -144,8 +144,26 @@ impl Nat {
         }
     }
 
-    /// What to do with a packet from inside.
+    /// What to do with a packet from inside that has this hash, where that is simple: it is whole and belongs to a session that
+    /// leads outside. `None`, and nothing done, where it isn't; [`outbound`](Self::outbound) says the same and more.
     #[inline(always)]
+    pub(super) fn known_outbound(
+        &mut self,
+        packet: &Packet,
+        hash: u64,
+        now: Nanos,
+    ) -> Option<(Rewrite, u32)> {
+        if packet.kind != Kind::Opens || packet.fragment {
+            return None;
+        }
+        let id = self.sessions.find(&packet.key, hash).filter(|&id| !self.sessions.is_due(id, now))?;
+        let rewrite = self.simple_rewrite(id)?;
+        self.note_use(id, Side::Inside, packet.tcp_flags, now);
+        Some((rewrite, id))
+    }
+
+    /// What to do with a packet from inside.
+    #[inline]
     pub fn outbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let verdict = match packet.kind {
             Kind::Opens | Kind::Reply => self.outbound_session(packet, now),

@@ -32,7 +32,7 @@ const HAIRPIN: u8 = 2;
 const CONTACT: u8 = 4;
 
 impl Nat {
-    #[inline(always)]
+    #[inline]
     pub(super) fn outbound_session(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let key = packet.key;
         let hash = self.sessions.hash(&key);
@@ -76,7 +76,16 @@ impl Nat {
         Verdict::Rewrite { rewrite: Rewrite::between(key, inside), session: id }
     }
 
+    /// What packets from inside become that belong to a session, unless they come back in or are of ICMP.
     #[inline(always)]
+    pub(super) fn simple_rewrite(&self, id: u32) -> Option<Rewrite> {
+        let session = self.sessions.get(id)?;
+        let outside = Tuple::of(session.outside);
+        let simple = session.marks & HAIRPIN == 0 && outside.protocol != ICMP;
+        simple.then(|| Rewrite::again(outside.reversed().key(), session.deltas))
+    }
+
+    #[inline]
     fn continue_outbound(&mut self, id: u32, packet: &Packet, now: Nanos) -> Verdict {
         self.note_use(id, Side::Inside, packet.tcp_flags, now);
         let Some(session) = self.sessions.get(id) else { return Verdict::Pass };
@@ -84,11 +93,7 @@ impl Nat {
         if session.marks & HAIRPIN != 0 {
             return self.hairpin(id, packet, translated, now);
         }
-        let rewrite = match Tuple::of(translated).protocol {
-            ICMP => Rewrite::between(packet.key, translated),
-            _ => Rewrite::again(translated, session.deltas),
-        };
-        Verdict::Rewrite { rewrite, session: id }
+        Verdict::Rewrite { rewrite: Rewrite::between(packet.key, translated), session: id }
     }
 
     /// A packet from inside to another inside host, by the external endpoints of both (RFC 4787 §6, REQ-9a): translated as

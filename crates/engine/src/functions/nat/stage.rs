@@ -236,6 +236,22 @@ impl NatStage {
 }
 
 impl NatStage {
+    /// Decides about any packet.
+    #[inline(never)]
+    fn decide_any(&mut self, packet: &Packet, side: Side, now: Nanos) -> Decided {
+        let fate = match side {
+            Side::Inside => self.nat.outbound(packet, now),
+            Side::Outside => self.nat.inbound(packet, now),
+        };
+        match fate {
+            Fate::Rewrite { rewrite, session } => Decided::Rewrite(rewrite, session, side),
+            Fate::Fragment(rewrite) => Decided::Fragment(rewrite),
+            Fate::Error(rewrite) => Decided::Error(rewrite),
+            Fate::Pass => Decided::Pass,
+            Fate::Drop(why) => Decided::Drop(reason(why)),
+        }
+    }
+
     /// Tells of the packets behind the first of a train: of those with SYN, FIN or RST, and of the last, whose time counts.
     #[inline]
     fn observe(&mut self, session: u32, side: Side, now: Nanos, others: &[Frame]) {
@@ -301,7 +317,8 @@ fn side(cx: &Context<'_>) -> Side {
 
 impl NetworkFunction for NatStage {
     type Decision = Decided;
-    type Look = Option<Packet>;
+    /// What it reads of the packet, and the hash of that.
+    type Look = Option<(Packet, u64)>;
 
     /// FIN, SYN, RST and ACK move the state of a session.
     fn reads(&self) -> Reads {
@@ -315,34 +332,30 @@ impl NetworkFunction for NatStage {
     }
 
     #[inline(always)]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
-        let packet = Self::read(cx, first)?;
-        let hash = self.nat.hash(&packet);
-        self.nat.prefetch_session(side(cx), hash);
-        Some(packet)
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
+        *found = Self::read(cx, first).map(|packet| {
+            let hash = self.nat.hash(&packet);
+            self.nat.prefetch_session(side(cx), hash);
+            (packet, hash)
+        });
     }
 
     #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         let (side, now) = (side(scene.cx), scene.cx.now);
         self.nat.expire(now, SWEEP);
-        let Some(packet) = look else {
+        let Some((packet, hash)) = look else {
             self.not_ipv4 += 1;
             // What it can't translate goes on only where it would have been left alone.
             let ipv4 = first.info.classified() && !Flags(first.info.flags()).has(Flags::IPV6);
             return if ipv4 { Decided::Drop(DropReason::Malformed) } else { Decided::Pass };
         };
-        let fate = match side {
-            Side::Inside => self.nat.outbound(packet, now),
-            Side::Outside => self.nat.inbound(packet, now),
-        };
-        match fate {
-            Fate::Rewrite { rewrite, session } => Decided::Rewrite(rewrite, session, side),
-            Fate::Fragment(rewrite) => Decided::Fragment(rewrite),
-            Fate::Error(rewrite) => Decided::Error(rewrite),
-            Fate::Pass => Decided::Pass,
-            Fate::Drop(why) => Decided::Drop(reason(why)),
+        if side == Side::Inside
+            && let Some((rewrite, session)) = self.nat.known_outbound(packet, *hash, now)
+        {
+            return Decided::Rewrite(rewrite, session, side);
         }
+        self.decide_any(packet, side, now)
     }
 
     #[inline(always)]

@@ -170,9 +170,9 @@ impl Router {
     /// As [`choose`](Self::choose), for what most packets are: IPv4 in an untagged Ethernet frame for this station, from one
     /// host to another behind a gateway whose Ethernet address is known. `None`, and nothing done, for what is not that.
     #[inline(always)]
-    fn choose_usual(&self, cx: &Context<'_>, frame: &Frame) -> Option<Decision> {
+    fn choose_usual(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<Decision> {
         let mac = self.interface(cx.input)?.mac?;
-        let bytes: &[u8; ETHERNET + 20] = cx.data(frame).first_chunk()?;
+        let bytes: &[u8; ETHERNET + 20] = data.first_chunk()?;
         let (link, ip) = bytes.split_first_chunk::<ETHERNET>()?;
         let to_us = *link.first_chunk()? == mac && [link[12], link[13]] == [0x08, 0x00];
         if !to_us || !frame.info.classified() || cx.link(frame) != LinkType::Ethernet {
@@ -397,17 +397,18 @@ impl NetworkFunction for Router {
             }
         }
         let due = NetworkFunction::next_deadline(self);
-        let station: Option<&Mac> = data.first_chunk();
+        let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
+        let to = station(data);
         let shares = |other: &Frame| {
             other.arrival < due
                 && Reads::L3.agree(cx.pool, first, other)
-                && (start == 0 || station == cx.data(other).first_chunk())
+                && (start == 0 || to == station(cx.data(other)))
         };
         others.iter().position(|other| !shares(other)).unwrap_or(others.len())
     }
 
     #[inline(always)]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) {
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, (): &mut ()) {
         cx.pool.prefetch(first.buf);
     }
 
@@ -420,9 +421,17 @@ impl NetworkFunction for Router {
         if self.watch.as_mut().is_some_and(|w| w.packet(now)) {
             self.look(scene);
         }
-        self.capture = scene.cx.pool.meta(first.buf).interface;
-        match self.choose_usual(scene.cx, first) {
-            Some(decision) => decision,
+        let (interface, data) = scene.cx.pool.packet(first.buf, first.len);
+        self.capture = interface;
+        match self.choose_usual(scene.cx, first, data) {
+            Some(decision) => {
+                debug_assert_eq!(
+                    decision,
+                    self.choose(scene, first),
+                    "the usual way is the long one cut short"
+                );
+                decision
+            }
             None => self.choose(scene, first),
         }
     }

@@ -333,8 +333,8 @@ impl NetworkFunction for BalancerStage {
     }
 
     #[inline]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
-        key_of(cx, first).map(|key| (key, self.balancer.prefetch(&key)))
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
+        *found = key_of(cx, first).map(|key| (key, self.balancer.prefetch(&key)));
     }
 
     fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Decided {

@@ -12,7 +12,8 @@ use crate::frame::Frame;
 use crate::functions::answer::ip_length;
 use crate::functions::flow_stats::{FlowRecord, FlowStats, FlowStatsConfig, Observed};
 use crate::functions::ipfix::{Exporter, IpfixConfig};
-use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, key_of, stage_of};
+use crate::functions::packet::{any_key_of, usual_key_of};
+use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, StageError, Verdict};
 use crate::time::Nanos;
@@ -220,6 +221,16 @@ impl FlowStatsStage {
     }
 }
 
+impl FlowStatsStage {
+    #[inline(never)]
+    fn look_at_any(&self, cx: &Context<'_>, first: &Frame) -> Option<(FlowKey, u64)> {
+        let key = any_key_of(cx, first)?;
+        let hash = self.flows.hash(&key);
+        self.flows.prefetch_flow(hash);
+        Some((key, hash))
+    }
+}
+
 impl NetworkFunction for FlowStatsStage {
     /// The flow and its hash.
     type Decision = Option<(FlowKey, u64)>;
@@ -230,11 +241,17 @@ impl NetworkFunction for FlowStatsStage {
     }
 
     #[inline(always)]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
-        let key = key_of(cx, first)?;
-        let hash = self.flows.hash(&key);
-        self.flows.prefetch_flow(hash);
-        Some((key, hash))
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
+        // Most keys are short: such a one is written where it belongs, without the room that a long one would take.
+        match usual_key_of(cx, first) {
+            Some(key) => {
+                let key = FlowKey::Narrow(key);
+                let hash = self.flows.hash(&key);
+                self.flows.prefetch_flow(hash);
+                *found = Some((key, hash));
+            }
+            None => *found = self.look_at_any(cx, first),
+        }
     }
 
     #[inline(always)]

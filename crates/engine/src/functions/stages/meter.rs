@@ -180,10 +180,10 @@ impl NetworkFunction for MeterStage {
     type Look = Option<(FlowKey, u64)>;
 
     #[inline]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame) -> Self::Look {
-        let Meters::Flows(meters) = &self.meters else { return None };
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
+        let Meters::Flows(meters) = &self.meters else { return };
         let key = key_of(cx, first).unwrap_or(FlowKey::Narrow(NarrowKey([0; 2])));
-        Some((key, meters.prefetch(&key)))
+        *found = Some((key, meters.prefetch(&key)));
     }
 
     fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {

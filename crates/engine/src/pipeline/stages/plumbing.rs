@@ -228,7 +228,7 @@ impl NetworkFunction for Limit {
     type Decision = ();
     type Look = ();
 
-    fn look(&mut self, _: &Context<'_>, _: &Frame) {}
+    fn look(&mut self, _: &Context<'_>, _: &Frame, (): &mut ()) {}
 
     fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame, (): &()) {}
 
@@ -285,7 +285,7 @@ impl NetworkFunction for Switch {
         self.reads
     }
 
-    fn look(&mut self, _: &Context<'_>, _: &Frame) {}
+    fn look(&mut self, _: &Context<'_>, _: &Frame, (): &mut ()) {}
 
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, (): &()) -> Verdict {
         let other = Verdict::port(self.rules.len() as u8);
