@@ -414,3 +414,41 @@ pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
         before = known;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use slipstream_wire::{Flags, Headers, NarrowKey};
+
+    use super::*;
+    use crate::frame::Info;
+    use crate::pool::BufId;
+    use crate::time::Nanos;
+
+    proptest! {
+        /// Against the obvious twin: neighbours of one key, and nothing that could not be classified.
+        #[test]
+        fn trains_are_neighbours_of_one_key(packets in prop::collection::vec((0u64..3, prop::bool::weighted(0.8)), 0..40)) {
+            let mut arrivals = Arrivals { first: 7, ..Arrivals::default() };
+            for (n, (flow, classified)) in (0u32..).zip(&packets) {
+                let key = FlowKey::Narrow(NarrowKey([*flow, 17 << 24]));
+                let headers = Headers { key, l3: 14, l4: 34, flags: Flags(Flags::PORTS), tcp_flags: 0, tos: 0 };
+                let mut frame = Frame::unclassified(Nanos(n.into()), BufId(n), 60);
+                frame.info = if *classified { Info::new(&headers) } else { Info::default() };
+                arrivals.frames.push(frame);
+                arrivals.keys.push(key);
+            }
+            let mut batch = Batch::new();
+            into_trains(&mut arrivals, &mut batch);
+            prop_assert_eq!(&batch.frames, &arrivals.frames);
+            let mut start = 0;
+            for twin in packets.chunk_by(|a, b| a == b && a.1) {
+                let train = batch.trains.remove(0);
+                prop_assert_eq!((train.start as usize, train.len as usize), (start, twin.len()));
+                prop_assert_eq!((train.release, train.sequence), (Nanos(start as u64), 7 + start as u64));
+                start += twin.len();
+            }
+            prop_assert!(batch.trains.is_empty());
+        }
+    }
+}
