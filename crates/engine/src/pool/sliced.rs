@@ -42,6 +42,22 @@ impl Slot<'_> {
     }
 }
 
+/// The slot of a packet that may have been sliced in its place.
+#[derive(Debug)]
+pub(crate) struct SlicedSlot<'a> {
+    class: &'a mut u8,
+    /// The packet, and what stands behind it in the slot and further on.
+    pub(crate) bytes: &'a mut [u8],
+}
+
+impl SlicedSlot<'_> {
+    /// The packet has its payload again.
+    #[inline(always)]
+    pub(crate) fn make_whole(self) {
+        *self.class &= CLASS;
+    }
+}
+
 impl Pool {
     /// The slot of a whole packet of `len` bytes; `None` where it can't be sliced in its place: packets of a preloaded trace,
     /// and those whose slot has no room behind them.
@@ -59,26 +75,20 @@ impl Pool {
         Some(Slot { class, packet: packet.get_mut(..len as usize)?, tail })
     }
 
-    /// A packet that was sliced in its place, of `len` bytes, and what stands behind it in the slot and further on.
+    /// A packet that may have been sliced in its place, and what stands behind it in the slot and further on.
     #[inline(always)]
-    pub(crate) fn sliced_slot(&mut self, id: BufId) -> Option<&mut [u8]> {
-        self.slot_mut(id.0).get_mut(HEADER..)
-    }
-
-    /// The packet of this slot has its payload again.
-    #[inline(always)]
-    pub(crate) fn make_whole(&mut self, id: BufId) {
-        if let Some(class) = self.slot_mut(id.0).first_mut() {
-            *class &= CLASS;
-        }
+    pub(crate) fn sliced_slot(&mut self, id: BufId) -> Option<SlicedSlot<'_>> {
+        let ([class, ..], bytes) = self.slot_mut(id.0).split_first_chunk_mut::<HEADER>()?;
+        Some(SlicedSlot { class, bytes })
     }
 
     /// Takes over the slot of a payload whose packet is gone from there: it is a whole packet's, as it was before that was
     /// sliced; not where the packet is still there.
     pub(crate) fn take_back(&mut self, id: BufId) -> bool {
-        let gone = self.slot(id.0).first().is_some_and(|class| is_in_place(*class) && class & LEFT != 0);
+        let Some(class) = self.slot_mut(id.0).first_mut() else { return false };
+        let gone = is_in_place(*class) && *class & LEFT != 0;
         if gone {
-            self.make_whole(id);
+            *class &= CLASS;
         }
         gone
     }

@@ -276,15 +276,15 @@ impl Splicer {
         if table.entry_bytes() > 0 {
             return None;
         }
-        let behind = pool.sliced_slot(frame.buf)?;
-        let join = self.join_usual(table, behind.get(..frame.len as usize)?, now)?;
+        let slot = pool.sliced_slot(frame.buf)?;
+        let join = self.join_usual(table, slot.bytes.get(..frame.len as usize)?, now)?;
         let whole = join.whole_len();
         let held = table.held(join.entry)?;
         if held.in_place && held.buf == frame.buf {
-            let packet = behind.get_mut(..whole)?;
+            let packet = slot.bytes.get_mut(..whole)?;
             put_back(packet, join.at, held.start);
             join.fields.put(packet.first_chunk_mut()?);
-            pool.make_whole(frame.buf);
+            slot.make_whole();
         } else {
             move_usual(pool, frame.buf, frame.len, &join, &held)?;
         }
@@ -336,7 +336,9 @@ impl Splicer {
             let packet = pool.data_mut(frame.buf, frame.len);
             put_back(packet, at, held.start);
             layers.repair(packet, parked);
-            pool.make_whole(frame.buf);
+            if let Some(slot) = pool.sliced_slot(frame.buf) {
+                slot.make_whole();
+            }
             return;
         }
         let packet = pool.data(frame.buf, frame.len);

@@ -25,6 +25,7 @@ pub(super) const TCP_END: usize = L4 + 20;
 /// What is read of such a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usual {
+    start: Start,
     tcp: bool,
     /// Where its payload begins, and where its IP packet ends.
     payload: usize,
@@ -36,9 +37,11 @@ pub(super) struct Usual {
 struct Start(u32);
 
 impl Start {
+    /// That of an untagged Ethernet frame, if it is one of IPv4 without options.
     #[inline(always)]
-    fn read(f: &[u8; SHORT]) -> Self {
-        Self(u32::from_be_bytes([f[14], f[15], f[16], f[17]]))
+    fn read(f: &[u8; L4]) -> Option<Self> {
+        let types = u64::from_be_bytes([f[12], f[13], f[14], f[15], f[16], f[17], f[18], f[19]]);
+        (types >> 40 == 0x08_0045).then_some(Self((types >> 16) as u32))
     }
 
     /// All but the length.
@@ -50,6 +53,11 @@ impl Start {
     #[inline(always)]
     fn length(self) -> u16 {
         self.0 as u16
+    }
+
+    #[inline(always)]
+    fn dscp(self) -> u8 {
+        (self.0 >> 18) as u8 & 0x3f
     }
 
     /// With another DSCP and length.
@@ -75,28 +83,22 @@ fn be(high: u8, low: u8) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// The first bytes of a packet as far as they must be such a packet's; its TOS.
-#[inline(always)]
-fn tos(head: &[u8; L4]) -> Option<u8> {
-    let start = u32::from_be_bytes([head[12], head[13], head[14], head[15]]);
-    (start >> 8 == 0x08_0045).then_some(start as u8)
-}
-
 impl Usual {
     #[inline(always)]
     fn read(head: &[u8; LEAST]) -> Option<Self> {
+        let start = Start::read(head.first_chunk()?)?;
         let middle = u32::from_be_bytes([head[20], head[21], head[22], head[23]]);
         if middle & 0x3fff_0000 != 0 {
             return None;
         }
-        let length = usize::from(be(head[16], head[17]));
+        let length = usize::from(start.length());
         let (tcp, header) = match middle as u8 {
             TCP => (true, usize::from(head[46] >> 4) * 4),
             UDP if usize::from(be(head[38], head[39])) + 20 == length => (false, 8),
             _ => return None,
         };
         let (payload, end) = (L4 + header, L3 + length);
-        ((header >= 20 || !tcp) && payload <= end).then_some(Self { tcp, payload, end })
+        ((header >= 20 || !tcp) && payload <= end).then_some(Self { start, tcp, payload, end })
     }
 
     #[inline(always)]
@@ -110,10 +112,8 @@ impl Usual {
 #[inline(always)]
 pub(super) fn passes(table: &PayloadTable, packet: &[u8], keyed: bool) -> bool {
     let Some(head) = packet.first_chunk::<L4>() else { return false };
-    if tos(head).is_none_or(|tos| tos >> 2 == DSCP_SLICED) {
-        return false;
-    }
-    let end = L3 + usize::from(be(head[16], head[17]));
+    let Some(start) = Start::read(head).filter(|start| start.dscp() != DSCP_SLICED) else { return false };
+    let end = L3 + usize::from(start.length());
     // An IP packet that can't be so long, or is not wholly there, ends in no token.
     !keyed
         || end < L4
@@ -125,7 +125,6 @@ impl Slicer {
     #[inline(always)]
     pub(super) fn cut_usual(&self, packet: &[u8]) -> Option<UsualCut> {
         let head: &[u8; LEAST] = packet.first_chunk::<SHORT>()?.first_chunk()?;
-        tos(head.first_chunk()?)?;
         let usual = Usual::read(head)?;
         // To many: by an Ethernet group, or IPv4 from 224 on.
         if usual.end != packet.len() || head[0] & 1 != 0 || head[30] >= 224 {
@@ -179,7 +178,7 @@ impl UsualCut {
     #[inline(always)]
     pub(super) fn headers(&self, f: &[u8; SHORT], token: Token) -> (Fields, Parked) {
         let (Self { at, parked, packet }, end) = (*self, self.sliced_len());
-        let start = Start::read(f);
+        let start = packet.start;
         let (first, old, length) = (start.first(), start.length(), (end - L3) as u16);
         let marked = start.with(DSCP_SLICED, length);
         let mut ip = Pair { whole: be(f[24], f[25]), sliced: 0 };
@@ -215,7 +214,7 @@ impl UsualCut {
             trailer: 0,
             transport: Pair { whole, sliced },
             ip,
-            dscp: (first as u8) >> 2,
+            dscp: start.dscp(),
             kind: packet.kind(),
         };
         (Fields { start: marked, ip: ip.sliced, transport: sliced, tcp: packet.tcp }, parked)
@@ -282,8 +281,7 @@ impl Splicer {
     #[inline(always)]
     pub(super) fn join_usual(&self, table: &PayloadTable, packet: &[u8], now: Nanos) -> Option<UsualJoin> {
         let head: &[u8; LEAST] = packet.first_chunk()?;
-        tos(head.first_chunk()?).filter(|tos| tos >> 2 == DSCP_SLICED)?;
-        let usual = Usual::read(head)?;
+        let usual = Usual::read(head).filter(|usual| usual.start.dscp() == DSCP_SLICED)?;
         let token = token_before(packet, usual.end)?;
         let (entry, parked) = table.waits(token, now)?;
         let at = usual.end.checked_sub(TOKEN_LEN)?;
@@ -300,7 +298,7 @@ impl Splicer {
         if !same {
             return None;
         }
-        let start = Start(u32::from_be_bytes([head[14], head[15], head[16], head[17]]));
+        let start = usual.start;
         let length = (at - L3) as u16 + parked.len;
         let unmarked = start.with(parked.dscp, length);
         let ip = match be(head[24], head[25]) {
