@@ -27,18 +27,24 @@ pub struct Context<'a> {
     pub links: &'a [LinkType],
 }
 
+/// The link type of a packet, where `links` are those of the interfaces.
+#[inline]
+pub(crate) fn link_type(links: &[LinkType], pool: &Pool, frame: &Frame) -> LinkType {
+    match links {
+        [one] => *one,
+        all => {
+            let interface = pool.meta(frame.buf).interface as usize;
+            all.get(interface).copied().unwrap_or(LinkType::Other(u16::MAX))
+        }
+    }
+}
+
 impl Context<'_> {
     /// The link type of a packet.
     #[inline]
     #[must_use]
     pub fn link(&self, frame: &Frame) -> LinkType {
-        match self.links {
-            [one] => *one,
-            all => {
-                let interface = self.pool.meta(frame.buf).interface as usize;
-                all.get(interface).copied().unwrap_or(LinkType::Other(u16::MAX))
-            }
-        }
+        link_type(self.links, self.pool, frame)
     }
 
     /// The bytes of a packet.

@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use proptest::prelude::*;
-use slipstream::io::capture::CaptureReader;
+use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, Interface, WriterOptions};
 use slipstream::pipeline::Plan;
 use slipstream::runtime::{Run, RunReport};
+use slipstream::time::Nanos;
 use slipstream_wire::checksum::{Verdict, verify_ip, verify_transport};
 use slipstream_wire::{FlowKey, LinkType, classify};
 
@@ -309,14 +310,14 @@ fn behind_trains_by_inner_headers_the_outermost_ones_count() {
         let header = [0x45, 0, 0, len, 0, 0, 0, 0, 9, protocol, 0, 0, 192, 0, 2, n % 3 + 1, 192, 0, 2, 9];
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..], &header, &inner].concat()
     };
-    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    let path = directory.path().join("in.pcap");
+    let mut writer = CaptureWriter::create(&path, WriterOptions::for_path(&path, Format::Pcap)).unwrap();
+    writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None }).unwrap();
     for n in 0..60 {
         let frame = outer(n);
-        let record = [1u32, u32::from(n), frame.len() as u32, frame.len() as u32].map(u32::to_le_bytes);
-        file.extend(record.concat());
-        file.extend(frame);
+        writer.write(0, Nanos(1_000_000_000 + 1000 * u64::from(n)), frame.len() as u32, &frame).unwrap();
     }
-    std::fs::write(directory.path().join("in.pcap"), file).unwrap();
+    writer.finish().unwrap();
     std::fs::write(directory.path().join("rules.txt"), "deny src 192.0.2.1\ndefault allow\n").unwrap();
     let mut all = Vec::new();
     for (reframe, decide) in [

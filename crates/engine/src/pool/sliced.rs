@@ -5,8 +5,8 @@
 //! are gone: a packet that is dropped leaves the slot to its payload, a payload that is given up leaves it to the packet.
 
 use super::{
-    BufId, CLASS, CLASS_UNITS, HEADER, Head, IN_PLACE, LEFT, OVERSIZE, PacketMeta, Pool, SLAB_UNITS, SLICED,
-    TAIL, UNIT, head, is_in_place, is_sliced, room,
+    BufId, CLASS, CLASS_UNITS, HEADER, Head, IN_PLACE, LEFT, OVERSIZE, PacketMeta, Pool, SLICED, TAIL, UNIT,
+    head, is_in_place, is_sliced, room,
 };
 
 /// Tokens of dropped packets that another process may report before they are asked about.
@@ -66,8 +66,7 @@ impl Pool {
         if self.retain {
             return None;
         }
-        let slab = self.slabs.get_mut(id.0 as usize / SLAB_UNITS)?;
-        let slot = slab.bytes.get_mut(slab.skip + id.0 as usize % SLAB_UNITS * UNIT..)?;
+        let slot = self.slot_mut(id.0);
         // No other than a whole packet has just a size class there.
         let units = *CLASS_UNITS.get(usize::from(*slot.first()?))?;
         let (slot, tail) = slot.get_mut(..units * UNIT)?.split_last_chunk_mut()?;
@@ -95,14 +94,13 @@ impl Pool {
 
     /// Gives back the place of a payload that nobody waits for any more. It may be that of its packet too.
     pub(crate) fn free_payload(&mut self, id: BufId) {
-        match self.slot_mut(id.0).first_mut() {
-            Some(class) if is_in_place(*class) && *class & LEFT == 0 => *class &= !IN_PLACE,
-            Some(class) if is_in_place(*class) => {
-                let class = *class & CLASS;
-                self.free_class(id, class);
-            }
-            _ => self.free(id),
+        if !self.take_back(id)
+            && let Some(class) = self.slot_mut(id.0).first_mut().filter(|class| is_in_place(**class))
+        {
+            *class &= !IN_PLACE;
+            return;
         }
+        self.free(id);
     }
 
     /// A sliced packet goes; where its payload waits in the slot, that stays.

@@ -182,8 +182,8 @@ impl Slicer {
             }
             Decision::Cut(cut, place) => {
                 let token = table.token(&place);
-                if let Some(slot) =
-                    self.may_stay(table, &cut).then(|| pool.sliceable(frame.buf, frame.len)).flatten()
+                if self.may_stay(table, &cut)
+                    && let Some(slot) = pool.sliceable(frame.buf, frame.len)
                 {
                     // `write` puts the token there again.
                     let start = put_token(slot.packet, cut.at, token);
@@ -330,15 +330,17 @@ impl Splicer {
     ) {
         let (parked, held) = (&found.parked, &found.held);
         let (at, payload) = (layers.end - TOKEN_LEN, usize::from(parked.len));
-        if held.in_place && held.buf == frame.buf && at == usize::from(parked.at) {
+        if held.in_place
+            && held.buf == frame.buf
+            && at == usize::from(parked.at)
+            && let Some(slot) = pool.sliced_slot(frame.buf)
+            && let Some(packet) = slot.bytes.get_mut(..at + payload)
+        {
             // What is behind the IP packet is padding that a port added: there was nothing.
-            frame.len = (at + payload) as u32;
-            let packet = pool.data_mut(frame.buf, frame.len);
+            frame.len = packet.len() as u32;
             put_back(packet, at, held.start);
             layers.repair(packet, parked);
-            if let Some(slot) = pool.sliced_slot(frame.buf) {
-                slot.make_whole();
-            }
+            slot.make_whole();
             return;
         }
         let packet = pool.data(frame.buf, frame.len);

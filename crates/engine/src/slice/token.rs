@@ -292,8 +292,7 @@ impl TokenFormat {
             TokenMode::Paper => token & ((1 << self.index_bits) - 1),
         };
         let generation = self.generation(Token(token));
-        let worker = (index >> self.entry_bits) as u32;
-        let entry = (index & ((1 << self.entry_bits) - 1)) as u32;
+        let (worker, entry) = ((index >> self.entry_bits) as u32, self.entry(Token(token)));
         (worker < self.workers && entry < self.entries).then_some(Fields { worker, entry, generation })
     }
 

@@ -179,7 +179,8 @@ impl Router {
             return None;
         }
         let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
-        let host = |a: Ipv4Addr| matches!(a.octets(), [1..=126 | 128..=223, ..]);
+        // What may not be a source is no host's.
+        let host = |a: Ipv4Addr| !is_martian_source(a.into());
         if !host(src) || !host(dst) || self.own.contains(&IpAddr::V4(src)) {
             return None;
         }

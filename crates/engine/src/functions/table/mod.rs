@@ -72,6 +72,17 @@ struct Entry<K, V> {
     key: K,
 }
 
+impl<K, V> Entry<K, V> {
+    /// Sets its deadline, and tells the wheel of one that is earlier.
+    #[inline(always)]
+    fn set_deadline(&mut self, id: u32, deadline: Nanos, wheel: &mut Wheel) {
+        let before = std::mem::replace(&mut self.deadline, deadline);
+        if deadline < before {
+            wheel.advance(id, deadline);
+        }
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub struct Table<K, V> {
@@ -234,11 +245,7 @@ impl<K: Key, V: Copy> Table<K, V> {
             return false;
         };
         let deadline = change(&mut entry.value);
-        let earlier = deadline < entry.deadline;
-        entry.deadline = deadline;
-        if earlier {
-            self.wheel.advance(id, deadline);
-        }
+        entry.set_deadline(id, deadline, &mut self.wheel);
         true
     }
 
@@ -246,11 +253,7 @@ impl<K: Key, V: Copy> Table<K, V> {
     #[inline]
     pub fn set_deadline(&mut self, id: u32, deadline: Nanos) {
         if let Some(entry) = self.entries.get_mut(id as usize) {
-            let earlier = deadline < entry.deadline;
-            entry.deadline = deadline;
-            if earlier {
-                self.wheel.advance(id, deadline);
-            }
+            entry.set_deadline(id, deadline, &mut self.wheel);
         }
     }
 

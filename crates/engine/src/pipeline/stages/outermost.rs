@@ -7,6 +7,7 @@ use crate::batch::{Batch, Train};
 use crate::frame::{Frame, Info};
 use crate::pool::Pool;
 use crate::reframe::Output;
+use crate::stage::link_type;
 
 /// Hands on what a stage emits, with trains that are of one flow by the outermost headers too.
 pub(super) struct Outermost<'a, 'b> {
@@ -57,12 +58,7 @@ impl Outermost<'_, '_> {
 
     /// The key of a packet by its outermost headers, whose places the frame says from now on.
     fn outermost(&self, pool: &Pool, frame: &mut Frame) -> Option<FlowKey> {
-        let (interface, data) = pool.packet(frame.buf, frame.len);
-        let link = match self.links {
-            [one] => Some(one),
-            all => all.get(interface as usize),
-        };
-        let headers = classify(*link?, data).ok()?;
+        let headers = classify(link_type(self.links, pool, frame), pool.data(frame.buf, frame.len)).ok()?;
         frame.info = Info::new(&headers);
         Some(headers.key)
     }
