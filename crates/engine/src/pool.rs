@@ -2,13 +2,16 @@
 //!
 //! Memory comes in slabs of 8 MiB, cut into slots of 64-byte units by size class; a freed slot is used again by the
 //! next packet of its class. A 60-byte packet takes 128 bytes, not a 2 KiB buffer, so thousands of held packets
-//! fit a cache. Slabs are taken when first needed and kept.
+//! fit a cache. Slabs are taken when first needed and kept. They lie one behind the other, so that a packet's number says
+//! where its bytes are.
 
 use std::fmt;
 
-use crate::huge;
+use memory::Memory;
+
 use crate::time::Nanos;
 
+mod memory;
 mod sliced;
 
 pub(crate) use sliced::SHORT;
@@ -16,6 +19,8 @@ pub(crate) use sliced::SHORT;
 const UNIT: usize = 64;
 const SLAB_UNITS: usize = 1 << 17;
 const SLAB_BYTES: usize = SLAB_UNITS * UNIT;
+/// Bytes that numbers of 32 bits can tell apart.
+const MOST: usize = UNIT << 32;
 const HEADER: usize = 16;
 /// Slot sizes in units, up to 1 MiB. Larger packets get a slab of their own.
 const CLASS_UNITS: [usize; 21] =
@@ -104,30 +109,17 @@ fn meta_of(head: &[u8; HEADER]) -> PacketMeta {
     }
 }
 
-/// A piece of memory that begins at a cache line, so that a small packet's headers lie in one.
-#[derive(Default)]
-struct Slab {
-    bytes: Box<[u8]>,
-    /// Bytes before the first cache line.
-    skip: usize,
-}
-
-impl Slab {
-    fn new(bytes: usize) -> Self {
-        // The allocator's own zeroed pages, which alignment asked of it would make it write.
-        let mut bytes = vec![0u8; bytes + UNIT];
-        huge::advise(&mut bytes);
-        let skip = bytes.as_ptr().align_offset(UNIT).min(UNIT);
-        Self { bytes: bytes.into_boxed_slice(), skip }
-    }
-}
-
 /// All packet bytes of one worker.
 pub struct Pool {
-    slabs: Vec<Slab>,
+    memory: Memory,
+    /// Slabs that `memory` was taken for.
+    slabs: usize,
     free: [Vec<u32>; CLASS_UNITS.len()],
-    free_slabs: Vec<u32>,
-    /// Next unused unit of the slab being cut up, and that slab.
+    /// Slabs that nobody uses: where each stretch of them begins, and how many it has; in order, with others between them.
+    free_slabs: Vec<(usize, usize)>,
+    /// Packets with slabs of their own, and how many.
+    oversize: Vec<(u32, usize)>,
+    /// Number of the slab being cut up, in units, and its next unused unit.
     bump: (u32, usize),
     retain: bool,
     live: u64,
@@ -139,10 +131,7 @@ pub struct Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("slabs", &self.slabs.len())
-            .field("live", &self.live)
-            .finish_non_exhaustive()
+        f.debug_struct("Pool").field("slabs", &self.slabs).field("live", &self.live).finish_non_exhaustive()
     }
 }
 
@@ -157,9 +146,11 @@ impl Pool {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            slabs: Vec::new(),
+            memory: Memory::new(),
+            slabs: 0,
             free: [const { Vec::new() }; CLASS_UNITS.len()],
             free_slabs: Vec::new(),
+            oversize: Vec::new(),
             bump: (0, SLAB_UNITS),
             retain: false,
             live: 0,
@@ -189,7 +180,8 @@ impl Pool {
     /// Bytes of memory taken so far.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        self.slabs.iter().map(|s| s.bytes.len() as u64).sum()
+        let unused: usize = self.free_slabs.iter().map(|(_, n)| n).sum();
+        ((self.slabs - unused) * SLAB_BYTES) as u64
     }
 
     /// Stores a packet.
@@ -215,45 +207,86 @@ impl Pool {
     fn allocate(&mut self, bytes: usize) -> (u32, u8) {
         let units = bytes.div_ceil(UNIT);
         let Some(class) = CLASS_UNITS.iter().position(|&u| units <= u) else {
-            return (self.new_slab(units * UNIT), OVERSIZE);
+            let slabs = units.div_ceil(SLAB_UNITS);
+            let id = self.new_slabs(slabs);
+            self.oversize.push((id, slabs));
+            return (id, OVERSIZE);
         };
         let units = CLASS_UNITS.get(class).copied().unwrap_or(units);
         if let Some(id) = self.free.get_mut(class).and_then(Vec::pop) {
             return (id, class as u8);
         }
         if self.bump.1 + units > SLAB_UNITS {
-            self.bump = (self.new_slab(SLAB_BYTES), 0);
+            self.bump = (self.new_slabs(1), 0);
         }
         let id = self.bump.0 + self.bump.1 as u32;
         self.bump.1 += units;
         (id, class as u8)
     }
 
-    fn new_slab(&mut self, bytes: usize) -> u32 {
-        let slab = Slab::new(bytes);
-        let index = match self.free_slabs.pop() {
-            Some(i) => i,
+    /// So many slabs, one behind the other; returns the number of the first in units.
+    #[cold]
+    fn new_slabs(&mut self, n: usize) -> u32 {
+        let first = match self.free_slabs.iter().position(|(_, free)| *free >= n) {
+            Some(at) => match self.free_slabs.get_mut(at) {
+                Some((first, free)) if *free > n => {
+                    *free -= n;
+                    *first + *free
+                }
+                _ => self.free_slabs.remove(at).0,
+            },
             None => {
-                self.slabs.push(Slab::default());
-                (self.slabs.len() - 1) as u32
+                let first = self.slabs;
+                self.slabs += n;
+                self.memory.grow(self.slabs * SLAB_BYTES);
+                first
             }
         };
-        if let Some(place) = self.slabs.get_mut(index as usize) {
-            *place = slab;
+        (first * SLAB_UNITS) as u32
+    }
+
+    /// Gives the slabs of a packet back that has some of its own.
+    #[cold]
+    fn free_oversize(&mut self, id: u32) {
+        let Some(at) = self.oversize.iter().position(|(of, _)| *of == id) else { return };
+        let (_, n) = self.oversize.swap_remove(at);
+        let first = id as usize / SLAB_UNITS;
+        self.memory.release(first * SLAB_BYTES..(first + n) * SLAB_BYTES);
+        self.free_slabs.push((first, n));
+        self.free_slabs.sort_unstable();
+        self.free_slabs.dedup_by(|next, (first, n)| {
+            let adjacent = *first + *n == next.0;
+            *n += if adjacent { next.1 } else { 0 };
+            adjacent
+        });
+        // What lies behind all that is used needs no remembering.
+        if let Some((first, _)) = self.free_slabs.pop_if(|(first, n)| *first + *n == self.slabs) {
+            self.slabs = first;
         }
-        index * SLAB_UNITS as u32
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, id: u32) -> &[u8] {
-        let Some(slab) = self.slabs.get(id as usize / SLAB_UNITS) else { return &[] };
-        slab.bytes.get(slab.skip + id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
+        self.memory.bytes().get(id as usize * UNIT..).unwrap_or_default()
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot_mut(&mut self, id: u32) -> &mut [u8] {
-        let Some(slab) = self.slabs.get_mut(id as usize / SLAB_UNITS) else { return &mut [] };
-        slab.bytes.get_mut(slab.skip + id as usize % SLAB_UNITS * UNIT..).unwrap_or_default()
+        self.memory.bytes_mut().get_mut(id as usize * UNIT..).unwrap_or_default()
+    }
+
+    /// A packet with what is kept beside it: one check for both.
+    #[inline(always)]
+    fn packet_bytes(&self, id: BufId, len: u32) -> &[u8] {
+        let start = id.0 as usize * UNIT;
+        self.memory.bytes().get(start..start + HEADER + len as usize).unwrap_or_default()
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    fn packet_bytes_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
+        let start = id.0 as usize * UNIT;
+        self.memory.bytes_mut().get_mut(start..start + HEADER + len as usize).unwrap_or_default()
     }
 
     /// The first `len` bytes of a packet. Empty for a place that holds none.
@@ -267,9 +300,7 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
-        let Some(slab) = self.slabs.get_mut(id.0 as usize / SLAB_UNITS) else { return &mut [] };
-        let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT + HEADER;
-        slab.bytes.get_mut(start..start + len as usize).unwrap_or_default()
+        self.packet_bytes_mut(id, len).get_mut(HEADER..).unwrap_or_default()
     }
 
     /// Puts `front` in place of the first `cut` bytes of a packet of `len` bytes; returns where the packet is now and
@@ -328,10 +359,7 @@ impl Pool {
     /// Gives a packet of `len` bytes these meta data; its bytes, to be changed.
     #[inline]
     pub(crate) fn replace_meta(&mut self, id: BufId, meta: Head, len: u32) -> Option<&mut [u8]> {
-        let slab = self.slabs.get_mut(id.0 as usize / SLAB_UNITS)?;
-        let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
-        let whole = slab.bytes.get_mut(start..start + HEADER + len as usize)?;
-        let (header, data) = whole.split_first_chunk_mut::<HEADER>()?;
+        let (header, data) = self.packet_bytes_mut(id, len).split_first_chunk_mut::<HEADER>()?;
         let [class, ..] = *header;
         *header = meta.of_class(class);
         Some(data)
@@ -351,12 +379,13 @@ impl Pool {
         self.packet_bytes(id, 0).first_chunk().map_or_else(PacketMeta::default, meta_of)
     }
 
-    /// A packet with what is kept beside it: one check for both.
-    #[inline]
-    fn packet_bytes(&self, id: BufId, len: u32) -> &[u8] {
-        let Some(slab) = self.slabs.get(id.0 as usize / SLAB_UNITS) else { return &[] };
-        let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
-        slab.bytes.get(start..start + HEADER + len as usize).unwrap_or_default()
+    /// The first `N` bytes of a packet of at least so many.
+    #[inline(always)]
+    pub(crate) fn front<const N: usize>(&self, id: BufId) -> Option<&[u8; N]> {
+        self.memory
+            .bytes()
+            .get(id.0 as usize * UNIT + HEADER..id.0 as usize * UNIT + HEADER + N)?
+            .first_chunk()
     }
 
     /// What is kept beside a packet, and its first `len` bytes.
@@ -386,11 +415,7 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn meta_and_data_mut(&mut self, id: BufId, len: u32) -> (PacketMeta, &mut [u8]) {
-        let whole = self.slabs.get_mut(id.0 as usize / SLAB_UNITS).and_then(|slab| {
-            let start = slab.skip + id.0 as usize % SLAB_UNITS * UNIT;
-            slab.bytes.get_mut(start..start + HEADER + len as usize)
-        });
-        match whole.and_then(<[u8]>::split_first_chunk_mut) {
+        match self.packet_bytes_mut(id, len).split_first_chunk_mut() {
             Some((head, data)) => (meta_of(head), data),
             None => (PacketMeta::default(), &mut []),
         }
@@ -432,11 +457,7 @@ impl Pool {
     fn free_unusual(&mut self, id: BufId, class: u8) {
         if class == OVERSIZE {
             self.live = self.live.saturating_sub(1);
-            let index = id.0 / SLAB_UNITS as u32;
-            if let Some(slab) = self.slabs.get_mut(index as usize) {
-                *slab = Slab::default();
-                self.free_slabs.push(index);
-            }
+            self.free_oversize(id.0);
             return;
         }
         self.dropped.extend(self.tail(id.0, class));

@@ -43,6 +43,22 @@ fn index(value: u64) -> usize {
     ((shift as usize) << SUB_BITS) + (value >> shift) as usize
 }
 
+/// Values below this are exact as floating-point numbers.
+const EXACT: u64 = 1 << 53;
+
+/// As [`index`], of values below [`EXACT`]: such a number's exponent and the highest bits of its mantissa are octave and
+/// place in it. Finding the highest bit is slow on many processors, a conversion is not.
+#[inline(always)]
+fn index_of_exact(value: u64) -> usize {
+    const OCTAVES: u64 = (f64::MAX_EXP as u64 - 1 + SUB_BITS as u64 - 1) << SUB_BITS;
+    let bits = (value as i64 as f64).to_bits();
+    if value < 1 << SUB_BITS {
+        value as usize
+    } else {
+        (bits >> (f64::MANTISSA_DIGITS - 1 - SUB_BITS)).wrapping_sub(OCTAVES) as usize
+    }
+}
+
 fn bounds(index: usize) -> (u64, u64) {
     let index = index as u64;
     if index < LINEAR {
@@ -99,18 +115,33 @@ impl Histogram {
         let Some(first) = values.next() else { return };
         // The largest comes first: what follows has its bucket.
         self.record(first);
-        self.count += values.len() as u64;
-        let (mut sum, mut last) = (0u128, first);
+        let n = values.len() as u64;
+        self.count += n;
+        // The sum of so many such values has 64 bits.
+        if first >= EXACT || n > u64::MAX / EXACT {
+            return values.for_each(|value| self.add_smaller(value));
+        }
+        let (mut sum, mut last) = (0, first);
         for value in values {
             debug_assert!(value <= last, "{value} comes after {last}");
-            if let Some(c) = self.counts.get_mut(index(value)) {
+            if let Some(c) = self.counts.get_mut(index_of_exact(value)) {
                 *c += 1;
             }
-            sum += u128::from(value);
+            sum += value;
             last = value;
         }
-        self.sum += sum;
+        self.sum += u128::from(sum);
         self.min = self.min.min(last);
+    }
+
+    /// A value that is counted already, in a bucket that there is.
+    #[cold]
+    fn add_smaller(&mut self, value: u64) {
+        if let Some(c) = self.counts.get_mut(index(value)) {
+            *c += 1;
+        }
+        self.sum += u128::from(value);
+        self.min = self.min.min(value);
     }
 
     #[cold]

@@ -88,7 +88,7 @@ pub enum Encapsulation {
 #[inline]
 pub fn classify(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
     if matches!(link, LinkType::Ethernet) {
-        if let Some(headers) = fast::untagged(frame) {
+        if let Some(headers) = frame.first_chunk().and_then(fast::untagged) {
             return Ok(headers);
         }
         return fast::uncommon(frame);
@@ -96,14 +96,17 @@ pub fn classify(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
     classify_reference(link, frame)
 }
 
-/// As [`classify`] on Ethernet for the usual frame (untagged, IPv4 without options, TCP or UDP, no fragment); `None` for
-/// any other, which [`classify`] has to be asked about.
+/// Bytes of a frame that [`classify_usual`] reads.
+pub const USUAL: usize = fast::UNTAGGED;
+
+/// As [`classify`] on Ethernet for the usual frame (untagged, IPv4 without options, TCP or UDP, no fragment) of at least
+/// [`USUAL`] bytes, which these are the first of; `None` for any other, which [`classify`] has to be asked about.
 ///
 /// Whoever handles the usual frame apart from all others spares it the way through memory that a result of two kinds
 /// takes.
 #[inline(always)]
 #[must_use]
-pub fn classify_usual(frame: &[u8]) -> Option<Headers> {
+pub fn classify_usual(frame: &[u8; USUAL]) -> Option<Headers> {
     fast::untagged(frame)
 }
 

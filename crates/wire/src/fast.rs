@@ -9,24 +9,30 @@ use crate::{Flags, Headers, LinkType, Skip, classify_reference};
 /// IPv4 without options, and as much of TCP as [`Flags::TCP`] asks for.
 const IPV4_TCP: usize = 20 + 14;
 
+/// Untagged Ethernet and as much of IPv4.
+pub(crate) const UNTAGGED: usize = 14 + IPV4_TCP;
+
 /// Untagged Ethernet, IPv4.
 #[inline(always)]
-pub(crate) fn untagged(frame: &[u8]) -> Option<Headers> {
-    let bytes: &[u8; 14 + IPV4_TCP] = frame.first_chunk()?;
-    let start = u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
-    if start >> 8 != 0x08_0045 {
+pub(crate) fn untagged(frame: &[u8; UNTAGGED]) -> Option<Headers> {
+    if word(frame, 12)? & 0x00ff_ffff != 0x45_0008 {
         return None;
     }
-    let ip: &[u8; IPV4_TCP] = bytes.last_chunk()?;
-    ipv4(ip, 14, 0)
+    ipv4(frame.last_chunk()?, 14, 0)
+}
+
+/// Four bytes from `at` on, the first the lowest: one load, where bytes put together are several if not all of them are used.
+#[inline(always)]
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
 }
 
 /// `tag` as in word 1 of a narrow key. The caller has checked version and header length.
 #[inline(always)]
 fn ipv4(ip: &[u8; IPV4_TCP], l3: u16, tag: u64) -> Option<Headers> {
-    let middle = u32::from_be_bytes([ip[6], ip[7], ip[8], ip[9]]);
-    let protocol = middle as u8;
-    if middle & 0x3fff_0000 != 0 || (protocol != TCP && protocol != UDP) {
+    let middle = word(ip, 6)?;
+    let protocol = (middle >> 24) as u8;
+    if middle & 0xff3f != 0 || (protocol != TCP && protocol != UDP) {
         return None;
     }
     let addresses = u64::from_be_bytes([ip[12], ip[13], ip[14], ip[15], ip[16], ip[17], ip[18], ip[19]]);

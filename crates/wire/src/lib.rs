@@ -21,7 +21,7 @@ mod tunnel;
 pub mod view;
 
 pub use classify::{
-    Encapsulation, Flags, Headers, Skip, classify, classify_reference, classify_usual, classify_with,
+    Encapsulation, Flags, Headers, Skip, USUAL, classify, classify_reference, classify_usual, classify_with,
 };
 pub use key::{FlowKey, KeyError, NarrowKey, Vlans, WideKey};
 pub use link::LinkType;

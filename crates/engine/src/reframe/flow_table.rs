@@ -50,7 +50,7 @@ impl Entry {
     /// Counts a packet.
     #[inline(always)]
     pub fn count_packet(&mut self) {
-        self.counters = self.counters.saturating_add(2) | RECENT;
+        self.counters = (self.counters | RECENT).saturating_add(2);
     }
 }
 
@@ -58,6 +58,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct FlowTable {
     index: Vec<u64>,
+    /// By how much a hash is shifted to be a place in the index.
     shift: u32,
     entries: Vec<Entry>,
     wide: Vec<WideKey>,
@@ -79,7 +80,7 @@ impl FlowTable {
         let slots = (limit * 2).next_power_of_two().max(16);
         Self {
             index: huge::zeros(slots),
-            shift: 32 - slots.trailing_zeros().min(32),
+            shift: 64 - slots.trailing_zeros().min(32),
             entries: huge::with_capacity(limit),
             wide: Vec::new(),
             limit,
@@ -109,9 +110,9 @@ impl FlowTable {
         key.hash64(self.seed)
     }
 
-    #[inline]
-    fn home(&self, tag: u32) -> usize {
-        ((u64::from(tag)) >> self.shift) as usize
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        (hash >> self.shift) as usize
     }
 
     #[inline]
@@ -130,7 +131,7 @@ impl FlowTable {
     /// First step of a look-up, one batch ahead: asks for the index line.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
-        prefetch(self.index.get(self.home(Self::tag(hash))));
+        prefetch(self.index.get(self.home(hash)));
     }
 
     /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is new.
@@ -139,7 +140,7 @@ impl FlowTable {
     pub fn candidate(&self, hash: u64) -> u32 {
         let tag = Self::tag(hash);
         let mask = self.index.len() - 1;
-        let mut at = self.home(tag);
+        let mut at = self.home(hash);
         loop {
             match self.index.get(at) {
                 Some(&slot) if slot != 0 => {
@@ -168,22 +169,23 @@ impl FlowTable {
         }
     }
 
-    /// Whether `candidate` is the entry of the key's flow.
+    /// All entries, by their numbers.
     #[inline(always)]
-    pub(crate) fn knows(&self, key: &FlowKey, hash: u64, candidate: u32) -> bool {
-        self.is(candidate, key, Self::stored(key, hash))
+    pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
+    /// The train of the flow, where `candidate` is its entry.
+    #[inline(always)]
+    pub(crate) fn train_of(&self, key: &FlowKey, hash: u64, candidate: u32) -> Option<u32> {
+        let entry = self.entries.get(candidate as usize)?;
+        self.is(candidate, key, Self::stored(key, hash)).then_some(entry.train)
     }
 
     /// The flow that [`FlowTable::continues`] was asked about last; [`NONE`] where nothing is known of it.
     #[inline(always)]
     pub(crate) fn last(&mut self) -> &mut u32 {
         &mut self.last
-    }
-
-    /// The train of the flow that `candidate` most likely is.
-    #[inline(always)]
-    pub(crate) fn train_of(&self, candidate: u32) -> u32 {
-        self.entries.get(candidate as usize).map_or(NONE, |e| e.train)
     }
 
     #[inline(always)]
@@ -222,7 +224,7 @@ impl FlowTable {
     fn find(&self, key: &FlowKey, hash: u64, stored: [u64; 2]) -> Option<u32> {
         let tag = Self::tag(hash);
         let mask = self.index.len() - 1;
-        let mut at = self.home(tag);
+        let mut at = self.home(hash);
         loop {
             let slot = *self.index.get(at)?;
             if slot == 0 {
@@ -266,7 +268,7 @@ impl FlowTable {
         }
         let mask = self.index.len() - 1;
         let tag = Self::tag(hash);
-        let mut at = self.home(tag);
+        let mut at = self.home(hash);
         while let Some(slot) = self.index.get_mut(at) {
             if *slot == 0 {
                 *slot = u64::from(tag) << 32 | u64::from(id + 1);
@@ -310,14 +312,14 @@ impl FlowTable {
     /// Linear probing without tombstones: later slots of the cluster move up where they may.
     fn remove_from_index(&mut self, id: u32, key: [u64; 2]) {
         let mask = self.index.len() - 1;
-        let mut at = self.home(Self::tag(self.hash_of(key)));
+        let mut at = self.home(self.hash_of(key));
         while self.index.get(at).is_some_and(|&s| s != 0 && s as u32 != id + 1) {
             at = (at + 1) & mask;
         }
         let mut hole = at;
         let mut next = (hole + 1) & mask;
         while let Some(&slot) = self.index.get(next).filter(|s| **s != 0) {
-            let home = self.home((slot >> 32) as u32);
+            let home = self.home(slot);
             // The slot may fill the hole unless its home lies cyclically after the hole.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
                 if let Some(place) = self.index.get_mut(hole) {

@@ -1,154 +1,18 @@
 //! The trains that are being held, and when they are due.
 //!
-//! A train is one cache line: its first packet inside, the others in chunks of five handles (two lines each). Trains
-//! of one class wait in one list, first come first served: the class has one hold time, so the list is in the order
+//! Trains of one class wait in one list, first come first served: the class has one hold time, so the list is in the order
 //! of deadlines and every operation is O(1). Free lines are chained up and used again last in, first out, so that they
 //! stay in cache.
 
-use crate::frame::{Frame, Info};
+use std::ops::Range;
+
+use super::flow_table::{Entry, NONE};
+use super::slot::{Chunk, TrainSlot};
+use super::stage::Block;
+use crate::frame::Frame;
 use crate::huge;
-use crate::pool::BufId;
 use crate::prefetch::prefetch;
-use crate::reframe::flow_table::NONE;
 use crate::time::Nanos;
-
-/// Longest frame that can be held, in bytes: the bytes of a train fit 32 bits.
-pub(crate) const MAX_LEN: u32 = (1 << 24) - 1;
-
-/// A held packet: a [`Frame`] without what its train knows.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Held {
-    arrival: Nanos,
-    buf: BufId,
-    len: u32,
-    info: Info,
-}
-
-const _: () = assert!(size_of::<Held>() == 24);
-
-impl Held {
-    #[inline(always)]
-    fn new(frame: &Frame) -> Self {
-        let Frame { arrival, buf, len, info, .. } = *frame;
-        Self { arrival, buf, len, info }
-    }
-
-    #[inline(always)]
-    fn frame(&self, flow: u32, hash: u32) -> Frame {
-        let Self { arrival, buf, len, info } = *self;
-        Frame { arrival, buf, len, info, flow, hash }
-    }
-}
-
-/// A train that is being held.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(64))]
-pub(crate) struct TrainSlot {
-    first: Held,
-    /// Position of its first packet among all that arrived.
-    pub(crate) sequence: u64,
-    pub(crate) flow: u32,
-    hash: u32,
-    previous: u32,
-    next: u32,
-    first_chunk: u32,
-    /// Where its next packet goes.
-    at: Place,
-    /// Captured bytes of all its packets.
-    bytes: u32,
-    pub(crate) count: u16,
-    pub(crate) class: u8,
-}
-
-const _: () = assert!(size_of::<TrainSlot>() == 64);
-
-impl TrainSlot {
-    /// Its first packet.
-    #[inline(always)]
-    pub(crate) fn frame(&self) -> Frame {
-        self.first.frame(self.flow, self.hash)
-    }
-
-    /// Arrival of its first packet.
-    #[inline(always)]
-    pub(crate) fn base(&self) -> Nanos {
-        self.first.arrival
-    }
-
-    /// Takes a free chunk, if there is one.
-    #[inline(always)]
-    fn extend(&mut self, chunks: &mut [Chunk], free_chunk: &mut u32) -> bool {
-        let new = *free_chunk;
-        let Some(chunk) = chunks.get(new as usize) else { return false };
-        *free_chunk = chunk.next;
-        match chunks.get_mut(self.at.chunk() as usize) {
-            Some(last) => last.next = new,
-            None => self.first_chunk = new,
-        }
-        self.at = Place(new << 3);
-        true
-    }
-
-    /// Adds a packet, for which there must be a place.
-    #[inline(always)]
-    fn add(&mut self, chunks: &mut [Chunk], frame: &Frame) {
-        let place = chunks.get_mut(self.at.chunk() as usize).and_then(|c| c.held.get_mut(self.at.number()));
-        let Some(place) = place else { return };
-        *place = Held::new(frame);
-        self.at = self.at.next();
-        self.bytes += frame.len;
-        self.count += 1;
-    }
-}
-
-const CHUNK: usize = 5;
-
-/// A place of a chunk: the chunk's number, and in the lowest three bits that of the place, which is [`CHUNK`] behind its last.
-#[derive(Clone, Copy, Debug)]
-struct Place(u32);
-
-impl Place {
-    /// Behind the last place of no chunk.
-    const NOWHERE: Self = Self(NONE << 3 | CHUNK as u32);
-
-    #[inline(always)]
-    fn chunk(self) -> u32 {
-        self.0 >> 3
-    }
-
-    #[inline(always)]
-    fn number(self) -> usize {
-        (self.0 & 7) as usize
-    }
-
-    /// Whether the chunk has no such place.
-    #[inline(always)]
-    fn is_behind(self) -> bool {
-        self.number() == CHUNK
-    }
-
-    #[inline(always)]
-    fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-}
-
-impl Default for Place {
-    fn default() -> Self {
-        Self::NOWHERE
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(64))]
-struct Chunk {
-    held: [Held; CHUNK],
-    /// The train's next chunk, or the next free one. Says nothing in a train's last chunk.
-    next: u32,
-}
-
-const _: () = assert!(size_of::<Chunk>() == 128);
 
 /// Trains of one class in the order in which they are due.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +22,15 @@ struct List {
     hold_ns: u64,
     /// Deadline of the head, [`Nanos::MAX`] when empty.
     due: Nanos,
+}
+
+/// Trains that are due first; see [`Hold::leading`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leading {
+    pub(crate) trains: usize,
+    packets: usize,
+    bytes: u64,
+    last: u32,
 }
 
 /// All trains that are being held.
@@ -233,30 +106,36 @@ impl Hold {
         (self.first.due, self.first.head)
     }
 
-    /// How many trains of class 0, from the one that is due first on, are due before `now`, are of one packet and have no
-    /// other that is due with them; at most `most`.
+    /// The trains of class 0, from the one that is due first on, that are due before `now`, have no other that is due with them,
+    /// and have no more than `room` packets in all.
     #[inline(always)]
-    pub(crate) fn singles(&self, now: Nanos, most: usize) -> usize {
-        let hold_ns = self.first.hold_ns;
-        let mut n = 0;
-        let mut slot = self.trains.get(self.first.head as usize);
-        while let Some(train) = slot
-            && n < most
-        {
+    pub(crate) fn leading(&self, now: Nanos, room: usize) -> Leading {
+        let List { head, hold_ns, .. } = self.first;
+        let mut leading = Leading { trains: 0, packets: 0, bytes: 0, last: NONE };
+        // Due before `now` is what came before this.
+        let early = Nanos(now.0.saturating_sub(hold_ns));
+        let mut at = head;
+        while let Some(train) = self.trains.get(at as usize) {
             let next = self.trains.get(train.next as usize);
             let together = next.is_some_and(|next| next.base() == train.base());
-            if train.count != 1 || together || train.base().after(hold_ns) >= now {
+            let packets = leading.packets + usize::from(train.count);
+            if train.base() >= early || together || packets > room {
                 break;
             }
-            slot = next;
-            n += 1;
+            if let Some(next) = next {
+                prefetch(self.trains.get(next.next as usize));
+                prefetch(self.chunks.get(next.first_chunk as usize));
+            }
+            let bytes = leading.bytes + u64::from(train.bytes);
+            leading = Leading { trains: leading.trains + 1, packets, bytes, last: at };
+            at = train.next;
         }
-        n
+        leading
     }
 
-    /// The first `n` trains of class 0. There must be so many.
+    /// The first trains of class 0. There must be so many.
     #[inline(always)]
-    pub(crate) fn leading(&self, n: usize) -> impl ExactSizeIterator<Item = &TrainSlot> {
+    pub(crate) fn first(&self, n: usize) -> impl ExactSizeIterator<Item = &TrainSlot> {
         let mut at = self.first.head;
         (0..n).map(move |_| {
             let train = self.train(at);
@@ -265,48 +144,43 @@ impl Hold {
         })
     }
 
-    /// Takes out the first `n` trains of class 0, which are of one packet each, and gives back their memory.
+    /// Takes these trains out. Appends their packets to `frames`, and hands those of each train to `each` with the time at which
+    /// it is due.
     #[inline(always)]
-    pub(crate) fn close_leading(&mut self, n: usize) {
-        let List { head, hold_ns, .. } = self.first;
-        let (mut last, mut next, mut bytes) = (NONE, head, 0);
-        for _ in 0..n {
-            let train = self.train(next);
-            (last, next) = (next, train.next);
-            bytes += u64::from(train.bytes);
+    pub(crate) fn close_leading(
+        &mut self,
+        leading: &Leading,
+        frames: &mut Vec<Frame>,
+        mut each: impl FnMut(Nanos, &[Frame]),
+    ) {
+        if leading.packets == leading.trains {
+            frames.extend(self.first(leading.trains).map(|train| train.first.frame(train.flow, train.hash)));
+        } else {
+            let Self { trains, chunks, free_chunk, first, .. } = self;
+            let mut at = first.head;
+            for _ in 0..leading.trains {
+                let Some(train) = trains.get(at as usize) else { break };
+                at = train.next;
+                let start = frames.len();
+                frames.push(train.first.frame(train.flow, train.hash));
+                if train.count > 1 {
+                    train.take_out(chunks, free_chunk, frames);
+                    each(train.base().after(first.hold_ns), frames.get(start..).unwrap_or_default());
+                }
+            }
         }
-        let Some(train) = self.trains.get_mut(last as usize) else { return };
-        // Their list becomes the beginning of that of free ones.
-        train.next = std::mem::replace(&mut self.free_train, head);
-        let due = self.trains.get(next as usize).map_or(Nanos::MAX, |train| train.base().after(hold_ns));
-        if next == NONE {
-            self.first.tail = NONE;
+        let Self { trains, first, .. } = self;
+        let Some(last) = trains.get_mut(leading.last as usize) else { return };
+        // The beginning of their list becomes that of the list of free ones.
+        let at = std::mem::replace(&mut last.next, self.free_train);
+        self.free_train = first.head;
+        if at == NONE {
+            first.tail = NONE;
         }
-        (self.first.head, self.first.due) = (next, due);
-        self.packets -= n as u32;
-        self.bytes -= bytes;
-    }
-
-    /// Adds a packet to a train of class 0, if that neither fills it up to `burst` nor takes more memory, and the packet arrives
-    /// before the train is due; returns whether it did. The packet must be counted.
-    #[inline(always)]
-    pub(crate) fn join(&mut self, id: u32, frame: &Frame, burst: u16) -> bool {
-        let Self { trains, chunks, free_chunk, first, .. } = self;
-        let Some(train) = trains.get_mut(id as usize) else { return false };
-        if train.count + 1 >= burst || frame.arrival.since(train.base()) >= first.hold_ns {
-            return false;
-        }
-        if train.at.is_behind() && !train.extend(chunks, free_chunk) {
-            return false;
-        }
-        train.add(chunks, frame);
-        true
-    }
-
-    /// Whether a train can be opened without more memory.
-    #[inline(always)]
-    pub(crate) fn has_free_train(&self) -> bool {
-        self.free_train != NONE
+        first.head = at;
+        first.due = trains.get(at as usize).map_or(Nanos::MAX, |train| train.base().after(first.hold_ns));
+        self.packets -= leading.packets as u32;
+        self.bytes -= leading.bytes;
     }
 
     #[inline(always)]
@@ -316,6 +190,61 @@ impl Hold {
     )]
     pub(crate) fn train(&self, id: u32) -> &TrainSlot {
         &self.trains[id as usize]
+    }
+
+    /// Stores packets of class 0 in the trains of their flows, and opens those, as long as that neither fills a train up to `burst` nor
+    /// takes more memory, and no packet arrives after its train is due. Returns how many it stored, and how many of
+    /// them opened a train. They are counted.
+    #[inline(always)]
+    pub(crate) fn store(
+        &mut self,
+        flows: &mut [Entry],
+        block: &Block<'_>,
+        range: Range<usize>,
+        burst: u16,
+    ) -> (usize, usize) {
+        let Self { trains, chunks, free_chunk, free_train, first, .. } = self;
+        let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
+        let List { mut head, mut tail, mut due, hold_ns } = *first;
+        let (mut chunk, mut free) = (*free_chunk, *free_train);
+        let frames = block.frames.get(range.clone()).unwrap_or_default();
+        let candidates = block.candidates.get(range.clone()).unwrap_or_default();
+        let (mut stored, mut opened, mut bytes) = (0, 0, 0);
+        for (frame, &flow) in frames.iter().zip(candidates) {
+            let Some(entry) = flows.get_mut(flow as usize) else { break };
+            match trains.get_mut(entry.train as usize) {
+                Some(train) => {
+                    let waited = frame.arrival.0.wrapping_sub(train.base().0);
+                    if train.count + 1 >= burst || waited >= hold_ns {
+                        break;
+                    }
+                    if train.is_behind() && !train.extend(chunks, &mut chunk) {
+                        break;
+                    }
+                    train.add(chunks, frame);
+                }
+                None => {
+                    let Some(train) = trains.get_mut(free as usize) else { break };
+                    let id = std::mem::replace(&mut free, train.next);
+                    let at = range.start + stored;
+                    train.open(0, block.sequence(at), frame, flow, block.hash(at), tail);
+                    entry.train = id;
+                    let previous = std::mem::replace(&mut tail, id);
+                    match trains.get_mut(previous as usize) {
+                        Some(previous) => previous.next = id,
+                        None => (head, due) = (id, frame.arrival.after(hold_ns)),
+                    }
+                    opened += 1;
+                }
+            }
+            entry.count_packet();
+            bytes += u64::from(frame.len);
+            stored += 1;
+        }
+        (*free_chunk, *free_train) = (chunk, free);
+        *first = List { head, tail, due, hold_ns };
+        self.count(stored as u32, bytes);
+        (stored, opened)
     }
 
     /// Asks for the line of a train that a packet may be added to soon, if there is one.
@@ -342,11 +271,11 @@ impl Hold {
         let full = self.free_train == NONE || self.free_chunk == NONE;
         if self.free_train == NONE {
             self.free_train = self.trains.len() as u32;
-            self.trains.push(TrainSlot { next: NONE, ..TrainSlot::default() });
+            self.trains.push(TrainSlot::free());
         }
         if self.free_chunk == NONE {
             self.free_chunk = self.chunks.len() as u32;
-            self.chunks.push(Chunk { next: NONE, ..Chunk::default() });
+            self.chunks.push(Chunk::free());
         }
         full
     }
@@ -375,30 +304,8 @@ impl Hold {
         }
         let Some(train) = self.trains.get_mut(id as usize) else { return NONE };
         self.free_train = train.next;
-        train.first = Held::new(frame);
-        train.sequence = sequence;
-        train.flow = flow;
-        train.hash = hash;
-        train.previous = previous;
-        train.next = NONE;
-        train.first_chunk = NONE;
-        train.at = Place::NOWHERE;
-        train.bytes = frame.len;
-        train.count = 1;
-        train.class = class;
+        train.open(class, sequence, frame, flow, hash, previous);
         id
-    }
-
-    /// As [`Hold::join`], where most packets open a train.
-    #[inline(never)]
-    pub(crate) fn join_seldom(&mut self, id: u32, frame: &Frame, burst: u16) -> bool {
-        self.join(id, frame, burst)
-    }
-
-    /// As [`Hold::open`] with class 0, where most packets join a train.
-    #[inline(never)]
-    pub(crate) fn open_seldom(&mut self, sequence: u64, frame: &Frame, flow: u32, hash: u32) -> u32 {
-        self.open(0, sequence, frame, flow, hash)
     }
 
     /// Adds a packet to a train; returns how many it has now. There must be room; see [`Hold::grow`]. The
@@ -407,7 +314,7 @@ impl Hold {
     pub(crate) fn append(&mut self, id: u32, frame: &Frame) -> u16 {
         let Self { trains, chunks, free_chunk, .. } = self;
         let Some(train) = trains.get_mut(id as usize) else { return 0 };
-        if train.at.is_behind() {
+        if train.is_behind() {
             train.extend(chunks, free_chunk);
         }
         train.add(chunks, frame);
@@ -470,21 +377,9 @@ impl Hold {
     #[inline(always)]
     pub(crate) fn close(&mut self, id: u32, frames: &mut Vec<Frame>) {
         let Some(train) = self.trains.get_mut(id as usize) else { return };
-        let (flow, hash) = (train.flow, train.hash);
-        frames.push(train.first.frame(flow, hash));
-        let mut left = usize::from(train.count) - 1;
-        let mut at = train.first_chunk;
-        while left > 0 {
-            let Some(chunk) = self.chunks.get(at as usize) else { break };
-            prefetch(self.chunks.get(chunk.next as usize));
-            let held = chunk.held.get(..left).unwrap_or(&chunk.held);
-            frames.extend(held.iter().map(|held| held.frame(flow, hash)));
-            left -= held.len();
-            at = chunk.next;
-        }
-        if let Some(last) = self.chunks.get_mut(train.at.chunk() as usize) {
-            last.next = self.free_chunk;
-            self.free_chunk = train.first_chunk;
+        frames.push(train.first.frame(train.flow, train.hash));
+        if train.count > 1 {
+            train.take_out(&mut self.chunks, &mut self.free_chunk, frames);
         }
         train.next = self.free_train;
         self.free_train = id;

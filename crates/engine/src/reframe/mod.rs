@@ -16,6 +16,7 @@ mod finish;
 pub mod flow_table;
 mod hold;
 mod plain;
+mod slot;
 mod stage;
 mod stats;
 pub mod tcp_order;
@@ -26,4 +27,4 @@ pub use stage::{Output, Reframe};
 pub use stats::{Cause, ClassStats, ReframeStats};
 
 /// Longest frame, in captured bytes, that is classified; a longer one is passed through.
-pub const MAX_FRAME_LEN: u32 = hold::MAX_LEN;
+pub const MAX_FRAME_LEN: u32 = slot::MAX_LEN;

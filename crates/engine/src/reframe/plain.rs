@@ -10,7 +10,6 @@ use std::ops::Range;
 
 use super::config::Policy;
 use super::flow_table::NONE;
-use super::hold::TrainSlot;
 use super::stage::{Block, Output, Reframe};
 use super::stats::Cause;
 use crate::batch::{BATCH, Batch, Train};
@@ -20,9 +19,10 @@ use crate::time::Nanos;
 
 impl Reframe {
     /// Finds out which packets of a block, from number `from` on, are to be held as usual; returns the number of the first
-    /// that isn't. Those before it are counted as arrived, and must be given to [`Reframe::keep_usual`].
+    /// that isn't. Those before it are counted as arrived, and must be given to [`Reframe::keep_usual`]. Where most packets join a
+    /// train, it is asked for.
     #[inline(never)]
-    pub(super) fn usual(&mut self, block: &Block<'_>, from: usize) -> usize {
+    pub(super) fn usual<const JOINING: bool>(&mut self, block: &Block<'_>, from: usize) -> usize {
         let Some(bypass) = self.bypass_info else { return from };
         let frames = block.frames.get(from..).unwrap_or_default();
         let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
@@ -35,8 +35,12 @@ impl Reframe {
         let mut n = 0;
         for (((frame, key), &hash), &candidate) in frames.iter().zip(keys).zip(hashes).zip(candidates) {
             let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
-            if !frame.info.classified() || frame.info.is(bypass) || !self.table.knows(key, hash, candidate) {
+            if !frame.info.classified() || frame.info.is(bypass) {
                 break;
+            }
+            let Some(train) = self.table.train_of(key, hash, candidate) else { break };
+            if JOINING {
+                self.hold.prefetch(train);
             }
             room_bytes = rest;
             runs += u64::from(candidate != last);
@@ -59,11 +63,7 @@ impl Reframe {
         let Some(last) = block.frames.get(range.clone()).and_then(<[Frame]>::last) else { return };
         let (mut at, mut caught_up) = (range.start, range.start);
         loop {
-            at = if self.joining {
-                self.store::<true>(block, at..range.end)
-            } else {
-                self.store::<false>(block, at..range.end)
-            };
+            at += self.store(block, at..range.end);
             if at >= range.end {
                 break;
             }
@@ -88,45 +88,12 @@ impl Reframe {
         self.catch_up(pool, rest, last.arrival, out);
     }
 
-    /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is there; returns
-    /// the number of the first that it did not store. What most packets do, join a train or open one, is in the loop; the
-    /// other is called.
+    /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is there; returns how many.
     #[inline(never)]
-    fn store<const JOINING: bool>(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
-        let frames = block.frames.get(range.clone()).unwrap_or_default();
-        let flows = block.candidates.get(range.clone()).unwrap_or_default();
-        let (mut opened, mut bytes, mut stored) = (0, 0, 0);
-        for (frame, &flow) in frames.iter().zip(flows) {
-            let entry = self.table.get_mut(flow);
-            let train = entry.train;
-            if train == NONE {
-                if !self.hold.has_free_train() {
-                    break;
-                }
-                let at = range.start + stored;
-                entry.train = if JOINING {
-                    self.hold.open_seldom(block.sequence(at), frame, flow, block.hash(at))
-                } else {
-                    self.hold.open(0, block.sequence(at), frame, flow, block.hash(at))
-                };
-                opened += 1;
-            } else {
-                let joined = if JOINING {
-                    self.hold.join(train, frame, self.burst)
-                } else {
-                    self.hold.join_seldom(train, frame, self.burst)
-                };
-                if !joined {
-                    break;
-                }
-            }
-            entry.count_packet();
-            bytes += u64::from(frame.len);
-            stored += 1;
-        }
+    fn store(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
+        let (stored, opened) = self.hold.store(self.table.entries_mut(), block, range, self.burst);
         self.joining = 2 * opened < stored;
-        self.hold.count(stored as u32, bytes);
-        range.start + stored
+        stored
     }
 
     /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the instant so far.
@@ -137,7 +104,7 @@ impl Reframe {
         loop {
             if self.hold.due().min(now) > self.instant {
                 self.emit_leaving(pool, out);
-                stored = self.release_singles(stored, now);
+                stored = self.release(stored, now);
             }
             let (due, train) = self.hold.first_of_one_class();
             if due.min(now) > self.instant {
@@ -153,22 +120,22 @@ impl Reframe {
         self.early = 0;
     }
 
-    /// Emits trains of one packet that are due before `now`, up to the first train that is longer, or due together with
-    /// another, or for which the batch has no place. Returns what of `stored` arrives only after that.
+    /// Emits trains that are due before `now`, up to the first that is due together with another, or for which the batch has no
+    /// place. Returns what of `stored` arrives only after that.
     #[inline(never)]
-    fn release_singles<'a>(&mut self, stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
-        let last = self.table.last();
-        if *last == NONE || self.hold.due() >= now {
+    fn release<'a>(&mut self, stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
+        let mut before = *self.table.last();
+        if before == NONE || self.hold.due() >= now {
             return stored;
         }
         let Batch { frames, trains, .. } = &mut self.out;
         let (start, first) = (frames.len(), trains.len());
-        let n = self.hold.singles(now, BATCH.saturating_sub(start).min(AT_ONCE));
-        frames.extend(self.hold.leading(n).map(TrainSlot::frame));
-        let (mut before, mut runs) = (*last, 0);
+        let leading = self.hold.leading(now, BATCH.saturating_sub(start));
         let (table, policy, hold_ns) = (&mut self.table, self.policy, self.alone.hold_ns);
-        trains.extend(self.hold.leading(n).zip(start as u32..).map(|(slot, start)| {
-            let (flow, sequence) = (slot.flow, slot.sequence);
+        let (mut at, mut runs) = (start as u32, 0);
+        trains.extend(self.hold.first(leading.trains).map(|slot| {
+            let (flow, sequence, start, len) = (slot.flow, slot.sequence, at, u32::from(slot.count));
+            at += len;
             let entry = table.get_mut(flow);
             entry.train = NONE;
             let order = match policy {
@@ -180,11 +147,10 @@ impl Reframe {
             before = flow;
             runs += u64::from(!continues);
             let release = slot.base().after(hold_ns);
-            Train { flow, start, len: 1, release, order, sequence, continues }
+            Train { flow, start, len, release, order, sequence, continues }
         }));
         *table.last() = before;
         self.stats.runs_out += runs;
-        self.alone.trains += n as u64;
         // How many are held, and have come by then, when each of them is about to leave.
         let (mut held, mut come, mut peak) = (self.hold.packets(), 0, 0);
         for train in trains.get(first..).unwrap_or_default() {
@@ -194,17 +160,21 @@ impl Reframe {
                 come += 1;
             }
             peak = peak.max(held - (stored.len() - come) as u32);
-            held -= 1;
+            held -= train.len;
             self.instant = train.release;
         }
         self.hold.note_peak(peak);
-        self.hold.close_leading(n);
+        let mut longer = 0;
+        if let Some(class) = self.stats.classes.first_mut() {
+            self.hold.close_leading(&leading, frames, |release, train| {
+                longer += 1;
+                class.train_left(Cause::Deadline, release, train);
+            });
+        }
+        self.alone.trains += (leading.trains - longer) as u64;
         stored.get(come..).unwrap_or_default()
     }
 }
-
-/// Trains that are released together at most.
-const AT_ONCE: usize = 64;
 
 /// The packets that arrive at `time` or later.
 #[inline(always)]

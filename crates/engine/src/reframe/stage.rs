@@ -216,16 +216,12 @@ impl Reframe {
     }
 
     fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
-        // Where trains are long, a packet most likely joins one; where they are short, it opens one.
-        if self.joining {
-            for &candidate in block.candidates {
-                self.hold.prefetch(self.table.train_of(candidate));
-            }
-        }
         let mut at = 0;
         while at < block.frames.len() {
             if self.plain {
-                let usual = self.usual(block, at);
+                // Where trains are long, a packet most likely joins one; where they are short, it opens one.
+                let usual =
+                    if self.joining { self.usual::<true>(block, at) } else { self.usual::<false>(block, at) };
                 self.keep_usual(pool, block, at..usual, out);
                 at = usual;
             }

@@ -121,7 +121,8 @@ impl ClassStats {
     pub(crate) fn train_left(&mut self, cause: Cause, release: Nanos, frames: &[Frame]) {
         self.train(cause, frames.len());
         self.packets_out += frames.len() as u64;
-        self.delay.record_falling(frames.iter().map(|f| release.since(f.arrival)));
+        // No packet arrives after its train has left.
+        self.delay.record_falling(frames.iter().map(move |f| release.0.wrapping_sub(f.arrival.0)));
         if let [one] = frames {
             let waited = release.since(one.arrival);
             self.futile_wait_ns += waited;

@@ -3,7 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use slipstream_wire::{
-    Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_usual, classify_with,
+    Encapsulation, FlowKey, Headers, LinkType, NarrowKey, Skip, USUAL, classify, classify_usual,
+    classify_with,
 };
 use thiserror::Error;
 
@@ -470,7 +471,7 @@ const DISTANCE: usize = 12;
 fn classify_all(
     pool: &Pool,
     arrivals: &mut Arrivals,
-    usual: impl Fn(&[u8]) -> Option<Headers>,
+    usual: impl Fn(&[u8; USUAL]) -> Option<Headers>,
     other: impl Fn(u32, &[u8]) -> Result<Headers, Skip>,
 ) {
     let Arrivals { frames, keys, .. } = arrivals;
@@ -481,13 +482,13 @@ fn classify_all(
             pool.prefetch(ahead.buf);
         }
         let Some(frame) = frames.get_mut(i) else { break };
-        let (interface, data) = pool.packet(frame.buf, frame.len);
-        if let Some(headers) = usual(data)
-            && frame.len <= MAX_FRAME_LEN
+        if (USUAL as u32..=MAX_FRAME_LEN).contains(&frame.len)
+            && let Some(headers) = pool.front(frame.buf).and_then(&usual)
         {
             frame.info = Info::new(&headers);
             keys.push(headers.key);
         } else {
+            let (interface, data) = pool.packet(frame.buf, frame.len);
             keys.push(unusual(frame, other(interface, data)));
         }
     }
