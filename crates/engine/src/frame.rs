@@ -96,6 +96,24 @@ impl Info {
         self.0
     }
 
+    /// Offsets of both layers, as they stand in its lower half.
+    #[inline(always)]
+    pub(crate) fn layers(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Its upper half: all but [`Info::layers`].
+    #[inline(always)]
+    pub(crate) fn rest(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Of [`Info::layers`] and [`Info::rest`].
+    #[inline(always)]
+    pub(crate) fn of_halves(layers: u32, rest: u32) -> Self {
+        Self(u64::from(rest) << 32 | u64::from(layers))
+    }
+
     /// Bits of [`Flags`] (0..7), TCP flags (8..16), TOS or traffic class (16..24).
     #[inline]
     #[must_use]

@@ -343,7 +343,11 @@ mod tests {
 
         #[test]
         fn falling_values_are_counted_as_any_others(
-            mut values in proptest::collection::vec(prop_oneof![0u64..300, any::<u64>()], 0..50),
+            mut values in prop_oneof![
+                proptest::collection::vec(prop_oneof![0u64..300, any::<u64>()], 0..50),
+                proptest::collection::vec(prop_oneof![0u64..300, 0u64..10_000_000], 0..50),
+                proptest::collection::vec((0u32..54, 0u64..3).prop_map(|(bit, more)| (1 << bit) + more - 1), 0..50),
+            ],
             before in proptest::collection::vec(0u64..100_000, 0..3),
         ) {
             values.sort_unstable_by(|a, b| b.cmp(a));

@@ -28,7 +28,7 @@ pub struct Entry {
     key: [u64; 2],
     /// Arrival of the flow's first packet.
     pub first_seen: Nanos,
-    /// Whether it was used lately, and packets seen; see [`Entry::packets`].
+    /// Whether it was used lately, and packets counted; see [`Entry::packets`].
     counters: u32,
     /// The train that holds its packets, or [`NONE`].
     pub train: u32,
@@ -40,17 +40,17 @@ const _: () = assert!(size_of::<Entry>() == 32);
 const RECENT: u32 = 1;
 
 impl Entry {
-    /// Packets of the flow seen so far (up to 2³¹).
+    /// Packets of the flow counted so far (up to 2³¹).
     #[inline(always)]
     #[must_use]
     pub fn packets(&self) -> u32 {
         self.counters >> 1
     }
 
-    /// Counts a packet.
+    /// Counts packets. Those of a train are counted when it leaves: nobody asks before, and until then the entry stays anyway.
     #[inline(always)]
-    pub fn count_packet(&mut self) {
-        self.counters = (self.counters | RECENT).saturating_add(2);
+    pub fn count(&mut self, packets: u16) {
+        self.counters = (self.counters | RECENT).saturating_add(2 * u32::from(packets));
     }
 }
 

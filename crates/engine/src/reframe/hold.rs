@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::flow_table::{Entry, NONE};
-use super::slot::{Chunk, TrainSlot};
+use super::slot::{Chunk, Odd, TrainSlot};
 use super::stage::Block;
 use crate::frame::Frame;
 use crate::huge;
@@ -38,6 +38,7 @@ pub(crate) struct Leading {
 pub(crate) struct Hold {
     trains: Vec<TrainSlot>,
     chunks: Vec<Chunk>,
+    odd: Odd,
     /// The list of class 0, then the others'.
     first: List,
     others: Vec<List>,
@@ -60,6 +61,7 @@ impl Hold {
         Self {
             trains: huge::with_capacity(capacity + 1),
             chunks: huge::with_capacity(capacity / 2 + 1),
+            odd: Odd::new(),
             first: list(hold_ns.next().unwrap_or(0)),
             others: hold_ns.map(list).collect(),
             due_of_many: Nanos::MAX,
@@ -154,17 +156,16 @@ impl Hold {
         mut each: impl FnMut(Nanos, &[Frame]),
     ) {
         if leading.packets == leading.trains {
-            frames.extend(self.first(leading.trains).map(|train| train.first.frame(train.flow, train.hash)));
+            frames.extend(self.first(leading.trains).map(|train| train.first));
         } else {
-            let Self { trains, chunks, free_chunk, first, .. } = self;
+            let Self { trains, chunks, odd, free_chunk, first, .. } = self;
             let mut at = first.head;
             for _ in 0..leading.trains {
                 let Some(train) = trains.get(at as usize) else { break };
                 at = train.next;
                 let start = frames.len();
-                frames.push(train.first.frame(train.flow, train.hash));
+                train.take_out(chunks, free_chunk, odd, frames);
                 if train.count > 1 {
-                    train.take_out(chunks, free_chunk, frames);
                     each(train.base().after(first.hold_ns), frames.get(start..).unwrap_or_default());
                 }
             }
@@ -215,7 +216,7 @@ impl Hold {
             match trains.get_mut(entry.train as usize) {
                 Some(train) => {
                     let waited = frame.arrival.0.wrapping_sub(train.base().0);
-                    if train.count + 1 >= burst || waited >= hold_ns {
+                    if train.count + 1 >= burst || waited >= hold_ns || train.is_odd(frame) {
                         break;
                     }
                     if train.is_behind() && !train.extend(chunks, &mut chunk) {
@@ -227,7 +228,8 @@ impl Hold {
                     let Some(train) = trains.get_mut(free as usize) else { break };
                     let id = std::mem::replace(&mut free, train.next);
                     let at = range.start + stored;
-                    train.open(0, block.sequence(at), frame, flow, block.hash(at), tail);
+                    let first = Frame { flow, hash: block.hash(at), ..*frame };
+                    train.open(0, block.sequence(at), first, tail);
                     entry.train = id;
                     let previous = std::mem::replace(&mut tail, id);
                     match trains.get_mut(previous as usize) {
@@ -237,7 +239,6 @@ impl Hold {
                     opened += 1;
                 }
             }
-            entry.count_packet();
             bytes += u64::from(frame.len);
             stored += 1;
         }
@@ -289,7 +290,7 @@ impl Hold {
 
     /// Starts a train with its first packet. There must be room; see [`Hold::grow`]. The packet must be counted.
     #[inline(always)]
-    pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: &Frame, flow: u32, hash: u32) -> u32 {
+    pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: Frame) -> u32 {
         let id = self.free_train;
         let Some(list) = self.list(class) else { return NONE };
         let previous = std::mem::replace(&mut list.tail, id);
@@ -304,7 +305,7 @@ impl Hold {
         }
         let Some(train) = self.trains.get_mut(id as usize) else { return NONE };
         self.free_train = train.next;
-        train.open(class, sequence, frame, flow, hash, previous);
+        train.open(class, sequence, frame, previous);
         id
     }
 
@@ -312,12 +313,12 @@ impl Hold {
     /// packet must be counted.
     #[inline(always)]
     pub(crate) fn append(&mut self, id: u32, frame: &Frame) -> u16 {
-        let Self { trains, chunks, free_chunk, .. } = self;
+        let Self { trains, chunks, odd, free_chunk, .. } = self;
         let Some(train) = trains.get_mut(id as usize) else { return 0 };
         if train.is_behind() {
             train.extend(chunks, free_chunk);
         }
-        train.add(chunks, frame);
+        train.add_any(chunks, odd, frame);
         train.count
     }
 
@@ -377,10 +378,7 @@ impl Hold {
     #[inline(always)]
     pub(crate) fn close(&mut self, id: u32, frames: &mut Vec<Frame>) {
         let Some(train) = self.trains.get_mut(id as usize) else { return };
-        frames.push(train.first.frame(train.flow, train.hash));
-        if train.count > 1 {
-            train.take_out(&mut self.chunks, &mut self.free_chunk, frames);
-        }
+        train.take_out(&mut self.chunks, &mut self.free_chunk, &mut self.odd, frames);
         train.next = self.free_train;
         self.free_train = id;
     }

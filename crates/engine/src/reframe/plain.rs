@@ -31,7 +31,6 @@ impl Reframe {
         let keys = block.keys.get(from..).unwrap_or_default();
         let hashes = block.hashes.get(from..).unwrap_or_default();
         let candidates = block.candidates.get(from..).unwrap_or_default();
-        let (mut last, mut runs) = (self.last_in, 0);
         let mut n = 0;
         for (((frame, key), &hash), &candidate) in frames.iter().zip(keys).zip(hashes).zip(candidates) {
             let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
@@ -43,12 +42,14 @@ impl Reframe {
                 self.hold.prefetch(train);
             }
             room_bytes = rest;
-            runs += u64::from(candidate != last);
-            last = candidate;
             n += 1;
         }
-        self.last_in = last;
-        self.stats.runs_in += runs;
+        let flows = candidates.get(..n).unwrap_or_default();
+        if let Some((first, rest)) = flows.split_first() {
+            let changes: u32 = flows.iter().zip(rest).map(|(a, b)| u32::from(a != b)).sum();
+            self.stats.runs_in += u64::from(changes) + u64::from(*first != self.last_in);
+            self.last_in = *rest.last().unwrap_or(first);
+        }
         from + n
     }
 
@@ -73,11 +74,11 @@ impl Reframe {
             let (Some(frame), Some(&flow)) = (block.frames.get(at), block.candidates.get(at)) else { break };
             self.catch_up(pool, block.frames.get(caught_up..at).unwrap_or_default(), frame.arrival, out);
             let entry = self.table.get_mut(flow);
-            entry.count_packet();
             let train = entry.train;
             self.hold.count(1, u64::from(frame.len));
             if train == NONE {
-                entry.train = self.hold.open(0, block.sequence(at), frame, flow, block.hash(at));
+                let first = Frame { flow, hash: block.hash(at), ..*frame };
+                entry.train = self.hold.open(0, block.sequence(at), first);
             } else if self.hold.append(train, frame) >= self.burst {
                 self.leave(train, Cause::Full);
             }
@@ -134,10 +135,11 @@ impl Reframe {
         let (table, policy, hold_ns) = (&mut self.table, self.policy, self.alone.hold_ns);
         let (mut at, mut runs) = (start as u32, 0);
         trains.extend(self.hold.first(leading.trains).map(|slot| {
-            let (flow, sequence, start, len) = (slot.flow, slot.sequence, at, u32::from(slot.count));
+            let (flow, sequence, start, len) = (slot.flow(), slot.sequence, at, u32::from(slot.count));
             at += len;
             let entry = table.get_mut(flow);
             entry.train = NONE;
+            entry.count(slot.count);
             let order = match policy {
                 Policy::Oldest => entry.first_seen.0,
                 Policy::Waiting => slot.base().0,

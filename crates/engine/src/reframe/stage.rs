@@ -293,14 +293,13 @@ impl Reframe {
             return;
         }
         let Self { table, leaving, hold, .. } = self;
-        let busy = |id| leaving.iter().any(|l| hold.train(l.train).flow == id);
+        let busy = |id| leaving.iter().any(|l| hold.train(l.train).flow() == id);
         let (id, new) = table.entry(found.key, found.hash, found.candidate, self.instant, busy);
         frame.flow = id;
         frame.hash = (found.hash >> 32) as u32;
         self.stats.runs_in += u64::from(new || id != self.last_in);
         self.last_in = id;
         let entry = self.table.get_mut(id);
-        entry.count_packet();
         let train = entry.train;
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
@@ -316,6 +315,7 @@ impl Reframe {
                 (false, 1) => Cause::Full,
                 (false, _) => Cause::Deadline,
             };
+            self.table.get_mut(id).count(1);
             self.pass(pool, &frame, class, train, cause, found.sequence, out);
             return;
         }
@@ -348,7 +348,7 @@ impl Reframe {
         self.hold.grow();
         self.hold.count(1, u64::from(frame.len));
         if train == NONE {
-            let train = self.hold.open(class, sequence, frame, frame.flow, frame.hash);
+            let train = self.hold.open(class, sequence, *frame);
             self.table.get_mut(frame.flow).train = train;
         } else if self.hold.append(train, frame) >= burst {
             self.leave(train, Cause::Full);
@@ -417,8 +417,9 @@ impl Reframe {
         self.hold.note_peak(self.hold.packets() - self.early - u32::from(cause == Cause::Full));
         self.hold.unlink(train);
         let slot = self.hold.train(train);
-        let entry = self.table.get_mut(slot.flow);
+        let entry = self.table.get_mut(slot.flow());
         entry.train = NONE;
+        entry.count(slot.count);
         let order = match self.policy {
             Policy::Oldest => entry.first_seen.0,
             Policy::Waiting => slot.base().0,
@@ -461,7 +462,8 @@ impl Reframe {
     fn emit_train(&mut self, pool: &mut Pool, leaving: Leaving, out: &mut dyn Output) {
         let Leaving { order, train, cause } = leaving;
         let slot = self.hold.train(train);
-        let (class, count, flow, sequence) = (slot.class, usize::from(slot.count), slot.flow, slot.sequence);
+        let (class, count, flow, sequence) =
+            (slot.class, usize::from(slot.count), slot.flow(), slot.sequence);
         if self.out.frames.len() + count > BATCH {
             self.flush(pool, out);
         }

@@ -30,7 +30,8 @@ pub struct Packet {
     pub len: usize,
 }
 
-/// An Ethernet frame that carries `id` in its last four bytes; the flow is in the source port.
+/// An Ethernet frame that carries `id` in its last four bytes; the flow is in the source port. One in four of those over UDP has an
+/// IP option, so that packets of a flow differ in where their layers begin.
 pub fn frame(packet: &Packet, id: u32) -> Vec<u8> {
     let mut f = vec![0u8; packet.len.max(60)];
     let len = f.len();
@@ -40,8 +41,14 @@ pub fn frame(packet: &Packet, id: u32) -> Vec<u8> {
     f[22] = 64;
     f[23] = if packet.kind == Kind::Udp { 17 } else { 6 };
     f[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-    f[34..36].copy_from_slice(&packet.flow.to_be_bytes());
-    f[36..38].copy_from_slice(&80u16.to_be_bytes());
+    let option = packet.kind == Kind::Udp && len % 4 == 3;
+    let l4 = if option { 38 } else { 34 };
+    if option {
+        f[14] = 0x46;
+        f[34..38].copy_from_slice(&[1, 1, 1, 0]);
+    }
+    f[l4..l4 + 2].copy_from_slice(&packet.flow.to_be_bytes());
+    f[l4 + 2..l4 + 4].copy_from_slice(&80u16.to_be_bytes());
     f[46] = 0x50;
     f[47] = if packet.kind == (Kind::Tcp { syn: true }) { 2 } else { 16 };
     f[len - 4..].copy_from_slice(&id.to_be_bytes());
