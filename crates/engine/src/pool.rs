@@ -464,11 +464,20 @@ impl Pool {
         self.leave(id, class);
     }
 
-    /// Reads a packet's first cache lines ahead of use.
-    #[inline]
+    /// Asks for a packet's first cache line ahead of use.
+    #[inline(always)]
     pub(crate) fn prefetch(&self, id: BufId) {
-        let slot = self.slot(id.0);
-        crate::prefetch::prefetch(slot.first());
+        crate::prefetch::prefetch(self.memory.bytes().get(id.0 as usize * UNIT));
+    }
+
+    /// Asks for a packet's first two cache lines ahead of use: the headers of all but the longest lie in them. A packet of `len`
+    /// bytes that is little more than its headers has them in the first.
+    #[inline(always)]
+    pub(crate) fn prefetch_headers(&self, id: BufId, len: u32) {
+        let start = id.0 as usize * UNIT;
+        let second = start + if len > 2 * UNIT as u32 { UNIT } else { 0 };
+        crate::prefetch::prefetch(self.memory.bytes().get(start));
+        crate::prefetch::prefetch(self.memory.bytes().get(second));
     }
 }
 

@@ -381,7 +381,7 @@ impl Source for Preload {
         let end = (self.at + max).min(self.packets.len());
         let Self { packets, order, shift, at, .. } = self;
         // Classification asks ahead for what it has been given; nobody else would for the first packets of the next fill.
-        packets.iter().skip(end).take(DISTANCE).for_each(|p| pool.prefetch(p.buf));
+        packets.iter().skip(end).take(DISTANCE).for_each(|p| pool.prefetch_headers(p.buf, p.len));
         let packets = packets.get(*at..end).unwrap_or_default();
         arrivals.first = order.sequence;
         arrivals.frames.extend(packets.iter().map(|p| {
@@ -479,7 +479,7 @@ fn classify_all(
     keys.reserve(frames.len());
     for i in 0..frames.len() {
         if let Some(ahead) = frames.get(i + DISTANCE) {
-            pool.prefetch(ahead.buf);
+            pool.prefetch_headers(ahead.buf, ahead.len);
         }
         let Some(frame) = frames.get_mut(i) else { break };
         if (USUAL as u32..=MAX_FRAME_LEN).contains(&frame.len)
