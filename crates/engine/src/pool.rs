@@ -277,30 +277,30 @@ impl Pool {
 
     /// A packet with what is kept beside it: one check for both.
     #[inline(always)]
-    fn packet_bytes(&self, id: BufId, len: u32) -> &[u8] {
+    fn packet_bytes(&self, id: BufId, len: u32) -> Option<(&[u8; HEADER], &[u8])> {
         let start = id.0 as usize * UNIT;
-        self.memory.bytes().get(start..start + HEADER + len as usize).unwrap_or_default()
+        self.memory.bytes().get(start..start + HEADER + len as usize)?.split_first_chunk()
     }
 
     /// The same, to be changed.
     #[inline(always)]
-    fn packet_bytes_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
+    fn packet_bytes_mut(&mut self, id: BufId, len: u32) -> Option<(&mut [u8; HEADER], &mut [u8])> {
         let start = id.0 as usize * UNIT;
-        self.memory.bytes_mut().get_mut(start..start + HEADER + len as usize).unwrap_or_default()
+        self.memory.bytes_mut().get_mut(start..start + HEADER + len as usize)?.split_first_chunk_mut()
     }
 
     /// The first `len` bytes of a packet. Empty for a place that holds none.
     #[inline]
     #[must_use]
     pub fn data(&self, id: BufId, len: u32) -> &[u8] {
-        self.packet_bytes(id, len).get(HEADER..).unwrap_or_default()
+        self.packet_bytes(id, len).map(|(_, data)| data).unwrap_or_default()
     }
 
     /// As [`Pool::data`], to be changed.
     #[inline]
     #[must_use]
     pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
-        self.packet_bytes_mut(id, len).get_mut(HEADER..).unwrap_or_default()
+        self.packet_bytes_mut(id, len).map(|(_, data)| data).unwrap_or_default()
     }
 
     /// Puts `front` in place of the first `cut` bytes of a packet of `len` bytes; returns where the packet is now and
@@ -359,7 +359,7 @@ impl Pool {
     /// Gives a packet of `len` bytes these meta data; its bytes, to be changed.
     #[inline]
     pub(crate) fn replace_meta(&mut self, id: BufId, meta: Head, len: u32) -> Option<&mut [u8]> {
-        let (header, data) = self.packet_bytes_mut(id, len).split_first_chunk_mut::<HEADER>()?;
+        let (header, data) = self.packet_bytes_mut(id, len)?;
         let [class, ..] = *header;
         *header = meta.of_class(class);
         Some(data)
@@ -376,7 +376,7 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn meta(&self, id: BufId) -> PacketMeta {
-        self.packet_bytes(id, 0).first_chunk().map_or_else(PacketMeta::default, meta_of)
+        self.packet_bytes(id, 0).map_or_else(PacketMeta::default, |(head, _)| meta_of(head))
     }
 
     /// The first `N` bytes of a packet of at least so many.
@@ -392,7 +392,7 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn meta_and_data(&self, id: BufId, len: u32) -> (PacketMeta, &[u8]) {
-        match self.packet_bytes(id, len).split_first_chunk() {
+        match self.packet_bytes(id, len) {
             Some((head, data)) => (meta_of(head), data),
             None => (PacketMeta::default(), &[]),
         }
@@ -401,21 +401,21 @@ impl Pool {
     /// A packet's first `len` bytes and its length on the wire, unless its payload waits elsewhere.
     #[inline(always)]
     pub(crate) fn unsliced(&self, id: BufId, len: u32) -> Option<(u32, &[u8])> {
-        let (head, data) = self.packet_bytes(id, len).split_first_chunk()?;
+        let (head, data) = self.packet_bytes(id, len)?;
         (head[0] & SLICED == 0).then(|| (meta_of(head).original_len, data))
     }
 
     /// As [`Pool::meta_and_data`], the meta data as they stand there; `None` for a place that holds none.
     #[inline]
     pub(crate) fn head_and_data(&self, id: BufId, len: u32) -> Option<(Head, &[u8])> {
-        self.packet_bytes(id, len).split_first_chunk().map(|(head, data)| (Head(*head), data))
+        self.packet_bytes(id, len).map(|(head, data)| (Head(*head), data))
     }
 
     /// As [`Pool::meta_and_data`], the bytes to be changed.
     #[inline]
     #[must_use]
     pub fn meta_and_data_mut(&mut self, id: BufId, len: u32) -> (PacketMeta, &mut [u8]) {
-        match self.packet_bytes_mut(id, len).split_first_chunk_mut() {
+        match self.packet_bytes_mut(id, len) {
             Some((head, data)) => (meta_of(head), data),
             None => (PacketMeta::default(), &mut []),
         }
