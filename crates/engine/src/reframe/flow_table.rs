@@ -220,7 +220,13 @@ impl FlowTable {
         }
     }
 
-    #[cold]
+    /// The flow's entry, made if there is none; `None` where another would have to make room.
+    pub(crate) fn admit(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+        let stored = Self::stored(key, hash);
+        let room = self.entries.len() < self.limit;
+        self.find(key, hash, stored).or_else(|| room.then(|| self.insert(key, hash, stored, now, |_| false)))
+    }
+
     fn find(&self, key: &FlowKey, hash: u64, stored: [u64; 2]) -> Option<u32> {
         let tag = Self::tag(hash);
         let mask = self.index.len() - 1;
@@ -247,7 +253,7 @@ impl FlowTable {
         now: Nanos,
         busy: impl Fn(u32) -> bool,
     ) -> u32 {
-        let entry = Entry { key: stored, first_seen: now, counters: 0, train: NONE };
+        let entry = Entry { key: stored, first_seen: now, counters: RECENT, train: NONE };
         let id = if self.entries.len() < self.limit {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32

@@ -206,6 +206,9 @@ impl Reframe {
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
             self.table.look_ahead(keys, hashes, candidates);
+            if self.plain && candidates.contains(&NONE) {
+                self.admit(frames, keys, hashes, candidates);
+            }
             let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
             self.block(pool, &Block { frames, keys, hashes, candidates, first, positions: here }, out);
             first += keys.len() as u64;
@@ -213,6 +216,18 @@ impl Reframe {
         }
         arrivals.clear();
         self.flush(pool, out);
+    }
+
+    /// Makes entries for flows that are new, as long as there is room, so that their packets are as usual as any others.
+    #[inline(never)]
+    fn admit(&mut self, frames: &[Frame], keys: &[FlowKey], hashes: &[u64], candidates: &mut [u32]) {
+        let packets = frames.iter().zip(keys).zip(hashes).zip(candidates);
+        for (((frame, key), hash), candidate) in packets {
+            if *candidate == NONE && frame.info.classified() {
+                let now = frame.arrival.max(self.instant);
+                *candidate = self.table.admit(key, *hash, now).unwrap_or(NONE);
+            }
+        }
     }
 
     fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
