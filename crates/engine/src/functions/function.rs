@@ -3,6 +3,7 @@
 //! the baseline that every benchmark compares with (paper: "Packet Order Matters!", §2.4).
 
 use std::fmt;
+use std::slice::from_mut;
 
 use crate::batch::{BATCH, Batch, Train};
 use crate::frame::Frame;
@@ -109,6 +110,12 @@ pub trait NetworkFunction {
     /// must depend on the packet alone: decisions are made in between. `found` holds what was found out about another
     /// packet.
     fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look);
+
+    /// Goes on with what was found out about packets that were looked at one behind the other, a few ahead of their
+    /// decisions: what one of them waits for comes while the others' is asked for. The same holds as for
+    /// [`look`](NetworkFunction::look).
+    #[inline(always)]
+    fn look_on(&mut self, _cx: &Context<'_>, _found: &mut [Self::Look]) {}
 
     /// Decides about a packet that it has looked at.
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Self::Decision;
@@ -226,6 +233,7 @@ impl<F: NetworkFunction> Runner<F> {
                     steps.function.look(cx, first, found);
                 }
             }
+            steps.function.look_on(cx, looks.get_mut(..trains.len()).unwrap_or_default());
             for (train, found) in trains.iter().zip(looks.iter_mut()) {
                 let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
                 let packets = batch.frames.get_mut(start..end).zip(verdicts.get_mut(start..end));
@@ -364,8 +372,13 @@ impl<F: NetworkFunction> Steps<'_, F> {
         let end = at + 1 + shared;
         let mut scene = Scene { cx, made: self.made };
         let decision = self.function.decide(&mut scene, first, found);
-        if let Some((frames, verdicts)) = frames.get_mut(at..end).zip(verdicts.get_mut(at..end)) {
-            self.function.apply(&mut scene, &decision, frames, verdicts);
+        match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
+            // Where it is clear that there is one packet no loop is made.
+            (Some([frame]), Some([verdict])) => {
+                self.function.apply(&mut scene, &decision, from_mut(frame), from_mut(verdict));
+            }
+            (Some(frames), Some(verdicts)) => self.function.apply(&mut scene, &decision, frames, verdicts),
+            _ => {}
         }
         *self.decisions += 1;
         if self.behind.len() < self.made.len() {
@@ -387,6 +400,7 @@ impl<F: NetworkFunction> Steps<'_, F> {
     ) {
         while let Some(first) = frames.get(at) {
             self.function.look(cx, first, found);
+            self.function.look_on(cx, from_mut(found));
             at = self.first(cx, train, at, found, frames, verdicts);
         }
     }

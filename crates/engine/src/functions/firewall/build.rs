@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::block::WIDTH;
 use super::entry::{DIMS, Family, Input, Region};
 use super::fields::{DST, DST_HIGH, DST_PORT, PROTO, SRC, SRC_HIGH, SRC_PORT};
 use super::forest::{Link, Tree, Window};
@@ -26,8 +27,10 @@ const MAX_BITS: u32 = 12;
 pub(super) struct Built {
     pub(super) trees: Vec<Tree>,
     pub(super) children: Vec<Link>,
-    /// Entries of all leaves.
+    /// Entries of all leaves, in blocks.
     pub(super) leaves: Vec<u32>,
+    /// How many there are without those that fill the blocks.
+    pub(super) copies: usize,
     /// Entries that no tree took, ascending.
     pub(super) left: Vec<u32>,
 }
@@ -120,15 +123,16 @@ impl<F: Family> Builder<'_, F> {
     }
 
     /// How many trees, links and entries of leaves there are.
-    fn size(&self) -> [usize; 3] {
-        [self.built.trees.len(), self.built.children.len(), self.built.leaves.len()]
+    fn size(&self) -> [usize; 4] {
+        [self.built.trees.len(), self.built.children.len(), self.built.leaves.len(), self.built.copies]
     }
 
     /// Takes back what was added since the sizes were `before`.
-    fn truncate(&mut self, [trees, children, leaves]: [usize; 3]) {
+    fn truncate(&mut self, [trees, children, leaves, copies]: [usize; 4]) {
         self.built.trees.truncate(trees);
         self.built.children.truncate(children);
         self.built.leaves.truncate(leaves);
+        self.built.copies = copies;
         self.known.clear();
     }
 
@@ -182,8 +186,12 @@ impl<F: Family> Builder<'_, F> {
             return Link::EMPTY;
         }
         self.budget -= entries.len();
-        let link = Link::leaf(self.built.leaves.len(), entries.len());
+        let link = Link::leaf(self.built.leaves.len() / WIDTH, entries.len().div_ceil(WIDTH));
         self.built.leaves.extend(&entries);
+        self.built.copies += entries.len();
+        // What fills the last block is the rule before it, which has matched then.
+        let last = entries.last().copied().unwrap_or(0);
+        self.built.leaves.resize(self.built.leaves.len().next_multiple_of(WIDTH), last);
         self.known.insert(entries, link);
         link
     }

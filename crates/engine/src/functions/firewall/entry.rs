@@ -4,10 +4,11 @@ use ipnet::IpNet;
 
 use super::conjunction::{ALL_PORTS, Conjunction, Rest};
 use super::fields::{DST, DST_HIGH, DST_PORT, PROTOCOL, PROTOCOL_AT, SRC, SRC_HIGH, SRC_PORT};
+use super::four::Four;
 use super::{PacketFields, RuleSet};
 
 /// A rule without conditions beyond those that are packed.
-const NO_REST: u32 = u32::MAX;
+pub(super) const NO_REST: u32 = u32::MAX;
 
 /// Dimensions of the space that rules are boxes in: source, destination, their ports, protocol.
 pub(super) const DIMS: usize = 5;
@@ -22,6 +23,22 @@ pub(super) trait Family: Copy + std::fmt::Debug {
     type Addresses: Copy + std::fmt::Debug;
     fn addresses(src: Option<IpNet>, dst: Option<IpNet>) -> Self::Addresses;
     fn matches(addresses: &Self::Addresses, words: &[u64; 8]) -> bool;
+    /// Addresses and masks of four rules, word by word.
+    type Nets: Copy + std::fmt::Debug;
+    /// A packet's addresses, each word four times.
+    type Asked: Copy + std::fmt::Debug;
+    fn nets(addresses: [&Self::Addresses; 4]) -> Self::Nets;
+    fn ask(words: &[u64; 8]) -> Self::Asked;
+    /// Not 0 for the rules whose addresses are not the packet's.
+    fn differing(asked: &Self::Asked, nets: &Self::Nets) -> Four;
+}
+
+const fn high(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+const fn low(word: u64) -> u32 {
+    word as u32
 }
 
 /// IPv4.
@@ -53,6 +70,30 @@ impl Family for V4 {
         let [.., packet] = *words;
         (packet ^ both) & mask == 0
     }
+
+    type Nets = [[Four; 2]; 2];
+    type Asked = [Four; 2];
+
+    fn nets(addresses: [&[u64; 2]; 4]) -> Self::Nets {
+        let side = |half: fn(u64) -> u32| {
+            [
+                Four::new(addresses.map(|&[both, _]| half(both))),
+                Four::new(addresses.map(|&[_, mask]| half(mask))),
+            ]
+        };
+        [side(high), side(low)]
+    }
+
+    #[inline(always)]
+    fn ask(words: &[u64; 8]) -> [Four; 2] {
+        let [.., both] = *words;
+        [Four::splat(high(both)), Four::splat(low(both))]
+    }
+
+    #[inline(always)]
+    fn differing(&[src, dst]: &[Four; 2], &[[a, am], [b, bm]]: &Self::Nets) -> Four {
+        src.differing(a, am).or(dst.differing(b, bm))
+    }
 }
 
 impl Family for V6 {
@@ -77,19 +118,47 @@ impl Family for V6 {
         let [w, x, y, z, ..] = *words;
         ((w ^ a) & am) | ((x ^ b) & bm) | ((y ^ c) & cm) | ((z ^ d) & dm) == 0
     }
+
+    type Nets = [[Four; 2]; 8];
+    type Asked = [Four; 8];
+
+    fn nets(addresses: [&[u64; 8]; 4]) -> Self::Nets {
+        let word = |value: fn(&[u64; 8]) -> u64, mask: fn(&[u64; 8]) -> u64| {
+            let half = |half: fn(u64) -> u32| {
+                [Four::new(addresses.map(|a| half(value(a)))), Four::new(addresses.map(|a| half(mask(a))))]
+            };
+            [half(high), half(low)]
+        };
+        let [a, b] = word(|a| a[0], |a| a[1]);
+        let [c, d] = word(|a| a[2], |a| a[3]);
+        let [e, f] = word(|a| a[4], |a| a[5]);
+        let [g, h] = word(|a| a[6], |a| a[7]);
+        [a, b, c, d, e, f, g, h]
+    }
+
+    #[inline(always)]
+    fn ask(&[w, x, y, z, ..]: &[u64; 8]) -> [Four; 8] {
+        [high(w), low(w), high(x), low(x), high(y), low(y), high(z), low(z)].map(Four::splat)
+    }
+
+    #[inline(always)]
+    fn differing(asked: &[Four; 8], nets: &Self::Nets) -> Four {
+        let each = asked.iter().zip(nets).map(|(word, &[value, mask])| word.differing(value, mask));
+        each.fold(Four::splat(0), Four::or)
+    }
 }
 
 /// A packed conjunctive rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<F: Family> {
-    addresses: F::Addresses,
+    pub(super) addresses: F::Addresses,
     /// First port, and how many follow it.
-    src_ports: (u16, u16),
-    dst_ports: (u16, u16),
-    mask: u32,
-    value: u32,
+    pub(super) src_ports: (u16, u16),
+    pub(super) dst_ports: (u16, u16),
+    pub(super) mask: u32,
+    pub(super) value: u32,
     /// Where the rest of its conditions is, or [`NO_REST`].
-    rest: u32,
+    pub(super) rest: u32,
     /// The index of its rule.
     pub(super) rule: u32,
 }

@@ -11,9 +11,10 @@
 use std::mem::size_of;
 
 use super::bitmap::Bitmap;
+use super::block::{Asked, Block, WIDTH};
 use super::build;
 use super::conjunction::Rest;
-use super::entry::{Entry, Family, Input, V4, V6};
+use super::entry::{Entry, Family, Input, NO_REST, V4, V6};
 use super::{PacketFields, RuleSet};
 use crate::huge;
 use crate::prefetch::prefetch;
@@ -21,38 +22,51 @@ use crate::prefetch::prefetch;
 /// No rule.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Where to go on in a tree, in one word. A leaf: the first of its entries (bits 0..32) and how many there are (32..63). A
-/// node: the first of its children (0..32), the shift (32..38) and width (38..42) of its window, and the word of the
-/// packet that it looks at (42..45); bit 63 is set.
+/// Where to go on in a tree, in one word. A leaf: the first of its blocks (bits 0..32) and how many there are (32..52). A
+/// node: the first of its children (0..32), the shift (32..38) of its window, the word of the packet that it looks at
+/// (40..43), and the mask of the window (52..64), which is 0 for a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link(u64);
-
-const NODE: u64 = 1 << 63;
 
 impl Link {
     pub(super) const EMPTY: Self = Self(0);
 
-    pub(super) fn leaf(first: usize, len: usize) -> Self {
-        Self(first as u64 & 0xffff_ffff | (len as u64) << 32 & !NODE)
+    pub(super) fn leaf(first: usize, blocks: usize) -> Self {
+        Self(first as u64 & 0xffff_ffff | (blocks as u64 & 0xf_ffff) << 32)
     }
 
     pub(super) fn node(children: usize, window: Window) -> Self {
         let Window { word, shift, bits } = window;
-        Self(
-            NODE | children as u64 & 0xffff_ffff
-                | u64::from(shift) << 32
-                | u64::from(bits) << 38
-                | (word as u64) << 42,
-        )
+        let mask = !(u64::MAX << bits) & 0xfff;
+        Self(children as u64 & 0xffff_ffff | u64::from(shift) << 32 | (word as u64) << 40 | mask << 52)
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_node(self) -> bool {
+        self.0 >> 52 != 0
+    }
+
+    /// The child of a node that a packet goes to.
+    #[inline(always)]
+    pub(super) fn child(self, words: &[u64; 8]) -> usize {
+        let word = words.get((self.0 >> 40 & 7) as usize).copied().unwrap_or(0);
+        let window = word >> (self.0 >> 32 & 63) & self.0 >> 52;
+        (self.0 as u32 as usize).wrapping_add(window as usize)
+    }
+
+    /// First block of a leaf, and how many there are.
+    #[inline(always)]
+    const fn blocks(self) -> (usize, usize) {
+        (self.0 as u32 as usize, (self.0 >> 32) as usize)
     }
 }
 
 /// Trees that a packet is taken through ahead of its lookup: as many as nearly every lookup comes to.
-const AHEAD: usize = 2;
+pub(super) const AHEAD: usize = 3;
 
 /// The leaves where a packet comes to in the first [`AHEAD`] trees.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaves([Link; AHEAD]);
+pub struct Leaves(pub(super) [Link; AHEAD]);
 
 impl Default for Leaves {
     fn default() -> Self {
@@ -65,7 +79,7 @@ impl Default for Leaves {
 pub(super) struct Window {
     pub(super) word: usize,
     pub(super) shift: u8,
-    /// At most 15.
+    /// At most 12.
     pub(super) bits: u8,
 }
 
@@ -82,7 +96,12 @@ pub(super) struct Trees<F: Family> {
     /// By the first rule in each.
     pub(super) trees: Vec<Tree>,
     pub(super) children: Vec<Link>,
-    pub(super) entries: Vec<Entry<F>>,
+    pub(super) blocks: Vec<Block<F>>,
+    /// The rule at each place of the blocks, and behind them [`NONE`].
+    pub(super) rules: Vec<u32>,
+    /// Where the rest of its conditions is, for each place of the blocks; empty where no rule has any.
+    rest_of: Vec<u32>,
+    copies: usize,
     pub(super) left: Bitmap<F>,
     rests: Vec<Rest>,
 }
@@ -94,11 +113,17 @@ impl<F: Family> Trees<F> {
         let left = Bitmap::new(&input, &built.left);
         let mut children = huge::with_capacity(built.children.len());
         children.extend(built.children);
-        let mut entries = huge::with_capacity(built.leaves.len());
-        entries.extend(built.leaves.iter().filter_map(|&at| input.entries.get(at as usize)).copied());
+        let entries: Vec<&Entry<F>> =
+            built.leaves.iter().filter_map(|&at| input.entries.get(at as usize)).collect();
+        let (all, _) = entries.as_chunks::<WIDTH>();
+        let mut blocks = huge::with_capacity(all.len());
+        blocks.extend(all.iter().map(|four| Block::new(*four)));
+        let rests = entries.iter().any(|entry| entry.rest != NO_REST);
+        let rest_of = if rests { entries.iter().map(|entry| entry.rest).collect() } else { Vec::new() };
+        let rules = entries.iter().map(|entry| entry.rule).chain([NONE]).collect();
         let mut trees = built.trees;
         trees.sort_by_key(|tree| tree.first_rule);
-        Self { trees, children, entries, left, rests: input.rests }
+        Self { trees, children, blocks, rules, rest_of, copies: built.copies, left, rests: input.rests }
     }
 
     /// Takes a packet through the first trees, and asks for the rules that its lookup will compare it with.
@@ -106,33 +131,44 @@ impl<F: Family> Trees<F> {
     fn walk(&self, packet: &PacketFields, leaves: &mut Leaves) {
         for (tree, leaf) in self.trees.iter().zip(&mut leaves.0) {
             *leaf = self.descend(tree.root, packet);
-            prefetch(self.entries.get(leaf.0 as u32 as usize));
+            self.prefetch_leaf(*leaf);
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn prefetch_leaf(&self, leaf: Link) {
+        let block = self.blocks.get(leaf.blocks().0);
+        prefetch(block);
+        prefetch(block.map(Block::second_line));
     }
 
     /// As [`lookup`](Self::lookup), where the leaves of the first trees are known already.
     #[inline(always)]
-    fn lookup_in(&self, packet: &PacketFields, leaves: &Leaves) -> u32 {
+    pub(super) fn lookup_in(&self, packet: &PacketFields, leaves: &Leaves) -> u32 {
+        let asked = Asked::new(packet);
         let mut best = NONE;
-        let mut known = leaves.0.iter();
-        for tree in &self.trees {
+        // Whether a rule was found already is not asked: that would be a guess.
+        for leaf in leaves.0 {
+            best = self.leaf::<false>(leaf, packet, &asked, 0, best);
+        }
+        for tree in self.trees.get(AHEAD..).unwrap_or_default() {
             if tree.first_rule >= best {
                 break;
             }
-            let leaf = known.next().map_or_else(|| self.descend(tree.root, packet), |leaf| *leaf);
-            best = self.leaf::<false>(leaf, packet, 0, best);
+            best = self.leaf::<false>(self.descend(tree.root, packet), packet, &asked, 0, best);
         }
         if self.left.first_rule() >= best { best } else { self.left.lookup(packet, &self.rests, 0, best) }
     }
 
     #[inline]
     pub(super) fn lookup<const FROM: bool>(&self, packet: &PacketFields, start: u32) -> u32 {
+        let asked = Asked::new(packet);
         let mut best = NONE;
         for tree in &self.trees {
             if tree.first_rule >= best {
                 break;
             }
-            best = self.leaf::<FROM>(self.descend(tree.root, packet), packet, start, best);
+            best = self.leaf::<FROM>(self.descend(tree.root, packet), packet, &asked, start, best);
         }
         // What no tree took may come before what a tree found.
         if self.left.first_rule() >= best { best } else { self.left.lookup(packet, &self.rests, start, best) }
@@ -140,36 +176,76 @@ impl<F: Family> Trees<F> {
 
     #[inline(always)]
     fn descend(&self, root: Link, packet: &PacketFields) -> Link {
-        let mut link = root.0;
-        while link & NODE != 0 {
-            let word = packet.words.get((link >> 42 & 7) as usize).copied().unwrap_or(0);
-            let window = word >> (link >> 32 & 63) & !(u64::MAX << (link >> 38 & 15));
-            let at = (link as u32 as usize).wrapping_add(window as usize);
-            link = self.children.get(at).copied().unwrap_or(Link::EMPTY).0;
+        let mut link = root;
+        while link.is_node() {
+            link = self.children.get(link.child(&packet.words)).copied().unwrap_or(Link::EMPTY);
         }
-        Link(link)
+        link
     }
 
-    /// The first rule that matches among the entries of a leaf, if it comes before `best`.
+    /// The first rule that matches among those of a leaf, if it comes before `best`.
     #[inline(always)]
-    fn leaf<const FROM: bool>(&self, Link(leaf): Link, packet: &PacketFields, start: u32, best: u32) -> u32 {
-        let first = leaf as u32 as usize;
-        let entries = self.entries.get(first..first + (leaf >> 32) as usize).unwrap_or(&[]);
-        for entry in entries {
-            if entry.rule >= best {
-                break;
-            }
-            if entry.matches(packet, &self.rests) && (!FROM || entry.rule >= start) {
-                return entry.rule;
+    fn leaf<const FROM: bool>(
+        &self,
+        leaf: Link,
+        packet: &PacketFields,
+        asked: &Asked<F>,
+        start: u32,
+        best: u32,
+    ) -> u32 {
+        if FROM || !self.rest_of.is_empty() {
+            return self.leaf_with_rest(leaf, packet, asked, start, best);
+        }
+        let (first, count) = leaf.blocks();
+        let blocks = self.blocks.get(first..first + count).unwrap_or(&[]);
+        // Without a match it is the place behind all blocks. From the last to the first, what counts is set last.
+        let mut place = self.rules.len().wrapping_sub(1);
+        let mut at = (first + count) * WIDTH;
+        for block in blocks.iter().rev() {
+            at -= WIDTH;
+            let matching = block.matching(asked);
+            place = if matching == 0 { place } else { at + matching.trailing_zeros() as usize };
+        }
+        self.rules.get(place).map_or(best, |rule| best.min(*rule))
+    }
+
+    #[inline(never)]
+    fn leaf_with_rest(
+        &self,
+        leaf: Link,
+        packet: &PacketFields,
+        asked: &Asked<F>,
+        start: u32,
+        best: u32,
+    ) -> u32 {
+        let (first, count) = leaf.blocks();
+        for (at, block) in (first..).zip(self.blocks.get(first..first + count).unwrap_or(&[])) {
+            let mut matching = block.matching(asked);
+            while matching != 0 {
+                let place = at * WIDTH + matching.trailing_zeros() as usize;
+                matching &= matching - 1;
+                let rule = self.rules.get(place).copied().unwrap_or(NONE);
+                if rule >= best {
+                    return best;
+                }
+                if rule >= start && self.rest_holds(place, packet) {
+                    return rule;
+                }
             }
         }
         best
     }
 
+    fn rest_holds(&self, place: usize, packet: &PacketFields) -> bool {
+        let rest = self.rest_of.get(place).copied().unwrap_or(NO_REST);
+        rest == NO_REST || self.rests.get(rest as usize).is_some_and(|rest| rest.holds(packet))
+    }
+
     fn memory(&self) -> usize {
         self.trees.len() * size_of::<Tree>()
             + self.children.len() * size_of::<Link>()
-            + self.entries.len() * size_of::<Entry<F>>()
+            + self.blocks.len() * size_of::<Block<F>>()
+            + (self.rules.len() + self.rest_of.len()) * size_of::<u32>()
             + self.left.memory()
             + self.rests.len() * size_of::<Rest>()
     }
@@ -178,8 +254,8 @@ impl<F: Family> Trees<F> {
 /// The fast classifier, for both IP versions.
 #[derive(Clone, Debug)]
 pub struct Forest {
-    v4: Trees<V4>,
-    v6: Trees<V6>,
+    pub(super) v4: Trees<V4>,
+    pub(super) v6: Trees<V6>,
 }
 
 /// What a classifier came to, for one IP version.
@@ -255,7 +331,7 @@ impl Forest {
     pub fn shape(&self) -> [Shape; 2] {
         fn of<F: Family>(t: &Trees<F>) -> Shape {
             let left = t.left.len();
-            Shape { trees: t.trees.len(), entries: t.entries.len(), links: t.children.len(), left }
+            Shape { trees: t.trees.len(), entries: t.copies, links: t.children.len(), left }
         }
         [of(&self.v4), of(&self.v6)]
     }

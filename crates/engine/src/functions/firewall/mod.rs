@@ -17,7 +17,9 @@
 //! # Ok::<(), slipstream::functions::firewall::RuleSetErrors>(())
 //! ```
 
+mod ahead;
 mod bitmap;
+mod block;
 mod build;
 pub mod cache;
 mod conjunction;
@@ -25,6 +27,7 @@ mod entry;
 mod expand;
 mod fields;
 pub mod forest;
+mod four;
 pub mod generate;
 mod iptables;
 mod iptables_match;
@@ -43,6 +46,7 @@ pub use rules::{Action, FirewallRule, RuleSet, Verdict};
 pub(crate) use stage::FIREWALL;
 pub use stage::FirewallStage;
 
+use ahead::Found;
 use forest::{Forest, Leaves};
 use reference::Linear;
 
@@ -75,8 +79,8 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 pub struct Firewall {
     rules: RuleSet,
-    /// What the rules do, one behind the other: all that a decision needs of them.
-    actions: Vec<Action>,
+    /// What becomes of packets by the rules that decide, one behind the other: all that a decision needs of most.
+    verdicts: Vec<Option<Verdict>>,
     classifier: Classifier,
 }
 
@@ -88,14 +92,20 @@ impl Firewall {
             Method::Linear => Classifier::Linear(Linear::new(&rules)),
             Method::Fast => Classifier::Fast(Box::new(Forest::new(&rules))),
         };
-        let actions = rules.rules().iter().map(|rule| rule.action).collect();
-        Self { rules, actions, classifier }
+        let verdicts = rules.rules().iter().map(|rule| rule.action.verdict()).collect();
+        Self { rules, verdicts, classifier }
     }
 
     /// The rules.
     #[must_use]
     pub const fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    /// Whether there is nothing that it does with packets but to let them pass or not.
+    fn only_passes_or_denies(&self) -> bool {
+        let plain = |verdict: Option<Verdict>| matches!(verdict, Some(Verdict::Allow | Verdict::Deny));
+        self.verdicts.iter().all(|verdict| plain(*verdict)) && plain(Some(self.rules.default_verdict()))
     }
 
     /// The first rule that matches a packet, as an index into the rules, whatever its action.
@@ -108,15 +118,28 @@ impl Firewall {
         }
     }
 
-    /// Begins the lookup of a packet ahead of [`lookup_ahead`](Self::lookup_ahead), so that memory can come meanwhile.
+    /// Begins the lookups of packets ahead of [`lookup_ahead`](Self::lookup_ahead), so that memory can come meanwhile.
     #[inline(always)]
-    fn walk(&self, packet: &PacketFields, leaves: &mut Leaves) {
+    fn walk_together(&self, found: &mut [Found]) {
         if let Classifier::Fast(forest) = &self.classifier {
-            forest.walk(packet, leaves);
+            forest.walk_together(found);
         }
     }
 
-    /// As [`lookup`](Self::lookup), of a packet whose lookup was begun by [`walk`](Self::walk).
+    /// Looks packets up.
+    #[inline(always)]
+    fn lookup_together(&self, found: &mut [Found]) {
+        match &self.classifier {
+            Classifier::Linear(linear) => {
+                for found in found.iter_mut().filter(|f| f.known) {
+                    found.note(linear.lookup(&found.packet));
+                }
+            }
+            Classifier::Fast(forest) => forest.lookup_together(found),
+        }
+    }
+
+    /// As [`lookup`](Self::lookup), of a packet whose lookup was begun by [`walk_together`](Self::walk_together).
     #[inline(always)]
     fn lookup_ahead(&self, packet: &PacketFields, leaves: &Leaves) -> Option<u32> {
         match &self.classifier {
@@ -153,13 +176,28 @@ impl Firewall {
         packet: &PacketFields,
         mut passed: impl FnMut(u32, &Action),
     ) -> Decision {
+        let decides = |rule: Option<u32>| self.verdicts.get(rule? as usize).copied().flatten();
+        match decides(first) {
+            Some(verdict) => Decision { verdict, rule: first },
+            None => self.decide_on(first, packet, &mut passed),
+        }
+    }
+
+    /// As [`decide_from`](Self::decide_from), where the first rule doesn't decide.
+    #[inline(never)]
+    fn decide_on(
+        &self,
+        first: Option<u32>,
+        packet: &PacketFields,
+        passed: &mut dyn FnMut(u32, &Action),
+    ) -> Decision {
         let mut found = first;
         while let Some(index) = found {
-            let Some(action) = self.actions.get(index as usize) else { break };
-            match action.verdict() {
-                Some(verdict) => return Decision { verdict, rule: found },
-                None => passed(index, action),
+            if let Some(&Some(verdict)) = self.verdicts.get(index as usize) {
+                return Decision { verdict, rule: found };
             }
+            let Some(action) = self.rules.action(index) else { break };
+            passed(index, action);
             found = self.lookup_from(packet, action.next(index));
         }
         Decision { verdict: self.rules.default_verdict(), rule: None }

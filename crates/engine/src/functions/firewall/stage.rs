@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::json;
 use slipstream_wire::{Flags, FlowKey, NarrowKey, protocol};
 
+use super::ahead::Found;
 use super::cache::DecisionCache;
-use super::forest::Leaves;
 use super::{Action, ConnState, Firewall, Method, PacketFields, RuleSet, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::answer::{ip_packet, link_of, send_back};
@@ -15,6 +15,7 @@ use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, usual_key_in};
 use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
+use crate::prefetch::prefetch;
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
 
@@ -182,18 +183,12 @@ pub struct FirewallStage {
     logged_packets: u64,
     unclassified: u64,
     conntrack: Option<Conntrack>,
+    /// Whether the keys of packets are asked for behind their lookups.
+    keeps_keys: bool,
     limiter: RateLimiter,
     /// The answer being made.
     answer: Vec<u8>,
     answers: u64,
-}
-
-/// What is found out about a packet ahead of the decision.
-#[derive(Clone, Debug)]
-pub struct Found {
-    key: FlowKey,
-    packet: PacketFields,
-    leaves: Leaves,
 }
 
 /// What was decided.
@@ -214,7 +209,6 @@ impl FirewallStage {
             hits: vec![Hits::default(); firewall.rules().rules().len() + 1],
             reads: if reads.length { shared.and(Reads::LENGTH) } else { shared },
             cache: (cache > 0).then(|| DecisionCache::new(cache, reads)),
-            firewall,
             allow_other,
             seed,
             passed: Vec::new(),
@@ -225,15 +219,18 @@ impl FirewallStage {
             logged_packets: 0,
             unclassified: 0,
             conntrack: None,
+            keeps_keys: cache > 0 || !firewall.only_passes_or_denies(),
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
             answers: 0,
+            firewall,
         }
     }
 
     /// Tracks connections from now on. Packets of a train share a decision then only where their TCP flags are equal.
     pub fn track(&mut self, config: &ConntrackConfig) {
         self.conntrack = Some(Conntrack::new(config));
+        self.keeps_keys = true;
         self.reads = self.reads.and(Reads::TCP_FLAGS);
     }
 
@@ -254,8 +251,17 @@ impl FirewallStage {
         }
     }
 
+    /// Whether the first rule that matches a packet follows from the packet alone.
+    #[inline(always)]
+    const fn depends_on_packet_alone(&self) -> bool {
+        self.cache.is_none() && self.conntrack.is_none()
+    }
+
     #[inline(always)]
     fn first_rule(&mut self, found: &Found, packet: &PacketFields) -> Option<u32> {
+        if self.depends_on_packet_alone() {
+            return found.first();
+        }
         match self.cache {
             None => self.firewall.lookup_ahead(packet, &found.leaves),
             Some(_) => self.first_rule_by_flow(&found.key, packet),
@@ -275,19 +281,13 @@ impl FirewallStage {
         rule
     }
 
-    /// Notes what there is to know of a packet with this key and length on the wire, and begins its lookup.
+    /// Notes what there is to know of a packet with this key and length on the wire.
     #[inline(always)]
-    fn find(
-        &self,
-        cx: &Context<'_>,
-        frame: &Frame,
-        (key, length): (&FlowKey, u32),
-        found: &mut Option<Found>,
-    ) {
-        let packet = PacketFields::of(key, frame.info.word(), length);
-        let found = found.insert(Found { key: *key, packet, leaves: Leaves::default() });
-        if self.cache.is_none() {
-            self.firewall.walk(&found.packet, &mut found.leaves);
+    fn find(&self, cx: &Context<'_>, frame: &Frame, (key, length): (&FlowKey, u32), found: &mut Found) {
+        found.known = true;
+        found.packet = PacketFields::of(key, frame.info.word(), length);
+        if self.keeps_keys {
+            found.key = *key;
         }
         if let Some(conntrack) = &self.conntrack {
             let packet = Tracked::read(cx.data(frame), &frame.headers(*key));
@@ -296,10 +296,10 @@ impl FirewallStage {
     }
 
     #[inline(never)]
-    fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Option<Found>) {
+    fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
         match any_key_of(cx, frame) {
             Some(key) => self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found),
-            None => *found = None,
+            None => found.known = false,
         }
     }
 
@@ -375,7 +375,7 @@ impl FirewallStage {
 
 impl NetworkFunction for FirewallStage {
     type Decision = Decided;
-    type Look = Option<Found>;
+    type Look = Found;
 
     fn reads(&self) -> Reads {
         self.reads
@@ -399,15 +399,26 @@ impl NetworkFunction for FirewallStage {
     }
 
     #[inline(always)]
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
+    fn look_on(&mut self, _: &Context<'_>, found: &mut [Found]) {
+        let Self { firewall, hits, .. } = &*self;
+        if self.depends_on_packet_alone() {
+            firewall.lookup_together(found);
+            found.iter().for_each(|found| prefetch(found.first().and_then(|rule| hits.get(rule as usize))));
+        } else if self.cache.is_none() {
+            firewall.walk_together(found);
+        }
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> Decided {
         self.passed.clear();
         let default = self.hits.len() - 1;
-        let Some(found) = look else {
+        if !found.known {
             self.unclassified += 1;
             let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
             self.tracked = None;
             return Decided { fate, rule: usize::MAX };
-        };
+        }
         let tracked;
         let packet = if self.conntrack.is_some() {
             tracked = self.track_packet(scene, first, found);

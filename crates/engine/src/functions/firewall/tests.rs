@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use slipstream_wire::{Flags, FlowKey, Headers};
 
 use super::cache::DecisionCache;
-use super::forest::Forest;
 use super::generate::{Kind, packets, rules};
 use super::reference::Linear;
 use super::*;
@@ -48,6 +47,10 @@ proptest! {
         let set = RuleSet::parse(&text).unwrap();
         prop_assert_eq!(set.rules().len(), rules.len());
         let (linear, fast) = (Firewall::new(set.clone(), Method::Linear), Firewall::new(set, Method::Fast));
+        let fields: Vec<_> = packets.iter().map(|(h, length)| PacketFields::new(h, *length)).collect();
+        let expected: Vec<_> = packets.iter().map(|(h, length)| evaluator(&rules, h, *length, 0)).collect();
+        prop_assert_eq!(&together(&fast, &fields), &expected, "{}", text);
+        prop_assert_eq!(&together(&linear, &fields), &expected, "{}", text);
         for (h, length) in packets {
             let packet = PacketFields::new(&h, length);
             let expected = evaluator(&rules, &h, length, 0);
@@ -95,10 +98,33 @@ proptest! {
     }
 }
 
+/// Packets as they are looked up together, some that are no packets among them.
+fn together(firewall: &Firewall, packets: &[PacketFields]) -> Vec<Option<u32>> {
+    let found = |packet: &PacketFields, known| {
+        let mut found = Found::default();
+        (found.known, found.packet) = (known, packet.clone());
+        found
+    };
+    let strange = |n: usize| n % 5 == 3;
+    let each = packets.iter().enumerate();
+    let mut all: Vec<Found> = each
+        .flat_map(|(n, p)| strange(n).then(|| found(p, false)).into_iter().chain([found(p, true)]))
+        .collect();
+    firewall.lookup_together(&mut all);
+    let known = all.iter().filter(|found| found.known);
+    let looked_up = known.clone().map(Found::first).collect();
+    let mut walked = all.clone();
+    firewall.walk_together(&mut walked);
+    let one_by_one: Vec<_> =
+        walked.iter().filter(|f| f.known).map(|f| firewall.lookup_ahead(&f.packet, &f.leaves)).collect();
+    assert_eq!(one_by_one, looked_up);
+    looked_up
+}
+
 /// Both classifiers on generated rules: at the packets that hit them, at any others.
 fn agree(kind: Kind, count: usize, seed: u64) {
     let set = rules(kind, count, seed);
-    let (linear, fast) = (Linear::new(&set), Forest::new(&set));
+    let (linear, fast) = (Linear::new(&set), Firewall::new(set.clone(), Method::Fast));
     let mut asked = packets(&set, 1500, seed + 1);
     let shuffled: Vec<Headers> = asked
         .iter()
@@ -121,10 +147,12 @@ fn agree(kind: Kind, count: usize, seed: u64) {
         let packet = PacketFields::new(h, 60);
         let expected = linear.lookup(&packet);
         assert_eq!(fast.lookup(&packet), expected, "{kind:?} {count} {seed}: {}", h.key);
-        let mut leaves = Leaves::default();
-        fast.walk(&packet, &mut leaves);
-        assert_eq!(fast.lookup_in(&packet, &leaves), expected, "{kind:?} {count} {seed}: {}", h.key);
         hits += usize::from(expected.is_some());
+    }
+    for some in asked.chunks(37) {
+        let packets: Vec<_> = some.iter().map(|h| PacketFields::new(h, 60)).collect();
+        let expected: Vec<_> = packets.iter().map(|p| linear.lookup(p)).collect();
+        assert_eq!(together(&fast, &packets), expected, "{kind:?} {count} {seed}");
     }
     assert!(hits * 3 > asked.len(), "{kind:?}: {hits} of {} packets hit a rule", asked.len());
 }
@@ -159,8 +187,9 @@ fn a_rule_for_every_packet_hides_those_behind_it_and_none_before_it() {
 #[test]
 fn a_rule_that_no_tree_took_may_come_before_those_that_a_tree_found() {
     use super::bitmap::Bitmap;
+    use super::block::Block;
     use super::entry::{Input, V4};
-    use super::forest::Trees;
+    use super::forest::{NONE, Trees};
 
     let set = RuleSet::parse("deny udp\nallow src 10.0.0.0/8\ndeny dst 10.0.0.0/8\n").unwrap();
     let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2).unwrap();
@@ -173,8 +202,9 @@ fn a_rule_that_no_tree_took_may_come_before_those_that_a_tree_found() {
     let input = Input::<V4>::new(&set);
     parted.trees.clear();
     for rule in [1, 2] {
-        let root = super::forest::Link::leaf(parted.entries.len(), 1);
-        parted.entries.push(input.entries[rule]);
+        let root = super::forest::Link::leaf(parted.blocks.len(), 1);
+        parted.blocks.push(Block::new([&input.entries[rule]; 4]));
+        parted.rules.splice(parted.blocks.len() * 4 - 4.., [[rule as u32; 4].as_slice(), &[NONE]].concat());
         parted.trees.push(super::forest::Tree { root, first_rule: rule as u32 });
     }
     parted.left = Bitmap::new(&input, &[0]);
