@@ -6,7 +6,7 @@
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
-use super::table::{Key, Table};
+use super::table::{Key, NONE, Table};
 use crate::time::Nanos;
 
 /// What one update adds to a flow.
@@ -127,11 +127,21 @@ impl Counts {
 struct Packed([u64; 7]);
 
 impl Packed {
-    #[inline(always)]
     fn new(key: &FlowKey) -> Self {
+        let mut packed = Self([0; 7]);
+        packed.set(key);
+        packed
+    }
+
+    /// Becomes another key. The words beyond a short one keep what they had, and nobody asks for it.
+    #[inline(always)]
+    fn set(&mut self, key: &FlowKey) {
         match *key {
-            FlowKey::Narrow(NarrowKey([addresses, rest])) => Self([rest, addresses, 0, 0, 0, 0, 0]),
-            FlowKey::Wide(WideKey([a, b, c, d, rest, e, f])) => Self([rest, a, b, c, d, e, f]),
+            FlowKey::Narrow(NarrowKey([addresses, rest])) => {
+                let Self([first, second, ..]) = self;
+                (*first, *second) = (rest, addresses);
+            }
+            FlowKey::Wide(WideKey([a, b, c, d, rest, e, f])) => *self = Self([rest, a, b, c, d, e, f]),
         }
     }
 
@@ -167,6 +177,21 @@ impl Key for Packed {
     }
 }
 
+/// A flow that is looked for ahead of its packets being counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    key: Packed,
+    hash: u64,
+    /// Most likely its number.
+    id: u32,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { key: Packed([0; 7]), hash: 0, id: NONE }
+    }
+}
+
 /// The flows of one worker.
 #[derive(Debug)]
 pub struct FlowStats {
@@ -188,53 +213,60 @@ impl FlowStats {
         key.hash64(self.config.seed)
     }
 
-    /// Asks for the index line of a flow, a batch ahead.
-    #[inline]
-    pub fn prefetch_index(&self, hash: u64) {
-        self.table.prefetch_index(hash);
+    /// Begins to look for a flow.
+    #[inline(always)]
+    pub fn look(&self, key: &FlowKey, flow: &mut Flow) {
+        flow.key.set(key);
+        flow.hash = self.hash(key);
+        self.table.prefetch_index(flow.hash);
     }
 
-    /// Asks for a flow, a few packets ahead.
-    #[inline]
-    pub fn prefetch_flow(&self, hash: u64) {
-        let _ = self.table.candidate(hash);
+    /// Goes on with that when the index line has come: asks for the flow.
+    #[inline(always)]
+    pub fn look_on(&self, flow: &mut Flow) {
+        flow.id = self.table.candidate(flow.hash);
+    }
+
+    /// The number of a flow that was looked for, if it is known and its time has not passed at `now`. It may be known and
+    /// not be found here.
+    #[inline(always)]
+    #[must_use]
+    pub fn known(&self, flow: &Flow, now: Nanos) -> Option<u32> {
+        self.table.holds(flow.id, &flow.key, now).then_some(flow.id)
+    }
+
+    /// Counts packets of a known flow, whose time has not passed when they come.
+    #[inline(always)]
+    pub fn count_known(&mut self, id: u32, seen: &Observed) {
+        let config = &self.config;
+        self.table.touch(id, |counts| {
+            counts.add(seen);
+            counts.deadline(config)
+        });
     }
 
     /// Counts packets of a flow with this hash. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
     /// had passed, or of another whose place it takes.
-    #[inline(always)]
     pub fn count(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
-        let config = &self.config;
-        let counted = self.table.touch(&Packed::new(key), hash, seen.first, |counts| {
-            counts.add(seen);
-            counts.deadline(config)
-        });
-        if !counted {
-            self.count_anew(key, hash, seen, ended);
+        let flow = Flow { key: Packed::new(key), hash, id: self.table.candidate(hash) };
+        match self.known(&flow, seen.first) {
+            Some(id) => self.count_known(id, seen),
+            None => self.count_anew(&flow, seen, ended),
         }
     }
 
     /// Counts packets of a flow that is not known, or whose time had passed.
     #[inline(never)]
-    fn count_anew(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
-        let key = Packed::new(key);
-        match self.table.find(&key, hash) {
-            Some(id) => {
-                self.end(id, seen.first, ended);
-                match self.table.find(&key, hash) {
-                    Some(id) => self.add(id, seen),
-                    None => self.begin(key, hash, seen, ended),
-                }
-            }
+    pub fn count_anew(&mut self, flow: &Flow, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        let Flow { key, hash, .. } = *flow;
+        let found = self.table.find(&key, hash);
+        if let Some(id) = found.filter(|&id| self.table.is_due(id, seen.first)) {
+            self.end(id, seen.first, ended);
+        }
+        match found.and_then(|_| self.table.find(&key, hash)) {
+            Some(id) => self.count_known(id, seen),
             None => self.begin(key, hash, seen, ended),
         }
-    }
-
-    fn add(&mut self, id: u32, seen: &Observed) {
-        let Some(counts) = self.table.get_mut(id) else { return };
-        counts.add(seen);
-        let deadline = counts.deadline(&self.config);
-        self.table.set_deadline(id, deadline);
     }
 
     #[inline(never)]

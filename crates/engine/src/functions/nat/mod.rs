@@ -133,30 +133,27 @@ impl Nat {
         }
     }
 
-    /// Asks for the session of a packet, a few packets ahead of its verdict.
+    /// Asks for the session of a packet, a few packets ahead of its verdict; most likely this is its number.
     #[inline]
-    pub fn prefetch_session(&self, side: Side, hash: u64) {
+    pub fn prefetch_session(&self, side: Side, hash: u64) -> u32 {
         match side {
-            Side::Inside => {
-                let _ = self.sessions.candidate(hash);
+            Side::Inside => self.sessions.candidate(hash),
+            Side::Outside => {
+                let id = self.outside.candidate(hash);
+                self.sessions.prefetch_entry(id);
+                id
             }
-            Side::Outside => self.sessions.prefetch_entry(self.outside.candidate(hash)),
         }
     }
 
-    /// What to do with a packet from inside that has this hash, where that is simple: it is whole and belongs to a session that
-    /// leads outside. `None`, and nothing done, where it isn't; [`outbound`](Self::outbound) says the same and more.
+    /// What to do with a packet from inside whose session most likely has this number, where that is simple: it is whole and
+    /// belongs to this session, which leads outside. `None`, and nothing done, where it isn't; [`outbound`](Self::outbound)
+    /// says the same and more.
     #[inline(always)]
-    pub(super) fn known_outbound(
-        &mut self,
-        packet: &Packet,
-        hash: u64,
-        now: Nanos,
-    ) -> Option<(Rewrite, u32)> {
-        if packet.kind != Kind::Opens || packet.fragment {
+    pub(super) fn known_outbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<(Rewrite, u32)> {
+        if packet.kind != Kind::Opens || packet.fragment || !self.sessions.holds(id, &packet.key, now) {
             return None;
         }
-        let id = self.sessions.find(&packet.key, hash).filter(|&id| !self.sessions.is_due(id, now))?;
         let rewrite = self.simple_rewrite(id)?;
         self.note_use(id, Side::Inside, packet.tcp_flags, now);
         Some((rewrite, id))

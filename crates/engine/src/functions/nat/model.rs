@@ -258,7 +258,8 @@ proptest! {
                     let packet = packet(key, Kind::Opens, if protocol == 6 { flags } else { 0 });
                     let verdict = nat.outbound(&packet, now);
                     // The other NAT goes the short way where there is one.
-                    let known = again.known_outbound(&packet, again.hash(&packet), now);
+                    let session = again.prefetch_session(Side::Inside, again.hash(&packet));
+                    let known = again.known_outbound(&packet, session, now);
                     let same = match known {
                         Some((rewrite, session)) => Verdict::Rewrite { rewrite, session },
                         None => again.outbound(&packet, now),

@@ -127,12 +127,13 @@ impl Packet {
 
     /// What most packets are: TCP or UDP behind a header without options, whole.
     #[inline(always)]
-    fn usual(frame: &[u8], l3: usize) -> Option<Self> {
+    pub(super) fn usual(frame: &[u8], l3: usize) -> Option<Self> {
         let ip: &[u8; 34] = frame.get(l3..)?.first_chunk()?;
         let [first, _, _, _, i0, i1, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
         let [p0, p1, p2, p3, _, _, _, _, _, _, _, _, _, flags] = ports;
         let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0;
-        if *first != 0x45 || !whole || !matches!(*protocol, TCP | UDP) {
+        // Which of the two it is, is not asked here: that would be a guess.
+        if *first != 0x45 || !whole || !((*protocol == TCP) | (*protocol == UDP)) {
             return None;
         }
         let ports = u32::from_be_bytes([*p0, *p1, *p2, *p3]);

@@ -4,11 +4,15 @@ use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::json;
-use slipstream_wire::Flags;
+use slipstream_wire::{Flags, NarrowKey};
 
 use super::{DropReason as Why, Filtering, StaticMapping};
-use super::{ErrorRewrite, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Truncated, Verdict as Fate};
+use super::{
+    ErrorRewrite, Kind as PacketKind, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Truncated,
+    Verdict as Fate,
+};
 use crate::frame::Frame;
+use crate::functions::table::NONE;
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
 use crate::pipeline::{
     BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value,
@@ -201,6 +205,25 @@ pub struct NatStage {
     truncated: u64,
 }
 
+/// What is found out about a packet ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Whether it can be read.
+    readable: bool,
+    packet: Packet,
+    hash: u64,
+    /// Most likely the number of its session.
+    session: u32,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        let key = NarrowKey([0; 2]);
+        let packet = Packet { key, kind: PacketKind::Opens, tcp_flags: 0, fragment: false, ident: 0 };
+        Self { readable: false, packet, hash: 0, session: NONE }
+    }
+}
+
 /// What was decided.
 #[derive(Clone, Copy, Debug)]
 pub enum Decided {
@@ -227,11 +250,20 @@ impl NatStage {
     }
 
     #[inline(always)]
-    fn read(cx: &Context<'_>, frame: &Frame) -> Option<Packet> {
-        if !frame.info.classified() || Flags(frame.info.flags()).has(Flags::IPV6 | Flags::INNER) {
-            return None;
+    fn find(&self, cx: &Context<'_>, packet: Packet, found: &mut Found) {
+        found.readable = true;
+        found.packet = packet;
+        found.hash = self.nat.hash(&packet);
+        self.nat.prefetch_index(side(cx), found.hash);
+    }
+
+    #[inline(never)]
+    fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
+        let ipv4 = frame.info.classified() && !Flags(frame.info.flags()).has(Flags::IPV6 | Flags::INNER);
+        match Packet::read(cx.data(frame), usize::from(frame.info.l3())) {
+            Ok(packet) if ipv4 => self.find(cx, packet, found),
+            _ => found.readable = false,
         }
-        Packet::read(cx.data(frame), usize::from(frame.info.l3())).ok()
     }
 }
 
@@ -317,8 +349,7 @@ fn side(cx: &Context<'_>) -> Side {
 
 impl NetworkFunction for NatStage {
     type Decision = Decided;
-    /// What it reads of the packet, and the hash of that.
-    type Look = Option<(Packet, u64)>;
+    type Look = Found;
 
     /// FIN, SYN, RST and ACK move the state of a session.
     fn reads(&self) -> Reads {
@@ -332,26 +363,34 @@ impl NetworkFunction for NatStage {
     }
 
     #[inline(always)]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
-        *found = Self::read(cx, first).map(|packet| {
-            let hash = self.nat.hash(&packet);
-            self.nat.prefetch_session(side(cx), hash);
-            (packet, hash)
-        });
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
+        let info = first.info;
+        let plain = info.classified() && info.flags() & (Flags::IPV6 | Flags::INNER) == 0;
+        match Packet::usual(cx.data(first), usize::from(info.l3())) {
+            Some(packet) if plain => self.find(cx, packet, found),
+            _ => self.look_at_any(cx, first, found),
+        }
     }
 
     #[inline(always)]
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
+    fn look_on(&mut self, cx: &Context<'_>, found: &mut [Found]) {
+        let side = side(cx);
+        found.iter_mut().for_each(|found| found.session = self.nat.prefetch_session(side, found.hash));
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> Decided {
         let (side, now) = (side(scene.cx), scene.cx.now);
         self.nat.expire(now, SWEEP);
-        let Some((packet, hash)) = look else {
+        if !found.readable {
             self.not_ipv4 += 1;
             // What it can't translate goes on only where it would have been left alone.
             let ipv4 = first.info.classified() && !Flags(first.info.flags()).has(Flags::IPV6);
             return if ipv4 { Decided::Drop(DropReason::Malformed) } else { Decided::Pass };
-        };
+        }
+        let packet = &found.packet;
         if side == Side::Inside
-            && let Some((rewrite, session)) = self.nat.known_outbound(packet, *hash, now)
+            && let Some((rewrite, session)) = self.nat.known_outbound(packet, found.session, now)
         {
             return Decided::Rewrite(rewrite, session, side);
         }

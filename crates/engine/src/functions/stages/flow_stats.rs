@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::frame::Frame;
 use crate::functions::answer::ip_length;
-use crate::functions::flow_stats::{FlowRecord, FlowStats, FlowStatsConfig, Observed};
+use crate::functions::flow_stats::{Flow, FlowRecord, FlowStats, FlowStatsConfig, Observed};
 use crate::functions::ipfix::{Exporter, IpfixConfig};
 use crate::functions::packet::{any_key_of, usual_key_of};
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
@@ -195,6 +195,8 @@ impl Export {
 #[derive(Debug)]
 pub struct FlowStatsStage {
     flows: FlowStats,
+    /// The flow that packets were counted of last that was not known.
+    asked: Flow,
     export: Export,
     next: Nanos,
     counted: u64,
@@ -212,6 +214,7 @@ impl FlowStatsStage {
     pub fn new(config: &FlowStatsConfig, ipfix: &IpfixConfig, target: Target) -> Self {
         Self {
             flows: FlowStats::new(config),
+            asked: Flow::default(),
             export: Export { exporter: Exporter::new(ipfix), target, records: 0, lost: 0 },
             next: Nanos::MAX,
             counted: 0,
@@ -221,57 +224,94 @@ impl FlowStatsStage {
     }
 }
 
+/// What is found out about a packet ahead.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found {
+    /// Whether there is a flow.
+    is_flow: bool,
+    flow: Flow,
+}
+
+/// Whose packets there are to count.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted {
+    /// A flow's that is known, with this number.
+    Known(u32),
+    /// The one's that was asked for last: it is not known, or no longer.
+    Anew,
+    /// No flow's.
+    Nobody,
+}
+
 impl FlowStatsStage {
     #[inline(never)]
-    fn look_at_any(&self, cx: &Context<'_>, first: &Frame) -> Option<(FlowKey, u64)> {
-        let key = any_key_of(cx, first)?;
-        let hash = self.flows.hash(&key);
-        self.flows.prefetch_flow(hash);
-        Some((key, hash))
+    fn look_at_any(&self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
+        let key = any_key_of(cx, first);
+        found.is_flow = key.is_some();
+        if let Some(key) = key {
+            self.flows.look(&key, &mut found.flow);
+        }
+    }
+
+    #[inline(never)]
+    fn count_anew(&mut self, seen: &Observed) {
+        let Self { flows, export, .. } = self;
+        flows.count_anew(&self.asked, seen, &mut |record| export.record(record, seen.first));
     }
 }
 
 impl NetworkFunction for FlowStatsStage {
-    /// The flow and its hash.
-    type Decision = Option<(FlowKey, u64)>;
-    type Look = Option<(FlowKey, u64)>;
+    type Decision = Counted;
+    type Look = Found;
 
     fn reads(&self) -> Reads {
         Reads::KEY
     }
 
     #[inline(always)]
-    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
+    fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
         // Most keys are short: such a one is written where it belongs, without the room that a long one would take.
         match usual_key_of(cx, first) {
             Some(key) => {
-                let key = FlowKey::Narrow(key);
-                let hash = self.flows.hash(&key);
-                self.flows.prefetch_flow(hash);
-                *found = Some((key, hash));
+                found.is_flow = true;
+                self.flows.look(&FlowKey::Narrow(key), &mut found.flow);
             }
-            None => *found = self.look_at_any(cx, first),
+            None => self.look_at_any(cx, first, found),
         }
     }
 
     #[inline(always)]
-    fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {
-        *look
+    fn look_on(&mut self, _: &Context<'_>, found: &mut [Found]) {
+        found.iter_mut().for_each(|found| self.flows.look_on(&mut found.flow));
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Found) -> Counted {
+        if !look.is_flow {
+            return Counted::Nobody;
+        }
+        match self.flows.known(&look.flow, scene.cx.now) {
+            Some(id) => Counted::Known(id),
+            None => {
+                self.asked = look.flow;
+                Counted::Anew
+            }
+        }
     }
 
     #[inline(always)]
     fn apply(
         &mut self,
         scene: &mut Scene<'_, '_>,
-        flow: &Self::Decision,
+        counted: &Counted,
         frames: &mut [Frame],
         _: &mut [Verdict],
     ) {
         let now = scene.cx.now;
-        let Some((key, hash)) = flow else {
+        if matches!(counted, Counted::Nobody) {
             self.unclassified += frames.len() as u64;
             return;
-        };
+        }
         let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
         let mut seen = Observed {
             packets: frames.len() as u64,
@@ -285,8 +325,10 @@ impl NetworkFunction for FlowStatsStage {
             seen.bytes += u64::from(ip_length(scene.cx, frame));
             seen.tcp_flags |= frame.info.tcp_flags();
         }
-        let Self { flows, export, .. } = self;
-        flows.count(key, *hash, &seen, &mut |record| export.record(record, now));
+        match *counted {
+            Counted::Known(id) => self.flows.count_known(id, &seen),
+            _ => self.count_anew(&seen),
+        }
         if self.next == Nanos::MAX {
             self.next = now.after(TURN);
         }

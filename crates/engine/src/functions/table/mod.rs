@@ -184,10 +184,13 @@ impl<K: Key, V: Copy> Table<K, V> {
 
     /// Takes an entry out; `None` if the number is not in use.
     pub fn remove(&mut self, id: u32) -> Option<(K, V)> {
-        let entry = *self.entries.get(id as usize)?;
+        let place = self.entries.get_mut(id as usize)?;
+        let entry = *place;
         if !self.wheel.give_back(id) {
             return None;
         }
+        // Nobody takes it for one that is in use.
+        place.deadline = Nanos(0);
         self.len -= 1;
         self.index.remove(entry.key.hash(self.seed), id);
         Some((entry.key, entry.value))
@@ -236,17 +239,21 @@ impl<K: Key, V: Copy> Table<K, V> {
         }
     }
 
-    /// Uses the entry of a key, if there is one that is not due at `now`, and says whether there is: `change` changes its
-    /// value and gives its new deadline.
+    /// Whether an entry is that of a key, and not due at `now`: a [`candidate`](Table::candidate) may be another's, or may
+    /// have been taken out since. (Nobody sets the deadline of one that was taken out.)
     #[inline(always)]
-    pub fn touch(&mut self, key: &K, hash: u64, now: Nanos, change: impl FnOnce(&mut V) -> Nanos) -> bool {
-        let Some(id) = self.find(key, hash) else { return false };
-        let Some(entry) = self.entries.get_mut(id as usize).filter(|e| e.deadline > now) else {
-            return false;
-        };
-        let deadline = change(&mut entry.value);
-        entry.set_deadline(id, deadline, &mut self.wheel);
-        true
+    #[must_use]
+    pub fn holds(&self, id: u32, key: &K, now: Nanos) -> bool {
+        self.entries.get(id as usize).is_some_and(|e| e.key == *key && e.deadline > now)
+    }
+
+    /// Uses an entry: `change` changes its value and gives its new deadline.
+    #[inline(always)]
+    pub fn touch(&mut self, id: u32, change: impl FnOnce(&mut V) -> Nanos) {
+        if let Some(entry) = self.entries.get_mut(id as usize) {
+            let deadline = change(&mut entry.value);
+            entry.set_deadline(id, deadline, &mut self.wheel);
+        }
     }
 
     /// Sets any deadline.

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -46,6 +46,8 @@ proptest! {
         const TICK: u64 = 1 << 26;
         let mut table: Table<Colliding, usize> = Table::new(limit, seed);
         let mut twin: BTreeMap<Colliding, (usize, u64)> = BTreeMap::new();
+        // The numbers that keys ever had.
+        let mut numbers: BTreeSet<(Colliding, u32)> = BTreeSet::new();
         let mut now = start;
         for (n, op) in ops.into_iter().enumerate() {
             match op {
@@ -104,6 +106,11 @@ proptest! {
                 prop_assert_eq!(table.get(id), Some(value));
                 prop_assert_eq!(table.deadline(id), Nanos(*deadline));
                 prop_assert_eq!(table.is_due(id, Nanos(now)), *deadline <= now);
+                numbers.insert((*key, id));
+            }
+            for (key, id) in &numbers {
+                let holds = table.find(key, table.hash(key)) == Some(*id) && !table.is_due(*id, Nanos(now));
+                prop_assert_eq!(table.holds(*id, key, Nanos(now)), holds);
             }
         }
     }
