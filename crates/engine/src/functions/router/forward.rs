@@ -3,7 +3,7 @@
 use slipstream_wire::checksum::{Delta, FoldedDelta, checksum, is_right_ipv4, sum};
 use slipstream_wire::classify;
 
-use super::{ETHERNET, Made, Message, Router, Scene};
+use super::{ETHERNET, Macs, Made, Message, Router, Scene};
 use crate::frame::{Frame, Info};
 use crate::functions::bytes::{be16, put};
 use crate::pool::{PacketMeta, Pool};
@@ -140,7 +140,7 @@ fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
 /// As [`Router::ready`], for what most packets are: IPv4 without options, right in every way, that fits the link. Whether the
 /// packet is one; else nothing is changed. `start` is where the IP header begins.
 #[inline(always)]
-fn ready_usual(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<&[u8; 12]>) -> bool {
+fn ready_usual(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<Macs>) -> bool {
     let (meta, data) = pool.meta_and_data_mut(frame.buf, frame.len);
     let Some(macs) = macs else {
         return data.first_chunk_mut().is_some_and(|ip| one_less(ip, meta.original_len, mtu));
@@ -152,7 +152,7 @@ fn ready_usual(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<&[u8; 12]>
         return false;
     }
     if let Some(place) = link.first_chunk_mut() {
-        *place = *macs;
+        macs.write(place);
     }
     true
 }
@@ -177,7 +177,7 @@ impl Router {
         scene: &mut Scene<'_, '_>,
         frame: &Frame,
         mtu: u32,
-        macs: Option<&[u8; 12]>,
+        macs: Option<Macs>,
     ) -> Result<(), Stop> {
         let start = self.start();
         let (meta, data) = scene.cx.pool.meta_and_data_mut(frame.buf, frame.len);
@@ -188,8 +188,8 @@ impl Router {
             Some(6) => forward_v6(ip, on_wire, mtu)?,
             _ => return Err(MALFORMED),
         }
-        if let (Some(macs), Some(place)) = (macs, link.first_chunk_mut()) {
-            *place = *macs;
+        if let Some(macs) = macs {
+            macs.write_to(link);
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Router {
     pub(super) fn forward(
         &mut self,
         scene: &mut Scene<'_, '_>,
-        (port, mtu, macs): (u8, u32, Option<[u8; 12]>),
+        (port, mtu, macs): (u8, u32, Option<Macs>),
         frames: &[Frame],
         verdicts: &mut [Verdict],
     ) {
@@ -209,7 +209,7 @@ impl Router {
         if usual {
             for frame in frames {
                 *now = (*now).max(frame.arrival);
-                if !ready_usual(pool, frame, mtu, macs.as_ref()) {
+                if !ready_usual(pool, frame, mtu, macs) {
                     break;
                 }
                 done += 1;
@@ -228,14 +228,14 @@ impl Router {
     fn forward_any(
         &mut self,
         scene: &mut Scene<'_, '_>,
-        (port, mtu, macs): (u8, u32, Option<[u8; 12]>),
+        (port, mtu, macs): (u8, u32, Option<Macs>),
         (frames, verdicts): (&[Frame], &mut [Verdict]),
     ) {
         // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
         let mut behind = false;
         for (frame, verdict) in frames.iter().zip(verdicts) {
             scene.cx.now = scene.cx.now.max(frame.arrival);
-            *verdict = match self.ready(scene, frame, mtu, macs.as_ref()) {
+            *verdict = match self.ready(scene, frame, mtu, macs) {
                 Ok(()) => {
                     if behind {
                         scene.made.push(Made { frame: *frame, port });
@@ -250,7 +250,7 @@ impl Router {
                         behind = true;
                         for frame in made {
                             if let Some(macs) = macs {
-                                put(scene.cx.data_mut(&frame), 0, &macs);
+                                macs.write_to(scene.cx.data_mut(&frame));
                             }
                             scene.made.push(Made { frame, port });
                         }

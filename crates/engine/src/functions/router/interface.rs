@@ -7,6 +7,33 @@ use ipnet::{IpNet, Ipv6Net};
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
 
+/// What an Ethernet frame begins with, destination and source, as words: they are written as they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Macs(u64, u32);
+
+impl Macs {
+    #[inline(always)]
+    pub(super) fn new(to: Mac, from: Mac) -> Self {
+        let word = |[a, b, c, d, e, f]: Mac| u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        Self(word(to) | word(from) << 48, (word(from) >> 16) as u32)
+    }
+
+    #[inline(always)]
+    pub(super) fn write(self, place: &mut [u8; 12]) {
+        if let Some((first, last)) = place.split_first_chunk_mut::<8>() {
+            *first = self.0.to_le_bytes();
+            last.copy_from_slice(&self.1.to_le_bytes());
+        }
+    }
+
+    /// Writes them where a frame has room for them.
+    pub(super) fn write_to(self, frame: &mut [u8]) {
+        if let Some(place) = frame.first_chunk_mut() {
+            self.write(place);
+        }
+    }
+}
+
 /// The least and the largest MTU of an interface, in bytes of IP packet (RFC 791: every host takes 576).
 const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 /// What IPv6 wants of every link (RFC 8200 §5).

@@ -29,7 +29,7 @@ pub(crate) use interface::mac;
 pub use interface::{Interface, InterfaceError, interfaces};
 pub(crate) use stage::ROUTER;
 
-use super::bytes::{be16, be32, be128, put};
+use super::bytes::{be16, be32, be128};
 use super::icmp::Message;
 use super::{Made, NetworkFunction, RateLimiter, Reads, Scene};
 use crate::frame::Frame;
@@ -37,7 +37,7 @@ use crate::stage::{Context, DropReason, Drops, Verdict};
 use crate::time::Nanos;
 use discovery::ETHERNET;
 use fib::{Fib, Hop, is_martian_destination, is_martian_source};
-use interface::{Mac, is_link_local};
+use interface::{Mac, Macs, is_link_local};
 use neighbours::{Due, Known, Neighbours};
 use watch::{Found, Watch};
 
@@ -88,7 +88,7 @@ pub enum Decision {
         /// MTU of its interface.
         mtu: u32,
         /// What the frame begins with.
-        macs: Option<[u8; 12]>,
+        macs: Option<Macs>,
     },
     /// Waits until it is known where this neighbour is.
     Wait {
@@ -188,7 +188,7 @@ impl Router {
         let interface = self.interface(port)?;
         let (mtu, own) = (interface.mtu, interface.mac?);
         let to = self.neighbours.settled(self.gateways.get(gateway as usize).copied().flatten()?, cx.now)?;
-        Some(Decision::Forward { port, mtu, macs: Some(both(to, own)) })
+        Some(Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) })
     }
 
     fn choose(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame) -> Decision {
@@ -262,7 +262,9 @@ impl Router {
             self.question(scene, port, address, at);
         }
         match known {
-            Known::At(to) | Known::Doubtful(to) => Decision::Forward { port, mtu, macs: Some(both(to, own)) },
+            Known::At(to) | Known::Doubtful(to) => {
+                Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }
+            }
             Known::Waits | Known::Asks => Decision::Wait { neighbour: id, mtu },
             Known::Refused => Decision::Refuse(DropReason::TableFull, None),
         }
@@ -305,7 +307,7 @@ impl Router {
                 self.install(*fib, now);
                 for (frame, port, mac) in self.neighbours.take_ready() {
                     let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
-                    put(scene.cx.data_mut(&frame), 0, &both(mac, own));
+                    Macs::new(mac, own).write_to(scene.cx.data_mut(&frame));
                     scene.made.push(Made { frame, port });
                 }
             }
@@ -357,16 +359,6 @@ impl Router {
         self.gateways = fib.gateways.iter().map(pin).collect();
         self.fib = fib;
     }
-}
-
-/// What an Ethernet frame begins with.
-#[inline]
-fn both(to: Mac, from: Mac) -> [u8; 12] {
-    let mut macs = [0; 12];
-    let (first, second) = macs.split_at_mut(6);
-    first.copy_from_slice(&to);
-    second.copy_from_slice(&from);
-    macs
 }
 
 impl NetworkFunction for Router {

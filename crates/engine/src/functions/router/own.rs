@@ -10,7 +10,7 @@ use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
 use super::fib::Hop;
 use super::forward::{check_v4, check_v6};
 use super::interface::{Mac, is_link_local};
-use super::{Decision, Made, Message, Router, Scene, Way, both};
+use super::{Decision, Macs, Made, Message, Router, Scene, Way};
 use crate::frame::{Frame, Info};
 use crate::functions::bytes::{be16, put};
 use crate::functions::icmp::{self, Link};
@@ -129,7 +129,7 @@ impl Router {
                 let new = !says.only_known && asked.is_some();
                 let waited = self.neighbours.heard(port, address, mac, new, scene.cx.now);
                 for frame in waited.unwrap_or_default() {
-                    put(scene.cx.data_mut(&frame), 0, &both(mac, own));
+                    Macs::new(mac, own).write_to(scene.cx.data_mut(&frame));
                     scene.made.push(Made { frame, port });
                 }
             }
@@ -259,7 +259,7 @@ impl Router {
         match self.send_by(scene, way) {
             Decision::Forward { port, macs, .. } => {
                 if let Some(macs) = macs {
-                    put(scene.cx.data_mut(&frame), 0, &macs);
+                    macs.write_to(scene.cx.data_mut(&frame));
                 }
                 scene.made.push(Made { frame, port });
             }
