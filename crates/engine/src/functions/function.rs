@@ -226,17 +226,19 @@ impl<F: NetworkFunction> Runner<F> {
         }
         let Self { function, looks, singles, verdicts, made, behind, decisions, .. } = self;
         let mut steps = Steps { function, made, behind, decisions };
-        let trains = if PER_TRAIN { &batch.trains } else { &*singles };
+        let trains = if PER_TRAIN { batch.trains.as_slice() } else { singles.as_slice() };
+        let (all, verdicts) = (batch.frames.as_mut_slice(), verdicts.as_mut_slice());
+        *steps.decisions += trains.len() as u64;
         for trains in trains.chunks(AHEAD) {
             for (train, found) in trains.iter().zip(looks.iter_mut()) {
-                if let Some(first) = batch.frames.get(train.start as usize) {
+                if let Some(first) = all.get(train.start as usize) {
                     steps.function.look(cx, first, found);
                 }
             }
             steps.function.look_on(cx, looks.get_mut(..trains.len()).unwrap_or_default());
             for (train, found) in trains.iter().zip(looks.iter_mut()) {
                 let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
-                let packets = batch.frames.get_mut(start..end).zip(verdicts.get_mut(start..end));
+                let packets = all.get_mut(start..end).zip(verdicts.get_mut(start..end));
                 let Some((frames, verdicts)) = packets else { continue };
                 let done = steps.first(cx, train, 0, found, frames, verdicts);
                 if done < frames.len() {
@@ -380,7 +382,6 @@ impl<F: NetworkFunction> Steps<'_, F> {
             (Some(frames), Some(verdicts)) => self.function.apply(&mut scene, &decision, frames, verdicts),
             _ => {}
         }
-        *self.decisions += 1;
         if self.behind.len() < self.made.len() {
             self.behind.resize(self.made.len(), (train.start as usize + end, time));
         }
@@ -399,6 +400,7 @@ impl<F: NetworkFunction> Steps<'_, F> {
         verdicts: &mut [Verdict],
     ) {
         while let Some(first) = frames.get(at) {
+            *self.decisions += 1;
             self.function.look(cx, first, found);
             self.function.look_on(cx, from_mut(found));
             at = self.first(cx, train, at, found, frames, verdicts);

@@ -5,8 +5,8 @@
 
 use slipstream_wire::{FlowKey, NarrowKey};
 
-use super::PacketFields;
 use super::forest::{AHEAD, Forest, Leaves, Link, NONE, Tree};
+use super::{PacketFields, Verdict};
 
 /// What is found out about a packet ahead of the decision.
 #[derive(Clone, Debug)]
@@ -19,13 +19,15 @@ pub struct Found {
     pub(super) leaves: Leaves,
     /// The first rule that matches, or [`NONE`].
     first: u32,
+    /// What becomes of it, where that is simple and known ahead.
+    pub(super) fate: Option<Verdict>,
 }
 
 impl Default for Found {
     fn default() -> Self {
         let key = FlowKey::Narrow(NarrowKey([0; 2]));
         let packet = PacketFields::of(&key, 0, 0);
-        Self { known: false, key, packet, leaves: Leaves::default(), first: NONE }
+        Self { known: false, key, packet, leaves: Leaves::default(), first: NONE, fate: None }
     }
 }
 
@@ -53,8 +55,7 @@ impl Forest {
     pub(super) fn walk_together(&self, found: &mut [Found]) {
         for found in found.chunks_mut(TOGETHER) {
             let links = self.walk_some(found);
-            let (links, _) = links.as_chunks::<STRIDE>();
-            for (found, &[a, b, c, _]) in found.iter_mut().zip(links) {
+            for (found, &[a, b, c, _]) in found.iter_mut().zip(&links) {
                 found.leaves = Leaves([a, b, c]);
                 if found.packet.is_ipv6() && found.known {
                     self.walk(&found.packet, &mut found.leaves);
@@ -67,8 +68,7 @@ impl Forest {
     pub(super) fn lookup_together(&self, found: &mut [Found]) {
         for found in found.chunks_mut(TOGETHER) {
             let links = self.walk_some(found);
-            let (links, _) = links.as_chunks::<STRIDE>();
-            for (found, &[a, b, c, _]) in found.iter_mut().zip(links) {
+            for (found, &[a, b, c, _]) in found.iter_mut().zip(&links) {
                 if found.known && !found.packet.is_ipv6() {
                     found.first = self.v4.lookup_in(&found.packet, &Leaves([a, b, c]));
                 } else if found.known {
@@ -83,40 +83,44 @@ impl Forest {
         self.v6.lookup::<false>(packet, 0)
     }
 
-    /// The leaves that IPv4 packets come to; those of others are empty.
+    /// The leaves that packets come to in the first trees of IPv4. (What a packet is that has no business there, is not
+    /// asked: nobody looks at its leaves.)
     #[inline(never)]
-    fn walk_some(&self, found: &[Found]) -> [Link; LANES] {
+    fn walk_some(&self, found: &[Found]) -> [[Link; STRIDE]; TOGETHER] {
         let trees = &self.v4;
-        let child = |at: usize| trees.children.get(at).copied().unwrap_or(Link::EMPTY);
-        let mut links = [Link::EMPTY; LANES];
-        // The lanes that are at nodes.
+        let children = trees.children.as_slice();
+        let child = |at: usize| children.get(at).copied().unwrap_or(Link::EMPTY);
+        let mut links = [[Link::EMPTY; STRIDE]; TOGETHER];
+        // The lanes that are at nodes, as packet and tree.
         let mut under_way = [0_u8; LANES];
         let mut count = 0;
         for (tree, &Tree { root, .. }) in (0..AHEAD).zip(&trees.trees) {
-            for (packet, found) in found.iter().enumerate().filter(|(_, f)| f.known && !f.packet.is_ipv6()) {
-                let lane = packet * STRIDE + tree;
+            let mut lane = tree as u8;
+            for (found, links) in found.iter().zip(&mut links) {
                 let next = if root.is_node() { child(root.child(&found.packet.words)) } else { root };
-                if let (Some(link), Some(place)) = (links.get_mut(lane), under_way.get_mut(count % LANES)) {
-                    (*link, *place) = (next, lane as u8);
+                if let (Some(link), Some(place)) = (links.get_mut(tree), under_way.get_mut(count % LANES)) {
+                    (*link, *place) = (next, lane);
                 }
                 count += usize::from(next.is_node());
+                lane += STRIDE as u8;
             }
         }
         while count > 0 {
             let before = std::mem::take(&mut count);
             for at in 0..before {
                 let lane = under_way.get(at % LANES).copied().unwrap_or(0);
-                let Some(found) = found.get(usize::from(lane) / STRIDE) else { break };
-                let Some(link) = links.get_mut(usize::from(lane) % LANES) else { break };
-                *link = child(link.child(&found.packet.words));
+                let (packet, tree) = (usize::from(lane) / STRIDE, usize::from(lane) % STRIDE);
+                let (Some(found), Some(links)) = (found.get(packet), links.get_mut(packet)) else { break };
+                let Some(link) = links.get_mut(tree) else { break };
+                let next = child(link.child(&found.packet.words));
+                *link = next;
                 if let Some(place) = under_way.get_mut(count % LANES) {
                     *place = lane;
                 }
-                count += usize::from(link.is_node());
+                count += usize::from(next.is_node());
             }
         }
-        let (packets, _) = links.as_chunks::<STRIDE>();
-        for links in packets.iter().take(found.len()) {
+        for links in links.iter().take(found.len()) {
             links.iter().take(AHEAD).for_each(|link| trees.prefetch_leaf(*link));
         }
         links

@@ -8,7 +8,7 @@ use super::fields::{DST, DST_HIGH, DST_PORT, PROTO, SRC, SRC_HIGH, SRC_PORT};
 use super::forest::{Link, Tree, Window};
 
 /// A leaf with so many entries need not be cut.
-const LEAF: usize = 6;
+const LEAF: usize = 12;
 /// A leaf may have so many where no cut parts them.
 const LARGEST_LEAF: usize = 24;
 /// Rounds of trees; what the last one leaves goes to the bit vectors.

@@ -126,6 +126,13 @@ impl Firewall {
         }
     }
 
+    /// What becomes of a packet whose first matching rule is known, where that is all that there is to do.
+    #[inline(always)]
+    fn plain_verdict(&self, first: Option<u32>) -> Option<Verdict> {
+        let verdict = self.verdicts.get(first? as usize).copied().flatten();
+        verdict.filter(|verdict| *verdict != Verdict::Reset)
+    }
+
     /// Looks packets up.
     #[inline(always)]
     fn lookup_together(&self, found: &mut [Found]) {

@@ -284,7 +284,7 @@ impl FirewallStage {
     /// Notes what there is to know of a packet with this key and length on the wire.
     #[inline(always)]
     fn find(&self, cx: &Context<'_>, frame: &Frame, (key, length): (&FlowKey, u32), found: &mut Found) {
-        found.known = true;
+        (found.known, found.fate) = (true, None);
         found.packet = PacketFields::of(key, frame.info.word(), length);
         if self.keeps_keys {
             found.key = *key;
@@ -299,7 +299,7 @@ impl FirewallStage {
     fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
         match any_key_of(cx, frame) {
             Some(key) => self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found),
-            None => found.known = false,
+            None => (found.known, found.fate) = (false, None),
         }
     }
 
@@ -364,6 +364,38 @@ impl FirewallStage {
         }
     }
 
+    /// Decides about any packet.
+    #[inline(never)]
+    fn decide_any(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> Decided {
+        self.passed.clear();
+        let default = self.hits.len() - 1;
+        if !found.known {
+            self.unclassified += 1;
+            let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
+            self.tracked = None;
+            return Decided { fate, rule: usize::MAX };
+        }
+        let tracked;
+        let packet = if self.conntrack.is_some() {
+            tracked = self.track_packet(scene, first, found);
+            &tracked
+        } else {
+            &found.packet
+        };
+        let rule = self.first_rule(found, packet);
+        let passed = &mut self.passed;
+        let decision = self.firewall.decide_from(rule, packet, |rule, action| {
+            if !matches!(action, Action::Skip { .. }) {
+                passed.push(rule);
+            }
+        });
+        if decision.verdict == Fate::Reset || !self.passed.is_empty() {
+            self.key = found.key;
+        }
+        let rule = decision.rule.map_or(default, |r| r as usize);
+        Decided { fate: decision.verdict, rule }
+    }
+
     #[inline]
     fn hit(&mut self, rule: usize, packets: u64, bytes: u64) {
         if let Some(hits) = self.hits.get_mut(rule) {
@@ -403,7 +435,11 @@ impl NetworkFunction for FirewallStage {
         let Self { firewall, hits, .. } = &*self;
         if self.depends_on_packet_alone() {
             firewall.lookup_together(found);
-            found.iter().for_each(|found| prefetch(found.first().and_then(|rule| hits.get(rule as usize))));
+            for found in found.iter_mut().filter(|found| found.known) {
+                let first = found.first();
+                prefetch(first.and_then(|rule| hits.get(rule as usize)));
+                found.fate = firewall.plain_verdict(first);
+            }
         } else if self.cache.is_none() {
             firewall.walk_together(found);
         }
@@ -411,33 +447,11 @@ impl NetworkFunction for FirewallStage {
 
     #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> Decided {
-        self.passed.clear();
-        let default = self.hits.len() - 1;
-        if !found.known {
-            self.unclassified += 1;
-            let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
-            self.tracked = None;
-            return Decided { fate, rule: usize::MAX };
+        match (found.fate, found.first()) {
+            // Nothing is left of the decision before: what it passed was counted when it was applied.
+            (Some(fate), Some(rule)) => Decided { fate, rule: rule as usize },
+            _ => self.decide_any(scene, first, found),
         }
-        let tracked;
-        let packet = if self.conntrack.is_some() {
-            tracked = self.track_packet(scene, first, found);
-            &tracked
-        } else {
-            &found.packet
-        };
-        let rule = self.first_rule(found, packet);
-        let passed = &mut self.passed;
-        let decision = self.firewall.decide_from(rule, packet, |rule, action| {
-            if !matches!(action, Action::Skip { .. }) {
-                passed.push(rule);
-            }
-        });
-        if decision.verdict == Fate::Reset || !self.passed.is_empty() {
-            self.key = found.key;
-        }
-        let rule = decision.rule.map_or(default, |r| r as usize);
-        Decided { fate: decision.verdict, rule }
     }
 
     #[inline(always)]
