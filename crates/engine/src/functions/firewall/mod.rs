@@ -34,6 +34,7 @@ mod iptables_match;
 mod parse;
 pub mod reference;
 mod rules;
+mod settings;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ mod text_tests;
 pub use super::text::RuleSetErrors;
 pub use fields::{ConnState, PacketFields, Reads};
 pub use rules::{Action, FirewallRule, RuleSet, Verdict};
-pub(crate) use stage::FIREWALL;
+pub(crate) use settings::FIREWALL;
 pub use stage::FirewallStage;
 
 use ahead::Found;

@@ -1,107 +1,20 @@
 //! The firewall in a pipeline.
 
-use std::path::Path;
-
 use serde_json::json;
 use slipstream_wire::{Flags, FlowKey, NarrowKey, protocol};
 
 use super::ahead::Found;
 use super::cache::DecisionCache;
-use super::{Action, ConnState, Firewall, Method, PacketFields, RuleSet, Verdict as Fate};
+use super::{Action, ConnState, Firewall, PacketFields, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, usual_key_in};
-use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, RateLimiter, Reads, Scene, stage_of};
-use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
+use crate::functions::{NetworkFunction, RateLimiter, Reads, Scene};
 use crate::prefetch::prefetch;
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
-
-pub(crate) const FIREWALL: StageType = StageType {
-    name: "firewall",
-    group: Group::Function,
-    summary: "Filters packets by ordered rules: the first that allows, denies or resets decides",
-    example: "in -> firewall(rules=\"acl.txt\") -> out",
-    inputs: Ports::These(&[PortType { name: "in", help: "packets", unconnected: None }]),
-    outputs: Ports::These(&[
-        PortType { name: "out", help: "packets that may pass", unconnected: None },
-        PortType { name: "denied", help: "packets that may not", unconnected: Some(DropReason::Denied) },
-        PortType {
-            name: "replies",
-            help: "TCP resets and ICMP errors for the senders of packets that a rule resets",
-            unconnected: Some(DropReason::Unconnected),
-        },
-    ]),
-    settings: &[
-        Setting {
-            name: "rules",
-            kind: Kind::File,
-            default: None,
-            required: true,
-            help: "File of rules, one a line behind its action (allow, deny, reset, count, log 1/N), or of iptables-save",
-        },
-        Setting {
-            name: "format",
-            kind: Kind::Choice(&["auto", "rules", "iptables"]),
-            default: Some("auto"),
-            required: false,
-            help: "What the file is; auto: iptables-save where it has a line `*filter`",
-        },
-        Setting {
-            name: "chain",
-            kind: Kind::Text("name of a chain"),
-            default: Some("FORWARD"),
-            required: false,
-            help: "Of iptables-save: the chain that decides",
-        },
-        Setting {
-            name: "classifier",
-            kind: Kind::Choice(&["fast", "linear"]),
-            default: Some("fast"),
-            required: false,
-            help: "Decision trees, or one rule after the other (the obvious twin, for comparison)",
-        },
-        Setting {
-            name: "cache",
-            kind: Kind::Count(0, 1 << 26),
-            default: Some("0"),
-            required: false,
-            help: "Flows whose decision is remembered, by whole flow key; 0: none",
-        },
-        Setting {
-            name: "track",
-            kind: Kind::Choice(&["auto", "on", "off"]),
-            default: Some("auto"),
-            required: false,
-            help: "Track connections; auto: where a rule asks for a state",
-        },
-        Setting {
-            name: "connections",
-            kind: Kind::Count(1, 1 << 26),
-            default: Some("131072"),
-            required: false,
-            help: "IPv4 connections tracked at most, and a quarter as many of IPv6",
-        },
-        Setting {
-            name: "replies",
-            kind: Kind::Count(1, 1_000_000_000),
-            default: Some("1000"),
-            required: false,
-            help: "Resets and ICMP errors made a second at most",
-        },
-        Setting {
-            name: "other",
-            kind: Kind::Choice(&["allow", "deny"]),
-            default: Some("allow"),
-            required: false,
-            help: "What becomes of packets that are not IP, such as ARP",
-        },
-        DECIDE,
-    ],
-    build,
-};
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
@@ -111,41 +24,6 @@ const SWEEP: u32 = 2;
 
 /// Packets that a log rule picked which are remembered for the report.
 const LOGGED: usize = 64;
-
-fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let path = settings.file("rules").unwrap_or(Path::new(""));
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| BuildError::setting("rules", format!("{} can't be read: {e}", path.display())))?;
-    let iptables = match settings.text("format") {
-        "auto" => text.lines().any(|l| l.trim() == "*filter"),
-        format => format == "iptables",
-    };
-    let rules =
-        if iptables { RuleSet::parse_iptables(&text, settings.text("chain")) } else { RuleSet::parse(&text) };
-    let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;
-    let track = match settings.text("track") {
-        "auto" => rules.reads().state,
-        track => track == "on",
-    };
-    let method = if settings.text("classifier") == "linear" { Method::Linear } else { Method::Fast };
-    let mut stage = FirewallStage::new(
-        Firewall::new(rules, method),
-        settings.number("cache") as usize,
-        settings.text("other") == "allow",
-        site.seed,
-    );
-    if track {
-        let connections = settings.number("connections") as u32;
-        stage.track(&ConntrackConfig {
-            connections_v4: connections,
-            connections_v6: (connections / 4).max(1),
-            seed: site.seed,
-            ..ConntrackConfig::default()
-        });
-    }
-    stage.limiter = RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS));
-    Ok(Made::Stage(stage_of(stage, settings)))
-}
 
 /// Packets and bytes that a rule matched.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,7 +63,7 @@ pub struct FirewallStage {
     conntrack: Option<Conntrack>,
     /// Whether the keys of packets are asked for behind their lookups.
     keeps_keys: bool,
-    limiter: RateLimiter,
+    pub(super) limiter: RateLimiter,
     /// The answer being made.
     answer: Vec<u8>,
     answers: u64,

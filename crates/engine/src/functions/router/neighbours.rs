@@ -276,7 +276,7 @@ impl Neighbours {
     }
 
     /// Where a neighbour is, if nobody needs to be asked for that now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn settled(&self, id: u32, now: Nanos) -> Option<Mac> {
         let neighbour = self.table.get(id)?;
         let settled = match neighbour.state {

@@ -3,7 +3,8 @@
 //! Keys are held by value and compared in full: two flows never share an entry, whatever a seeded hash says. Entries
 //! never move; each begins at a cache line and is found through an [`Index`], so that a look-up reads two lines, both
 //! of which can be asked for ahead:
-//! [`Table::prefetch_index`] a batch ahead, [`Table::candidate`] a few packets ahead, [`Table::find`] at last.
+//! [`Table::prefetch_index`] a batch ahead, [`Table::candidate`] a few packets ahead, [`Table::holds`] at last, and
+//! [`Table::find`] where the candidate was not the one.
 //!
 //! Every entry has a deadline. A use sets it anew, which is one write to a line that was read anyway; [`Table::next_due`]
 //! gives the entries whose deadline has passed, at a cost that does not depend on how many are alive. All memory is
