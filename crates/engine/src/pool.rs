@@ -9,6 +9,7 @@ use std::fmt;
 
 use memory::Memory;
 
+use crate::prefetch::prefetch_at;
 use crate::time::Nanos;
 
 mod memory;
@@ -467,7 +468,7 @@ impl Pool {
     /// Asks for a packet's first cache line ahead of use.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: BufId) {
-        crate::prefetch::prefetch(self.memory.bytes().get(id.0 as usize * UNIT));
+        prefetch_at(self.memory.bytes(), id.0 as usize * UNIT);
     }
 
     /// Asks for a packet's first two cache lines ahead of use: the headers of all but the longest lie in them. A packet of `len`
@@ -475,9 +476,9 @@ impl Pool {
     #[inline(always)]
     pub(crate) fn prefetch_headers(&self, id: BufId, len: u32) {
         let start = id.0 as usize * UNIT;
-        let second = start + if len > 2 * UNIT as u32 { UNIT } else { 0 };
-        crate::prefetch::prefetch(self.memory.bytes().get(start));
-        crate::prefetch::prefetch(self.memory.bytes().get(second));
+        let second = start + (usize::from(len > 2 * UNIT as u32) * UNIT);
+        prefetch_at(self.memory.bytes(), start);
+        prefetch_at(self.memory.bytes(), second);
     }
 }
 

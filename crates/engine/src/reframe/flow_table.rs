@@ -9,7 +9,7 @@
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 use crate::huge;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_at;
 use crate::time::Nanos;
 
 /// No train, no flow.
@@ -131,7 +131,7 @@ impl FlowTable {
     /// First step of a look-up, one batch ahead: asks for the index line.
     #[inline]
     pub fn prefetch_index(&self, hash: u64) {
-        prefetch(self.index.get(self.home(hash)));
+        prefetch_at(&self.index, self.home(hash));
     }
 
     /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is new.
@@ -146,7 +146,7 @@ impl FlowTable {
                 Some(&slot) if slot != 0 => {
                     if (slot >> 32) as u32 == tag {
                         let id = (slot as u32).wrapping_sub(1);
-                        prefetch(self.entries.get(id as usize));
+                        prefetch_at(&self.entries, id as usize);
                         return id;
                     }
                     at = (at + 1) & mask;

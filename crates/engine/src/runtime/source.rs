@@ -144,9 +144,17 @@ struct Order {
 impl Order {
     #[inline]
     fn arrive(&mut self, time: Nanos) -> Nanos {
-        self.backwards += u64::from(time < self.now);
-        self.now = self.now.max(time);
+        if time < self.now {
+            self.went_back();
+        } else {
+            self.now = time;
+        }
         self.now
+    }
+
+    #[cold]
+    fn went_back(&mut self) {
+        self.backwards += 1;
     }
 }
 
