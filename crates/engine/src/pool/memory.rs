@@ -61,11 +61,16 @@ mod mapped {
             if len <= self.len {
                 return;
             }
-            // Twice as much is a wish, what was asked for a need.
-            let (wanted, needed) = (len.max(2 * self.len), len.next_multiple_of(ALIGNED));
+            // Twice as much is a wish, what was asked for a need: where addresses are short, a range that moves to another, both
+            // of which exist for a moment, may be too much, and one that grows somehow is not.
+            let aligned = |len: usize| len.next_multiple_of(ALIGNED);
+            let (twice, more, needed) =
+                (aligned(len.max(2 * self.len)), aligned(len.max(self.len / 8 * 9)), aligned(len));
             let grown = len <= MOST
-                && (self.move_to_room_for(wanted.next_multiple_of(ALIGNED))
-                    || self.extend(needed)
+                && (self.move_to_room_for(twice)
+                    || self.remap(twice)
+                    || self.remap(more)
+                    || self.remap(needed)
                     || self.move_to_room_for(needed));
             if !grown {
                 Self::exhausted(len);
@@ -76,18 +81,19 @@ mod mapped {
             handle_alloc_error(Layout::from_size_align(len, ALIGNED).unwrap_or(Layout::new::<u8>()))
         }
 
-        /// Makes the range longer where it is; returns whether the system has room there.
-        fn extend(&mut self, len: usize) -> bool {
+        /// Makes the range longer, where it is or anywhere else; returns whether the system has room.
+        fn remap(&mut self, len: usize) -> bool {
             if self.len == 0 {
                 return false;
             }
             let old = self.start.as_ptr().cast();
-            // SAFETY: the range is this value's; it stays where it is, and grows only where nothing is.
-            let done = unsafe { mremap(old, self.len, len, MremapFlags::empty()) }.is_ok();
-            if done {
-                self.len = len;
-            }
-            done
+            // SAFETY: the range is this value's; nobody has a reference into it, as `&mut self` says. A new place is one where nothing is.
+            let Ok(place) = (unsafe { mremap(old, self.len, len, MremapFlags::MAYMOVE) }) else {
+                return false;
+            };
+            let Some(start) = NonNull::new(place.cast()) else { return false };
+            (self.start, self.len) = (start, len);
+            true
         }
 
         /// Moves the range to where it can be longer; returns whether the system has room.
@@ -129,6 +135,13 @@ mod mapped {
                 let _ = madvise(place, len, Advice::LinuxHugepage);
             }
             true
+        }
+
+        /// As [`Memory::grow`], where addresses are short.
+        #[cfg(test)]
+        pub(in crate::pool) fn grow_in_need(&mut self, len: usize) {
+            let len = len.next_multiple_of(ALIGNED);
+            assert!(len <= self.len || self.remap(len) || self.move_to_room_for(len));
         }
 
         /// Gives pages back to the system; they read as zeros. The range is one of whole [`ALIGNED`] pieces.
@@ -203,13 +216,17 @@ mod tests {
 
         /// Against the obvious twin: a vector.
         #[test]
-        fn holds_what_a_vector_would(steps in prop::collection::vec((0u8..3, 0usize..12, any::<u8>()), 1..30)) {
+        fn holds_what_a_vector_would(steps in prop::collection::vec((0u8..4, 0usize..12, any::<u8>()), 1..30)) {
             let (mut memory, mut twin) = (mapped::Memory::new(), copied::Memory::new());
             for (what, piece, value) in steps {
                 let at = piece * PIECE;
                 match what {
                     0 => {
                         memory.grow(at + 1);
+                        twin.grow(at + PIECE);
+                    }
+                    3 => {
+                        memory.grow_in_need(at + 1);
                         twin.grow(at + PIECE);
                     }
                     1 => {
