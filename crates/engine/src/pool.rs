@@ -383,10 +383,7 @@ impl Pool {
     /// The first `N` bytes of a packet of at least so many.
     #[inline(always)]
     pub(crate) fn front<const N: usize>(&self, id: BufId) -> Option<&[u8; N]> {
-        self.memory
-            .bytes()
-            .get(id.0 as usize * UNIT + HEADER..id.0 as usize * UNIT + HEADER + N)?
-            .first_chunk()
+        self.packet_bytes(id, N as u32)?.1.first_chunk()
     }
 
     /// What is kept beside a packet, and its first `len` bytes.

@@ -67,11 +67,7 @@ mod mapped {
             let (twice, more, needed) =
                 (aligned(len.max(2 * self.len)), aligned(len.max(self.len / 8 * 9)), aligned(len));
             let grown = len <= MOST
-                && (self.move_to_room_for(twice)
-                    || self.remap(twice)
-                    || self.remap(more)
-                    || self.remap(needed)
-                    || self.move_to_room_for(needed));
+                && [twice, more, needed].into_iter().any(|len| self.move_to_room_for(len) || self.remap(len));
             if !grown {
                 Self::exhausted(len);
             }

@@ -8,6 +8,8 @@
 
 use std::ops::Range;
 
+use slipstream_wire::FlowKey;
+
 use super::config::Policy;
 use super::flow_table::NONE;
 use super::stage::{Block, Output, Reframe};
@@ -18,6 +20,24 @@ use crate::pool::Pool;
 use crate::time::Nanos;
 
 impl Reframe {
+    /// Makes entries for flows that are new, as long as there is room, so that their packets are as usual as any others.
+    #[inline(never)]
+    pub(super) fn admit(
+        &mut self,
+        frames: &[Frame],
+        keys: &[FlowKey],
+        hashes: &[u64],
+        candidates: &mut [u32],
+    ) {
+        let packets = frames.iter().zip(keys).zip(hashes).zip(candidates);
+        for (((frame, key), hash), candidate) in packets {
+            if *candidate == NONE && frame.info.classified() {
+                let now = frame.arrival.max(self.instant);
+                *candidate = self.table.admit(key, *hash, now).unwrap_or(NONE);
+            }
+        }
+    }
+
     /// Finds out which packets of a block, from number `from` on, are to be held as usual; returns the number of the first
     /// that isn't. Those before it are counted as arrived, and must be given to [`Reframe::keep_usual`]. Where most packets join a
     /// train, it is asked for.

@@ -25,7 +25,7 @@ struct Held {
     len: u32,
     /// After the first one, in ns: no hold is longer than 32 bits say.
     later_ns: u32,
-    /// See [`Info::halves`].
+    /// See [`Info::rest`].
     info: u32,
 }
 

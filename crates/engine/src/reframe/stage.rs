@@ -218,18 +218,6 @@ impl Reframe {
         self.flush(pool, out);
     }
 
-    /// Makes entries for flows that are new, as long as there is room, so that their packets are as usual as any others.
-    #[inline(never)]
-    fn admit(&mut self, frames: &[Frame], keys: &[FlowKey], hashes: &[u64], candidates: &mut [u32]) {
-        let packets = frames.iter().zip(keys).zip(hashes).zip(candidates);
-        for (((frame, key), hash), candidate) in packets {
-            if *candidate == NONE && frame.info.classified() {
-                let now = frame.arrival.max(self.instant);
-                *candidate = self.table.admit(key, *hash, now).unwrap_or(NONE);
-            }
-        }
-    }
-
     fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
         let mut at = 0;
         while at < block.frames.len() {
