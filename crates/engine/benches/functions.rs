@@ -141,8 +141,8 @@ fn conntrack(c: &mut Criterion) {
 
 fn meters(c: &mut Criterion) {
     let mut group = group(c, "meter");
-    let single = Marker::SingleRate { cir: 1_000_000, cbs: 100_000, ebs: 100_000 };
-    let two = Marker::TwoRate { cir: 1_000_000, cbs: 100_000, pir: 2_000_000, pbs: 100_000 };
+    let single = Marker::SingleRate { cir: 8_000_000, cbs: 100_000, ebs: 100_000 };
+    let two = Marker::TwoRate { cir: 8_000_000, cbs: 100_000, pir: 16_000_000, pbs: 100_000 };
     for (name, marker) in [("single_rate", single), ("two_rate", two)] {
         let mut meter = Meter::new(&marker, NOW);
         let mut now = NOW;
@@ -161,7 +161,7 @@ fn meters(c: &mut Criterion) {
     group.bench_function("flow_warm_1k", |b| {
         b.iter(|| {
             for key in &keys {
-                let (marker, meter) = flows.meter(key, flows.prefetch(key), NOW);
+                let (marker, meter) = flows.meter(key, flows.prefetch(key), NOW, NOW);
                 black_box(meter.colour(marker, 60, Colour::Green, NOW));
             }
         });

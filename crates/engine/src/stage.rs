@@ -114,8 +114,11 @@ pub trait Stage {
         false
     }
 
-    /// Takes packets as they arrive, classified; leaves none.
-    fn arrive(&mut self, _cx: &mut Context<'_>, _arrivals: &mut Arrivals, _out: &mut dyn Output) {}
+    /// Takes packets as they arrive; leaves none. Returns how many trains they came as: runs of one flow, and packets without
+    /// a flow.
+    fn arrive(&mut self, _cx: &mut Context<'_>, _arrivals: &mut Arrivals, _out: &mut dyn Output) -> u64 {
+        0
+    }
 
     /// Whether it may let a packet go later than it came.
     fn holds(&self) -> bool {

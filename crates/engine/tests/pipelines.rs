@@ -355,3 +355,18 @@ fn behind_trains_by_inner_headers_the_outermost_ones_count() {
     assert!(all[0] == all[2] && all[1] == all[2]);
     assert!(all[0].iter().all(|p| p.len() < 60 || p[29] != 1), "a packet of the tunnel that is denied");
 }
+
+/// A reframe stage that takes packets as they arrive says how many trains they were, as any other stage in its place would.
+#[test]
+fn a_reframe_stage_counts_the_trains_that_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let trains = |stage: &str| {
+        let graph = format!("in :: synth(traffic=\"{TRAFFIC}5\") -> s :: {stage} -> out :: null");
+        run(&graph, dir.path()).stages.iter().find(|s| s.name == "s").unwrap().tally.trains
+    };
+    let counted = trains("counter");
+    assert!(counted > 2000, "{counted} trains of 6000 packets");
+    // A run that goes on behind a poll of 256 packets is two trains where packets come in batches.
+    let reframed = trains("reframe(hold=64us)");
+    assert!((counted - 6000 / 256 - 1..=counted).contains(&reframed), "{reframed} beside {counted}");
+}

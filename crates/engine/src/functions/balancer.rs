@@ -132,6 +132,19 @@ impl Balancer {
         Some(other)
     }
 
+    /// Up to when packets of a connection whose backend was chosen at `now` are sure to go there too.
+    #[must_use]
+    pub fn holds_until(&self, key: &FlowKey, hash: u64, now: Nanos) -> Nanos {
+        self.affinity.find(key, hash).map_or(now, |id| self.affinity.deadline(id))
+    }
+
+    /// A packet of a connection whose backend was chosen came at `now`.
+    pub fn extend(&mut self, key: &FlowKey, hash: u64, now: Nanos) {
+        if let Some(id) = self.affinity.find(key, hash) {
+            self.affinity.extend(id, now.after(self.idle));
+        }
+    }
+
     fn by_hash(&mut self, key: &FlowKey) -> Option<u32> {
         let backend = self.maglev.backend(key.hash(PLACE_SEED));
         self.counters.nobody += u64::from(backend.is_none());
@@ -142,6 +155,9 @@ impl Balancer {
     fn choose_new(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
         let backend = self.by_hash(key)?;
         self.expire(now, 16);
+        if self.affinity.is_full() {
+            self.expire(now, u32::MAX);
+        }
         if let Some(past) = self.affinity.find(key, hash) {
             self.affinity.remove(past);
         }

@@ -1,11 +1,12 @@
 //! A token bucket that loses nothing to rounding.
 //!
-//! A token is counted in billionths, so that a rate of R tokens a second adds exactly R of them in a nanosecond.
+//! A token is counted in parts, eighths of billionths: a rate of R tokens a second adds exactly 8 R of them in a nanosecond,
+//! and one of R bits a second adds exactly R where tokens are bytes.
 
 use crate::time::Nanos;
 
 /// Parts of a token.
-pub(super) const PARTS: u64 = 1_000_000_000;
+pub(super) const PARTS: u64 = 8_000_000_000;
 
 /// The largest size of a bucket, in tokens.
 pub const MAX_TOKENS: u64 = u32::MAX as u64;
@@ -13,40 +14,45 @@ pub const MAX_TOKENS: u64 = u32::MAX as u64;
 /// A bucket of tokens. Rate and size are its owner's: many buckets have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bucket {
-    parts: u64,
+    parts: u128,
 }
 
 impl Bucket {
     /// A full bucket of `size` tokens.
     pub(super) const fn full(size: u64) -> Self {
-        Self { parts: size * PARTS }
+        Self { parts: size as u128 * PARTS as u128 }
     }
 
     /// Adds parts up to the size, in tokens; what does not fit.
     #[inline]
     pub(super) fn add(&mut self, parts: u128, size: u64) -> u128 {
-        let room = u128::from((size * PARTS).saturating_sub(self.parts));
-        let added = parts.min(room);
-        self.parts += added as u64;
+        let added = parts.min((u128::from(size) * u128::from(PARTS)).saturating_sub(self.parts));
+        self.parts += added;
         parts - added
     }
 
     /// Whether there are so many tokens.
     #[inline]
     pub(super) const fn has(&self, tokens: u64) -> bool {
-        self.parts / PARTS >= tokens
+        self.parts >= tokens as u128 * PARTS as u128
     }
 
     /// Takes tokens that it has.
     #[inline]
     pub(super) fn take(&mut self, tokens: u64) {
-        self.parts = self.parts.saturating_sub(tokens.saturating_mul(PARTS));
+        self.parts = self.parts.saturating_sub(u128::from(tokens) * u128::from(PARTS));
     }
 }
 
 /// Parts that a rate (tokens a second) adds in a time.
 #[inline]
 pub(super) fn accrued(rate: u64, since: Nanos, now: Nanos) -> u128 {
+    accrued_bits(rate, since, now) * 8
+}
+
+/// Parts that a rate in bits a second adds in a time, where tokens are bytes.
+#[inline]
+pub(super) fn accrued_bits(rate: u64, since: Nanos, now: Nanos) -> u128 {
     u128::from(rate) * u128::from(now.since(since))
 }
 

@@ -219,6 +219,8 @@ pub struct Conntrack {
     v4: Table<NarrowKey, Connection>,
     v6: Table<WideKey, Connection>,
     config: ConntrackConfig,
+    /// The shortest of the timeouts, in ns.
+    shortest: u64,
     counters: ConntrackCounters,
 }
 
@@ -230,6 +232,7 @@ impl Conntrack {
             v4: Table::new(config.connections_v4, config.seed),
             v6: Table::new(config.connections_v6, config.seed),
             config: *config,
+            shortest: config.shortest(),
             counters: ConntrackCounters::default(),
         }
     }
@@ -321,6 +324,20 @@ impl Conntrack {
         }
     }
 
+    /// Up to when a packet of the same flow as this one, which was looked up at `now`, is sure to be seen in the same
+    /// way, whether this one is accepted or not; `now` where one packet may change what the next one is.
+    #[must_use]
+    pub fn holds_until(&self, packet: &Tracked, seen: &Seen, now: Nanos) -> Nanos {
+        if seen.id == NONE {
+            return now;
+        }
+        let deadline = match packet.key {
+            FlowKey::Narrow(_) => self.v4.deadline(seen.id),
+            FlowKey::Wide(_) => self.v6.deadline(seen.id),
+        };
+        deadline.min(now.after(self.shortest))
+    }
+
     /// Forgets connections whose time has passed, `visits` at most of each IP version. One whose time has passed is never
     /// found, called or not.
     pub fn expire(&mut self, now: Nanos, visits: u32) {
@@ -363,6 +380,11 @@ fn expire<K: Key>(table: &mut Table<K, Connection>, now: Nanos, mut visits: u32)
 }
 
 impl ConntrackConfig {
+    fn shortest(&self) -> u64 {
+        let Self { tcp, udp, udp_replied, icmp, other, .. } = self;
+        tcp.shortest().min(*udp).min(*udp_replied).min(*icmp).min(*other)
+    }
+
     fn deadline(&self, connection: &Connection, packet: &Tracked, now: Nanos) -> Nanos {
         now.after(match packet.key.protocol() {
             _ if is_tcp(packet) => self.tcp.of(connection.tcp),

@@ -106,6 +106,15 @@ pub trait NetworkFunction {
         others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
     }
 
+    /// Up to when the decision that was just made at `now` holds: a packet of the train that comes then or later is
+    /// decided about anew. It is no later than any time at which what the decision was made from may end: the
+    /// timeout of an entry that was found or made, the next question to a neighbour. [`Nanos::MAX`] where time
+    /// doesn't matter, `now` where a second packet may get another answer.
+    #[inline(always)]
+    fn holds_until(&self, _decision: &Self::Decision, _now: Nanos) -> Nanos {
+        Nanos::MAX
+    }
+
     /// Reads a packet a few decisions before its own, and asks for the memory that the decision will read. What it finds
     /// must depend on the packet alone: decisions are made in between. `found` holds what was found out about another
     /// packet.
@@ -370,10 +379,23 @@ impl<F: NetworkFunction> Steps<'_, F> {
         let Some((first, others)) = frames.get(at..).and_then(<[Frame]>::split_first) else { return at };
         let time = train.release.max(first.arrival);
         cx.now = time;
-        let shared = if others.is_empty() { 0 } else { self.function.sharing(cx, first, others) };
-        let end = at + 1 + shared;
+        let mut shared = if others.is_empty() { 0 } else { self.function.sharing(cx, first, others) };
         let mut scene = Scene { cx, made: self.made };
         let decision = self.function.decide(&mut scene, first, found);
+        if self.behind.len() < scene.made.len() {
+            // What the decision made leaves right behind the packet that it was made about.
+            shared = 0;
+        } else if let Some(last) = shared.checked_sub(1).and_then(|last| others.get(last))
+            && last.arrival > time
+        {
+            let until = self.function.holds_until(&decision, time);
+            if last.arrival >= until {
+                // Packets come in the order of time.
+                shared =
+                    others.iter().take(shared).take_while(|other| time.max(other.arrival) < until).count();
+            }
+        }
+        let end = at + 1 + shared;
         match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
             // Where it is clear that there is one packet no loop is made.
             (Some([frame]), Some([verdict])) => {

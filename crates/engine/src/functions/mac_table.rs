@@ -127,6 +127,9 @@ impl MacTable {
             };
         }
         self.expire(now, 16);
+        if self.table.is_full() {
+            self.expire(now, u32::MAX);
+        }
         if self.table.insert(key, hash, Place { port, fixed: false }, deadline).is_err() {
             self.counters.full += 1;
             return Learned::Full;
@@ -142,6 +145,17 @@ impl MacTable {
         let key = station.key();
         let id = self.table.find(&key, self.table.hash(&key))?;
         if self.table.is_due(id, now) { None } else { self.table.get(id).map(|place| place.port) }
+    }
+
+    /// Up to when what was just learned of a station, or not, and where it is stay as they are if nothing more comes; `now`
+    /// where a station that is not known could be learned at any time.
+    #[must_use]
+    pub fn holds_until(&self, station: Station, now: Nanos) -> Nanos {
+        let key = station.key();
+        match self.table.find(&key, self.table.hash(&key)) {
+            Some(id) if !self.table.is_due(id, now) => self.table.deadline(id),
+            _ => now,
+        }
     }
 
     /// Asks for what a look-up will read, a batch ahead.

@@ -1,11 +1,11 @@
 //! Meters: which colour a packet has by its flow's or class's rate. The single rate three colour marker (RFC 2697) and
 //! the two rate three colour marker (RFC 2698), colour-blind and colour-aware.
 //!
-//! Tokens are counted in billionths of a byte, so that the result is that of the RFCs' real-valued buckets, to the byte.
+//! Tokens are counted in billionths of a bit, so that the result is that of the RFCs' real-valued buckets, to the byte.
 
 use slipstream_wire::FlowKey;
 
-use super::bucket::{Bucket, MAX_TOKENS, PARTS, accrued};
+use super::bucket::{Bucket, MAX_TOKENS, PARTS, accrued_bits};
 use super::table::Table;
 use crate::time::Nanos;
 
@@ -20,7 +20,7 @@ pub enum Colour {
     Red,
 }
 
-/// Rates in bytes of IP packets a second; bursts in bytes, up to [`MAX_TOKENS`].
+/// Rates in bits of IP packets a second; bursts in bytes, up to [`MAX_TOKENS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// srTCM: one rate, two bursts.
@@ -49,7 +49,7 @@ pub enum Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeterError {
     /// A rate of 0.
-    #[error("a rate of 0 bytes a second")]
+    #[error("a rate of 0 bits a second")]
     NoRate,
     /// No burst: nothing would ever be green or yellow.
     #[error("at least one burst size must be above 0 (of two rates: both)")]
@@ -131,7 +131,7 @@ impl Meter {
         self.last = since.max(now);
         match *marker {
             Marker::SingleRate { cir, cbs, ebs } => {
-                let excess = self.committed.add(accrued(cir, since, now), cbs);
+                let excess = self.committed.add(accrued_bits(cir, since, now), cbs);
                 self.other.add(excess, ebs);
                 if before == Colour::Green && self.committed.has(bytes) {
                     self.committed.take(bytes);
@@ -144,8 +144,8 @@ impl Meter {
                 }
             }
             Marker::TwoRate { cir, cbs, pir, pbs } => {
-                self.committed.add(accrued(cir, since, now), cbs);
-                self.other.add(accrued(pir, since, now), pbs);
+                self.committed.add(accrued_bits(cir, since, now), cbs);
+                self.other.add(accrued_bits(pir, since, now), pbs);
                 if before == Colour::Red || !self.other.has(bytes) {
                     return Colour::Red;
                 }
@@ -182,14 +182,21 @@ impl DscpMap {
         self.marks.get(colour as usize).copied().flatten().unwrap_or(dscp) & 63
     }
 
-    /// The colour that a packet's code point stands for, for a colour-aware meter; green where it stands for none.
+    /// The colour that a packet's code point stands for, for a colour-aware meter: by these marks, else by the drop precedence
+    /// of any assured forwarding class (RFC 2597 §6); green where it stands for none.
     #[must_use]
     pub fn colour_of(&self, dscp: u8) -> Colour {
-        let [_, yellow, red] = self.marks;
+        let [green, yellow, red] = self.marks;
         match Some(dscp) {
             seen if seen == red => Colour::Red,
             seen if seen == yellow => Colour::Yellow,
-            _ => Colour::Green,
+            seen if seen == green => Colour::Green,
+            _ if !(1..=4).contains(&(dscp >> 3)) => Colour::Green,
+            _ => match dscp & 7 {
+                4 => Colour::Yellow,
+                6 => Colour::Red,
+                _ => Colour::Green,
+            },
         }
     }
 }
@@ -224,20 +231,21 @@ impl FlowMeters {
         hash
     }
 
-    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for all packets of a train.
+    /// Up to when packets of a flow that come from `now` on are sure to find the meter that the first of them finds.
+    #[must_use]
+    pub fn holds_until(&self, key: &FlowKey, hash: u64, now: Nanos) -> Nanos {
+        let known = self.table.find(key, hash).is_some();
+        if known || !self.table.is_full() { now.after(self.memory) } else { now }
+    }
+
+    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for the packets of a train, of which the first comes
+    /// at `now` and the last at `last`. Flows whose time has passed are looked for where a new one comes.
     #[inline]
-    pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> (&Marker, &mut Meter) {
-        let deadline = now.after(self.memory);
-        let found = match self.table.find(key, hash) {
-            Some(id) => {
-                self.table.extend(id, deadline);
-                Some(id)
-            }
-            None => {
-                self.expire(now, 16);
-                self.table.insert(*key, hash, Meter::new(&self.marker, now), deadline).ok()
-            }
-        };
+    pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos, last: Nanos) -> (&Marker, &mut Meter) {
+        let found = self.table.find(key, hash).or_else(|| self.begin(key, hash, now));
+        if let Some(id) = found {
+            self.table.extend(id, last.after(self.memory));
+        }
         match found.and_then(|id| self.table.get_mut(id)) {
             Some(meter) => (&self.marker, meter),
             None => {
@@ -245,6 +253,16 @@ impl FlowMeters {
                 (&self.marker, self.shared.get_or_insert_with(|| Meter::new(&self.marker, now)))
             }
         }
+    }
+
+    /// The number of a flow that is new; none where there is no room.
+    #[inline(never)]
+    fn begin(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+        self.expire(now, 16);
+        if self.table.is_full() {
+            self.expire(now, u32::MAX);
+        }
+        self.table.insert(*key, hash, Meter::new(&self.marker, now), now.after(self.memory)).ok()
     }
 
     /// Forgets flows whose buckets are full, `visits` at most.

@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A fraction of bytes, as a numerator over a billion: what the RFCs' buckets hold.
+/// A fraction of bytes, as a numerator over eight billions, as rates are in bits: what the RFCs' buckets hold.
 type Fraction = i128;
-const ONE: Fraction = 1_000_000_000;
+const ONE: Fraction = 8_000_000_000;
 
 /// The RFCs as written: one nanosecond at a time would be endless, one packet at a time with exact fractions is the same.
 struct Slow {
@@ -87,7 +87,7 @@ proptest! {
         let mut meter = Meter::new(&marker, Nanos(now));
         let key = FlowKey::Narrow(slipstream_wire::NarrowKey([1, 2]));
         let mut flows = FlowMeters::new(marker, 4, 7).unwrap();
-        flows.meter(&key, flows.prefetch(&key), Nanos(now));
+        flows.meter(&key, flows.prefetch(&key), Nanos(now), Nanos(now));
         for (bytes, gap, before) in packets {
             now += gap;
             let before = if aware { [Colour::Green, Colour::Yellow, Colour::Red][before] } else { Colour::Green };
@@ -95,7 +95,7 @@ proptest! {
             prop_assert_eq!(meter.colour(&marker, bytes, before, Nanos(now)), expected);
             // Forgotten and made anew, or not: the same.
             flows.expire(Nanos(now), 10);
-            let (marker, of_flow) = flows.meter(&key, flows.prefetch(&key), Nanos(now));
+            let (marker, of_flow) = flows.meter(&key, flows.prefetch(&key), Nanos(now), Nanos(now));
             prop_assert_eq!(of_flow.colour(marker, bytes, before, Nanos(now)), expected);
         }
     }
@@ -103,7 +103,7 @@ proptest! {
 
 #[test]
 fn a_meter_goes_from_green_over_yellow_to_red() {
-    let marker = Marker::SingleRate { cir: 1000, cbs: 1500, ebs: 1000 };
+    let marker = Marker::SingleRate { cir: 8000, cbs: 1500, ebs: 1000 };
     let mut meter = Meter::new(&marker, Nanos(0));
     let mut at = |ms: u64| meter.colour(&marker, 1000, Colour::Green, Nanos(ms * 1_000_000));
     assert_eq!([at(0), at(0), at(0)], [Colour::Green, Colour::Yellow, Colour::Red]);
@@ -115,7 +115,7 @@ fn flows_without_room_share() {
     let mut meters = FlowMeters::new(Marker::SingleRate { cir: 1, cbs: 1000, ebs: 0 }, 1, 7).unwrap();
     let key = |n| FlowKey::Narrow(slipstream_wire::NarrowKey([n, 2]));
     let mut colour = |n| {
-        let (marker, meter) = meters.meter(&key(n), meters.prefetch(&key(n)), Nanos(9));
+        let (marker, meter) = meters.meter(&key(n), meters.prefetch(&key(n)), Nanos(9), Nanos(9));
         meter.colour(marker, 1000, Colour::Green, Nanos(9))
     };
     assert_eq!([colour(1), colour(2), colour(3)], [Colour::Green, Colour::Green, Colour::Red]);
@@ -130,6 +130,15 @@ fn code_points() {
         [10, 12, 14, 46].map(|d| map.colour_of(d)),
         [Colour::Green, Colour::Yellow, Colour::Red, Colour::Green]
     );
+    // Without marks, or with others: any assured forwarding class.
+    let none = DscpMap { marks: [None; 3] };
+    for class in 1..=4_u8 {
+        let points = [2, 4, 6].map(|precedence| none.colour_of(class << 3 | precedence));
+        assert_eq!(points, [Colour::Green, Colour::Yellow, Colour::Red], "class {class}");
+    }
+    assert_eq!([0, 8, 4, 6, 46, 44].map(|d| none.colour_of(d)), [Colour::Green; 6]);
+    let own = DscpMap { marks: [Some(14), Some(8), None] };
+    assert_eq!([14, 8, 22].map(|d| own.colour_of(d)), [Colour::Green, Colour::Yellow, Colour::Red]);
     assert_eq!(DscpMap { marks: [None, None, Some(8)] }.mark(Colour::Yellow, 46), 46);
 }
 

@@ -140,6 +140,9 @@ impl TcpState {
     }
 }
 
+/// Flags that may move a connection to another state each time that they are seen.
+pub const MOVES: u8 = FIN | SYN | RST;
+
 /// How long a connection is remembered after its last segment, in nanoseconds, by its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTimeouts {
@@ -189,6 +192,15 @@ impl TcpTimeouts {
         time_wait: 240 * SECOND,
         close: 240 * SECOND,
     };
+
+    /// The shortest of them, in nanoseconds.
+    #[must_use]
+    pub fn shortest(&self) -> u64 {
+        let Self { syn_sent, syn_received, established, fin_wait, close_wait, last_ack, time_wait, close } =
+            *self;
+        let all = [syn_sent, syn_received, established, fin_wait, close_wait, last_ack, time_wait, close];
+        all.into_iter().min().unwrap_or(0)
+    }
 
     /// The timeout of a state, in nanoseconds.
     #[inline]

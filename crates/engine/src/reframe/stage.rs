@@ -170,6 +170,12 @@ impl Reframe {
         if self.leaving.is_empty() { self.hold.due() } else { self.instant.after(1) }
     }
 
+    /// Trains that packets came as: runs of one flow, and packets without a flow.
+    #[must_use]
+    pub fn trains_in(&self) -> u64 {
+        self.stats.runs_in + self.stats.unclassified
+    }
+
     /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> ReframeStats {

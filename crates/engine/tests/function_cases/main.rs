@@ -51,6 +51,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod build;
+mod modes;
 mod show;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,6 +11,7 @@ use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, usual_key_in};
+use crate::functions::tcp_state::MOVES;
 use crate::functions::{NetworkFunction, RateLimiter, Reads, Scene};
 use crate::prefetch::prefetch;
 use crate::stage::{Context, DropReason, Verdict};
@@ -18,9 +19,6 @@ use crate::time::Nanos;
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
-
-/// Entries looked at for each decision, so that ended connections give their memory back.
-const SWEEP: u32 = 2;
 
 /// Packets that a log rule picked which are remembered for the report.
 const LOGGED: usize = 64;
@@ -185,7 +183,6 @@ impl FirewallStage {
     #[inline(never)]
     fn track_packet(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> PacketFields {
         self.tracked = self.conntrack.as_mut().map(|conntrack| {
-            conntrack.expire(scene.cx.now, SWEEP);
             let tracked = Tracked::read(scene.cx.data(first), &first.headers(found.key));
             let seen = conntrack.look_up(&tracked, scene.cx.now);
             (tracked, seen)
@@ -236,7 +233,11 @@ impl FirewallStage {
             (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
             (Fate::Reset, ..) => {
                 let key = self.key;
-                frames.iter().for_each(|frame| self.reply(scene, frame, &key));
+                let now = scene.cx.now;
+                for frame in frames {
+                    scene.cx.now = now.max(frame.arrival);
+                    self.reply(scene, frame, &key);
+                }
                 verdicts.fill(Verdict::port(DENIED));
             }
         }
@@ -294,8 +295,17 @@ impl NetworkFunction for FirewallStage {
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         // ICMP queries differ by what the flow key doesn't have.
-        let kind = self.conntrack.is_none() || Flags(first.info.flags()).has(Flags::PORTS);
+        let kind = self.conntrack.is_none()
+            || Flags(first.info.flags()).has(Flags::PORTS) && first.info.tcp_flags() & MOVES == 0;
         kind && self.reads.agree(cx.pool, first, other)
+    }
+
+    #[inline]
+    fn holds_until(&self, _: &Decided, now: Nanos) -> Nanos {
+        match (&self.conntrack, &self.tracked) {
+            (Some(conntrack), Some((packet, seen))) => conntrack.holds_until(packet, seen, now),
+            _ => Nanos::MAX,
+        }
     }
 
     #[inline(always)]

@@ -15,9 +15,7 @@ use super::mac_table::{MacTable, Station};
 use super::{Made, NetworkFunction, Reads, Scene, is_ethernet};
 use crate::frame::Frame;
 use crate::stage::{Context, DropReason, Verdict};
-
-/// Entries looked at for each decision, so that silent stations give their room back.
-const SWEEP: u32 = 2;
+use crate::time::Nanos;
 
 /// What a bridge decides about frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +42,8 @@ pub struct Bridge {
     reserved: bool,
     flooded: u64,
     copies: u64,
+    /// Up to when the last decision holds.
+    until: Nanos,
 }
 
 /// Who sent a frame, and to whom.
@@ -69,11 +69,13 @@ impl Bridge {
             reserved: false,
             flooded: 0,
             copies: 0,
+            until: Nanos::MAX,
         }
     }
 
     fn choose(&mut self, scene: &Scene<'_, '_>, first: &Frame) -> Decision {
         let (cx, input) = (&scene.cx, scene.cx.input);
+        self.until = Nanos::MAX;
         if !is_ethernet(cx, first) {
             return Decision::Drop(DropReason::Unsupported);
         }
@@ -85,14 +87,18 @@ impl Bridge {
             return Decision::Drop(DropReason::Martian);
         }
         if self.learns {
-            self.table.expire(cx.now, SWEEP);
             self.table.learn(from, input.into(), cx.now);
+            self.until = self.table.holds_until(from, cx.now);
         }
         // IEEE 802.1Q-2018 §8.6.3: between neighbouring bridges.
         if matches!(to.mac, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f]) && !self.reserved {
             return Decision::Drop(DropReason::Unsupported);
         }
-        match self.table.look_up(to, cx.now) {
+        let place = self.table.look_up(to, cx.now);
+        if place.is_some() {
+            self.until = self.until.min(self.table.holds_until(to, cx.now));
+        }
+        match place {
             Some(port) if port == u16::from(input) => Decision::Drop(DropReason::SamePort),
             Some(port) => Decision::Port(port as u8),
             None if to.is_group() || self.floods => Decision::Flood,
@@ -130,6 +136,10 @@ impl NetworkFunction for Bridge {
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         let macs = |frame: &Frame| cx.data(frame).first_chunk::<12>().copied();
         first.info.classified() && macs(first) == macs(other) && Reads::KEY.agree(cx.pool, first, other)
+    }
+
+    fn holds_until(&self, _: &Decision, _: Nanos) -> Nanos {
+        self.until
     }
 
     #[inline]

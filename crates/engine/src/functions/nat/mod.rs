@@ -181,19 +181,31 @@ impl Nat {
         self.conclude(packet, verdict, now)
     }
 
-    /// Tells of a further packet of a train whose first one got the verdict with this session: of each one that has SYN,
-    /// FIN or RST set, and of the last.
+    /// Up to when a packet with the same key and flags is sure to be rewritten as the one that was at `now` by this session;
+    /// `now` where two sessions take part.
+    #[must_use]
+    pub fn holds_until(&self, session: u32, now: Nanos) -> Nanos {
+        if self.is_hairpin(session) { now } else { self.sessions.deadline(session) }
+    }
+
+    /// Tells of the last packet of a train whose first one got the verdict with this session. No packet of it has SYN, FIN
+    /// or RST set: each of those is asked about.
     pub fn observe(&mut self, session: u32, side: Side, tcp_flags: u8, now: Nanos) {
         self.note_use(session, side, tcp_flags, now);
     }
 
-    /// Ends sessions whose time has passed, `visits` at most. Called about ten times a second (once per batch does), it
-    /// keeps up with any rate at which sessions begin. A session whose time has passed is never used, called or not.
+    /// Ends sessions whose time has passed, `visits` at most. A session whose time has passed is never used, called or not.
     #[inline(always)]
     pub fn expire(&mut self, now: Nanos, visits: u32) {
         if !self.sessions.is_quiet(now) || !self.datagrams.is_quiet(now) {
             self.release_due(now, visits);
         }
+    }
+
+    /// Ends all sessions whose time has passed, before another one begins: which mappings are left, and what there is
+    /// room for, follows from the packets and their times then, not from how many decisions were made about them.
+    fn make_room(&mut self, now: Nanos) {
+        self.expire(now, u32::MAX);
     }
 
     #[inline(never)]

@@ -7,7 +7,7 @@ use super::config::Filtering;
 use super::mapping::Mapped;
 use super::packet::{Kind, Packet, Tuple, key_of};
 use super::rewrite::{Deltas, Rewrite};
-use super::{DropReason, Nat, SWEEP, Side, Verdict};
+use super::{DropReason, Nat, Side, Verdict};
 use crate::functions::table::Key;
 use crate::functions::tcp_state::{ACK, Direction, FIN, RST, SYN, Step, TcpState};
 use crate::time::Nanos;
@@ -68,6 +68,11 @@ impl Nat {
     pub(super) fn find_outside(&self, key: NarrowKey) -> Option<u32> {
         self.outside
             .find(key.hash(self.config.seed), |id| self.sessions.get(id).is_some_and(|s| s.outside == key))
+    }
+
+    /// Whether the packets of a session go from one inside host to another.
+    pub(super) fn is_hairpin(&self, id: u32) -> bool {
+        self.sessions.get(id).is_some_and(|session| session.marks & HAIRPIN != 0)
     }
 
     #[inline]
@@ -153,7 +158,6 @@ impl Nat {
         if !self.config.hairpin && self.mappings.owns(from.dst) {
             return Verdict::Drop(DropReason::Hairpin);
         }
-        self.expire(now, SWEEP);
         let may_begin = match (from.protocol, packet.kind) {
             (TCP, _) => TcpState::first(packet.tcp_flags, self.config.loose).is_some(),
             (_, kind) => kind == Kind::Opens || self.mappings.whole_external(from.src).is_some(),
@@ -161,6 +165,7 @@ impl Nat {
         if !may_begin {
             return Verdict::Drop(DropReason::NoSession);
         }
+        self.make_room(now);
         if self.sessions.is_full() {
             return Verdict::Drop(DropReason::SessionsFull);
         }
@@ -182,7 +187,7 @@ impl Nat {
         if !self.mappings.owns(to.dst) {
             return Verdict::Pass;
         }
-        self.expire(now, SWEEP);
+        self.make_room(now);
         let mapped = self.mappings.inbound(&to);
         let Some(Mapped { address, port, mapping, .. }) = mapped.filter(|m| may_be_opened(&to, packet, m))
         else {

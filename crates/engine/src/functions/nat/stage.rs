@@ -13,6 +13,7 @@ use super::{
 };
 use crate::frame::Frame;
 use crate::functions::table::NONE;
+use crate::functions::tcp_state::MOVES;
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
 use crate::pipeline::{
     BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value,
@@ -239,9 +240,6 @@ pub enum Decided {
     Drop(DropReason),
 }
 
-/// Entries looked at for each decision, so that ended sessions give their memory back.
-const SWEEP: u32 = 2;
-
 impl NatStage {
     /// Around a NAT.
     #[must_use]
@@ -284,16 +282,10 @@ impl NatStage {
         }
     }
 
-    /// Tells of the packets behind the first of a train: of those with SYN, FIN or RST, and of the last, whose time counts.
+    /// Tells of the last packet behind the first of a train, whose time counts.
     #[inline]
     fn observe(&mut self, session: u32, side: Side, now: Nanos, others: &[Frame]) {
-        let Some((last, between)) = others.split_last() else { return };
-        for frame in between {
-            let flags = frame.info.tcp_flags();
-            if flags & 0x07 != 0 {
-                self.nat.observe(session, side, flags, now.max(frame.arrival));
-            }
-        }
+        let Some(last) = others.last() else { return };
         self.nat.observe(session, side, last.info.tcp_flags(), now.max(last.arrival));
     }
 
@@ -356,10 +348,20 @@ impl NetworkFunction for NatStage {
         Reads::of_word(0x17 << 8)
     }
 
-    /// Packets with ports share; fragments and ICMP, whose identifiers the flow key doesn't have, don't.
+    /// Packets with ports share; fragments and ICMP, whose identifiers the flow key doesn't have, don't, nor do packets
+    /// of which each may move the state of a TCP session.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
-        Flags(first.info.flags()).has(Flags::PORTS) && self.reads().agree(cx.pool, first, other)
+        Flags(first.info.flags()).has(Flags::PORTS)
+            && first.info.tcp_flags() & MOVES == 0
+            && self.reads().agree(cx.pool, first, other)
+    }
+
+    fn holds_until(&self, decided: &Decided, now: Nanos) -> Nanos {
+        match decided {
+            Decided::Rewrite(_, session, _) => self.nat.holds_until(*session, now),
+            _ => now,
+        }
     }
 
     #[inline(always)]
@@ -381,7 +383,6 @@ impl NetworkFunction for NatStage {
     #[inline(always)]
     fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> Decided {
         let (side, now) = (side(scene.cx), scene.cx.now);
-        self.nat.expire(now, SWEEP);
         if !found.readable {
             self.not_ipv4 += 1;
             // What it can't translate goes on only where it would have been left alone.

@@ -74,6 +74,8 @@ pub struct Router {
     /// The capture interface of the last packet: packets that the router makes belong to it.
     capture: u32,
     last_error: Option<String>,
+    /// The neighbour that the last decision sends to, if it does so because of what it said.
+    towards: Option<u32>,
     scratch: Vec<u8>,
     message: Vec<u8>,
 }
@@ -170,7 +172,7 @@ impl Router {
     /// As [`choose`](Self::choose), for what most packets are: IPv4 in an untagged Ethernet frame for this station, from one
     /// host to another behind a gateway whose Ethernet address is known. `None`, and nothing done, for what is not that.
     #[inline(always)]
-    fn choose_usual(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<Decision> {
+    fn choose_usual(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<(Decision, u32)> {
         let mac = self.interface(cx.input)?.mac?;
         let bytes: &[u8; ETHERNET + 20] = data.first_chunk()?;
         let (link, ip) = bytes.split_first_chunk::<ETHERNET>()?;
@@ -187,12 +189,14 @@ impl Router {
         let Some(Hop::Gateway(port, gateway)) = self.fib.look_up_v4(dst) else { return None };
         let interface = self.interface(port)?;
         let (mtu, own) = (interface.mtu, interface.mac?);
-        let to = self.neighbours.settled(self.gateways.get(gateway as usize).copied().flatten()?, cx.now)?;
-        Some(Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) })
+        let neighbour = self.gateways.get(gateway as usize).copied().flatten()?;
+        let to = self.neighbours.settled(neighbour, cx.now)?;
+        Some((Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }, neighbour))
     }
 
     fn choose(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame) -> Decision {
         let drop = |reason| Decision::Refuse(reason, None);
+        self.towards = None;
         let Addresses { src, dst, to } = match self.read(scene.cx, frame) {
             Ok(addresses) => addresses,
             Err(decision) => return decision,
@@ -251,6 +255,7 @@ impl Router {
             return Decision::Forward { port, mtu, macs: None };
         };
         let known = self.neighbours.ask(id, scene.cx.now);
+        self.towards = Some(id);
         let ask_at = match known {
             Known::Asks => Some(None),
             Known::Doubtful(mac) => Some(Some(mac)),
@@ -400,6 +405,13 @@ impl NetworkFunction for Router {
         others.iter().position(|other| !shares(other)).unwrap_or(others.len())
     }
 
+    /// A neighbour is asked again after a while, and what is due happens before a later packet is decided about: what is due
+    /// already, and the second of any question that an answer to these packets may ask first.
+    fn holds_until(&self, _: &Decision, now: Nanos) -> Nanos {
+        let confirmed = self.towards.map_or(Nanos::MAX, |id| self.neighbours.confirmed_until(id));
+        NetworkFunction::next_deadline(self).min(confirmed).min(self.neighbours.asked_again(now))
+    }
+
     #[inline(always)]
     fn look(&mut self, cx: &Context<'_>, first: &Frame, (): &mut ()) {
         cx.pool.prefetch(first.buf);
@@ -417,12 +429,13 @@ impl NetworkFunction for Router {
         let (interface, data) = scene.cx.pool.packet(first.buf, first.len);
         self.capture = interface;
         match self.choose_usual(scene.cx, first, data) {
-            Some(decision) => {
+            Some((decision, neighbour)) => {
                 debug_assert_eq!(
                     decision,
                     self.choose(scene, first),
                     "the usual way is the long one cut short"
                 );
+                self.towards = Some(neighbour);
                 decision
             }
             None => self.choose(scene, first),

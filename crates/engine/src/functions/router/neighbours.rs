@@ -287,6 +287,20 @@ impl Neighbours {
         settled.then_some(neighbour.mac)
     }
 
+    /// Up to when packets go to a neighbour without a question, if what it said is all that is needed for that.
+    pub(super) fn confirmed_until(&self, id: u32) -> Nanos {
+        match self.table.get(id) {
+            Some(neighbour) if neighbour.state == State::Known => neighbour.until.after(1),
+            Some(_) => Nanos::MAX,
+            None => Nanos(0),
+        }
+    }
+
+    /// When a question that is asked at `now` is repeated.
+    pub(super) fn asked_again(&self, now: Nanos) -> Nanos {
+        now.after(self.settings.retry)
+    }
+
     fn start(&mut self, id: u32, state: State, now: Nanos) {
         self.serial = self.serial.wrapping_add(1);
         if let Some(neighbour) = self.table.get_mut(id) {

@@ -154,6 +154,7 @@ impl Router {
             drops: Drops::default(),
             capture: 0,
             last_error: None,
+            towards: None,
             scratch: Vec::new(),
             message: Vec::new(),
         }

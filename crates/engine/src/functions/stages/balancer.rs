@@ -14,6 +14,7 @@ use crate::functions::nat::Rewrite;
 use crate::functions::{DECIDE, NetworkFunction, RateLimiter, Reads, Scene, key_of, maglev, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, DropReason, Verdict};
+use crate::time::Nanos;
 
 pub(crate) const BALANCER: StageType = StageType {
     name: "balancer",
@@ -207,6 +208,8 @@ pub struct BalancerStage {
     ident: u16,
     passed: u64,
     balanced: Vec<u64>,
+    /// The connection that the last decision was about, and its hash.
+    asked: Option<(FlowKey, u64)>,
 }
 
 /// What was decided.
@@ -238,6 +241,7 @@ impl BalancerStage {
             answer: Vec::new(),
             ident: 0,
             passed: 0,
+            asked: None,
         }
     }
 
@@ -251,7 +255,6 @@ impl BalancerStage {
         if !self.is_for_service(key) {
             return Decided::Pass;
         }
-        self.balancer.expire(cx.now, 2);
         let Some(backend) = self.balancer.choose(key, hash, cx.now) else {
             return Decided::Drop(DropReason::NoBackend);
         };
@@ -337,9 +340,16 @@ impl NetworkFunction for BalancerStage {
         *found = key_of(cx, first).map(|key| (key, self.balancer.prefetch(&key)));
     }
 
+    /// A connection's backend may be another one once its time has passed, or where it was not remembered.
+    fn holds_until(&self, _: &Decided, now: Nanos) -> Nanos {
+        self.asked.map_or(Nanos::MAX, |(key, hash)| self.balancer.holds_until(&key, hash, now))
+    }
+
     fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Decided {
+        self.asked = None;
         let Some((key, hash)) = look else { return Decided::Pass };
         if scene.cx.input == 0 {
+            self.asked = self.is_for_service(key).then_some((*key, *hash));
             self.towards_backend(scene.cx, key, *hash)
         } else {
             self.towards_client(key)
@@ -359,7 +369,12 @@ impl NetworkFunction for BalancerStage {
         {
             *n += frames.len() as u64;
         }
+        let now = scene.cx.now;
+        if let (Some(last), Some((key, hash))) = (frames.last(), self.asked.filter(|_| frames.len() > 1)) {
+            self.balancer.extend(&key, hash, now.max(last.arrival));
+        }
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
+            scene.cx.now = now.max(frame.arrival);
             *verdict = match decided {
                 Decided::Tunnel(backend) => self.encapsulate(scene, frame, *backend),
                 Decided::Rewrite(_, rewrite) => {

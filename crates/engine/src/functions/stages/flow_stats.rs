@@ -268,6 +268,16 @@ impl NetworkFunction for FlowStatsStage {
         Reads::KEY
     }
 
+    /// A record ends where its flow was silent or has lasted too long.
+    #[inline]
+    fn holds_until(&self, counted: &Counted, now: Nanos) -> Nanos {
+        match *counted {
+            Counted::Known(id) => self.flows.holds_until(Some(id), now),
+            Counted::Anew => self.flows.holds_until(None, now),
+            Counted::Nobody => Nanos::MAX,
+        }
+    }
+
     #[inline(always)]
     fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
         // Most keys are short: such a one is written where it belongs, without the room that a long one would take.

@@ -9,6 +9,7 @@ use crate::functions::meter::{Colour, DscpMap, FlowMeters, Marker, Meter};
 use crate::functions::{DECIDE, MAX_TOKENS, NetworkFunction, Scene, key_of, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, DropReason, Verdict};
+use crate::time::Nanos;
 use crate::units::Rate;
 
 pub(crate) const METER: StageType = StageType {
@@ -84,7 +85,7 @@ pub(crate) const METER: StageType = StageType {
             kind: Kind::Bool,
             default: Some("false"),
             required: false,
-            help: "Take the colour into account that a packet's DSCP stands for already",
+            help: "Take the colour into account that a packet's DSCP stands for already: by `mark`, else by the drop precedence of any assured forwarding class",
         },
         Setting {
             name: "mark",
@@ -107,7 +108,7 @@ pub(crate) const METER: StageType = StageType {
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let rate = |name: &'static str| match settings.rate(name) {
-        Some(Rate::Bits(bits)) => Ok(Some(bits / 8)),
+        Some(Rate::Bits(bits)) => Ok(Some(bits)),
         Some(Rate::Packets(_)) => Err(BuildError::setting(name, "a meter counts bits, not packets")
             .hint("as in 10mbps; `limit` counts packets")),
         None => Ok(None),
@@ -186,10 +187,15 @@ impl NetworkFunction for MeterStage {
         *found = Some((key, meters.prefetch(&key)));
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {
-        if let Meters::Flows(meters) = &mut self.meters {
-            meters.expire(scene.cx.now, 2);
+    /// Once a flow's buckets may be full again it may be forgotten; one that found no room may find it next time.
+    fn holds_until(&self, (key, hash): &Self::Decision, now: Nanos) -> Nanos {
+        match &self.meters {
+            Meters::All(..) => Nanos::MAX,
+            Meters::Flows(meters) => meters.holds_until(key, *hash, now),
         }
+    }
+
+    fn decide(&mut self, _: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Self::Decision {
         look.unwrap_or((FlowKey::Narrow(NarrowKey([0; 2])), 0))
     }
 
@@ -203,7 +209,10 @@ impl NetworkFunction for MeterStage {
         let now = scene.cx.now;
         let (marker, meter) = match &mut self.meters {
             Meters::All(marker, meter) => (&*marker, meter.get_or_insert_with(|| Meter::new(marker, now))),
-            Meters::Flows(meters) => meters.meter(key, *hash, now),
+            Meters::Flows(meters) => {
+                let last = frames.last().map_or(now, |frame| now.max(frame.arrival));
+                meters.meter(key, *hash, now, last)
+            }
         };
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             let dscp = frame.info.tos() >> 2;

@@ -217,13 +217,15 @@ impl Stage for ReframeStage {
         true
     }
 
-    fn arrive(&mut self, cx: &mut Context<'_>, arrivals: &mut Arrivals, out: &mut dyn Output) {
+    fn arrive(&mut self, cx: &mut Context<'_>, arrivals: &mut Arrivals, out: &mut dyn Output) -> u64 {
         self.classifier.links(cx.links);
         self.packets = self.packets.max(arrivals.first + arrivals.frames.len() as u64);
         self.last = self.last.max(arrivals.frames.last().map_or(Nanos(0), |f| f.arrival));
         self.classifier.classify(cx.pool, arrivals);
         let Self { reframe, inner, .. } = self;
+        let before = reframe.trains_in();
         leaving(inner, cx.links, out, |out| reframe.process(cx.pool, arrivals, out));
+        self.reframe.trains_in() - before
     }
 
     fn next_deadline(&self) -> Nanos {

@@ -253,7 +253,7 @@ impl Pipeline {
         self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
             ledger.tally.packets += packets;
             ledger.tally.batches += 1;
-            stage.arrive(cx, arrivals, out);
+            ledger.tally.trains += stage.arrive(cx, arrivals, out);
         });
     }
 
