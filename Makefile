@@ -10,6 +10,11 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 BINARY := $(or $(CARGO_TARGET_DIR),target)/release/slipstream
 GATE := $(if $(wildcard bench/gate.py),gate)
 
+# Tests that read captures fail without them, unless they are told that there are none.
+ifeq ($(wildcard ../shared/traces),)
+export SLIPSTREAM_TRACES ?= none
+endif
+
 .PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench speed fuzz book doc clean $(GATE)
 
 help: ## this list

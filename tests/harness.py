@@ -77,9 +77,11 @@ def main(description, jobs, function, chunk=4):
     arguments = parser.parse_args()
     where = traces()
     if not (where / "expected.jsonl").exists():
-        print(f"no captures in {where} (set SLIPSTREAM_TRACES to where they are): nothing was checked")
+        left_out = os.environ.get("SLIPSTREAM_TRACES") == "none"
+        print("SLIPSTREAM_TRACES=none" if left_out else f"no captures in {where} (SLIPSTREAM_TRACES names their folder, or is none)",
+              "nothing was checked", sep=": ")
         print("0 passed, 0 failed")
-        sys.exit(1 if os.environ.get("CI") else 0)
+        sys.exit(0 if left_out else 1)
     if not os.access(arguments.binary, os.X_OK):
         sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
     binary = arguments.binary.resolve()

@@ -188,15 +188,19 @@ fn captured_traffic_comes_out_as_from_the_functions_alone() {
     }
 }
 
-/// Where captures are; a message and none where there are none, which in CI is a failure.
+/// The directory of captures; `None` where `SLIPSTREAM_TRACES=none` says that there is none.
 pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let path = std::env::var_os("SLIPSTREAM_TRACES").map_or(beside, PathBuf::from);
     if path.is_dir() {
         return Some(path);
     }
-    assert!(std::env::var_os("CI").is_none(), "no captures at {}", path.display());
-    println!("skipped: no captures at {}", path.display());
+    assert_eq!(
+        path,
+        Path::new("none"),
+        "no captures there: SLIPSTREAM_TRACES names their folder, or is `none`"
+    );
+    println!("SLIPSTREAM_TRACES=none: nothing was tested");
     None
 }
 

@@ -5,6 +5,7 @@
 
 mod bench;
 mod chain;
+mod claim;
 mod hold;
 mod measure;
 mod model;
@@ -17,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Outcome;
@@ -26,6 +26,7 @@ use crate::cli;
 use crate::replace::Replacement;
 use crate::table::Table;
 use crate::ui::{self, Progress};
+use claim::{Claim, Verdict};
 
 /// A lab: what it reproduces, and the function that does it.
 pub(super) struct Lab {
@@ -78,24 +79,6 @@ pub(super) struct Findings {
     pub(super) claims: Vec<Claim>,
     /// How to draw it.
     pub(super) charts: Vec<Chart>,
-}
-
-/// Something that the paper says, beside what was measured.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Claim {
-    /// What is claimed, in a sentence.
-    pub(super) claim: String,
-    /// The paper's figure.
-    pub(super) paper: Value,
-    /// Ours.
-    pub(super) measured: Value,
-    /// Whether ours bears the claim out; null where nothing comparable was measured.
-    pub(super) holds: Option<bool>,
-    /// Whether the two can be compared on this machine.
-    pub(super) comparable: bool,
-    /// Why not, where they can't.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) why: Option<String>,
 }
 
 /// Bars in groups, one bar a series.
@@ -162,7 +145,7 @@ fn list(format: cli::Format) -> anyhow::Result<Outcome> {
 }
 
 fn as_json(lab: &Lab, quick: bool, findings: &Findings) -> Value {
-    let failed = findings.claims.iter().filter(|c| c.comparable && c.holds == Some(false)).count();
+    let of = |verdict: Verdict| findings.claims.iter().filter(|c| c.verdict == verdict).count();
     json!({
         "schema": 1,
         "name": lab.name,
@@ -173,7 +156,13 @@ fn as_json(lab: &Lab, quick: bool, findings: &Findings) -> Value {
         "quick": quick,
         "rows": findings.rows,
         "claims": findings.claims,
-        "failed_claims": failed,
+        "failed_claims": of(Verdict::SameSign) + of(Verdict::Contradicted),
+        "verdicts": {
+            "reproduced": of(Verdict::Reproduced),
+            "same_sign": of(Verdict::SameSign),
+            "contradicted": of(Verdict::Contradicted),
+            "not_comparable": of(Verdict::NotComparable),
+        },
     })
 }
 
@@ -235,14 +224,13 @@ fn as_table(lab: &Lab, findings: &Findings) -> String {
         }
     }
     t.title("Claims");
-    t.row(["", "paper", "here", "holds"]);
+    t.row(["", "paper", "here", "criterion", "verdict"]);
     for c in &findings.claims {
-        let holds = match (c.comparable, c.holds) {
-            (true, Some(true)) => "yes".to_owned(),
-            (true, _) => "no".to_owned(),
-            (false, _) => format!("not comparable: {}", c.why.as_deref().unwrap_or("no reason given")),
+        let verdict = match &c.why {
+            Some(why) => format!("{}: {why}", c.verdict.name()),
+            None => c.verdict.name().to_owned(),
         };
-        t.row([c.claim.clone(), cell(&c.paper), cell(&c.measured), holds]);
+        t.row([c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), verdict]);
     }
     t.render()
 }

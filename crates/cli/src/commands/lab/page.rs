@@ -13,7 +13,7 @@ struct Page<'a> {
     style: &'static str,
     version: &'static str,
     result: &'a Value,
-    claims: Vec<[String; 4]>,
+    claims: Vec<[String; 5]>,
     figures: Vec<Figure>,
     tables: Vec<Rows>,
 }
@@ -59,14 +59,14 @@ pub(super) fn html(result: &Value, charts: &[Chart]) -> Result<String, minijinja
     engine.get_template("lab.html")?.render(minijinja::value::Serde(page))
 }
 
-fn claim(claim: &Value) -> [String; 4] {
+fn claim(claim: &Value) -> [String; 5] {
     let get = |key: &str| claim.get(key).unwrap_or(&Value::Null);
-    let holds = match (get("comparable"), get("holds")) {
-        (Value::Bool(true), Value::Bool(true)) => "holds".to_owned(),
-        (Value::Bool(true), _) => "does not hold".to_owned(),
-        _ => format!("not comparable: {}", cell(get("why"))),
+    let verdict = cell(get("verdict")).replace('_', " ");
+    let verdict = match get("why") {
+        Value::Null => verdict,
+        why => format!("{verdict}: {}", cell(why)),
     };
-    [cell(get("claim")), cell(get("paper")), cell(get("measured")), holds]
+    [cell(get("claim")), cell(get("paper")), cell(get("measured")), cell(get("criterion")), verdict]
 }
 
 fn figure(index: usize, chart: &Chart) -> Figure {

@@ -82,7 +82,13 @@ pub(super) fn trains(book: &mut Book<'_>) -> anyhow::Result<()> {
     let of = |name: &str| results.get(name).copied().unwrap_or(f64::NAN);
     let (plain, trains) = (of("plain"), of("trains"));
     let text = "One update a train behind reframe costs less a packet than one a packet (FlowRadar, 5-tuple)";
-    book.claim(text, Value::Null, json!(format!("{trains:.1} ns against {plain:.1}")), trains < plain);
+    book.claim(
+        text,
+        Value::Null,
+        json!(format!("{trains:.1} ns against {plain:.1}")),
+        "less",
+        trains < plain,
+    );
     Ok(())
 }
 
@@ -118,14 +124,11 @@ pub(super) fn distinct(book: &mut Book<'_>) -> anyhow::Result<()> {
     let text = "All keys distinct: the aggregator steps aside and costs at most 5 % (not in the paper)";
     let measured = format!("{:.3}, {}; of {told} sketches whose like differ by less", worst.0, worst.1);
     let comparable = told >= Kind::ALL.len() / 2;
-    book.findings.claims.push(Claim {
-        claim: text.to_owned(),
-        paper: Value::Null,
-        measured: json!(measured),
-        holds: comparable.then_some(worst.0 <= AT_MOST),
-        comparable,
-        why: (!comparable)
-            .then(|| "two equal sketches without an aggregator differ by more than that".to_owned()),
+    book.findings.claims.push(if comparable {
+        Claim::checked(text, Value::Null, measured, format!("at most {AT_MOST}"), worst.0 <= AT_MOST)
+    } else {
+        let why = "two equal sketches without an aggregator differ by more than that";
+        Claim::not_comparable(text, Value::Null, measured, why)
     });
     Ok(())
 }
@@ -189,6 +192,6 @@ pub(super) fn exact_table(book: &mut Book<'_>) -> anyhow::Result<()> {
     }
     let most = ratios.iter().copied().skip(4).fold(0.0, f64::max);
     let text = "Count-Min behind the aggregator takes at most half the time of the exact table at 5 M flows";
-    book.claim(text, Value::Null, json!(most), most <= 0.5);
+    book.claim(text, Value::Null, json!(most), "at most 0.5", most <= 0.5);
     Ok(())
 }

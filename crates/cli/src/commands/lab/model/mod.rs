@@ -164,24 +164,14 @@ impl Findings {
         &mut self,
         claim: impl Into<String>,
         paper: impl Into<Value>,
+        criterion: &str,
         measured: Option<(Value, bool)>,
         steady: bool,
     ) {
-        let why = match measured {
-            None => Some(NOT_MEASURED.to_owned()),
-            Some(_) if !steady => Some(SLOWED.to_owned()),
-            Some(_) => None,
-        };
-        let (measured, holds) = measured.map_or((Value::Null, None), |(m, holds)| (m, Some(holds)));
-        let holds = holds.filter(|_| why.is_none());
-        let comparable = why.is_none();
-        self.claims.push(Claim {
-            claim: claim.into(),
-            paper: paper.into(),
-            measured,
-            holds,
-            comparable,
-            why,
+        self.claims.push(match measured {
+            None => Claim::not_comparable(claim, paper, Value::Null, NOT_MEASURED),
+            Some((measured, _)) if !steady => Claim::not_comparable(claim, paper, measured, SLOWED),
+            Some((measured, holds)) => Claim::checked(claim, paper, measured, criterion, holds),
         });
     }
 }

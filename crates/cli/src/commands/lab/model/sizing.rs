@@ -1,6 +1,6 @@
 //! Is the machine that `dimension` recommends large enough, and the next smaller one too small?
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slipstream_model::{
     Candidate, Choices, Error, Interarrival, Parameters, Pmf, Start, Strategy, Target, Variation, dimension,
 };
@@ -108,7 +108,13 @@ fn try_out(
         Ok(found) => found,
         Err(e) => {
             let none = Some((json!(e.to_string()), false));
-            findings.claim(claim("there is a configuration that does"), "not measured", none, bed.steady);
+            findings.claim(
+                claim("there is a configuration that does"),
+                Value::Null,
+                "one is found",
+                none,
+                bed.steady,
+            );
             return Ok(());
         }
     };
@@ -145,7 +151,8 @@ fn try_out(
         let which = format!("{which} (queue {}, batch {}) {wanted}", c.queue, c.batch);
         findings.claim(
             claim(&which),
-            "not measured",
+            Value::Null,
+            "meets or misses the target as predicted",
             Some((json!(text), met == c.met)),
             m.steady && bed.steady,
         );

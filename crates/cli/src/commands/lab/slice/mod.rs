@@ -69,14 +69,7 @@ fn not_shown(findings: &mut Findings) {
             "DDIO takes an Intel server and its network card",
         ),
     ] {
-        findings.claims.push(Claim {
-            claim: claim.to_owned(),
-            paper: json!(paper),
-            measured: Value::Null,
-            holds: None,
-            comparable: false,
-            why: Some(why.to_owned()),
-        });
+        findings.claims.push(Claim::not_comparable(claim, paper, Value::Null, why));
     }
 }
 
@@ -89,7 +82,7 @@ fn object(value: Value) -> Map<String, Value> {
 
 /// A figure that is told, not held against anything, and why.
 fn told(claim: String, paper: Value, measured: Value, why: &str) -> Claim {
-    Claim { claim, paper, measured, holds: None, comparable: false, why: Some(why.to_owned()) }
+    Claim::not_comparable(claim, paper, measured, why)
 }
 
 /// Bars, one group a size.

@@ -48,26 +48,17 @@ fn pcie(findings: &mut Findings) {
     }
     for (size, paper) in [(64, 1.9), (1518, 21.0)] {
         let ours = of(size).memory_lines * RATE / 1e9;
-        findings.claims.push(Claim {
-            claim: format!(
-                "model: GB/s over PCI Express at 6.5 Mpps, {size} B, both ways, within a tenth (Fig. 15)"
-            ),
-            paper: json!(paper),
-            measured: json!(ours),
-            holds: Some((ours / paper - 1.0).abs() <= 0.1),
-            comparable: true,
-            why: None,
-        });
+        let claim = format!("model: GB/s over PCI Express at 6.5 Mpps, {size} B, both ways (Fig. 15)");
+        findings.claims.push(Claim::number(claim, paper, ours, 0.1, 0.0));
     }
     let peak = of(1518).share_of_peak(&card.link, RATE);
-    findings.claims.push(Claim {
-        claim: "model: share of the slot's peak at 1518 B, within a tenth (Fig. 15)".into(),
-        paper: json!(0.67),
-        measured: json!(peak),
-        holds: Some((peak / 0.67 - 1.0).abs() <= 0.1),
-        comparable: true,
-        why: None,
-    });
+    findings.claims.push(Claim::number(
+        "model: share of the slot's peak at 1518 B (Fig. 15)",
+        0.67,
+        peak,
+        0.1,
+        0.0,
+    ));
     let [whole, sliced] = series;
     findings.charts.push(chart(
         "Model: bytes over PCI Express at 6.5 Mpps (Fig. 15)",
@@ -153,14 +144,13 @@ fn switch(findings: &mut Findings) {
         "the paper does not say how it extrapolates; a line through its two points ends at 28 servers, growth in proportion at 21",
     ));
     let proportional = switch.servers(Growth::Proportional, 100.0);
-    findings.claims.push(Claim {
-        claim: "model: servers with cards of 100 Gbit/s that a switch can slice for, by Little's law in proportion (Fig. 9)".into(),
-        paper: json!(8),
-        measured: json!(proportional),
-        holds: Some(proportional == 8),
-        comparable: true,
-        why: None,
-    });
+    findings.claims.push(Claim::checked(
+        "model: servers with cards of 100 Gbit/s that a switch can slice for, by Little's law in proportion (Fig. 9)",
+        8,
+        proportional,
+        "equal",
+        proportional == 8,
+    ));
 }
 
 fn room(findings: &mut Findings) {
@@ -171,12 +161,11 @@ fn room(findings: &mut Findings) {
         "entry_bytes": room.entry_bytes,
         "payload_bytes": room.payload_bytes,
     })));
-    findings.claims.push(Claim {
-        claim: "model: payloads that a card of 100 Gbit/s must have room for, 10 us at the functions, and KiB of that".into(),
-        paper: json!("250, 355"),
-        measured: json!(format!("{}, {:.0}", room.entries, room.payload_bytes as f64 / 1024.0)),
-        holds: Some(room.entries == 250 && room.payload_bytes.div_ceil(1024) == 355),
-        comparable: true,
-        why: None,
-    });
+    findings.claims.push(Claim::checked(
+        "model: payloads that a card of 100 Gbit/s must have room for, 10 us at the functions, and KiB of that",
+        "250, 355",
+        format!("{}, {:.0}", room.entries, room.payload_bytes as f64 / 1024.0),
+        "equal",
+        room.entries == 250 && room.payload_bytes.div_ceil(1024) == 355,
+    ));
 }

@@ -267,14 +267,13 @@ fn conclude(name: &str, whole: &Best, sliced: &Best, findings: &mut Findings) {
     let less = |a: f64, b: f64| format!("{:.1} %", (1.0 - b / a) * 100.0);
     if name == "l2fwd" {
         let fewer = whole.last.bytes_out / sliced.last.bytes_out;
-        findings.claims.push(Claim {
-            claim: "bytes that cross for a packet of 1518 B: so many times fewer when sliced".into(),
-            paper: json!("more than 20, up to 24"),
-            measured: json!(fewer),
-            holds: Some(fewer > 20.0 && sliced.last.bytes_back == sliced.last.bytes_out),
-            comparable: true,
-            why: None,
-        });
+        findings.claims.push(Claim::checked(
+            "bytes that cross for a packet of 1518 B: so many times fewer when sliced",
+            "more than 20, up to 24",
+            fewer,
+            "above 20, and as many bytes back as out",
+            fewer > 20.0 && sliced.last.bytes_back == sliced.last.bytes_out,
+        ));
     }
     findings.claims.push(told(
         format!("{name}: p50 / p90 latency of 1518 B less by slicing (Fig. 7)"),
