@@ -69,7 +69,7 @@ fn unanswered(stage: &PlannedStage, ports: &[Port], net: &IpNet) -> Option<(Stri
     // On links without Ethernet addresses nobody asks.
     let quiet = |port: &Port| port.interface.mac.is_none();
     let connected = |port: &Port| port.interface.addresses.iter().find(|own| own.contains(net)).copied();
-    let (at, nets) = (&interface.name, networks(interface));
+    let (at, nets) = (&interface.name, networks(interface, net));
     if ports.iter().any(quiet) {
         return None;
     }
@@ -102,9 +102,11 @@ fn show(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }
 
-fn networks(interface: &Interface) -> String {
-    let nets: Vec<String> = interface.addresses.iter().map(|net| net.trunc().to_string()).collect();
-    nets.join(" or ")
+/// The networks of an interface whose IP version is that of `like`.
+fn networks(interface: &Interface, like: &IpNet) -> String {
+    let same = interface.addresses.iter().filter(|net| net.addr().is_ipv4() == like.addr().is_ipv4());
+    let nets: Vec<String> = same.map(|net| net.trunc().to_string()).collect();
+    if nets.is_empty() { "a network that it has".to_owned() } else { nets.join(" or ") }
 }
 
 fn is(port: Option<&str>, names: [&str; 2]) -> bool {
@@ -191,7 +193,7 @@ mod tests {
         for (wrong, parts) in [
             (
                 "pool=[203.0.113.1]",
-                ["nobody can reach 203.0.113.1", "addresses of 192.0.2.0/24 or 2001:db8::/64"],
+                ["nobody can reach 203.0.113.1", "addresses of 192.0.2.0/24, the"],
             ),
             ("pool=[10.0.0.9]", ["not in a network of interface `wan`", "routed = true"]),
             ("pool=[192.0.2.0/23]", ["nobody can reach 192.0.2.0/23", "routed = true"]),
