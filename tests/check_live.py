@@ -313,8 +313,32 @@ def trouble(case, binary, scratch):
         near.send(udp(net, 2))
         case.equal([number_of(f)[1] for _, f in far.receive(1, is_udp, 1)], [2], "packets after a pause of the link")
         net.ip("m", "link", "del", "dev", "ma")
-        status, _, err = box.wait(20)
+        status, out, err = box.wait(20)
         case.check(status == 2 and "`ma` is gone" in err, f"interface taken away: {status} {err}")
+        report = json.loads(out)
+        case.check(report["packets_in"] >= 1, f"report of a run whose interface was taken away: {out}")
+
+
+def hang_up(case, binary, scratch):
+    """At a hang-up routes are read anew; where nothing can be, what is held leaves and the report is printed."""
+    routes = scratch / "routes.txt"
+    routes.write_text("10.9.0.0/16 via 10.77.0.2\n")
+    with Net() as net:
+        box = bump(net, binary)
+        status, out, err = box.stop(signal.SIGHUP)
+        case.equal((status, json.loads(out)["left_inside"]), (0, 0), f"nothing to reload: {err}")
+        router = (f'a -> [lan]r :: router(interfaces=["lan 10.77.0.254/24 02:00:00:00:00:01"], reload=1000s, '
+                  f'routes="{routes}"); r[lan] -> b')
+        box = bump(net, binary, graph=router)
+        routes.write_text("10.9.0.0/16 via 10.77.0.2\n10.8.0.0/16 via 10.77.0.3\n")
+        box.child.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        case.check(box.child.poll() is None, "a hang-up ended the run")
+        status, out, err = box.stop(signal.SIGTERM)
+        if case.equal(status, 0, f"exit status ({err})"):
+            counters = json.loads(out)["stages"][0]["counters"]
+            case.equal((counters["routes"], counters["route_reloads"]), (2, 1), "routes, reloads")
+            case.check("`r` reads its routes anew" in err, err)
 
 
 def captures(case, binary, scratch):
@@ -362,7 +386,7 @@ def paced(case, binary, scratch):
     case.check("--poll-log-max" in short.stderr, short.stderr)
 
 
-CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, captures, *FUNCTIONS,
+CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, captures, *FUNCTIONS,
           *GATEWAYS)
 ANYWHERE = (paced,)
 

@@ -191,10 +191,7 @@ mod tests {
             assert_eq!(gateway(right), Ok(()), "{right}");
         }
         for (wrong, parts) in [
-            (
-                "pool=[203.0.113.1]",
-                ["nobody can reach 203.0.113.1", "addresses of 192.0.2.0/24, the"],
-            ),
+            ("pool=[203.0.113.1]", ["nobody can reach 203.0.113.1", "addresses of 192.0.2.0/24, the"]),
             ("pool=[10.0.0.9]", ["not in a network of interface `wan`", "routed = true"]),
             ("pool=[192.0.2.0/23]", ["nobody can reach 192.0.2.0/23", "routed = true"]),
             (

@@ -472,6 +472,16 @@ impl NetworkFunction for Router {
         visit("fragments", c.fragments);
     }
 
+    fn reloads(&self) -> Option<&'static str> {
+        self.watch.as_ref().map(|_| "its routes")
+    }
+
+    fn reload(&mut self, now: Nanos) {
+        if let Some(watch) = &mut self.watch {
+            watch.reload(now);
+        }
+    }
+
     fn report(&self) -> Option<serde_json::Value> {
         let error = self.last_error.as_ref()?;
         Some(serde_json::json!({ "routes_error": error }))

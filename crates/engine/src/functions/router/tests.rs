@@ -328,6 +328,34 @@ fn routes_are_read_anew() {
     assert!(stage.report().is_none());
 }
 
+/// Routes are read when that is asked for, though the time to look is far away and no packet comes.
+#[test]
+fn routes_are_read_when_asked() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"10.0.0.0/8 port b\n").unwrap();
+    let mut made = router(false);
+    made.watch(file.path(), 86_400_000_000_000).unwrap();
+    let (mut stage, mut pool) = (PerTrain::new(made), Pool::new());
+    assert_eq!((stage.reloads(), stage.next_deadline()), (Some("its routes"), Nanos::MAX));
+    file.write_all(b"10.1.0.0/16 port c\n10.2.0.0/16 port c\n").unwrap();
+    stage.reload(Nanos(5_000));
+    assert_eq!(stage.next_deadline(), Nanos(5_000));
+    for _ in 0..2000 {
+        let now = stage.next_deadline();
+        if now == Nanos::MAX {
+            break;
+        }
+        let links = [LinkType::RawIp];
+        stage.on_deadline(
+            &mut Context { now, pool: &mut pool, input: 0, links: &links },
+            &mut Collect::default(),
+        );
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!((has("routes", &stage), has("route_reloads", &stage)), (3, 1));
+    assert_eq!(stage.next_deadline(), Nanos::MAX, "nothing is wanted any more");
+}
+
 #[test]
 fn routes_that_lead_nowhere_are_refused() {
     for (text, part) in [
