@@ -59,10 +59,10 @@ def nginx(net, end, scratch):
     return page
 
 
-def fetch(case, net, url, page, scratch):
+def fetch(case, net, url, page, scratch, end="a"):
     into = scratch / "got"
-    net.sh("a", "curl", "-sS", "-g", "-m", "20", "-o", into, url)
-    case.check(into.read_bytes() == page, f"{url}: not what nginx has")
+    net.sh(end, "curl", "-sS", "-g", "-m", "20", "-o", into, url)
+    case.check(into.read_bytes() == page, f"{end}: {url}: not what nginx has")
 
 
 def iperf(net, target):
@@ -158,7 +158,8 @@ def nat(case, binary, scratch):
         net.ip("a", "route", "add", "10.77.0.0/24", "dev", "a0")
         net.ip("a", "neigh", "replace", "10.77.0.2", "lladdr", mac(net, "b"), "dev", "a0")
         net.ip("b", "neigh", "replace", "10.77.0.100", "lladdr", mac(net, "a"), "dev", "b0")
-        graph = "lan -> n :: nat(pool=[10.77.0.100], inside=[192.168.7.0/24]) -> wan; wan -> [outside]n[inside] -> lan"
+        graph = ("lan -> n :: nat(pool=[10.77.0.100], inside=[192.168.7.0/24], routed=true) -> wan; "
+                 "wan -> [outside]n[inside] -> lan")
         box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + graph).ready(2)
         text = net.sh("a", "ping", "-c", "5", "-i", "0.05", "-W", "2", "10.77.0.2", check=False)
         case.check("5 received" in text, text)

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use crate::cli;
 use crate::table::{Table, count, time};
-use crate::ui::{self, Progress};
+use crate::ui::{self, Asked, Progress};
 
 /// Whether packets come or go by the wall clock.
 pub(crate) fn is_live(plan: &Plan) -> bool {
@@ -33,20 +33,45 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
         poll_log: None,
         settle: Duration::ZERO,
         fast: false,
+        reload: std::sync::Arc::default(),
     })
 }
 
-/// Runs a pipeline until it ends or is interrupted.
-pub(crate) fn run(run: &mut Run) -> anyhow::Result<RunReport> {
+/// What a run did, and the error that ended it early, if one did: to be told behind the report.
+pub(crate) struct Ended {
+    pub(crate) report: RunReport,
+    pub(crate) error: Option<anyhow::Error>,
+}
+
+/// Runs a pipeline until it ends or is interrupted. At a hang-up stages read anew what they can.
+pub(crate) fn run(run: &mut Run) -> anyhow::Result<Ended> {
     let progress = Progress::new("running");
-    let interrupted = ui::interrupts()?;
-    let report = run.run(&mut |share| {
+    let reloads =
+        run.reloads().iter().map(|(stage, what)| format!("`{stage}` reads {what} anew")).collect::<Vec<_>>();
+    let (reload, reloads) = (run.reload_flag(), reloads.join(", "));
+    let signals = ui::LiveSignals::new(run.is_live() && !reloads.is_empty())?;
+    let result = run.run(&mut |share| {
         progress.at(share);
-        if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
+        match signals.asked() {
+            Asked::Stop => return ControlFlow::Break(()),
+            Asked::Reload => {
+                warn!(
+                    "hang-up: {reloads}; all other settings and files stay as they are until the next start"
+                );
+                reload.store(true, Ordering::Relaxed);
+            }
+            Asked::Nothing => {}
+        }
+        ControlFlow::Continue(())
+    });
     drop(progress);
+    let (report, error) = match (result, run.take_partial()) {
+        (Ok(report), _) => (report, None),
+        (Err(error), Some(report)) => (report, Some(error.into())),
+        (Err(error), None) => return Err(error.into()),
+    };
     complain(&report);
-    Ok(report)
+    Ok(Ended { report, error })
 }
 
 /// Says what a user should do something about.

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tracing_subscriber::filter::LevelFilter;
@@ -44,15 +44,70 @@ pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
     out.flush()
 }
 
-/// Set by the first interrupt (Ctrl-C) or request to terminate, so that files are finished or taken away; the second ends
-/// the program at once.
+/// Set by the first interrupt (Ctrl-C), request to terminate, or hang-up, so that files are finished or taken away; the second
+/// ends the program at once.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
+    let signals: &[i32] = if ignores_hang_up() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
+    stops_at(signals)
+}
+
+fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for &signal in signals {
         signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)
+}
+
+/// Whether whoever started this program wants it to outlive its terminal, as `nohup` does.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
+}
+
+/// What signals ask of a live run.
+pub(crate) struct LiveSignals {
+    stop: Arc<AtomicBool>,
+    hang_up: Arc<AtomicBool>,
+    terminal: bool,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Nothing,
+    Reload,
+    Stop,
+}
+
+impl LiveSignals {
+    /// From now on an interrupt or request to terminate asks to stop, and a second one ends the program at once; a hang-up
+    /// asks to reload, or to stop where `reloads` says that there is nothing to reload.
+    pub(crate) fn new(reloads: bool) -> io::Result<Self> {
+        if !reloads {
+            let (stop, hang_up) = (interrupts()?, Arc::default());
+            return Ok(Self { stop, hang_up, terminal: false });
+        }
+        let (stop, hang_up) = (stops_at(&[SIGINT, SIGTERM])?, Arc::<AtomicBool>::default());
+        let terminal = io::stdin().is_terminal() && !ignores_hang_up();
+        signal_hook::flag::register(SIGHUP, Arc::clone(&hang_up))?;
+        Ok(Self { stop, hang_up, terminal })
+    }
+
+    /// What has been asked since the last time.
+    pub(crate) fn asked(&self) -> Asked {
+        let hung_up = self.hang_up.swap(false, Ordering::Relaxed);
+        // A terminal that is gone is no terminal any more: that was no request to reload.
+        let gone = hung_up && self.terminal && !io::stdin().is_terminal();
+        match self.stop.load(Ordering::Relaxed) || gone {
+            true => Asked::Stop,
+            false if hung_up => Asked::Reload,
+            false => Asked::Nothing,
+        }
+    }
 }
 
 /// A bar on stderr, when that is a terminal and the work takes longer than a second.

@@ -140,6 +140,14 @@ pub trait Stage {
     /// holds anything.
     fn no_more(&mut self) {}
 
+    /// What it can read anew while it runs, as in "its routes"; none where there is nothing.
+    fn reloads(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Reads that anew, from `now` on; what is wrong changes nothing, and is in its report.
+    fn reload(&mut self, _now: Nanos) {}
+
     /// Finishes what it writes, such as a capture file.
     ///
     /// # Errors

@@ -36,7 +36,8 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
             bail!("--pace is for captures: a live port follows the wall clock");
         }
         let live = reframe_live::run(args, config.seed)?;
-        return report(args, &config, &checks, &live.report, None, Some(&live));
+        let outcome = report(args, &config, &checks, &live.report, None, Some(&live))?;
+        return live.error.map_or(Ok(outcome), Err);
     }
     crate::live::options(&args.live, false)?;
     let replay = Replay::new(&config)?.workers(usize::from(args.workers)).pace(pace);

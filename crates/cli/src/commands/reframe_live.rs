@@ -20,6 +20,8 @@ pub(super) struct Live {
     /// Packets that never came in: no room in the ring, or longer than the interface allows.
     pub(super) lost_before: u64,
     pub(super) excess: Option<Histogram>,
+    /// What ended it early.
+    pub(super) error: Option<anyhow::Error>,
 }
 
 /// Whether this is a live run.
@@ -44,7 +46,7 @@ pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
     let plan = Plan::from_graph(&stage(args), Some(port_of(&input)), Some(out), Path::new(""));
     let pipeline = plan.and_then(|p| p.build(seed)).map_err(|e| plainly(&e))?;
     let mut run = Run::new(pipeline).live(live::options(&args.live, true)?);
-    let all = live::run(&mut run)?;
+    let live::Ended { report: all, error } = live::run(&mut run)?;
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
     let lost = |(name, n): &(&'static str, u64)| {
         if ["dropped_by_kernel", "too_long"].contains(name) { *n } else { 0 }
@@ -59,6 +61,7 @@ pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
         not_sent: all.stages.iter().map(|s| s.drops.total()).sum(),
         lost_before: all.sources.iter().flat_map(|s| &s.counters).map(lost).sum(),
         excess: live::excess(&all),
+        error,
     })
 }
 

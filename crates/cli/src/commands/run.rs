@@ -35,7 +35,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         eprintln!("metrics: http://{at}/metrics");
         run = run.board(board);
     }
-    let report = live::run(&mut run)?;
+    let live::Ended { report, error } = live::run(&mut run)?;
     if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
         live::write_poll_log(log, path)?;
     }
@@ -58,6 +58,9 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         eprintln!("{text}")
     } else {
         ui::print(text)?
+    }
+    if let Some(error) = error {
+        return Err(error);
     }
     Ok(match check::failed(&checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),

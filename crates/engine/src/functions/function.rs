@@ -168,6 +168,14 @@ pub trait NetworkFunction {
         None
     }
 
+    /// See [`Stage::reloads`].
+    fn reloads(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// See [`Stage::reload`].
+    fn reload(&mut self, _now: Nanos) {}
+
     /// See [`Stage::finish`].
     ///
     /// # Errors
@@ -496,6 +504,14 @@ macro_rules! wrapper {
 
             fn report(&self) -> Option<serde_json::Value> {
                 self.0.function.report()
+            }
+
+            fn reloads(&self) -> Option<&'static str> {
+                self.0.function.reloads()
+            }
+
+            fn reload(&mut self, now: Nanos) {
+                self.0.function.reload(now);
             }
 
             fn finish(&mut self) -> Result<(), StageError> {

@@ -16,6 +16,7 @@
 //! ```
 
 mod config;
+mod proxied;
 mod read;
 pub mod registry;
 mod render;
@@ -31,6 +32,7 @@ mod tests;
 
 pub(crate) use config::Finding;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
+pub(crate) use proxied::proxied;
 pub(crate) use registry::Slices;
 pub use registry::{
     BuildError, Group, Made, PortType, Ports, Role, Site, StageType, stage_type, stage_types,

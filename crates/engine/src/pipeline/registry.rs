@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ipnet::IpNet;
+
 use super::settings::{Setting, Settings};
 use super::stages;
 use crate::runtime::Source;
@@ -90,6 +92,8 @@ pub struct Site<'a> {
     pub seed: u64,
     /// Whether packets come or go by the wall clock somewhere in the pipeline.
     pub live: bool,
+    /// Of a router: addresses that stages behind its ports, by number, translate.
+    pub proxied: &'a [(usize, IpNet)],
     /// The tables of the `slice` stages built before, by name.
     pub(crate) slices: &'a Slices,
 }

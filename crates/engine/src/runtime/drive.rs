@@ -4,6 +4,8 @@
 //! held may meet others, events go through one by one, so that everything happens in the order of time.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use slipstream_wire::FlowKey;
 use thiserror::Error;
@@ -149,6 +151,8 @@ pub struct Run {
     pub(super) log: Option<PollLog>,
     pub(super) own_time: Option<OwnTime>,
     board: Option<Board>,
+    /// What a live run did that ended with an error.
+    pub(super) partial: Option<RunReport>,
     classifier: Classifier,
     batch: Batch,
     arrivals: Arrivals,
@@ -174,6 +178,7 @@ impl Run {
             log: None,
             own_time: None,
             board: None,
+            partial: None,
         }
     }
 
@@ -195,6 +200,29 @@ impl Run {
     #[must_use]
     pub fn poll_log(&self) -> Option<&PollLog> {
         self.log.as_ref()
+    }
+
+    /// What a live run did until an error ended it; once.
+    pub fn take_partial(&mut self) -> Option<RunReport> {
+        self.partial.take()
+    }
+
+    /// The stages that can read something anew while a live run goes on, and what: see [`LiveOptions::reload`].
+    #[must_use]
+    pub fn reloads(&self) -> Vec<(&str, &'static str)> {
+        self.pipeline.reloads()
+    }
+
+    /// Whether it follows the wall clock.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.pipeline.live()
+    }
+
+    /// By which such a run is asked to do so.
+    #[must_use]
+    pub fn reload_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.live.reload)
     }
 
     /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then with the
@@ -259,7 +287,7 @@ impl Run {
         }
     }
 
-    fn report(&self, feeds: &[Feed], meter: &Meter) -> RunReport {
+    pub(super) fn report(&self, feeds: &[Feed], meter: &Meter) -> RunReport {
         let source = |(head, feed): (&super::graph::Head, &Feed)| {
             let mut counters = Vec::new();
             head.source.counters(&mut |name, n| counters.push((name, n)));

@@ -9,6 +9,8 @@
 //! Captures and generated traffic may take part: their packets come as long after the start as they did in the capture.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,6 +47,9 @@ pub struct LiveOptions {
     pub settle: Duration,
     /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
     pub fast: bool,
+    /// Set by somebody else while it runs: stages read anew what they can, see [`Run::reloads`](super::Run::reloads). The
+    /// run takes it back.
+    pub reload: Arc<AtomicBool>,
 }
 
 /// How much later than they were due packets left, for one stage at the end of a pipeline.
@@ -157,6 +162,9 @@ impl Run {
                 if tick(None) == ControlFlow::Break(()) {
                     break Ok(());
                 }
+                if options.reload.swap(false, Ordering::Relaxed) {
+                    self.pipeline.reload(now);
+                }
             }
             let taken: u64 = feeds.iter().map(Feed::packets).sum();
             if now >= limits.end || taken >= limits.packets {
@@ -188,10 +196,21 @@ impl Run {
         };
         meter.stop();
         self.pipeline.drain(&mut self.pool, clock.now());
-        // What was written is whole, also where a port failed.
-        let report = self.finish(&feeds, &meter);
-        result?;
-        report
+        self.end(result, &feeds, &meter)
+    }
+
+    /// The end of a live run: what was written is whole, also where a port failed, and what happened until then is kept.
+    pub(super) fn end(
+        &mut self,
+        result: Result<(), RunError>,
+        feeds: &[Feed],
+        meter: &Meter,
+    ) -> Result<RunReport, RunError> {
+        let finished = self.finish(feeds, meter);
+        if result.is_err() || finished.is_err() {
+            self.partial = Some(self.report(feeds, meter));
+        }
+        result.and(finished)
     }
 
     /// Lets the packets of captures begin at `now`.

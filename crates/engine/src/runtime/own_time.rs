@@ -126,9 +126,7 @@ impl Run {
         }
         self.own_time = Some(own);
         self.pipeline.drain(&mut self.pool, now);
-        let report = self.finish(&feeds, &meter);
-        result?;
-        report
+        self.end(result, &feeds, &meter)
     }
 
     /// A poll, as it is in a live run; returns what it took and what it was to take at least, in ns, and whether nothing more will come.

@@ -13,13 +13,25 @@ pub(crate) const FIREWALL: StageType = StageType {
     group: Group::Function,
     summary: "Filters packets by ordered rules: the first that allows, denies or resets decides",
     example: "in -> firewall(rules=\"acl.txt\") -> out",
-    inputs: Ports::These(&[PortType { name: "in", help: "packets", unconnected: None }]),
+    inputs: Ports::These(&[
+        PortType { name: "in", help: "packets", unconnected: None },
+        PortType { name: "back", help: "packets of the other direction", unconnected: None },
+    ]),
     outputs: Ports::These(&[
-        PortType { name: "out", help: "packets that may pass", unconnected: None },
+        PortType {
+            name: "out",
+            help: "packets that came by `in` and may pass, and replies to senders of the other direction",
+            unconnected: None,
+        },
         PortType { name: "denied", help: "packets that may not", unconnected: Some(DropReason::Denied) },
         PortType {
             name: "replies",
             help: "TCP resets and ICMP errors for the senders of packets that a rule resets",
+            unconnected: Some(DropReason::Unconnected),
+        },
+        PortType {
+            name: "back",
+            help: "packets that came by `back` and may pass",
             unconnected: Some(DropReason::Unconnected),
         },
     ]),

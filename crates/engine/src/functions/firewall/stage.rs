@@ -19,6 +19,8 @@ use crate::time::Nanos;
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
+/// Where packets leave that came by the second input port, and may pass.
+const BACK: u8 = 3;
 
 /// Packets that a log rule picked which are remembered for the report.
 const LOGGED: usize = 64;
@@ -123,7 +125,9 @@ impl FirewallStage {
         };
         if made.is_ok() {
             self.answers += 1;
-            send_back(scene, frame, &self.answer, REPLIES);
+            // Whoever sends to the second input port is where the first output port leads to.
+            let port = if scene.cx.input == 0 { REPLIES } else { 0 };
+            send_back(scene, frame, &self.answer, port);
         }
     }
 
@@ -357,6 +361,10 @@ impl NetworkFunction for FirewallStage {
         }
         if decided.fate != Fate::Allow || self.tracked.is_some() {
             self.conclude(scene, decided.fate, frames, verdicts);
+        }
+        if scene.cx.input != 0 {
+            let passed = verdicts.iter_mut().filter(|v| **v == Verdict::PASS);
+            passed.for_each(|verdict| *verdict = Verdict::port(BACK));
         }
     }
 

@@ -40,8 +40,8 @@ pub use config::{Filtering, NatConfig, NatConfigError, NatTimeouts, Pooling, Sta
 pub use counters::{DropReason, NatCounters};
 pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
 pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
-pub(crate) use stage::NAT;
 pub use stage::NatStage;
+pub(crate) use stage::{NAT, external};
 
 use slipstream_wire::NarrowKey;
 

@@ -1,6 +1,6 @@
 //! The NAT in a pipeline: port 0 is inside, port 1 outside, on the way in as on the way out.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::json;
@@ -114,10 +114,34 @@ pub(crate) const NAT: StageType = StageType {
             required: false,
             help: "After which an established TCP session ends (RFC 5382 REQ-5: at least 2 h 4 min)",
         },
+        Setting {
+            name: "routed",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Others send packets to the external addresses here of themselves, by their routes: nobody on the link \
+                   has to answer for them",
+        },
         DECIDE,
     ],
     build,
 };
+
+/// The external addresses that these settings name, those which can be read.
+pub(crate) fn external(settings: &Settings) -> Vec<IpNet> {
+    let statics = statics(settings).unwrap_or_default();
+    let of = |mapping: &StaticMapping| match *mapping {
+        StaticMapping::Address { external, .. } => external,
+        StaticMapping::Port { external: (external, _), .. } => external,
+    };
+    let mut all: Vec<IpNet> = settings.prefixes("pool").collect();
+    for address in statics.iter().map(of) {
+        if !all.iter().any(|net| net.contains(&IpAddr::V4(address))) {
+            all.push(IpAddr::V4(address).into());
+        }
+    }
+    all
+}
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let v4 = |name: &'static str| -> Result<Vec<Ipv4Net>, BuildError> {

@@ -13,6 +13,8 @@ use super::interface::{Interface, Mac};
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
 const BROADCAST: Mac = [0xff; 6];
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 /// Only neighbours can send this (RFC 4861 §3.1).
 const HOP_LIMIT: u8 = 255;
 const SOLICITATION: u8 = 135;
@@ -79,11 +81,8 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
         SOLICITATION => {
             let source = own(1).filter(|_| !src.is_unspecified());
             // To who has no address yet, the answer goes to all nodes.
-            let (to, at) = if src.is_unspecified() {
-                (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1])
-            } else {
-                (src, source.unwrap_or(from))
-            };
+            let (to, at) =
+                if src.is_unspecified() { (ALL_NODES, ALL_NODES_MAC) } else { (src, source.unwrap_or(from)) };
             Some(Says {
                 sender: source.map(|mac| (src.into(), mac)),
                 wants: Some(target.into()),
@@ -159,6 +158,21 @@ pub(super) fn answer(mac: Mac, address: IpAddr, to: (IpAddr, Mac), out: &mut Vec
         }
         _ => {}
     }
+}
+
+/// Tells the link, unasked, that `address` is here: an ARP request for it from itself (RFC 5227 §2.3), or an advertisement to
+/// all nodes (RFC 4861 §7.2.6). False where the link has no Ethernet addresses.
+pub(super) fn announcement(interface: &Interface, address: IpAddr, out: &mut Vec<u8>) -> bool {
+    out.clear();
+    let Some(mac) = interface.mac else { return false };
+    match address {
+        IpAddr::V4(address) => arp(1, (mac, address), ([0; 6], address), BROADCAST, out),
+        IpAddr::V6(address) => {
+            let flags = [ADVERTISEMENT, ROUTER | OVERRIDE];
+            icmpv6((mac, address), (ALL_NODES_MAC, ALL_NODES), flags, (address, 2), out);
+        }
+    }
+    true
 }
 
 fn arp(operation: u8, from: (Mac, Ipv4Addr), to: (Mac, Ipv4Addr), at: Mac, out: &mut Vec<u8>) {

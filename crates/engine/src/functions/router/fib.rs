@@ -23,6 +23,8 @@ pub(super) enum Hop {
     Gateway(u8, u32),
     /// The broadcast address of a link: not forwarded (RFC 2644).
     Broadcast,
+    /// Something behind this port translates it.
+    Translated(u8),
     /// Dropped without a word.
     Blackhole,
     /// Dropped; the sender is told that there is no route.
@@ -60,7 +62,7 @@ pub(super) struct FibError {
 
 impl Fib {
     /// The table of these routes over these interfaces. A route of the file counts before one that follows from an
-    /// interface's network, never before an interface's own address.
+    /// interface's network, never before an interface's own address, or what is translated behind it.
     pub(super) fn build(interfaces: &[Interface], routes: &[Route]) -> Result<Self, FibError> {
         let mut made = Self { routes: routes.len(), ..Self::default() };
         let mut hops = HashMap::new();
@@ -81,12 +83,19 @@ impl Fib {
             let hop = made.hop(interfaces, route, &mut gateways)?;
             all.push((route.net, made.number(&mut hops, hop)));
         }
+        for (port, interface) in (0u8..).zip(interfaces) {
+            let hop = made.number(&mut hops, Hop::Translated(port));
+            all.extend(interface.proxied.iter().map(|net| (net.trunc(), hop)));
+        }
         let broadcast = made.number(&mut hops, Hop::Broadcast);
         broadcasts.push(Ipv4Addr::BROADCAST);
         all.extend(broadcasts.into_iter().map(|a| (Ipv4Net::from(a).into(), broadcast)));
-        let own = made.number(&mut hops, Hop::Own);
-        for net in interfaces.iter().flat_map(|i| &i.addresses) {
-            all.push((net.addr().into(), own));
+        for (port, interface) in (0u8..).zip(interfaces) {
+            for net in &interface.addresses {
+                let translated = interface.translates(net.addr());
+                let hop = if translated { Hop::Translated(port) } else { Hop::Own };
+                all.push((net.addr().into(), made.number(&mut hops, hop)));
+            }
         }
         made.lpm = Lpm::build(all);
         Ok(made)

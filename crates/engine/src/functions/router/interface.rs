@@ -52,6 +52,9 @@ pub struct Interface {
     pub mtu: u32,
     /// Addresses, each with the length of its network's prefix.
     pub addresses: Vec<IpNet>,
+    /// Addresses that something behind the port translates, such as the pool of a NAT: the interface answers questions
+    /// about them as about its own (RFC 1027), and packets to them leave by it. They may be among its own.
+    pub proxied: Vec<IpNet>,
 }
 
 /// Why a text describes no interfaces of a router.
@@ -115,7 +118,7 @@ impl Interface {
     pub fn parse(text: &str) -> Result<Self, InterfaceError> {
         let mut words = text.split([' ', '\t', ',']).filter(|w| !w.is_empty());
         let name = words.next().ok_or(InterfaceError::NoName)?.to_owned();
-        let mut this = Self { name, mac: None, mtu: 1500, addresses: Vec::new() };
+        let mut this = Self { name, mac: None, mtu: 1500, addresses: Vec::new(), proxied: Vec::new() };
         while let Some(word) = words.next() {
             if word == "mtu" {
                 let number = words.next().unwrap_or("");
@@ -178,6 +181,16 @@ impl Interface {
     /// Whether an address is one of its own.
     pub(super) fn owns(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|net| net.addr() == address)
+    }
+
+    /// Whether something behind its port translates an address.
+    pub(super) fn translates(&self, address: IpAddr) -> bool {
+        self.proxied.iter().any(|net| net.contains(&address))
+    }
+
+    /// Whether it says that an address is here when it is asked.
+    pub(super) fn answers_for(&self, address: IpAddr) -> bool {
+        self.owns(address) || self.translates(address)
     }
 
     /// Whether an address is on the link.

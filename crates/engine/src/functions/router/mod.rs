@@ -5,15 +5,24 @@
 //! headers is done packet by packet.
 //!
 //! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
-//! - [`neighbours`]: who has which address on a link, and what waits for that; [`discovery`]: how one asks.
+//! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones; [`discovery`]: how one asks.
+//! - [`due`]: what happens although no packet comes.
 //! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it sends.
+//! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
 
 mod discovery;
+mod due;
 mod fib;
 mod forward;
 mod interface;
 mod neighbours;
+#[cfg(test)]
+mod neighbours_tests;
+mod open;
 mod own;
+mod proxy;
+#[cfg(test)]
+mod scan_tests;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -38,8 +47,8 @@ use crate::time::Nanos;
 use discovery::ETHERNET;
 use fib::{Fib, Hop, is_martian_destination, is_martian_source};
 use interface::{Mac, Macs, is_link_local};
-use neighbours::{Due, Known, Neighbours};
-use watch::{Found, Watch};
+use neighbours::{Known, Neighbours};
+use watch::Watch;
 
 /// What a router counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +58,7 @@ struct Counters {
     echo_replies: u64,
     questions: u64,
     answers: u64,
+    announcements: u64,
     conflicts: u64,
     unroutable: u64,
     fragmented: u64,
@@ -76,6 +86,8 @@ pub struct Router {
     last_error: Option<String>,
     /// The neighbour that the last decision sends to, if it does so because of what it said.
     towards: Option<u32>,
+    /// The links have not been told yet which translated addresses are here.
+    unannounced: bool,
     scratch: Vec<u8>,
     message: Vec<u8>,
 }
@@ -118,7 +130,7 @@ struct Addresses {
 #[derive(Clone, Copy)]
 struct Way {
     port: u8,
-    /// The neighbour that takes it; none where links have no addresses.
+    /// The neighbour that takes it; none where links have no addresses, or where something before the link does.
     neighbour: Option<u32>,
 }
 
@@ -197,6 +209,9 @@ impl Router {
     fn choose(&mut self, scene: &mut Scene<'_, '_>, frame: &Frame) -> Decision {
         let drop = |reason| Decision::Refuse(reason, None);
         self.towards = None;
+        if self.unannounced {
+            self.announce(scene);
+        }
         let Addresses { src, dst, to } = match self.read(scene.cx, frame) {
             Ok(addresses) => addresses,
             Err(decision) => return decision,
@@ -209,10 +224,17 @@ impl Router {
             // RFC 1812 §5.3.4: what was sent to all stations is not forwarded.
             return drop(DropReason::OtherStation);
         }
-        if is_martian_source(src) || is_martian_destination(dst) || self.own.contains(&src) {
+        let own = self.own.contains(&src) && !self.came_round(scene.cx, frame, src);
+        if is_martian_source(src) || is_martian_destination(dst) || own {
             return drop(DropReason::Martian);
         }
-        match self.fib.look_up(dst) {
+        let hop = self.fib.look_up(dst);
+        if let Some(Hop::Translated(port)) = hop
+            && let Some(decision) = self.stays(scene.cx, frame, dst, port)
+        {
+            return decision;
+        }
+        match hop {
             None => Decision::Refuse(DropReason::NoRoute, Some(Message::NetUnreachable)),
             Some(Hop::Own) => Decision::Own,
             Some(Hop::Broadcast) => drop(DropReason::Unsupported),
@@ -221,10 +243,12 @@ impl Router {
             Some(Hop::Prohibit) => Decision::Refuse(DropReason::Blackhole, Some(Message::AdminProhibited)),
             // RFC 4291 §2.5.6: they stay on their link.
             Some(_) if is_link_local(src) || is_link_local(dst) => drop(DropReason::Martian),
-            Some(hop @ (Hop::Link(_) | Hop::Gateway(..))) => match self.way(hop, dst, scene.cx.now) {
-                Some(way) => self.send_by(scene, way),
-                None => drop(DropReason::TableFull),
-            },
+            Some(hop @ (Hop::Link(_) | Hop::Gateway(..) | Hop::Translated(_))) => {
+                match self.way(hop, dst, scene.cx.now) {
+                    Some(way) => self.send_by(scene, way),
+                    None => drop(DropReason::TableFull),
+                }
+            }
         }
     }
 
@@ -233,6 +257,7 @@ impl Router {
         let (port, gateway) = match hop {
             Hop::Link(port) => (port, None),
             Hop::Gateway(port, gateway) => (port, Some(gateway)),
+            Hop::Translated(port) => return Some(Way { port, neighbour: None }),
             _ => return None,
         };
         if self.interface(port)?.mac.is_none() {
@@ -252,10 +277,15 @@ impl Router {
         };
         let (mtu, own) = (interface.mtu, interface.mac);
         let (Some(id), Some(own)) = (neighbour, own) else {
-            return Decision::Forward { port, mtu, macs: None };
+            // To what translates it, which gives it back to this interface.
+            return Decision::Forward { port, mtu, macs: own.map(|own| Macs::new(own, own)) };
         };
         let known = self.neighbours.ask(id, scene.cx.now);
         self.towards = Some(id);
+        for frame in self.neighbours.take_displaced() {
+            self.drops.add(DropReason::Unresolved, 1);
+            scene.cx.pool.free(frame.buf);
+        }
         let ask_at = match known {
             Known::Asks => Some(None),
             Known::Doubtful(mac) => Some(Some(mac)),
@@ -271,7 +301,7 @@ impl Router {
                 Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }
             }
             Known::Waits | Known::Asks => Decision::Wait { neighbour: id, mtu },
-            Known::Refused => Decision::Refuse(DropReason::TableFull, None),
+            Known::Forgotten => Decision::Refuse(DropReason::TableFull, None),
         }
     }
 
@@ -279,48 +309,6 @@ impl Router {
     #[inline]
     fn start(&self) -> usize {
         if self.interfaces.first().is_some_and(|i| i.mac.is_some()) { ETHERNET } else { 0 }
-    }
-
-    /// What is due: questions to repeat, neighbours to give up, the file of routes.
-    fn due(&mut self, scene: &mut Scene<'_, '_>) {
-        let now = scene.cx.now;
-        while let Some(due) = self.neighbours.due(now) {
-            match due {
-                Due::Ask(port, address, known) => self.question(scene, port, address, known),
-                Due::Failed(port, frames) => {
-                    for frame in frames {
-                        self.unreachable(scene, port, &frame);
-                        self.drops.add(DropReason::Unresolved, 1);
-                        scene.cx.pool.free(frame.buf);
-                    }
-                }
-            }
-        }
-        if self.watch.as_ref().is_some_and(|w| w.deadline() <= now) {
-            self.look(scene);
-        }
-    }
-
-    /// Looks whether there are other routes.
-    fn look(&mut self, scene: &mut Scene<'_, '_>) {
-        let now = scene.cx.now;
-        match self.watch.as_mut().map(|w| w.look(now)) {
-            None | Some(Found::Nothing) => {}
-            Some(Found::Table(fib)) => {
-                self.counters.reloads += 1;
-                self.last_error = None;
-                self.install(*fib, now);
-                for (frame, port, mac) in self.neighbours.take_ready() {
-                    let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
-                    Macs::new(mac, own).write_to(scene.cx.data_mut(&frame));
-                    scene.made.push(Made { frame, port });
-                }
-            }
-            Some(Found::Wrong(why)) => {
-                self.counters.reload_errors += 1;
-                self.last_error = Some(why);
-            }
-        }
     }
 
     /// Applies what is seldom decided.
@@ -355,14 +343,6 @@ impl Router {
                 }
             }
         }
-    }
-
-    /// Puts a table in the place of the present one.
-    fn install(&mut self, fib: Fib, now: Nanos) {
-        self.neighbours.unpin(now, &self.gateways);
-        let pin = |g: &fib::Gateway| self.neighbours.pin(g.port, g.address, g.mac, now);
-        self.gateways = fib.gateways.iter().map(pin).collect();
-        self.fib = fib;
     }
 }
 
@@ -491,8 +471,11 @@ impl NetworkFunction for Router {
         visit("neighbours_changed", n.changed);
         visit("neighbours_failed", n.failed);
         visit("neighbours_full", n.full);
+        visit("neighbour_questions_displaced", n.displaced);
+        visit("neighbour_questions_limited", n.limited);
         visit("neighbour_questions", c.questions);
         visit("neighbour_answers", c.answers);
+        visit("neighbour_announcements", c.announcements);
         visit("address_conflicts", c.conflicts);
         visit("icmp_errors", c.icmp_sent);
         visit("icmp_errors_suppressed", c.icmp_suppressed);
@@ -500,6 +483,16 @@ impl NetworkFunction for Router {
         visit("own_packets_unroutable", c.unroutable);
         visit("fragmented", c.fragmented);
         visit("fragments", c.fragments);
+    }
+
+    fn reloads(&self) -> Option<&'static str> {
+        self.watch.as_ref().map(|_| "its routes")
+    }
+
+    fn reload(&mut self, now: Nanos) {
+        if let Some(watch) = &mut self.watch {
+            watch.reload(now);
+        }
     }
 
     fn report(&self) -> Option<serde_json::Value> {

@@ -3,8 +3,13 @@
 //!
 //! A neighbour is asked for when a packet first needs it, again every [`Settings::retry`] nanoseconds, and given up after
 //! [`TRIES`] questions. What was learned counts for [`Settings::confirm`] nanoseconds; after that the next packet still
-//! goes to the known address, but the neighbour is asked whether it is still there. Memory is bounded: in neighbours,
-//! in neighbours that are being asked for, and in packets that wait for each.
+//! goes to the known address, but the neighbour is asked whether it is still there.
+//!
+//! Memory is bounded, and somebody who sends packets to addresses that nobody has can't use up what neighbours in use need
+//! (RFC 6583): neighbours that are known and those that are asked for have places of their own. An open question takes none
+//! of the former; of the latter each link has [`OPEN`], and the oldest question makes room for a new one. Questions about
+//! unknown addresses are limited in rate, link by link; those about known ones are not. A neighbour that was confirmed of
+//! late is forgotten for no other, and one that merely asked the router something only for its like.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -12,22 +17,25 @@ use std::net::IpAddr;
 use slipstream_wire::WideKey;
 
 use super::interface::Mac;
+use super::open::{Link, OPEN};
 use crate::frame::Frame;
 use crate::functions::table::Table;
 use crate::time::Nanos;
 
 /// Questions without an answer after which a neighbour is given up (RFC 4861 §10: MAX_UNICAST_SOLICIT).
 pub(super) const TRIES: u8 = 3;
-/// Neighbours that can be asked for at one time.
-const MAX_UNRESOLVED: usize = 256;
 /// How much longer than it counts a neighbour is remembered that nobody needs.
 const REMEMBER: u64 = 10;
 
 /// Bounds and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Neighbours remembered.
+    /// Known neighbours remembered.
     pub(super) capacity: u32,
+    /// Links.
+    pub(super) links: u32,
+    /// Unknown neighbours asked for a second, on each link.
+    pub(super) rate: u64,
     /// Packets that wait for one neighbour.
     pub(super) hold: usize,
     /// How long an answer counts, in ns.
@@ -37,11 +45,11 @@ pub(super) struct Settings {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Nothing is known, nobody asks.
     Unknown,
     /// Asked for; packets wait in this queue.
-    Asked(u16),
+    Asked(u32),
     Known,
     /// Known, and asked whether that still holds.
     Probed,
@@ -50,16 +58,18 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Neighbour {
+pub(super) struct Neighbour {
     mac: Mac,
-    state: State,
+    pub(super) state: State,
     tries: u8,
+    /// Asked for and never known: it has one of the places for open questions on its link.
+    pub(super) open: bool,
     /// A gateway, or one of the settings: not forgotten.
     pinned: bool,
     /// One of the settings: never forgotten.
     permanent: bool,
     /// Which questions belong to the present state.
-    serial: u32,
+    pub(super) serial: u32,
     /// Until when the answer counts.
     until: Nanos,
 }
@@ -75,8 +85,8 @@ pub(super) enum Known {
     Waits,
     /// It should be asked for: the first packet waits.
     Asks,
-    /// Too many are being asked for.
-    Refused,
+    /// It was forgotten in the meantime.
+    Forgotten,
 }
 
 /// What is due for a neighbour.
@@ -94,22 +104,32 @@ pub(super) struct Counters {
     pub(super) learned: u64,
     pub(super) changed: u64,
     pub(super) failed: u64,
+    /// Known or learned neighbours that found no room.
     pub(super) full: u64,
+    /// Open questions given up for newer ones.
+    pub(super) displaced: u64,
+    /// Packets whose question was one too many in this time.
+    pub(super) limited: u64,
 }
 
 /// The neighbours of a router on all its links.
 #[derive(Debug)]
 pub(super) struct Neighbours {
-    table: Table<WideKey, Neighbour>,
+    pub(super) table: Table<WideKey, Neighbour>,
     settings: Settings,
+    /// Known neighbours, and others that have no place of an open question.
+    pub(super) kept: u32,
+    pub(super) links: Vec<Link>,
     queues: Vec<VecDeque<Frame>>,
-    free: Vec<u16>,
+    free: Vec<u32>,
     /// When to ask again, in the order of time: (when, who, serial).
     asking: VecDeque<(Nanos, u32, u32)>,
-    serial: u32,
+    pub(super) serial: u32,
     held: u64,
     /// Packets whose neighbour became known by a route, with its port and address.
     ready: Vec<(Frame, u8, Mac)>,
+    /// Packets that waited for a neighbour whose question was displaced.
+    pub(super) displaced: Vec<Frame>,
     pub(super) counters: Counters,
 }
 
@@ -131,14 +151,17 @@ fn named(key: &WideKey) -> (u8, IpAddr) {
 impl Neighbours {
     pub(super) fn new(settings: Settings, seed: u64) -> Self {
         Self {
-            table: Table::new(settings.capacity, seed),
+            table: Table::new(settings.capacity + settings.links * OPEN, seed),
+            kept: 0,
+            links: (0..settings.links).map(|_| Link::new(settings.rate)).collect(),
             settings,
-            queues: (0..MAX_UNRESOLVED).map(|_| VecDeque::new()).collect(),
-            free: (0..MAX_UNRESOLVED as u16).rev().collect(),
+            queues: Vec::new(),
+            free: Vec::new(),
             asking: VecDeque::new(),
             serial: 0,
             held: 0,
             ready: Vec::new(),
+            displaced: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -153,45 +176,70 @@ impl Neighbours {
         self.table.len()
     }
 
+    /// Neighbours that have none of the places for open questions.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> u32 {
+        self.kept
+    }
+
     fn find(&self, port: u8, address: IpAddr) -> Option<u32> {
         let key = key(port, address);
         self.table.find(&key, self.table.hash(&key))
     }
 
-    /// The number of a neighbour, which is added if it is new; none where there is no room.
+    /// The number of a neighbour. One that is unknown gets a place for an open question; none where too many have been
+    /// asked for of late.
     #[inline]
     pub(super) fn number(&mut self, port: u8, address: IpAddr, now: Nanos) -> Option<u32> {
-        self.find(port, address).or_else(|| self.add(port, address, now))
+        self.find(port, address).or_else(|| self.open(port, address, now))
     }
 
-    fn add(&mut self, port: u8, address: IpAddr, now: Nanos) -> Option<u32> {
+    pub(super) fn insert(&mut self, port: u8, address: IpAddr, open: bool, deadline: Nanos) -> Option<u32> {
         let key = key(port, address);
-        let hash = self.table.hash(&key);
-        let mut visits = 4;
-        while let Some(id) = self.table.next_due(now, &mut visits) {
-            self.table.remove(id);
-        }
-        if self.table.is_full() {
-            // Those that are asked for or pinned have no deadline.
-            let oldest = self.table.soonest().filter(|id| self.table.deadline(*id) < Nanos::MAX);
-            match oldest {
-                Some(id) => drop(self.table.remove(id)),
-                None => {
-                    self.counters.full += 1;
-                    return None;
-                }
-            }
-        }
         let new = Neighbour {
             mac: [0; 6],
             state: State::Unknown,
             tries: 0,
+            open,
             pinned: false,
             permanent: false,
             serial: 0,
             until: Nanos(0),
         };
-        self.table.insert(key, hash, new, self.forget_at(now)).ok()
+        let id = self.table.insert(key, self.table.hash(&key), new, deadline).ok()?;
+        self.kept += u32::from(!open);
+        Some(id)
+    }
+
+    /// Takes a neighbour out of the table; nothing may wait for it any more.
+    pub(super) fn remove(&mut self, id: u32) {
+        self.close(id);
+        if let Some(neighbour) = self.table.get_mut(id) {
+            // Questions that are under way are not repeated.
+            neighbour.state = State::Unknown;
+        }
+        if self.table.remove(id).is_some() {
+            self.kept -= 1;
+        }
+    }
+
+    /// Sees to it that there is a place for one more that is kept, by forgetting one whose time is up by `limit`; false
+    /// where there is none.
+    fn make_room(&mut self, now: Nanos, limit: Nanos) -> bool {
+        let mut visits = 4;
+        while let Some(id) = self.table.next_due(now, &mut visits) {
+            self.remove(id);
+        }
+        if self.kept < self.settings.capacity {
+            return true;
+        }
+        // Those that are pinned or asked for have no deadline.
+        let spare = self.table.soonest().filter(|id| self.table.deadline(*id) <= limit);
+        match spare.filter(|id| self.table.deadline(*id) < Nanos::MAX) {
+            Some(id) => self.remove(id),
+            None => self.counters.full += 1,
+        }
+        spare.is_some()
     }
 
     fn forget_at(&self, now: Nanos) -> Nanos {
@@ -205,7 +253,17 @@ impl Neighbours {
 
     /// Keeps a neighbour for good, at an address that is known for good where one is given.
     pub(super) fn pin(&mut self, port: u8, address: IpAddr, mac: Option<Mac>, now: Nanos) -> Option<u32> {
-        let id = self.number(port, address, now)?;
+        let id = match self.find(port, address) {
+            Some(id) if !self.table.get(id)?.open => id,
+            Some(id) if self.make_room(now, Nanos(u64::MAX - 1)) => {
+                self.close(id);
+                id
+            }
+            None if self.make_room(now, Nanos(u64::MAX - 1)) => {
+                self.insert(port, address, false, Nanos::MAX)?
+            }
+            _ => return None,
+        };
         self.table.extend(id, Nanos::MAX);
         let neighbour = self.table.get_mut(id)?;
         neighbour.pinned = true;
@@ -251,27 +309,32 @@ impl Neighbours {
     /// question is to be sent; it is repeated by itself.
     #[inline]
     pub(super) fn ask(&mut self, id: u32, now: Nanos) -> Known {
-        let Some(neighbour) = self.table.get(id) else { return Known::Refused };
-        match neighbour.state {
-            State::Fixed | State::Probed => Known::At(neighbour.mac),
-            State::Known if now <= neighbour.until => Known::At(neighbour.mac),
+        let Some(&Neighbour { mac, state, until, .. }) = self.table.get(id) else { return Known::Forgotten };
+        match state {
+            State::Fixed | State::Probed => Known::At(mac),
+            State::Known if now <= until => {
+                // It only asked something so far: now that it is needed it is remembered like others.
+                if self.table.deadline(id) <= until {
+                    self.table.extend(id, self.forget_at(now));
+                }
+                Known::At(mac)
+            }
             State::Known => {
-                let mac = neighbour.mac;
+                self.table.extend(id, self.forget_at(now));
                 self.start(id, State::Probed, now);
                 Known::Doubtful(mac)
             }
             State::Asked(_) => Known::Waits,
-            State::Unknown => match self.free.pop() {
-                Some(queue) => {
-                    self.table.extend(id, Nanos::MAX);
-                    self.start(id, State::Asked(queue), now);
-                    Known::Asks
-                }
-                None => {
-                    self.counters.full += 1;
-                    Known::Refused
-                }
-            },
+            State::Unknown => {
+                let queue = self.free.pop().unwrap_or_else(|| {
+                    self.queues.push(VecDeque::new());
+                    self.queues.len() as u32 - 1
+                });
+                self.table.extend(id, Nanos::MAX);
+                self.start(id, State::Asked(queue), now);
+                self.note_open(id);
+                Known::Asks
+            }
         }
     }
 
@@ -314,7 +377,7 @@ impl Neighbours {
     /// Lets a packet wait for a neighbour; gives a packet that waits no longer, as there are too many: the oldest.
     pub(super) fn wait(&mut self, id: u32, frame: Frame) -> Option<Frame> {
         let Some(State::Asked(queue)) = self.table.get(id).map(|n| n.state) else { return Some(frame) };
-        let Some(queue) = self.queues.get_mut(usize::from(queue)) else { return Some(frame) };
+        let Some(queue) = self.queues.get_mut(queue as usize) else { return Some(frame) };
         queue.push_back(frame);
         if queue.len() > self.settings.hold {
             return queue.pop_front();
@@ -333,13 +396,38 @@ impl Neighbours {
         new: bool,
         now: Nanos,
     ) -> Option<VecDeque<Frame>> {
-        let id = if new { self.number(port, address, now) } else { self.find(port, address) }?;
-        let (until, forget) = (now.after(self.settings.confirm), self.forget_at(now));
-        let neighbour = self.table.get_mut(id)?;
-        if neighbour.state == State::Fixed {
-            return None;
+        let until = now.after(self.settings.confirm);
+        let id = match self.find(port, address) {
+            Some(id) => id,
+            // It may take the place of one that did nothing but ask either.
+            None if new && self.make_room(now, until) => self.insert(port, address, false, until)?,
+            None => return None,
+        };
+        let &Neighbour { state: before, open, until: counted, .. } = self.table.get(id)?;
+        let needed = match before {
+            State::Fixed => return None,
+            State::Unknown => false,
+            State::Known => self.table.deadline(id) > counted,
+            State::Asked(_) | State::Probed => true,
+        };
+        let forget = if needed { self.forget_at(now) } else { until };
+        if open {
+            let State::Asked(queue) = before else { return None };
+            let frames = self.release(queue);
+            // Nobody who was confirmed within the time for which an answer counts makes room.
+            if self.make_room(now, now.after(self.settings.confirm.saturating_mul(REMEMBER - 1))) {
+                self.close(id);
+                let neighbour = self.table.get_mut(id)?;
+                (neighbour.state, neighbour.mac, neighbour.until) = (State::Known, mac, until);
+                self.table.set_deadline(id, forget);
+                self.counters.learned += 1;
+            } else {
+                self.remove(id);
+            }
+            return Some(frames);
         }
-        let before = std::mem::replace(&mut neighbour.state, State::Known);
+        let neighbour = self.table.get_mut(id)?;
+        neighbour.state = State::Known;
         match before {
             State::Known | State::Probed => self.counters.changed += u64::from(neighbour.mac != mac),
             _ => self.counters.learned += 1,
@@ -355,9 +443,9 @@ impl Neighbours {
         }
     }
 
-    fn release(&mut self, queue: u16) -> VecDeque<Frame> {
+    pub(super) fn release(&mut self, queue: u32) -> VecDeque<Frame> {
         self.free.push(queue);
-        let frames = self.queues.get_mut(usize::from(queue)).map(std::mem::take).unwrap_or_default();
+        let frames = self.queues.get_mut(queue as usize).map(std::mem::take).unwrap_or_default();
         self.held -= frames.len() as u64;
         frames
     }
@@ -388,7 +476,7 @@ impl Neighbours {
             let pinned = neighbour.pinned;
             let frames = if let State::Asked(queue) = before { self.release(queue) } else { VecDeque::new() };
             if !pinned {
-                self.table.remove(id);
+                self.remove(id);
             }
             return Some(Due::Failed(port, frames));
         }
@@ -400,101 +488,16 @@ impl Neighbours {
         std::mem::take(&mut self.ready)
     }
 
+    /// Takes out the packets that waited for neighbours whose questions were displaced.
+    #[inline]
+    pub(super) fn take_displaced(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.displaced)
+    }
+
     /// Takes out all packets that wait.
     pub(super) fn take_all(&mut self) -> Vec<Frame> {
         self.held = 0;
         let ready = std::mem::take(&mut self.ready);
         self.queues.iter_mut().flat_map(std::mem::take).chain(ready.into_iter().map(|r| r.0)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pool::BufId;
-
-    const SETTINGS: Settings = Settings { capacity: 4, hold: 2, confirm: 100, retry: 10 };
-    const MAC: Mac = [2, 0, 0, 0, 0, 9];
-
-    fn address(n: u8) -> IpAddr {
-        [10, 0, 0, n].into()
-    }
-
-    fn frame(n: u32) -> Frame {
-        Frame::unclassified(Nanos(u64::from(n)), BufId(n), 60)
-    }
-
-    #[test]
-    fn a_neighbour_is_asked_for_and_answers() {
-        let mut all = Neighbours::new(SETTINGS, 1);
-        let id = all.number(1, address(5), Nanos(0)).unwrap();
-        assert_eq!(all.ask(id, Nanos(0)), Known::Asks);
-        assert_eq!(all.ask(id, Nanos(1)), Known::Waits);
-        assert_eq!(all.wait(id, frame(1)), None);
-        assert_eq!(all.wait(id, frame(2)), None);
-        assert_eq!(all.wait(id, frame(3)), Some(frame(1)), "the oldest makes room");
-        assert_eq!((all.held(), all.next_deadline()), (2, Nanos(10)));
-        assert!(matches!(all.due(Nanos(10)), Some(Due::Ask(1, a, None)) if a == address(5)));
-        assert!(all.due(Nanos(10)).is_none());
-        assert!(all.heard(0, address(5), MAC, false, Nanos(11)).is_none(), "that is another link");
-        let frames = all.heard(1, address(5), MAC, false, Nanos(12)).unwrap();
-        assert_eq!(Vec::from(frames), [frame(2), frame(3)]);
-        assert_eq!((all.held(), all.ask(id, Nanos(112))), (0, Known::At(MAC)));
-        assert_eq!(all.ask(id, Nanos(113)), Known::Doubtful(MAC), "after a while it is asked again");
-        assert_eq!(all.ask(id, Nanos(114)), Known::At(MAC), "and used meanwhile");
-        assert!(all.heard(1, address(5), MAC, false, Nanos(115)).is_none());
-        assert!(all.due(Nanos(10_000)).is_none(), "questions of before don't count");
-    }
-
-    #[test]
-    fn who_does_not_answer_is_given_up() {
-        let mut all = Neighbours::new(SETTINGS, 1);
-        let id = all.number(1, address(5), Nanos(0)).unwrap();
-        assert_eq!(all.ask(id, Nanos(0)), Known::Asks);
-        assert_eq!(all.wait(id, frame(1)), None);
-        assert!(matches!(all.due(Nanos(10)), Some(Due::Ask(..))));
-        assert!(matches!(all.due(Nanos(20)), Some(Due::Ask(..))));
-        let Some(Due::Failed(1, frames)) = all.due(Nanos(30)) else { panic!("not given up") };
-        assert_eq!(Vec::from(frames), [frame(1)]);
-        assert_eq!((all.len(), all.held(), all.next_deadline()), (0, 0, Nanos::MAX));
-    }
-
-    #[test]
-    fn memory_is_bounded() {
-        let mut all = Neighbours::new(SETTINGS, 1);
-        let gateway = all.pin(0, address(1), None, Nanos(0)).unwrap();
-        for n in 2..100 {
-            assert!(all.heard(0, address(n), MAC, true, Nanos(u64::from(n))).is_none());
-            assert!(all.len() <= 4);
-        }
-        assert_eq!(all.number(0, address(1), Nanos(100)), Some(gateway), "a gateway stays");
-        let mut all = Neighbours::new(SETTINGS, 1);
-        let ids: Vec<u32> = (0..4).filter_map(|n| all.number(0, address(n), Nanos(0))).collect();
-        ids.iter().for_each(|id| assert_eq!(all.ask(*id, Nanos(0)), Known::Asks));
-        assert_eq!(all.number(0, address(9), Nanos(1)), None, "those that are asked for stay");
-        let mut wide = Neighbours::new(Settings { capacity: 1000, ..SETTINGS }, 1);
-        let asked = (0..=MAX_UNRESOLVED).map(|n| {
-            let address = IpAddr::from((n as u32).to_be_bytes());
-            let id = wide.number(0, address, Nanos(0)).unwrap();
-            wide.ask(id, Nanos(0))
-        });
-        assert_eq!(asked.filter(|k| *k == Known::Refused).count(), 1);
-    }
-
-    #[test]
-    fn fixed_ones_never_change() {
-        let mut all = Neighbours::new(SETTINGS, 1);
-        let id = all.pin(0, address(1), Some(MAC), Nanos(0)).unwrap();
-        assert!(all.heard(0, address(1), [4; 6], true, Nanos(5)).is_none());
-        assert_eq!(all.ask(id, Nanos(1 << 40)), Known::At(MAC));
-        all.unpin(Nanos(1 << 40), &[Some(id)]);
-        assert_eq!(all.ask(id, Nanos(1 << 40)), Known::Asks);
-        assert_eq!(all.wait(id, frame(1)), None);
-        assert_eq!(all.pin(0, address(1), Some(MAC), Nanos(1 << 40)), Some(id));
-        assert_eq!((all.held(), all.take_ready(), all.held()), (1, vec![(frame(1), 0, MAC)], 0));
-        assert!(all.fix(0, address(2), MAC));
-        let id = all.pin(0, address(2), Some([4; 6]), Nanos(0)).unwrap();
-        all.unpin(Nanos(1 << 40), &[Some(id)]);
-        assert_eq!(all.ask(id, Nanos(1 << 40)), Known::At(MAC), "the settings say so");
     }
 }

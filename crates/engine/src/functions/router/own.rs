@@ -119,9 +119,9 @@ impl Router {
         let port = scene.cx.input;
         let Some(interface) = self.interface(port) else { return };
         let Some(own) = interface.mac else { return };
-        let asked = says.wants.filter(|wanted| interface.owns(*wanted));
+        let asked = says.wants.filter(|wanted| interface.answers_for(*wanted));
         if let Some((address, mac)) = says.sender {
-            if self.own.contains(&address) {
+            if self.own.contains(&address) || interface.translates(address) {
                 self.counters.conflicts += 1;
                 return;
             }
@@ -169,7 +169,7 @@ impl Router {
         Frame { info, ..Frame::unclassified(now, buf, bytes.len() as u32) }
     }
 
-    fn emit(&self, scene: &mut Scene<'_, '_>, port: u8, bytes: &[u8]) {
+    pub(super) fn emit(&self, scene: &mut Scene<'_, '_>, port: u8, bytes: &[u8]) {
         let frame = self.store(scene, bytes);
         scene.made.push(Made { frame, port });
     }
@@ -205,8 +205,9 @@ impl Router {
         let on_wire = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
         let to = headers.key.src();
         let right = if to.is_ipv6() { check_v6(packet, on_wire) } else { check_v4(packet, on_wire) };
-        // No answer to a header that may be wrong, or to the router itself.
-        if right.is_none() || self.own.contains(&to) {
+        // No answer to a header that may be wrong, or to the router itself, unless another stands behind its address.
+        let translated = self.interface(port).is_some_and(|i| i.translates(to));
+        if right.is_none() || self.own.contains(&to) && !translated {
             return;
         }
         let Some(way) = self.way_back(to, port, now) else {

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::fib::Fib;
 use super::interface::{Interface, InterfaceError, Mac, interfaces, is_link_local, mac};
 use super::neighbours::{self, Neighbours};
@@ -54,11 +56,26 @@ pub(crate) const ROUTER: StageType = StageType {
             help: "Neighbours that needn't be asked for",
         },
         Setting {
+            name: "proxy",
+            kind: Kind::List(&Kind::Text("PORT ADDRESS[/LENGTH]")),
+            default: None,
+            required: false,
+            help: "Addresses that something behind a port translates: the router answers for them there and sends packets \
+                   to them by it. Those of a `nat` stage in the same graph count without being named",
+        },
+        Setting {
             name: "neighbour_table",
             kind: Kind::Count(16, 1 << 22),
             default: Some("4096"),
             required: false,
-            help: "Neighbours remembered at most",
+            help: "Known neighbours remembered at most; each interface may ask for 256 unknown ones beside them",
+        },
+        Setting {
+            name: "neighbour_rate",
+            kind: Kind::Count(1, 1_000_000),
+            default: Some("2000"),
+            required: false,
+            help: "Unknown neighbours asked for a second, on each interface; packets to others are dropped meanwhile",
         },
         Setting {
             name: "neighbour_timeout",
@@ -95,7 +112,7 @@ pub(crate) const ROUTER: StageType = StageType {
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let texts = texts(settings, "interfaces");
-    let interfaces = interfaces(texts.iter().copied()).map_err(|e| {
+    let mut interfaces = interfaces(texts.iter().copied()).map_err(|e| {
         let hint = match &e {
             InterfaceError::Mtu(_) => "576 to 65535 bytes are possible, with IPv6 from 1280 on".to_owned(),
             _ => format!("an interface is written {INTERFACE}, as in \"lan 10.0.0.1/24 02:00:00:00:00:01\""),
@@ -103,13 +120,25 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         BuildError::setting("interfaces", e.to_string()).hint(hint)
     })?;
     let names = interfaces.iter().map(|i| i.name.clone()).collect();
+    for text in settings.texts("proxy") {
+        let (port, net) = proxied(&interfaces, text).map_err(|why| {
+            BuildError::setting("proxy", why).hint("as in \"wan 192.0.2.8/29\" or \"wan 2001:db8::7\"")
+        })?;
+        add_proxied(&mut interfaces, port, net);
+    }
+    for (port, net) in site.proxied {
+        add_proxied(&mut interfaces, *port, *net);
+    }
     let bounds = neighbours::Settings {
         capacity: settings.number("neighbour_table") as u32,
+        links: interfaces.len() as u32,
+        rate: settings.number("neighbour_rate"),
         hold: settings.number("neighbour_hold") as usize,
         confirm: settings.number("neighbour_timeout"),
         retry: SECOND,
     };
     let mut router = Router::new(interfaces, bounds, site.seed);
+    router.unannounced = site.live;
     router.limiter = RateLimiter::new(settings.number("icmp_rate"), settings.number("icmp_burst"));
     for text in self::texts(settings, "neighbours") {
         router.fix(text).map_err(|why| {
@@ -121,6 +150,23 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         router.watch(path, settings.number("reload")).map_err(|e| BuildError::setting("routes", e))?;
     }
     Ok(Made::Between(stage_of(router, settings), names))
+}
+
+/// A prefix that something behind a port translates, from its text.
+fn proxied(interfaces: &[Interface], text: &str) -> Result<(usize, IpNet), String> {
+    let (name, net) =
+        text.split_once(char::is_whitespace).ok_or_else(|| format!("{text:?} names no port"))?;
+    let port = interfaces.iter().position(|i| i.name == name);
+    let port = port.ok_or_else(|| format!("no interface is called `{name}`"))?;
+    let net = net.trim();
+    let net: Result<IpNet, _> = net.parse().or_else(|_| net.parse::<IpAddr>().map(IpNet::from));
+    net.map(|net| (port, net.trunc())).map_err(|_| format!("{text:?} has no address behind the port"))
+}
+
+fn add_proxied(interfaces: &mut [Interface], port: usize, net: IpNet) {
+    if let Some(interface) = interfaces.get_mut(port) {
+        interface.proxied.push(net);
+    }
 }
 
 fn texts<'a>(settings: &'a Settings, name: &str) -> Vec<&'a str> {
@@ -135,14 +181,22 @@ impl Router {
     /// A router that knows the networks of its interfaces, with the bounds and times that the settings have by default.
     #[must_use]
     pub fn with_defaults(interfaces: Vec<Interface>, seed: u64) -> Self {
-        let bounds = neighbours::Settings { capacity: 4096, hold: 16, confirm: 60 * SECOND, retry: SECOND };
+        let links = interfaces.len() as u32;
+        let bounds = neighbours::Settings {
+            capacity: 4096,
+            links,
+            rate: 2000,
+            hold: 16,
+            confirm: 60 * SECOND,
+            retry: SECOND,
+        };
         Self::new(interfaces, bounds, seed)
     }
 
     /// A router that knows the networks of its interfaces, and no other route.
     pub(super) fn new(interfaces: Vec<Interface>, bounds: neighbours::Settings, seed: u64) -> Self {
         Self {
-            own: interfaces.iter().flat_map(|i| i.addresses.iter().map(ipnet::IpNet::addr)).collect(),
+            own: interfaces.iter().flat_map(|i| i.addresses.iter().map(IpNet::addr)).collect(),
             // Without routes there is nothing that could be wrong with them.
             fib: Fib::build(&interfaces, &[]).unwrap_or_default(),
             interfaces: interfaces.into(),
@@ -155,6 +209,7 @@ impl Router {
             capture: 0,
             last_error: None,
             towards: None,
+            unannounced: false,
             scratch: Vec::new(),
             message: Vec::new(),
         }

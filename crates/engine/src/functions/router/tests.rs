@@ -35,7 +35,7 @@ fn router(ethernet: bool) -> Router {
 
 /// What leaves: port, time and bytes.
 #[derive(Default)]
-struct Collect(Vec<(u8, u64, Vec<u8>)>);
+pub(super) struct Collect(pub(super) Vec<(u8, u64, Vec<u8>)>);
 
 impl Output for Collect {
     fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
@@ -139,13 +139,13 @@ fn twin(routes: &BTreeMap<IpNet, Target>, frame: &[u8]) -> Option<(u8, Vec<u8>)>
     Some((port, [&macs, &frame[12..14], &header, &ip[header.len()..]].concat()))
 }
 
-fn framed(to: u8, ip: &[u8]) -> Vec<u8> {
+pub(super) fn framed(to: u8, ip: &[u8]) -> Vec<u8> {
     let kind: [u8; 2] = if ip[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
     [&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, 0x77][..], &kind, ip].concat()
 }
 
 /// A UDP packet to an address, with this time to live and this payload.
-fn datagram(dst: IpAddr, lives: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn datagram(dst: IpAddr, lives: u8, payload: &[u8]) -> Vec<u8> {
     let udp = packets::udp(1000, 53, payload);
     let mut packet = match dst {
         IpAddr::V4(dst) => packets::ipv4(17, 0xc000_0207, dst.to_bits(), &udp),
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-fn has(counter: &str, stage: &dyn Stage) -> u64 {
+pub(super) fn has(counter: &str, stage: &dyn Stage) -> u64 {
     let mut found = None;
     stage.counters(&mut |name, n| found = found.or((name == counter).then_some(n)));
     found.unwrap()
@@ -326,6 +326,34 @@ fn routes_are_read_anew() {
     replace("10.0.0.0/8 port b\n");
     assert_eq!(until(&mut stage, "route_reloads", 2), Some(1));
     assert!(stage.report().is_none());
+}
+
+/// Routes are read when that is asked for, though the time to look is far away and no packet comes.
+#[test]
+fn routes_are_read_when_asked() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"10.0.0.0/8 port b\n").unwrap();
+    let mut made = router(false);
+    made.watch(file.path(), 86_400_000_000_000).unwrap();
+    let (mut stage, mut pool) = (PerTrain::new(made), Pool::new());
+    assert_eq!((stage.reloads(), stage.next_deadline()), (Some("its routes"), Nanos::MAX));
+    file.write_all(b"10.1.0.0/16 port c\n10.2.0.0/16 port c\n").unwrap();
+    stage.reload(Nanos(5_000));
+    assert_eq!(stage.next_deadline(), Nanos(5_000));
+    for _ in 0..2000 {
+        let now = stage.next_deadline();
+        if now == Nanos::MAX {
+            break;
+        }
+        let links = [LinkType::RawIp];
+        stage.on_deadline(
+            &mut Context { now, pool: &mut pool, input: 0, links: &links },
+            &mut Collect::default(),
+        );
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!((has("routes", &stage), has("route_reloads", &stage)), (3, 1));
+    assert_eq!(stage.next_deadline(), Nanos::MAX, "nothing is wanted any more");
 }
 
 #[test]

@@ -13,6 +13,9 @@ use super::interface::Interface;
 use crate::functions::routes::Routes;
 use crate::time::Nanos;
 
+/// How often to look whether a file that is wanted has been read, in ns.
+const SOON: u64 = 10_000_000;
+
 /// What tells one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
@@ -60,6 +63,8 @@ pub(super) struct Watch {
     due: Nanos,
     /// Packets have come since the last look: the next one is due at `due`.
     armed: bool,
+    /// It is to be read, whether it has changed or not, and whether packets come or not.
+    wanted: bool,
     loading: Option<Receiver<Result<Fib, String>>>,
 }
 
@@ -73,7 +78,8 @@ impl Watch {
         let seen = stamp(path);
         let fib = load(path, &interfaces)?;
         let path = path.to_owned();
-        Ok((Self { path, interfaces, every, seen, due: Nanos(0), armed: false, loading: None }, fib))
+        let (due, armed, wanted, loading) = (Nanos(0), false, false, None);
+        Ok((Self { path, interfaces, every, seen, due, armed, wanted, loading }, fib))
     }
 
     /// When to look; never while no packets come, so that a replay ends.
@@ -89,10 +95,20 @@ impl Watch {
         self.due <= now
     }
 
+    /// Has the file read from `now` on, also where no packets come: for live runs.
+    pub(super) fn reload(&mut self, now: Nanos) {
+        (self.due, self.armed, self.wanted, self.loading) = (now, true, true, None);
+    }
+
     /// Looks.
     pub(super) fn look(&mut self, now: Nanos) -> Found {
-        self.due = now.after(self.every);
-        self.armed = false;
+        let found = self.look_once();
+        self.armed = self.wanted;
+        self.due = now.after(if self.wanted { SOON.min(self.every) } else { self.every });
+        found
+    }
+
+    fn look_once(&mut self) -> Found {
         if let Some(loading) = &self.loading {
             let loaded = match loading.try_recv() {
                 Err(TryRecvError::Empty) => return Found::Nothing,
@@ -101,17 +117,17 @@ impl Watch {
                 }
                 Ok(loaded) => loaded,
             };
-            self.loading = None;
+            (self.loading, self.wanted) = (None, false);
             return match loaded {
                 Ok(fib) => Found::Table(Box::new(fib)),
                 Err(why) => Found::Wrong(why),
             };
         }
-        let now = stamp(&self.path);
-        if now == self.seen {
+        let found = stamp(&self.path);
+        if found == self.seen && !self.wanted {
             return Found::Nothing;
         }
-        self.seen = now;
+        self.seen = found;
         let (send, receive) = channel();
         let (path, interfaces) = (self.path.clone(), self.interfaces.clone());
         let work = move || drop(send.send(load(&path, &interfaces)));
@@ -120,7 +136,10 @@ impl Watch {
                 self.loading = Some(receive);
                 Found::Nothing
             }
-            Err(error) => Found::Wrong(format!("no thread to read the routes: {error}")),
+            Err(error) => {
+                self.wanted = false;
+                Found::Wrong(format!("no thread to read the routes: {error}"))
+            }
         }
     }
 }

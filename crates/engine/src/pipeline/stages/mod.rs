@@ -13,8 +13,11 @@ mod vlan;
 
 pub use ports::port_of;
 
+use ipnet::IpNet;
+
 use super::registry::StageType;
 use super::settings::Settings;
+use crate::functions::router::Interface;
 use crate::functions::{firewall, l2fwd, nat, router, stages};
 
 /// Names of the types whose packets come or go by the wall clock. One that has inputs and outputs may stand at both ends.
@@ -47,6 +50,21 @@ pub(crate) fn counts_hops(kind: &StageType) -> bool {
 /// Whether a stage of this type may send on more packets than it took.
 pub(crate) fn copies(kind: &StageType) -> bool {
     kind.name == plumbing::TEE.name || kind.name == l2fwd::L2FWD.name
+}
+
+/// External addresses of a stage that translates, which somebody has to answer for.
+pub(crate) fn external(kind: &StageType, settings: &Settings) -> Vec<IpNet> {
+    if kind.name == nat::NAT.name { nat::external(settings) } else { Vec::new() }
+}
+
+/// The interfaces of a router, by the numbers of its ports; none where they can't be read, or of another stage.
+pub(crate) fn interfaces(kind: &StageType, settings: &Settings) -> Option<Vec<Interface>> {
+    counts_hops(kind).then(|| router::interfaces(settings.texts("interfaces")).ok()).flatten()
+}
+
+/// Whether what leaves by a stage of this type comes to a link, where stations ask each other for addresses.
+pub(crate) fn faces_a_link(kind: &StageType) -> bool {
+    kind.name == af_packet::AF_PACKET.name
 }
 
 /// All stage types, by group and name.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Edge, Head, Ledger, Node, Pipeline, Wiring};
-use crate::pipeline::{Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, Wire, order};
+use crate::pipeline::{
+    Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, Wire, order, proxied,
+};
 use crate::runtime::live::Excess;
 use crate::stage::DropReason;
 
@@ -38,10 +40,12 @@ impl Pipeline {
         let mut inputs = vec![Vec::new(); plan.stages.len()];
         let mut sources = Vec::new();
         let slices = Slices::default();
+        let translated = proxied(plan, &mut findings);
         for id in ordered {
             let Some(planned) = plan.stages.get(id) else { continue };
             let (name, role, base) = (&planned.name, planned.role, &plan.base);
-            let site = Site { name, role, dry, base, seed, live: this.live, slices: &slices };
+            let proxied = translated.get(id).map_or(&[][..], Vec::as_slice);
+            let site = Site { name, role, dry, base, seed, live: this.live, proxied, slices: &slices };
             let mut ports = match planned.kind.outputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
                 Ports::None | Ports::AsSet(_) => Vec::new(),

@@ -343,6 +343,16 @@ impl Pipeline {
         }
     }
 
+    /// The stages that can read something anew, and what.
+    pub(super) fn reloads(&self) -> Vec<(&str, &'static str)> {
+        self.nodes.iter().filter_map(|n| Some((n.name.as_str(), n.stage.reloads()?))).collect()
+    }
+
+    /// Has them do so.
+    pub(super) fn reload(&mut self, now: Nanos) {
+        self.nodes.iter_mut().for_each(|n| n.stage.reload(now));
+    }
+
     /// Finishes all files, also where one can't be; then the first error.
     pub(super) fn finish(&mut self) -> Result<(), StageError> {
         let finished: Vec<_> = self.nodes.iter_mut().map(|n| n.stage.finish()).collect();

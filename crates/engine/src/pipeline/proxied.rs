@@ -1,0 +1,238 @@
+//! External addresses of translators, and who answers for them.
+//!
+//! On a link somebody has to say where an address is (ARP, neighbour discovery). Nobody has the addresses of a NAT's pool,
+//! so that the router before the NAT answers for those that lie in a network of its interface there. Addresses that no
+//! interface can answer for are an error where the NAT leads to a link, unless the setting `routed` says that others send
+//! them here by their routes.
+
+use ipnet::IpNet;
+
+use super::config::{Finding, Plan, PlannedStage, Wire};
+use super::registry::Role;
+use super::stages::{counts_hops, external, faces_a_link, interfaces};
+use crate::functions::router::Interface;
+
+/// The first input and output port of a NAT.
+const INSIDE: [&str; 2] = ["inside", "0"];
+const OUTSIDE: [&str; 2] = ["outside", "0"];
+
+/// A router's port that leads to a NAT from inside.
+struct Port {
+    router: usize,
+    number: usize,
+    interface: Interface,
+}
+
+/// For every stage of a plan the addresses that it is to answer for, with the number of the port. What nobody can answer
+/// for is added to `findings`.
+pub(crate) fn proxied(plan: &Plan, findings: &mut Vec<Finding>) -> Vec<Vec<(usize, IpNet)>> {
+    let mut all = vec![Vec::new(); plan.stages.len()];
+    for (id, stage) in plan.stages.iter().enumerate() {
+        let external = external(stage.kind, &stage.settings);
+        if external.is_empty() {
+            continue;
+        }
+        let Some(ports) = ports_before(plan, id) else { continue };
+        if leads_to_a_link(plan, id) && !stage.settings.flag("routed") {
+            let wrong = external.iter().filter_map(|net| unanswered(stage, &ports, net));
+            findings.extend(wrong.map(|finding| place(plan, stage, finding)).take(1));
+        }
+        for port in ports {
+            if let Some(place) = all.get_mut(port.router) {
+                place.extend(external.iter().map(|net| (port.number, *net)));
+            }
+        }
+    }
+    all
+}
+
+fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -> Finding {
+    let setting = if stage.settings.list("pool").is_empty() { "static" } else { "pool" };
+    Finding::new(&plan.setting_span(stage, Some(setting)), message).hint(hint)
+}
+
+/// Why nobody can reach external addresses, and what to do about it; none where a router answers for them.
+fn unanswered(stage: &PlannedStage, ports: &[Port], net: &IpNet) -> Option<(String, String)> {
+    let name = &stage.name;
+    let shown = show(net);
+    let elsewhere = "or say routed = true where others send it here by their routes";
+    let Some(Port { interface, .. }) = ports.first() else {
+        return Some((
+            format!(
+                "nobody on the link answers for {shown}, an external address of `{name}`: no router leads to it"
+            ),
+            format!(
+                "lead packets from inside to it by a router whose interface has {shown} in its network, {elsewhere}"
+            ),
+        ));
+    };
+    // On links without Ethernet addresses nobody asks.
+    let quiet = |port: &Port| port.interface.mac.is_none();
+    let connected = |port: &Port| port.interface.addresses.iter().find(|own| own.contains(net)).copied();
+    let (at, nets) = (&interface.name, networks(interface, net));
+    if ports.iter().any(quiet) {
+        return None;
+    }
+    let Some(connected) = ports.iter().find_map(connected) else {
+        return Some((
+            format!(
+                "nobody can reach {shown}, an external address of `{name}`: it is not in a network of interface `{at}`"
+            ),
+            format!("take addresses of {nets}, the interface's own among them, {elsewhere}"),
+        ));
+    };
+    let ends = match connected {
+        IpNet::V4(own) if own.prefix_len() < 31 => [own.network(), own.broadcast()]
+            .into_iter()
+            .find(|end| net.contains(&IpNet::from(std::net::IpAddr::V4(*end)))),
+        _ => None,
+    };
+    ends.map(|end| {
+        (
+            format!(
+                "{end}, of the external addresses {shown} of `{name}`, is no host's in {}",
+                connected.trunc()
+            ),
+            "leave the network's first and last address out".to_owned(),
+        )
+    })
+}
+
+fn show(net: &IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
+}
+
+/// The networks of an interface whose IP version is that of `like`.
+fn networks(interface: &Interface, like: &IpNet) -> String {
+    let same = interface.addresses.iter().filter(|net| net.addr().is_ipv4() == like.addr().is_ipv4());
+    let nets: Vec<String> = same.map(|net| net.trunc().to_string()).collect();
+    if nets.is_empty() { "a network that it has".to_owned() } else { nets.join(" or ") }
+}
+
+fn is(port: Option<&str>, names: [&str; 2]) -> bool {
+    port.is_none_or(|port| names.contains(&port))
+}
+
+/// The ports of routers by which packets come to a NAT from inside; none where a router's can't be told.
+fn ports_before(plan: &Plan, nat: usize) -> Option<Vec<Port>> {
+    let mut ports = Vec::new();
+    let mut seen = vec![nat];
+    let mut at = 0;
+    while let Some(&to) = seen.get(at) {
+        at += 1;
+        let leads = |w: &&Wire| w.to == to && (to != nat || is(w.input.as_deref(), INSIDE));
+        for wire in plan.wires.iter().filter(leads) {
+            let Some(from) = plan.stages.get(wire.from) else { continue };
+            if counts_hops(from.kind) {
+                let interfaces = interfaces(from.kind, &from.settings)?;
+                let name = wire.output.as_deref().unwrap_or("0");
+                let named = interfaces.iter().position(|i| i.name == name);
+                let number = named.or_else(|| name.parse().ok())?;
+                let interface = interfaces.get(number)?.clone();
+                ports.push(Port { router: wire.from, number, interface });
+            } else if !matches!(from.role, Role::Source | Role::TwoWay) && !seen.contains(&wire.from) {
+                seen.push(wire.from);
+            }
+        }
+    }
+    Some(ports)
+}
+
+/// Whether packets that leave a NAT to outside come to a link, before another router.
+fn leads_to_a_link(plan: &Plan, nat: usize) -> bool {
+    let mut seen = vec![nat];
+    let mut at = 0;
+    while let Some(&from) = seen.get(at) {
+        at += 1;
+        let leads = |w: &&Wire| w.from == from && (from != nat || is(w.output.as_deref(), OUTSIDE));
+        for wire in plan.wires.iter().filter(leads) {
+            let Some(to) = plan.stages.get(wire.to) else { continue };
+            if faces_a_link(to.kind) {
+                return true;
+            }
+            if !counts_hops(to.kind) && !seen.contains(&wire.to) {
+                seen.push(wire.to);
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAN: &str = "lan 10.0.0.1/24 02:00:00:00:00:01";
+    const WAN: &str = "wan 192.0.2.2/24 2001:db8::2/64 02:00:00:00:00:02";
+
+    fn check(graph: &str) -> Result<(), String> {
+        let plan = Plan::from_graph(graph, None, None, "".as_ref()).map_err(|e| e.to_string())?;
+        plan.check().map_err(|e| e.to_string())
+    }
+
+    /// A gateway between two links, with these settings of its NAT.
+    fn gateway(nat: &str) -> Result<(), String> {
+        let counted = "r[wan] -> counter -> [inside]n";
+        check(&format!(
+            "lan :: af_packet(interface=eth1); wan :: af_packet(interface=eth2); n :: nat({nat}); \
+             lan -> [lan]r :: router(interfaces=[\"{LAN}\", \"{WAN}\"]); r[lan] -> lan; {counted}; \
+             n[outside] -> reframe -> wan; wan -> [outside]n; n[inside] -> [wan]r"
+        ))
+    }
+
+    #[test]
+    fn a_pool_that_nobody_can_reach_is_refused() {
+        for right in [
+            "pool=[192.0.2.2]",
+            "pool=[192.0.2.8/29]",
+            "pool=[192.0.2.2], static=[\"tcp 10.0.0.5:80 = 192.0.2.9:80\"]",
+            "pool=[203.0.113.0/28], routed=true",
+        ] {
+            assert_eq!(gateway(right), Ok(()), "{right}");
+        }
+        for (wrong, parts) in [
+            ("pool=[203.0.113.1]", ["nobody can reach 203.0.113.1", "addresses of 192.0.2.0/24, the"]),
+            ("pool=[10.0.0.9]", ["not in a network of interface `wan`", "routed = true"]),
+            ("pool=[192.0.2.0/23]", ["nobody can reach 192.0.2.0/23", "routed = true"]),
+            (
+                "pool=[192.0.2.2], static=[\"10.0.0.5 = 203.0.113.7\"]",
+                ["nobody can reach 203.0.113.7", "of `n`"],
+            ),
+            ("pool=[192.0.2.248/29]", ["192.0.2.255", "first and last address"]),
+        ] {
+            let said = gateway(wrong).unwrap_err();
+            assert!(parts.iter().all(|part| said.contains(part)), "{wrong}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_nat_without_a_router_says_so() {
+        let wire = |nat: &str| {
+            check(&format!(
+                "lan :: af_packet(interface=eth1); wan :: af_packet(interface=eth2); \
+                 lan -> n :: nat({nat}) -> wan; wan -> [outside]n[inside] -> lan"
+            ))
+        };
+        assert_eq!(wire("pool=[192.0.2.2], routed=true"), Ok(()));
+        let said = wire("pool=[192.0.2.2]").unwrap_err();
+        assert!(said.contains("no router leads to it") && said.contains("routed = true"), "{said}");
+        // Where there is no link nobody asks.
+        assert_eq!(check("in :: null -> nat(pool=[192.0.2.2]) -> out :: null"), Ok(()));
+    }
+
+    /// What the router is told, by the numbers of its ports.
+    #[test]
+    fn a_router_learns_what_is_behind_its_ports() {
+        let graph = format!(
+            "in :: null -> [lan]r :: router(interfaces=[\"{LAN}\", \"{WAN}\"]); r[1] -> counter -> n :: \
+             nat(pool=[192.0.2.8/30], static=[\"10.0.0.5 = 192.0.2.3\", \"udp 10.0.0.6:53 = 192.0.2.9:53\"]) -> out :: null"
+        );
+        let plan = Plan::from_graph(&graph, None, None, "".as_ref()).unwrap();
+        let mut findings = Vec::new();
+        let told = proxied(&plan, &mut findings);
+        let router = plan.stage("r").unwrap();
+        let nets = ["192.0.2.8/30", "192.0.2.3/32"].map(|net| (1, net.parse().unwrap()));
+        assert_eq!(told[router], nets);
+        assert!(findings.is_empty() && told.iter().map(Vec::len).sum::<usize>() == 2);
+    }
+}

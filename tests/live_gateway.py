@@ -1,0 +1,194 @@
+"""The gateway of configs/, as it stands, between a LAN with two hosts and a provider's network: what the hosts make of it.
+
+    a (a0) ==== (lan-a) s             s: a switch (a Linux bridge)
+    c (c0) ==== (lan-c) s (lan-m) ==== (ma) m (mb) ==== (b0) b
+
+Only the names of the interfaces are put into the configuration. The upstream router `b` has addresses beyond its own link,
+and no way to the IPv4 addresses of the LAN. It finds the gateway's external addresses as everybody does: it asks for them.
+"""
+
+import re
+import shutil
+import time
+
+import harness
+from live_functions import ended, fetch, have, nginx
+from netns import Middlebox, Net
+
+CONFIGS = harness.ROOT / "configs"
+JSON = ("--format", "json")
+A, C, FAR = "10.0.0.5", "10.0.0.6", "198.51.100.1"
+A6, C6, FAR6 = "2001:db8:1::5", "2001:db8:1::6", "2001:db8:3::1"
+GATEWAY, GATEWAY6, OUTER, OUTER6 = "10.0.0.1", "2001:db8:1::1", "192.0.2.2", "2001:db8:2::2"
+EXTERNAL = "192.0.2.8"
+
+
+class Lan(Net):
+    """The namespaces, taken away at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.spaces |= {end: self.spaces["a"][:-1] + end for end in "cs"}
+
+    def _build(self):
+        for space in self.spaces.values():
+            self._ip("netns", "add", space)
+        for space, end, other, there in (("a", "a0", "s", "lan-a"), ("c", "c0", "s", "lan-c"), ("s", "lan-m", "m", "ma"),
+                                         ("b", "b0", "m", "mb")):
+            self._ip("link", "add", end, "netns", self.spaces[space], "type", "veth",
+                     "peer", "name", there, "netns", self.spaces[other])
+        self.ip("s", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+        for port in ("lan-a", "lan-c", "lan-m"):
+            self.sh("s", "sysctl", "-qw", f"net.ipv6.conf.{port}.disable_ipv6=1")
+            self.ip("s", "link", "set", "dev", port, "master", "br0", "up")
+        self.ip("s", "link", "set", "dev", "br0", "up")
+        for port in ("ma", "mb"):
+            self.sh("m", "sysctl", "-qw", f"net.ipv6.conf.{port}.disable_ipv6=1")
+            self.sh("m", "ethtool", "-K", port, "gro", "off", "lro", "off", check=False)
+            self.ip("m", "link", "set", "dev", port, "up")
+        self._host("a", A, A6)
+        self._host("c", C, C6)
+        self._host("b", "192.0.2.254", "2001:db8:2::254")
+        for end in "ac":
+            self.ip(end, "route", "add", "default", "via", GATEWAY)
+            self.ip(end, "-6", "route", "add", "default", "via", GATEWAY6)
+        self.ip("b", "addr", "add", f"{FAR}/32", "dev", "lo")
+        self.ip("b", "-6", "addr", "add", f"{FAR6}/128", "dev", "lo")
+        self.ip("b", "-6", "route", "add", "2001:db8:1::/64", "via", OUTER6)
+
+    def _host(self, end, v4, v6):
+        # Nobody needs to wait until addresses have been found to be free.
+        self.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{end}0.accept_dad=0")
+        self.sh(end, "ethtool", "-K", f"{end}0", "tx", "off", "tso", "off", "gso", "off")
+        self.ip(end, "addr", "add", f"{v4}/24", "dev", f"{end}0")
+        self.ip(end, "-6", "addr", "add", f"{v6}/64", "dev", f"{end}0")
+        for interface in ("lo", f"{end}0"):
+            self.ip(end, "link", "set", "dev", interface, "up")
+
+
+def configured(scratch, change=()):
+    """The configuration with the names of our interfaces, and beyond that only what `change` says."""
+    for name in ("lan_gateway.rules", "lan_gateway.routes"):
+        shutil.copy(CONFIGS / name, scratch / name)
+    text = (CONFIGS / "lan_gateway.toml").read_text()
+    for old, new in (('interface = "eth1"', 'interface = "ma"'), ('interface = "eth2"', 'interface = "mb"'), *change):
+        if text.count(old) != 1:
+            raise AssertionError(f"lan_gateway.toml has {old!r} {text.count(old)} times")
+        text = text.replace(old, new)
+    (scratch / "gateway.toml").write_text(text)
+    return scratch / "gateway.toml"
+
+
+def directory(scratch, name):
+    made = scratch / name
+    made.mkdir()
+    made.chmod(0o755)
+    return made
+
+
+def pings(case, net, end, target, count=3):
+    """Whether each of some echo requests is answered."""
+    text = net.sh(end, "ping", "-c", count, "-i", "0.05", "-W", "2", target, check=False)
+    case.check(f"{count} received" in text, f"{end} to {target}: {text}")
+
+
+def hops(net, end, target, *words):
+    lines = net.sh(end, "traceroute", "-n", "-q", "1", "-w", "2", "-m", "5", *words, target).splitlines()[1:]
+    return [line.split()[1] for line in lines]
+
+
+def clients(log):
+    return {line.split()[0] for line in (log / "access.log").read_text().splitlines()}
+
+
+def refused(case, net, end, url):
+    text = net.sh(end, "sh", "-c", f"curl -sS -g -m 1 '{url}' 2>&1", check=False)
+    case.check("timed out" in text or "imeout" in text, f"{end}: {url}: {text}")
+
+
+def serve(case, binary, scratch, change, external):
+    """The gateway at work: from inside, from outside, and from inside to inside by its external address."""
+    if not have(case, "ping", "traceroute", "curl", "nginx", "ss"):
+        return
+    with Lan() as net:
+        box = Middlebox(net, binary, "run", *JSON, configured(scratch, change)).ready(2)
+        for end in "ac":
+            for target in (GATEWAY, OUTER, FAR, GATEWAY6, OUTER6, FAR6):
+                pings(case, net, end, target)
+        case.equal(hops(net, "a", FAR), [GATEWAY, FAR], f"hops to {FAR}")
+        case.equal(hops(net, "a", FAR6), [GATEWAY6, FAR6], f"hops to {FAR6}")
+        far, near = directory(scratch, "far"), directory(scratch, "near")
+        page = nginx(net, "b", far)
+        for end in "ac":
+            for url in (f"http://{FAR}/page", f"http://[{FAR6}]/page"):
+                fetch(case, net, url, page, far, end)
+        inside = {f"192.0.2.{n}" for n in external}
+        seen = clients(far)
+        case.check(seen - {A6, C6} and seen <= inside | {A6, C6}, f"clients that the far server saw: {seen}")
+        # The LAN's server, from outside and from inside, by the same address.
+        page = nginx(net, "c", near)
+        address = f"192.0.2.{external[0]}"
+        for end in "bac":
+            fetch(case, net, f"http://{address}:8080/page", page, near, end)
+        seen = clients(near)
+        case.check("192.0.2.254" in seen and seen <= inside | {"192.0.2.254"}, f"clients that the LAN's server saw: {seen}")
+        case.equal(hops(net, "a", address, "-T", "-p", "8080")[-1:], [address], "end of the way to the LAN's server")
+        fetch(case, net, f"http://[{C6}]/page", page, near, "b")
+        # Nothing else.
+        for url in (f"http://[{C6}]:81/", f"http://{address}:8081/", f"http://[{A6}]/"):
+            refused(case, net, "b", url)
+        text = net.sh("b", "ping", "-c", "1", "-W", "1", C6, check=False)
+        case.check("0 received" in text, f"a ping from outside: {text}")
+        known = net.sh("b", "ip", "neigh", "show", address)
+        case.check("02:00:00:00:00:02" in known, f"who has {address}: {known}")
+        report = ended(case, box)
+        if report:
+            stages = {stage["name"]: stage for stage in report["stages"]}
+            counters = stages["r"]["counters"]
+            case.check(counters["neighbour_announcements"] >= 1, f"announcements: {counters}")
+            case.equal(stages["r"]["dropped"].get("martian", 0), 0, "martian packets")
+
+
+def lan_gateway(case, binary, scratch):
+    """The gateway of configs/ as it stands, which shares addresses that no interface has."""
+    serve(case, binary, scratch, (), range(8, 12))
+
+
+def lan_gateway_own_address(case, binary, scratch):
+    """The same with the interface's own address, as its comment says."""
+    text = (CONFIGS / "lan_gateway.toml").read_text()
+    alone = re.search(r'alone: (pool = \["192\.0\.2\.2"\])', text)
+    change = (('pool = ["192.0.2.8/30"]', alone[1]), ("= 192.0.2.8:8080", "= 192.0.2.2:8080"))
+    serve(case, binary, scratch, change, range(2, 3))
+
+
+def unreachable_pool(case, binary, scratch):
+    """A pool that nobody can reach is refused, also by `validate`, before any interface is opened."""
+    path = configured(scratch, (('pool = ["192.0.2.8/30"]', 'pool = ["203.0.113.8/30"]'),))
+    for verb in ("validate", "run"):
+        done = harness.Run(binary, [verb, path])
+        case.equal(done.status, 2, f"{verb}: exit status")
+        for part in ("nobody can reach 203.0.113.8/30", "routed = true"):
+            case.check(part in done.stderr, f"{verb}: {done.stderr}")
+    routed = path.read_text().replace("[stage.nat]", "[stage.nat]\nrouted = true").replace("= 192.0.2.8:", "= 203.0.113.8:")
+    path.write_text(routed)
+    case.equal(harness.Run(binary, ["validate", path]).status, 0, "routed: exit status")
+
+
+def restart(case, binary, scratch):
+    """An upstream router that remembers another station for the pool is told at the start who has it now."""
+    if not have(case, "ping"):
+        return
+    with Lan() as net:
+        net.ip("b", "neigh", "replace", EXTERNAL, "lladdr", "02:00:00:00:00:99", "dev", "b0", "nud", "reachable")
+        box = Middlebox(net, binary, "run", *JSON, configured(scratch)).ready(2)
+        deadline = time.monotonic() + 5
+        net.sh("a", "ping", "-c", "1", "-W", "1", FAR, check=False)
+        while "00:02" not in net.sh("b", "ip", "neigh", "show", EXTERNAL) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        known = net.sh("b", "ip", "neigh", "show", EXTERNAL)
+        case.check("02:00:00:00:00:02" in known, f"who has {EXTERNAL}: {known}")
+        ended(case, box)
+
+
+GATEWAYS = (lan_gateway, lan_gateway_own_address, unreachable_pool, restart)
