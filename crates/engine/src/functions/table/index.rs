@@ -11,7 +11,7 @@ use super::NONE;
 
 /// Slots beyond its first that an entry of a half full index goes past by chance less than once in 10²⁰ (linear probing: the
 /// chance of a run of n taken slots falls by e^(−0.19 n)).
-pub(super) const LONG_PROBE: usize = 256;
+pub const LONG_PROBE: usize = 256;
 
 /// An index of a bounded number of entries.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ mod index;
 mod queue;
 mod wheel;
 
-pub use index::Index;
+pub use index::{Index, LONG_PROBE};
 pub use queue::{Linked, Links, Queue};
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
