@@ -158,7 +158,7 @@ fn chosen_flows_cost_no_more_than_random_ones_under_a_secret_seed() {
     assert!(attacked < 1.2 * usual && far == 0, "chosen flows: {attacked} probes a look-up, {far} far");
     // Were the seed known, each look-up would read half of the cluster; fewer flows show it as well.
     let (known, far) = filled(&chosen[..12_000], 1);
-    assert!(known > 1000.0 && far > 6000, "seed known: {known} probes a look-up, {far} far");
+    assert!(known > 500.0 && far > 6000, "seed known: {known} probes a look-up, {far} far");
 }
 
 #[test]
