@@ -20,6 +20,7 @@ from pathlib import Path
 
 import harness
 import netns
+from live_attacks import ATTACKS
 from live_functions import FUNCTIONS
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -361,7 +362,7 @@ def paced(case, binary, scratch):
     case.check("--poll-log-max" in short.stderr, short.stderr)
 
 
-CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, captures, *FUNCTIONS)
+CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, captures, *FUNCTIONS, *ATTACKS)
 ANYWHERE = (paced,)
 
 
