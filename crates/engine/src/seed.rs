@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn fixed_seeds_repeat_and_secret_ones_do_not() {
         assert_eq!(Seeds::from(7).draw().unwrap(), 7);
-        let drawn: std::collections::BTreeSet<u64> = (0..100).map(|_| Seeds::Secret.draw().unwrap()).collect();
+        let drawn: std::collections::BTreeSet<u64> =
+            (0..100).map(|_| Seeds::Secret.draw().unwrap()).collect();
         assert_eq!(drawn.len(), 100);
     }
 }

@@ -95,9 +95,18 @@ fn what_collides_under_one_seed_does_not_under_another() {
         .collect();
     // Addresses and ports whose hash has the same highest byte under the seed 1.
     let random = |n: u64| n.wrapping_mul(K1) ^ n.wrapping_mul(K2).rotate_left(29);
-    let narrow = (0..).map(|n| FlowKey::Narrow(NarrowKey([random(n), random(n + 7) & 0xffff_ffff << 32 | 17 << 24])));
+    let narrow =
+        (0..).map(|n| FlowKey::Narrow(NarrowKey([random(n), random(n + 7) & 0xffff_ffff << 32 | 17 << 24])));
     let wide = (0..).map(|n| {
-        FlowKey::Wide(WideKey([random(n), 1, random(n + 9), 2, random(n + 7) & 0xffff_ffff << 32 | 17 << 24 | 6 << 16, 0, 0]))
+        FlowKey::Wide(WideKey([
+            random(n),
+            1,
+            random(n + 9),
+            2,
+            random(n + 7) & 0xffff_ffff << 32 | 17 << 24 | 6 << 16,
+            0,
+            0,
+        ]))
     });
     let same = |key: &FlowKey| key.hash64(1) >> 56 == 0;
     let (narrow, wide) = (narrow.filter(same).take(1000).collect(), wide.filter(same).take(1000).collect());

@@ -124,7 +124,8 @@ impl<K: Key> Connections<K> {
         let waiting = self.queues.first().map_or(0, Queue::len);
         let class = match (self.oldest(Class::Unanswered), self.oldest(Class::Answered)) {
             (Some((_, unanswered)), Some((_, answered))) => {
-                let patient = waiting <= self.limit / WAITING && now.0.saturating_sub(unanswered.0) < PATIENCE;
+                let patient =
+                    waiting <= self.limit / WAITING && now.0.saturating_sub(unanswered.0) < PATIENCE;
                 if patient && answered < unanswered { Class::Answered } else { Class::Unanswered }
             }
             (Some(_), None) => Class::Unanswered,

@@ -66,12 +66,7 @@ pub struct NatTimeouts {
 
 impl Default for NatTimeouts {
     fn default() -> Self {
-        Self {
-            tcp: TcpTimeouts::RFC_5382,
-            udp: 300 * SECOND,
-            icmp: 60 * SECOND,
-            fragment: 30 * SECOND,
-        }
+        Self { tcp: TcpTimeouts::RFC_5382, udp: 300 * SECOND, icmp: 60 * SECOND, fragment: 30 * SECOND }
     }
 }
 

@@ -142,7 +142,8 @@ impl Model {
         }
         let before = self.endpoints();
         let inside = (from.src, from.src_port);
-        let present = before.iter().find(|((p, ..), i)| *p == from.protocol && **i == inside).map(|(e, _)| *e);
+        let present =
+            before.iter().find(|((p, ..), i)| *p == from.protocol && **i == inside).map(|(e, _)| *e);
         let begins = from.protocol != 6 || TcpState::first(flags, self.config.loose).is_some();
         let answers = present.is_some_and(|(_, src, src_port)| {
             from.protocol == 6 && self.admits(&Tuple { src, src_port, ..from }.reversed())

@@ -139,7 +139,8 @@ impl Index {
     /// Slots that look-ups of all entries read.
     #[cfg(test)]
     pub(super) fn probes(&self) -> u64 {
-        let distance = |(at, slot): (usize, &u64)| at.wrapping_sub(self.home((slot >> 32) as u32)) & self.mask();
+        let distance =
+            |(at, slot): (usize, &u64)| at.wrapping_sub(self.home((slot >> 32) as u32)) & self.mask();
         self.slots.iter().enumerate().filter(|(_, s)| **s != 0).map(|place| distance(place) as u64 + 1).sum()
     }
 }
