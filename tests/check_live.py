@@ -20,6 +20,7 @@ from pathlib import Path
 
 import harness
 import netns
+from live_attacks import ATTACKS
 from live_functions import FUNCTIONS
 from live_gateway import GATEWAYS
 from netns import Middlebox, Net, is_udp, number_of, udp
@@ -387,7 +388,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, captures, *FUNCTIONS,
-          *GATEWAYS)
+          *GATEWAYS, *ATTACKS)
 ANYWHERE = (paced,)
 
 

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use slipstream::pipeline::{Group, Plan, Role};
 use slipstream::runtime::{LiveOptions, PollLog, Run, RunReport};
+use slipstream::seed::Seeds;
 use slipstream_stats::Histogram;
 use tracing::warn;
 
@@ -19,6 +20,17 @@ use crate::ui::{self, Asked, Progress};
 /// Whether packets come or go by the wall clock.
 pub(crate) fn is_live(plan: &Plan) -> bool {
     plan.stages.iter().any(|s| s.kind.live())
+}
+
+/// The seeds of a run, for which the user may have asked for a certain one.
+pub(crate) fn seeds(plan: &Plan, asked_for: Option<u64>) -> Seeds {
+    if let Some(seed) = asked_for.filter(|_| is_live(plan)) {
+        warn!(
+            "--seed {seed}: hashes and ports are those of this seed, and who knows it can choose flows that collide; without \
+             --seed a live run takes secret ones from the operating system"
+        );
+    }
+    plan.seeds(asked_for)
 }
 
 /// The settings of a live run; an error where they are given for one that is not.
@@ -96,6 +108,14 @@ fn complain(report: &RunReport) {
     }
     for stage in &report.stages {
         let counter = |name| stage.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        if counter("long_probes") > 0 {
+            warn!(
+                "{}: {} flows collided in its table as chance doesn't make them: somebody chose them and knows the seed; \
+                 leave out --seed, so that it is secret",
+                stage.name,
+                counter("long_probes")
+            );
+        }
         if counter("refused") > 0 {
             warn!(
                 "{}: {} packets could not be sent; was the interface down?",

@@ -30,6 +30,7 @@ mod prefetch;
 pub mod reframe;
 pub mod rules;
 pub mod runtime;
+pub mod seed;
 pub mod slice;
 pub mod stage;
 pub mod time;

@@ -192,6 +192,8 @@ pub enum DropReason {
     NoMapping,
     /// The table of connections is full.
     TableFull,
+    /// A host, or a port of it, has as many connections as it may have.
+    SessionLimit,
     /// Over the rate.
     RateLimited,
     /// No backend is healthy.
@@ -224,7 +226,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Discarded,
         Self::Unconnected,
         Self::Denied,
@@ -238,6 +240,7 @@ impl DropReason {
         Self::NoPort,
         Self::NoMapping,
         Self::TableFull,
+        Self::SessionLimit,
         Self::RateLimited,
         Self::NoBackend,
         Self::SamePort,
@@ -271,6 +274,7 @@ impl DropReason {
             Self::NoPort => "no_port",
             Self::NoMapping => "no_mapping",
             Self::TableFull => "table_full",
+            Self::SessionLimit => "session_limit",
             Self::RateLimited => "rate_limited",
             Self::NoBackend => "no_backend",
             Self::SamePort => "same_port",

@@ -81,6 +81,49 @@ fn written_as_people_write_it() {
     }
 }
 
+/// Keys that have the same hash under a known seed have others under other seeds: a table whose seed nobody knows can't be
+/// filled with collisions.
+#[test]
+fn what_collides_under_one_seed_does_not_under_another() {
+    // Stacks of ten VLAN tags whose two words differ in a way that cancels out where they are joined without the seed.
+    let stacks: Vec<FlowKey> = (0..1000_u64)
+        .map(|n| {
+            let change = n << 8 | n << 40;
+            let [f, g] = [0x1230_4560_7890_abc0 ^ change.rotate_left(32), 0x0120_3040_5060_7080 ^ change];
+            FlowKey::Wide(WideKey([0, 1, 0, 2, 80 << 48 | 6 << 24 | 4 << 16 | 10, f, g]))
+        })
+        .collect();
+    // Addresses and ports whose hash has the same highest byte under the seed 1.
+    let random = |n: u64| n.wrapping_mul(K1) ^ n.wrapping_mul(K2).rotate_left(29);
+    let narrow =
+        (0..).map(|n| FlowKey::Narrow(NarrowKey([random(n), random(n + 7) & 0xffff_ffff << 32 | 17 << 24])));
+    let wide = (0..).map(|n| {
+        FlowKey::Wide(WideKey([
+            random(n),
+            1,
+            random(n + 9),
+            2,
+            random(n + 7) & 0xffff_ffff << 32 | 17 << 24 | 6 << 16,
+            0,
+            0,
+        ]))
+    });
+    let same = |key: &FlowKey| key.hash64(1) >> 56 == 0;
+    let (narrow, wide) = (narrow.filter(same).take(1000).collect(), wide.filter(same).take(1000).collect());
+    let sets: [(&str, Vec<FlowKey>); 3] = [("stacks", stacks), ("narrow", narrow), ("wide", wide)];
+    for (name, keys) in sets {
+        for seed in [0, 2, 3, 0x1234_5678_9abc_def0, u64::MAX] {
+            let hashes: std::collections::BTreeSet<u64> = keys.iter().map(|k| k.hash64(seed)).collect();
+            assert_eq!(hashes.len(), keys.len(), "{name}: equal hashes under the seed {seed:#x}");
+            let mut counts = [0_u32; 256];
+            keys.iter().for_each(|k| counts[(k.hash64(seed) >> 56) as usize] += 1);
+            // 1000 keys over 256 values: 4 each; 22 or more of one value by chance less than once in 10⁷.
+            let most = counts.iter().max();
+            assert!(most < Some(&22), "{name}: {most:?} keys of one highest byte under the seed {seed:#x}");
+        }
+    }
+}
+
 /// Neighbouring keys, as a scan or a load generator makes them, spread evenly by low and by high bits of the hash.
 #[test]
 fn hash_spreads_neighbouring_keys() {

@@ -54,9 +54,9 @@ pub(crate) struct SliceRun {
     /// Captures and generated traffic come at their own pace (real), or as fast as there is room for them.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) pace: Pace,
-    /// Seed of hashes and random choices.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) seed: u64,
+    /// Seed of hashes and random choices, as of `run`.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
     #[command(flatten)]
     pub(crate) live: Live,
     #[command(flatten)]

@@ -35,7 +35,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         if pace == Pace::Real {
             bail!("--pace is for captures: a live port follows the wall clock");
         }
-        let live = reframe_live::run(args, config.seed)?;
+        let live = reframe_live::run(args)?;
         let outcome = report(args, &config, &checks, &live.report, None, Some(&live))?;
         return live.error.map_or(Ok(outcome), Err);
     }
@@ -255,6 +255,7 @@ fn as_json(
         "released": released(&total),
         "held_max": stats.held_max,
         "flow_evictions": stats.flow_evictions,
+        "long_probes": stats.long_probes,
         "clock_backwards": report.clock_backwards,
         "truncated_at_byte": damage,
         "workers": args.workers,

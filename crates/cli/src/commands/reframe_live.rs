@@ -32,7 +32,7 @@ pub(super) fn is_live(args: &cli::Reframe) -> bool {
     })
 }
 
-pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
+pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     if args.workers > 1 || args.turns > 1 || args.preload {
         bail!("a live port goes with one worker and without --preload and --loop");
     }
@@ -44,7 +44,7 @@ pub(super) fn run(args: &cli::Reframe, seed: u64) -> anyhow::Result<Live> {
         out.1.push(("stamp".into(), stamp.into()));
     }
     let plan = Plan::from_graph(&stage(args), Some(port_of(&input)), Some(out), Path::new(""));
-    let pipeline = plan.and_then(|p| p.build(seed)).map_err(|e| plainly(&e))?;
+    let pipeline = plan.and_then(|p| p.build(p.seeds(None))).map_err(|e| plainly(&e))?;
     let mut run = Run::new(pipeline).live(live::options(&args.live, true)?);
     let live::Ended { report: all, error } = live::run(&mut run)?;
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();

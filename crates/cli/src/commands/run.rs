@@ -28,7 +28,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
     }
     let to_stdout = live::to_stdout(&plan);
-    let mut run = Run::new(plan.build(args.seed)?).live(options);
+    let mut run = Run::new(plan.build(live::seeds(&plan, args.seed))?).live(options);
     if let Some(address) = args.metrics {
         let board = Board::default();
         let at = metrics::serve(address, board.clone(), |report| as_json(report, Vec::new()))?;

@@ -201,6 +201,12 @@ impl Balancer {
         &self.backends
     }
 
+    /// Entries far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.affinity.long_probes()
+    }
+
     /// Connections remembered.
     #[must_use]
     pub fn connections(&self) -> u32 {

@@ -2,7 +2,8 @@
 //!
 //! A packet is looked up first ([`Conntrack::look_up`]), the firewall decides by what it is, and only what was accepted
 //! leaves a trace ([`Conntrack::accept`]): packets that are denied cost no memory. A connection is one entry for both
-//! directions. States and timeouts are those of Linux, so that the same rules give the same verdicts.
+//! directions. States and timeouts are those of Linux, so that the same rules give the same verdicts. When the table is
+//! full, a connection that was not answered, or was answered and went no further, makes room ([`Class`]).
 //!
 //! VLAN ids do not count: the way back may lead through another VLAN. Fragments have no ports, as everywhere here, so that
 //! all fragments between two addresses and of one protocol are one connection of their own.
@@ -11,9 +12,15 @@ use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 use slipstream_wire::{Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, WideKey, classify_with};
 
 use super::bytes::be16;
-use super::table::{Full, Key, NONE, Table};
+use super::table::{Full, Key, Links, NONE};
 use super::tcp_state::{Direction, SECOND, Step, TcpState, TcpTimeouts, is_plausible};
 use crate::time::Nanos;
+
+#[path = "conntrack_room.rs"]
+mod room;
+
+pub use room::Class;
+use room::Connections;
 
 /// What a packet is to the tracker, as rules ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,6 +156,8 @@ pub struct ConntrackConfig {
     pub connections_v6: u32,
     /// Whether a TCP connection may begin with an ACK: one that was open before anybody looked.
     pub loose: bool,
+    /// Whether assured connections make room where there are no others: else new ones are refused then.
+    pub early_drop: bool,
     /// TCP, by state.
     pub tcp: TcpTimeouts,
     /// UDP in one direction.
@@ -169,6 +178,7 @@ impl Default for ConntrackConfig {
             connections_v4: 1 << 17,
             connections_v6: 1 << 15,
             loose: true,
+            early_drop: false,
             tcp: TcpTimeouts::LINUX,
             udp: 30 * SECOND,
             udp_replied: 120 * SECOND,
@@ -187,6 +197,17 @@ struct Connection {
     /// Whether packets went both ways.
     replied: bool,
     tcp: TcpState,
+    class: Class,
+    links: Links,
+    /// When its first packet came.
+    opened: Nanos,
+}
+
+impl Connection {
+    fn new(packet: &Tracked, tcp: TcpState, now: Nanos) -> Self {
+        let (class, links) = (Class::Unanswered, Links::default());
+        Self { forward: packet.forward, replied: false, tcp, class, links, opened: now }
+    }
 }
 
 /// What [`Conntrack::look_up`] found.
@@ -207,17 +228,25 @@ pub struct ConntrackCounters {
     pub opened: u64,
     /// Connections whose time passed.
     pub expired: u64,
-    /// Connections of one direction only that made room for others.
-    pub displaced: u64,
+    /// Connections that made room for others, by their [`Class`].
+    pub displaced: [u64; Class::ALL.len()],
     /// Connections that found no room.
     pub refused: u64,
+}
+
+impl ConntrackCounters {
+    /// Connections of a class that made room for others.
+    #[must_use]
+    pub fn displaced(&self, class: Class) -> u64 {
+        self.displaced.get(class as usize).copied().unwrap_or(0)
+    }
 }
 
 /// The connection tracker of one worker.
 #[derive(Debug)]
 pub struct Conntrack {
-    v4: Table<NarrowKey, Connection>,
-    v6: Table<WideKey, Connection>,
+    v4: Connections<NarrowKey>,
+    v6: Connections<WideKey>,
     config: ConntrackConfig,
     /// The shortest of the timeouts, in ns.
     shortest: u64,
@@ -229,8 +258,8 @@ impl Conntrack {
     #[must_use]
     pub fn new(config: &ConntrackConfig) -> Self {
         Self {
-            v4: Table::new(config.connections_v4, config.seed),
-            v6: Table::new(config.connections_v6, config.seed),
+            v4: Connections::new(config.connections_v4, config.seed),
+            v6: Connections::new(config.connections_v6, config.seed),
             config: *config,
             shortest: config.shortest(),
             counters: ConntrackCounters::default(),
@@ -248,8 +277,8 @@ impl Conntrack {
     #[inline]
     pub fn prefetch_index(&self, packet: &Tracked, hash: u64) {
         match packet.key {
-            FlowKey::Narrow(_) => self.v4.prefetch_index(hash),
-            FlowKey::Wide(_) => self.v6.prefetch_index(hash),
+            FlowKey::Narrow(_) => self.v4.table.prefetch_index(hash),
+            FlowKey::Wide(_) => self.v6.table.prefetch_index(hash),
         }
     }
 
@@ -257,8 +286,8 @@ impl Conntrack {
     #[inline]
     pub fn prefetch_connection(&self, packet: &Tracked, hash: u64) {
         let _ = match packet.key {
-            FlowKey::Narrow(_) => self.v4.candidate(hash),
-            FlowKey::Wide(_) => self.v6.candidate(hash),
+            FlowKey::Narrow(_) => self.v4.table.candidate(hash),
+            FlowKey::Wide(_) => self.v6.table.candidate(hash),
         };
     }
 
@@ -273,7 +302,8 @@ impl Conntrack {
     }
 
     #[inline]
-    fn see<K: Key>(&self, table: &Table<K, Connection>, key: &K, packet: &Tracked, now: Nanos) -> Seen {
+    fn see<K: Key>(&self, connections: &Connections<K>, key: &K, packet: &Tracked, now: Nanos) -> Seen {
+        let table = &connections.table;
         let found = table.find(key, table.hash(key)).filter(|&id| !table.is_due(id, now));
         let connection = found.and_then(|id| table.get(id));
         let direction = match connection {
@@ -332,8 +362,8 @@ impl Conntrack {
             return now;
         }
         let deadline = match packet.key {
-            FlowKey::Narrow(_) => self.v4.deadline(seen.id),
-            FlowKey::Wide(_) => self.v6.deadline(seen.id),
+            FlowKey::Narrow(_) => self.v4.table.deadline(seen.id),
+            FlowKey::Wide(_) => self.v6.table.deadline(seen.id),
         };
         deadline.min(now.after(self.shortest))
     }
@@ -341,19 +371,25 @@ impl Conntrack {
     /// Forgets connections whose time has passed, `visits` at most of each IP version. One whose time has passed is never
     /// found, called or not.
     pub fn expire(&mut self, now: Nanos, visits: u32) {
-        self.counters.expired += expire(&mut self.v4, now, visits) + expire(&mut self.v6, now, visits);
+        self.counters.expired += self.v4.expire(now, visits) + self.v6.expire(now, visits);
     }
 
     /// Connections remembered.
     #[must_use]
     pub fn connections(&self) -> u32 {
-        self.v4.len() + self.v6.len()
+        self.v4.table.len() + self.v6.table.len()
     }
 
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> &ConntrackCounters {
         &self.counters
+    }
+
+    /// Connections whose place lay far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub fn long_probes(&self) -> u64 {
+        self.v4.table.long_probes() + self.v6.table.long_probes()
     }
 }
 
@@ -368,15 +404,6 @@ fn step_of(connection: &Connection, packet: &Tracked, direction: Direction) -> S
         Some(flags) if is_tcp(packet) => connection.tcp.step(direction, flags),
         _ => Step::Ignore,
     }
-}
-
-fn expire<K: Key>(table: &mut Table<K, Connection>, now: Nanos, mut visits: u32) -> u64 {
-    let mut expired = 0;
-    while let Some(id) = table.next_due(now, &mut visits) {
-        table.remove(id);
-        expired += 1;
-    }
-    expired
 }
 
 impl ConntrackConfig {
@@ -398,7 +425,7 @@ impl ConntrackConfig {
 
 #[inline]
 fn accept<K: Key>(
-    table: &mut Table<K, Connection>,
+    connections: &mut Connections<K>,
     key: K,
     packet: &Tracked,
     seen: &Seen,
@@ -406,26 +433,33 @@ fn accept<K: Key>(
     config: &ConntrackConfig,
     counters: &mut ConntrackCounters,
 ) -> Result<(), Full> {
-    let Some(connection) = table.get_mut(seen.id) else {
-        return open(table, key, packet, now, config, counters);
+    let Some(connection) = connections.table.get_mut(seen.id) else {
+        return open(connections, key, packet, now, config, counters);
     };
+    let before = connection.tcp;
     connection.replied |= seen.direction == Direction::Reply;
     match seen.step {
         Step::To(state) => connection.tcp = state,
         Step::Reopen => {
-            *connection = Connection { forward: packet.forward, replied: false, tcp: TcpState::SynSent };
+            let again = Connection::new(packet, TcpState::SynSent, now);
+            *connection = Connection { class: connection.class, links: connection.links, ..again };
         }
-        Step::Ignore if is_tcp(packet) => return Ok(()),
         Step::Ignore | Step::Invalid => {}
     }
-    let deadline = config.deadline(connection, packet, now);
-    table.set_deadline(seen.id, deadline);
+    let (was, class) = (connection.class, connection.class_after(packet, before, now));
+    if !(seen.step == Step::Ignore && is_tcp(packet)) {
+        let deadline = config.deadline(connection, packet, now);
+        connections.table.set_deadline(seen.id, deadline);
+    }
+    if class != was {
+        connections.reclass(seen.id, class);
+    }
     Ok(())
 }
 
 #[inline(never)]
 fn open<K: Key>(
-    table: &mut Table<K, Connection>,
+    connections: &mut Connections<K>,
     key: K,
     packet: &Tracked,
     now: Nanos,
@@ -433,24 +467,26 @@ fn open<K: Key>(
     counters: &mut ConntrackCounters,
 ) -> Result<(), Full> {
     const SWEEP: u32 = 16;
-    counters.expired += expire(table, now, SWEEP);
-    let hash = table.hash(&key);
+    counters.expired += connections.expire(now, SWEEP);
+    if connections.table.is_full() {
+        counters.expired += connections.expire(now, u32::MAX);
+    }
+    let hash = connections.table.hash(&key);
     // The same connection, its time passed.
-    if let Some(id) = table.find(&key, hash) {
-        table.remove(id);
+    if let Some(id) = connections.table.find(&key, hash) {
+        connections.remove(id);
         counters.expired += 1;
     }
-    if table.is_full()
-        && let Some(id) = table.soonest().filter(|&id| table.get(id).is_some_and(|c| !c.replied))
+    if let Some(class) = connections.make_room(now, config.early_drop)
+        && let Some(displaced) = counters.displaced.get_mut(class as usize)
     {
-        table.remove(id);
-        counters.displaced += 1;
+        *displaced += 1;
     }
     let tcp = packet.tcp_flags.and_then(|flags| TcpState::first(flags, true)).unwrap_or_default();
-    let connection = Connection { forward: packet.forward, replied: false, tcp };
+    let connection = Connection::new(packet, tcp, now);
     let deadline = config.deadline(&connection, packet, now);
-    match table.insert(key, hash, connection, deadline) {
-        Ok(_) => {
+    match connections.insert(key, hash, connection, deadline) {
+        Ok(()) => {
             counters.opened += 1;
             Ok(())
         }

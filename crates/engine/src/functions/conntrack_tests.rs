@@ -105,9 +105,26 @@ fn vlans_do_not_count() {
     }
 }
 
+fn room(connections_v4: u32) -> ConntrackConfig {
+    ConntrackConfig { connections_v4, connections_v6: connections_v4, ..Default::default() }
+}
+
+/// As [`see`], of a packet that may find no room.
+fn try_see(tracker: &mut Conntrack, packet: &[u8], now: Nanos) -> Result<CtState, Full> {
+    let tracked = Tracked::read(packet, &headers(packet));
+    let seen = tracker.look_up(&tracked, now);
+    tracker.accept(&tracked, &seen, now).map(|()| seen.state)
+}
+
+/// A segment between a client's port and a server.
+fn segment(v6: bool, out: bool, port: u16, flags: u8) -> Vec<u8> {
+    let ports = if out { (port, 80) } else { (80, port) };
+    packet(v6, 6, out, &tcp(ports.0, ports.1, flags, b""))
+}
+
 #[test]
 fn a_full_table_keeps_those_that_were_answered() {
-    let mut tracker = Conntrack::new(&ConntrackConfig { connections_v4: 3, ..Default::default() });
+    let mut tracker = Conntrack::new(&room(3));
     let out = |port| packet(false, 17, true, &udp(port, 53, b""));
     let back = |port| packet(false, 17, false, &udp(53, port, b""));
     see(&mut tracker, &out(1), START);
@@ -115,20 +132,217 @@ fn a_full_table_keeps_those_that_were_answered() {
     for port in 2..=6 {
         assert_eq!(see(&mut tracker, &out(port), START.after(port.into())), CtState::New);
     }
-    assert_eq!((tracker.connections(), tracker.counters().displaced), (3, 3));
+    assert_eq!((tracker.connections(), tracker.counters().displaced), (3, [3, 0, 0]));
     assert_eq!(see(&mut tracker, &back(1), START), CtState::Established, "answered, so it stays");
-    // When all are answered, there is no room.
-    let mut tracker = Conntrack::new(&ConntrackConfig { connections_v4: 3, ..Default::default() });
-    for port in 1..=3 {
-        see(&mut tracker, &out(port), START);
-        see(&mut tracker, &back(port), START);
+}
+
+/// Streams go on for more than two seconds, both ways; they make room only where that was asked for.
+#[test]
+fn a_table_of_assured_connections_refuses_unless_early_drop_is_asked_for() {
+    for early_drop in [false, true] {
+        let mut tracker = Conntrack::new(&ConntrackConfig { early_drop, ..room(3) });
+        let out = |port| packet(false, 17, true, &udp(port, 53, b""));
+        let back = |port| packet(false, 17, false, &udp(53, port, b""));
+        let later = START.after(3 * SECOND);
+        for port in 1..=3 {
+            see(&mut tracker, &out(port), START.after(port.into()));
+            see(&mut tracker, &back(port), START.after(port.into()));
+            see(&mut tracker, &out(port), later);
+        }
+        assert_eq!(try_see(&mut tracker, &out(77), later).is_ok(), early_drop);
+        let expected = if early_drop { (0, [0, 0, 1]) } else { (1, [0, 0, 0]) };
+        assert_eq!((tracker.counters().refused, tracker.counters().displaced), expected);
+        let oldest = Tracked::read(&back(1), &headers(&back(1)));
+        let state = if early_drop { CtState::New } else { CtState::Established };
+        assert_eq!(tracker.look_up(&oldest, later).state, state);
+        assert_eq!(see(&mut tracker, &out(78), later.after(120 * SECOND)), CtState::New, "time makes room");
     }
-    let late = out(77);
-    let tracked = Tracked::read(&late, &headers(&late));
-    let seen = tracker.look_up(&tracked, START);
-    assert_eq!(tracker.accept(&tracked, &seen, START), Err(Full));
-    assert_eq!((tracker.counters().refused, tracker.connections()), (1, 3));
-    assert_eq!(see(&mut tracker, &late, START.after(120 * SECOND)), CtState::New, "time makes room");
+}
+
+#[test]
+fn one_answered_connection_does_not_make_a_flood_refuse() {
+    let mut tracker = Conntrack::new(&room(1000));
+    let ping = packet(false, 1, true, &echo(8, 7, b"x"));
+    let pong = packet(false, 1, false, &echo(0, 7, b"x"));
+    see(&mut tracker, &ping, START);
+    see(&mut tracker, &pong, START);
+    for port in 0..5000 {
+        see(&mut tracker, &segment(false, true, port, SYN), START.after(u64::from(port) + 1));
+    }
+    assert_eq!((tracker.counters().refused, tracker.counters().displaced), (0, [4001, 0, 0]));
+    assert_eq!(see(&mut tracker, &pong, START.after(10_000)), CtState::Established);
+}
+
+/// A flood of twice the table a round-trip, whose every SYN is answered or none is: each real connection's handshake ends well
+/// with an answer that takes 100 times as long as those to the flood, and goes on afterwards.
+#[test]
+fn handshakes_end_well_under_a_flood() {
+    for (v6, answered) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut tracker = Conntrack::new(&room(4096));
+        let mut now = START;
+        let mut flood = 0_u32;
+        // 5,000 a second: 4,096 connections are 0.8 s.
+        let mut for_a_while = |tracker: &mut Conntrack, packets: u32, now: &mut Nanos| {
+            for _ in 0..packets {
+                *now = now.after(SECOND / 5000);
+                let port = (10_000 + flood % 50_000) as u16;
+                flood += 1;
+                try_see(tracker, &segment(v6, true, port, SYN), *now).expect("the flood makes room itself");
+                if answered {
+                    see(tracker, &segment(v6, false, port, SYN | ACK), *now);
+                }
+            }
+        };
+        for_a_while(&mut tracker, 10_000, &mut now);
+        for port in 1..=100 {
+            assert_eq!(see(&mut tracker, &segment(v6, true, port, SYN), now), CtState::New);
+            for_a_while(&mut tracker, 500, &mut now);
+            assert_eq!(see(&mut tracker, &segment(v6, false, port, SYN | ACK), now), CtState::Established);
+            for_a_while(&mut tracker, 500, &mut now);
+            assert_eq!(see(&mut tracker, &segment(v6, true, port, ACK), now), CtState::Established);
+        }
+        for_a_while(&mut tracker, 10_000, &mut now);
+        for port in 1..=100 {
+            let data = segment(v6, false, port, ACK);
+            assert_eq!(see(&mut tracker, &data, now), CtState::Established, "connection {port}");
+        }
+        let c = tracker.counters();
+        assert_eq!((c.refused, c.displaced(Class::Assured), tracker.connections()), (0, 0, 4096));
+    }
+}
+
+/// Whoever forges the acknowledgement, too, is told off by the server: what is reset makes room again.
+#[test]
+fn a_reset_connection_makes_room() {
+    let mut tracker = Conntrack::new(&room(2));
+    for (port, end) in [(1, ACK), (2, RST)] {
+        see(&mut tracker, &segment(false, true, port, SYN), START);
+        see(&mut tracker, &segment(false, false, port, SYN | ACK), START);
+        see(&mut tracker, &segment(false, true, port, ACK), START);
+        see(&mut tracker, &segment(false, false, port, end), START);
+    }
+    assert_eq!(try_see(&mut tracker, &segment(false, true, 3, SYN), START), Ok(CtState::New));
+    assert_eq!(tracker.counters().displaced, [0, 1, 0]);
+    assert_eq!(see(&mut tracker, &segment(false, false, 1, ACK), START), CtState::Established);
+}
+
+/// A connection as the twin of the lists by class has it.
+#[derive(Clone, Debug, PartialEq)]
+struct Plain {
+    id: (bool, bool, u16),
+    forward: bool,
+    replied: bool,
+    tcp: TcpState,
+    class: Class,
+    opened: Nanos,
+    /// When it came into its class.
+    turn: usize,
+}
+
+/// What makes room in a full table, looked for from end to end.
+fn to_displace(list: &[Plain], limit: usize, now: Nanos) -> Option<usize> {
+    let oldest = |class| {
+        let all = list.iter().enumerate().filter(|(_, c)| c.class == class);
+        all.min_by_key(|(_, c)| c.turn).map(|(at, c)| (at, c.opened))
+    };
+    let waiting = list.iter().filter(|c| c.class == Class::Unanswered).count();
+    match (oldest(Class::Unanswered), oldest(Class::Answered)) {
+        (Some((at, opened)), Some((other, earlier))) => {
+            let young = waiting <= limit / 16 && now.0 - opened.0 < 3 * SECOND;
+            Some(if young && earlier < opened { other } else { at })
+        }
+        (one, other) => one.or(other).map(|(at, _)| at),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn room_is_made_as_a_list_looked_through_says(
+        packets in proptest::collection::vec(
+            (any::<[bool; 2]>(), 0..60_u16, 0..4_usize, 0..300_u64), 1..120),
+        limit in 1..40_u32, v6: bool,
+    ) {
+        let config = room(limit);
+        let mut tracker = Conntrack::new(&config);
+        let mut list: Vec<Plain> = vec![];
+        let mut now = START;
+        let mut displaced = [0; 3];
+        for (turn, ([out, datagram], port, kind, passed)) in packets.into_iter().enumerate() {
+            // Nothing's time passes: the shortest is 30 s.
+            now = now.after(passed * 1_000_000 / 2);
+            let flags = [SYN, SYN | ACK, ACK, FIN | ACK][kind];
+            let ports = if out { (1000 + port, 53) } else { (53, 1000 + port) };
+            let bytes = match datagram {
+                true => packet(v6, 17, out, &udp(ports.0, ports.1, b"")),
+                false => packet(v6, 6, out, &tcp(ports.0, ports.1, flags, b"")),
+            };
+            let id = (v6, datagram, port);
+            let full = list.len() == limit as usize;
+            let mut refused = false;
+            match list.iter_mut().find(|c| c.id == id) {
+                None if !datagram && TcpState::first(flags, true).is_none() => {}
+                None => {
+                    if full {
+                        match to_displace(&list, limit as usize, now) {
+                            Some(at) => displaced[list.remove(at).class as usize] += 1,
+                            None => refused = true,
+                        }
+                    }
+                    if !refused {
+                        let tcp = TcpState::first(flags, true).unwrap_or_default();
+                        let (forward, class) = (out, Class::Unanswered);
+                        list.push(Plain { id, forward, replied: false, tcp, class, opened: now, turn });
+                    }
+                }
+                Some(c) => {
+                    let back = c.forward != out;
+                    let before = c.tcp;
+                    let direction = if back { Direction::Reply } else { Direction::Original };
+                    let step = if datagram { Step::Ignore } else { c.tcp.step(direction, flags) };
+                    let mut class = c.class;
+                    if step != Step::Invalid {
+                        c.replied |= back;
+                        match step {
+                            Step::To(state) => c.tcp = state,
+                            Step::Reopen => {
+                                (c.forward, c.replied, c.tcp, c.opened) = (out, false, TcpState::SynSent, now);
+                            }
+                            _ => {}
+                        }
+                        let over = matches!(c.tcp, TcpState::TimeWait | TcpState::Close);
+                        let was_open = matches!(before, TcpState::SynReceived | TcpState::Established);
+                        class = match c.replied {
+                            false => Class::Unanswered,
+                            true if !datagram && over => Class::Answered,
+                            true if !datagram && was_open && c.tcp == TcpState::Established => Class::Assured,
+                            true if datagram && now.0 - c.opened.0 > 2 * SECOND => Class::Assured,
+                            true => class.max(Class::Answered),
+                        };
+                    }
+                    if class != c.class {
+                        (c.class, c.turn) = (class, turn);
+                    }
+                }
+            }
+            prop_assert_eq!(try_see(&mut tracker, &bytes, now).is_err(), refused);
+            prop_assert_eq!(tracker.connections() as usize, list.len());
+            prop_assert_eq!(tracker.counters().displaced, displaced);
+            for c in &list {
+                let bytes = match datagram_of(c) {
+                    true => packet(v6, 17, true, &udp(1000 + c.id.2, 53, b"")),
+                    false => packet(v6, 6, true, &tcp(1000 + c.id.2, 53, ACK, b"")),
+                };
+                let tracked = Tracked::read(&bytes, &headers(&bytes));
+                prop_assert!(tracker.look_up(&tracked, now).id != NONE, "{c:?} is gone");
+            }
+        }
+    }
+}
+
+fn datagram_of(connection: &Plain) -> bool {
+    connection.id.1
 }
 
 /// A connection of the model, looked for from end to end.

@@ -337,6 +337,12 @@ impl FlowStats {
         self.table.soonest().map(|id| self.table.deadline(id))
     }
 
+    /// Entries far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.table.long_probes()
+    }
+
     /// Flows remembered.
     #[must_use]
     pub fn flows(&self) -> u32 {

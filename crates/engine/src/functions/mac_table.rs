@@ -172,6 +172,12 @@ impl MacTable {
         }
     }
 
+    /// Entries far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.table.long_probes()
+    }
+
     /// Stations in the table.
     #[must_use]
     pub fn stations(&self) -> u32 {

@@ -278,6 +278,12 @@ impl FlowMeters {
         self.shared_packets
     }
 
+    /// Entries far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.table.long_probes()
+    }
+
     /// Flows that have a meter of their own.
     #[must_use]
     pub fn flows(&self) -> u32 {

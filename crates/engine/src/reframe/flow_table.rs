@@ -8,6 +8,7 @@
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
+use crate::functions::table::LONG_PROBE;
 use crate::huge;
 use crate::prefetch::prefetch_at;
 use crate::time::Nanos;
@@ -66,6 +67,7 @@ pub struct FlowTable {
     hand: usize,
     seed: u64,
     evictions: u64,
+    long_probes: u64,
     /// The flow that [`FlowTable::continues`] was last asked about; [`NONE`] once its entry went to another.
     last: u32,
     /// That flow's key when its entry went to another.
@@ -87,6 +89,7 @@ impl FlowTable {
             hand: 0,
             seed,
             evictions: 0,
+            long_probes: 0,
             last: NONE,
             last_key: ([0; 2], NO_WIDE),
         }
@@ -101,6 +104,13 @@ impl FlowTable {
     #[must_use]
     pub fn evictions(&self) -> u64 {
         self.evictions
+    }
+
+    /// Flows whose place in the index lay more than [`LONG_PROBE`] slots behind the one that their hash says. Chance doesn't do
+    /// that: who sends the packets knows the seed, or the hash is no good.
+    #[must_use]
+    pub fn long_probes(&self) -> u64 {
+        self.long_probes
     }
 
     /// The hash of a key, as the other functions want it.
@@ -274,10 +284,12 @@ impl FlowTable {
         }
         let mask = self.index.len() - 1;
         let tag = Self::tag(hash);
-        let mut at = self.home(hash);
+        let home = self.home(hash);
+        let mut at = home;
         while let Some(slot) = self.index.get_mut(at) {
             if *slot == 0 {
                 *slot = u64::from(tag) << 32 | u64::from(id + 1);
+                self.long_probes += u64::from(at.wrapping_sub(home) & mask > LONG_PROBE);
                 break;
             }
             at = (at + 1) & mask;

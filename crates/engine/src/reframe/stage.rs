@@ -184,6 +184,7 @@ impl Reframe {
         stats.held = self.hold.packets() + self.leaving_packets;
         stats.packets_out += self.out.frames.len() as u64;
         stats.flow_evictions = self.table.evictions();
+        stats.long_probes = self.table.long_probes();
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
         for (class, count) in leaving {

@@ -162,6 +162,8 @@ pub struct ReframeStats {
     pub held: u32,
     /// Flows forgotten because the flow table was full.
     pub flow_evictions: u64,
+    /// Flows whose place in the flow table's index lay far from where their hash says; only who knows the seed brings that about.
+    pub long_probes: u64,
     /// One for each class, the default class first.
     pub classes: Vec<ClassStats>,
 }
@@ -187,6 +189,7 @@ impl ReframeStats {
         self.held_max += other.held_max;
         self.held += other.held;
         self.flow_evictions += other.flow_evictions;
+        self.long_probes += other.long_probes;
         if self.classes.len() < other.classes.len() {
             self.classes.resize(other.classes.len(), ClassStats::default());
         }

@@ -86,6 +86,13 @@ pub(crate) const FIREWALL: StageType = StageType {
             help: "IPv4 connections tracked at most, and a quarter as many of IPv6",
         },
         Setting {
+            name: "early_drop",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Where all connections are assured: the oldest makes room for a new one, which is refused otherwise",
+        },
+        Setting {
             name: "replies",
             kind: Kind::Count(1, 1_000_000_000),
             default: Some("1000"),
@@ -131,6 +138,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         stage.track(&ConntrackConfig {
             connections_v4: connections,
             connections_v6: (connections / 4).max(1),
+            early_drop: settings.flag("early_drop"),
             seed: site.seed,
             ..ConntrackConfig::default()
         });

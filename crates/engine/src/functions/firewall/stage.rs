@@ -8,7 +8,7 @@ use super::cache::DecisionCache;
 use super::{Action, ConnState, Firewall, PacketFields, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::answer::{ip_packet, link_of, send_back};
-use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
+use crate::functions::conntrack::{Class, Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, usual_key_in};
 use crate::functions::tcp_state::MOVES;
@@ -381,8 +381,12 @@ impl NetworkFunction for FirewallStage {
             visit("connections", u64::from(conntrack.connections()));
             visit("connections_opened", c.opened);
             visit("connections_expired", c.expired);
-            visit("connections_displaced", c.displaced);
+            visit("connections_displaced", c.displaced.iter().sum());
+            visit("connections_displaced_unanswered", c.displaced(Class::Unanswered));
+            visit("connections_displaced_answered", c.displaced(Class::Answered));
+            visit("connections_displaced_assured", c.displaced(Class::Assured));
             visit("connections_refused", c.refused);
+            visit("long_probes", conntrack.long_probes());
         }
     }
 

@@ -184,6 +184,7 @@ impl NetworkFunction for Bridge {
         visit("stations_aged", c.aged);
         visit("stations_full", c.full);
         visit("stations_refused", c.refused);
+        visit("long_probes", self.table.long_probes());
         visit("flooded", self.flooded);
         visit("copies", self.copies);
     }

@@ -60,21 +60,13 @@ pub struct NatTimeouts {
     pub udp: u64,
     /// ICMP queries; at least 60 s (RFC 5508 REQ-2).
     pub icmp: u64,
-    /// Other protocols (static address mappings only).
-    pub other: u64,
     /// Later fragments of a datagram whose first was seen (RFC 791: 15 s is usual, hosts wait 60 s at most).
     pub fragment: u64,
 }
 
 impl Default for NatTimeouts {
     fn default() -> Self {
-        Self {
-            tcp: TcpTimeouts::RFC_5382,
-            udp: 300 * SECOND,
-            icmp: 60 * SECOND,
-            other: 600 * SECOND,
-            fragment: 30 * SECOND,
-        }
+        Self { tcp: TcpTimeouts::RFC_5382, udp: 300 * SECOND, icmp: 60 * SECOND, fragment: 30 * SECOND }
     }
 }
 
@@ -97,7 +89,8 @@ pub struct NatConfig {
     pub pooling: Pooling,
     /// Whether inside hosts reach each other by external endpoints (RFC 4787 REQ-9).
     pub hairpin: bool,
-    /// Whether packets from outside keep a UDP or ICMP session alive (RFC 4787 REQ-6). Those from inside always do.
+    /// Whether packets from outside keep UDP mappings and sessions and ICMP sessions alive (RFC 4787 REQ-6: they may). Those
+    /// from inside always do.
     pub inbound_refresh: bool,
     /// Whether a TCP session may begin with an ACK: after a restart connections go on.
     pub loose: bool,
@@ -105,12 +98,18 @@ pub struct NatConfig {
     pub timeouts: NatTimeouts,
     /// Sessions (pairs of endpoints) remembered at most, 1 to 2³⁰.
     pub sessions: u32,
+    /// Sessions of one inside host at most: one alone can't fill the table.
+    pub host_sessions: u32,
+    /// Sessions of one mapping at most.
+    pub mapping_sessions: u32,
     /// Mappings remembered at most, 1 to 2³⁰.
     pub mappings: u32,
     /// Fragmented datagrams remembered at most, 1 to 2³⁰.
     pub datagrams: u32,
-    /// Seed of hashes and of port choice: the same seed and packets give the same mappings.
+    /// Seed of the tables' hashes.
     pub seed: u64,
+    /// Seed of the choice of ports and addresses, which others see: the same one and the same packets give the same mappings.
+    pub choices: u64,
 }
 
 impl Default for NatConfig {
@@ -124,13 +123,16 @@ impl Default for NatConfig {
             filtering: Filtering::default(),
             pooling: Pooling::default(),
             hairpin: true,
-            inbound_refresh: true,
+            inbound_refresh: false,
             loose: true,
             timeouts: NatTimeouts::default(),
             sessions: 1 << 17,
+            host_sessions: 1 << 14,
+            mapping_sessions: 1 << 13,
             mappings: 1 << 16,
             datagrams: 4096,
             seed: 0,
+            choices: 0,
         }
     }
 }

@@ -10,6 +10,10 @@ pub enum DropReason {
     SessionsFull,
     /// The mapping table is full.
     MappingsFull,
+    /// The inside host has as many sessions as one may have.
+    HostSessions,
+    /// The mapping has as many sessions as one may have.
+    MappingSessions,
     /// From outside to an external address, and nobody inside has that port.
     NoMapping,
     /// From outside to a mapping that is not open to its sender.
@@ -30,10 +34,12 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::NoPort,
         Self::SessionsFull,
         Self::MappingsFull,
+        Self::HostSessions,
+        Self::MappingSessions,
         Self::NoMapping,
         Self::Filtered,
         Self::NoSession,
@@ -51,6 +57,8 @@ impl DropReason {
             Self::NoPort => "no_port",
             Self::SessionsFull => "sessions_full",
             Self::MappingsFull => "mappings_full",
+            Self::HostSessions => "host_sessions",
+            Self::MappingSessions => "mapping_sessions",
             Self::NoMapping => "no_mapping",
             Self::Filtered => "filtered",
             Self::NoSession => "no_session",
@@ -75,6 +83,8 @@ pub struct NatCounters {
     pub mappings_made: u64,
     /// Dynamic mappings given up.
     pub mappings_released: u64,
+    /// Packets (or trains) from outside that a mapping let in, of no session.
+    pub unsolicited: u64,
 }
 
 impl NatCounters {

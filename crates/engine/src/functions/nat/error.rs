@@ -7,6 +7,7 @@ use slipstream_wire::protocol::ICMP;
 use super::packet::{Tuple, key_of};
 use super::rewrite::ErrorRewrite;
 use super::{DropReason, Nat, Verdict};
+use crate::functions::table::NONE;
 use crate::time::Nanos;
 
 impl Nat {
@@ -52,7 +53,9 @@ impl Nat {
         if let Some(session) = found.and_then(|id| self.sessions.get(id)) {
             return Some(Tuple::of(session.outside));
         }
-        self.mappings.whole_external(about.dst).map(|dst| Tuple { dst, ..*about })
+        // A static mapping has no sessions, nor has a stranger whom a mapping let in.
+        let mapped = self.mappings.present(&about.reversed(), now)?;
+        Some(Tuple { dst: mapped.address, dst_port: mapped.port, ..*about })
     }
 
     /// A quoted packet, as it left for outside, as it was inside.
@@ -61,6 +64,7 @@ impl Nat {
         if let Some(key) = found.and_then(|id| self.sessions.key(id)) {
             return Some(Tuple::of(*key));
         }
-        self.mappings.whole_inside(about.src).map(|src| Tuple { src, ..*about })
+        let mapped = self.mappings.inbound(&about.reversed(), now).filter(|m| m.mapping == NONE)?;
+        Some(Tuple { src: mapped.address, src_port: mapped.port, ..*about })
     }
 }

@@ -4,7 +4,7 @@ use slipstream_wire::NarrowKey;
 
 use super::config::{NatConfig, Pooling};
 use super::packet::{Tuple, key_of};
-use super::ports::{PortSpace, Ports};
+use super::ports::{PortSpace, Ports, Starts};
 use super::statics::Statics;
 use super::{DropReason, StaticMapping};
 use crate::functions::table::{Index, Key, NONE, Table};
@@ -19,6 +19,23 @@ struct Mapping {
     sessions: u32,
     /// Which of the pool's addresses it is.
     pool_index: u32,
+    /// The inside host that has it.
+    host: u32,
+    /// Until when packets from outside keep it, where they may: it may outlive its sessions.
+    kept: Nanos,
+}
+
+impl Mapping {
+    const fn is_over(&self, now: Nanos) -> bool {
+        self.sessions == 0 && self.kept.0 <= now.0
+    }
+}
+
+/// An inside host with dynamic mappings.
+#[derive(Clone, Copy, Debug, Default)]
+struct Host {
+    sessions: u32,
+    mappings: u32,
 }
 
 /// The other end of a mapping.
@@ -39,10 +56,17 @@ pub(super) struct Mappings {
     pool: Vec<u32>,
     ports: Ports,
     pooling: Pooling,
+    starts: Starts,
+    choices: u64,
     seed: u64,
     /// By protocol, inside address and port, as a key whose destination is 0.
     dynamic: Table<NarrowKey, Mapping>,
     by_external: Index,
+    /// By inside address.
+    hosts: Table<u64, Host>,
+    /// Sessions of a host and of a mapping at most.
+    host_sessions: u32,
+    mapping_sessions: u32,
 }
 
 /// Protocol, address and port as a key.
@@ -66,9 +90,14 @@ impl Mappings {
             pool,
             ports,
             pooling: config.pooling,
+            starts: Starts::new(config.choices),
+            choices: config.choices,
             seed: config.seed,
             dynamic: Table::new(config.mappings, config.seed),
             by_external: Index::new(config.mappings),
+            hosts: Table::new(config.mappings, config.seed),
+            host_sessions: config.host_sessions,
+            mapping_sessions: config.mapping_sessions,
         }
     }
 
@@ -88,7 +117,7 @@ impl Mappings {
     }
 
     /// The external endpoint of the source of a packet from inside, if it has one already.
-    fn present(&self, from: &Tuple) -> Option<Mapped> {
+    pub(super) fn present(&self, from: &Tuple, now: Nanos) -> Option<Mapped> {
         if let Some(address) = self.statics.external_of(from.src) {
             return Some(Mapped { address, port: from.src_port, mapping: NONE, whole: true });
         }
@@ -97,45 +126,78 @@ impl Mappings {
         }
         let key = endpoint(from.protocol, from.src, from.src_port);
         let id = self.dynamic.find(&key, self.dynamic.hash(&key))?;
-        let external = Tuple::of(self.dynamic.get(id)?.external);
+        let mapping = self.dynamic.get(id).filter(|m| !m.is_over(now))?;
+        let external = Tuple::of(mapping.external);
         Some(Mapped { address: external.src, port: external.src_port, mapping: id, whole: false })
     }
 
-    /// The external endpoint of the source of a packet from inside, made if there is none.
-    pub(super) fn outbound(&mut self, from: &Tuple) -> Result<(Mapped, bool), DropReason> {
-        if let Some(mapped) = self.present(from) {
+    /// The external endpoint that a session from inside gets, made if there is none: whether it was made. `present` is the
+    /// dynamic one that there is.
+    pub(super) fn outbound(
+        &mut self,
+        from: &Tuple,
+        present: Option<Mapped>,
+    ) -> Result<(Mapped, bool), DropReason> {
+        if let Some(mapped) = present {
+            self.has_room(mapped.mapping)?;
             return Ok((mapped, false));
         }
         let space = PortSpace::of(from.protocol).ok_or(DropReason::Protocol)?;
+        let key = endpoint(from.protocol, from.src, from.src_port);
+        let hash = self.dynamic.hash(&key);
+        if let Some(past) = self.dynamic.find(&key, hash) {
+            self.remove(past);
+        }
+        let address = u64::from(from.src);
+        let known = self.hosts.find(&address, self.hosts.hash(&address));
+        if known.and_then(|id| self.hosts.get(id)).is_some_and(|h| h.sessions >= self.host_sessions) {
+            return Err(DropReason::HostSessions);
+        }
         if self.dynamic.is_full() {
             return Err(DropReason::MappingsFull);
         }
-        let (pool_index, address, port) = self.take_port(space, from).ok_or(DropReason::NoPort)?;
-        let key = endpoint(from.protocol, from.src, from.src_port);
-        let external = endpoint(from.protocol, address, port);
-        let value = Mapping { external, sessions: 0, pool_index };
-        let hash = self.dynamic.hash(&key);
-        let Ok(mapping) = self.dynamic.insert(key, hash, value, Nanos::MAX) else {
-            return Err(DropReason::MappingsFull);
-        };
-        self.by_external.insert(external.hash(self.seed), mapping);
-        Ok((Mapped { address, port, mapping, whole: false }, true))
+        let (pool_index, external, port) = self.take_port(space, from).ok_or(DropReason::NoPort)?;
+        // There is room: there are never more hosts than mappings.
+        let host = known.or_else(|| {
+            self.hosts.insert(address, self.hosts.hash(&address), Host::default(), Nanos::MAX).ok()
+        });
+        let host = host.ok_or(DropReason::MappingsFull)?;
+        let key_outside = endpoint(from.protocol, external, port);
+        let value = Mapping { external: key_outside, sessions: 0, pool_index, host, kept: Nanos(0) };
+        let inserted = self.dynamic.insert(key, hash, value, Nanos::MAX);
+        let mapping = inserted.map_err(|_| DropReason::MappingsFull)?;
+        if let Some(host) = self.hosts.get_mut(host) {
+            host.mappings += 1;
+        }
+        self.by_external.insert(key_outside.hash(self.seed), mapping);
+        Ok((Mapped { address: external, port, mapping, whole: false }, true))
+    }
+
+    /// Whether a mapping and its host may have another session.
+    fn has_room(&self, mapping: u32) -> Result<(), DropReason> {
+        let Some(mapping) = self.dynamic.get(mapping) else { return Ok(()) };
+        if mapping.sessions >= self.mapping_sessions {
+            return Err(DropReason::MappingSessions);
+        }
+        match self.hosts.get(mapping.host) {
+            Some(host) if host.sessions >= self.host_sessions => Err(DropReason::HostSessions),
+            _ => Ok(()),
+        }
     }
 
     fn take_port(&mut self, space: PortSpace, from: &Tuple) -> Option<(u32, u32, u16)> {
         let addresses = self.pool.len();
-        let first = (u64::from(from.src).hash(self.seed) % addresses.max(1) as u64) as usize;
+        let first = (u64::from(from.src).hash(self.choices) % addresses.max(1) as u64) as usize;
         let tries = if self.pooling == Pooling::Paired { addresses.min(1) } else { addresses };
-        let hash = from.key().hash(self.seed);
         (0..tries).find_map(|n| {
             let at = (first + n) % addresses;
-            let port = self.ports.take(at, space, from.src_port, hash)?;
+            let port = self.ports.take(at, space, from.src_port, || self.starts.of(from.key()))?;
             Some((at as u32, self.pool.get(at).copied()?, port))
         })
     }
 
     /// The inside endpoint of the destination of a packet from outside.
-    pub(super) fn inbound(&self, to: &Tuple) -> Option<Mapped> {
+    pub(super) fn inbound(&self, to: &Tuple, now: Nanos) -> Option<Mapped> {
         if let Some(address) = self.statics.inside_of(to.dst) {
             return Some(Mapped { address, port: to.dst_port, mapping: NONE, whole: true });
         }
@@ -143,46 +205,86 @@ impl Mappings {
             return Some(Mapped { address, port, mapping: NONE, whole: false });
         }
         let key = endpoint(to.protocol, to.dst, to.dst_port);
-        let is = |id| self.dynamic.get(id).is_some_and(|m| m.external == key);
+        let is = |id| self.dynamic.get(id).is_some_and(|m| m.external == key && !m.is_over(now));
         let mapping = self.by_external.find(key.hash(self.seed), is)?;
         let inside = Tuple::of(*self.dynamic.key(mapping)?);
         Some(Mapped { address: inside.src, port: inside.src_port, mapping, whole: false })
     }
 
-    /// The address that stands for all of another, on either side.
+    /// The external address that stands for all of an inside one.
     pub(super) fn whole_external(&self, inside: u32) -> Option<u32> {
         self.statics.external_of(inside)
     }
 
-    /// The inside address that an external one stands for.
-    pub(super) fn whole_inside(&self, external: u32) -> Option<u32> {
-        self.statics.inside_of(external)
+    /// A packet from outside keeps a mapping until `until`.
+    pub(super) fn keep(&mut self, mapping: u32, until: Nanos) {
+        if let Some(mapping) = self.dynamic.get_mut(mapping) {
+            mapping.kept = mapping.kept.max(until);
+        }
     }
 
     /// A session of this mapping begins.
     pub(super) fn hold(&mut self, mapping: u32) {
-        if let Some(mapping) = self.dynamic.get_mut(mapping) {
-            mapping.sessions += 1;
+        let Some(mapping) = self.dynamic.get_mut(mapping) else { return };
+        mapping.sessions += 1;
+        if let Some(host) = self.hosts.get_mut(mapping.host) {
+            host.sessions += 1;
         }
     }
 
     /// A session of this mapping ended (or none began); true if that was the last, and the mapping is no more.
-    pub(super) fn let_go(&mut self, id: u32, ended: u32) -> bool {
-        if id == NONE {
-            return false;
-        }
+    pub(super) fn let_go(&mut self, id: u32, ended: u32, now: Nanos) -> bool {
         let Some(mapping) = self.dynamic.get_mut(id) else { return false };
-        mapping.sessions -= ended.min(mapping.sessions);
-        if mapping.sessions > 0 {
+        let ended = ended.min(mapping.sessions);
+        mapping.sessions -= ended;
+        let Mapping { sessions, kept, host, .. } = *mapping;
+        if let Some(host) = self.hosts.get_mut(host) {
+            host.sessions -= ended.min(host.sessions);
+        }
+        if sessions > 0 {
             return false;
         }
-        let Mapping { external, pool_index, .. } = *mapping;
+        if kept > now {
+            self.dynamic.set_deadline(id, kept);
+            return false;
+        }
+        self.remove(id)
+    }
+
+    /// Gives up mappings that nothing keeps any longer, after at most `visits` looks; how many.
+    pub(super) fn expire(&mut self, now: Nanos, visits: &mut u32) -> u64 {
+        let mut released = 0;
+        while let Some(id) = self.dynamic.next_due(now, visits) {
+            match self.dynamic.get(id) {
+                Some(mapping) if mapping.is_over(now) => released += u64::from(self.remove(id)),
+                Some(Mapping { sessions: 0, kept, .. }) => self.dynamic.renew(id, *kept),
+                _ => self.dynamic.renew(id, Nanos::MAX),
+            }
+        }
+        released
+    }
+
+    /// Takes a dynamic mapping out, with its port, and its host if that was the host's last; false if there is none.
+    fn remove(&mut self, id: u32) -> bool {
+        let Some((_, Mapping { external, pool_index, host: host_id, .. })) = self.dynamic.remove(id) else {
+            return false;
+        };
         let Tuple { protocol, src_port, .. } = Tuple::of(external);
         self.by_external.remove(external.hash(self.seed), id);
-        self.dynamic.remove(id);
         if let Some(space) = PortSpace::of(protocol) {
             self.ports.give_back(pool_index as usize, space, src_port);
         }
+        if let Some(host) = self.hosts.get_mut(host_id) {
+            host.mappings -= 1;
+            if host.mappings == 0 {
+                self.hosts.remove(host_id);
+            }
+        }
         true
+    }
+
+    /// Entries far from where their hash says.
+    pub(super) const fn long_probes(&self) -> u64 {
+        self.dynamic.long_probes() + self.by_external.long_probes() + self.hosts.long_probes()
     }
 }

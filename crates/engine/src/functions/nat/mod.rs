@@ -1,9 +1,13 @@
 //! Network address translation for IPv4 (NAT44): the core, which knows keys and times but no frames.
 //!
 //! An inside host's endpoint (address and port) gets an external endpoint, the same for all destinations
-//! (endpoint-independent mapping, RFC 4787 REQ-1), which no other has at the time. Each pair of endpoints that talk is a
-//! *session*, found by its key from inside and by its key from outside with one look-up; sessions have the timers, and
-//! a *mapping* lives as long as it has sessions. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off
+//! (endpoint-independent mapping, RFC 4787 REQ-1), which no other has at the time. Each pair of endpoints that an inside host
+//! made talk is a *session*, found by its key from inside and by its key from outside with one look-up; sessions have the
+//! timers, and a *mapping* lives as long as it has sessions.
+//!
+//! Nobody outside can fill a table. A packet from outside that belongs to no session is translated by the mapping alone, where
+//! the filter lets it in, and leaves no trace: only what an inside host sends begins a session. A static mapping needs none at
+//! all. An inside host, and each of its mappings, has so many sessions at most. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off
 //! in the book's NAT checklist.
 //!
 //! [`Packet::read`] reads a packet, [`Nat::outbound`] or [`Nat::inbound`] decides, [`Rewrite::apply`] changes it:
@@ -55,9 +59,9 @@ use crate::time::Nanos;
 pub enum Verdict {
     /// It goes on, rewritten.
     Rewrite {
-        /// The change; the same for all packets of its flow while the session lives.
+        /// The change; the same for all packets of its flow while the session or the mapping lives.
         rewrite: Rewrite,
-        /// The session, for [`Nat::observe`].
+        /// The session, for [`Nat::observe`]; [`NONE`](super::table::NONE) where it has none.
         session: u32,
     },
     /// A later fragment goes on, its addresses rewritten.
@@ -211,11 +215,12 @@ impl Nat {
     #[inline(never)]
     fn release_due(&mut self, now: Nanos, mut visits: u32) {
         while let Some(id) = self.sessions.next_due(now, &mut visits) {
-            self.release(id);
+            self.release(id, now);
         }
         while let Some(id) = self.datagrams.next_due(now, &mut visits) {
             self.datagrams.remove(id);
         }
+        self.counters.mappings_released += self.mappings.expire(now, &mut visits);
     }
 
     /// Sessions remembered.
@@ -228,6 +233,12 @@ impl Nat {
     #[must_use]
     pub fn mappings(&self) -> u32 {
         self.mappings.len()
+    }
+
+    /// Entries of its tables far from where their hash says; see [`Index::long_probes`].
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.sessions.long_probes() + self.outside.long_probes() + self.mappings.long_probes()
     }
 
     /// What was counted.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::functions::table::NONE;
 use crate::functions::tcp_state::{ACK, Direction, FIN, RST, SECOND, SYN, Step, TcpState};
 
 const PORTS: std::ops::RangeInclusive<u16> = 2000..=2004;
@@ -46,9 +47,14 @@ struct Live {
     contact: bool,
 }
 
+/// A protocol, an external address and a port.
+type External = (u8, u32, u16);
+
 struct Model {
     config: NatConfig,
     live: BTreeMap<NarrowKey, Live>,
+    /// Mappings: their inside endpoints, and until when packets from outside keep them.
+    mappings: BTreeMap<External, ((u32, u16), u64)>,
     now: u64,
 }
 
@@ -85,28 +91,45 @@ impl Model {
         };
     }
 
-    fn begin(&mut self, inside: NarrowKey, outside: NarrowKey, side: Side, flags: u8) {
+    fn begin(&mut self, inside: NarrowKey, outside: NarrowKey, from_outside: bool, flags: u8) {
         let tcp = TcpState::first(flags, true).unwrap_or_default();
         let timeout = match Tuple::of(inside).protocol {
             6 => self.config.timeouts.tcp.of(tcp),
             17 => self.config.timeouts.udp,
             _ => self.config.timeouts.icmp,
         };
-        let from_outside = side == Side::Outside;
         let live = Live { outside, deadline: self.now + timeout, tcp, from_outside, contact: false };
         self.live.insert(inside, live);
-        self.touch(inside, side, flags);
+        let (inside_end, outside_end) = (Tuple::of(inside), Tuple::of(outside));
+        let external = (inside_end.protocol, outside_end.dst, outside_end.dst_port);
+        self.mappings.entry(external).or_insert(((inside_end.src, inside_end.src_port), 0));
+        self.touch(inside, Side::Inside, flags);
     }
 
     /// External endpoints in use and their inside ones.
-    fn endpoints(&self) -> BTreeMap<(u8, u32, u16), (u32, u16)> {
-        self.live
-            .iter()
-            .map(|(inside, live)| {
-                let (inside, outside) = (Tuple::of(*inside), Tuple::of(live.outside));
-                ((inside.protocol, outside.dst, outside.dst_port), (inside.src, inside.src_port))
-            })
-            .collect()
+    fn endpoints(&self) -> BTreeMap<External, (u32, u16)> {
+        self.mappings.iter().map(|(external, (inside, _))| (*external, *inside)).collect()
+    }
+
+    /// Whether the filter lets in packets from outside with these endpoints, of no session.
+    fn admits(&self, to: &Tuple) -> bool {
+        let known = self.live.values().any(|live| {
+            let session = Tuple::of(live.outside);
+            live.contact && Tuple { src_port: to.src_port, ..session } == *to
+        });
+        match self.config.filtering {
+            Filtering::EndpointIndependent => true,
+            Filtering::AddressDependent => known,
+            Filtering::AddressAndPortDependent => false,
+        }
+    }
+
+    /// Sessions of an inside host, and of one of its endpoints.
+    fn sessions_of(&self, from: &Tuple) -> (u32, u32) {
+        let all = self.live.keys().map(|key| Tuple::of(*key));
+        let host: Vec<_> = all.filter(|t| t.src == from.src).collect();
+        let same = |t: &&Tuple| (t.protocol, t.src_port) == (from.protocol, from.src_port);
+        (host.len() as u32, host.iter().filter(same).count() as u32)
     }
 
     fn outbound(&mut self, key: NarrowKey, flags: u8, verdict: Verdict) {
@@ -118,42 +141,58 @@ impl Model {
             return;
         }
         let before = self.endpoints();
+        let inside = (from.src, from.src_port);
+        let present =
+            before.iter().find(|((p, ..), i)| *p == from.protocol && **i == inside).map(|(e, _)| *e);
+        let begins = from.protocol != 6 || TcpState::first(flags, self.config.loose).is_some();
+        let answers = present.is_some_and(|(_, src, src_port)| {
+            from.protocol == 6 && self.admits(&Tuple { src, src_port, ..from }.reversed())
+        });
+        let (of_host, of_mapping) = self.sessions_of(&from);
         match verdict {
-            Verdict::Rewrite { rewrite, .. } => {
+            Verdict::Rewrite { rewrite, session } => {
                 let new = Tuple::of(rewrite.endpoints());
-                assert!(from.protocol != 6 || TcpState::first(flags, self.config.loose).is_some());
                 assert_eq!((new.protocol, new.dst, new.dst_port), (from.protocol, from.dst, from.dst_port));
                 assert!(POOL.contains(&new.src));
                 assert!(PORTS.contains(&new.src_port) || from.protocol == 1);
-                let inside = (from.src, from.src_port);
                 let external = (new.protocol, new.src, new.src_port);
-                match before.iter().find(|((p, ..), i)| *p == from.protocol && **i == inside) {
-                    Some((known, _)) => assert_eq!(external, *known, "one endpoint, two mappings"),
-                    None => {
-                        assert!(!before.contains_key(&external), "a live mapping was given away");
-                        let taken: Vec<_> =
-                            before.keys().filter(|k| (k.0, k.1) == (new.protocol, new.src)).collect();
-                        let free = |p: u16| !taken.iter().any(|k| k.2 == p);
-                        if from.protocol == 1 || PORTS.contains(&from.src_port) {
-                            assert!(new.src_port == from.src_port || !free(from.src_port), "not preserved");
-                        }
-                        if from.protocol != 1 && new.src_port % 2 != from.src_port % 2 {
-                            assert!(!PORTS.filter(|p| p % 2 == from.src_port % 2).any(free), "parity");
-                        }
+                if let Some(known) = present {
+                    assert_eq!(external, known, "one endpoint, two mappings");
+                }
+                if !begins && flags == RST {
+                    assert!(answers && session == NONE);
+                    return;
+                }
+                assert!(begins || answers && flags == SYN | ACK);
+                assert!(of_host < self.config.host_sessions && of_mapping < self.config.mapping_sessions);
+                if present.is_none() {
+                    assert!(!before.contains_key(&external), "a live mapping was given away");
+                    let taken: Vec<_> =
+                        before.keys().filter(|k| (k.0, k.1) == (new.protocol, new.src)).collect();
+                    let free = |p: u16| !taken.iter().any(|k| k.2 == p);
+                    if from.protocol == 1 || PORTS.contains(&from.src_port) {
+                        assert!(new.src_port == from.src_port || !free(from.src_port), "not preserved");
+                    }
+                    if from.protocol != 1 && new.src_port % 2 != from.src_port % 2 {
+                        assert!(!PORTS.filter(|p| p % 2 == from.src_port % 2).any(free), "parity");
                     }
                 }
-                self.begin(key, new.reversed().key(), Side::Inside, flags);
+                self.begin(key, new.reversed().key(), !begins, flags);
             }
             Verdict::Drop(DropReason::NoPort) => {
                 let full = |external: &u32| {
                     before.keys().filter(|k| (k.0, k.1) == (from.protocol, *external)).count()
                         == PORTS.count()
                 };
-                assert!(POOL.iter().any(full), "a port was free");
+                assert!(begins && POOL.iter().any(full), "a port was free");
                 assert!(self.config.pooling == Pooling::Paired || POOL.iter().all(full));
             }
+            Verdict::Drop(DropReason::HostSessions) => assert_eq!(of_host, self.config.host_sessions),
+            Verdict::Drop(DropReason::MappingSessions) => {
+                assert_eq!(of_mapping, self.config.mapping_sessions);
+            }
             Verdict::Drop(DropReason::NoSession) => {
-                assert!(from.protocol == 6 && TcpState::first(flags, self.config.loose).is_none());
+                assert!(!begins && !(answers && (flags == SYN | ACK || flags == RST)));
             }
             other => panic!("{other:?}"),
         }
@@ -168,33 +207,25 @@ impl Model {
             self.touch(inside, Side::Outside, flags);
             return;
         }
-        let mapped = self.endpoints().get(&(to.protocol, to.dst, to.dst_port)).copied();
-        let expected = match mapped {
+        let external = (to.protocol, to.dst, to.dst_port);
+        let expected = match self.endpoints().get(&external).copied() {
             _ if kind == Kind::Reply => Err(DropReason::NoSession),
             None => Err(DropReason::NoMapping),
             Some(_) if to.protocol == 1 => Err(DropReason::NoMapping),
-            Some(inside) => {
-                let known = self.live.values().any(|live| {
-                    let session = Tuple::of(live.outside);
-                    live.contact && Tuple { src_port: to.src_port, ..session } == to
-                });
-                match self.config.filtering {
-                    Filtering::EndpointIndependent => Ok(inside),
-                    Filtering::AddressDependent if known => Ok(inside),
-                    _ => Err(DropReason::Filtered),
-                }
-            }
+            Some(_) if !self.admits(&to) => Err(DropReason::Filtered),
+            Some(_) if to.protocol == 6 && flags != SYN => Err(DropReason::NoSession),
+            Some(inside) => Ok(inside),
         };
-        let expected = expected
-            .and_then(|i| if to.protocol == 6 && flags != SYN { Err(DropReason::NoSession) } else { Ok(i) });
         match expected {
-            Ok((address, port)) => {
-                let Verdict::Rewrite { rewrite, .. } = verdict else {
+            Ok((dst, dst_port)) => {
+                let Verdict::Rewrite { rewrite, session } = verdict else {
                     panic!("{verdict:?} of an open mapping")
                 };
-                let new = Tuple { dst: address, dst_port: port, ..to };
-                assert_eq!(rewrite.endpoints(), new.key());
-                self.begin(new.reversed().key(), key, Side::Outside, flags);
+                assert_eq!((rewrite.endpoints(), session), (Tuple { dst, dst_port, ..to }.key(), NONE));
+                if self.config.inbound_refresh && to.protocol == 17 {
+                    let until = self.now + self.config.timeouts.udp;
+                    self.mappings.get_mut(&external).unwrap().1 = until;
+                }
             }
             Err(reason) => assert_eq!(verdict, Verdict::Drop(reason)),
         }
@@ -204,6 +235,13 @@ impl Model {
         self.now += seconds * SECOND;
         let now = self.now;
         self.live.retain(|_, live| live.deadline > now);
+        let used: BTreeSet<External> = self
+            .live
+            .values()
+            .map(|live| Tuple::of(live.outside))
+            .map(|t| (t.protocol, t.dst, t.dst_port))
+            .collect();
+        self.mappings.retain(|external, (_, kept)| used.contains(external) || *kept > now);
     }
 }
 
@@ -223,6 +261,7 @@ proptest! {
             Just(Filtering::AddressAndPortDependent),
         ],
         paired: bool, inbound_refresh: bool, loose: bool, seed: u64,
+        limits in prop_oneof![Just((1 << 14, 1 << 13)), (1..6_u32, 1..4_u32)],
     ) {
         // Half seconds: nothing is due within a tick of when it is asked about.
         let mut timeouts = NatTimeouts::default();
@@ -243,12 +282,15 @@ proptest! {
             inbound_refresh,
             loose,
             timeouts,
+            host_sessions: limits.0,
+            mapping_sessions: limits.1,
             seed,
+            choices: seed,
             ..NatConfig::default()
         };
         let mut nat = Nat::new(&config).unwrap();
         let mut again = Nat::new(&config).unwrap();
-        let mut model = Model { config, live: BTreeMap::new(), now: 1_700_000_000 * SECOND };
+        let mut model = Model { config, live: BTreeMap::new(), mappings: BTreeMap::new(), now: 1_700_000_000 * SECOND };
         for op in ops {
             let now = Nanos(model.now);
             match op {

@@ -1,10 +1,34 @@
 //! External ports: which are taken, and which one a mapping gets.
 //!
 //! A port keeps its number where it can (RFC 4787 §4.2.1), else its range (REQ-3a) and its parity (REQ-4): the search
-//! for a free one begins at a place that a seeded hash chooses (RFC 6056 §3.3.3) and takes the first one that fits,
-//! 64 ports at a step.
+//! for a free one begins at a place that a keyed function of both endpoints chooses (RFC 6056 §3.3.3) and takes the first one
+//! that fits, 64 ports at a step.
 
 use std::ops::RangeInclusive;
+
+use aes::Aes128Enc;
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use slipstream_wire::NarrowKey;
+
+/// Where the search for a port begins. Others see the ports that come out, which must tell nothing of those to come: a block of
+/// AES, not the hash of the tables.
+#[derive(Clone, Debug)]
+pub(super) struct Starts(Aes128Enc);
+
+impl Starts {
+    pub(super) fn new(seed: u64) -> Self {
+        let key = u128::from_be_bytes(*b"slipstream ports") ^ u128::from(seed);
+        Self(Aes128Enc::new(&key.to_le_bytes().into()))
+    }
+
+    /// 64 bits for a pair of endpoints.
+    pub(super) fn of(&self, endpoints: NarrowKey) -> u64 {
+        let NarrowKey([addresses, rest]) = endpoints;
+        let mut block = (u128::from(addresses) << 64 | u128::from(rest)).to_le_bytes().into();
+        self.0.encrypt_block(&mut block);
+        block.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
+    }
+}
 
 const WORDS: usize = 1024;
 const EVEN: u64 = 0x5555_5555_5555_5555;
@@ -97,20 +121,28 @@ impl Ports {
         self.spaces.get_mut(address).and_then(|spaces| spaces.get_mut(space as usize))
     }
 
-    /// Takes a port at an address for the inside port `wanted`; `None` when there is none left.
-    pub(super) fn take(&mut self, address: usize, space: PortSpace, wanted: u16, hash: u64) -> Option<u16> {
+    /// Takes a port at an address for the inside port `wanted`; `None` when there is none left. `start` says where the search
+    /// begins, if there has to be one.
+    pub(super) fn take(
+        &mut self,
+        address: usize,
+        space: PortSpace,
+        wanted: u16,
+        start: impl FnOnce() -> u64,
+    ) -> Option<u16> {
         let (high, low) = (self.high.clone(), self.low.clone());
         let bitmap = self.bitmap(address, space)?;
         let same_parity = if wanted.is_multiple_of(2) { EVEN } else { !EVEN };
         let port = if space == PortSpace::Icmp {
             let all = 0..=u16::MAX;
-            if bitmap.taken(wanted) { bitmap.search(&all, hash, u64::MAX) } else { Some(wanted) }
+            if bitmap.taken(wanted) { bitmap.search(&all, start(), u64::MAX) } else { Some(wanted) }
         } else {
             let (first, second) = if wanted < 1024 { (&low, &high) } else { (&high, &low) };
             let second = if wanted < 1024 { Some(second) } else { None };
             if first.contains(&wanted) && !bitmap.taken(wanted) {
                 Some(wanted)
             } else {
+                let hash = start();
                 bitmap
                     .search(first, hash, same_parity)
                     .or_else(|| bitmap.search(first, hash, !same_parity))
@@ -165,7 +197,7 @@ mod tests {
             let mut ports = Ports::new(1, high.clone(), low.clone());
             let mut taken = BTreeSet::new();
             for (n, hash) in hashes.into_iter().enumerate() {
-                let port = ports.take(0, PortSpace::Udp, wanted, hash);
+                let port = ports.take(0, PortSpace::Udp, wanted, || hash);
                 let odd = wanted % 2 == 1;
                 let home = if wanted < 1024 { &low } else { &high };
                 let mut expected = Some(wanted).filter(|p| home.contains(p) && !taken.contains(p));
@@ -192,14 +224,30 @@ mod tests {
         let mut ports = Ports::new(2, 1024..=65_535, 1..=1023);
         ports.reserve(1, PortSpace::Tcp, 5000);
         let mut seen = BTreeSet::new();
-        while let Some(port) = ports.take(1, PortSpace::Tcp, 4000, 12345) {
+        while let Some(port) = ports.take(1, PortSpace::Tcp, 4000, || 12345) {
             assert!(seen.insert(port));
         }
         assert_eq!(seen.len(), 65_536 - 1024 - 1);
         assert!(!seen.contains(&5000));
-        assert_eq!(ports.take(1, PortSpace::Icmp, 0, 7), Some(0));
-        assert_eq!(ports.take(1, PortSpace::Icmp, 0, 7), Some(7));
-        assert_eq!(ports.take(0, PortSpace::Tcp, 4000, 1), Some(4000));
-        assert_eq!(ports.take(2, PortSpace::Tcp, 4000, 1), None);
+        assert_eq!(ports.take(1, PortSpace::Icmp, 0, || 7), Some(0));
+        assert_eq!(ports.take(1, PortSpace::Icmp, 0, || 7), Some(7));
+        assert_eq!(ports.take(0, PortSpace::Tcp, 4000, || 1), Some(4000));
+        assert_eq!(ports.take(2, PortSpace::Tcp, 4000, || 1), None);
+    }
+
+    /// Every bit of the endpoints and of the seed changes about half of the bits of a start.
+    #[test]
+    fn starts_say_nothing_of_one_another() {
+        let key = NarrowKey([0x0a00_0001_0808_0808, 0x1388_0035_1100_0000]);
+        let start = Starts::new(5).of(key);
+        let NarrowKey([a, b]) = key;
+        let flips = (0..64).flat_map(|bit| {
+            let others = [NarrowKey([a ^ 1 << bit, b]), NarrowKey([a, b ^ 1 << bit])];
+            others.map(|key| Starts::new(5).of(key)).into_iter().chain([Starts::new(5 ^ 1 << bit).of(key)])
+        });
+        let flipped: Vec<u32> = flips.map(|other| (start ^ other).count_ones()).collect();
+        assert!(flipped.iter().all(|n| (10..=54).contains(n)), "{flipped:?}");
+        let mean = f64::from(flipped.iter().sum::<u32>()) / flipped.len() as f64;
+        assert!((30.0..34.0).contains(&mean), "{mean}");
     }
 }

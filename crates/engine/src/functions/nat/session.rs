@@ -1,14 +1,14 @@
-//! Sessions: which packets belong to one, what it becomes by them, how it begins and ends.
+//! Sessions: which packets belong to one, what it becomes by them, how it begins and ends; and what is translated without.
 
 use slipstream_wire::NarrowKey;
 use slipstream_wire::protocol::{ICMP, TCP, UDP};
 
 use super::config::Filtering;
 use super::mapping::Mapped;
-use super::packet::{Kind, Packet, Tuple, key_of};
+use super::packet::{Kind, Packet, Tuple};
 use super::rewrite::{Deltas, Rewrite};
 use super::{DropReason, Nat, Side, Verdict};
-use crate::functions::table::Key;
+use crate::functions::table::{Key, NONE};
 use crate::functions::tcp_state::{ACK, Direction, FIN, RST, SYN, Step, TcpState};
 use crate::time::Nanos;
 
@@ -24,12 +24,14 @@ pub(super) struct Session {
     deltas: Deltas,
 }
 
-/// It began with a packet from outside.
+/// A packet from outside opened the connection.
 const FROM_OUTSIDE: u8 = 1;
 /// Its packets from inside go to another inside host.
 const HAIRPIN: u8 = 2;
 /// Packets from inside went to its remote address, which may send to the mapping from other ports now.
 const CONTACT: u8 = 4;
+
+const SYN_ACK: u8 = SYN | ACK;
 
 impl Nat {
     #[inline]
@@ -40,7 +42,7 @@ impl Nat {
             Some(id) if !self.sessions.is_due(id, now) => self.continue_outbound(id, packet, now),
             past => {
                 if let Some(id) = past {
-                    self.release(id);
+                    self.release(id, now);
                 }
                 self.open_outbound(packet, hash, now)
             }
@@ -56,7 +58,7 @@ impl Nat {
             }
             past => {
                 if let Some(id) = past {
-                    self.release(id);
+                    self.release(id, now);
                 }
                 self.open_inbound(packet, now)
             }
@@ -114,6 +116,16 @@ impl Nat {
         }
     }
 
+    /// A packet from inside of no session, whose source has this external endpoint whatever its destination.
+    fn without_session(&mut self, packet: &Packet, mapped: &Mapped, now: Nanos) -> Verdict {
+        let from = Tuple::of(packet.key);
+        let translated = Tuple { src: mapped.address, src_port: mapped.port, ..from }.key();
+        if self.mappings.owns(from.dst) {
+            return self.hairpin(NONE, packet, translated, now);
+        }
+        Verdict::Rewrite { rewrite: Rewrite::between(packet.key, translated), session: NONE }
+    }
+
     /// What a packet does to its session's state and deadline.
     #[inline(always)]
     pub(super) fn note_use(&mut self, id: u32, side: Side, flags: u8, now: Nanos) {
@@ -134,11 +146,7 @@ impl Nat {
             }
             self.config.timeouts.tcp.deadline(session.tcp, now)
         } else if side == Side::Inside || self.config.inbound_refresh {
-            now.after(match protocol {
-                UDP => self.config.timeouts.udp,
-                ICMP => self.config.timeouts.icmp,
-                _ => self.config.timeouts.other,
-            })
+            now.after(if protocol == UDP { self.config.timeouts.udp } else { self.config.timeouts.icmp })
         } else {
             return;
         };
@@ -158,63 +166,82 @@ impl Nat {
         if !self.config.hairpin && self.mappings.owns(from.dst) {
             return Verdict::Drop(DropReason::Hairpin);
         }
-        let may_begin = match (from.protocol, packet.kind) {
-            (TCP, _) => TcpState::first(packet.tcp_flags, self.config.loose).is_some(),
-            (_, kind) => kind == Kind::Opens || self.mappings.whole_external(from.src).is_some(),
-        };
-        if !may_begin {
-            return Verdict::Drop(DropReason::NoSession);
-        }
         self.make_room(now);
+        let present = self.mappings.present(&from, now);
+        if let Some(fixed) = present.filter(|m| m.mapping == NONE) {
+            return self.without_session(packet, &fixed, now);
+        }
+        let begins = match from.protocol {
+            TCP => TcpState::first(packet.tcp_flags, self.config.loose).is_some(),
+            _ => packet.kind == Kind::Opens,
+        };
+        // A stranger whom the filter let in left no trace; that the inside host answers him is no reason to doubt it.
+        let answered = present.filter(|m| from.protocol == TCP && self.admits(&outside_of(&from, m)));
+        match (begins, answered, packet.tcp_flags & (SYN | ACK | RST)) {
+            (true, ..) => self.begin_outbound(packet, hash, present, 0, now),
+            (false, Some(_), SYN_ACK) => self.begin_outbound(packet, hash, present, FROM_OUTSIDE, now),
+            (false, Some(mapped), flags) if flags & RST != 0 => self.without_session(packet, &mapped, now),
+            _ => Verdict::Drop(DropReason::NoSession),
+        }
+    }
+
+    fn begin_outbound(
+        &mut self,
+        packet: &Packet,
+        hash: u64,
+        present: Option<Mapped>,
+        opener: u8,
+        now: Nanos,
+    ) -> Verdict {
         if self.sessions.is_full() {
             return Verdict::Drop(DropReason::SessionsFull);
         }
-        let (mapped, fresh) = match self.mappings.outbound(&from) {
+        let from = Tuple::of(packet.key);
+        let (mapped, fresh) = match self.mappings.outbound(&from, present) {
             Ok(found) => found,
             Err(reason) => return Verdict::Drop(reason),
         };
         self.counters.mappings_made += u64::from(fresh);
-        let outside = key_of(from.protocol, from.dst, from.dst_port, mapped.address, mapped.port);
+        let outside = outside_of(&from, &mapped).key();
         let hairpin = if self.mappings.owns(from.dst) { HAIRPIN } else { 0 };
-        match self.begin(packet, packet.key, hash, outside, mapped.mapping, hairpin, now) {
+        match self.begin(packet, hash, outside, mapped.mapping, hairpin | opener, now) {
             Ok(id) => self.continue_outbound(id, packet, now),
             Err(reason) => Verdict::Drop(reason),
         }
     }
 
+    /// A packet from outside of no session is translated by the mapping alone, if there is one that is open to it, and leaves
+    /// no trace: whatever strangers send, and however many they are, costs inside hosts nothing.
     fn open_inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let to = Tuple::of(packet.key);
         if !self.mappings.owns(to.dst) {
             return Verdict::Pass;
         }
         self.make_room(now);
-        let mapped = self.mappings.inbound(&to);
+        let mapped = self.mappings.inbound(&to, now);
         let Some(Mapped { address, port, mapping, .. }) = mapped.filter(|m| may_be_opened(&to, packet, m))
         else {
             let replies = packet.kind == Kind::Reply;
             return Verdict::Drop(if replies { DropReason::NoSession } else { DropReason::NoMapping });
         };
-        let dynamic = mapping != crate::functions::table::NONE;
-        if dynamic && !self.admits(&to) {
-            return Verdict::Drop(DropReason::Filtered);
-        }
-        // Only a SYN begins a connection to a host that did not ask for it.
-        if to.protocol == TCP && TcpState::first(packet.tcp_flags, self.config.loose && !dynamic).is_none() {
-            return Verdict::Drop(DropReason::NoSession);
-        }
-        let inside = key_of(to.protocol, address, port, to.src, to.src_port);
-        let hash = self.sessions.hash(&inside);
-        let hairpin = if self.mappings.owns(to.src) { HAIRPIN } else { 0 };
-        match self.begin(packet, inside, hash, packet.key, mapping, hairpin | FROM_OUTSIDE, now) {
-            Ok(id) => {
-                self.note_use(id, Side::Outside, packet.tcp_flags, now);
-                self.rewrite_inbound(id, packet.key)
+        if mapping != NONE {
+            if !self.admits(&to) {
+                return Verdict::Drop(DropReason::Filtered);
             }
-            Err(reason) => Verdict::Drop(reason),
+            // Only a SYN begins a connection to a host that did not ask for it.
+            if to.protocol == TCP && TcpState::first(packet.tcp_flags, false).is_none() {
+                return Verdict::Drop(DropReason::NoSession);
+            }
+            if self.config.inbound_refresh && to.protocol == UDP {
+                self.mappings.keep(mapping, now.after(self.config.timeouts.udp));
+            }
         }
+        self.counters.unsolicited += 1;
+        let inside = Tuple { dst: address, dst_port: port, ..to }.key();
+        Verdict::Rewrite { rewrite: Rewrite::between(packet.key, inside), session: NONE }
     }
 
-    /// Whether the filter lets this packet from outside begin a session with a dynamic mapping.
+    /// Whether the filter of dynamic mappings lets in this packet from outside, which belongs to no session.
     fn admits(&self, to: &Tuple) -> bool {
         match self.config.filtering {
             Filtering::EndpointIndependent => true,
@@ -226,29 +253,24 @@ impl Nat {
         }
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of a session, each of another kind, at its two births"
-    )]
     fn begin(
         &mut self,
         packet: &Packet,
-        inside: NarrowKey,
         hash: u64,
         outside: NarrowKey,
         mapping: u32,
         marks: u8,
         now: Nanos,
     ) -> Result<u32, DropReason> {
+        let inside = packet.key;
         let tcp = TcpState::first(packet.tcp_flags, true).unwrap_or_default();
         let deltas = Rewrite::between(inside, Tuple::of(outside).reversed().key()).deltas();
         let session = Session { outside, mapping, tcp, marks, deltas };
-        // The packet itself sets the deadline, as every later one does; an inbound one may not be allowed to.
+        // The packet itself sets the deadline, as every later one does.
         let least = match Tuple::of(inside).protocol {
             TCP => self.config.timeouts.tcp.of(tcp),
             UDP => self.config.timeouts.udp,
-            ICMP => self.config.timeouts.icmp,
-            _ => self.config.timeouts.other,
+            _ => self.config.timeouts.icmp,
         };
         match self.sessions.insert(inside, hash, session, now.after(least)) {
             Ok(id) => {
@@ -258,21 +280,21 @@ impl Nat {
                 Ok(id)
             }
             Err(_) => {
-                self.counters.mappings_released += u64::from(self.mappings.let_go(mapping, 0));
+                self.counters.mappings_released += u64::from(self.mappings.let_go(mapping, 0, now));
                 Err(DropReason::SessionsFull)
             }
         }
     }
 
     /// Ends a session, and its mapping if that was its last.
-    pub(super) fn release(&mut self, id: u32) {
+    pub(super) fn release(&mut self, id: u32, now: Nanos) {
         let Some((_, session)) = self.sessions.remove(id) else { return };
         self.outside.remove(session.outside.hash(self.config.seed), id);
         self.counters.sessions_closed += 1;
         if session.marks & CONTACT != 0 {
             self.remove_contact(session.outside);
         }
-        self.counters.mappings_released += u64::from(self.mappings.let_go(session.mapping, 1));
+        self.counters.mappings_released += u64::from(self.mappings.let_go(session.mapping, 1, now));
     }
 
     fn add_contact(&mut self, id: u32) {
@@ -307,6 +329,11 @@ impl Nat {
 /// (whose destination has no port), only where the whole address is.
 fn may_be_opened(to: &Tuple, packet: &Packet, mapped: &Mapped) -> bool {
     mapped.whole || (packet.kind == Kind::Opens && to.protocol != ICMP)
+}
+
+/// The packets from outside that answer those from this source, which has this external endpoint.
+const fn outside_of(from: &Tuple, mapped: &Mapped) -> Tuple {
+    Tuple { src: mapped.address, src_port: mapped.port, ..*from }.reversed()
 }
 
 /// External endpoint and remote address.

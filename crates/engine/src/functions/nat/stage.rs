@@ -1,6 +1,7 @@
 //! The NAT in a pipeline: port 0 is inside, port 1 outside, on the way in as on the way out.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::json;
@@ -8,12 +9,12 @@ use slipstream_wire::{Flags, NarrowKey};
 
 use super::{DropReason as Why, Filtering, StaticMapping};
 use super::{
-    ErrorRewrite, Kind as PacketKind, Nat, NatConfig, Packet, Pooling, Rewrite, Side, Truncated,
+    ErrorRewrite, Kind as PacketKind, Nat, NatConfig, NatTimeouts, Packet, Pooling, Rewrite, Side, Truncated,
     Verdict as Fate,
 };
 use crate::frame::Frame;
 use crate::functions::table::NONE;
-use crate::functions::tcp_state::MOVES;
+use crate::functions::tcp_state::{MOVES, TcpTimeouts};
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
 use crate::pipeline::{
     BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value,
@@ -55,6 +56,13 @@ pub(crate) const NAT: StageType = StageType {
             default: Some("1024-65535"),
             required: false,
             help: "External ports for inside ports from 1024 on",
+        },
+        Setting {
+            name: "low_ports",
+            kind: Kind::Text("range of ports, as in 1-1023, or none"),
+            default: Some("1-1023"),
+            required: false,
+            help: "External ports for inside ports below 1024 (RFC 4787 REQ-3a); none: they are treated like the others",
         },
         Setting {
             name: "static",
@@ -101,6 +109,27 @@ pub(crate) const NAT: StageType = StageType {
             help: "Sessions remembered at most",
         },
         Setting {
+            name: "host_sessions",
+            kind: Kind::Count(1, 1 << 26),
+            default: Some("16384"),
+            required: false,
+            help: "Sessions of one inside host at most, so that one alone can't take them all",
+        },
+        Setting {
+            name: "mapping_sessions",
+            kind: Kind::Count(1, 1 << 26),
+            default: Some("8192"),
+            required: false,
+            help: "Sessions of one mapping (an inside address and port) at most",
+        },
+        Setting {
+            name: "inbound_refresh",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Packets from outside keep UDP and ICMP sessions and mappings alive, too (RFC 4787 REQ-6)",
+        },
+        Setting {
             name: "udp_timeout",
             kind: Kind::Time(1_000_000_000, 86_400_000_000_000),
             default: Some("300s"),
@@ -113,6 +142,20 @@ pub(crate) const NAT: StageType = StageType {
             default: Some("7440s"),
             required: false,
             help: "After which an established TCP session ends (RFC 5382 REQ-5: at least 2 h 4 min)",
+        },
+        Setting {
+            name: "tcp_transitory_timeout",
+            kind: Kind::Time(1_000_000_000, 86_400_000_000_000),
+            default: Some("240s"),
+            required: false,
+            help: "After which a TCP session ends that is opening, closing or was reset (RFC 5382 REQ-5: at least 4 min)",
+        },
+        Setting {
+            name: "icmp_timeout",
+            kind: Kind::Time(1_000_000_000, 86_400_000_000_000),
+            default: Some("60s"),
+            required: false,
+            help: "After which the session of an ICMP query ends (RFC 5508 REQ-2: at least 60 s)",
         },
         Setting {
             name: "routed",
@@ -164,16 +207,22 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         pooling: if settings.text("pooling") == "arbitrary" { Pooling::Arbitrary } else { Pooling::Paired },
         hairpin: settings.flag("hairpin"),
         loose: settings.flag("loose"),
+        inbound_refresh: settings.flag("inbound_refresh"),
         sessions,
         mappings: sessions,
+        host_sessions: settings.number("host_sessions") as u32,
+        mapping_sessions: settings.number("mapping_sessions") as u32,
         seed: site.seed,
+        choices: site.choices,
         ..NatConfig::default()
     };
-    let wrong = || BuildError::setting("ports", "not a range of ports").hint("as in 1024-65535");
-    let (low, high) = settings.text("ports").split_once('-').ok_or_else(wrong)?;
-    config.ports = low.trim().parse().map_err(|_| wrong())?..=high.trim().parse().map_err(|_| wrong())?;
-    config.timeouts.udp = settings.number("udp_timeout");
-    config.timeouts.tcp.established = settings.number("tcp_timeout");
+    config.ports = ports(settings, "ports")?;
+    config.low_ports = match settings.text("low_ports") {
+        #[allow(clippy::reversed_empty_ranges, reason = "the empty range stands for no ports")]
+        "none" => 1..=0,
+        _ => ports(settings, "low_ports")?,
+    };
+    config.timeouts = timeouts(settings);
     if config.pool.is_empty() && config.statics.is_empty() {
         return Err(
             BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]")
@@ -181,6 +230,30 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     }
     let nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
     Ok(Made::Stage(stage_of(NatStage::new(nat), settings)))
+}
+
+fn ports(settings: &Settings, name: &'static str) -> Result<RangeInclusive<u16>, BuildError> {
+    let range = settings.text(name).split_once('-').and_then(|(first, last)| {
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (0 < first && first <= last).then_some(first..=last)
+    });
+    range.ok_or_else(|| BuildError::setting(name, "not a range of ports").hint("as in 1024-65535"))
+}
+
+fn timeouts(settings: &Settings) -> NatTimeouts {
+    let transitory = settings.number("tcp_transitory_timeout");
+    let tcp = TcpTimeouts {
+        established: settings.number("tcp_timeout"),
+        syn_sent: transitory,
+        syn_received: transitory,
+        fin_wait: transitory,
+        close_wait: transitory,
+        last_ack: transitory,
+        time_wait: transitory,
+        close: transitory,
+    };
+    let (udp, icmp) = (settings.number("udp_timeout"), settings.number("icmp_timeout"));
+    NatTimeouts { tcp, udp, icmp, ..NatTimeouts::default() }
 }
 
 fn pool(nets: &[Ipv4Net]) -> Result<Vec<Ipv4Addr>, BuildError> {
@@ -449,6 +522,8 @@ impl NetworkFunction for NatStage {
         visit("mappings", u64::from(self.nat.mappings()));
         visit("sessions_opened", c.sessions_opened);
         visit("sessions_closed", c.sessions_closed);
+        visit("unsolicited", c.unsolicited);
+        visit("long_probes", self.nat.long_probes());
         visit("not_ipv4", self.not_ipv4);
         visit("truncated", self.truncated);
     }
@@ -464,6 +539,7 @@ impl NetworkFunction for NatStage {
 fn reason(why: Why) -> DropReason {
     match why {
         Why::NoPort => DropReason::NoPort,
+        Why::HostSessions | Why::MappingSessions => DropReason::SessionLimit,
         Why::SessionsFull | Why::MappingsFull | Why::DatagramsFull => DropReason::TableFull,
         Why::NoMapping | Why::NoSession | Why::UnknownError | Why::UnknownFragment => DropReason::NoMapping,
         Why::Filtered | Why::Hairpin => DropReason::Denied,

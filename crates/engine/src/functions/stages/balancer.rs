@@ -400,6 +400,7 @@ impl NetworkFunction for BalancerStage {
         visit("moved", c.moved);
         visit("unremembered", c.unremembered);
         visit("not_for_service", self.passed);
+        visit("long_probes", self.balancer.long_probes());
     }
 
     fn report(&self) -> Option<serde_json::Value> {

@@ -365,6 +365,7 @@ impl NetworkFunction for FlowStatsStage {
         visit("records", self.export.records);
         visit("not_ip", self.unclassified);
         visit("expiry_turns", self.turns);
+        visit("long_probes", self.flows.long_probes());
         let c = self.export.exporter.counters();
         visit("messages", c.messages);
         visit("messages_lost", self.export.lost);

@@ -239,6 +239,7 @@ impl NetworkFunction for MeterStage {
         if let Meters::Flows(meters) = &self.meters {
             visit("flows", u64::from(meters.flows()));
             visit("shared", meters.shared());
+            visit("long_probes", meters.long_probes());
         }
     }
 }

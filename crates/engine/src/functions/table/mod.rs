@@ -11,9 +11,11 @@
 //! reserved by [`Table::new`]; a full table refuses, and its owner decides whether to refuse too or to make room.
 
 mod index;
+mod queue;
 mod wheel;
 
-pub use index::Index;
+pub use index::{Index, LONG_PROBE};
+pub use queue::{Linked, Links, Queue};
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 use wheel::Wheel;
@@ -133,6 +135,12 @@ impl<K: Key, V: Copy> Table<K, V> {
     #[must_use]
     pub fn hash(&self, key: &K) -> u64 {
         key.hash(self.seed)
+    }
+
+    /// Entries whose place lay far from where their hash says; see [`Index::long_probes`].
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.index.long_probes()
     }
 
     /// First step of a look-up, one batch ahead: asks for the index line.

@@ -129,6 +129,38 @@ fn a_full_table_refuses_and_says_whom_to_give_up() {
     assert_eq!(table.soonest().and_then(|id| table.key(id).copied()), Some(2));
 }
 
+/// Flows chosen to collide under the seed that replays have cost, under a secret one, what random flows do; under the public
+/// one they would cost a walk through thousands of slots each, which is counted.
+#[test]
+fn chosen_flows_cost_no_more_than_random_ones_under_a_secret_seed() {
+    const FLOWS: usize = 60_000;
+    let mut state = 9_u64;
+    let mut random = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state ^ state >> 29
+    };
+    let mut flow = || NarrowKey([random(), (random() & 0xffff_ffff) << 32 | 17 << 24]);
+    let anything: Vec<_> = std::iter::repeat_with(&mut flow).take(FLOWS).collect();
+    // All of them have their first slot among 4096 of 262,144.
+    let chosen = |flow: &NarrowKey| flow.hash(1) >> 58 == 0;
+    let chosen: Vec<_> = std::iter::repeat_with(&mut flow).filter(chosen).take(FLOWS).collect();
+    let filled = |flows: &[NarrowKey], seed| {
+        let mut table: Table<NarrowKey, ()> = Table::new(1 << 17, seed);
+        for flow in flows {
+            table.insert(*flow, table.hash(flow), (), Nanos::MAX).unwrap();
+        }
+        (table.index.probes() as f64 / FLOWS as f64, table.long_probes())
+    };
+    let (usual, far) = filled(&anything, 1);
+    assert!(usual < 1.5 && far == 0, "random flows: {usual} probes a look-up, {far} far");
+    let secret = crate::seed::Seeds::Secret.draw().unwrap();
+    let (attacked, far) = filled(&chosen, secret);
+    assert!(attacked < 1.2 * usual && far == 0, "chosen flows: {attacked} probes a look-up, {far} far");
+    // Were the seed known, each look-up would read half of the cluster; fewer flows show it as well.
+    let (known, far) = filled(&chosen[..12_000], 1);
+    assert!(known > 500.0 && far > 6000, "seed known: {known} probes a look-up, {far} far");
+}
+
 #[test]
 fn visits_are_bounded() {
     let mut table: Table<u64, ()> = Table::new(100, 9);

@@ -260,6 +260,7 @@ impl Stage for ReframeStage {
         visit("futile_wait_ns", total.futile_wait_ns);
         visit("held_max", u64::from(stats.held_max));
         visit("flow_evictions", stats.flow_evictions);
+        visit("long_probes", stats.long_probes);
     }
 
     fn reframe_stats(&self) -> Option<ReframeStats> {

@@ -8,6 +8,7 @@ use crate::pipeline::{
     Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, Wire, order, proxied,
 };
 use crate::runtime::live::Excess;
+use crate::seed::Seeds;
 use crate::stage::DropReason;
 
 impl Plan {
@@ -16,20 +17,31 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn check(&self) -> Result<(), Diagnostics> {
-        Pipeline::assemble(self, true, 0).map(|_| ())
+        Pipeline::assemble(self, true, Seeds::Fixed(0)).map(|_| ())
     }
 
-    /// Builds the pipeline. `seed` is that of its hashes and random choices.
+    /// Builds the pipeline. `seeds` are those of its hashes and random choices: a number, or what [`seeds`](Self::seeds) gives.
     ///
     /// # Errors
     /// Everything that is wrong.
-    pub fn build(&self, seed: u64) -> Result<Pipeline, Diagnostics> {
-        Pipeline::assemble(self, false, seed)
+    pub fn build(&self, seeds: impl Into<Seeds>) -> Result<Pipeline, Diagnostics> {
+        Pipeline::assemble(self, false, seeds.into())
+    }
+
+    /// The seeds that the pipeline is to have: the one that was asked for, if any; else secret ones where packets come or go
+    /// by the wall clock, and 1 in a replay, which repeats itself.
+    #[must_use]
+    pub fn seeds(&self, asked_for: Option<u64>) -> Seeds {
+        match asked_for {
+            Some(seed) => Seeds::Fixed(seed),
+            None if self.stages.iter().any(|s| s.kind.live()) => Seeds::Secret,
+            None => Seeds::Fixed(1),
+        }
     }
 }
 
 impl Pipeline {
-    fn assemble(plan: &Plan, dry: bool, seed: u64) -> Result<Self, Diagnostics> {
+    fn assemble(plan: &Plan, dry: bool, seeds: Seeds) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
         let mut this = Self::of(Vec::new(), Vec::new());
         this.live = plan.stages.iter().any(|s| s.kind.live());
@@ -45,7 +57,14 @@ impl Pipeline {
             let Some(planned) = plan.stages.get(id) else { continue };
             let (name, role, base) = (&planned.name, planned.role, &plan.base);
             let proxied = translated.get(id).map_or(&[][..], Vec::as_slice);
-            let site = Site { name, role, dry, base, seed, live: this.live, proxied, slices: &slices };
+            let (seed, choices) = match (seeds.draw(), seeds.draw()) {
+                (Ok(seed), Ok(choices)) => (seed, choices),
+                (Err(error), _) | (_, Err(error)) => {
+                    findings.push(Finding::new(&planned.span, error.to_string()));
+                    break;
+                }
+            };
+            let site = Site { name, role, dry, base, seed, choices, live: this.live, proxied, slices: &slices };
             let mut ports = match planned.kind.outputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
                 Ports::None | Ports::AsSet(_) => Vec::new(),
