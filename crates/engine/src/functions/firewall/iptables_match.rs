@@ -4,15 +4,19 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::conjunction::Conjunction;
+use super::conjunction::{Conjunction, SetTest};
 use super::expand::{complement, in_ranges};
 use super::fields::ConnState;
-use super::iptables::Word;
+use super::iptables::{IptablesOptions, Word};
+use super::iptables_icmp;
+use super::limit::Limit;
 use super::rules::Verdict;
 use crate::functions::text::short;
 use crate::rules::RuleError;
 use crate::rules::expr::{ByteSet, Ranges};
 use crate::rules::names::{self, nearest};
+use crate::rules::protocols;
+use slipstream_wire::protocol;
 
 /// Where a rule sends packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +32,41 @@ pub(super) enum Target {
 /// One rule: conjunctions of which some match, for each of its conditions, and its target.
 #[derive(Debug)]
 pub(super) struct Match {
+    /// What it asks of the IP header and of interfaces, which comes before all modules.
+    pub(super) first: Vec<Vec<Conjunction>>,
+    /// What modules ask, in their order.
     pub(super) factors: Vec<Vec<Conjunction>>,
+    /// A limit, and how many of the factors are asked before it.
+    pub(super) limit: Option<(usize, Limit)>,
     pub(super) target: Target,
     pub(super) target_at: Option<Word>,
     /// Whether an address is IPv6, and the last one that told.
     pub(super) six: Option<(bool, Word)>,
 }
 
-/// Names of protocols that iptables prints and rules don't.
-const PROTOCOLS: [(&str, u8); 4] = [("ipv6-icmp", 58), ("icmpv6", 58), ("ipencap", 4), ("ipv6", 41)];
+/// Why a rule can't be used.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) error: RuleError,
+    /// Whether it is right, but asks for what isn't supported.
+    pub(super) unsupported: bool,
+}
+
+impl From<RuleError> for Refusal {
+    fn from(error: RuleError) -> Self {
+        Self { error, unsupported: false }
+    }
+}
+
+/// The error about what is right in iptables but not supported here.
+fn unsupported(error: RuleError) -> Refusal {
+    Refusal { error, unsupported: true }
+}
+
+type Read = Result<(), Refusal>;
 
 /// Options that are known, for the nearest to a misspelt one.
-const OPTIONS: [&str; 20] = [
+const OPTIONS: [&str; 28] = [
     "--sport",
     "--dport",
     "--sports",
@@ -60,14 +87,84 @@ const OPTIONS: [&str; 20] = [
     "--match",
     "--src-range",
     "--dst-range",
+    "--in-interface",
+    "--out-interface",
+    "--icmp-type",
+    "--icmpv6-type",
+    "--limit",
+    "--limit-burst",
+    "--match-set",
+    "--dst-type",
 ];
 
 /// Modules whose options are understood.
-const MODULES: [&str; 10] =
-    ["tcp", "udp", "sctp", "multiport", "dscp", "conntrack", "state", "comment", "iprange", "udplite"];
+const MODULES: [&str; 14] = [
+    "tcp",
+    "udp",
+    "sctp",
+    "icmp",
+    "icmp6",
+    "multiport",
+    "dscp",
+    "conntrack",
+    "state",
+    "comment",
+    "iprange",
+    "limit",
+    "set",
+    "addrtype",
+];
+
+/// Modules that people use and that ask for what isn't here, and why.
+const FOREIGN: [(&str, &str); 10] = [
+    ("mark", "packets have no marks here, which are set in other tables"),
+    ("connmark", "connections have no marks here"),
+    ("mac", "rules don't look into Ethernet headers"),
+    ("length", "iptables counts the IP packet; write `length` in our own syntax, which counts the frame"),
+    ("hashlimit", "use a `meter` stage with `per = \"flow\"`"),
+    ("physdev", "ports of a bridge aren't known; use `-i` and `-o` with the settings `in` and `out`"),
+    ("owner", "packets that are forwarded have no owner"),
+    ("pkttype", "rules don't look into Ethernet headers"),
+    ("udplite", "ports of UDP-Lite aren't read"),
+    ("dccp", "ports of DCCP aren't read"),
+];
+
+/// Targets that are no chains and aren't supported.
+const TARGETS: [&str; 29] = [
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CLUSTERIP",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DNAT",
+    "DNPT",
+    "DSCP",
+    "ECN",
+    "HL",
+    "HMARK",
+    "IDLETIMER",
+    "LED",
+    "MARK",
+    "MASQUERADE",
+    "NETMAP",
+    "NFQUEUE",
+    "NOTRACK",
+    "QUEUE",
+    "REDIRECT",
+    "SECMARK",
+    "SET",
+    "SNAT",
+    "TCPMSS",
+    "TEE",
+    "TOS",
+    "TTL",
+];
 
 struct Options<'a> {
     text: &'a str,
+    how: &'a IptablesOptions<'a>,
     words: std::slice::Iter<'a, Word>,
     /// The option that is being read.
     at: &'a Word,
@@ -77,10 +174,17 @@ struct Options<'a> {
 
 impl Match {
     /// Reads what follows the name of the chain.
-    pub(super) fn read(text: &str, words: &[Word]) -> Result<Self, RuleError> {
-        let read = Self { factors: Vec::new(), target: Target::Count, target_at: None, six: None };
+    pub(super) fn read(text: &str, words: &[Word], how: &IptablesOptions<'_>) -> Result<Self, Refusal> {
+        let read = Self {
+            first: Vec::new(),
+            factors: Vec::new(),
+            limit: None,
+            target: Target::Count,
+            target_at: None,
+            six: None,
+        };
         let Some(first) = words.first() else { return Ok(read) };
-        let mut options = Options { text, words: words.iter(), at: first, not: false, read };
+        let mut options = Options { text, how, words: words.iter(), at: first, not: false, read };
         while let Some(word) = options.words.next() {
             if word.text == "!" && !options.not {
                 (options.not, options.at) = (true, word);
@@ -91,14 +195,14 @@ impl Match {
             options.not = false;
         }
         if options.not {
-            return Err(options.at.error(text, "nothing follows this `!`"));
+            return Err(options.at.error(text, "nothing follows this `!`").into());
         }
         Ok(options.read)
     }
 }
 
 impl<'a> Options<'a> {
-    fn option(&mut self) -> Result<(), RuleError> {
+    fn option(&mut self) -> Read {
         let not = self.not;
         match self.at.text.as_str() {
             "-s" | "--source" | "--src" => self.net(true),
@@ -106,13 +210,22 @@ impl<'a> Options<'a> {
             "--src-range" => self.address_range(true),
             "--dst-range" => self.address_range(false),
             "-p" | "--protocol" | "--proto" => self.protocol(),
+            "-i" | "--in-interface" => self.interface(self.how.input, "in", "come in by"),
+            "-o" | "--out-interface" => self.interface(self.how.output, "out", "go out by"),
+            "--icmp-type" => self.icmp(false),
+            "--icmpv6-type" => self.icmp(true),
+            "--limit" | "--limit-burst" if !not && self.read.limit.is_some() => self.limit(),
+            "--match-set" => self.set(),
+            "--src-type" => self.address_type(true),
+            "--dst-type" => self.address_type(false),
             "--sport" | "--source-port" | "--sports" | "--source-ports" => self.ports(&[true]),
             "--dport" | "--destination-port" | "--dports" | "--destination-ports" => self.ports(&[false]),
             "--ports" => self.ports(&[true, false]),
             "--tcp-flags" => {
                 let (mask, value) = (self.tcp_flags()?, self.tcp_flags()?);
                 if value & !mask != 0 {
-                    return Err(self.at.error(self.text, "flags must be set that aren't looked at"));
+                    let message = "flags must be set that aren't looked at";
+                    return Err(self.at.error(self.text, message).into());
                 }
                 self.flags(mask, value);
                 Ok(())
@@ -128,7 +241,8 @@ impl<'a> Options<'a> {
             | "--nflog-group" | "--nflog-size" | "--nflog-threshold" | "--nflog-range"
                 if !not =>
             {
-                self.value().map(|_| ())
+                self.value()?;
+                Ok(())
             }
             "--log-tcp-sequence" | "--log-tcp-options" | "--log-ip-options" | "--log-uid"
             | "--log-macdecode"
@@ -142,26 +256,21 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn unknown(&self) -> RuleError {
+    fn unknown(&self) -> Refusal {
         let name = self.at.text.as_str();
         let why = match name {
-            "-i" | "-o" | "--in-interface" | "--out-interface" => {
-                "rules don't know interfaces; put a firewall of its own behind each input of the pipeline"
-            }
             "-f" | "--fragment" => {
                 "iptables means all fragments but the first of a datagram; write `fragment`, which means all, in our own syntax"
             }
-            "--icmp-type" | "--icmpv6-type" => {
-                "rules don't look into ICMP; leave the type out to match all of ICMP"
-            }
+            "--limit" | "--limit-burst" => "write `-m limit` before it",
             _ => "",
         };
         let error = self.at.error(self.text, format!("`{}` is not supported", short(name)));
-        match nearest(name, OPTIONS.into_iter()) {
+        unsupported(match nearest(name, OPTIONS.into_iter()) {
             _ if !why.is_empty() => error.hint(why),
             Some(near) if near != name => error.hint(format!("did you mean `{near}`?")),
             _ => error.hint("leave the rule out, or write it in our own syntax"),
-        }
+        })
     }
 
     /// The word behind the option.
@@ -181,31 +290,154 @@ impl<'a> Options<'a> {
         word.error(self.text, format!("`{}` is no {what}", short(&word.text))).hint(hint)
     }
 
+    /// Adds a condition: those of the IP header come before all modules.
     fn add(&mut self, parts: Vec<Conjunction>) {
-        self.read.factors.push(parts);
+        let of_ip = matches!(
+            self.at.text.as_str(),
+            "-s" | "--source" | "--src" | "-d" | "--destination" | "--dst" | "-p" | "--protocol" | "--proto"
+        );
+        if of_ip { self.read.first.push(parts) } else { self.read.factors.push(parts) }
     }
 
-    fn net(&mut self, src: bool) -> Result<(), RuleError> {
+    /// Whether an interface is the one that packets come or go by, which is known before there is any packet.
+    fn interface(&mut self, ours: Option<&str>, setting: &str, what: &str) -> Read {
+        let at = self.at;
+        let word = self.value()?;
+        let Some(ours) = ours else {
+            let message = format!("which interface packets {what} is not known");
+            let hint = format!("say it in the stage's settings: `{setting} = \"{}\"`", short(&word.text));
+            return Err(unsupported(at.error(self.text, message).hint(hint)));
+        };
+        let is = match word.text.strip_suffix('+') {
+            Some(start) => ours.starts_with(start),
+            None => ours == word.text,
+        };
+        if is == self.not {
+            self.read.first.push(Vec::new());
+        }
+        Ok(())
+    }
+
+    fn icmp(&mut self, six: bool) -> Read {
+        let word = self.value()?;
+        let Some((first, last)) = iptables_icmp::types(six, &word.text) else {
+            let near = nearest(&word.text, iptables_icmp::names(six));
+            let hint = near.map_or_else(
+                || {
+                    "write a name like `echo-request`, a type like `8`, or type and code like `3/4`"
+                        .to_owned()
+                },
+                |near| format!("did you mean `{near}`?"),
+            );
+            return Err(self.wrong(word, "type of ICMP", &hint).into());
+        };
+        let types = Ranges::new(vec![(first, last)]);
+        // What is no ICMP, or isn't there, matches neither the type nor its opposite.
+        let types = if self.not { Ranges::new(complement(&types, 0xffff)) } else { types };
+        let mut protocol = ByteSet::default();
+        protocol.insert(if six { protocol::ICMPV6 } else { protocol::ICMP });
+        let parts = Conjunction::rest(|r| {
+            r.protocols = protocol;
+            r.icmp.push(types);
+        });
+        self.add(parts.normal().into_iter().collect());
+        Ok(())
+    }
+
+    fn limit(&mut self) -> Read {
+        let burst = self.at.text == "--limit-burst";
+        let word = self.value()?;
+        let Some((_, limit)) = &mut self.read.limit else { return Ok(()) };
+        if burst {
+            match word.text.parse().ok().filter(|n| (1..=10_000).contains(n)) {
+                Some(burst) => limit.burst = burst,
+                None => return Err(self.wrong(word, "burst", "a burst is 1 to 10000").into()),
+            }
+        } else {
+            match Limit::interval(&word.text) {
+                Some(interval) => limit.interval = interval,
+                None => {
+                    return Err(self.wrong(word, "rate", "write `5/minute`; up to 10000 a second").into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `--match-set NAME src,dst`.
+    fn set(&mut self) -> Read {
+        let word = self.value()?;
+        let sides = self.value()?;
+        let Some(sets) = self.how.sets else {
+            let message = format!("the set `{}` is not known", short(&word.text));
+            let hint = "give the file of `ipset save` in the stage's settings: `sets = \"FILE\"`";
+            return Err(unsupported(word.error(self.text, message).hint(hint)));
+        };
+        let Some(set) = sets.get(&word.text) else {
+            let error = word.error(self.text, format!("there is no set `{}`", short(&word.text)));
+            return Err(match nearest(&word.text, sets.names()) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")).into(),
+                None => error.hint("the file of sets doesn't have it").into(),
+            });
+        };
+        let known = |word: &str| match word {
+            "src" => Some(true),
+            "dst" => Some(false),
+            _ => None,
+        };
+        let all: Option<Vec<bool>> = sides.text.split(',').map(known).collect();
+        let [first, second] = match all.as_deref() {
+            Some([first, rest @ ..]) if rest.len() + 1 >= set.dimensions() => {
+                [*first, rest.first().copied().unwrap_or(*first)]
+            }
+            _ => {
+                let hint = "write `src` or `dst` for each part of the set's entries, with commas between";
+                return Err(self.wrong(sides, "list of sides for this set", hint).into());
+            }
+        };
+        let wanted = !self.not;
+        let test = SetTest { set: set.clone(), sides: [first, second], wanted };
+        self.add(vec![Conjunction::rest(|r| r.sets.push(test))]);
+        Ok(())
+    }
+
+    /// `--dst-type MULTICAST`: the one type that doesn't depend on addresses and routes of a host.
+    fn address_type(&mut self, src: bool) -> Read {
+        let word = self.value()?;
+        if word.text != "MULTICAST" {
+            let message = format!("the address type `{}` is not supported", short(&word.text));
+            let hint = "it depends on the addresses and routes of a host; MULTICAST alone is supported, write prefixes for others";
+            return Err(unsupported(word.error(self.text, message).hint(hint)));
+        }
+        let nets = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(|net| net.parse().ok());
+        let nets: Vec<IpNet> = nets.collect();
+        self.add(if self.not {
+            vec![Conjunction::rest(|r| if src { r.not_src = nets } else { r.not_dst = nets })]
+        } else {
+            nets.into_iter().map(|net| Conjunction::net(src, net)).collect()
+        });
+        Ok(())
+    }
+
+    fn net(&mut self, src: bool) -> Read {
         let word = self.value()?;
         let mut nets = Vec::new();
         for item in word.text.split(',') {
             let Some(net) = prefix(item) else {
-                return Err(self.wrong(
-                    word,
-                    "address",
-                    "write `10.0.0.0/8`, `10.0.0.0/255.0.0.0` or `2001:db8::/32`",
-                ));
+                return Err(self
+                    .wrong(word, "address", "write `10.0.0.0/8`, `10.0.0.0/255.0.0.0` or `2001:db8::/32`")
+                    .into());
             };
             nets.push(net);
         }
         self.nets(src, nets, word)
     }
 
-    fn nets(&mut self, src: bool, nets: Vec<IpNet>, word: &'a Word) -> Result<(), RuleError> {
+    fn nets(&mut self, src: bool, nets: Vec<IpNet>, word: &'a Word) -> Read {
         for net in &nets {
             let six = matches!(net, IpNet::V6(_));
             if self.read.six.as_ref().is_some_and(|(before, _)| *before != six) {
-                return Err(word.error(self.text, "addresses of both IP versions in one rule"));
+                return Err(word.error(self.text, "addresses of both IP versions in one rule").into());
             }
             self.read.six = Some((six, word.clone()));
         }
@@ -218,7 +450,7 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn address_range(&mut self, src: bool) -> Result<(), RuleError> {
+    fn address_range(&mut self, src: bool) -> Read {
         let word = self.value()?;
         let (first, last) = word.text.split_once('-').unwrap_or((&word.text, &word.text));
         let nets: Option<Vec<IpNet>> = match (first.parse::<IpAddr>(), last.parse::<IpAddr>()) {
@@ -232,27 +464,26 @@ impl<'a> Options<'a> {
         };
         match nets {
             Some(nets) => self.nets(src, nets, word),
-            None => Err(self.wrong(word, "range of addresses", "write `10.0.0.1-10.0.0.9`")),
+            None => Err(self.wrong(word, "range of addresses", "write `10.0.0.1-10.0.0.9`").into()),
         }
     }
 
-    fn protocol(&mut self) -> Result<(), RuleError> {
+    fn protocol(&mut self) -> Read {
         let word = self.value()?;
         let name = word.text.to_ascii_lowercase();
-        let number = names::number(names::PROTOCOLS, &name)
-            .or_else(|| names::number(&PROTOCOLS, &name))
-            .or_else(|| name.parse().ok());
+        let number = name.parse().ok().or_else(|| protocols::number(&name));
         let mut set = ByteSet::default();
         match (name.as_str(), number) {
-            // iptables means all by 0 as well.
-            ("all" | "0", _) => set = set.complement(),
+            // iptables means all by 0 as well, whatever its name.
+            ("all", _) | (_, Some(0)) => set = set.complement(),
             (_, Some(number)) => set.insert(number),
             _ => {
                 return Err(self.wrong(
                     word,
                     "protocol",
-                    "write `tcp`, `udp`, `icmp`, or a number from 0 to 255",
-                ));
+                    "write a name of /etc/protocols, such as `tcp` or `ipencap`, or a number from 0 to 255",
+                )
+                .into());
             }
         }
         let set = if self.not { set.complement() } else { set };
@@ -260,7 +491,7 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn ports(&mut self, sides: &[bool]) -> Result<(), RuleError> {
+    fn ports(&mut self, sides: &[bool]) -> Read {
         let word = self.value()?;
         let mut ranges = Vec::new();
         for item in word.text.split(',') {
@@ -273,7 +504,7 @@ impl<'a> Options<'a> {
                 Some(range) => ranges.push(range),
                 None => {
                     let hint = "a port is 0 to 65535; a range `1024:65535`, a list (with multiport) `80,443`";
-                    return Err(self.wrong(word, "port", hint));
+                    return Err(self.wrong(word, "port", hint).into());
                 }
             }
         }
@@ -320,7 +551,7 @@ impl<'a> Options<'a> {
         self.add(parts);
     }
 
-    fn dscp(&mut self) -> Result<(), RuleError> {
+    fn dscp(&mut self) -> Read {
         let word = self.value()?;
         let digits = word.text.strip_prefix("0x");
         let number = digits.map_or_else(
@@ -328,7 +559,7 @@ impl<'a> Options<'a> {
             |digits| u8::from_str_radix(digits, 16).ok(),
         );
         let Some(number) = number.filter(|&n| n < 64) else {
-            return Err(self.wrong(word, "DSCP", "a DSCP is 0 to 63, `0x2e`, or a class like `EF`"));
+            return Err(self.wrong(word, "DSCP", "a DSCP is 0 to 63, `0x2e`, or a class like `EF`").into());
         };
         let set = 1_u64 << number;
         let set = if self.not { !set } else { set };
@@ -336,14 +567,14 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn states(&mut self) -> Result<(), RuleError> {
+    fn states(&mut self) -> Read {
         let word = self.value()?;
         let mut states = 0;
         for name in word.text.split(',') {
             let known = ConnState::NAMES.iter().find(|(n, _)| name.eq_ignore_ascii_case(n));
             let Some((_, state)) = known else {
                 let hint = "states are NEW, ESTABLISHED, RELATED, INVALID and UNTRACKED";
-                return Err(self.wrong(word, "list of connection states", hint));
+                return Err(self.wrong(word, "list of connection states", hint).into());
             };
             states |= *state as u8;
         }
@@ -352,22 +583,34 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn module(&mut self) -> Result<(), RuleError> {
+    fn module(&mut self) -> Read {
         let word = self.value()?;
         if MODULES.contains(&word.text.as_str()) {
+            if word.text != "limit" {
+                return Ok(());
+            }
+            if self.read.limit.is_some() {
+                return Err(unsupported(
+                    word.error(self.text, "a rule has one limit").hint("write two rules"),
+                ));
+            }
+            self.read.limit = Some((self.read.factors.len(), Limit::default()));
             return Ok(());
         }
         let error = word.error(self.text, format!("the match `{}` is not supported", short(&word.text)));
-        Err(match nearest(&word.text, MODULES.into_iter()) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error.hint(format!("supported are {}", MODULES.join(", "))),
-        })
+        let why = FOREIGN.iter().find(|(name, _)| *name == word.text).map(|(_, why)| (*why).to_owned());
+        let hint = why
+            .or_else(|| {
+                nearest(&word.text, MODULES.into_iter()).map(|near| format!("did you mean `{near}`?"))
+            })
+            .unwrap_or_else(|| format!("supported are {}", MODULES.join(", ")));
+        Err(unsupported(error.hint(hint)))
     }
 
-    fn target(&mut self, goto: bool) -> Result<(), RuleError> {
+    fn target(&mut self, goto: bool) -> Read {
         let word = self.value()?;
         if self.read.target_at.is_some() {
-            return Err(word.error(self.text, "a rule has one target"));
+            return Err(word.error(self.text, "a rule has one target").into());
         }
         self.read.target_at = Some(word.clone());
         self.read.target = match word.text.as_str() {
@@ -377,6 +620,12 @@ impl<'a> Options<'a> {
             "REJECT" => Target::Decide(Verdict::Reset),
             "LOG" | "NFLOG" => Target::Log,
             "RETURN" => Target::Return,
+            name if TARGETS.contains(&name) => {
+                let error = word.error(self.text, format!("the target `{name}` is not supported"));
+                let hint =
+                    "rules allow, deny, reset, log and count; marks and translation are for other stages";
+                return Err(unsupported(error.hint(hint)));
+            }
             name => Target::Jump(name.to_owned()),
         };
         Ok(())

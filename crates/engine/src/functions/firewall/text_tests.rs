@@ -282,6 +282,32 @@ fn what_iptables_asks_and_rules_can_not_is_an_error_not_a_wider_rule() {
 }
 
 #[test]
+fn protocols_have_the_names_that_iptables_prints() {
+    let text = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -p ipencap -j ACCEPT\n-A FORWARD -p ipip -j REJECT\n\
+        -A FORWARD ! -p ospf -s 10.9.0.0/16 -j ACCEPT\n-A FORWARD -p hopopt -s 10.8.0.0/16 -j ACCEPT\nCOMMIT\n";
+    check(
+        &RuleSet::parse_iptables(text, "FORWARD").unwrap(),
+        &[
+            ("4 10.0.0.1 > 10.0.0.2", "allow 3"),
+            ("94 10.0.0.1 > 10.0.0.2", "reset 4"),
+            ("88 10.9.0.1 > 10.0.0.2", "allow 5"),
+            ("89 10.9.0.1 > 10.0.0.2", "deny default"),
+            // 0 means all, whatever it is called.
+            ("88 10.8.0.1 > 10.0.0.2", "allow 6"),
+        ],
+    );
+    let ours = RuleSet::parse("allow proto ipencap\nallow proto ipv6-nonxt,etherip\ndeny ipip\n").unwrap();
+    check(
+        &ours,
+        &[
+            ("4 10.0.0.1 > 10.0.0.2", "allow 1"),
+            ("97 10.0.0.1 > 10.0.0.2", "allow 2"),
+            ("94 10.0.0.1 > 10.0.0.2", "deny default"),
+        ],
+    );
+}
+
+#[test]
 fn chains_that_double_at_every_call_end_in_an_error() {
     let mut text = String::from("*filter\n:FORWARD DROP\n");
     (0..30).for_each(|i| text += &format!(":c{i} -\n"));
