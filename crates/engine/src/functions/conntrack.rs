@@ -92,8 +92,8 @@ impl Tracked {
             (false, 14 | 16 | 18) => answers(u16::from(kind) - 1),
             (true, 128) => asks(128),
             (true, 129) => answers(128),
-            (true, 130..=137 | 143) => Self::new(plain, Kind::Untracked, None),
-            (false, 3 | 4 | 5 | 11 | 12) | (true, 1..=4) if may_quote => {
+            (true, 130..=136 | 143) => Self::new(plain, Kind::Untracked, None),
+            (false, 3 | 4 | 5 | 11 | 12) | (true, 0..=127) if may_quote => {
                 Self::error(frame, at + 8, plain).unwrap_or_else(|| Self::new(plain, Kind::Invalid, None))
             }
             _ => Self::new(plain, Kind::Invalid, None),
@@ -198,6 +198,14 @@ pub struct Seen {
     pub direction: Direction,
     id: u32,
     step: Step,
+}
+
+impl Seen {
+    /// Whether the packet would begin a connection.
+    #[must_use]
+    pub(super) const fn begins(&self) -> bool {
+        matches!(self.state, CtState::New) && self.id == NONE
+    }
 }
 
 /// What a tracker has counted.

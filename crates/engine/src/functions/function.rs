@@ -159,6 +159,11 @@ pub trait NetworkFunction {
         None
     }
 
+    /// See [`Stage::notes`].
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// See [`Stage::finish`].
     ///
     /// # Errors
@@ -474,6 +479,10 @@ macro_rules! wrapper {
 
             fn report(&self) -> Option<serde_json::Value> {
                 self.0.function.report()
+            }
+
+            fn notes(&self) -> Vec<String> {
+                self.0.function.notes()
             }
 
             fn finish(&mut self) -> Result<(), StageError> {

@@ -213,8 +213,11 @@ impl<'a> Reader<'a> {
     /// Counts a rule for the note that says this, or begins it.
     pub(super) fn note(&mut self, line: u32, text: String) {
         match self.notes.iter_mut().find(|note| note.text == text) {
-            Some(note) => note.rules += 1,
-            None => self.notes.push(Note { line, rules: 1, text }),
+            Some(note) => {
+                note.rules += 1;
+                note.last = note.last.max(line);
+            }
+            None => self.notes.push(Note { line, last: line, rules: 1, text }),
         }
     }
 

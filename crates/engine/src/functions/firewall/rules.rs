@@ -1,5 +1,6 @@
 //! The ordered list of rules that classifiers are built from.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -103,10 +104,22 @@ pub struct RuleSet {
 pub struct Note {
     /// The first line that it is about, from 1.
     pub line: u32,
+    /// The last one.
+    pub last: u32,
     /// How many rules of the file it is about.
     pub rules: u32,
     /// What it says.
     pub text: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line, last, rules, text } = self;
+        match (rules, line == last) {
+            (1, _) => write!(f, "the rule of line {line} is left out: {text}"),
+            _ => write!(f, "{rules} rules of lines {line} to {last} are left out: {text}"),
+        }
+    }
 }
 
 impl RuleSet {

@@ -52,7 +52,7 @@ fn headers(text: &str) -> Headers {
 }
 
 /// Says for each packet which line decides and how: `allow 3`, `deny default`.
-fn check(set: &RuleSet, cases: &[(&str, &str)]) {
+pub(super) fn check(set: &RuleSet, cases: &[(&str, &str)]) {
     for method in [Method::Linear, Method::Fast] {
         let firewall = Firewall::new(set.clone(), method);
         for (text, expected) in cases {
@@ -253,13 +253,13 @@ fn ip6tables_save_is_about_ipv6() {
 fn what_iptables_asks_and_rules_can_not_is_an_error_not_a_wider_rule() {
     let text = "*filter\n:FORWARD DROP [0:0]\n:loop - [0:0]\n\
         -A FORWARD -i eth0 -j ACCEPT\n\
-        -A FORWARD -m limit --limit 5/min -j LOG\n\
+        -A FORWARD -m recent --update -j LOG\n\
         -A FORWARD -p tcp --dprot 80 -j ACCEPT\n\
         -A FORWARD -p tcp --dport 99999 -j ACCEPT\n\
         -A FORWARD -s 10.0.0.300 -j ACCEPT\n\
         -A FORWRAD -j ACCEPT\n\
         -A FORWARD -m comment --comment \"open\n\
-        -A FORWARD -p icmp --icmp-type 8 -j ACCEPT\n\
+        -A FORWARD -p icmp --fragment -j ACCEPT\n\
         -I FORWARD -j ACCEPT\n\
         -A FORWARD -s 10.0.0.1\n\
         -A FORWARD -s ::1\n\

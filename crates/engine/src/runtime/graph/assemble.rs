@@ -17,6 +17,17 @@ impl Plan {
         Pipeline::assemble(self, true, 0).map(|_| ())
     }
 
+    /// Checks everything, and gives what the stages have to say of how they understood their settings: the stage's name and what
+    /// it says.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn notes(&self) -> Result<Vec<(String, String)>, Diagnostics> {
+        let pipeline = Pipeline::assemble(self, true, 0)?;
+        let of = |node: &Node| node.stage.notes().into_iter().map(|note| (node.name.clone(), note)).collect();
+        Ok(pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect())
+    }
+
     /// Builds the pipeline. `seed` is that of its hashes and random choices.
     ///
     /// # Errors
