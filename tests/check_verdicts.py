@@ -18,6 +18,7 @@ import numpy as np
 
 import connections
 import harness
+import malformed
 import netns
 import packets
 from peer import Peer
@@ -26,6 +27,7 @@ from rule_sets import FEATURES, RuleSet
 GAP = 1000  # ns between packets
 EMPTY = "*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 FLAVOURS = ("legacy", "nft")
+SCALE = int(os.environ.get("VERDICTS_SCALE", "1"))  # so many times the packets of a usual run
 
 
 def tool(version, flavour, what):
@@ -129,6 +131,20 @@ def stateful(case, binary, scratch, flavour, count, size, seed):
         agree(case, binary, scratch, net, 4, flavour, connections.rules(seed, size), frames, settings)
 
 
+def odd(case, binary, scratch, version, flavour, count, seed):
+    """Packets that are odd or can't be. Linux verifies checksums in its tracker, and ours is told to."""
+    tools = (flavour, *([tool(version, flavour, what)] for what in ("restore", "save")))
+    malformed.odd(case, Strict, binary, scratch, tools, version, count, seed)
+
+
+class Strict(Peer):
+    """A router that looks at checksums before it tracks connections, and not at sequence numbers."""
+
+    def _build(self):
+        super()._build()
+        self.sh("m", "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_be_liberal=1", "net.netfilter.nf_conntrack_checksum=1")
+
+
 CHECKS = {
     "ipv4_legacy": lambda *a: stateless(*a, 4, "legacy", 600_000, 600, 1),
     "ipv4_nft": lambda *a: stateless(*a, 4, "nft", 200_000, 1000, 2),
@@ -136,6 +152,10 @@ CHECKS = {
     "ipv6_nft": lambda *a: stateless(*a, 6, "nft", 100_000, 400, 4),
     "states_legacy": lambda *a: stateful(*a, "legacy", 200_000, 300, 5),
     "states_nft": lambda *a: stateful(*a, "nft", 100_000, 300, 6),
+    "odd_ipv4_legacy": lambda *a: odd(*a, 4, "legacy", 50_000 * SCALE, 7),
+    "odd_ipv4_nft": lambda *a: odd(*a, 4, "nft", 20_000 * SCALE, 8),
+    "odd_ipv6_legacy": lambda *a: odd(*a, 6, "legacy", 50_000 * SCALE, 9),
+    "odd_ipv6_nft": lambda *a: odd(*a, 6, "nft", 20_000 * SCALE, 10),
 }
 
 

@@ -90,9 +90,11 @@ impl Tracked {
             (false, 8 | 13 | 15 | 17) => asks(u16::from(kind)),
             (false, 0) => answers(8),
             (false, 14 | 16 | 18) => answers(u16::from(kind) - 1),
-            (true, 128) => asks(128),
-            (true, 129) => answers(128),
-            (true, 130..=136 | 143) => Self::new(plain, Kind::Untracked, None),
+            // Echo (RFC 4443 §4), node information (RFC 4620).
+            (true, 128 | 139) => asks(u16::from(kind)),
+            (true, 129 | 140) => answers(u16::from(kind) - 1),
+            // Multicast listeners and routers, neighbours.
+            (true, 130..=136 | 143 | 151 | 152) => Self::new(plain, Kind::Untracked, None),
             (false, 3 | 4 | 5 | 11 | 12) | (true, 0..=127) if may_quote => {
                 Self::error(frame, at + 8, plain).unwrap_or_else(|| Self::new(plain, Kind::Invalid, None))
             }

@@ -10,6 +10,22 @@ use super::bytes::be16;
 /// "No next header" of IPv6 (RFC 8200 §4.7): nothing follows that could belong to a connection.
 const NOTHING: u8 = 59;
 
+/// Where the IP packet ends, in bytes from the start of the frame. A length of 0 is that of a packet which a network card cuts
+/// later, or a jumbogram: the frame says how long it is.
+fn end(frame: &[u8], headers: &Headers) -> usize {
+    let (l3, six) = (usize::from(headers.l3), headers.flags.has(Flags::IPV6));
+    match be16(frame, if six { l3 + 4 } else { l3 + 2 }) {
+        Some(0) | None => frame.len(),
+        Some(length) => l3 + usize::from(length) + if six { 40 } else { 0 },
+    }
+}
+
+/// The frame without what is behind the IP packet.
+#[must_use]
+pub(super) fn without_trailer<'a>(frame: &'a [u8], headers: &Headers) -> &'a [u8] {
+    frame.get(..end(frame, headers)).unwrap_or(frame)
+}
+
 /// Whether the transport header lies within the IP packet, and is as long as it says: at least 20 bytes of TCP (RFC 9293 §3.1),
 /// 8 of UDP or ICMP; UDP's length within the packet (RFC 768). Of fragments it is not asked; what was not captured is taken
 /// for right.
@@ -19,13 +35,8 @@ pub(super) fn is_sound(frame: &[u8], headers: &Headers) -> bool {
         return true;
     }
     let six = headers.flags.has(Flags::IPV6);
-    let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
-    // A length of 0 is that of a packet which a network card cuts later, or a jumbogram: the frame says how long it is.
-    let end = match be16(frame, if six { l3 + 4 } else { l3 + 2 }) {
-        Some(0) | None => frame.len(),
-        Some(length) => l3 + usize::from(length) + if six { 40 } else { 0 },
-    };
-    let Some(room) = end.checked_sub(l4) else { return false };
+    let l4 = usize::from(headers.l4);
+    let Some(room) = end(frame, headers).checked_sub(l4) else { return false };
     match headers.key.protocol() {
         TCP => {
             let length = frame.get(l4 + 12).map(|byte| usize::from(byte >> 4) * 4);
@@ -79,6 +90,14 @@ mod tests {
         assert!(!sound(&packet(TCP, 40, &tcp(4))) && !sound(&packet(TCP, 40, &tcp(0))));
         // As a card gets it that cuts it in pieces.
         assert!(sound(&packet(TCP, 0, &tcp(5))));
+        assert_eq!(
+            without_trailer(
+                &packet(TCP, 40, &tcp(5)),
+                &classify(LinkType::RawIp, &packet(TCP, 40, &tcp(5))).unwrap()
+            )
+            .len(),
+            40
+        );
         // Not captured.
         assert!(sound(&packet(TCP, 40, &tcp(5)[..8])) && !sound(&packet(TCP, 30, &tcp(5)[..8])));
         let udp = |length: u8| [0, 1, 0, 2, 0, length, 0, 0, 1, 2, 3, 4];

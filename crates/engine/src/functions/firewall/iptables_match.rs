@@ -334,6 +334,9 @@ impl<'a> Options<'a> {
         let types = Ranges::new(vec![(first, last)]);
         // What is no ICMP, or isn't there, matches neither the type nor its opposite.
         let types = if self.not { Ranges::new(complement(&types, 0xffff)) } else { types };
+        if six {
+            self.read.six = self.read.six.take().or_else(|| Some((true, word.clone())));
+        }
         let mut protocol = ByteSet::default();
         protocol.insert(if six { protocol::ICMPV6 } else { protocol::ICMP });
         let parts = Conjunction::rest(|r| {

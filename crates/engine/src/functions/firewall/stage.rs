@@ -13,7 +13,7 @@ use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, key_of, usual_key_in};
-use crate::functions::sound::{has_wrong_checksum, is_sound};
+use crate::functions::sound::{has_wrong_checksum, is_sound, without_trailer};
 use crate::functions::tcp_state::{FIN, RST, SYN};
 use crate::functions::{NetworkFunction, RateLimiter, Reads, Scene};
 use crate::prefetch::prefetch;
@@ -225,7 +225,7 @@ impl FirewallStage {
         self.tracked = self.conntrack.as_mut().map(|conntrack| {
             conntrack.expire(scene.cx.now, SWEEP);
             let (data, headers) = (scene.cx.data(first), first.headers(found.key));
-            let tracked = Tracked::read(data, &headers);
+            let tracked = Tracked::read(without_trailer(data, &headers), &headers);
             let mut seen = conntrack.look_up(&tracked, scene.cx.now);
             let verify = self.checksums.of(seen.begins(), headers.tcp_flags);
             if !is_sound(data, &headers) || verify && has_wrong_checksum(data, &headers) {
