@@ -34,6 +34,11 @@ def tool(version, flavour, what):
     return f"{'ip6' if version == 6 else 'ip'}tables-{flavour}-{what}"
 
 
+def tools(version, flavour):
+    """The flavour, and how its rules are loaded and printed."""
+    return (flavour, *([tool(version, flavour, what)] for what in ("restore", "save")))
+
+
 def features(net, version, flavour):
     """What the kernel can match; the rest is said."""
     found, host = set(), "10.0.0.1" if version == 4 else "2001:db8::1"
@@ -133,8 +138,23 @@ def stateful(case, binary, scratch, flavour, count, size, seed):
 
 def odd(case, binary, scratch, version, flavour, count, seed):
     """Packets that are odd or can't be. Linux verifies checksums in its tracker, and ours is told to."""
-    tools = (flavour, *([tool(version, flavour, what)] for what in ("restore", "save")))
-    malformed.odd(case, Strict, binary, scratch, tools, version, count, seed)
+    malformed.odd(case, Strict, binary, scratch, tools(version, flavour), version, count, seed)
+
+
+def limits(case, binary, scratch, flavour):
+    """Limits of rules."""
+    malformed.limits(case, Strict, binary, scratch, tools(4, flavour))
+
+
+def timers(case, binary, scratch, version, flavour, count, seed):
+    """Timeouts of connections, ten times as fast in Linux as here."""
+    malformed.timers(case, Strict, binary, scratch, tools(version, flavour), version, count, seed)
+
+
+def states_v6(case, binary, scratch, flavour, count, size, seed):
+    """States of connections of IPv6."""
+    stream, rules = connections.Connections(seed).stream(count), connections.rules(seed, size)
+    malformed.states_v6(case, Strict, binary, scratch, tools(6, flavour), stream, rules)
 
 
 class Strict(Peer):
@@ -156,6 +176,12 @@ CHECKS = {
     "odd_ipv4_nft": lambda *a: odd(*a, 4, "nft", 20_000 * SCALE, 8),
     "odd_ipv6_legacy": lambda *a: odd(*a, 6, "legacy", 50_000 * SCALE, 9),
     "odd_ipv6_nft": lambda *a: odd(*a, 6, "nft", 20_000 * SCALE, 10),
+    "states_ipv6_legacy": lambda *a: states_v6(*a, "legacy", 50_000, 300, 11),
+    "states_ipv6_nft": lambda *a: states_v6(*a, "nft", 20_000, 300, 12),
+    "limits_legacy": lambda *a: limits(*a, "legacy"),
+    "limits_nft": lambda *a: limits(*a, "nft"),
+    "timers_ipv4": lambda *a: timers(*a, 4, "legacy", 20_000, 13),
+    "timers_ipv6": lambda *a: timers(*a, 6, "nft", 20_000, 14),
 }
 
 

@@ -81,7 +81,9 @@ impl Tracked {
     /// Queries have their identifier as the port of the end that asks, and the request's type as that of the other.
     fn icmp(frame: &[u8], headers: &Headers, plain: FlowKey, may_quote: bool) -> Self {
         let at = usize::from(headers.l4);
-        let (Some(&kind), Some(id)) = (frame.get(at), be16(frame, at + 4)) else {
+        // A header that isn't wholly there says nothing, also where it is quoted.
+        let header = frame.get(at..at + 8).unwrap_or_default();
+        let (Some(&kind), Some(id)) = (header.first(), be16(header, 4)) else {
             return Self::new(plain, Kind::Invalid, None);
         };
         let asks = |request: u16| Self::new(with_ports(plain, id, request << 8), Kind::Opens, None);
