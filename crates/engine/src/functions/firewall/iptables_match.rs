@@ -4,11 +4,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::conjunction::{Conjunction, SetTest};
+use super::conjunction::Conjunction;
 use super::expand::{complement, in_ranges};
 use super::fields::ConnState;
 use super::iptables::{IptablesOptions, Word};
-use super::iptables_icmp;
 use super::limit::Limit;
 use super::rules::Verdict;
 use crate::functions::text::short;
@@ -16,7 +15,6 @@ use crate::rules::RuleError;
 use crate::rules::expr::{ByteSet, Ranges};
 use crate::rules::names::{self, nearest};
 use crate::rules::protocols;
-use slipstream_wire::protocol;
 
 /// Where a rule sends packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,11 +57,11 @@ impl From<RuleError> for Refusal {
 }
 
 /// The error about what is right in iptables but not supported here.
-fn unsupported(error: RuleError) -> Refusal {
+pub(super) fn unsupported(error: RuleError) -> Refusal {
     Refusal { error, unsupported: true }
 }
 
-type Read = Result<(), Refusal>;
+pub(super) type Read = Result<(), Refusal>;
 
 /// Options that are known, for the nearest to a misspelt one.
 const OPTIONS: [&str; 28] = [
@@ -95,38 +93,6 @@ const OPTIONS: [&str; 28] = [
     "--limit-burst",
     "--match-set",
     "--dst-type",
-];
-
-/// Modules whose options are understood.
-const MODULES: [&str; 14] = [
-    "tcp",
-    "udp",
-    "sctp",
-    "icmp",
-    "icmp6",
-    "multiport",
-    "dscp",
-    "conntrack",
-    "state",
-    "comment",
-    "iprange",
-    "limit",
-    "set",
-    "addrtype",
-];
-
-/// Modules that people use and that ask for what isn't here, and why.
-const FOREIGN: [(&str, &str); 10] = [
-    ("mark", "packets have no marks here, which are set in other tables"),
-    ("connmark", "connections have no marks here"),
-    ("mac", "rules don't look into Ethernet headers"),
-    ("length", "iptables counts the IP packet; write `length` in our own syntax, which counts the frame"),
-    ("hashlimit", "use a `meter` stage with `per = \"flow\"`"),
-    ("physdev", "ports of a bridge aren't known; use `-i` and `-o` with the settings `in` and `out`"),
-    ("owner", "packets that are forwarded have no owner"),
-    ("pkttype", "rules don't look into Ethernet headers"),
-    ("udplite", "ports of UDP-Lite aren't read"),
-    ("dccp", "ports of DCCP aren't read"),
 ];
 
 /// Targets that are no chains and aren't supported.
@@ -162,14 +128,14 @@ const TARGETS: [&str; 29] = [
     "TTL",
 ];
 
-struct Options<'a> {
-    text: &'a str,
-    how: &'a IptablesOptions<'a>,
+pub(super) struct Options<'a> {
+    pub(super) text: &'a str,
+    pub(super) how: &'a IptablesOptions<'a>,
     words: std::slice::Iter<'a, Word>,
     /// The option that is being read.
-    at: &'a Word,
-    not: bool,
-    read: Match,
+    pub(super) at: &'a Word,
+    pub(super) not: bool,
+    pub(super) read: Match,
 }
 
 impl Match {
@@ -274,7 +240,7 @@ impl<'a> Options<'a> {
     }
 
     /// The word behind the option.
-    fn value(&mut self) -> Result<&'a Word, RuleError> {
+    pub(super) fn value(&mut self) -> Result<&'a Word, RuleError> {
         match self.words.next() {
             Some(word) if word.text == "!" && !self.not => {
                 // As old versions print it.
@@ -286,140 +252,17 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn wrong(&self, word: &Word, what: &str, hint: &str) -> RuleError {
+    pub(super) fn wrong(&self, word: &Word, what: &str, hint: &str) -> RuleError {
         word.error(self.text, format!("`{}` is no {what}", short(&word.text))).hint(hint)
     }
 
     /// Adds a condition: those of the IP header come before all modules.
-    fn add(&mut self, parts: Vec<Conjunction>) {
+    pub(super) fn add(&mut self, parts: Vec<Conjunction>) {
         let of_ip = matches!(
             self.at.text.as_str(),
             "-s" | "--source" | "--src" | "-d" | "--destination" | "--dst" | "-p" | "--protocol" | "--proto"
         );
         if of_ip { self.read.first.push(parts) } else { self.read.factors.push(parts) }
-    }
-
-    /// Whether an interface is the one that packets come or go by, which is known before there is any packet.
-    fn interface(&mut self, ours: Option<&str>, setting: &str, what: &str) -> Read {
-        let at = self.at;
-        let word = self.value()?;
-        let Some(ours) = ours else {
-            let message = format!("which interface packets {what} is not known");
-            let hint = format!("say it in the stage's settings: `{setting} = \"{}\"`", short(&word.text));
-            return Err(unsupported(at.error(self.text, message).hint(hint)));
-        };
-        let is = match word.text.strip_suffix('+') {
-            Some(start) => ours.starts_with(start),
-            None => ours == word.text,
-        };
-        if is == self.not {
-            self.read.first.push(Vec::new());
-        }
-        Ok(())
-    }
-
-    fn icmp(&mut self, six: bool) -> Read {
-        let word = self.value()?;
-        let Some((first, last)) = iptables_icmp::types(six, &word.text) else {
-            let near = nearest(&word.text, iptables_icmp::names(six));
-            let hint = near.map_or_else(
-                || {
-                    "write a name like `echo-request`, a type like `8`, or type and code like `3/4`"
-                        .to_owned()
-                },
-                |near| format!("did you mean `{near}`?"),
-            );
-            return Err(self.wrong(word, "type of ICMP", &hint).into());
-        };
-        let types = Ranges::new(vec![(first, last)]);
-        // What is no ICMP, or isn't there, matches neither the type nor its opposite.
-        let types = if self.not { Ranges::new(complement(&types, 0xffff)) } else { types };
-        if six {
-            self.read.six = self.read.six.take().or_else(|| Some((true, word.clone())));
-        }
-        let mut protocol = ByteSet::default();
-        protocol.insert(if six { protocol::ICMPV6 } else { protocol::ICMP });
-        let parts = Conjunction::rest(|r| {
-            r.protocols = protocol;
-            r.icmp.push(types);
-        });
-        self.add(parts.normal().into_iter().collect());
-        Ok(())
-    }
-
-    fn limit(&mut self) -> Read {
-        let burst = self.at.text == "--limit-burst";
-        let word = self.value()?;
-        let Some((_, limit)) = &mut self.read.limit else { return Ok(()) };
-        if burst {
-            match word.text.parse().ok().filter(|n| (1..=10_000).contains(n)) {
-                Some(burst) => limit.burst = burst,
-                None => return Err(self.wrong(word, "burst", "a burst is 1 to 10000").into()),
-            }
-        } else {
-            match Limit::interval(&word.text) {
-                Some(interval) => limit.interval = interval,
-                None => {
-                    return Err(self.wrong(word, "rate", "write `5/minute`; up to 10000 a second").into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// `--match-set NAME src,dst`.
-    fn set(&mut self) -> Read {
-        let word = self.value()?;
-        let sides = self.value()?;
-        let Some(sets) = self.how.sets else {
-            let message = format!("the set `{}` is not known", short(&word.text));
-            let hint = "give the file of `ipset save` in the stage's settings: `sets = \"FILE\"`";
-            return Err(unsupported(word.error(self.text, message).hint(hint)));
-        };
-        let Some(set) = sets.get(&word.text) else {
-            let error = word.error(self.text, format!("there is no set `{}`", short(&word.text)));
-            return Err(match nearest(&word.text, sets.names()) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")).into(),
-                None => error.hint("the file of sets doesn't have it").into(),
-            });
-        };
-        let known = |word: &str| match word {
-            "src" => Some(true),
-            "dst" => Some(false),
-            _ => None,
-        };
-        let all: Option<Vec<bool>> = sides.text.split(',').map(known).collect();
-        let [first, second] = match all.as_deref() {
-            Some([first, rest @ ..]) if rest.len() + 1 >= set.dimensions() => {
-                [*first, rest.first().copied().unwrap_or(*first)]
-            }
-            _ => {
-                let hint = "write `src` or `dst` for each part of the set's entries, with commas between";
-                return Err(self.wrong(sides, "list of sides for this set", hint).into());
-            }
-        };
-        let wanted = !self.not;
-        let test = SetTest { set: set.clone(), sides: [first, second], wanted };
-        self.add(vec![Conjunction::rest(|r| r.sets.push(test))]);
-        Ok(())
-    }
-
-    /// `--dst-type MULTICAST`: the one type that doesn't depend on addresses and routes of a host.
-    fn address_type(&mut self, src: bool) -> Read {
-        let word = self.value()?;
-        if word.text != "MULTICAST" {
-            let message = format!("the address type `{}` is not supported", short(&word.text));
-            let hint = "it depends on the addresses and routes of a host; MULTICAST alone is supported, write prefixes for others";
-            return Err(unsupported(word.error(self.text, message).hint(hint)));
-        }
-        let nets = ["224.0.0.0/4", "ff00::/8"].into_iter().filter_map(|net| net.parse().ok());
-        let nets: Vec<IpNet> = nets.collect();
-        self.add(if self.not {
-            vec![Conjunction::rest(|r| if src { r.not_src = nets } else { r.not_dst = nets })]
-        } else {
-            nets.into_iter().map(|net| Conjunction::net(src, net)).collect()
-        });
-        Ok(())
     }
 
     fn net(&mut self, src: bool) -> Read {
@@ -584,30 +427,6 @@ impl<'a> Options<'a> {
         let states = if self.not { ConnState::ALL & !states } else { states };
         self.add(Conjunction::rest(|r| r.states = states).normal().into_iter().collect());
         Ok(())
-    }
-
-    fn module(&mut self) -> Read {
-        let word = self.value()?;
-        if MODULES.contains(&word.text.as_str()) {
-            if word.text != "limit" {
-                return Ok(());
-            }
-            if self.read.limit.is_some() {
-                return Err(unsupported(
-                    word.error(self.text, "a rule has one limit").hint("write two rules"),
-                ));
-            }
-            self.read.limit = Some((self.read.factors.len(), Limit::default()));
-            return Ok(());
-        }
-        let error = word.error(self.text, format!("the match `{}` is not supported", short(&word.text)));
-        let why = FOREIGN.iter().find(|(name, _)| *name == word.text).map(|(_, why)| (*why).to_owned());
-        let hint = why
-            .or_else(|| {
-                nearest(&word.text, MODULES.into_iter()).map(|near| format!("did you mean `{near}`?"))
-            })
-            .unwrap_or_else(|| format!("supported are {}", MODULES.join(", ")));
-        Err(unsupported(error.hint(hint)))
     }
 
     fn target(&mut self, goto: bool) -> Read {

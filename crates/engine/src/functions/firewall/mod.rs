@@ -34,6 +34,7 @@ mod iptables;
 mod iptables_chains;
 mod iptables_icmp;
 mod iptables_match;
+mod iptables_modules;
 #[cfg(test)]
 mod iptables_tests;
 mod limit;
