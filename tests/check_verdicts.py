@@ -18,6 +18,7 @@ import numpy as np
 
 import connections
 import harness
+import malformed
 import netns
 import packets
 from peer import Peer
@@ -26,10 +27,16 @@ from rule_sets import FEATURES, RuleSet
 GAP = 1000  # ns between packets
 EMPTY = "*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 FLAVOURS = ("legacy", "nft")
+SCALE = int(os.environ.get("VERDICTS_SCALE", "1"))  # so many times the packets of a usual run
 
 
 def tool(version, flavour, what):
     return f"{'ip6' if version == 6 else 'ip'}tables-{flavour}-{what}"
+
+
+def tools(version, flavour):
+    """The flavour, and how its rules are loaded and printed."""
+    return (flavour, *([tool(version, flavour, what)] for what in ("restore", "save")))
 
 
 def features(net, version, flavour):
@@ -129,6 +136,35 @@ def stateful(case, binary, scratch, flavour, count, size, seed):
         agree(case, binary, scratch, net, 4, flavour, connections.rules(seed, size), frames, settings)
 
 
+def odd(case, binary, scratch, version, flavour, count, seed):
+    """Packets that are odd or can't be. Linux verifies checksums in its tracker, and ours is told to."""
+    malformed.odd(case, Strict, binary, scratch, tools(version, flavour), version, count, seed)
+
+
+def limits(case, binary, scratch, flavour):
+    """Limits of rules."""
+    malformed.limits(case, Strict, binary, scratch, tools(4, flavour))
+
+
+def timers(case, binary, scratch, version, flavour, count, seed):
+    """Timeouts of connections, ten times as fast in Linux as here."""
+    malformed.timers(case, Strict, binary, scratch, tools(version, flavour), version, count, seed)
+
+
+def states_v6(case, binary, scratch, flavour, count, size, seed):
+    """States of connections of IPv6."""
+    stream, rules = connections.Connections(seed).stream(count), connections.rules(seed, size)
+    malformed.states_v6(case, Strict, binary, scratch, tools(6, flavour), stream, rules)
+
+
+class Strict(Peer):
+    """A router that looks at checksums before it tracks connections, and not at sequence numbers."""
+
+    def _build(self):
+        super()._build()
+        self.sh("m", "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_be_liberal=1", "net.netfilter.nf_conntrack_checksum=1")
+
+
 CHECKS = {
     "ipv4_legacy": lambda *a: stateless(*a, 4, "legacy", 600_000, 600, 1),
     "ipv4_nft": lambda *a: stateless(*a, 4, "nft", 200_000, 1000, 2),
@@ -136,6 +172,16 @@ CHECKS = {
     "ipv6_nft": lambda *a: stateless(*a, 6, "nft", 100_000, 400, 4),
     "states_legacy": lambda *a: stateful(*a, "legacy", 200_000, 300, 5),
     "states_nft": lambda *a: stateful(*a, "nft", 100_000, 300, 6),
+    "odd_ipv4_legacy": lambda *a: odd(*a, 4, "legacy", 50_000 * SCALE, 7),
+    "odd_ipv4_nft": lambda *a: odd(*a, 4, "nft", 20_000 * SCALE, 8),
+    "odd_ipv6_legacy": lambda *a: odd(*a, 6, "legacy", 50_000 * SCALE, 9),
+    "odd_ipv6_nft": lambda *a: odd(*a, 6, "nft", 20_000 * SCALE, 10),
+    "states_ipv6_legacy": lambda *a: states_v6(*a, "legacy", 50_000, 300, 11),
+    "states_ipv6_nft": lambda *a: states_v6(*a, "nft", 20_000, 300, 12),
+    "limits_legacy": lambda *a: limits(*a, "legacy"),
+    "limits_nft": lambda *a: limits(*a, "nft"),
+    "timers_ipv4": lambda *a: timers(*a, 4, "legacy", 20_000, 13),
+    "timers_ipv6": lambda *a: timers(*a, 6, "nft", 20_000, 14),
 }
 
 

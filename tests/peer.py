@@ -58,26 +58,47 @@ class Peer(Net):
     def through(self, frames, into):
         """The numbers of the frames that came out, in order, and what speaks for losses, which is to be empty."""
         before = self._counters()
-        words = ["tcpdump", "-i", "b0", "-n", "-s", packets.SIZE, "-B", 262_144, "-Z", "root", "-Q", "in", "-w", into,
-                 f"ether dst {NEXT_HOP} and len == {packets.SIZE}"]
+        listener = self._listen(into, packets.SIZE, f"ether dst {NEXT_HOP} and len == {packets.SIZE}")
+        self.send(frames)
+        said = self._stop(listener, into)
+        lost = self._losses(before, self._counters(), len(frames), said)
+        return packets.numbers(into), lost
+
+    def through_any(self, groups, into):
+        """Sends frames of any length, each group (time in seconds, frames) when its time has come, and captures what comes out.
+        What speaks for losses; that the router discards what can't be is none."""
+        before, count = self._counters(), sum(len(frames) for _, frames in groups)
+        own = "src net 198.18.0.0/15 or src net fd99:1::/64 or src net fe80::/10"
+        listener, began = self._listen(into, 256, f"ether dst {NEXT_HOP} and not ({own})"), time.monotonic()
+        for when, frames in groups:
+            time.sleep(max(0.0, began + when - time.monotonic()))
+            width = max(map(len, frames))
+            rows = np.frombuffer(b"".join(frame.ljust(width, b"\0") for frame in frames), np.uint8).reshape(-1, width)
+            self.send(rows, [len(frame) for frame in frames])
+        said = self._stop(listener, into)
+        return [what for what in self._losses(before, self._counters(), count, said)
+                if not re.match(r"Ip6?(InHdrErrors|InDiscards|InTruncatedPkts|InAddrErrors)|Ip6In", what)]
+
+    def _listen(self, into, size, wanted):
+        words = ["tcpdump", "-i", "b0", "-n", "-s", size, "-B", 262_144, "-Z", "root", "-Q", "in", "-w", into, wanted]
         listener = self.start("b", *words)
         os.set_blocking(listener.stderr.fileno(), True)
         line = listener.stderr.readline()
         if "listening on" not in line:
             raise AssertionError(f"tcpdump: {line}{listener.stderr.read()}")
-        self.send(frames)
+        return listener
+
+    def _stop(self, listener, into):
         self._settle(into)
         listener.send_signal(signal.SIGINT)
-        said = listener.communicate(timeout=20)[1]
-        lost = self._losses(before, self._counters(), len(frames), said)
-        return packets.numbers(into), lost
+        return listener.communicate(timeout=20)[1]
 
-    def send(self, frames):
-        """Sends them all at a's interface, on one core."""
+    def send(self, frames, sizes=None):
+        """Sends them all at a's interface, on one core; of each so many bytes as `sizes` says, or the whole row."""
         frames = np.ascontiguousarray(frames)
         iov = np.zeros(len(frames), IOVEC)
         iov["base"] = frames.ctypes.data + np.arange(len(frames), dtype=np.uint64) * np.uint64(frames.shape[1])
-        iov["size"] = frames.shape[1]
+        iov["size"] = frames.shape[1] if sizes is None else sizes
         messages = np.zeros(len(frames), MESSAGE)
         messages["iov"] = iov.ctypes.data + np.arange(len(frames), dtype=np.uint64) * np.uint64(IOVEC.itemsize)
         messages["iov_count"] = 1

@@ -96,6 +96,11 @@ pub trait Stage {
         None
     }
 
+    /// What a user should know of how it understood its settings, such as rules that it leaves out.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The figures of a reframe stage.
     fn reframe_stats(&self) -> Option<ReframeStats> {
         None

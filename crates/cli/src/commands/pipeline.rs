@@ -39,7 +39,7 @@ pub(super) fn graph(args: &cli::Graph) -> anyhow::Result<Outcome> {
 }
 
 pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
-    let result = plan(&args.pipeline).and_then(|plan| plan.check().map(|()| plan));
+    let result = plan(&args.pipeline).and_then(|plan| plan.notes().map(|notes| (plan, notes)));
     if args.format == cli::Format::Json {
         let errors = result.as_ref().err().map_or(&[][..], |d| d.0.as_slice());
         let error = |d: &slipstream::pipeline::Diagnostic| {
@@ -52,13 +52,21 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
             })
         };
         let errors: Vec<Value> = errors.iter().map(error).collect();
-        let stages = result.as_ref().map_or(0, |p| p.stages.len());
-        let all = json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors });
+        let stages = result.as_ref().map_or(0, |(plan, _)| plan.stages.len());
+        let notes: Vec<Value> = result
+            .iter()
+            .flat_map(|(_, notes)| notes)
+            .map(|(stage, note)| json!({ "stage": stage, "note": note }))
+            .collect();
+        let all = json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors, "notes": notes });
         ui::print(serde_json::to_string_pretty(&all)?)?;
     }
     match result {
-        Ok(plan) => {
+        Ok((plan, notes)) => {
             if args.format == cli::Format::Table {
+                for (stage, note) in notes {
+                    ui::print(format!("note: {stage}: {note}"))?;
+                }
                 let wires = plan.wires.len();
                 ui::print(format!("valid: {} stages, {wires} wires", plan.stages.len()))?;
             }

@@ -88,7 +88,9 @@ impl Tracked {
     /// Queries have their identifier as the port of the end that asks, and the request's type as that of the other.
     fn icmp(frame: &[u8], headers: &Headers, plain: FlowKey, may_quote: bool) -> Self {
         let at = usize::from(headers.l4);
-        let (Some(&kind), Some(id)) = (frame.get(at), be16(frame, at + 4)) else {
+        // A header that isn't wholly there says nothing, also where it is quoted.
+        let header = frame.get(at..at + 8).unwrap_or_default();
+        let (Some(&kind), Some(id)) = (header.first(), be16(header, 4)) else {
             return Self::new(plain, Kind::Invalid, None);
         };
         let asks = |request: u16| Self::new(with_ports(plain, id, request << 8), Kind::Opens, None);
@@ -97,10 +99,12 @@ impl Tracked {
             (false, 8 | 13 | 15 | 17) => asks(u16::from(kind)),
             (false, 0) => answers(8),
             (false, 14 | 16 | 18) => answers(u16::from(kind) - 1),
-            (true, 128) => asks(128),
-            (true, 129) => answers(128),
-            (true, 130..=137 | 143) => Self::new(plain, Kind::Untracked, None),
-            (false, 3 | 4 | 5 | 11 | 12) | (true, 1..=4) if may_quote => {
+            // Echo (RFC 4443 §4), node information (RFC 4620).
+            (true, 128 | 139) => asks(u16::from(kind)),
+            (true, 129 | 140) => answers(u16::from(kind) - 1),
+            // Multicast listeners and routers, neighbours.
+            (true, 130..=136 | 143 | 151 | 152) => Self::new(plain, Kind::Untracked, None),
+            (false, 3 | 4 | 5 | 11 | 12) | (true, 0..=127) if may_quote => {
                 Self::error(frame, at + 8, plain).unwrap_or_else(|| Self::new(plain, Kind::Invalid, None))
             }
             _ => Self::new(plain, Kind::Invalid, None),
@@ -219,6 +223,14 @@ pub struct Seen {
     pub direction: Direction,
     id: u32,
     step: Step,
+}
+
+impl Seen {
+    /// Whether the packet would begin a connection.
+    #[must_use]
+    pub(super) const fn begins(&self) -> bool {
+        matches!(self.state, CtState::New) && self.id == NONE
+    }
 }
 
 /// What a tracker has counted.

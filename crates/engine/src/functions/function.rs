@@ -176,6 +176,11 @@ pub trait NetworkFunction {
     /// See [`Stage::reload`].
     fn reload(&mut self, _now: Nanos) {}
 
+    /// See [`Stage::notes`].
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// See [`Stage::finish`].
     ///
     /// # Errors
@@ -512,6 +517,10 @@ macro_rules! wrapper {
 
             fn reload(&mut self, now: Nanos) {
                 self.0.function.reload(now);
+            }
+
+            fn notes(&self) -> Vec<String> {
+                self.0.function.notes()
             }
 
             fn finish(&mut self) -> Result<(), StageError> {

@@ -23,6 +23,7 @@ pub mod nat;
 mod packet;
 pub mod router;
 pub mod routes;
+mod sound;
 pub mod stages;
 pub mod table;
 pub mod tcp_state;

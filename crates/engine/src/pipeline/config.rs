@@ -251,8 +251,17 @@ impl Plan {
                 continue;
             }
             let (name, role, slices) = (&stage.name, stage.role, &slices);
-            let site =
-                Site { name, role, dry: true, base: &self.base, seed: 0, choices: 0, live: false, proxied: &[], slices };
+            let site = Site {
+                name,
+                role,
+                dry: true,
+                base: &self.base,
+                seed: 0,
+                choices: 0,
+                live: false,
+                proxied: &[],
+                slices,
+            };
             if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
                 let finding = Finding::new(&self.setting_span(stage, error.setting), error.message);
                 findings.push(match error.hint {

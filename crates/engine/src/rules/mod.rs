@@ -24,6 +24,7 @@ mod error;
 pub(crate) mod expr;
 pub(crate) mod names;
 mod parse;
+pub(crate) mod protocols;
 mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;

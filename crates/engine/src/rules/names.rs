@@ -1,7 +1,10 @@
 //! Names that stand for numbers: protocols, DSCP code points, ECN code points, TCP flags; and the nearest name to a
 //! misspelt one.
 
-/// IP protocols by name (IANA's registry of protocol numbers). The first name of a number is the one that is printed.
+use super::protocols::NETBASE;
+
+/// IP protocols by the names that are words of their own. The first name of a number is the one that is printed, in flows as
+/// well: `ipip` is IPv4 in IP (4), as for Linux' tunnels, while iptables means 94 by it.
 pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("igmp", 2),
@@ -23,6 +26,12 @@ pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("sctp", 132),
     ("udplite", 136),
 ];
+
+/// What `proto` understands: our own names, and those of `/etc/protocols` that don't mean another protocol here.
+pub(crate) fn all_protocols() -> Vec<(&'static str, u8)> {
+    let other = NETBASE.iter().filter(|(name, _)| *name != "ip" && number(PROTOCOLS, name).is_none());
+    PROTOCOLS.iter().chain(other).copied().collect()
+}
 
 /// DSCP code points by name (RFC 2474, 2597, 3246, 5865, 8622).
 pub(crate) const DSCP: &[(&str, u8)] = &[

@@ -295,7 +295,7 @@ impl<'a> Parser<'a> {
     }
 
     fn protocols(&mut self) -> Result<ByteSet, RuleError> {
-        self.named("protocol", 255, names::PROTOCOLS)
+        self.named("protocol", 255, &names::all_protocols())
     }
 
     fn dscp(&mut self) -> Result<u64, RuleError> {

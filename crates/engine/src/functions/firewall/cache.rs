@@ -2,6 +2,7 @@
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
+use super::fields::NO_ICMP;
 use super::{PacketFields, Reads};
 use crate::huge;
 
@@ -16,7 +17,7 @@ const EMPTY: u32 = u32::MAX - 1;
 /// room.
 ///
 /// Where rules read more than the flow key ([`Reads`]), TCP flags say, the bits that they read are part of what must be
-/// equal. Rules that read the packet's length or the state of its connection can't be cached by flow at all: the cache then never
+/// equal. ICMP is not cached where rules read its type. Rules that read the packet's length or the state of its connection can't be cached by flow at all: the cache then never
 /// knows anything.
 #[derive(Clone, Debug)]
 pub struct DecisionCache {
@@ -24,6 +25,7 @@ pub struct DecisionCache {
     wide: Table<WideKey>,
     mask: u32,
     usable: bool,
+    icmp: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,7 @@ impl DecisionCache {
             wide: Table::new(flows / 4, WideKey([0; 7])),
             mask: reads.word,
             usable: !reads.length && !reads.state,
+            icmp: reads.icmp,
         }
     }
 
@@ -56,7 +59,7 @@ impl DecisionCache {
     /// [`FlowKey::hash64`] of `key`, always with the same seed.
     #[inline]
     pub fn get(&mut self, key: &FlowKey, hash: u64, packet: &PacketFields) -> Option<Option<u32>> {
-        if !self.usable {
+        if !self.knows(packet) {
             return None;
         }
         let word = packet.word() & self.mask;
@@ -70,7 +73,7 @@ impl DecisionCache {
     /// Remembers the first rule that matches packets of this flow like `packet`.
     #[inline]
     pub fn put(&mut self, key: &FlowKey, hash: u64, packet: &PacketFields, rule: Option<u32>) {
-        if !self.usable {
+        if !self.knows(packet) {
             return;
         }
         let word = packet.word() & self.mask;
@@ -79,6 +82,12 @@ impl DecisionCache {
             FlowKey::Narrow(key) => self.narrow.put(*key, hash, word, rule),
             FlowKey::Wide(key) => self.wide.put(*key, hash, word, rule),
         }
+    }
+
+    /// Whether what is decided about a packet can be known by its flow.
+    #[inline]
+    fn knows(&self, packet: &PacketFields) -> bool {
+        self.usable && !(self.icmp && packet.icmp != NO_ICMP)
     }
 
     /// Forgets everything: for another rule set that reads the same.

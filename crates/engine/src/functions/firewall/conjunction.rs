@@ -1,10 +1,13 @@
 //! A conjunctive rule: one prefix, one range of ports, one set of protocols and so on a side, all of which must hold. What
 //! classifiers are made of; rules of the project's language are lists of them (`expand`).
 
+use std::sync::Arc;
+
 use ipnet::IpNet;
 use slipstream_wire::{Flags, protocol};
 
 use super::fields::{ConnState, PROTOCOL, PROTOCOL_AT, PacketFields, Reads, TCP_FLAGS_AT, TOS_AT};
+use super::ipset::IpSet;
 use crate::rules::expr::{ByteSet, Ranges};
 
 pub(super) const ALL_PORTS: (u16, u16) = (0, u16::MAX);
@@ -39,6 +42,17 @@ pub(super) struct Rest {
     /// Whether a tag (with an id in the ranges) must be there, or must not.
     pub(super) vlans: Vec<(bool, Option<Ranges>)>,
     pub(super) lengths: Vec<Ranges>,
+    /// Ranges of ICMP types and codes, type in the upper byte. Without any, packets need not be ICMP.
+    pub(super) icmp: Vec<Ranges>,
+    pub(super) sets: Vec<SetTest>,
+}
+
+/// Whether a packet is in a set, by its source (true) or destination address, and the same for ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SetTest {
+    pub(super) set: Arc<IpSet>,
+    pub(super) sides: [bool; 2],
+    pub(super) wanted: bool,
 }
 
 impl Default for Rest {
@@ -52,6 +66,8 @@ impl Default for Rest {
             not_dst: Vec::new(),
             vlans: Vec::new(),
             lengths: Vec::new(),
+            icmp: Vec::new(),
+            sets: Vec::new(),
         }
     }
 }
@@ -80,6 +96,8 @@ impl Rest {
             && !self.not_src.iter().any(|net| net.contains(&p.src()))
             && !self.not_dst.iter().any(|net| net.contains(&p.dst()))
             && self.lengths.iter().all(|bytes| bytes.contains(p.length))
+            && self.icmp.iter().all(|types| types.contains(p.icmp))
+            && self.sets.iter().all(|test| test.set.contains(p, test.sides) == test.wanted)
             && self.vlans.iter().all(|(there, ids)| {
                 let tag = |id| ids.as_ref().is_none_or(|ids| ids.contains(u32::from(id)));
                 p.vlans.clone().any(tag) == *there
@@ -217,8 +235,10 @@ impl Conjunction {
         let rest = &self.rest;
         let dscp = if rest.dscp == any.dscp { 0 } else { 0xfc << TOS_AT };
         let ecn = if rest.ecn == any.ecn { 0 } else { 3 << TOS_AT };
+        let seen = if rest.sets.iter().any(|test| test.set.has_ports()) { Flags::PORTS } else { 0 };
         Reads {
-            word: (self.mask | dscp | ecn) & !PROTOCOL & !u32::from(Flags::IPV6),
+            icmp: !rest.icmp.is_empty(),
+            word: (self.mask | dscp | ecn | u32::from(seen)) & !PROTOCOL & !u32::from(Flags::IPV6),
             length: !rest.lengths.is_empty(),
             state: rest.states != any.states,
         }
@@ -239,6 +259,8 @@ impl Rest {
             not_dst: join(&self.not_dst, &other.not_dst),
             vlans: join(&self.vlans, &other.vlans),
             lengths: join(&self.lengths, &other.lengths),
+            icmp: join(&self.icmp, &other.icmp),
+            sets: join(&self.sets, &other.sets),
         }
     }
 }

@@ -222,7 +222,7 @@ impl<F: Family> Input<F> {
             for part in rule.parts.iter().filter(|p| p.six.is_none_or(|six| six == F::SIX)) {
                 input.push(index, decides, part);
             }
-            jumped_over = jumped_over.max(rule.action.next(index));
+            jumped_over = jumped_over.max(rule.action.farthest(index));
         }
         input
     }

@@ -20,6 +20,9 @@ pub(super) const SRC_PORT: usize = 4;
 pub(super) const DST_PORT: usize = 5;
 pub(super) const PROTO: usize = 6;
 
+/// In place of type and code: the packet is no ICMP, or a fragment, or its type wasn't captured.
+pub(super) const NO_ICMP: u32 = u32::MAX;
+
 /// Where a packet stands in its connection, as a connection tracker says; one bit each, so that sets of states are masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -56,6 +59,8 @@ pub struct PacketFields {
     pub(super) length: u32,
     pub(super) state: u8,
     pub(super) vlans: Vlans,
+    /// ICMP type (bits 8 to 16) and code (0 to 8), or [`NO_ICMP`].
+    pub(super) icmp: u32,
 }
 
 impl PacketFields {
@@ -84,7 +89,16 @@ impl PacketFields {
             length,
             state: ConnState::Untracked as u8,
             vlans: key.vlans(),
+            icmp: NO_ICMP,
         }
+    }
+
+    /// The same packet, which is ICMP or ICMPv6 of this type and code.
+    #[inline]
+    #[must_use]
+    pub fn with_icmp(mut self, kind: u8, code: u8) -> Self {
+        self.icmp = u32::from(kind) << 8 | u32::from(code);
+        self
     }
 
     /// The same packet in a connection.
@@ -164,13 +178,15 @@ pub struct Reads {
     pub length: bool,
     /// The state of its connection.
     pub state: bool,
+    /// Type and code of ICMP.
+    pub icmp: bool,
 }
 
 impl Reads {
     /// Whether the flow key alone decides, for packets whose key has a port other than 0 or a protocol without ports.
     #[must_use]
     pub const fn only_flow_key(self) -> bool {
-        self.word & !(Flags::PORTS as u32) == 0 && !self.length && !self.state
+        self.word & !(Flags::PORTS as u32) == 0 && !self.length && !self.state && !self.icmp
     }
 
     /// The TCP flags that are read, as a mask.
@@ -189,5 +205,6 @@ impl Reads {
         self.word |= other.word;
         self.length |= other.length;
         self.state |= other.state;
+        self.icmp |= other.icmp;
     }
 }

@@ -62,7 +62,11 @@ pub fn rules(kind: Kind, count: usize, seed: u64) -> RuleSet {
     });
     let verdict = |i: usize| if i.is_multiple_of(3) { Verdict::Deny } else { Verdict::Allow };
     let rule = |(i, part)| FirewallRule { action: Action::Decide(verdict(i)), line: 0, parts: vec![part] };
-    RuleSet { rules: parts.into_iter().enumerate().map(rule).collect(), default: Verdict::Deny }
+    RuleSet {
+        rules: parts.into_iter().enumerate().map(rule).collect(),
+        default: Verdict::Deny,
+        ..RuleSet::default()
+    }
 }
 
 /// `count` packets, each in the box of a random rule, most of them hosts seen before: a packet that a rule before that one matches,

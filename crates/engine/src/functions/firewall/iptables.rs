@@ -1,26 +1,45 @@
 //! Rules as `iptables-save` and `ip6tables-save` print them: one chain of the filter table, the chains that it calls put in
 //! its place.
 //!
-//! What iptables asks of packets that the headers here don't tell (interfaces, ICMP types, marks, rates, sets) is an error, never
-//! left out: a rule without one of its conditions is another rule.
+//! Chains that packets don't come to from that one, and the other tables, are left out, whatever they ask; a note says so. What
+//! iptables asks of packets that can't be told here (marks, owners, routes) is an error in a chain that is used: a rule without one
+//! of its conditions is another rule.
 
-use std::collections::{BTreeMap, HashMap};
-use std::num::NonZeroU32;
+use std::collections::BTreeMap;
 
 use super::RuleSetErrors;
 use super::conjunction::Conjunction;
 use super::expand::{MAX_PARTS, TooMany, product};
-use super::iptables_match::{Match, Target};
-use super::rules::{Action, FirewallRule, RuleSet, Verdict};
+use super::ipset::IpSets;
+use super::iptables_match::{Match, Refusal, Target};
+use super::limit::Limit;
+use super::rules::{Note, RuleSet, Verdict};
 use crate::functions::text::{Errors, short};
 use crate::rules::RuleError;
 use crate::rules::names::nearest;
 
-/// Chains that may call one another in a row.
-const MAX_DEPTH: usize = 32;
+/// How a file of `iptables-save` is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct IptablesOptions<'a> {
+    /// The chain of the filter table that decides: one with a policy.
+    pub chain: &'a str,
+    /// The interface that packets come in by, for `-i`; without it a rule that asks for one is an error.
+    pub input: Option<&'a str>,
+    /// The interface that packets go out by, for `-o`.
+    pub output: Option<&'a str>,
+    /// The sets of `-m set`.
+    pub sets: Option<&'a IpSets>,
+    /// Whether a rule that asks for what isn't supported is left out with a note, instead of being an error.
+    pub leave_out_unsupported: bool,
+}
 
-/// Calls of chains, each of which puts a chain in the place of a rule.
-const MAX_CALLS: usize = 1 << 15;
+impl<'a> IptablesOptions<'a> {
+    /// For a chain, and nothing else known.
+    #[must_use]
+    pub const fn new(chain: &'a str) -> Self {
+        Self { chain, input: None, output: None, sets: None, leave_out_unsupported: false }
+    }
+}
 
 /// A word of a line and where it begins, in bytes from the start of the text; quotes and what they escape are resolved.
 #[derive(Clone, Debug)]
@@ -37,36 +56,52 @@ impl Word {
 }
 
 /// One rule of a chain.
-struct Line {
-    number: u32,
-    parts: Vec<Conjunction>,
-    target: Target,
+pub(super) struct Line {
+    pub(super) number: u32,
+    /// Or why it can't be used, which matters only where it would be.
+    pub(super) rule: Result<Rule, Refusal>,
+}
+
+/// What a rule asks and does.
+pub(super) struct Rule {
+    pub(super) parts: Vec<Conjunction>,
+    /// The number of its limit, and what it asks of packets that the limit lets go on.
+    pub(super) limit: Option<(u32, Vec<Conjunction>)>,
+    pub(super) target: Target,
     /// The name of the chain that it calls, or its first word.
-    at: Word,
+    pub(super) at: Word,
 }
 
 #[derive(Default)]
-struct Chain {
+pub(super) struct Chain {
     /// `None` for chains that users add.
-    policy: Option<Verdict>,
-    lines: Vec<Line>,
+    pub(super) policy: Option<Verdict>,
+    pub(super) lines: Vec<Line>,
 }
 
 impl RuleSet {
     /// The rules of a chain of the filter table (`FORWARD`, `INPUT`, `OUTPUT`) as `iptables-save` or `ip6tables-save` prints
-    /// them; other tables are passed over.
+    /// them, where nothing is known but the chain; see [`parse_iptables_with`](Self::parse_iptables_with).
+    ///
+    /// # Errors
+    /// Those of [`parse_iptables_with`](Self::parse_iptables_with).
+    pub fn parse_iptables(text: &str, chain: &str) -> Result<Self, RuleSetErrors> {
+        Self::parse_iptables_with(text, &IptablesOptions::new(chain))
+    }
+
+    /// The rules of a chain of the filter table as `iptables-save` or `ip6tables-save` prints them. Other tables, and chains that
+    /// packets don't come to from this one, are passed over; [`notes`](Self::notes) say so.
     ///
     /// The rules are about one IP version: IPv6 where an address is IPv6 or the header names `ip6tables-save`, else IPv4. Packets
-    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. As everywhere here, a fragment has no ports, the first of a
-    /// datagram neither. `LOG` and `NFLOG` log every packet; a rule without a target counts.
+    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. `LOG` and `NFLOG` log every packet; a rule without a target
+    /// counts.
     ///
     /// # Errors
     /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a missing chain; chains that call
     /// one another in a circle; rules that come down to more than [`MAX_PARTS`](Self::MAX_PARTS) conjunctive rules.
-    pub fn parse_iptables(text: &str, chain: &str) -> Result<Self, RuleSetErrors> {
+    pub fn parse_iptables_with(text: &str, how: &IptablesOptions<'_>) -> Result<Self, RuleSetErrors> {
         let mut errors = Errors::default();
-        let mut reader =
-            Reader { text, chains: BTreeMap::new(), six: None, filter: None, table: String::new() };
+        let mut reader = Reader::new(text, how);
         let mut offset = 0;
         for (number, line) in (1_u32..).zip(text.split_inclusive('\n')) {
             if let Err(error) = reader.line(number, line, offset) {
@@ -81,8 +116,9 @@ impl RuleSet {
             let error = RuleError::new(text, 0, 1, "there is no filter table: no line `*filter`");
             errors.push(error.hint("save it with `iptables-save -t filter`"));
         }
+        reader.settle(&mut errors);
         if errors.is_empty() {
-            match reader.flatten(chain) {
+            match reader.flatten() {
                 Ok(set) => return Ok(set),
                 Err(error) => errors.push(error),
             }
@@ -91,22 +127,38 @@ impl RuleSet {
     }
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    chains: BTreeMap<String, Chain>,
+pub(super) struct Reader<'a> {
+    pub(super) text: &'a str,
+    pub(super) how: &'a IptablesOptions<'a>,
+    pub(super) chains: BTreeMap<String, Chain>,
     /// Whether the rules are about IPv6, once an address or the header has told.
-    six: Option<bool>,
+    pub(super) six: Option<bool>,
     /// Where the filter table begins.
-    filter: Option<usize>,
+    pub(super) filter: Option<usize>,
     /// The table that lines belong to.
     table: String,
+    pub(super) limits: Vec<Limit>,
+    pub(super) notes: Vec<Note>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    const fn new(text: &'a str, how: &'a IptablesOptions<'a>) -> Self {
+        Self {
+            text,
+            how,
+            chains: BTreeMap::new(),
+            six: None,
+            filter: None,
+            table: String::new(),
+            limits: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     fn line(&mut self, number: u32, line: &str, offset: usize) -> Result<(), RuleError> {
         let trimmed = line.trim();
         if trimmed.starts_with('#') {
-            if trimmed.starts_with("# Generated by ip6tables-save") {
+            if trimmed.starts_with("# Generated by ip6tables") {
                 self.six = Some(true);
             }
             return Ok(());
@@ -118,15 +170,16 @@ impl Reader<'_> {
             }
             return Ok(());
         }
-        if trimmed.is_empty() || trimmed == "COMMIT" || self.table != "filter" {
-            return if self.table.is_empty() && !trimmed.is_empty() {
-                let error = RuleError::new(self.text, offset, trimmed.len(), "this line is in no table");
-                Err(error.hint("write `*filter` before the chains"))
-            } else {
-                Ok(())
-            };
+        if trimmed.is_empty() || trimmed == "COMMIT" {
+            return Ok(());
         }
-        let mut words = words(self.text, line, offset)?;
+        if self.table != "filter" {
+            return self.other_table(number, trimmed, offset);
+        }
+        let mut words = match words(self.text, line, offset) {
+            Ok(words) => words,
+            Err(error) => return self.keep_broken(number, trimmed, error),
+        };
         // Counters, as `iptables-save -c` prints them.
         if words.first().is_some_and(|w| w.text.starts_with('[')) {
             words.remove(0);
@@ -142,6 +195,42 @@ impl Reader<'_> {
                     .hint("a line of iptables-save is `:CHAIN POLICY`, `-A CHAIN …` or `COMMIT`"))
             }
         }
+    }
+
+    /// Notes the rules of tables that don't filter.
+    fn other_table(&mut self, number: u32, trimmed: &str, offset: usize) -> Result<(), RuleError> {
+        if self.table.is_empty() {
+            let error = RuleError::new(self.text, offset, trimmed.len(), "this line is in no table");
+            return Err(error.hint("write `*filter` before the chains"));
+        }
+        if !trimmed.starts_with(':') {
+            let text = format!("the table `{}` is not used", short(&self.table));
+            self.note(number, text);
+        }
+        Ok(())
+    }
+
+    /// Counts a rule for the note that says this, or begins it.
+    pub(super) fn note(&mut self, line: u32, text: String) {
+        match self.notes.iter_mut().find(|note| note.text == text) {
+            Some(note) => {
+                note.rules += 1;
+                note.last = note.last.max(line);
+            }
+            None => self.notes.push(Note { line, last: line, rules: 1, text }),
+        }
+    }
+
+    /// Keeps a line that has no words as one of its chain, where that can be told: it may be one that nobody asks for.
+    fn keep_broken(&mut self, number: u32, trimmed: &str, error: RuleError) -> Result<(), RuleError> {
+        let mut words = trimmed.split_whitespace().skip_while(|word| word.starts_with('['));
+        let chain = match (words.next(), words.next()) {
+            (Some("-A" | "--append"), Some(name)) => self.chains.get_mut(name),
+            _ => None,
+        };
+        let Some(chain) = chain else { return Err(error) };
+        chain.lines.push(Line { number, rule: Err(error.into()) });
+        Ok(())
     }
 
     fn declare(&mut self, name: &Word, policy: Option<&Word>) -> Result<(), RuleError> {
@@ -176,173 +265,57 @@ impl Reader<'_> {
         if !self.chains.contains_key(&name.text) {
             return Err(self.no_chain(name));
         }
-        let read = Match::read(self.text, options)?;
-        if let Some((six, at)) = read.six {
-            if self.six.is_some_and(|before| before != six) {
-                let message = "an address of the other IP version than before";
-                return Err(at.error(self.text, message).hint("iptables and ip6tables have a file each"));
-            }
-            self.six = Some(six);
-        }
-        let parts =
-            product(read.factors.into_iter().map(Ok)).map_err(|TooMany| too_many(self.text, first))?;
-        let at = read.target_at.unwrap_or_else(|| first.clone());
-        let line = Line { number, parts, target: read.target, at };
+        let rule = self.rule(first, options);
         if let Some(chain) = self.chains.get_mut(&name.text) {
-            chain.lines.push(line);
+            chain.lines.push(Line { number, rule });
         }
         Ok(())
     }
 
-    fn no_chain(&self, name: &Word) -> RuleError {
+    fn rule(&mut self, first: &Word, options: &[Word]) -> Result<Rule, Refusal> {
+        let read = Match::read(self.text, options, self.how)?;
+        if let Some((six, at)) = read.six {
+            if self.six.is_some_and(|before| before != six) {
+                let message = "an address of the other IP version than before";
+                let error = at.error(self.text, message).hint("iptables and ip6tables have a file each");
+                return Err(error.into());
+            }
+            self.six = Some(six);
+        }
+        let text = self.text;
+        let all = |factors: Vec<Vec<Conjunction>>| {
+            product(factors.into_iter().map(Ok)).map_err(|TooMany| too_many(text, first))
+        };
+        let (mut before, mut after) = (read.first, read.factors);
+        let limit = match read.limit {
+            Some((at, limit)) => {
+                let behind = after.split_off(at.min(after.len()));
+                before.append(&mut after);
+                let number = u32::try_from(self.limits.len()).unwrap_or(u32::MAX);
+                self.limits.push(limit);
+                Some((number, all(behind)?))
+            }
+            None => {
+                before.append(&mut after);
+                None
+            }
+        };
+        let at = read.target_at.unwrap_or_else(|| first.clone());
+        Ok(Rule { parts: all(before)?, limit, target: read.target, at })
+    }
+
+    pub(super) fn no_chain(&self, name: &Word) -> RuleError {
         let error = name.error(self.text, format!("there is no chain `{}`", short(&name.text)));
         match nearest(&name.text, self.chains.keys().map(String::as_str)) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None => error.hint(format!("declare it before its rules: `:{} - [0:0]`", short(&name.text))),
         }
     }
-
-    /// The rules of one chain and those that it calls.
-    fn flatten(&self, name: &str) -> Result<RuleSet, RuleError> {
-        let here = |message: String| RuleError::new(self.text, self.filter.unwrap_or(0), 7, message);
-        let with_policy = || {
-            let names: Vec<&str> =
-                self.chains.iter().filter(|(_, c)| c.policy.is_some()).map(|(n, _)| n.as_str()).collect();
-            format!(
-                "chains with a policy are {}",
-                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-            )
-        };
-        let Some(chain) = self.chains.get(name) else {
-            return Err(here(format!("there is no chain `{}`", short(name))).hint(with_policy()));
-        };
-        let Some(policy) = chain.policy else {
-            return Err(here(format!("the chain `{}` has no policy", short(name))).hint(with_policy()));
-        };
-        let family = Conjunction { six: Some(self.six.unwrap_or(false)), ..Conjunction::default() };
-        let mut flat = Flat {
-            reader: self,
-            policy,
-            rules: Vec::new(),
-            parts: 0,
-            calls: 0,
-            ends: HashMap::new(),
-            labels: 0,
-        };
-        flat.chain(chain, &[family], None, &mut vec![name])?;
-        Ok(RuleSet { rules: flat.finish(), default: policy })
-    }
 }
 
-fn too_many(text: &str, at: &Word) -> RuleError {
+pub(super) fn too_many(text: &str, at: &Word) -> RuleError {
     at.error(text, format!("with this rule the chain comes down to more than {MAX_PARTS} prefixes and ranges for one rule, or {} in all", RuleSet::MAX_PARTS))
         .hint("split the rule, or call the chain from a rule with fewer conditions")
-}
-
-/// A chain while the chains that it calls are put in their place.
-struct Flat<'a, 'b> {
-    reader: &'a Reader<'b>,
-    policy: Verdict,
-    /// Skips lead to labels until all is laid out.
-    rules: Vec<FirewallRule>,
-    parts: usize,
-    calls: usize,
-    /// The rule behind each label.
-    ends: HashMap<u32, u32>,
-    labels: u32,
-}
-
-impl<'a> Flat<'a, '_> {
-    /// Adds the rules of a chain for the packets that come to it. `end` is the label of where `RETURN` leads; without one it is the
-    /// policy.
-    fn chain(
-        &mut self,
-        chain: &'a Chain,
-        coming: &[Conjunction],
-        end: Option<u32>,
-        calls: &mut Vec<&'a str>,
-    ) -> Result<(), RuleError> {
-        for line in &chain.lines {
-            let both = [Ok(coming.to_vec()), Ok(line.parts.clone())];
-            let parts = product(both.into_iter()).map_err(|TooMany| too_many(self.reader.text, &line.at))?;
-            let back = end.map_or(Action::Decide(self.policy), |to| Action::Skip { to });
-            match &line.target {
-                Target::Decide(verdict) => self.add(line, Action::Decide(*verdict), parts)?,
-                Target::Count => self.add(line, Action::Count, parts)?,
-                Target::Log => self.add(line, Action::Log { one_in: NonZeroU32::MIN }, parts)?,
-                Target::Return => self.add(line, back, parts)?,
-                Target::Jump(name) => {
-                    let label = self.labels;
-                    self.labels += 1;
-                    self.call(line, name, &parts, Some(label), calls)?;
-                    self.ends.insert(label, self.next());
-                }
-                Target::Goto(name) => {
-                    self.call(line, name, &parts, end, calls)?;
-                    self.add(line, back, parts)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn call(
-        &mut self,
-        line: &Line,
-        name: &'a str,
-        parts: &[Conjunction],
-        end: Option<u32>,
-        calls: &mut Vec<&'a str>,
-    ) -> Result<(), RuleError> {
-        let text = self.reader.text;
-        let Some((name, chain)) = self.reader.chains.get_key_value(name) else {
-            return Err(self.reader.no_chain(&line.at));
-        };
-        if calls.contains(&name.as_str()) {
-            return Err(line.at.error(text, format!("the chain `{}` calls itself", short(name))));
-        }
-        if calls.len() >= MAX_DEPTH {
-            return Err(line
-                .at
-                .error(text, format!("more than {MAX_DEPTH} chains call one another in a row")));
-        }
-        self.calls += 1;
-        if self.calls > MAX_CALLS {
-            let message = format!("chains are called more than {MAX_CALLS} times in all");
-            return Err(line
-                .at
-                .error(text, message)
-                .hint("each call counts as often as its own chain is called"));
-        }
-        calls.push(name);
-        self.chain(chain, parts, end, calls)?;
-        calls.pop();
-        Ok(())
-    }
-
-    fn next(&self) -> u32 {
-        u32::try_from(self.rules.len()).unwrap_or(u32::MAX)
-    }
-
-    fn add(&mut self, line: &Line, action: Action, parts: Vec<Conjunction>) -> Result<(), RuleError> {
-        // A chain called twice is there twice, and so on: rules without parts count as well.
-        self.parts += parts.len().max(1);
-        if self.parts > RuleSet::MAX_PARTS {
-            return Err(too_many(self.reader.text, &line.at));
-        }
-        self.rules.push(FirewallRule { action, line: line.number, parts });
-        Ok(())
-    }
-
-    /// The rules, skips leading to rules.
-    fn finish(mut self) -> Vec<FirewallRule> {
-        for rule in &mut self.rules {
-            if let Action::Skip { to } = &mut rule.action {
-                *to = self.ends.get(to).copied().unwrap_or(*to);
-            }
-        }
-        self.rules
-    }
 }
 
 /// The words of a line, quotes resolved.

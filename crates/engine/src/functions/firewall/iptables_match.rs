@@ -7,12 +7,14 @@ use ipnet::IpNet;
 use super::conjunction::Conjunction;
 use super::expand::{complement, in_ranges};
 use super::fields::ConnState;
-use super::iptables::Word;
+use super::iptables::{IptablesOptions, Word};
+use super::limit::Limit;
 use super::rules::Verdict;
 use crate::functions::text::short;
 use crate::rules::RuleError;
 use crate::rules::expr::{ByteSet, Ranges};
 use crate::rules::names::{self, nearest};
+use crate::rules::protocols;
 
 /// Where a rule sends packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +30,41 @@ pub(super) enum Target {
 /// One rule: conjunctions of which some match, for each of its conditions, and its target.
 #[derive(Debug)]
 pub(super) struct Match {
+    /// What it asks of the IP header and of interfaces, which comes before all modules.
+    pub(super) first: Vec<Vec<Conjunction>>,
+    /// What modules ask, in their order.
     pub(super) factors: Vec<Vec<Conjunction>>,
+    /// A limit, and how many of the factors are asked before it.
+    pub(super) limit: Option<(usize, Limit)>,
     pub(super) target: Target,
     pub(super) target_at: Option<Word>,
     /// Whether an address is IPv6, and the last one that told.
     pub(super) six: Option<(bool, Word)>,
 }
 
-/// Names of protocols that iptables prints and rules don't.
-const PROTOCOLS: [(&str, u8); 4] = [("ipv6-icmp", 58), ("icmpv6", 58), ("ipencap", 4), ("ipv6", 41)];
+/// Why a rule can't be used.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) error: RuleError,
+    /// Whether it is right, but asks for what isn't supported.
+    pub(super) unsupported: bool,
+}
+
+impl From<RuleError> for Refusal {
+    fn from(error: RuleError) -> Self {
+        Self { error, unsupported: false }
+    }
+}
+
+/// The error about what is right in iptables but not supported here.
+pub(super) fn unsupported(error: RuleError) -> Refusal {
+    Refusal { error, unsupported: true }
+}
+
+pub(super) type Read = Result<(), Refusal>;
 
 /// Options that are known, for the nearest to a misspelt one.
-const OPTIONS: [&str; 20] = [
+const OPTIONS: [&str; 28] = [
     "--sport",
     "--dport",
     "--sports",
@@ -60,27 +85,72 @@ const OPTIONS: [&str; 20] = [
     "--match",
     "--src-range",
     "--dst-range",
+    "--in-interface",
+    "--out-interface",
+    "--icmp-type",
+    "--icmpv6-type",
+    "--limit",
+    "--limit-burst",
+    "--match-set",
+    "--dst-type",
 ];
 
-/// Modules whose options are understood.
-const MODULES: [&str; 10] =
-    ["tcp", "udp", "sctp", "multiport", "dscp", "conntrack", "state", "comment", "iprange", "udplite"];
+/// Targets that are no chains and aren't supported.
+const TARGETS: [&str; 29] = [
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CLUSTERIP",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DNAT",
+    "DNPT",
+    "DSCP",
+    "ECN",
+    "HL",
+    "HMARK",
+    "IDLETIMER",
+    "LED",
+    "MARK",
+    "MASQUERADE",
+    "NETMAP",
+    "NFQUEUE",
+    "NOTRACK",
+    "QUEUE",
+    "REDIRECT",
+    "SECMARK",
+    "SET",
+    "SNAT",
+    "TCPMSS",
+    "TEE",
+    "TOS",
+    "TTL",
+];
 
-struct Options<'a> {
-    text: &'a str,
+pub(super) struct Options<'a> {
+    pub(super) text: &'a str,
+    pub(super) how: &'a IptablesOptions<'a>,
     words: std::slice::Iter<'a, Word>,
     /// The option that is being read.
-    at: &'a Word,
-    not: bool,
-    read: Match,
+    pub(super) at: &'a Word,
+    pub(super) not: bool,
+    pub(super) read: Match,
 }
 
 impl Match {
     /// Reads what follows the name of the chain.
-    pub(super) fn read(text: &str, words: &[Word]) -> Result<Self, RuleError> {
-        let read = Self { factors: Vec::new(), target: Target::Count, target_at: None, six: None };
+    pub(super) fn read(text: &str, words: &[Word], how: &IptablesOptions<'_>) -> Result<Self, Refusal> {
+        let read = Self {
+            first: Vec::new(),
+            factors: Vec::new(),
+            limit: None,
+            target: Target::Count,
+            target_at: None,
+            six: None,
+        };
         let Some(first) = words.first() else { return Ok(read) };
-        let mut options = Options { text, words: words.iter(), at: first, not: false, read };
+        let mut options = Options { text, how, words: words.iter(), at: first, not: false, read };
         while let Some(word) = options.words.next() {
             if word.text == "!" && !options.not {
                 (options.not, options.at) = (true, word);
@@ -91,14 +161,14 @@ impl Match {
             options.not = false;
         }
         if options.not {
-            return Err(options.at.error(text, "nothing follows this `!`"));
+            return Err(options.at.error(text, "nothing follows this `!`").into());
         }
         Ok(options.read)
     }
 }
 
 impl<'a> Options<'a> {
-    fn option(&mut self) -> Result<(), RuleError> {
+    fn option(&mut self) -> Read {
         let not = self.not;
         match self.at.text.as_str() {
             "-s" | "--source" | "--src" => self.net(true),
@@ -106,13 +176,22 @@ impl<'a> Options<'a> {
             "--src-range" => self.address_range(true),
             "--dst-range" => self.address_range(false),
             "-p" | "--protocol" | "--proto" => self.protocol(),
+            "-i" | "--in-interface" => self.interface(self.how.input, "in", "come in by"),
+            "-o" | "--out-interface" => self.interface(self.how.output, "out", "go out by"),
+            "--icmp-type" => self.icmp(false),
+            "--icmpv6-type" => self.icmp(true),
+            "--limit" | "--limit-burst" if !not && self.read.limit.is_some() => self.limit(),
+            "--match-set" => self.set(),
+            "--src-type" => self.address_type(true),
+            "--dst-type" => self.address_type(false),
             "--sport" | "--source-port" | "--sports" | "--source-ports" => self.ports(&[true]),
             "--dport" | "--destination-port" | "--dports" | "--destination-ports" => self.ports(&[false]),
             "--ports" => self.ports(&[true, false]),
             "--tcp-flags" => {
                 let (mask, value) = (self.tcp_flags()?, self.tcp_flags()?);
                 if value & !mask != 0 {
-                    return Err(self.at.error(self.text, "flags must be set that aren't looked at"));
+                    let message = "flags must be set that aren't looked at";
+                    return Err(self.at.error(self.text, message).into());
                 }
                 self.flags(mask, value);
                 Ok(())
@@ -128,7 +207,8 @@ impl<'a> Options<'a> {
             | "--nflog-group" | "--nflog-size" | "--nflog-threshold" | "--nflog-range"
                 if !not =>
             {
-                self.value().map(|_| ())
+                self.value()?;
+                Ok(())
             }
             "--log-tcp-sequence" | "--log-tcp-options" | "--log-ip-options" | "--log-uid"
             | "--log-macdecode"
@@ -142,30 +222,25 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn unknown(&self) -> RuleError {
+    fn unknown(&self) -> Refusal {
         let name = self.at.text.as_str();
         let why = match name {
-            "-i" | "-o" | "--in-interface" | "--out-interface" => {
-                "rules don't know interfaces; put a firewall of its own behind each input of the pipeline"
-            }
             "-f" | "--fragment" => {
                 "iptables means all fragments but the first of a datagram; write `fragment`, which means all, in our own syntax"
             }
-            "--icmp-type" | "--icmpv6-type" => {
-                "rules don't look into ICMP; leave the type out to match all of ICMP"
-            }
+            "--limit" | "--limit-burst" => "write `-m limit` before it",
             _ => "",
         };
         let error = self.at.error(self.text, format!("`{}` is not supported", short(name)));
-        match nearest(name, OPTIONS.into_iter()) {
+        unsupported(match nearest(name, OPTIONS.into_iter()) {
             _ if !why.is_empty() => error.hint(why),
             Some(near) if near != name => error.hint(format!("did you mean `{near}`?")),
             _ => error.hint("leave the rule out, or write it in our own syntax"),
-        }
+        })
     }
 
     /// The word behind the option.
-    fn value(&mut self) -> Result<&'a Word, RuleError> {
+    pub(super) fn value(&mut self) -> Result<&'a Word, RuleError> {
         match self.words.next() {
             Some(word) if word.text == "!" && !self.not => {
                 // As old versions print it.
@@ -177,35 +252,38 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn wrong(&self, word: &Word, what: &str, hint: &str) -> RuleError {
+    pub(super) fn wrong(&self, word: &Word, what: &str, hint: &str) -> RuleError {
         word.error(self.text, format!("`{}` is no {what}", short(&word.text))).hint(hint)
     }
 
-    fn add(&mut self, parts: Vec<Conjunction>) {
-        self.read.factors.push(parts);
+    /// Adds a condition: those of the IP header come before all modules.
+    pub(super) fn add(&mut self, parts: Vec<Conjunction>) {
+        let of_ip = matches!(
+            self.at.text.as_str(),
+            "-s" | "--source" | "--src" | "-d" | "--destination" | "--dst" | "-p" | "--protocol" | "--proto"
+        );
+        if of_ip { self.read.first.push(parts) } else { self.read.factors.push(parts) }
     }
 
-    fn net(&mut self, src: bool) -> Result<(), RuleError> {
+    fn net(&mut self, src: bool) -> Read {
         let word = self.value()?;
         let mut nets = Vec::new();
         for item in word.text.split(',') {
             let Some(net) = prefix(item) else {
-                return Err(self.wrong(
-                    word,
-                    "address",
-                    "write `10.0.0.0/8`, `10.0.0.0/255.0.0.0` or `2001:db8::/32`",
-                ));
+                return Err(self
+                    .wrong(word, "address", "write `10.0.0.0/8`, `10.0.0.0/255.0.0.0` or `2001:db8::/32`")
+                    .into());
             };
             nets.push(net);
         }
         self.nets(src, nets, word)
     }
 
-    fn nets(&mut self, src: bool, nets: Vec<IpNet>, word: &'a Word) -> Result<(), RuleError> {
+    fn nets(&mut self, src: bool, nets: Vec<IpNet>, word: &'a Word) -> Read {
         for net in &nets {
             let six = matches!(net, IpNet::V6(_));
             if self.read.six.as_ref().is_some_and(|(before, _)| *before != six) {
-                return Err(word.error(self.text, "addresses of both IP versions in one rule"));
+                return Err(word.error(self.text, "addresses of both IP versions in one rule").into());
             }
             self.read.six = Some((six, word.clone()));
         }
@@ -218,7 +296,7 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn address_range(&mut self, src: bool) -> Result<(), RuleError> {
+    fn address_range(&mut self, src: bool) -> Read {
         let word = self.value()?;
         let (first, last) = word.text.split_once('-').unwrap_or((&word.text, &word.text));
         let nets: Option<Vec<IpNet>> = match (first.parse::<IpAddr>(), last.parse::<IpAddr>()) {
@@ -232,27 +310,26 @@ impl<'a> Options<'a> {
         };
         match nets {
             Some(nets) => self.nets(src, nets, word),
-            None => Err(self.wrong(word, "range of addresses", "write `10.0.0.1-10.0.0.9`")),
+            None => Err(self.wrong(word, "range of addresses", "write `10.0.0.1-10.0.0.9`").into()),
         }
     }
 
-    fn protocol(&mut self) -> Result<(), RuleError> {
+    fn protocol(&mut self) -> Read {
         let word = self.value()?;
         let name = word.text.to_ascii_lowercase();
-        let number = names::number(names::PROTOCOLS, &name)
-            .or_else(|| names::number(&PROTOCOLS, &name))
-            .or_else(|| name.parse().ok());
+        let number = name.parse().ok().or_else(|| protocols::number(&name));
         let mut set = ByteSet::default();
         match (name.as_str(), number) {
-            // iptables means all by 0 as well.
-            ("all" | "0", _) => set = set.complement(),
+            // iptables means all by 0 as well, whatever its name.
+            ("all", _) | (_, Some(0)) => set = set.complement(),
             (_, Some(number)) => set.insert(number),
             _ => {
                 return Err(self.wrong(
                     word,
                     "protocol",
-                    "write `tcp`, `udp`, `icmp`, or a number from 0 to 255",
-                ));
+                    "write a name of /etc/protocols, such as `tcp` or `ipencap`, or a number from 0 to 255",
+                )
+                .into());
             }
         }
         let set = if self.not { set.complement() } else { set };
@@ -260,7 +337,7 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn ports(&mut self, sides: &[bool]) -> Result<(), RuleError> {
+    fn ports(&mut self, sides: &[bool]) -> Read {
         let word = self.value()?;
         let mut ranges = Vec::new();
         for item in word.text.split(',') {
@@ -273,7 +350,7 @@ impl<'a> Options<'a> {
                 Some(range) => ranges.push(range),
                 None => {
                     let hint = "a port is 0 to 65535; a range `1024:65535`, a list (with multiport) `80,443`";
-                    return Err(self.wrong(word, "port", hint));
+                    return Err(self.wrong(word, "port", hint).into());
                 }
             }
         }
@@ -320,7 +397,7 @@ impl<'a> Options<'a> {
         self.add(parts);
     }
 
-    fn dscp(&mut self) -> Result<(), RuleError> {
+    fn dscp(&mut self) -> Read {
         let word = self.value()?;
         let digits = word.text.strip_prefix("0x");
         let number = digits.map_or_else(
@@ -328,7 +405,7 @@ impl<'a> Options<'a> {
             |digits| u8::from_str_radix(digits, 16).ok(),
         );
         let Some(number) = number.filter(|&n| n < 64) else {
-            return Err(self.wrong(word, "DSCP", "a DSCP is 0 to 63, `0x2e`, or a class like `EF`"));
+            return Err(self.wrong(word, "DSCP", "a DSCP is 0 to 63, `0x2e`, or a class like `EF`").into());
         };
         let set = 1_u64 << number;
         let set = if self.not { !set } else { set };
@@ -336,14 +413,14 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn states(&mut self) -> Result<(), RuleError> {
+    fn states(&mut self) -> Read {
         let word = self.value()?;
         let mut states = 0;
         for name in word.text.split(',') {
             let known = ConnState::NAMES.iter().find(|(n, _)| name.eq_ignore_ascii_case(n));
             let Some((_, state)) = known else {
                 let hint = "states are NEW, ESTABLISHED, RELATED, INVALID and UNTRACKED";
-                return Err(self.wrong(word, "list of connection states", hint));
+                return Err(self.wrong(word, "list of connection states", hint).into());
             };
             states |= *state as u8;
         }
@@ -352,22 +429,10 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    fn module(&mut self) -> Result<(), RuleError> {
-        let word = self.value()?;
-        if MODULES.contains(&word.text.as_str()) {
-            return Ok(());
-        }
-        let error = word.error(self.text, format!("the match `{}` is not supported", short(&word.text)));
-        Err(match nearest(&word.text, MODULES.into_iter()) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error.hint(format!("supported are {}", MODULES.join(", "))),
-        })
-    }
-
-    fn target(&mut self, goto: bool) -> Result<(), RuleError> {
+    fn target(&mut self, goto: bool) -> Read {
         let word = self.value()?;
         if self.read.target_at.is_some() {
-            return Err(word.error(self.text, "a rule has one target"));
+            return Err(word.error(self.text, "a rule has one target").into());
         }
         self.read.target_at = Some(word.clone());
         self.read.target = match word.text.as_str() {
@@ -377,6 +442,12 @@ impl<'a> Options<'a> {
             "REJECT" => Target::Decide(Verdict::Reset),
             "LOG" | "NFLOG" => Target::Log,
             "RETURN" => Target::Return,
+            name if TARGETS.contains(&name) => {
+                let error = word.error(self.text, format!("the target `{name}` is not supported"));
+                let hint =
+                    "rules allow, deny, reset, log and count; marks and translation are for other stages";
+                return Err(unsupported(error.hint(hint)));
+            }
             name => Target::Jump(name.to_owned()),
         };
         Ok(())

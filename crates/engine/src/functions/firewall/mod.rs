@@ -29,8 +29,15 @@ mod fields;
 pub mod forest;
 mod four;
 pub mod generate;
+mod ipset;
 mod iptables;
+mod iptables_chains;
+mod iptables_icmp;
 mod iptables_match;
+mod iptables_modules;
+#[cfg(test)]
+mod iptables_tests;
+mod limit;
 mod parse;
 pub mod reference;
 mod rules;
@@ -43,7 +50,10 @@ mod text_tests;
 
 pub use super::text::RuleSetErrors;
 pub use fields::{ConnState, PacketFields, Reads};
-pub use rules::{Action, FirewallRule, RuleSet, Verdict};
+pub use ipset::{IpSet, IpSets};
+pub use iptables::IptablesOptions;
+pub use limit::Limit;
+pub use rules::{Action, FirewallRule, Note, RuleSet, Verdict};
 pub(crate) use settings::FIREWALL;
 pub use stage::FirewallStage;
 
@@ -169,7 +179,7 @@ impl Firewall {
     }
 
     /// What becomes of a packet. `passed` is told of every matching rule that is passed on the way: those that count, log or
-    /// skip.
+    /// skip. No limit is ever reached.
     #[inline]
     pub fn decide(&self, packet: &PacketFields, passed: impl FnMut(u32, &Action)) -> Decision {
         self.decide_from(self.lookup(packet), packet, passed)
@@ -184,6 +194,21 @@ impl Firewall {
         packet: &PacketFields,
         mut passed: impl FnMut(u32, &Action),
     ) -> Decision {
+        self.decide_within(first, packet, |rule, action| {
+            passed(rule, action);
+            true
+        })
+    }
+
+    /// As [`decide_from`](Self::decide_from), where `passed` says of each [`Action::Limit`] whether its limit lets the packet
+    /// go on with the next rule.
+    #[inline]
+    pub fn decide_within(
+        &self,
+        first: Option<u32>,
+        packet: &PacketFields,
+        mut passed: impl FnMut(u32, &Action) -> bool,
+    ) -> Decision {
         let decides = |rule: Option<u32>| self.verdicts.get(rule? as usize).copied().flatten();
         match decides(first) {
             Some(verdict) => Decision { verdict, rule: first },
@@ -197,7 +222,7 @@ impl Firewall {
         &self,
         first: Option<u32>,
         packet: &PacketFields,
-        passed: &mut dyn FnMut(u32, &Action),
+        passed: &mut dyn FnMut(u32, &Action) -> bool,
     ) -> Decision {
         let mut found = first;
         while let Some(index) = found {
@@ -205,8 +230,8 @@ impl Firewall {
                 return Decision { verdict, rule: found };
             }
             let Some(action) = self.rules.action(index) else { break };
-            passed(index, action);
-            found = self.lookup_from(packet, action.next(index));
+            let next = if passed(index, action) { action.next(index) } else { action.farthest(index) };
+            found = self.lookup_from(packet, next);
         }
         Decision { verdict: self.rules.default_verdict(), rule: None }
     }

@@ -36,7 +36,7 @@ impl RuleSet {
     /// 4096 conjunctive rules is an error, and so are more than [`MAX_PARTS`](Self::MAX_PARTS) in all.
     pub fn parse(text: &str) -> Result<Self, RuleSetErrors> {
         let mut errors = Errors::default();
-        let mut set = Self { rules: Vec::new(), default: Verdict::Deny };
+        let mut set = Self { default: Verdict::Deny, ..Self::default() };
         let (mut parts, mut default_line) = (0, None);
         for (number, line) in (1_u32..).zip(Line::all(text)) {
             let parsed = line.parse(text, number, default_line);

@@ -1,10 +1,12 @@
 //! The ordered list of rules that classifiers are built from.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::Path;
 
 use super::conjunction::Conjunction;
 use super::fields::Reads;
+use super::limit::Limit;
 use crate::functions::{FileError, read};
 
 /// What becomes of a packet.
@@ -31,6 +33,13 @@ pub enum Action {
         /// 1 logs every packet.
         one_in: NonZeroU32,
     },
+    /// Goes on with the next rule as long as a limit lets it, and with a later one where the limit is reached.
+    Limit {
+        /// Which of the rule set's limits.
+        limit: u32,
+        /// The index of the later rule; the number of rules where none follows.
+        to: u32,
+    },
     /// Goes on with a later rule: how a chain of iptables returns to the one that called it.
     Skip {
         /// The index of that rule; the number of rules where none follows.
@@ -49,7 +58,16 @@ impl Action {
         }
     }
 
-    /// The rule to go on with behind a matching one, that with the index `at`.
+    /// The last rule that may be the next behind a matching one, that with the index `at`.
+    #[must_use]
+    pub(super) const fn farthest(&self, at: u32) -> u32 {
+        match self {
+            Self::Skip { to } | Self::Limit { to, .. } => *to,
+            _ => at + 1,
+        }
+    }
+
+    /// The rule to go on with behind a matching one, that with the index `at`, within its limit where it has one.
     #[inline]
     #[must_use]
     pub const fn next(&self, at: u32) -> u32 {
@@ -76,6 +94,32 @@ pub struct FirewallRule {
 pub struct RuleSet {
     pub(super) rules: Vec<FirewallRule>,
     pub(super) default: Verdict,
+    /// What [`Action::Limit`] names.
+    pub(super) limits: Vec<Limit>,
+    pub(super) notes: Vec<Note>,
+}
+
+/// What of a file is not among the rules, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The first line that it is about, from 1.
+    pub line: u32,
+    /// The last one.
+    pub last: u32,
+    /// How many rules of the file it is about.
+    pub rules: u32,
+    /// What it says.
+    pub text: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line, last, rules, text } = self;
+        match (rules, line == last) {
+            (1, _) => write!(f, "the rule of line {line} is left out: {text}"),
+            _ => write!(f, "{rules} rules of lines {line} to {last} are left out: {text}"),
+        }
+    }
 }
 
 impl RuleSet {
@@ -109,6 +153,12 @@ impl RuleSet {
     #[must_use]
     pub const fn default_verdict(&self) -> Verdict {
         self.default
+    }
+
+    /// What of the file is not among the rules, in the order of its lines.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
     }
 
     /// The action of a rule.

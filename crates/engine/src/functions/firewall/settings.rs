@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Firewall, FirewallStage, Method, RuleSet};
+use super::stage::Checksums;
+use super::{Firewall, FirewallStage, IpSets, IptablesOptions, Method, RuleSet};
 use crate::functions::conntrack::ConntrackConfig;
 use crate::functions::{DECIDE, MAX_TOKENS, RateLimiter, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
@@ -58,6 +59,34 @@ pub(crate) const FIREWALL: StageType = StageType {
             help: "Of iptables-save: the chain that decides",
         },
         Setting {
+            name: "in",
+            kind: Kind::Text("name of an interface"),
+            default: None,
+            required: false,
+            help: "Of iptables-save: the interface that packets come in by, for rules with -i",
+        },
+        Setting {
+            name: "out",
+            kind: Kind::Text("name of an interface"),
+            default: None,
+            required: false,
+            help: "Of iptables-save: the interface that packets go out by, for rules with -o",
+        },
+        Setting {
+            name: "sets",
+            kind: Kind::File,
+            default: None,
+            required: false,
+            help: "Of iptables-save: file of `ipset save` with the sets of rules with -m set",
+        },
+        Setting {
+            name: "unsupported",
+            kind: Kind::Choice(&["error", "leave_out"]),
+            default: Some("error"),
+            required: false,
+            help: "Of iptables-save: what becomes of rules that ask for what isn't known here, such as marks",
+        },
+        Setting {
             name: "classifier",
             kind: Kind::Choice(&["fast", "linear"]),
             default: Some("fast"),
@@ -93,6 +122,14 @@ pub(crate) const FIREWALL: StageType = StageType {
             help: "Where all connections are assured: the oldest makes room for a new one, which is refused otherwise",
         },
         Setting {
+            name: "checksum",
+            kind: Kind::Choice(&["off", "state", "all"]),
+            default: Some("off"),
+            required: false,
+            help: "Whose checksums the tracker verifies (a wrong one: invalid): state: those of packets that begin a connection, \
+                   and of SYN, FIN and RST",
+        },
+        Setting {
             name: "replies",
             kind: Kind::Count(1, 1_000_000_000),
             default: Some("1000"),
@@ -111,16 +148,41 @@ pub(crate) const FIREWALL: StageType = StageType {
     build,
 };
 
+fn text_of(setting: &'static str, path: &Path) -> Result<String, BuildError> {
+    std::fs::read_to_string(path)
+        .map_err(|e| BuildError::setting(setting, format!("{} can't be read: {e}", path.display())))
+}
+
+/// The sets that rules name, where there is a file of them.
+fn sets(settings: &Settings) -> Result<Option<IpSets>, BuildError> {
+    let Some(path) = settings.file("sets") else { return Ok(None) };
+    let sets = IpSets::parse(&text_of("sets", path)?);
+    sets.map(Some).map_err(|e| BuildError::setting("sets", e.in_file(path).to_string()))
+}
+
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let path = settings.file("rules").unwrap_or(Path::new(""));
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| BuildError::setting("rules", format!("{} can't be read: {e}", path.display())))?;
+    let text = text_of("rules", path)?;
     let iptables = match settings.text("format") {
         "auto" => text.lines().any(|l| l.trim() == "*filter"),
         format => format == "iptables",
     };
-    let rules =
-        if iptables { RuleSet::parse_iptables(&text, settings.text("chain")) } else { RuleSet::parse(&text) };
+    let sets = sets(settings)?;
+    let given = |name: &str| Some(settings.text(name)).filter(|text| !text.is_empty());
+    let rules = if iptables {
+        RuleSet::parse_iptables_with(
+            &text,
+            &IptablesOptions {
+                chain: settings.text("chain"),
+                input: given("in"),
+                output: given("out"),
+                sets: sets.as_ref(),
+                leave_out_unsupported: settings.text("unsupported") == "leave_out",
+            },
+        )
+    } else {
+        RuleSet::parse(&text)
+    };
     let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;
     let track = match settings.text("track") {
         "auto" => rules.reads().state,
@@ -143,6 +205,11 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             ..ConntrackConfig::default()
         });
     }
+    stage.checksums = match settings.text("checksum") {
+        "state" => Checksums::State,
+        "all" => Checksums::All,
+        _ => Checksums::Off,
+    };
     stage.limiter = RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS));
     Ok(Made::Stage(stage_of(stage, settings)))
 }

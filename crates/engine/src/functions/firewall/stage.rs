@@ -5,12 +5,15 @@ use slipstream_wire::{Flags, FlowKey, NarrowKey, protocol};
 
 use super::ahead::Found;
 use super::cache::DecisionCache;
+use super::fields::NO_ICMP;
+use super::limit::Credit;
 use super::{Action, ConnState, Firewall, PacketFields, Verdict as Fate};
 use crate::frame::Frame;
 use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Class, Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
-use crate::functions::packet::{any_key_of, usual_key_in};
+use crate::functions::packet::{any_key_of, key_of, usual_key_in};
+use crate::functions::sound::{has_wrong_checksum, is_sound, without_trailer};
 use crate::functions::tcp_state::MOVES;
 use crate::functions::{NetworkFunction, RateLimiter, Reads, Scene};
 use crate::prefetch::prefetch;
@@ -45,6 +48,10 @@ struct Logged {
 pub struct FirewallStage {
     firewall: Firewall,
     reads: Reads,
+    /// Whether type and code of ICMP are read.
+    reads_icmp: bool,
+    /// Of each limit of the rules, what is left of it. With any, every packet is decided about.
+    credits: Vec<Credit>,
     cache: Option<DecisionCache>,
     allow_other: bool,
     seed: u64,
@@ -61,12 +68,34 @@ pub struct FirewallStage {
     logged_packets: u64,
     unclassified: u64,
     conntrack: Option<Conntrack>,
+    pub(super) checksums: Checksums,
     /// Whether the keys of packets are asked for behind their lookups.
     keeps_keys: bool,
     pub(super) limiter: RateLimiter,
     /// The answer being made.
     answer: Vec<u8>,
     answers: u64,
+}
+
+/// Of which packets the connection tracker verifies checksums. Those with a wrong one are invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checksums {
+    /// Of none.
+    Off,
+    /// Of those that begin a connection, and of TCP segments with SYN, FIN or RST.
+    State,
+    /// Of all, as Linux does with `nf_conntrack_checksum`.
+    All,
+}
+
+impl Checksums {
+    fn of(self, begins: bool, tcp_flags: u8) -> bool {
+        match self {
+            Self::Off => false,
+            Self::State => begins || tcp_flags & MOVES != 0,
+            Self::All => true,
+        }
+    }
 }
 
 /// What was decided.
@@ -86,6 +115,8 @@ impl FirewallStage {
         Self {
             hits: vec![Hits::default(); firewall.rules().rules().len() + 1],
             reads: if reads.length { shared.and(Reads::LENGTH) } else { shared },
+            reads_icmp: reads.icmp,
+            credits: firewall.rules().limits.iter().copied().map(Credit::new).collect(),
             cache: (cache > 0).then(|| DecisionCache::new(cache, reads)),
             allow_other,
             seed,
@@ -97,6 +128,7 @@ impl FirewallStage {
             logged_packets: 0,
             unclassified: 0,
             conntrack: None,
+            checksums: Checksums::Off,
             keeps_keys: cache > 0 || !firewall.only_passes_or_denies(),
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
@@ -178,7 +210,12 @@ impl FirewallStage {
     #[inline(never)]
     fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
         match any_key_of(cx, frame) {
-            Some(key) => self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found),
+            Some(key) => {
+                self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found);
+                if self.reads_icmp {
+                    found.packet.icmp = icmp_of(cx, frame, &key);
+                }
+            }
             None => (found.known, found.fate) = (false, None),
         }
     }
@@ -187,8 +224,13 @@ impl FirewallStage {
     #[inline(never)]
     fn track_packet(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, found: &Found) -> PacketFields {
         self.tracked = self.conntrack.as_mut().map(|conntrack| {
-            let tracked = Tracked::read(scene.cx.data(first), &first.headers(found.key));
-            let seen = conntrack.look_up(&tracked, scene.cx.now);
+            let (data, headers) = (scene.cx.data(first), first.headers(found.key));
+            let tracked = Tracked::read(without_trailer(data, &headers), &headers);
+            let mut seen = conntrack.look_up(&tracked, scene.cx.now);
+            let verify = self.checksums.of(seen.begins(), headers.tcp_flags);
+            if !is_sound(data, &headers) || verify && has_wrong_checksum(data, &headers) {
+                seen.state = CtState::Invalid;
+            }
             (tracked, seen)
         });
         let packet = found.packet.clone();
@@ -196,6 +238,21 @@ impl FirewallStage {
             Some((_, seen)) => packet.with_state(state_of(seen.state)),
             None => packet,
         }
+    }
+
+    /// For how many packets behind the first of a train its decision holds, where connections are tracked: each must be as fit
+    /// for its connection as the first.
+    #[inline(never)]
+    fn sharing_a_connection(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        let Some(key) = key_of(cx, first) else { return 0 };
+        let fit = |frame: &Frame| {
+            let (data, headers) = (cx.data(frame), frame.headers(key));
+            // If what comes before it is denied, any of them may be the one that begins the connection.
+            let verify = self.checksums.of(true, headers.tcp_flags);
+            is_sound(data, &headers) && !(verify && has_wrong_checksum(data, &headers))
+        };
+        let shares = |other: &&Frame| self.shares(cx, first, other) && fit(other);
+        if fit(first) { others.iter().take_while(shares).count() } else { 0 }
     }
 
     /// Counts packets for the rules that were passed on the way.
@@ -266,11 +323,16 @@ impl FirewallStage {
             &found.packet
         };
         let rule = self.first_rule(found, packet);
-        let passed = &mut self.passed;
-        let decision = self.firewall.decide_from(rule, packet, |rule, action| {
-            if !matches!(action, Action::Skip { .. }) {
-                passed.push(rule);
+        let (passed, credits, now) = (&mut self.passed, &mut self.credits, scene.cx.now);
+        let decision = self.firewall.decide_within(rule, packet, |rule, action| {
+            match action {
+                Action::Skip { .. } => {}
+                Action::Limit { limit, .. } => {
+                    return credits.get_mut(*limit as usize).is_none_or(|credit| credit.take(now));
+                }
+                _ => passed.push(rule),
             }
+            true
         });
         if decision.verdict == Fate::Reset || !self.passed.is_empty() {
             self.key = found.key;
@@ -299,9 +361,19 @@ impl NetworkFunction for FirewallStage {
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         // ICMP queries differ by what the flow key doesn't have.
-        let kind = self.conntrack.is_none()
-            || Flags(first.info.flags()).has(Flags::PORTS) && first.info.tcp_flags() & MOVES == 0;
-        kind && self.reads.agree(cx.pool, first, other)
+        let differ = self.conntrack.is_some() || self.reads_icmp;
+        let kind = !differ
+            || Flags(first.info.flags()).has(Flags::PORTS)
+                && (self.conntrack.is_none() || first.info.tcp_flags() & MOVES == 0);
+        kind && self.credits.is_empty() && self.reads.agree(cx.pool, first, other)
+    }
+
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        if self.conntrack.is_some() {
+            return self.sharing_a_connection(cx, first, others);
+        }
+        others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
     }
 
     #[inline]
@@ -407,7 +479,24 @@ impl NetworkFunction for FirewallStage {
             "memory_bytes": self.firewall.memory(),
             "hits": hits,
             "logged": logged,
+            "notes": self.notes(),
         }))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.firewall.rules().notes().iter().map(ToString::to_string).collect()
+    }
+}
+
+/// Type and code of ICMP or ICMPv6, as rules have them.
+fn icmp_of(cx: &Context<'_>, frame: &Frame, key: &FlowKey) -> u32 {
+    let expected = if key.is_ipv6() { protocol::ICMPV6 } else { protocol::ICMP };
+    let at = usize::from(frame.info.l4());
+    match cx.data(frame).get(at..).unwrap_or_default() {
+        [kind, code, ..] if key.protocol() == expected && frame.info.flags() & Flags::FRAGMENT == 0 => {
+            u32::from(*kind) << 8 | u32::from(*code)
+        }
+        _ => NO_ICMP,
     }
 }
 

@@ -20,6 +20,17 @@ impl Plan {
         Pipeline::assemble(self, true, Seeds::Fixed(0)).map(|_| ())
     }
 
+    /// Checks everything, and gives what the stages have to say of how they understood their settings: the stage's name and what
+    /// it says.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn notes(&self) -> Result<Vec<(String, String)>, Diagnostics> {
+        let pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0))?;
+        let of = |node: &Node| node.stage.notes().into_iter().map(|note| (node.name.clone(), note)).collect();
+        Ok(pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect())
+    }
+
     /// Builds the pipeline. `seeds` are those of its hashes and random choices: a number, or what [`seeds`](Self::seeds) gives.
     ///
     /// # Errors
@@ -64,7 +75,8 @@ impl Pipeline {
                     break;
                 }
             };
-            let site = Site { name, role, dry, base, seed, choices, live: this.live, proxied, slices: &slices };
+            let site =
+                Site { name, role, dry, base, seed, choices, live: this.live, proxied, slices: &slices };
             let mut ports = match planned.kind.outputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
                 Ports::None | Ports::AsSet(_) => Vec::new(),
