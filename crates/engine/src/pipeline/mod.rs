@@ -16,6 +16,7 @@
 //! ```
 
 mod config;
+mod picture;
 mod read;
 pub mod registry;
 mod render;

@@ -117,6 +117,14 @@ pub enum CaptureError {
         /// What the system says.
         source: io::Error,
     },
+    /// The folder of the output is missing.
+    #[error("{file}: there is no folder {folder}; make it first")]
+    NoFolder {
+        /// The file.
+        file: String,
+        /// The folder.
+        folder: String,
+    },
     /// The output can't be created.
     #[error("{file}: cannot be created: {source}; check that its directory exists and may be written to")]
     Create {
@@ -218,6 +226,16 @@ impl CaptureError {
 
     /// From a failure to create `file`.
     pub(super) fn create(file: &Path, source: io::Error) -> Self {
-        Self::Create { file: file.display().to_string(), source }
+        let name = file.display().to_string();
+        match file.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) {
+            Some(folder) => Self::NoFolder { file: name, folder: folder.display().to_string() },
+            None => Self::Create { file: name, source },
+        }
+    }
+
+    /// Whether the output was stdout, and whoever read it went away.
+    #[must_use]
+    pub fn reader_left_stdout(&self) -> bool {
+        matches!(self, Self::Write { file, source } if file == "stdout" && source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
