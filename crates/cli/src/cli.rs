@@ -22,12 +22,12 @@ use crate::units::{Bytes, Count, Duration};
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "Exit status: 0 done; 1 done, but a check asked for with --fail-if failed; 2 usage, configuration or \
-                  input/output error.\n\nExample:\n  \
+                  input/output error; 130 interrupted.\n\nExample:\n  \
                   slipstream synth --profile campus --packets 100000 campus.pcapng\n  \
                   slipstream analyze campus.pcapng"
 )]
 pub(crate) struct Cli {
-    /// Say more on stderr; twice for details.
+    /// Say more on stderr: time and memory that it took.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
@@ -81,6 +81,11 @@ pub(crate) struct Reporting {
     /// 'slf_out<1.5' or 'ip.windows.1.mean_train<2'. May be given several times.
     #[arg(long, value_name = "CHECK")]
     pub(crate) fail_if: Vec<String>,
+}
+
+/// What to do with damaged captures, for verbs that read some.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct Damage {
     /// Take a damaged input for an error (exit status 2), not for a warning.
     #[arg(long)]
     pub(crate) strict: bool,
@@ -111,7 +116,7 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
     /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
     /// Write every flow of every trace, one row each, to a Parquet file.
     #[arg(long, value_name = "FILE.parquet")]
@@ -119,6 +124,8 @@ pub(crate) struct Analyze {
     /// Threads; all cores by default. Results don't depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
@@ -238,6 +245,8 @@ pub(crate) struct Reframe {
     #[command(flatten)]
     pub(crate) live: Live,
     #[command(flatten)]
+    pub(crate) damage: Damage,
+    #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
 
@@ -250,11 +259,13 @@ pub(crate) struct PipelineArgs {
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
-    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`; leads to the start of the graph.
-    #[arg(short, long, value_name = "PORT", requires = "expression")]
+    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`. With -e it leads to the start of the
+    /// graph; with a configuration it stands in for the only port there that packets come from.
+    #[arg(short, long, value_name = "PORT")]
     pub(crate) input: Option<String>,
-    /// With -e: where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`; led to from the end of the graph.
-    #[arg(short, long, value_name = "PORT", requires = "expression")]
+    /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`. With -e it is led to from the end of the graph;
+    /// with a configuration it stands in for the only port there that packets go to.
+    #[arg(short, long, value_name = "PORT")]
     pub(crate) output: Option<String>,
 }
 
@@ -303,6 +314,8 @@ pub(crate) struct Run {
     /// Seed of hashes and random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
@@ -444,7 +457,7 @@ pub(crate) struct Lab {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
-    #[arg(long, value_name = "FILE.html", requires = "name")]
+    #[arg(long, alias = "html", value_name = "FILE.html", requires = "name")]
     pub(crate) report: Option<PathBuf>,
     /// How to print the result.
     #[arg(long, value_enum, default_value_t)]

@@ -63,7 +63,7 @@ impl Bench<'_> {
     /// The same where nobody knows how far the work is.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.interrupted.load(Ordering::Relaxed) {
-            bail!("interrupted");
+            return Err(ui::Interrupted.into());
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ fn list(format: cli::Format) -> anyhow::Result<Outcome> {
             let mut t = Table::default();
             t.title("Labs (slipstream lab NAME)");
             for lab in LABS {
-                t.row([lab.name, lab.what, lab.source]);
+                t.prose([lab.name, lab.what, lab.source]);
             }
             ui::print(t.render())?;
         }
@@ -225,8 +225,8 @@ fn tables(rows: &[Map<String, Value>]) -> Vec<Rows<'_>> {
 fn as_table(lab: &Lab, findings: &Findings) -> String {
     let mut t = Table::default();
     t.title(format!("{}: {}", lab.name, lab.what));
-    t.row(["source", lab.source]);
-    t.row(["machine", &machine()]);
+    t.prose(["source", lab.source]);
+    t.prose(["machine", &machine()]);
     for (keys, rows) in tables(&findings.rows) {
         t.title("Measured");
         t.row(keys.iter().map(|k| k.replace('_', " ")));
@@ -235,14 +235,14 @@ fn as_table(lab: &Lab, findings: &Findings) -> String {
         }
     }
     t.title("Claims");
-    t.row(["", "paper", "here", "holds"]);
+    t.prose(["", "paper", "here", "holds"]);
     for c in &findings.claims {
         let holds = match (c.comparable, c.holds) {
             (true, Some(true)) => "yes".to_owned(),
             (true, _) => "no".to_owned(),
             (false, _) => format!("not comparable: {}", c.why.as_deref().unwrap_or("no reason given")),
         };
-        t.row([c.claim.clone(), cell(&c.paper), cell(&c.measured), holds]);
+        t.prose([c.claim.clone(), cell(&c.paper), cell(&c.measured), holds]);
     }
     t.render()
 }

@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
                     if n.is_multiple_of(1 << 16) {
                         progress.at(share(&reader));
                         if interrupted.load(Ordering::Relaxed) {
-                            bail!("interrupted");
+                            return Err(ui::Interrupted.into());
                         }
                     }
                 }
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
                     if self.all_packets.is_multiple_of(1 << 16) {
                         progress.at(Some(self.all_packets as f64 / synth.config().packets.max(1) as f64));
                         if interrupted.load(Ordering::Relaxed) {
-                            bail!("interrupted");
+                            return Err(ui::Interrupted.into());
                         }
                     }
                 }
