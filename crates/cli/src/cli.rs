@@ -383,61 +383,61 @@ pub(crate) struct List {
 pub(crate) struct Synth {
     /// A capture to write (.pcap or .pcapng, also .gz or .zst), `-` for stdout, `null` for nothing.
     pub(crate) output: PathBuf,
-    /// Kind of traffic: plain (known locality), campus (as the Reframer paper's trace).
+    /// Kind of traffic: plain (known locality), campus (as the Reframer paper's trace) [default: plain].
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
-    /// Campus: independent campuses superposed, 2.2 Gbit/s each.
+    /// Campus: independent campuses superposed, 2.2 Gbit/s each [default: 1].
     #[arg(long, value_name = "K")]
     pub(crate) copies: Option<Count>,
-    /// Packets to make.
+    /// Packets to make [default: 100000].
     #[arg(long, value_name = "N")]
     pub(crate) packets: Option<Count>,
-    /// Flows alive at a time.
+    /// Flows alive at a time [default: 10000].
     #[arg(long, value_name = "N")]
     pub(crate) flows: Option<Count>,
-    /// After every flow has sent one packet, only so many go on.
+    /// After every flow has sent one packet, only so many go on [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) active: Option<Count>,
-    /// Mean packets of a run (the spatial locality factor), 1 and more.
+    /// Mean packets of a run (the spatial locality factor), 1 and more [default: 1].
     #[arg(long, value_name = "PACKETS")]
     pub(crate) slf: Option<f64>,
-    /// Which flow sends the next run: random, round-robin.
+    /// Which flow sends the next run: random, round-robin [default: random].
     #[arg(long, value_name = "ORDER")]
     pub(crate) order: Option<String>,
-    /// How long a run is: fixed, geometric.
+    /// How long a run is: fixed, geometric [default: fixed].
     #[arg(long, value_name = "MODEL")]
     pub(crate) train: Option<String>,
-    /// Exponent of the flows' popularity; 0 = all alike.
+    /// Exponent of the flows' popularity; 0 = all alike [default: 0].
     #[arg(long, value_name = "EXPONENT")]
     pub(crate) zipf: Option<f64>,
-    /// Frame sizes in bytes: 64, 64..1500, imix, or SIZE:WEIGHT,…
+    /// Frame sizes in bytes: 64, 64..1500, imix, or SIZE:WEIGHT,… [default: 64..1500]
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
-    /// Mean rate: 1mpps, 500kpps, 2.2gbps.
+    /// Mean rate: 1mpps, 500kpps, 2.2gbps [default: 1mpps].
     #[arg(long, value_name = "RATE")]
     pub(crate) rate: Option<String>,
-    /// When packets come: constant, poisson.
+    /// When packets come: constant, poisson [default: constant].
     #[arg(long, value_name = "ARRIVALS")]
     pub(crate) arrivals: Option<String>,
-    /// Transport: udp, tcp, or the share of TCP, 0 to 1.
+    /// Transport: udp, tcp, or the share of TCP, 0 to 1 [default: udp].
     #[arg(long, value_name = "PROTOCOL")]
     pub(crate) protocol: Option<String>,
-    /// Share of flows over IPv6, 0 to 1.
+    /// Share of flows over IPv6, 0 to 1 [default: 0].
     #[arg(long, value_name = "SHARE")]
     pub(crate) ipv6: Option<f64>,
-    /// Share of flows in a VLAN, 0 to 1.
+    /// Share of flows in a VLAN, 0 to 1 [default: 0].
     #[arg(long, value_name = "SHARE")]
     pub(crate) vlan: Option<f64>,
-    /// VLAN ids to choose from.
+    /// VLAN ids to choose from [default: 100].
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     pub(crate) vlan_ids: Vec<u16>,
-    /// Time of the first packet, in seconds since 1970.
+    /// Time of the first packet, in seconds since 1970 [default: 0].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) start: Option<u64>,
-    /// The same settings and seed give the same bytes on every machine.
+    /// The same settings and seed give the same bytes on every machine [default: 1].
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Bytes that the capture keeps of a frame.
+    /// Bytes that the capture keeps of a frame [default: all].
     #[arg(long, value_name = "BYTES")]
     pub(crate) snap_len: Option<Count>,
     /// How to print what was made (on stderr where the packets go to stdout).

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::batch::BATCH;
 use crate::rules::Rule;
+use crate::units::Duration;
 
 /// Order among trains that are released together (paper §4, "Priority").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,8 +119,9 @@ pub enum ConfigError {
     },
     /// `hold` too long.
     #[error(
-        "{place}: hold = {hold_ns} ns is too long; up to {} ns (4 s) are possible",
-        ReframeConfig::MAX_HOLD_NS
+        "{place}: hold = {} is too long; up to {} is possible",
+        Duration(*hold_ns),
+        Duration(ReframeConfig::MAX_HOLD_NS)
     )]
     Hold {
         /// Class, or `reframe`.

@@ -183,6 +183,12 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         ),
     );
     page.figure(
+        "loss",
+        "Loss",
+        "The share of packets that find the queue full at this load; less than 1e-9 lies at the foot.",
+        curves("share lost", vec![line("lost", &|o| o.p_loss)]).log(),
+    );
+    page.figure(
         "latency",
         "Latency",
         "From arrival to the end of service, holding included.",
@@ -192,7 +198,8 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
                 line("mean", &|o| o.mean_latency_ns / 1e3),
                 line("99 of 100 packets", &|o| o.p99_latency_ns / 1e3),
             ],
-        ),
+        )
+        .log(),
     );
     page
 }

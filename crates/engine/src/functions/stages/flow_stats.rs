@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::net::{ToSocketAddrs, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use slipstream_wire::FlowKey;
 use tempfile::NamedTempFile;
 
 use crate::frame::Frame;
+use crate::io::capture::temporary;
 use crate::functions::answer::ip_length;
 use crate::functions::flow_stats::{Flow, FlowRecord, FlowStats, FlowStatsConfig, Observed};
 use crate::functions::ipfix::{Exporter, IpfixConfig};
@@ -107,8 +108,11 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
     if site.dry {
         return Ok(Target::None);
     }
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = NamedTempFile::new_in(directory).map_err(wrong)?;
+    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.exists()) {
+        let message = format!("{}: there is no folder {}; make it first", path.display(), folder.display());
+        return Err(BuildError::setting("export", message));
+    }
+    let file = temporary(&path).map_err(wrong)?;
     Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
 }
 

@@ -12,7 +12,7 @@ use crate::time::Nanos;
 #[non_exhaustive]
 pub enum CaptureError {
     /// There is no such file.
-    #[error("{file}: no such file")]
+    #[error("{file}: no such file{}", interface_advice(.file))]
     NotFound {
         /// The file.
         file: String,
@@ -203,6 +203,22 @@ fn readable(format: Format) -> &'static str {
 
 fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" ({why})")).unwrap_or_default()
+}
+
+/// Advice where what was taken for a file is the name of a network interface of this machine.
+fn interface_advice(file: &str) -> String {
+    if is_interface(file) {
+        format!("; the network interface of this name is af_packet:{file}")
+    } else {
+        String::new()
+    }
+}
+
+/// Whether a network interface of this machine has this name.
+#[must_use]
+pub fn is_interface(name: &str) -> bool {
+    let plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    plain && Path::new("/sys/class/net").join(name).exists()
 }
 
 fn advice_on_write(error: &io::Error) -> &'static str {
