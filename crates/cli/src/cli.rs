@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use slipstream::reframe::ReframeConfig;
 
 use crate::units::{Bytes, Count, Duration};
 
@@ -212,7 +213,7 @@ pub(crate) struct Reframe {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) admit: Admit,
     /// Packets that pass at once: rules, @FILE with rules, or `none`.
-    #[arg(long, value_name = "RULES", default_value = "tcp syn")]
+    #[arg(long, value_name = "RULES", default_value = ReframeConfig::BYPASS)]
     pub(crate) bypass: String,
     /// Packets to be treated in their own way: 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'.
     /// The first class that matches counts. May be given several times.

@@ -32,7 +32,7 @@ pub(crate) struct Curves {
     log: bool,
 }
 
-/// Least value on a logarithmic axis: what is less lies at its foot.
+/// Least value that a logarithmic axis is made for.
 const LEAST: f64 = 1e-9;
 
 impl From<Vec<(String, Vec<(f64, f64)>)>> for Curves {
@@ -130,7 +130,9 @@ fn y_axis(curves: &Curves) -> Axis {
     let high = values().fold(0.0, f64::max);
     let low = values().filter(|v| *v > LEAST).fold(high, f64::min);
     if curves.log && low > LEAST {
-        Axis::log(curves.y, 10.0, (low, high), short)
+        // What is less lies at the foot, below all that is not.
+        let foot = if values().any(|v| v <= LEAST) { low / 10.0 } else { low };
+        Axis::log(curves.y, 10.0, (foot, high), short)
     } else {
         Axis::linear(curves.y, high, short)
     }
@@ -165,7 +167,7 @@ mod tests {
         let mut page = Page::new("t", "v");
         page.figure("loss", "Loss", "c", curves);
         let svg = &page.figures[0].svg;
-        for tick in ["1e-7", "1e-5", "1"] {
+        for tick in ["1e-8", "1e-6", "1"] {
             assert!(svg.contains(&format!(">{tick}</text>")), "{tick}: {svg}");
         }
     }

@@ -293,7 +293,7 @@ impl LineChart {
             let (x, width) = (self.x(*value), width(name));
             // The name of a single mark stands above the plot, where there are no lines.
             if self.marks.len() == 1 {
-                let x = (x - width / 2.0).clamp(LEFT + self::width(&self.y.label), WIDTH - width);
+                let x = (x - width / 2.0).min(WIDTH - width).max(2.0);
                 canvas.text(x, top - 4.0, "start", name);
                 continue;
             }

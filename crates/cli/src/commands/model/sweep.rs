@@ -150,7 +150,7 @@ fn report(args: &Sweep, points: &[Point]) -> Page {
     page.figure(
         "loss",
         "Loss against load",
-        "The share of packets that find the queue full; less than 1e-9 lies at the foot.",
+        "The share of packets that find the queue full; a point at the foot stands for less than 1e-9.",
         curves(&|s| s.p_loss).named("load", "share lost").log(),
     );
     page.figure(

@@ -185,7 +185,7 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
     page.figure(
         "loss",
         "Loss",
-        "The share of packets that find the queue full at this load; less than 1e-9 lies at the foot.",
+        "The share of packets that find the queue full at this load; a point at the foot stands for less than 1e-9.",
         curves("share lost", vec![line("lost", &|o| o.p_loss)]).log(),
     );
     page.figure(
