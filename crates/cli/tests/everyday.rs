@@ -37,7 +37,7 @@ fn ports_of_a_configuration_can_be_replaced() {
     let json = run_in(dir.path(), words.split(' ')).with(0).json();
     assert_eq!(json["packets_in"], 2000);
     assert!(dir.path().join("out.pcap").exists(), "paths of the command line are where the user is");
-    run_in(dir.path(), ["run", "conf/two.toml", "-i", "mine.pcap"]).with(2).silent().saying(&["-i", "in, b"]);
+    run_in(dir.path(), ["run", "conf/two.toml", "-i", "mine.pcap"]).with(2).silent().saying(&["-i could stand in for each of b, in"]);
     // Nothing is made of an output that can't be one.
     run_in(dir.path(), ["run", "conf/one.toml", "-o", "synth:"]).with(2).silent().saying(&["no packet can go to"]);
 }
@@ -168,7 +168,7 @@ fn warnings_have_colours_only_where_they_are_wanted() {
 #[test]
 fn more_is_said_where_more_is_asked_for() {
     run(["analyze", text(small())]).with(0);
-    for verb in [vec!["analyze", text(small())], vec!["list"], vec!["model", "solve", "--rate", "1mpps"]] {
+    for verb in [vec!["analyze", text(small())], vec!["list"], vec!["synth", "null", "--packets", "10"]] {
         run(verb.iter().chain(&["-v"])).with(0).saying(&["ended after", "MiB of memory"]);
     }
 }
@@ -234,8 +234,17 @@ fn lists_can_be_read() {
         let shown = stdout(&run(&words).with(0));
         let longest = shown.lines().map(|l| l.chars().count()).max().unwrap();
         assert!(longest <= 112, "{words:?}: {longest} columns\n{shown}");
-        let right = shown.lines().filter(|l| l.len() - l.trim_start().len() > 60).count();
-        assert!(right < shown.lines().count() / 4, "prose stands to the right in\n{shown}");
+        let json = run(words.iter().chain(&["--format", "json"])).with(0).json();
+        let mut texts = Vec::new();
+        for item in json["stages"].as_array().or(json["labs"].as_array()).unwrap() {
+            texts.extend(["summary", "what"].iter().filter_map(|k| item[k].as_str()));
+            texts.extend(item["settings"].as_array().into_iter().flatten().filter_map(|s| s["help"].as_str()));
+        }
+        let shown: Vec<&str> = shown.split_whitespace().collect();
+        let broken = texts.iter().take(if words.len() > 1 { usize::MAX } else { 1 });
+        for word in broken.flat_map(|t| t.split_whitespace()) {
+            assert!(shown.iter().any(|s| s.trim_end_matches(':') == word.trim_end_matches(':')), "{word:?} is broken");
+        }
     }
 }
 
