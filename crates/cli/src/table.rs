@@ -160,7 +160,7 @@ pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A value in the unit of a thousand that suits it, three to five digits of it.
+/// A value in the unit of a thousand that suits it, four digits of it.
 fn scaled(value: f64, unit: &str) -> String {
     let (value, prefix) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),
@@ -171,7 +171,7 @@ fn scaled(value: f64, unit: &str) -> String {
     let decimals = match value.abs() {
         v if v == 0.0 => 0,
         v if v >= 100.0 => 1,
-        v if v >= 1.0 => 2,
+        v if v >= 10.0 => 2,
         _ => 3,
     };
     format!("{value:.decimals$} {prefix}{unit}")
@@ -182,13 +182,17 @@ pub(crate) fn rates(packets: u64, bytes: u64, ns: u64) -> String {
     if ns == 0 {
         return "–".into();
     }
-    let per_second = |n: u64| n as f64 / (ns as f64 / 1e9);
-    format!("{}, {}", scaled(per_second(packets), "pps"), bit_rate(per_second(bytes) * 8.0))
+    [packet_rate(packets, ns), bit_rate(bytes, ns)].join(", ")
 }
 
-/// Bits a second.
-pub(crate) fn bit_rate(bits_per_second: f64) -> String {
-    scaled(bits_per_second, "bit/s")
+/// Packets in so many ns as a rate.
+pub(crate) fn packet_rate(packets: u64, ns: u64) -> String {
+    scaled(packets as f64 / (ns as f64 / 1e9), "pps")
+}
+
+/// Bytes in so many ns as a rate of bits.
+pub(crate) fn bit_rate(bytes: u64, ns: u64) -> String {
+    scaled(bytes as f64 * 8.0 / (ns as f64 / 1e9), "bit/s")
 }
 
 /// A time in ns, with its error where it has one.
@@ -282,7 +286,7 @@ mod tests {
     #[test]
     fn units_suit_the_values() {
         assert_eq!(rates(12, 480, 60_000_000_000), "0.200 pps, 64.00 bit/s");
-        assert_eq!(rates(2_000_000, 2_000_000_000, 1_000_000_000), "2.00 Mpps, 16.00 Gbit/s");
+        assert_eq!(rates(2_000_000, 2_000_000_000, 1_000_000_000), "2.000 Mpps, 16.00 Gbit/s");
         assert_eq!(time(Some(184_280_863.5e9)), "2132.9 days");
         assert_eq!(["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))), ["90.0 s", "15.0 min", "2.5 h"]);
         assert_eq!([with_error(600.0, 0.0), with_error(77.0, 0.04), with_error(77.0, 3.0)], ["600 ns", "77 ns", "77 ± 3 ns"]);

@@ -218,11 +218,12 @@ fn many_who_ask_share_one_report() {
 /// An alert on a series that begins with the first drop misses that drop.
 #[test]
 fn reasons_are_there_before_the_first_drop() {
-    let graph = "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> fw :: firewall(rules=\"default allow\") -> null";
+    let graph = "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> n :: nat(pool=[192.0.2.1]) -> null";
     let watched = Watched::running(graph, 1024);
     let text = watched.page("/metrics");
-    for reason in ["denied", "table_full"] {
-        let known = format!("slipstream_dropped_packets_total{{stage=\"fw\",type=\"firewall\",reason=\"{reason}\"}}");
+    for reason in ["no_port", "table_full"] {
+        let known =
+            format!("slipstream_dropped_packets_total{{stage=\"n\",type=\"nat\",reason=\"{reason}\"}}");
         assert_eq!(sample(&text, &known), 0.0);
     }
     let healthy = ["top", &watched.address, "--once", "--fail-if", "dropped_pps.table_full>0"];

@@ -20,7 +20,7 @@ use crate::cli;
 use crate::port::Input;
 use crate::replace::Replacement;
 use crate::report::{self, Subject};
-use crate::table::{Table, count, number, plural, rates, share, time};
+use crate::table::{Table, bit_rate, count, number, packet_rate, plural, share, time};
 use crate::ui::{self, Progress};
 use crate::units::Duration;
 
@@ -279,7 +279,8 @@ fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Repor
     t.row(["bytes on the wire", &count(r.bytes)]);
     t.row(["duration", &time(Some(r.duration_ns as f64))]);
     if r.duration_ns > 0 {
-        t.row(["rate", &rates(r.records, r.bytes, r.duration_ns)]);
+        t.row(["rate", &bit_rate(r.bytes, r.duration_ns)]);
+        t.row(["packets a second", &packet_rate(r.records, r.duration_ns)]);
     }
     let skipped = [
         ("not IP", r.skipped.non_ip),
