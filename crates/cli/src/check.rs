@@ -34,7 +34,8 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 
 const SIGNS: &str = "<, <=, >, >=, == or !=";
 
-/// Objects whose keys are reasons for which packets were dropped: reasons without a drop are left out of them.
+/// Objects whose keys are reasons for which packets were dropped: reasons without a drop are left out of
+/// them.
 const DROPPED: [&str; 2] = ["dropped", "dropped_pps"];
 
 fn is_reason(key: &str) -> bool {

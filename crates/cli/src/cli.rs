@@ -260,12 +260,14 @@ pub(crate) struct PipelineArgs {
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
-    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`. With -e it leads to the start of the
-    /// graph; with a configuration it stands in for the only port there that packets come from.
+    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`. With
+    /// -e it leads to the start of the graph; with a configuration it stands in for the only port there that
+    /// packets come from.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) input: Option<String>,
-    /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`. With -e it is led to from the end of the graph;
-    /// with a configuration it stands in for the only port there that packets go to.
+    /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`. With -e it is
+    /// led to from the end of the graph; with a configuration it stands in for the only port there that
+    /// packets go to.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) output: Option<String>,
 }

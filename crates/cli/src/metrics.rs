@@ -1,8 +1,8 @@
 //! A running pipeline over HTTP: `/metrics` for Prometheus, `/report` with all there is to say, `/measure` with the answers of
 //! `measure` stages.
 //!
-//! The [`server`] has a thread of its own. It asks the data path for [`snapshots`], which come between two batches; while
-//! nobody asks, nothing is done.
+//! The [`server`] has a thread of its own. It asks the data path for [`snapshots`], which come between two
+//! batches; while nobody asks, nothing is done.
 
 mod server;
 mod snapshots;
@@ -196,8 +196,8 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
     labels
 }
 
-/// What a stage dropped by reason, those that it is known for as 0 before their first: an alert on a series that isn't there
-/// yet never fires.
+/// What a stage dropped by reason, those that it is known for as 0 before their first: an alert on a series
+/// that isn't there yet never fires.
 fn dropped(stage: &StageReport) -> Vec<(DropReason, u64)> {
     let known = stage_type(stage.kind).map(|t| t.drop_reasons()).unwrap_or_default();
     let mut all: Vec<(DropReason, u64)> = stage.drops.iter().collect();
@@ -260,7 +260,9 @@ impl Figures {
         family(encoder, ("stage_held", "Packets that a stage holds", None), MetricType::Gauge, &held)?;
         let (mut drops, mut values) = (Vec::new(), Vec::new());
         for s in stages {
-            drops.extend(dropped(s).into_iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)));
+            drops.extend(
+                dropped(s).into_iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)),
+            );
             values.extend(s.counters.iter().map(|(name, n)| (with(labels(s), "name", name), *n as f64)));
         }
         family(encoder, ("dropped_packets", "Packets dropped, by reason", None), counter, &drops)?;

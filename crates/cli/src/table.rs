@@ -83,7 +83,8 @@ fn widths(rows: &[Row]) -> Vec<usize> {
     (0..columns).map(|c| width(c).unwrap_or(0)).collect()
 }
 
-/// Rows of figures. Where a terminal would break lines anywhere, a label that is too long for it gets a line of its own.
+/// Rows of figures. Where a terminal would break lines anywhere, a label that is too long for it gets a line
+/// of its own.
 fn figures(rows: &[Row], terminal: Option<usize>, out: &mut String) {
     let mut widths = widths(rows);
     let full = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
@@ -147,10 +148,12 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A text without characters that would do something to a terminal or that a page can't have: each becomes U+FFFD.
+/// A text without characters that would do something to a terminal or that a page can't have: each becomes
+/// U+FFFD.
 pub(crate) fn visible(text: &str) -> String {
     let bad = |c: char| {
-        c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+        c.is_control()
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
     };
     text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c }).collect()
 }
@@ -169,7 +172,7 @@ fn scaled(value: f64, unit: &str) -> String {
         _ => (value, ""),
     };
     let decimals = match value.abs() {
-        v if v == 0.0 => 0,
+        0.0 => 0,
         v if v >= 100.0 => 1,
         v if v >= 10.0 => 2,
         _ => 3,
@@ -198,7 +201,6 @@ pub(crate) fn bit_rate(bytes: u64, ns: u64) -> String {
 /// A time in ns, with its error where it has one.
 pub(crate) fn with_error(ns: f64, error: f64) -> String {
     match error {
-        e if e == 0.0 => format!("{ns:.0} ns"),
         e if e < 0.05 => format!("{ns:.0} ns"),
         e if e < 0.5 => format!("{ns:.1} ± {e:.1} ns"),
         e => format!("{ns:.0} ± {e:.0} ns"),
@@ -288,8 +290,14 @@ mod tests {
         assert_eq!(rates(12, 480, 60_000_000_000), "0.200 pps, 64.00 bit/s");
         assert_eq!(rates(2_000_000, 2_000_000_000, 1_000_000_000), "2.000 Mpps, 16.00 Gbit/s");
         assert_eq!(time(Some(184_280_863.5e9)), "2132.9 days");
-        assert_eq!(["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))), ["90.0 s", "15.0 min", "2.5 h"]);
-        assert_eq!([with_error(600.0, 0.0), with_error(77.0, 0.04), with_error(77.0, 3.0)], ["600 ns", "77 ns", "77 ± 3 ns"]);
+        assert_eq!(
+            ["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))),
+            ["90.0 s", "15.0 min", "2.5 h"]
+        );
+        assert_eq!(
+            [with_error(600.0, 0.0), with_error(77.0, 0.04), with_error(77.0, 3.0)],
+            ["600 ns", "77 ns", "77 ± 3 ns"]
+        );
     }
 
     #[test]

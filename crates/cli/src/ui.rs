@@ -85,7 +85,9 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// Refuses to send packets to somebody's screen.
 pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
-        anyhow::bail!("-: packets don't go to a terminal; name a file, or pipe them into a program: … - | tshark -r -");
+        anyhow::bail!(
+            "-: packets don't go to a terminal; name a file, or pipe them into a program: … - | tshark -r -"
+        );
     }
     Ok(())
 }
@@ -95,7 +97,8 @@ pub(crate) fn effort(elapsed: Duration) -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).map(str::trim);
     let peak = peak.and_then(|l| l.strip_suffix(" kB")?.parse::<u64>().ok());
-    let memory = peak.map(|kib| format!(", {} MiB of memory at most", kib.div_ceil(1024))).unwrap_or_default();
+    let memory =
+        peak.map(|kib| format!(", {} MiB of memory at most", kib.div_ceil(1024))).unwrap_or_default();
     format!("ended after {:.3} s{memory}", elapsed.as_secs_f64())
 }
 
@@ -148,9 +151,7 @@ fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
 impl Progress {
     pub(crate) fn new(what: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden());
-        if let Ok(style) =
-            ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed}{left}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed}{left}") {
             bar.set_style(style.with_key("left", left));
         }
         bar.set_message(what.to_owned());

@@ -20,7 +20,8 @@ fn stdout(ended: &Ended) -> String {
 /// What a command prints to a terminal, stdout and stderr in one, and its exit status.
 fn on_a_terminal(command: &str) -> (String, i32) {
     let words = ["-qec", command, "/dev/null"];
-    let output = Command::new("script").args(words).stdin(Stdio::null()).output().expect("script is installed");
+    let output =
+        Command::new("script").args(words).stdin(Stdio::null()).output().expect("script is installed");
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap())
 }
 
@@ -37,9 +38,15 @@ fn ports_of_a_configuration_can_be_replaced() {
     let json = run_in(dir.path(), words.split(' ')).with(0).json();
     assert_eq!(json["packets_in"], 2000);
     assert!(dir.path().join("out.pcap").exists(), "paths of the command line are where the user is");
-    run_in(dir.path(), ["run", "conf/two.toml", "-i", "mine.pcap"]).with(2).silent().saying(&["-i could stand in for each of b, in"]);
+    run_in(dir.path(), ["run", "conf/two.toml", "-i", "mine.pcap"])
+        .with(2)
+        .silent()
+        .saying(&["-i could stand in for each of b, in"]);
     // Nothing is made of an output that can't be one.
-    run_in(dir.path(), ["run", "conf/one.toml", "-o", "synth:"]).with(2).silent().saying(&["no packet can go to"]);
+    run_in(dir.path(), ["run", "conf/one.toml", "-o", "synth:"])
+        .with(2)
+        .silent()
+        .saying(&["no packet can go to"]);
 }
 
 #[test]
@@ -68,7 +75,10 @@ fn a_named_pipe_whose_reader_goes_away_is_an_error() {
 fn slips_are_answered_with_what_was_meant() {
     let (trace, dir) = (text(small()), scratch());
     let answers: [(&[&str], &[&str]); 8] = [
-        (&["run", "-i", trace, "-o", "null", "-e", "reframe -> reframe"], &["goes round", "a :: reframe -> b :: reframe"]),
+        (
+            &["run", "-i", trace, "-o", "null", "-e", "reframe -> reframe"],
+            &["goes round", "a :: reframe -> b :: reframe"],
+        ),
         (&["measure", trace, "b.pcap"], &["2 traces", "--save", "measure merge"]),
         (&["reframe", "lo", "null"], &["lo: no such file", "af_packet:lo"]),
         (&["reframe", trace, "lo"], &["af_packet:lo", "./lo"]),
@@ -165,6 +175,14 @@ fn warnings_have_colours_only_where_they_are_wanted() {
     assert!(plain.contains("damaged") && !plain.contains('\u{1b}'), "{plain:?}");
 }
 
+/// A bar says how much time is left once it knows, and never that it is still nothing.
+#[test]
+fn progress_says_what_is_left() {
+    let (shown, _) = on_a_terminal(&format!("stty cols 100; {BINARY} synth null --packets 3M --size 60"));
+    assert!(shown.contains("making packets") && !shown.contains("still"), "{shown:?}");
+    assert!(!shown.contains(" 0s left") && !shown.contains(" 0 seconds left"), "{shown:?}");
+}
+
 #[test]
 fn more_is_said_where_more_is_asked_for() {
     run(["analyze", text(small())]).with(0);
@@ -196,7 +214,10 @@ fn units_suit_the_values() {
     run(["synth", "--packets", "20", "--rate", "1pps", "--size", "60", text(&slow)]).with(0);
     let table = stdout(&run(["analyze", text(&slow), "--top", "3"]).with(0));
     let row = |label: &str| table.lines().find(|l| l.trim_start().starts_with(label)).unwrap_or_default();
-    assert!(row("packets a second").ends_with("1.053 pps") && row("rate").ends_with("505.3 bit/s"), "{table}");
+    assert!(
+        row("packets a second").ends_with("1.053 pps") && row("rate").ends_with("505.3 bit/s"),
+        "{table}"
+    );
     let endpoints = |top: &str| {
         let table = stdout(&run(["analyze", text(small()), "--top", top]).with(0));
         let rows = table.lines().skip_while(|l| !l.starts_with("Addresses")).skip(2);
@@ -239,12 +260,16 @@ fn lists_can_be_read() {
         let mut texts = Vec::new();
         for item in json["stages"].as_array().or(json["labs"].as_array()).unwrap() {
             texts.extend(["summary", "what"].iter().filter_map(|k| item[k].as_str()));
-            texts.extend(item["settings"].as_array().into_iter().flatten().filter_map(|s| s["help"].as_str()));
+            texts
+                .extend(item["settings"].as_array().into_iter().flatten().filter_map(|s| s["help"].as_str()));
         }
         let shown: Vec<&str> = shown.split_whitespace().collect();
         let broken = texts.iter().take(if words.len() > 1 { usize::MAX } else { 1 });
         for word in broken.flat_map(|t| t.split_whitespace()) {
-            assert!(shown.iter().any(|s| s.trim_end_matches(':') == word.trim_end_matches(':')), "{word:?} is broken");
+            assert!(
+                shown.iter().any(|s| s.trim_end_matches(':') == word.trim_end_matches(':')),
+                "{word:?} is broken"
+            );
         }
     }
 }

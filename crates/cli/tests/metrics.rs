@@ -190,7 +190,8 @@ fn idle_connections_do_not_end_it() {
     }
 }
 
-/// The data path makes at most one report in a tenth of a second, and who asks gets one that is newer than the question.
+/// The data path makes at most one report in a tenth of a second, and who asks gets one that is newer than
+/// the question.
 #[test]
 fn many_who_ask_share_one_report() {
     let watched = Watched::new();

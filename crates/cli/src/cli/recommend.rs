@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{Damage, Reporting};
 use super::model::{Process, Ring};
+use super::{Damage, Reporting};
 use crate::units::{Duration, Nanoseconds, Rate};
 
 /// What to look for in a hold time.

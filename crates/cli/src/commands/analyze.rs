@@ -60,12 +60,7 @@ enum Whole<'a> {
 }
 
 impl<'a> Analysis<'a> {
-    fn of(
-        analyzed: &'a [Analyzed],
-        reports: &'a [Report],
-        total: &'a Report,
-        failed: &'a [Failed],
-    ) -> Self {
+    fn of(analyzed: &'a [Analyzed], reports: &'a [Report], total: &'a Report, failed: &'a [Failed]) -> Self {
         let trace = |(one, report): (&'a Analyzed, &'a Report)| Trace {
             file: &one.file,
             truncated_at_byte: one.truncated_at_byte,
@@ -141,8 +136,8 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Reads all traces, several at once; results are in the order of the command line.
-/// One that can't be read keeps none of the others from being analysed, but with `--strict`, or where it is the only one.
+/// Reads all traces, several at once; results are in the order of the command line. One that can't be read
+/// keeps none of the others from being analysed, but with `--strict`, or where it is the only one.
 fn analyze_all(
     args: &cli::Analyze,
     config: &Config,
@@ -339,7 +334,15 @@ fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Repor
     }
     if !r.top_endpoints.is_empty() {
         t.title("Addresses with the most flows");
-        t.row(["", "flows sent", "received", "packets a flow sent, mean", "largest", "received, mean", "largest"]);
+        t.row([
+            "",
+            "flows sent",
+            "received",
+            "packets a flow sent, mean",
+            "largest",
+            "received, mean",
+            "largest",
+        ]);
         for e in &r.top_endpoints {
             let side = |s: &EndpointSide| [number(s.mean, 1), s.max.map_or_else(|| "–".to_owned(), count)];
             let flows = [e.address.to_string(), count(e.tx.flows), count(e.rx.flows)];

@@ -1,4 +1,5 @@
-//! The HTTP server: whatever its clients do, it goes on, with a bounded number of connections and of descriptors.
+//! The HTTP server: whatever its clients do, it goes on, with a bounded number of connections and of
+//! descriptors.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Reports of the data path, made for all who ask together: a report costs the data path some time between two batches,
-//! so that there is at most one in [`LEAST_BETWEEN`], however many ask and however fast.
+//! Reports of the data path, made for all who ask together: a report costs the data path some time between
+//! two batches, so that there is at most one in [`LEAST_BETWEEN`], however many ask and however fast.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use slipstream::runtime::{Board, RunReport};
 use slipstream::time::Nanos;
 use tokio::sync::{Notify, oneshot};
 
-/// How long the data path is waited for. It comes by at least every 100 ms where packets come, or the pipeline is live.
+/// How long the data path is waited for. It comes by at least every 100 ms where packets come, or the
+/// pipeline is live.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Least time between two reports.
 pub(super) const LEAST_BETWEEN: Duration = Duration::from_millis(100);

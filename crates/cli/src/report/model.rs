@@ -37,14 +37,7 @@ const LEAST: f64 = 1e-9;
 
 impl From<Vec<(String, Vec<(f64, f64)>)>> for Curves {
     fn from(lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
-        Self {
-            lines,
-            x: "µs",
-            y: "share of packets",
-            marks: Vec::new(),
-            join: Join::Straight,
-            log: false,
-        }
+        Self { lines, x: "µs", y: "share of packets", marks: Vec::new(), join: Join::Straight, log: false }
     }
 }
 
@@ -105,7 +98,11 @@ impl Page {
             about,
             x: Axis::linear(curves.x, highest(|p| p.0), short),
             y: y_axis(&curves),
-            lines: curves.lines.into_iter().map(|(name, points)| Line { name, points, join: curves.join }).collect(),
+            lines: curves
+                .lines
+                .into_iter()
+                .map(|(name, points)| Line { name, points, join: curves.join })
+                .collect(),
             marks: curves.marks,
         };
         let (title, caption) = (title.to_owned(), caption.to_owned());

@@ -86,7 +86,8 @@ impl Axis {
 /// How the points of a line are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Join {
-    /// By steps: the share (or whatever the y axis has) holds from each x on, as in a cumulative distribution.
+    /// By steps: the share (or whatever the y axis has) holds from each x on, as in a cumulative
+    /// distribution.
     Steps,
     /// By straight lines between marked points: what was computed, and what to expect between.
     Straight,
@@ -305,8 +306,8 @@ impl LineChart {
         }
     }
 
-    /// From point to point, or in steps from the foot of the first one on; of steps, points closer than a pixel to the last one
-    /// drawn are left out.
+    /// From point to point, or in steps from the foot of the first one on; of steps, points closer than a
+    /// pixel to the last one drawn are left out.
     fn path(&self, canvas: &Canvas, line: &Line) -> String {
         let mut path = String::new();
         let Some(&(first, _)) = line.points.first() else { return path };
@@ -434,14 +435,18 @@ mod tests {
     /// A curve goes through what was computed, and ends there.
     #[test]
     fn curves_are_straight_between_marked_points() {
-        let lines = vec![Line { join: Join::Straight, ..line("n", vec![(0.0, 1.0), (5.0, 2.0), (10.0, 0.0)]) }];
+        let lines =
+            vec![Line { join: Join::Straight, ..line("n", vec![(0.0, 1.0), (5.0, 2.0), (10.0, 0.0)]) }];
         let (x, y) = (Axis::linear("x", 20.0, plain), Axis::linear("y", 2.0, plain));
         let chart = LineChart { about: about(), x, y, lines, marks: vec![(5.0, "best".into())] };
         let svg = chart.render();
         assert!(svg.contains(" d=\"M50.0 149.0L154.0 54.0L258.0 244.0\""), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 3);
         let label = svg.split("best</text>").next().unwrap().rsplit(" y=\"").next().unwrap();
-        assert!(label.split('"').next().unwrap().parse::<f64>().unwrap() < 54.0, "the mark's name is above the plot");
+        assert!(
+            label.split('"').next().unwrap().parse::<f64>().unwrap() < 54.0,
+            "the mark's name is above the plot"
+        );
     }
 
     #[test]
@@ -463,8 +468,7 @@ mod tests {
     fn lines_are_steps_that_skip_what_no_pixel_shows() {
         let points: Vec<_> = (0..=100_000).map(|i| (1.0 + f64::from(i), f64::from(i) / 1e5)).collect();
         let x = Axis::log("x", 10.0, (1.0, 1e5), plain);
-        let lines =
-            vec![line("n", points), line("empty", Vec::new())];
+        let lines = vec![line("n", points), line("empty", Vec::new())];
         let chart =
             LineChart { about: about(), x, y: Axis::linear("y", 1.0, plain), lines, marks: Vec::new() };
         let svg = chart.render();

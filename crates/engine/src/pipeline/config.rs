@@ -145,7 +145,9 @@ impl Plan {
         let unused = |(name, table): (&String, &Table)| {
             let is = findings.is_empty() && !table.used && plan.stage(name).is_none();
             let message = format!("stage `{name}` is not in the graph");
-            is.then(|| Finding::new(&table.span, message).hint("wire it up in `graph`, or take the table away"))
+            is.then(|| {
+                Finding::new(&table.span, message).hint("wire it up in `graph`, or take the table away")
+            })
         };
         let unused = tables.iter().filter_map(unused).collect();
         plan.done(findings, unused)
@@ -192,8 +194,8 @@ impl Plan {
         plan.done(findings, Vec::new())
     }
 
-    /// With another port in place of the only one that packets come from, or of the only one that they go to. Paths of these
-    /// ports are as they stand, not from the directory of the configuration.
+    /// With another port in place of the only one that packets come from, or of the only one that they go to.
+    /// Paths of these ports are as they stand, not from the directory of the configuration.
     ///
     /// # Errors
     /// There is none that could be meant, or more than one, or the port doesn't fit there.
@@ -219,7 +221,9 @@ impl Plan {
                 findings.push(Finding::new(&(0..1), message).hint("change the port in the configuration"));
                 continue;
             };
-            let Some((name, span)) = self.stages.get(one).map(|s| (s.name.clone(), s.span.clone())) else { continue };
+            let Some((name, span)) = self.stages.get(one).map(|s| (s.name.clone(), s.span.clone())) else {
+                continue;
+            };
             let written: Vec<Written> = settings.iter().map(written).collect();
             let stage = self.planned(name, kind, span, &written, &mut findings);
             if let Some(place) = self.stages.get_mut(one) {

@@ -1,8 +1,9 @@
 //! A plan's graph as a picture (SVG).
 //!
-//! Stages stand in columns, by the longest way that leads to them. A wire to the next column is a curve; any other goes through
-//! the space between the columns and a track below all boxes, so that no wire passes under a box. The wires of a box leave and
-//! enter at places of their own, and a label stands where its wire leaves.
+//! Stages stand in columns, by the longest way that leads to them. A wire to the next column is a curve; any
+//! other goes through the space between the columns and a track below all boxes, so that no wire passes under
+//! a box. The wires of a box leave and enter at places of their own, and a label stands where its wire
+//! leaves.
 
 use std::fmt::Write;
 
@@ -53,7 +54,10 @@ impl<'a> Picture<'a> {
     fn of(plan: &'a Plan) -> Self {
         let places = plan.layout();
         let wires = |side: fn(&super::config::Wire) -> usize| {
-            (0..plan.stages.len()).map(|s| plan.wires.iter().filter(|w| side(w) == s).count()).max().unwrap_or(0)
+            (0..plan.stages.len())
+                .map(|s| plan.wires.iter().filter(|w| side(w) == s).count())
+                .max()
+                .unwrap_or(0)
         };
         let most = wires(|w| w.from).max(wires(|w| w.to));
         let height = BOX.1.max((most + 1) as f64 * WIRE);
@@ -102,7 +106,8 @@ impl<'a> Picture<'a> {
             let label = ports(wire);
             if !label.is_empty() {
                 let (x, y) = (x1 + 5.0, y1 - 4.0);
-                let _ = writeln!(wires, "<text class=\"label\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(&label));
+                let _ =
+                    writeln!(wires, "<text class=\"label\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(&label));
             }
         }
         let beside = if tracks > 0 { self.gap } else { 0.0 };

@@ -105,9 +105,11 @@ fn a_stage_that_can_not_be_built_has_its_ports() {
 fn an_unused_table_hides_nothing() {
     let text = GOOD.replace("\"64us\"", "\"64us\"\nclass = [\"web: tcp port 80 => hold=9s\"]");
     let alone: Vec<usize> = errors(&text).iter().map(|e| e.0).collect();
-    let both: Vec<usize> = errors(&format!("{text}[stage.spare]\ntype = \"null\"\n")).iter().map(|e| e.0).collect();
+    let both: Vec<usize> =
+        errors(&format!("{text}[stage.spare]\ntype = \"null\"\n")).iter().map(|e| e.0).collect();
     assert_eq!(both, [alone, vec![16]].concat());
-    let round = "graph = \"in :: synth -> c :: counter -> b :: counter -> c\"\n[stage.spare]\ntype = \"null\"\n";
+    let round =
+        "graph = \"in :: synth -> c :: counter -> b :: counter -> c\"\n[stage.spare]\ntype = \"null\"\n";
     has(round, 1, 25, "packets would go round", "");
     has(round, 2, 8, "stage `spare` is not in the graph", "");
 }

@@ -73,8 +73,8 @@ pub struct ReframeConfig {
     pub policy: Policy,
     /// From which packet on a flow is held.
     pub admit: Admit,
-    /// Packets that pass at once, after flushing the train of their own flow. By default [`ReframeConfig::BYPASS`], as on
-    /// the command line and in a pipeline.
+    /// Packets that pass at once, after flushing the train of their own flow. By default
+    /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.
     pub bypass: Rule,
     /// Packets that are treated in their own way.
     pub classes: Vec<Class>,

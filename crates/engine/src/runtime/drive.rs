@@ -67,7 +67,8 @@ pub struct RunReport {
     pub live: u64,
     /// Of a run in the engine's own time: how that went.
     pub own_time: Option<OwnTime>,
-    /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was written.
+    /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
+    /// written.
     pub interrupted: bool,
 }
 

@@ -91,9 +91,9 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Replays everything that `source` has; `tick` is called now and then with the progress. Where it wants no more,
-    /// a replay at [`Pace::Real`] lets go what it holds and ends well; any other stops where it is, and its report says that it
-    /// was [interrupted](ReplayReport::interrupted).
+    /// Replays everything that `source` has; `tick` is called now and then with the progress. Where it wants
+    /// no more, a replay at [`Pace::Real`] lets go what it holds and ends well; any other stops where it is,
+    /// and its report says that it was [interrupted](ReplayReport::interrupted).
     ///
     /// # Errors
     /// [`ReplayError`] where the input can't be read or the output can't be written.

@@ -60,7 +60,9 @@ impl Screen<'_> {
         }
         let mut second = vec![Span::from(figures)];
         for (reason, rate) in &rates.dropped {
-            second.push(Span::from(format!("   {} {}/s", visible(reason), per_second(*rate))).fg(Color::Yellow));
+            second.push(
+                Span::from(format!("   {} {}/s", visible(reason), per_second(*rate))).fg(Color::Yellow),
+            );
         }
         vec![first, Line::from(second)].into()
     }

@@ -9,12 +9,12 @@ use slipstream_wire::FlowKey;
 use tempfile::NamedTempFile;
 
 use crate::frame::Frame;
-use crate::io::capture::temporary;
 use crate::functions::answer::ip_length;
 use crate::functions::flow_stats::{Flow, FlowRecord, FlowStats, FlowStatsConfig, Observed};
 use crate::functions::ipfix::{Exporter, IpfixConfig};
 use crate::functions::packet::{any_key_of, usual_key_of};
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
+use crate::io::capture::temporary;
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, StageError, Verdict};
 use crate::time::Nanos;

@@ -5,8 +5,8 @@ use crate::functions::{l2fwd, nat, router, stages};
 use crate::pipeline::registry::{Ports, StageType};
 use crate::stage::DropReason;
 
-/// The reasons of a type in the order of their numbers: those of the stage itself, and those of output ports that may
-/// lead nowhere. A stage may still count others, which its report then has.
+/// The reasons of a type in the order of their numbers: those of the stage itself, and those of output ports
+/// that may lead nowhere. A stage may still count others, which its report then has.
 pub(crate) fn drop_reasons(kind: &StageType) -> Vec<DropReason> {
     let mut all = own(kind.name).to_vec();
     if let Ports::These(ports) = kind.outputs {
@@ -20,9 +20,9 @@ pub(crate) fn drop_reasons(kind: &StageType) -> Vec<DropReason> {
 /// What the stages themselves drop packets for.
 fn own(name: &str) -> &'static [DropReason] {
     use DropReason::{
-        Blackhole, Denied, Discarded, DuplicateToken, ForgedToken, HopLimit, LateToken, Local, Malformed, MangledSlice,
-        Marked, Martian, NoBackend, NoMapping, NoPort, NoRoute, NotSent, OtherStation, SamePort, StaleToken,
-        TableFull, TooBig, Unresolved, Unsupported,
+        Blackhole, Denied, Discarded, DuplicateToken, ForgedToken, HopLimit, LateToken, Local, Malformed,
+        MangledSlice, Marked, Martian, NoBackend, NoMapping, NoPort, NoRoute, NotSent, OtherStation,
+        SamePort, StaleToken, TableFull, TooBig, Unresolved, Unsupported,
     };
     const TYPES: &[(&str, &[DropReason])] = &[
         (af_packet::AF_PACKET.name, &[NotSent]),
@@ -35,16 +35,22 @@ fn own(name: &str) -> &'static [DropReason] {
         (
             router::ROUTER.name,
             &[
-                Blackhole, HopLimit, Local, Malformed, Martian, NoRoute, OtherStation, TableFull, TooBig, Unresolved,
+                Blackhole,
+                HopLimit,
+                Local,
+                Malformed,
+                Martian,
+                NoRoute,
+                OtherStation,
+                TableFull,
+                TooBig,
+                Unresolved,
                 Unsupported,
             ],
         ),
         (plumbing::DISCARD.name, &[Discarded]),
         (slice::SLICE.name, &[Marked]),
-        (
-            slice::SPLICE.name,
-            &[ForgedToken, StaleToken, LateToken, DuplicateToken, MangledSlice, TooBig],
-        ),
+        (slice::SPLICE.name, &[ForgedToken, StaleToken, LateToken, DuplicateToken, MangledSlice, TooBig]),
     ];
     TYPES.iter().find(|(of, _)| *of == name).map_or(&[], |(_, reasons)| reasons)
 }
