@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use serde_json::Value;
+use slipstream::stage::DropReason;
 
 /// A check that the user asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,15 +32,36 @@ const COMPARISONS: [(&str, Comparison); 6] = [
     (">", Comparison::Greater),
 ];
 
+const SIGNS: &str = "<, <=, >, >=, == or !=";
+
+/// Objects whose keys are reasons for which packets were dropped: reasons without a drop are left out of
+/// them.
+const DROPPED: [&str; 2] = ["dropped", "dropped_pps"];
+
+fn is_reason(key: &str) -> bool {
+    DropReason::ALL.iter().any(|r| r.name() == key)
+}
+
+/// The keys of an object, as advice.
+fn keys(at: &Value) -> String {
+    let all: Vec<&str> = at.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default();
+    if all.is_empty() { String::new() } else { format!("; there are: {}", all.join(", ")) }
+}
+
 impl Check {
     /// From its text, before any work is done.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
-        let found = COMPARISONS.iter().filter_map(|(sign, c)| Some((text.find(sign)?, *sign, *c)));
-        let Some((at, sign, comparison)) = found.min_by_key(|(at, sign, _)| (*at, 2 - sign.len())) else {
-            bail!("--fail-if {text:?}: no comparison in it; write KEY<NUMBER, with <, <=, >, >=, == or !=");
+        let is_sign = |c: char| "<>=!".contains(c);
+        let Some(at) = text.find(is_sign) else {
+            bail!("--fail-if {text:?}: no comparison in it; write KEY<NUMBER, with {SIGNS}");
         };
         let (path, rest) = text.split_at_checked(at).unwrap_or_default();
-        let number = rest.strip_prefix(sign).unwrap_or_default().trim();
+        let number = rest.trim_start_matches(is_sign);
+        let sign = rest.strip_suffix(number).unwrap_or_default();
+        let Some((_, comparison)) = COMPARISONS.iter().find(|(known, _)| *known == sign) else {
+            bail!("--fail-if {text:?}: {sign:?} is no comparison; write {SIGNS}");
+        };
+        let (number, comparison) = (number.trim(), *comparison);
         let number =
             number.parse().with_context(|| format!("--fail-if {text:?}: {number:?} is not a number"))?;
         let path: Vec<String> = path.trim().split('.').map(str::to_owned).collect();
@@ -53,16 +75,21 @@ impl Check {
 
     /// Whether it holds for a result.
     fn holds(&self, result: &Value) -> anyhow::Result<bool> {
+        let zero = Value::from(0);
         let mut at = result;
+        let mut above: Option<&str> = None;
         for key in &self.path {
             let next = match at {
                 Value::Array(list) => key.parse::<usize>().ok().and_then(|i| list.get(i)),
                 other => other.get(key),
             };
-            let Some(next) = next else {
-                bail!("--fail-if {:?}: the result has no {key:?} there", self.text)
-            };
-            at = next;
+            match next {
+                Some(next) => at = next,
+                // Reasons are named once something was dropped for them.
+                None if above.is_some_and(|k| DROPPED.contains(&k)) && is_reason(key) => at = &zero,
+                None => bail!("--fail-if {:?}: the result has no {key:?} there{}", self.text, keys(at)),
+            }
+            above = Some(key.as_str());
         }
         if at.is_null() {
             return Ok(false);
@@ -110,6 +137,16 @@ mod tests {
         assert!(!holds("n<2").unwrap());
         assert!(holds("s<2").is_err());
         assert!(holds("a.c<2").is_err());
+        for key in ["dropped.table_full", "stages.0.dropped_pps.denied"] {
+            let healthy = json!({"dropped": {}, "stages": [{"dropped_pps": {"no_route": 3}}]});
+            let holds = |sign: &str| Check::parse(&format!("{key}{sign}0")).unwrap().holds(&healthy);
+            assert!(!holds(">").unwrap() && holds("==").unwrap(), "{key}");
+        }
+        let unknown = format!("{:#}", holds("a.slf<2").unwrap_err());
+        assert!(unknown.contains("there are: b"), "{unknown}");
+        assert!(Check::parse("dropped.tabel_full>0").unwrap().holds(&json!({"dropped": {}})).is_err());
+        let wrong = Check::parse("ip.slf=<2").unwrap_err().to_string();
+        assert!(wrong.contains("\"=<\" is no comparison") && wrong.contains("<="), "{wrong}");
         for text in ["", "a", "<3", "a<", "a<b", "a..b<3"] {
             assert!(Check::parse(text).is_err(), "{text}");
         }

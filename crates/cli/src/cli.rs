@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use slipstream::reframe::ReframeConfig;
 
 use crate::units::{Bytes, Count, Duration};
 
@@ -22,12 +23,12 @@ use crate::units::{Bytes, Count, Duration};
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = "Exit status: 0 done; 1 done, but a check asked for with --fail-if failed; 2 usage, configuration or \
-                  input/output error.\n\nExample:\n  \
+                  input/output error; 130 interrupted.\n\nExample:\n  \
                   slipstream synth --profile campus --packets 100000 campus.pcapng\n  \
                   slipstream analyze campus.pcapng"
 )]
 pub(crate) struct Cli {
-    /// Say more on stderr; twice for details.
+    /// Say more on stderr: time and memory that it took.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
@@ -81,6 +82,11 @@ pub(crate) struct Reporting {
     /// 'slf_out<1.5' or 'ip.windows.1.mean_train<2'. May be given several times.
     #[arg(long, value_name = "CHECK")]
     pub(crate) fail_if: Vec<String>,
+}
+
+/// What to do with damaged captures, for verbs that read some.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct Damage {
     /// Take a damaged input for an error (exit status 2), not for a warning.
     #[arg(long)]
     pub(crate) strict: bool,
@@ -111,7 +117,7 @@ pub(crate) struct Analyze {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
     /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
     /// Write every flow of every trace, one row each, to a Parquet file.
     #[arg(long, value_name = "FILE.parquet")]
@@ -119,6 +125,8 @@ pub(crate) struct Analyze {
     /// Threads; all cores by default. Results don't depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
@@ -205,7 +213,7 @@ pub(crate) struct Reframe {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) admit: Admit,
     /// Packets that pass at once: rules, @FILE with rules, or `none`.
-    #[arg(long, value_name = "RULES", default_value = "tcp syn")]
+    #[arg(long, value_name = "RULES", default_value = ReframeConfig::BYPASS)]
     pub(crate) bypass: String,
     /// Packets to be treated in their own way: 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'.
     /// The first class that matches counts. May be given several times.
@@ -238,6 +246,8 @@ pub(crate) struct Reframe {
     #[command(flatten)]
     pub(crate) live: Live,
     #[command(flatten)]
+    pub(crate) damage: Damage,
+    #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
 
@@ -250,11 +260,15 @@ pub(crate) struct PipelineArgs {
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
-    /// With -e: where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`; leads to the start of the graph.
-    #[arg(short, long, value_name = "PORT", requires = "expression")]
+    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`. With
+    /// -e it leads to the start of the graph; with a configuration it stands in for the only port there that
+    /// packets come from.
+    #[arg(short, long, value_name = "PORT")]
     pub(crate) input: Option<String>,
-    /// With -e: where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`; led to from the end of the graph.
-    #[arg(short, long, value_name = "PORT", requires = "expression")]
+    /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`. With -e it is
+    /// led to from the end of the graph; with a configuration it stands in for the only port there that
+    /// packets go to.
+    #[arg(short, long, value_name = "PORT")]
     pub(crate) output: Option<String>,
 }
 
@@ -304,6 +318,8 @@ pub(crate) struct Run {
     /// system, which nobody can choose colliding flows for.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
@@ -371,61 +387,61 @@ pub(crate) struct List {
 pub(crate) struct Synth {
     /// A capture to write (.pcap or .pcapng, also .gz or .zst), `-` for stdout, `null` for nothing.
     pub(crate) output: PathBuf,
-    /// Kind of traffic: plain (known locality), campus (as the Reframer paper's trace).
+    /// Kind of traffic: plain (known locality), campus (as the Reframer paper's trace) [default: plain].
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
-    /// Campus: independent campuses superposed, 2.2 Gbit/s each.
+    /// Campus: independent campuses superposed, 2.2 Gbit/s each [default: 1].
     #[arg(long, value_name = "K")]
     pub(crate) copies: Option<Count>,
-    /// Packets to make.
+    /// Packets to make [default: 100000].
     #[arg(long, value_name = "N")]
     pub(crate) packets: Option<Count>,
-    /// Flows alive at a time.
+    /// Flows alive at a time [default: 10000].
     #[arg(long, value_name = "N")]
     pub(crate) flows: Option<Count>,
-    /// After every flow has sent one packet, only so many go on.
+    /// After every flow has sent one packet, only so many go on [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) active: Option<Count>,
-    /// Mean packets of a run (the spatial locality factor), 1 and more.
+    /// Mean packets of a run (the spatial locality factor), 1 and more [default: 1].
     #[arg(long, value_name = "PACKETS")]
     pub(crate) slf: Option<f64>,
-    /// Which flow sends the next run: random, round-robin.
+    /// Which flow sends the next run: random, round-robin [default: random].
     #[arg(long, value_name = "ORDER")]
     pub(crate) order: Option<String>,
-    /// How long a run is: fixed, geometric.
+    /// How long a run is: fixed, geometric [default: fixed].
     #[arg(long, value_name = "MODEL")]
     pub(crate) train: Option<String>,
-    /// Exponent of the flows' popularity; 0 = all alike.
+    /// Exponent of the flows' popularity; 0 = all alike [default: 0].
     #[arg(long, value_name = "EXPONENT")]
     pub(crate) zipf: Option<f64>,
-    /// Frame sizes in bytes: 64, 64..1500, imix, or SIZE:WEIGHT,…
+    /// Frame sizes in bytes: 64, 64..1500, imix, or SIZE:WEIGHT,… [default: 64..1500]
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
-    /// Mean rate: 1mpps, 500kpps, 2.2gbps.
+    /// Mean rate: 1mpps, 500kpps, 2.2gbps [default: 1mpps].
     #[arg(long, value_name = "RATE")]
     pub(crate) rate: Option<String>,
-    /// When packets come: constant, poisson.
+    /// When packets come: constant, poisson [default: constant].
     #[arg(long, value_name = "ARRIVALS")]
     pub(crate) arrivals: Option<String>,
-    /// Transport: udp, tcp, or the share of TCP, 0 to 1.
+    /// Transport: udp, tcp, or the share of TCP, 0 to 1 [default: udp].
     #[arg(long, value_name = "PROTOCOL")]
     pub(crate) protocol: Option<String>,
-    /// Share of flows over IPv6, 0 to 1.
+    /// Share of flows over IPv6, 0 to 1 [default: 0].
     #[arg(long, value_name = "SHARE")]
     pub(crate) ipv6: Option<f64>,
-    /// Share of flows in a VLAN, 0 to 1.
+    /// Share of flows in a VLAN, 0 to 1 [default: 0].
     #[arg(long, value_name = "SHARE")]
     pub(crate) vlan: Option<f64>,
-    /// VLAN ids to choose from.
+    /// VLAN ids to choose from [default: 100].
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     pub(crate) vlan_ids: Vec<u16>,
-    /// Time of the first packet, in seconds since 1970.
+    /// Time of the first packet, in seconds since 1970 [default: 0].
     #[arg(long, value_name = "SECONDS")]
     pub(crate) start: Option<u64>,
-    /// The same settings and seed give the same bytes on every machine.
+    /// The same settings and seed give the same bytes on every machine [default: 1].
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Bytes that the capture keeps of a frame.
+    /// Bytes that the capture keeps of a frame [default: all].
     #[arg(long, value_name = "BYTES")]
     pub(crate) snap_len: Option<Count>,
     /// How to print what was made (on stderr where the packets go to stdout).
@@ -445,7 +461,7 @@ pub(crate) struct Lab {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
-    #[arg(long, value_name = "FILE.html", requires = "name")]
+    #[arg(long, alias = "html", value_name = "FILE.html", requires = "name")]
     pub(crate) report: Option<PathBuf>,
     /// How to print the result.
     #[arg(long, value_enum, default_value_t)]

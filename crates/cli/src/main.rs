@@ -1,7 +1,7 @@
 //! The `slipstream` command: one file per verb under `commands`.
 //!
 //! Results go to stdout, everything else to stderr. Exit 0: done; 1: done, but a check that the user asked for
-//! (`--fail-if`) failed; 2: usage, configuration or input/output error.
+//! (`--fail-if`) failed; 2: usage, configuration or input/output error; 130: interrupted.
 
 #![forbid(unsafe_code)]
 
@@ -24,15 +24,26 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     ui::log_to_stderr(cli.verbose);
-    match commands::run(cli) {
+    let since = slipstream::clock::now();
+    let ended = commands::run(cli);
+    tracing::info!("{}", ui::effort(since.elapsed()));
+    match ended {
         Ok(commands::Outcome::Done) => ExitCode::SUCCESS,
+        Ok(commands::Outcome::Interrupted) => {
+            ui::complain("interrupted: this is what was done until then");
+            ExitCode::from(ui::INTERRUPTED)
+        }
         Ok(commands::Outcome::CheckFailed(what)) => {
             ui::complain(&what);
             ExitCode::from(1)
         }
         Err(error) if ui::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<ui::Interrupted>() => {
+            ui::complain("interrupted");
+            ExitCode::from(ui::INTERRUPTED)
+        }
         Err(error) => {
-            ui::complain(&format!("{error:#}"));
+            ui::complain(&ui::in_words(&error));
             ExitCode::from(2)
         }
     }

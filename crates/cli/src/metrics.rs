@@ -1,13 +1,15 @@
 //! A running pipeline over HTTP: `/metrics` for Prometheus, `/report` with all there is to say, `/measure` with the answers of
 //! `measure` stages.
 //!
-//! The server has a thread of its own. It asks the data path, which answers between two batches; while nobody asks, nothing
-//! is done.
+//! The [`server`] has a thread of its own. It asks the data path for [`snapshots`], which come between two
+//! batches; while nobody asks, nothing is done.
+
+mod server;
+mod snapshots;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::State;
@@ -20,12 +22,13 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::{Value, json};
-use slipstream::clock::LiveClock;
+use slipstream::pipeline::stage_type;
 use slipstream::runtime::{Board, RunReport, SourceReport, StageReport};
+use slipstream::stage::DropReason;
 use slipstream_stats::Histogram;
 
-/// How long the data path is waited for. It comes by at least every 100 ms where packets come, or the pipeline is live.
-const PATIENCE: Duration = Duration::from_millis(500);
+use self::snapshots::Snapshots;
+
 /// Upper ends of the classes of delays: powers of two from 1 µs.
 const CLASSES: u32 = 24;
 
@@ -43,16 +46,20 @@ pub(crate) fn serve(
     let listener = TcpListener::bind(address).with_context(failed)?;
     listener.set_nonblocking(true).with_context(failed)?;
     let at = listener.local_addr().with_context(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().with_context(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().with_context(failed)?;
+    let shown = Shown { snapshots: Snapshots::of(board), as_json };
+    let snapshots = shown.snapshots.clone();
     let app = Router::new()
         .route("/", get(|| async { "/metrics: Prometheus\n/report: the whole report, JSON\n/measure: answers of measure stages, JSON\n" }))
         .route("/metrics", get(metrics))
-        .route("/report", get(move |State(board): State<Board>| report(board, as_json)))
+        .route("/report", get(report))
         .route("/measure", get(measure))
-        .with_state(board);
+        .with_state(shown);
     let serve = async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, app).await
+        tokio::spawn(snapshots.publish());
+        server::serve(listener, app).await;
+        Ok::<(), std::io::Error>(())
     };
     let thread = std::thread::Builder::new().name("metrics".into());
     thread
@@ -65,41 +72,46 @@ pub(crate) fn serve(
     Ok(at)
 }
 
-/// How the run is going.
-async fn ask(board: Board) -> Option<Arc<RunReport>> {
-    tokio::task::spawn_blocking(move || board.ask(PATIENCE)).await.ok().flatten()
+/// Where pages come from.
+#[derive(Clone)]
+struct Shown {
+    snapshots: Snapshots,
+    as_json: fn(&RunReport) -> Value,
 }
 
 fn not_yet() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the pipeline has not answered yet\n").into_response()
 }
 
-async fn metrics(State(board): State<Board>) -> Response {
-    let Some(report) = ask(board).await else { return not_yet() };
-    match as_text(report) {
-        Ok(text) => {
+async fn metrics(State(shown): State<Shown>) -> Response {
+    let Some(snapshot) = shown.snapshots.next().await else { return not_yet() };
+    match snapshot.metrics.get_or_init(|| as_text(snapshot.report.clone()).ok()) {
+        Some(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
+            ([(header::CONTENT_TYPE, kind)], text.clone()).into_response()
         }
-        Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-async fn measure(State(board): State<Board>) -> Response {
-    let Some(report) = ask(board).await else { return not_yet() };
-    let stages = report.stages.iter().filter(|s| s.kind == MEASURE);
+async fn measure(State(shown): State<Shown>) -> Response {
+    let Some(snapshot) = shown.snapshots.next().await else { return not_yet() };
+    let stages = snapshot.report.stages.iter().filter(|s| s.kind == MEASURE);
     let stage = |s: &StageReport| json!({ "name": s.name, "measure": s.report });
     Json(json!({ "schema": 1, "stages": stages.map(stage).collect::<Vec<_>>() })).into_response()
 }
 
 /// The report, and when it was given.
-async fn report(board: Board, as_json: fn(&RunReport) -> Value) -> Response {
-    let Some(report) = ask(board).await else { return not_yet() };
-    let mut value = as_json(&report);
-    if let Value::Object(fields) = &mut value {
-        fields.insert("time_ns".to_owned(), LiveClock::get().now().0.into());
-    }
-    Json(value).into_response()
+async fn report(State(shown): State<Shown>) -> Response {
+    let Some(snapshot) = shown.snapshots.next().await else { return not_yet() };
+    let page = snapshot.page.get_or_init(|| {
+        let mut value = (shown.as_json)(&snapshot.report);
+        if let Value::Object(fields) = &mut value {
+            fields.insert("time_ns".to_owned(), snapshot.time.0.into());
+        }
+        value.to_string()
+    });
+    ([(header::CONTENT_TYPE, "application/json")], page.clone()).into_response()
 }
 
 /// The type of stages that measure.
@@ -108,14 +120,14 @@ const MEASURE: &str = "measure";
 /// A report in the text format of Prometheus (OpenMetrics).
 fn as_text(report: Arc<RunReport>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("slipstream");
-    registry.register_collector(Box::new(Shown(report)));
+    registry.register_collector(Box::new(Figures(report)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 #[derive(Debug)]
-struct Shown(Arc<RunReport>);
+struct Figures(Arc<RunReport>);
 
 /// What a figure is of.
 type Labels = Vec<(&'static str, String)>;
@@ -143,7 +155,7 @@ fn family(
     Ok(())
 }
 
-impl Collector for Shown {
+impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let report = &*self.0;
         self.sources(&mut encoder)?;
@@ -184,6 +196,18 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
     labels
 }
 
+/// What a stage dropped by reason, those that it is known for as 0 before their first: an alert on a series
+/// that isn't there yet never fires.
+fn dropped(stage: &StageReport) -> Vec<(DropReason, u64)> {
+    let known = stage_type(stage.kind).map(|t| t.drop_reasons()).unwrap_or_default();
+    let mut all: Vec<(DropReason, u64)> = stage.drops.iter().collect();
+    let none_yet = |why: &DropReason| !all.iter().any(|(seen, _)| seen == why);
+    let none_yet: Vec<_> = known.into_iter().filter(none_yet).map(|why| (why, 0)).collect();
+    all.extend(none_yet);
+    all.sort_unstable_by_key(|(why, _)| *why as u8);
+    all
+}
+
 /// A histogram of ns in seconds: sum, count, and how many fell into each class.
 fn classes(delays: &Histogram) -> (f64, u64, Vec<(f64, u64)>) {
     let end = |class: u32| (1u64 << class) as f64 * 1e-6;
@@ -199,7 +223,7 @@ fn classes(delays: &Histogram) -> (f64, u64, Vec<(f64, u64)>) {
     (sum, delays.count(), counts)
 }
 
-impl Shown {
+impl Figures {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let sources = &self.0.sources;
         let of = |value: fn(&SourceReport) -> u64| -> Vec<Sample> {
@@ -236,7 +260,9 @@ impl Shown {
         family(encoder, ("stage_held", "Packets that a stage holds", None), MetricType::Gauge, &held)?;
         let (mut drops, mut values) = (Vec::new(), Vec::new());
         for s in stages {
-            drops.extend(s.drops.iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)));
+            drops.extend(
+                dropped(s).into_iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)),
+            );
             values.extend(s.counters.iter().map(|(name, n)| (with(labels(s), "name", name), *n as f64)));
         }
         family(encoder, ("dropped_packets", "Packets dropped, by reason", None), counter, &drops)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::bail;
-use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions};
+use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions, is_interface};
 use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::runtime::{CaptureSource, Source, SynthSource};
 
@@ -100,6 +100,11 @@ impl Output {
     pub(crate) fn create(path: &Path, otherwise: Format) -> anyhow::Result<Self> {
         let name = path.to_string_lossy();
         refuse_live(&name)?;
+        if is_interface(&name) && !path.exists() {
+            bail!(
+                "{name}: a network interface has this name: write af_packet:{name}, or ./{name} for a file of that name"
+            );
+        }
         if name.starts_with("synth:") {
             bail!("{name}: packets can't go there; name a capture file, `-` or `null`");
         }

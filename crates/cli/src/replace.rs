@@ -30,6 +30,10 @@ impl Replacement {
             bail!("{option} -: stdout is taken by the result; name a file");
         }
         let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let folder = target.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists());
+        if let Some(folder) = folder {
+            bail!("{option} {}: there is no folder {}; make it first", path.display(), folder.display());
+        }
         let to = match target.metadata() {
             Ok(m) if m.is_dir() => bail!("{option} {}: is a directory; name a file", path.display()),
             Ok(m) if !m.is_file() => To::Straight(File::create(&target).with_context(failed)?),
@@ -123,7 +127,7 @@ mod tests {
     fn what_can_not_be_written_is_named() {
         let folder = tempfile::tempdir().unwrap();
         for (path, why) in [
-            (folder.path().join("no/such/f"), "can't be written"),
+            (folder.path().join("no/such/f"), "there is no folder"),
             (folder.path().to_path_buf(), "directory"),
             (PathBuf::from("-"), "stdout"),
         ] {

@@ -8,8 +8,31 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use slipstream::io::capture::CaptureError;
+use slipstream::runtime::ReplayError;
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::table::visible;
+
+/// Stderr, where it can't be written to as well: nobody is there to be told.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether stderr may have colours: a terminal whose user doesn't say otherwise (<https://no-color.org>).
+fn colours() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
 
 /// Sends log lines to stderr.
 pub(crate) fn log_to_stderr(verbose: u8) {
@@ -20,8 +43,8 @@ pub(crate) fn log_to_stderr(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
+        .with_writer(|| Stderr)
+        .with_ansi(colours())
         .without_time()
         .with_target(false)
         .init();
@@ -29,11 +52,65 @@ pub(crate) fn log_to_stderr(verbose: u8) {
 
 /// Says what went wrong.
 pub(crate) fn complain(what: &str) {
-    let _ = writeln!(io::stderr(), "slipstream: {what}");
+    say(&format!("slipstream: {what}"));
 }
 
-/// Whether whoever read our output went away.
+/// Prints a line to stderr.
+pub(crate) fn say(what: &str) {
+    let lines: Vec<String> = what.split('\n').map(visible).collect();
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+}
+
+/// An error and its causes on one line; a cause that an error's own text ends with is not said again.
+pub(crate) fn in_words(error: &anyhow::Error) -> String {
+    let mut all = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if all.is_empty() {
+            all = cause;
+        } else if !all.contains(&cause) {
+            all = format!("{all}: {cause}");
+        }
+    }
+    all
+}
+
+/// The user wanted no more (Ctrl-C, or a request to terminate), and there is nothing to show for it.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+/// Exit status after an interrupt: what shells give to a program that SIGINT ends.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Refuses to send packets to somebody's screen.
+pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
+    if io::stdout().is_terminal() {
+        anyhow::bail!(
+            "-: packets don't go to a terminal; name a file, or pipe them into a program: … - | tshark -r -"
+        );
+    }
+    Ok(())
+}
+
+/// What the program took, from the system's account of it, as far as there is one.
+pub(crate) fn effort(elapsed: Duration) -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).map(str::trim);
+    let peak = peak.and_then(|l| l.strip_suffix(" kB")?.parse::<u64>().ok());
+    let memory =
+        peak.map(|kib| format!(", {} MiB of memory at most", kib.div_ceil(1024))).unwrap_or_default();
+    format!("ended after {:.3} s{memory}", elapsed.as_secs_f64())
+}
+
+/// Whether whoever read our stdout went away.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let capture = |e: &'_ (dyn std::error::Error + 'static)| match e.downcast_ref::<ReplayError>() {
+        Some(ReplayError::Sink(capture)) => Some(capture.reader_left_stdout()),
+        _ => e.downcast_ref::<CaptureError>().map(CaptureError::reader_left_stdout),
+    };
+    if let Some(stdout) = error.chain().find_map(capture) {
+        return stdout;
+    }
     error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
@@ -54,7 +131,7 @@ pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
 fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for &signal in signals {
-        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&flag))?;
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)
@@ -118,13 +195,19 @@ pub(crate) struct Progress {
 
 const STEPS: u64 = 1000;
 
+/// The time that is left, once that can be told.
+fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
+    let eta = state.eta();
+    if state.pos() > 0 && eta >= Duration::from_secs(1) {
+        let _ = write!(out, ", {} left", HumanDuration(eta));
+    }
+}
+
 impl Progress {
     pub(crate) fn new(what: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden());
-        if let Ok(style) =
-            ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed} (still {eta})")
-        {
-            bar.set_style(style);
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed}{left}") {
+            bar.set_style(style.with_key("left", left));
         }
         bar.set_message(what.to_owned());
         Self { bar, since: slipstream::clock::now() }

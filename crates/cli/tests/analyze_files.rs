@@ -157,7 +157,7 @@ fn flows_of_all_traces_add_up_to_the_result() {
 fn a_path_that_can_not_be_written_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     for option in ["--report", "--parquet"] {
-        for (path, why) in [("no/such/folder/f", "can't be written"), (".", "directory"), ("-", "stdout")] {
+        for (path, why) in [("no/such/folder/f", "there is no folder"), (".", "directory"), ("-", "stdout")] {
             let output = analyze(folder.path(), &["synth:packets=100", option, path]);
             let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(2), "{complaint}");

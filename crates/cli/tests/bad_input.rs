@@ -127,7 +127,7 @@ fn settings_out_of_range_and_words_that_are_none() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--hold", "64 parsecs"], &["--hold", "parsecs", "us"]),
         (&["--hold", "64"], &["--hold", "unit"]),
-        (&["--hold", "5s"], &["hold", "4 s"]),
+        (&["--hold", "5s"], &["hold", "4s"]),
         (&["--burst", "0"], &["burst", "1 to 256"]),
         (&["--burst", "257"], &["burst", "1 to 256"]),
         (&["--burst", "many"], &["--burst", "many"]),
@@ -189,7 +189,7 @@ fn settings_of_analyze() {
 fn an_output_in_a_directory_that_is_not_there() {
     let dir = scratch();
     let out = dir.path().join("not/there/out.pcap");
-    run(["reframe", text(small()), text(&out)]).with(2).silent().saying(&[text(&out), "directory"]);
+    run(["reframe", text(small()), text(&out)]).with(2).silent().saying(&[text(&out), "folder"]);
     assert_eq!(names(dir.path()), [""; 0]);
 }
 

@@ -204,6 +204,6 @@ fn an_interrupted_synth_leaves_nothing() {
     std::thread::sleep(std::time::Duration::from_millis(1000));
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(2));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::BINARY;
 use serde_json::Value;
@@ -25,8 +25,14 @@ struct Watched {
 
 impl Watched {
     fn new() -> Self {
-        let mut child = Command::new(BINARY)
-            .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s", "-e", GRAPH])
+        Self::running(GRAPH, 1024)
+    }
+
+    /// Of a process that may have so many descriptors.
+    fn running(graph: &str, descriptors: u32) -> Self {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""), BINARY])
+            .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s", "-e", graph])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -170,6 +176,59 @@ fn what_is_no_request_for_it_is_refused() {
     assert_eq!(watched.get("nonsense\r\n\r\n").0, 400);
     // It goes on after all that.
     assert!(watched.page("/metrics").contains("slipstream_elapsed"));
+}
+
+/// Clients that connect and say nothing cost it neither its descriptors nor its life.
+#[test]
+fn idle_connections_do_not_end_it() {
+    for descriptors in [1024, 40] {
+        let watched = Watched::running(GRAPH, descriptors);
+        let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(&watched.address).unwrap()).collect();
+        assert!(watched.page("/metrics").contains("slipstream_elapsed"), "with {descriptors} descriptors");
+        drop(idle);
+        assert!(watched.page("/metrics").contains("slipstream_elapsed"));
+    }
+}
+
+/// The data path makes at most one report in a tenth of a second, and who asks gets one that is newer than
+/// the question.
+#[test]
+fn many_who_ask_share_one_report() {
+    let watched = Watched::new();
+    watched.page("/report");
+    let ask = || {
+        let until = Instant::now() + Duration::from_secs(2);
+        let mut times = Vec::new();
+        while Instant::now() < until {
+            let report: Value = serde_json::from_str(&watched.page("/report")).unwrap();
+            times.push(report["time_ns"].as_u64().unwrap());
+        }
+        times
+    };
+    let times: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(times.iter().all(|t| t.is_sorted_by(|a, b| a < b)), "{times:?}");
+    let mut reports = times.concat();
+    reports.sort_unstable();
+    reports.dedup();
+    assert!((2..=25).contains(&reports.len()), "{} reports in two seconds", reports.len());
+}
+
+/// An alert on a series that begins with the first drop misses that drop.
+#[test]
+fn reasons_are_there_before_the_first_drop() {
+    let graph = "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> n :: nat(pool=[192.0.2.1]) -> null";
+    let watched = Watched::running(graph, 1024);
+    let text = watched.page("/metrics");
+    for reason in ["no_port", "table_full"] {
+        let known =
+            format!("slipstream_dropped_packets_total{{stage=\"n\",type=\"nat\",reason=\"{reason}\"}}");
+        assert_eq!(sample(&text, &known), 0.0);
+    }
+    let healthy = ["top", &watched.address, "--once", "--fail-if", "dropped_pps.table_full>0"];
+    common::run(healthy).with(0);
 }
 
 #[test]

@@ -301,6 +301,7 @@ fn a_full_flow_table_drops_nothing() {
             capacity: 300,
             flows: 1,
             policy,
+            bypass: Rule::never(),
             ..ReframeConfig::default()
         };
         let mut x = 1u64;

@@ -113,7 +113,7 @@ pub(crate) struct Measure {
     pub(crate) action: Option<MeasureAction>,
     /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`. Only IP packets count.
     #[arg(required = true, value_name = "TRACE")]
-    pub(crate) trace: Option<PathBuf>,
+    pub(crate) trace: Vec<PathBuf>,
     /// What to measure.
     #[arg(long, value_parser = tasks(), default_value_t)]
     pub(crate) task: Task,

@@ -168,7 +168,7 @@ pub(crate) struct Solve {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Write the result as one HTML file with charts.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
@@ -210,7 +210,7 @@ pub(crate) struct Compare {
     #[command(flatten)]
     pub(crate) reading: Reading,
     /// Write the result as one HTML file with charts.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
@@ -277,7 +277,7 @@ pub(crate) struct Sweep {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
     /// Write the result as one HTML file with charts.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) reporting: Reporting,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::Reporting;
 use super::model::{Process, Ring};
+use super::{Damage, Reporting};
 use crate::units::{Duration, Nanoseconds, Rate};
 
 /// What to look for in a hold time.
@@ -76,8 +76,10 @@ pub(crate) struct Recommend {
     #[arg(long, value_name = "TIME", default_value = "10ns")]
     pub(crate) slot: Nanoseconds,
     /// Write the result as one HTML file with charts.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, alias = "html", value_name = "FILE.html")]
     pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }

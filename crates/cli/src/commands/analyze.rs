@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
-use slipstream_trace::{Analyzer, Config, FlowFile, Partial, Report, Sequence};
+use slipstream_trace::{Analyzer, Config, EndpointSide, FlowFile, Partial, Report, Sequence};
 use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
 
@@ -20,7 +20,7 @@ use crate::cli;
 use crate::port::Input;
 use crate::replace::Replacement;
 use crate::report::{self, Subject};
-use crate::table::{Table, count, number, share, time};
+use crate::table::{Table, bit_rate, count, number, packet_rate, plural, share, time};
 use crate::ui::{self, Progress};
 use crate::units::Duration;
 
@@ -40,6 +40,16 @@ struct Analysis<'a> {
     #[serde(flatten)]
     whole: Whole<'a>,
     traces: Vec<Trace<'a>>,
+    /// Those that could not be read.
+    #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
+    failed: &'a [Failed],
+}
+
+/// A trace that could not be read, and why.
+#[derive(Serialize)]
+struct Failed {
+    file: String,
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -50,7 +60,7 @@ enum Whole<'a> {
 }
 
 impl<'a> Analysis<'a> {
-    fn of(analyzed: &'a [Analyzed], reports: &'a [Report], total: &'a Report) -> Self {
+    fn of(analyzed: &'a [Analyzed], reports: &'a [Report], total: &'a Report, failed: &'a [Failed]) -> Self {
         let trace = |(one, report): (&'a Analyzed, &'a Report)| Trace {
             file: &one.file,
             truncated_at_byte: one.truncated_at_byte,
@@ -58,10 +68,10 @@ impl<'a> Analysis<'a> {
         };
         let traces: Vec<_> = analyzed.iter().zip(reports).map(trace).collect();
         let whole = match traces.as_slice() {
-            [one] => Whole::One(*one),
+            [one] if failed.is_empty() => Whole::One(*one),
             _ => Whole::Several { total },
         };
-        Self { schema: 1, whole, traces }
+        Self { schema: 1, whole, traces, failed }
     }
 }
 
@@ -92,7 +102,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     // Opened first, so that nobody learns after hours that a path can't be written.
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let flows = args.parquet.as_deref().map(|p| Replacement::create("--parquet", p)).transpose()?;
-    let analyzed = analyze_all(args, &config, at_once)?;
+    let (analyzed, failed) = analyze_all(args, &config, at_once)?;
     let reports: Vec<Report> = analyzed.iter().map(|a| a.partial.report()).collect();
     let merged = merged(&analyzed)?;
     let total = merged.as_ref().or(reports.first()).ok_or_else(|| anyhow!("no trace was named"))?;
@@ -102,7 +112,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     if let Some(file) = flows {
         write_flows(file, &analyzed)?;
     }
-    let result = Analysis::of(&analyzed, &reports, total);
+    let result = Analysis::of(&analyzed, &reports, total, &failed);
     match args.reporting.format {
         cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
         cli::Format::Table => {
@@ -116,6 +126,9 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
             ui::print(t.render())?;
         }
     }
+    if !failed.is_empty() {
+        bail!("{} of {} could not be analysed", failed.len(), plural(args.traces.len() as u64, "trace"));
+    }
     let value = if checks.is_empty() { Value::Null } else { serde_json::to_value(&result)? };
     Ok(match check::failed(&checks, &value)? {
         Some(what) => Outcome::CheckFailed(what),
@@ -123,16 +136,21 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Reads all traces, several at once; results are in the order of the command line.
-fn analyze_all(args: &cli::Analyze, config: &Config, at_once: usize) -> anyhow::Result<Vec<Analyzed>> {
+/// Reads all traces, several at once; results are in the order of the command line. One that can't be read
+/// keeps none of the others from being analysed, but with `--strict`, or where it is the only one.
+fn analyze_all(
+    args: &cli::Analyze,
+    config: &Config,
+    at_once: usize,
+) -> anyhow::Result<(Vec<Analyzed>, Vec<Failed>)> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(args.traces.len()));
     let work = || {
         while let Some((i, path)) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
         {
-            let result = analyze_one(path, config, args.reporting.strict);
-            let failed = result.is_err();
+            let result = analyze_one(path, config, args.damage.strict);
+            let failed = result.is_err() && args.damage.strict;
             if let Ok(mut done) = done.lock() {
                 done.push((i, result));
             }
@@ -149,7 +167,28 @@ fn analyze_all(args: &cli::Analyze, config: &Config, at_once: usize) -> anyhow::
     });
     let mut done = done.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
     done.sort_by_key(|d| d.0);
-    done.into_iter().map(|d| d.1).collect()
+    let (mut analyzed, mut failed, mut first) = (Vec::new(), Vec::new(), None);
+    for (i, result) in done {
+        match result {
+            Ok(one) => analyzed.push(one),
+            Err(error) if args.damage.strict => return Err(error),
+            Err(error) => {
+                let file = args.traces.get(i).map(|p| p.display().to_string()).unwrap_or_default();
+                failed.push(Failed { file, error: ui::in_words(&error) });
+                first = first.or(Some(error));
+            }
+        }
+    }
+    match first {
+        Some(error) if analyzed.is_empty() && failed.len() == 1 => Err(error),
+        _ => {
+            failed.iter().for_each(|f| ui::complain(&f.error));
+            if analyzed.is_empty() {
+                bail!("none of the traces could be analysed");
+            }
+            Ok((analyzed, failed))
+        }
+    }
 }
 
 fn analyze_one(path: &Path, config: &Config, strict: bool) -> anyhow::Result<Analyzed> {
@@ -235,8 +274,8 @@ fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Repor
     t.row(["bytes on the wire", &count(r.bytes)]);
     t.row(["duration", &time(Some(r.duration_ns as f64))]);
     if r.duration_ns > 0 {
-        let seconds = r.duration_ns as f64 / 1e9;
-        t.row(["rate", &format!("{:.3} Gbit/s", r.bytes as f64 * 8.0 / seconds / 1e9)]);
+        t.row(["rate", &bit_rate(r.bytes, r.duration_ns)]);
+        t.row(["packets a second", &packet_rate(r.records, r.duration_ns)]);
     }
     let skipped = [
         ("not IP", r.skipped.non_ip),
@@ -293,10 +332,27 @@ fn as_table(t: &mut Table, name: &str, truncated_at_byte: Option<u64>, r: &Repor
             t.row([s.batch.to_string(), format!("{:.1}", s.unordered), format!("{:.1}", s.ordered)]);
         }
     }
+    if !r.top_endpoints.is_empty() {
+        t.title("Addresses with the most flows");
+        t.row([
+            "",
+            "flows sent",
+            "received",
+            "packets a flow sent, mean",
+            "largest",
+            "received, mean",
+            "largest",
+        ]);
+        for e in &r.top_endpoints {
+            let side = |s: &EndpointSide| [number(s.mean, 1), s.max.map_or_else(|| "–".to_owned(), count)];
+            let flows = [e.address.to_string(), count(e.tx.flows), count(e.rx.flows)];
+            t.row(flows.into_iter().chain(side(&e.tx)).chain(side(&e.rx)));
+        }
+    }
     if r.clock_backwards > 0 {
         warn!(
-            "{name}: the times of {} packets ran backwards; windows take them to come with the one before",
-            r.clock_backwards
+            "{name}: the times of {} ran backwards; windows take them to come with the one before",
+            plural(r.clock_backwards, "packet")
         );
     }
 }

@@ -29,6 +29,8 @@ pub(crate) enum Outcome {
     Done,
     /// It did, and a check that the user asked for failed.
     CheckFailed(String),
+    /// The user interrupted it, and what was done until then was printed.
+    Interrupted,
 }
 
 /// Runs the verb of a command line.

@@ -11,13 +11,21 @@ use slipstream::pipeline::{
 
 use super::Outcome;
 use crate::cli;
-use crate::table::Table;
+use crate::table::{Table, plural};
 use crate::ui;
 
 /// The plan that the command line asks for.
 pub(super) fn plan(args: &cli::PipelineArgs) -> Result<Plan, Diagnostics> {
     match (&args.config, &args.expression) {
-        (Some(path), _) => Plan::from_file(path),
+        (Some(path), _) => {
+            let plan = Plan::from_file(path)?;
+            let port = |p: &Option<String>| p.is_some();
+            if port(&args.input) || port(&args.output) {
+                plan.replace_ends(args.input.as_deref().map(port_of), args.output.as_deref().map(port_of))
+            } else {
+                Ok(plan)
+            }
+        }
         (None, expression) => Plan::from_graph(
             expression.as_deref().unwrap_or_default(),
             args.input.as_deref().map(port_of),
@@ -73,14 +81,10 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
             Ok(Outcome::Done)
         }
         Err(errors) if args.format == cli::Format::Json => {
-            bail!("{} in the configuration", plural(errors.0.len(), "error"))
+            bail!("{} in the configuration", plural(errors.0.len() as u64, "error"))
         }
         Err(errors) => Err(errors.into()),
     }
-}
-
-fn plural(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 pub(super) fn list(args: &cli::List) -> anyhow::Result<Outcome> {
@@ -116,7 +120,7 @@ fn overview() -> String {
             t.title(group.name());
         }
         for kind in of_group {
-            t.row([kind.name, kind.summary]);
+            t.prose([kind.name, kind.summary]);
         }
     }
     format!("{}\n\n`slipstream list TYPE` shows ports and settings.", t.render().trim_end())
@@ -139,16 +143,16 @@ fn ports(ports: Ports) -> String {
 fn in_full(kind: &StageType) -> String {
     let mut t = Table::default();
     t.title(format!("{}: {}", kind.name, kind.summary));
-    t.row(["example", kind.example]);
-    t.row(["input ports", &ports(kind.inputs)]);
-    t.row(["output ports", &ports(kind.outputs)]);
+    t.prose(["example", kind.example]);
+    t.prose(["input ports", &ports(kind.inputs)]);
+    t.prose(["output ports", &ports(kind.outputs)]);
     if !kind.settings.is_empty() {
         t.title("Settings");
-        t.row(["", "value", "default", "meaning"]);
+        t.prose(["", "value", "default", "meaning"]);
     }
     for setting in kind.settings {
         let default = if setting.required { "must be set" } else { setting.default.unwrap_or("–") };
-        t.row([setting.name, &setting.kind.describe(), default, setting.help]);
+        t.prose([setting.name, &setting.kind.describe(), default, setting.help]);
     }
     t.render().trim_end().to_owned()
 }

@@ -17,12 +17,15 @@ use super::{Outcome, reframe_live, report_damage};
 use crate::check;
 use crate::cli;
 use crate::port::{AnySource, Input, Output};
-use crate::table::{Table, count, number, time};
+use crate::table::{Table, count, number, plural, time};
 use crate::ui::{self, Progress};
 use crate::units::to_u32;
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    if args.output.as_os_str() == "-" {
+        ui::refuse_terminal()?;
+    }
     let config = config(args)?;
     let pace = match args.pace {
         cli::Pace::Fast => Pace::Fast,
@@ -66,10 +69,13 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         }
     }
     let truncated_at_byte = match source.reader() {
-        Some(reader) => report_damage(reader, args.reporting.strict)?,
+        Some(reader) => report_damage(reader, args.damage.strict)?,
         None => None,
     };
-    sink.finish()?;
+    // A file that holds only a part could be taken for the whole.
+    if !replayed.interrupted {
+        sink.finish()?;
+    }
     report(args, &config, &checks, &replayed, truncated_at_byte, None)
 }
 
@@ -84,8 +90,8 @@ fn report(
 ) -> anyhow::Result<Outcome> {
     if report.clock_backwards > 0 {
         warn!(
-            "the times of {} packets ran backwards; they count as coming with the one before",
-            report.clock_backwards
+            "the times of {} ran backwards; they count as coming with the one before",
+            plural(report.clock_backwards, "packet")
         );
     }
     let result = as_json(args, config, report, truncated_at_byte, live);
@@ -94,11 +100,12 @@ fn report(
         cli::Format::Table => as_table(args, config, report, live),
     };
     if args.output.as_os_str() == "-" {
-        eprintln!("{text}")
+        ui::say(&text);
     } else {
         ui::print(text)?
     }
     Ok(match check::failed(checks, &result)? {
+        _ if report.interrupted => Outcome::Interrupted,
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
@@ -258,6 +265,7 @@ fn as_json(
         "long_probes": stats.long_probes,
         "clock_backwards": report.clock_backwards,
         "truncated_at_byte": damage,
+        "interrupted": report.interrupted,
         "workers": args.workers,
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,

@@ -57,6 +57,7 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
             clock_backwards: all.sources.iter().map(|s| s.clock_backwards).sum(),
             elapsed_ns: all.elapsed_ns,
             cpu_ns: all.cpu_ns,
+            interrupted: false,
         },
         not_sent: all.stages.iter().map(|s| s.drops.total()).sum(),
         lost_before: all.sources.iter().flat_map(|s| &s.counters).map(lost).sum(),

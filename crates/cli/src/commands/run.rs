@@ -12,7 +12,7 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
-use crate::table::{Table, count, time};
+use crate::table::{Table, count, plural, time};
 use crate::ui;
 use crate::units::to_u32;
 
@@ -28,11 +28,14 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
     }
     let to_stdout = live::to_stdout(&plan);
+    if to_stdout {
+        ui::refuse_terminal()?;
+    }
     let mut run = Run::new(plan.build(live::seeds(&plan, args.seed))?).live(options);
     if let Some(address) = args.metrics {
         let board = Board::default();
         let at = metrics::serve(address, board.clone(), |report| as_json(report, Vec::new()))?;
-        eprintln!("metrics: http://{at}/metrics");
+        ui::say(&format!("metrics: http://{at}/metrics"));
         run = run.board(board);
     }
     let live::Ended { report, error } = live::run(&mut run)?;
@@ -41,13 +44,16 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     let mut damage = Vec::new();
     for reader in run.captures() {
-        if let Some(byte) = report_damage(reader, args.reporting.strict)? {
+        if let Some(byte) = report_damage(reader, args.damage.strict)? {
             damage.push(json!({ "file": reader.name(), "byte": byte }));
         }
     }
     let backwards: u64 = report.sources.iter().map(|s| s.clock_backwards).sum();
     if backwards > 0 {
-        warn!("the times of {backwards} packets ran backwards; they count as coming with the one before");
+        warn!(
+            "the times of {} ran backwards; they count as coming with the one before",
+            plural(backwards, "packet")
+        );
     }
     let result = as_json(&report, damage);
     let text = match args.reporting.format {
@@ -55,7 +61,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         cli::Format::Table => as_table(&report),
     };
     if to_stdout {
-        eprintln!("{text}")
+        ui::say(&text);
     } else {
         ui::print(text)?
     }
@@ -63,6 +69,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         return Err(error);
     }
     Ok(match check::failed(&checks, &result)? {
+        _ if report.interrupted => Outcome::Interrupted,
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
     })
@@ -139,6 +146,7 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
             "probe_ns": live::delay_json(&own.probes),
         })),
         "left_inside": report.live,
+        "interrupted": report.interrupted,
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
     })
@@ -158,7 +166,7 @@ fn as_table(report: &RunReport) -> String {
     }
     t.row(["CPU a packet", &time(ratio(report.cpu_ns, packets_in(report)))]);
     t.title("Stages");
-    t.row(["", "type", "packets", "a batch", "a train", "ns a packet", "dropped"]);
+    t.row(["", "type", "packets", "a batch", "a train", "wall ns a packet", "dropped"]);
     for s in &report.stages {
         let mean = |n| ratio(s.tally.packets, n).map_or("–".into(), |v: f64| format!("{v:.1}"));
         t.row([

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use anyhow::bail;
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
 use slipstream::io::synth::{Synth, SynthConfig};
@@ -10,11 +9,14 @@ use slipstream::io::synth::{Synth, SynthConfig};
 use super::Outcome;
 use crate::cli;
 use crate::port::Output;
-use crate::table::{Table, count, time};
+use crate::table::{Table, count, rates, time};
 use crate::ui::{self, Progress};
 
 pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     let config = SynthConfig::from_settings(settings(args))?;
+    if args.output.as_os_str() == "-" {
+        ui::refuse_terminal()?;
+    }
     let mut synth = Synth::new(config.clone())?;
     let snap_len = config.snap_len.unwrap_or(262_144);
     let mut output = Output::create(&args.output, Format::PcapNg)?;
@@ -40,7 +42,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
         if packets.is_multiple_of(65_536) {
             progress.at(Some(packets as f64 / config.packets as f64));
             if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
+                return Err(ui::Interrupted.into());
             }
         }
     }
@@ -62,29 +64,17 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
             t.row(["packets", &count(packets)]);
             t.row(["bytes on the wire", &count(bytes)]);
             t.row(["duration", &time(Some(duration_ns as f64))]);
-            t.row(["rate", &rate(packets, bytes, duration_ns)]);
+            t.row(["rate", &rates(packets, bytes, duration_ns)]);
             t.row(["seed", &config.seed.to_string()]);
             t.render()
         }
     };
     if args.output.as_os_str() == "-" {
-        eprintln!("{text}")
+        ui::say(&text);
     } else {
         ui::print(text)?
     }
     Ok(Outcome::Done)
-}
-
-fn rate(packets: u64, bytes: u64, ns: u64) -> String {
-    if ns == 0 {
-        return "–".into();
-    }
-    let per_second = |n: f64| n / (ns as f64 / 1e9);
-    format!(
-        "{:.3} Mpps, {:.3} Gbit/s",
-        per_second(packets as f64) / 1e6,
-        per_second(bytes as f64) * 8.0 / 1e9
-    )
 }
 
 /// The settings that were given, by name.

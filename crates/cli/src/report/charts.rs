@@ -3,7 +3,7 @@
 use slipstream_stats::Bucket;
 use slipstream_trace::{Distribution, Report, Sequence, Window};
 
-use super::svg::{About, Axis, Bar, BarChart, Line, LineChart};
+use super::svg::{About, Axis, Bar, BarChart, Join, Line, LineChart};
 use super::{Figure, short_time};
 use crate::table::{count, number, share};
 
@@ -234,7 +234,8 @@ fn trains(id: &str, name: &str, slug: &str, s: &Sequence) -> Option<Figure> {
         let weigh = |b: &Bucket| Bucket { count: b.count * b.to.unsigned_abs(), ..*b };
         cumulative(&w.histogram.iter().map(weigh).collect::<Vec<_>>())
     };
-    let line = |w: &Window| Line { name: short_time(w.window_ns as f64), points: weighted(w) };
+    let line =
+        |w: &Window| Line { name: short_time(w.window_ns as f64), points: weighted(w), join: Join::Steps };
     let longest = f64::from(s.windows.iter().map(|w| w.burst).max().unwrap_or(2)).max(2.0);
     let chart = LineChart {
         about: about.clone(),
@@ -247,7 +248,10 @@ fn trains(id: &str, name: &str, slug: &str, s: &Sequence) -> Option<Figure> {
 }
 
 fn lines(sequences: &[(&str, &Sequence)], of: impl Fn(&Sequence) -> Vec<(f64, f64)>) -> Vec<Line> {
-    sequences.iter().map(|(name, s)| Line { name: (*name).to_owned(), points: of(s) }).collect()
+    sequences
+        .iter()
+        .map(|(name, s)| Line { name: (*name).to_owned(), points: of(s), join: Join::Steps })
+        .collect()
 }
 
 /// A chart of cumulative shares over a logarithmic axis; nothing where there are no values.

@@ -12,7 +12,7 @@ use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
 
-use crate::table::{count, number, share, time};
+use crate::table::{count, number, rates, share, time, visible};
 
 /// The style sheet of every page.
 pub(crate) const STYLE: &str = include_str!("style.css");
@@ -177,7 +177,7 @@ fn facts(r: &Report) -> Vec<[String; 2]> {
         ("duration", time(Some(r.duration_ns as f64))),
     ];
     if r.duration_ns > 0 {
-        facts.push(("rate", rate(r.bytes as f64 * 8e9 / r.duration_ns as f64)));
+        facts.push(("rate", rates(r.records, r.bytes, r.duration_ns)));
     }
     facts.extend([
         ("flows, both directions as one", count(r.flows_bidirectional)),
@@ -256,20 +256,6 @@ fn short_time(ns: f64) -> String {
     format!("{}\u{a0}{unit}", (value * 1000.0).round() / 1000.0)
 }
 
-fn rate(bits_per_second: f64) -> String {
-    match bits_per_second {
-        ..1e6 => format!("{:.1} kbit/s", bits_per_second / 1e3),
-        1e6..1e9 => format!("{:.1} Mbit/s", bits_per_second / 1e6),
-        _ => format!("{:.2} Gbit/s", bits_per_second / 1e9),
-    }
-}
-
-/// A name with its control characters, which a page can't have, made visible.
-fn visible(name: &str) -> String {
-    let bad = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
-    name.chars().map(|c| if bad(c) { '\u{fffd}' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,14 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn short_times_and_rates() {
+    fn short_times() {
         let times = [0.0, 1e3, 64e3, 1.5e6, 2e9].map(|ns| short_time(ns).replace('\u{a0}', " "));
         assert_eq!(times, ["0 ns", "1 µs", "64 µs", "1.5 ms", "2 s"]);
-        assert_eq!([0.0, 5e6, 2.2e9].map(rate), ["0.0 kbit/s", "5.0 Mbit/s", "2.20 Gbit/s"]);
-    }
-
-    #[test]
-    fn a_name_can_hold_nothing_that_a_page_can_not() {
-        assert_eq!(visible("a\u{0}b\u{1b}[31m\u{ffff}"), "a\u{fffd}b\u{fffd}[31m\u{fffd}");
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::svg::{About, Axis, Line, LineChart};
+use super::svg::{About, Axis, Join, Line, LineChart};
 use super::{Figure, STYLE};
 use crate::replace::Replacement;
 use crate::table;
@@ -27,17 +27,28 @@ pub(crate) struct Curves {
     x: &'static str,
     y: &'static str,
     marks: Vec<(f64, String)>,
+    join: Join,
+    /// The y axis is logarithmic.
+    log: bool,
 }
+
+/// Least value that a logarithmic axis is made for.
+const LEAST: f64 = 1e-9;
 
 impl From<Vec<(String, Vec<(f64, f64)>)>> for Curves {
     fn from(lines: Vec<(String, Vec<(f64, f64)>)>) -> Self {
-        Self { lines, x: "µs", y: "share of packets", marks: Vec::new() }
+        Self { lines, x: "µs", y: "share of packets", marks: Vec::new(), join: Join::Straight, log: false }
     }
 }
 
 impl Curves {
     pub(crate) fn named(self, x: &'static str, y: &'static str) -> Self {
         Self { x, y, ..self }
+    }
+
+    /// Over a logarithmic y axis.
+    pub(crate) fn log(self) -> Self {
+        Self { log: true, ..self }
     }
 
     /// With a vertical mark.
@@ -62,7 +73,8 @@ pub(crate) fn distribution(x: &'static str, of: &[(&str, &[f64])], cumulated: bo
         }
         ((*name).to_owned(), points)
     };
-    Curves { lines: of.iter().map(line).collect(), x, y: "share of polls", marks: Vec::new() }
+    let lines: Vec<_> = of.iter().map(line).collect();
+    Curves { join: Join::Steps, ..Curves::from(lines).named(x, "share of polls") }
 }
 
 impl Page {
@@ -85,8 +97,12 @@ impl Page {
         let chart = LineChart {
             about,
             x: Axis::linear(curves.x, highest(|p| p.0), short),
-            y: Axis::linear(curves.y, highest(|p| p.1), short),
-            lines: curves.lines.into_iter().map(|(name, points)| Line { name, points }).collect(),
+            y: y_axis(&curves),
+            lines: curves
+                .lines
+                .into_iter()
+                .map(|(name, points)| Line { name, points, join: curves.join })
+                .collect(),
             marks: curves.marks,
         };
         let (title, caption) = (title.to_owned(), caption.to_owned());
@@ -102,6 +118,20 @@ impl Page {
         let text = engine.get_template("model.html")?.render(minijinja::value::Serde(self))?;
         file.write_all(text.as_bytes()).context("--report")?;
         file.commit().context("--report")
+    }
+}
+
+/// Linear from 0, or logarithmic over the values that there are above [`LEAST`].
+fn y_axis(curves: &Curves) -> Axis {
+    let values = || curves.lines.iter().flat_map(|l| &l.1).map(|p| p.1);
+    let high = values().fold(0.0, f64::max);
+    let low = values().filter(|v| *v > LEAST).fold(high, f64::min);
+    if curves.log && low > LEAST {
+        // What is less lies at the foot, below all that is not.
+        let foot = if values().any(|v| v <= LEAST) { low / 10.0 } else { low };
+        Axis::log(curves.y, 10.0, (foot, high), short)
+    } else {
+        Axis::linear(curves.y, high, short)
     }
 }
 
@@ -126,6 +156,17 @@ mod tests {
             [0.0, 0.5, 2.0, 250.0, 20_000.0, 5e-5].map(short),
             ["0", "0.5", "2", "250", "20k", "5e-5"]
         );
+    }
+
+    #[test]
+    fn rare_losses_are_to_be_seen_beside_common_ones() {
+        let curves = Curves::from(vec![("a".to_owned(), vec![(0.5, 0.0), (0.9, 1e-7), (1.5, 0.4)])]).log();
+        let mut page = Page::new("t", "v");
+        page.figure("loss", "Loss", "c", curves);
+        let svg = &page.figures[0].svg;
+        for tick in ["1e-8", "1e-6", "1"] {
+            assert!(svg.contains(&format!(">{tick}</text>")), "{tick}: {svg}");
+        }
     }
 
     #[test]

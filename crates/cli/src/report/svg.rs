@@ -14,6 +14,12 @@ const BOTTOM: f64 = 46.0;
 const ROW: f64 = 20.0;
 /// Width of a character of the charts' type, on average.
 const CHARACTER: f64 = 7.2;
+/// Angle of names below bars that don't fit side by side, in degrees.
+const SLANT: f64 = 35.0;
+/// Most height that such names may take; longer ones are cut.
+const MOST_SLANT: f64 = 90.0;
+/// Height of a line of type.
+const LINE: f64 = 15.0;
 /// Classes of series that the style sheet has.
 const SERIES: usize = 6;
 
@@ -77,11 +83,22 @@ impl Axis {
     }
 }
 
-/// A stepped line: the share (or whatever the y axis has) that holds from each x on.
+/// How the points of a line are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Join {
+    /// By steps: the share (or whatever the y axis has) holds from each x on, as in a cumulative
+    /// distribution.
+    Steps,
+    /// By straight lines between marked points: what was computed, and what to expect between.
+    Straight,
+}
+
+/// A line through points.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
+    pub(crate) join: Join,
 }
 
 /// Lines over one x axis, and vertical marks at places of it.
@@ -119,15 +136,17 @@ enum Key {
 struct Canvas {
     out: String,
     top: f64,
+    /// Height for names below the x axis beyond a line of type.
+    room: f64,
 }
 
 impl Canvas {
     /// Writes the head, the legend and the y axis.
-    fn new(about: &About, names: &[&str], y: &Axis, key: Key) -> Self {
+    fn new(about: &About, names: &[&str], y: &Axis, key: Key, room: f64) -> Self {
         let places = legend(names);
         let rows = places.last().map_or(0.0, |(_, row)| row + 1.0);
         let top = rows * ROW + ROW + 14.0;
-        let height = top + PLOT_HEIGHT + BOTTOM;
+        let height = top + PLOT_HEIGHT + room + BOTTOM;
         let id = escape(&about.id);
         let mut out = String::new();
         let _ = write!(
@@ -156,7 +175,7 @@ impl Canvas {
                 escape(name)
             );
         }
-        let mut canvas = Self { out, top };
+        let mut canvas = Self { out, top, room };
         canvas.text(2.0, top - 17.0, "start dim", &y.label);
         for value in y.ticks() {
             let at = canvas.y(y, value);
@@ -182,11 +201,25 @@ impl Canvas {
         );
     }
 
+    /// A name that rises to the place where it ends.
+    fn slanted(&mut self, x: f64, y: f64, text: &str) {
+        let most = (MOST_SLANT / SLANT.to_radians().sin() / CHARACTER) as usize;
+        let shown = match text.char_indices().nth(most) {
+            Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+            None => text.to_owned(),
+        };
+        let _ = write!(
+            self.out,
+            "<text class=\"label end\" transform=\"translate({x:.1} {y:.1}) rotate(-{SLANT})\">{}</text>",
+            escape(&shown)
+        );
+    }
+
     /// Writes the x axis and the end.
     fn finish(mut self, x_label: &str) -> String {
         let (base, middle) = (self.base(), (LEFT + WIDTH - RIGHT) / 2.0);
         let _ = write!(self.out, "<path class=\"axis\" d=\"M{LEFT} {base:.1}H{:.1}\"/>", WIDTH - RIGHT);
-        self.text(middle, base + 38.0, "middle dim", x_label);
+        self.text(middle, base + self.room + 38.0, "middle dim", x_label);
         self.out.push_str("</svg>");
         self.out
     }
@@ -216,7 +249,7 @@ impl LineChart {
     /// The chart as an `<svg>` element.
     pub(crate) fn render(&self) -> String {
         let names: Vec<&str> = self.lines.iter().map(|l| l.name.as_str()).collect();
-        let mut canvas = Canvas::new(&self.about, &names, &self.y, Key::Line);
+        let mut canvas = Canvas::new(&self.about, &names, &self.y, Key::Line, 0.0);
         let (top, base) = (canvas.top, canvas.base());
         for value in self.x.ticks() {
             let x = self.x(value);
@@ -226,8 +259,21 @@ impl LineChart {
         }
         self.draw_marks(&mut canvas);
         for (i, line) in self.lines.iter().enumerate() {
-            let path = self.path(&canvas, line);
-            let _ = write!(canvas.out, "<path class=\"line s{}\" d=\"{path}\"/>", i % SERIES);
+            let (path, class) = (self.path(&canvas, line), i % SERIES);
+            let _ = write!(canvas.out, "<path class=\"line s{class}\" d=\"{path}\"/>");
+            if line.join == Join::Straight {
+                for &(px, py) in &line.points {
+                    let (x, y) = (self.x(px), canvas.y(&self.y, py));
+                    let _ = write!(
+                        canvas.out,
+                        "<circle class=\"bar s{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"><title>{}, {}: {}, {}</title></circle>",
+                        escape(&line.name),
+                        escape(&(self.x.tick)(px)),
+                        escape(&self.y.label),
+                        escape(&(self.y.tick)(py))
+                    );
+                }
+            }
         }
         canvas.finish(&self.x.label)
     }
@@ -246,6 +292,12 @@ impl LineChart {
         let mut rows = [0.0; 6];
         for (value, name) in &self.marks {
             let (x, width) = (self.x(*value), width(name));
+            // The name of a single mark stands above the plot, where there are no lines.
+            if self.marks.len() == 1 {
+                let x = (x - width / 2.0).min(WIDTH - width).max(2.0);
+                canvas.text(x, top - 4.0, "start", name);
+                continue;
+            }
             let x = if x + 4.0 + width > WIDTH { x - 4.0 - width } else { x + 4.0 };
             if let Some((row, free)) = rows.iter_mut().enumerate().find(|(_, free)| **free <= x) {
                 *free = x + width + 4.0;
@@ -254,10 +306,18 @@ impl LineChart {
         }
     }
 
-    /// Steps from the foot of the first point on; points closer than a pixel to the last one drawn are left out.
+    /// From point to point, or in steps from the foot of the first one on; of steps, points closer than a
+    /// pixel to the last one drawn are left out.
     fn path(&self, canvas: &Canvas, line: &Line) -> String {
         let mut path = String::new();
         let Some(&(first, _)) = line.points.first() else { return path };
+        if line.join == Join::Straight {
+            for (i, &(px, py)) in line.points.iter().enumerate() {
+                let (to, x, y) = (if i == 0 { 'M' } else { 'L' }, self.x(px), canvas.y(&self.y, py));
+                let _ = write!(path, "{to}{x:.1} {y:.1}");
+            }
+            return path;
+        }
         let (mut x, mut y) = (self.x(first), canvas.base());
         let _ = write!(path, "M{x:.1} {y:.1}");
         for (i, &(px, py)) in line.points.iter().enumerate() {
@@ -276,15 +336,20 @@ impl BarChart {
     /// The chart as an `<svg>` element.
     pub(crate) fn render(&self) -> String {
         let names: Vec<&str> = self.series.iter().map(|s| s.0.as_str()).collect();
-        let mut canvas = Canvas::new(&self.about, &names, &self.y, Key::Bar);
-        let base = canvas.base();
         let group = (WIDTH - LEFT - RIGHT) / self.groups.len().max(1) as f64;
+        let longest = self.groups.iter().map(|g| self::width(g)).fold(0.0, f64::max);
+        // Names that don't fit side by side stand aslant, below one another.
+        let aslant = longest + 6.0 > group;
+        let room = if aslant { (longest * SLANT.to_radians().sin()).min(MOST_SLANT) } else { 0.0 };
+        let mut canvas = Canvas::new(&self.about, &names, &self.y, Key::Bar, room);
+        let base = canvas.base();
         let width = (group * 0.8 / self.series.len().max(1) as f64).min(64.0);
-        let widest = self.groups.iter().map(|g| self::width(g)).fold(0.0, f64::max) + 6.0;
-        let every = (widest / group).ceil().max(1.0) as usize;
+        let every = if aslant { (LINE / group).ceil().max(1.0) as usize } else { 1 };
         for (g, name) in self.groups.iter().enumerate() {
             let middle = LEFT + (g as f64 + 0.5) * group;
-            if g % every == 0 {
+            if g % every == 0 && aslant {
+                canvas.slanted(middle + 4.0, base + 14.0, name);
+            } else if g % every == 0 {
                 canvas.text(middle, base + 17.0, "middle", name);
             }
             let left = middle - width * self.series.len() as f64 / 2.0;
@@ -363,12 +428,47 @@ mod tests {
         }
     }
 
+    fn line(name: &str, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.into(), points, join: Join::Steps }
+    }
+
+    /// A curve goes through what was computed, and ends there.
+    #[test]
+    fn curves_are_straight_between_marked_points() {
+        let lines =
+            vec![Line { join: Join::Straight, ..line("n", vec![(0.0, 1.0), (5.0, 2.0), (10.0, 0.0)]) }];
+        let (x, y) = (Axis::linear("x", 20.0, plain), Axis::linear("y", 2.0, plain));
+        let chart = LineChart { about: about(), x, y, lines, marks: vec![(5.0, "best".into())] };
+        let svg = chart.render();
+        assert!(svg.contains(" d=\"M50.0 149.0L154.0 54.0L258.0 244.0\""), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 3);
+        let label = svg.split("best</text>").next().unwrap().rsplit(" y=\"").next().unwrap();
+        assert!(
+            label.split('"').next().unwrap().parse::<f64>().unwrap() < 54.0,
+            "the mark's name is above the plot"
+        );
+    }
+
+    #[test]
+    fn every_bar_has_its_name() {
+        let groups: Vec<String> = (0..10).map(|n| format!("a long name of bar {n}")).collect();
+        let bars = groups.iter().map(|g| Some((1.0, g.clone()))).collect();
+        let chart = BarChart {
+            about: about(),
+            x_label: "x".into(),
+            y: Axis::linear("y", 1.0, plain),
+            groups: groups.clone(),
+            series: vec![("s".into(), bars)],
+        };
+        let svg = chart.render();
+        assert_eq!(svg.matches("rotate(").count(), groups.len(), "{svg}");
+    }
+
     #[test]
     fn lines_are_steps_that_skip_what_no_pixel_shows() {
         let points: Vec<_> = (0..=100_000).map(|i| (1.0 + f64::from(i), f64::from(i) / 1e5)).collect();
         let x = Axis::log("x", 10.0, (1.0, 1e5), plain);
-        let lines =
-            vec![Line { name: "n".into(), points }, Line { name: "empty".into(), points: Vec::new() }];
+        let lines = vec![line("n", points), line("empty", Vec::new())];
         let chart =
             LineChart { about: about(), x, y: Axis::linear("y", 1.0, plain), lines, marks: Vec::new() };
         let svg = chart.render();

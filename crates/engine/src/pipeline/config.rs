@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use super::read::{Graph, Table, Written, read_document};
-use super::registry::{Ports, Role, Site, Slices, StageType, stage_type, stage_types};
+use super::registry::{Group, Ports, Role, Site, Slices, StageType, stage_type, stage_types};
 use super::settings::{Settings, Wrong, did_you_mean};
 use super::slicing;
 use super::syntax::{self, Argument, Literal, Mention, PortName};
@@ -141,16 +141,16 @@ impl Plan {
         if let Some(graph) = graph {
             plan.wire_up(&graph, &mut tables, &mut findings);
         }
-        for (name, table) in tables.iter().filter(|(_, t)| !t.used) {
-            if plan.stages.iter().any(|s| s.name == *name) || !findings.is_empty() {
-                continue;
-            }
+        // A mistake in the graph may be why a table has no stage; the mistake is what is told then.
+        let unused = |(name, table): (&String, &Table)| {
+            let is = findings.is_empty() && !table.used && plan.stage(name).is_none();
             let message = format!("stage `{name}` is not in the graph");
-            findings.push(
-                Finding::new(&table.span, message).hint("wire it up in `graph`, or take the table away"),
-            );
-        }
-        plan.done(findings)
+            is.then(|| {
+                Finding::new(&table.span, message).hint("wire it up in `graph`, or take the table away")
+            })
+        };
+        let unused = tables.iter().filter_map(unused).collect();
+        plan.done(findings, unused)
     }
 
     /// From a graph alone, as on the command line. A port named `in` leads to its start and one named `out` from its end
@@ -178,13 +178,6 @@ impl Plan {
         let mut tables = BTreeMap::new();
         for (name, port) in [("in", &input), ("out", &output)] {
             let Some((kind, settings)) = port else { continue };
-            let written = |(key, value): &(String, String)| Written {
-                key: key.clone(),
-                value: Literal::Text(value.clone()),
-                key_span: 0..0,
-                value_span: 0..0,
-                raw: None,
-            };
             let settings = settings.iter().map(written).collect();
             tables.insert(
                 name.to_owned(),
@@ -198,7 +191,47 @@ impl Plan {
         if input.is_some() && input == output {
             plan.join_ends();
         }
-        plan.done(findings)
+        plan.done(findings, Vec::new())
+    }
+
+    /// With another port in place of the only one that packets come from, or of the only one that they go to.
+    /// Paths of these ports are as they stand, not from the directory of the configuration.
+    ///
+    /// # Errors
+    /// There is none that could be meant, or more than one, or the port doesn't fit there.
+    pub fn replace_ends(
+        mut self,
+        input: Option<(&str, Vec<(String, String)>)>,
+        output: Option<(&str, Vec<(String, String)>)>,
+    ) -> Result<Self, Diagnostics> {
+        let mut findings = Vec::new();
+        let base = std::mem::take(&mut self.base);
+        for (option, role, port) in [("-i", Role::Source, input), ("-o", Role::Sink, output)] {
+            let Some((kind, settings)) = port else { continue };
+            let is = |s: &PlannedStage| s.role == role && s.kind.group == Group::Port;
+            let all: Vec<usize> =
+                self.stages.iter().enumerate().filter(|(_, s)| is(s)).map(|(i, _)| i).collect();
+            let (&[one], Some(kind)) = (all.as_slice(), stage_type(kind)) else {
+                let names: Vec<&str> =
+                    all.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.name.as_str()).collect();
+                let message = match names.as_slice() {
+                    [] => format!("{option}: there is no port in the graph that it could stand in for"),
+                    names => format!("{option} could stand in for each of {}", names.join(", ")),
+                };
+                findings.push(Finding::new(&(0..1), message).hint("change the port in the configuration"));
+                continue;
+            };
+            let Some((name, span)) = self.stages.get(one).map(|s| (s.name.clone(), s.span.clone())) else {
+                continue;
+            };
+            let written: Vec<Written> = settings.iter().map(written).collect();
+            let stage = self.planned(name, kind, span, &written, &mut findings);
+            if let Some(place) = self.stages.get_mut(one) {
+                *place = stage;
+            }
+        }
+        self.base = base;
+        self.done(findings, Vec::new())
     }
 
     /// `in` and `out` are one live port: that is opened once, both ways.
@@ -229,15 +262,19 @@ impl Plan {
         }
     }
 
-    fn done(mut self, mut findings: Vec<Finding>) -> Result<Self, Diagnostics> {
-        if findings.is_empty() {
+    /// Checks the whole; `aside` are findings that keep nothing else from being looked for.
+    fn done(mut self, mut findings: Vec<Finding>, aside: Vec<Finding>) -> Result<Self, Diagnostics> {
+        let readable = findings.is_empty();
+        if readable {
             self.check_shape(&mut findings);
             if findings.is_empty() {
                 slicing::check(&self, &mut findings);
             }
-        } else {
+        }
+        if !readable || !aside.is_empty() {
             self.check_settings_together(&mut findings);
         }
+        findings.extend(aside);
         self.fail_on(findings)?;
         Ok(self)
     }
@@ -438,6 +475,12 @@ impl Plan {
         let readable = findings.len() == before;
         PlannedStage { name, kind, settings, role: Role::Inner, written, span, spans, readable }
     }
+}
+
+/// A setting of a port that was named on the command line.
+fn written((key, value): &(String, String)) -> Written {
+    let value = Literal::Text(value.clone());
+    Written { key: key.clone(), value, key_span: 0..0, value_span: 0..0, raw: None }
 }
 
 fn unknown_type(kind: &str, span: &Span, mention: &Mention, tables: &BTreeMap<String, Table>) -> Finding {

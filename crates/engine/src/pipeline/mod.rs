@@ -16,6 +16,7 @@
 //! ```
 
 mod config;
+mod picture;
 mod proxied;
 mod read;
 pub mod registry;

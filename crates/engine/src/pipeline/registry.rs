@@ -203,6 +203,12 @@ impl StageType {
         stages::LIVE.contains(&self.name)
     }
 
+    /// The reasons for which its stages drop packets, as far as they are known beforehand.
+    #[must_use]
+    pub fn drop_reasons(&self) -> Vec<DropReason> {
+        stages::drop_reasons(self)
+    }
+
     /// Why it can't do with packets whose payload waits elsewhere, if it can't with these settings.
     #[must_use]
     pub fn needs_payload(&self, settings: &Settings) -> Option<&'static str> {

@@ -98,7 +98,7 @@ impl Plan {
     }
 
     /// Column of each stage: the longest way that leads to it; and its row in that column.
-    fn layout(&self) -> Vec<(usize, usize)> {
+    pub(super) fn layout(&self) -> Vec<(usize, usize)> {
         let mut columns = vec![0usize; self.stages.len()];
         for id in order(&self.stages, &self.wires).unwrap_or_default() {
             let before = self.wires.iter().filter(|w| w.to == id).filter_map(|w| columns.get(w.from)).max();
@@ -117,91 +117,14 @@ impl Plan {
         };
         columns.iter().map(place).collect()
     }
-
-    fn svg(&self) -> String {
-        const BOX: (f64, f64) = (130.0, 44.0);
-        const STEP: (f64, f64) = (190.0, 84.0);
-        let layout = self.layout();
-        let columns = layout.iter().map(|p| p.0 + 1).max().unwrap_or(1) as f64;
-        let rows = layout.iter().map(|p| p.1 + 1).max().unwrap_or(1) as f64;
-        let (width, height) =
-            (columns * STEP.0 - STEP.0 + BOX.0 + 40.0, rows * STEP.1 - STEP.1 + BOX.1 + 40.0);
-        let at = |id: usize| {
-            let (column, row) = layout.get(id).copied().unwrap_or_default();
-            (20.0 + column as f64 * STEP.0, 20.0 + row as f64 * STEP.1)
-        };
-        let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-             font-family=\"system-ui, sans-serif\" font-size=\"13\" role=\"img\" aria-label=\"pipeline\">\n\
-             <style>rect{{fill:#fff;stroke:#345;stroke-width:1.5}}.port{{fill:#eef4fa}}.locality{{fill:#fdf1dc}}\
-             text{{fill:#123;text-anchor:middle}}.kind{{fill:#678;font-size:11px}}path{{fill:none;stroke:#345;\
-             stroke-width:1.5}}.label{{font-size:11px;fill:#345}}@media(prefers-color-scheme:dark){{rect{{fill:#222c36;\
-             stroke:#9ab}}.port{{fill:#1d3040}}.locality{{fill:#453a22}}text{{fill:#e6edf3}}.kind,.label{{fill:#9ab}}\
-             path{{stroke:#9ab}}}}</style>\n\
-             <defs><marker id=\"a\" viewBox=\"0 0 10 10\" refX=\"9\" refY=\"5\" markerWidth=\"8\" markerHeight=\"8\" \
-             orient=\"auto\"><path d=\"M0,1 L9,5 L0,9\"/></marker></defs>\n"
-        );
-        for wire in &self.wires {
-            let ((x1, y1), (x2, y2)) = (at(wire.from), at(wire.to));
-            let (x1, y1, x2, y2) = (x1 + BOX.0, y1 + BOX.1 / 2.0, x2, y2 + BOX.1 / 2.0);
-            // A wire that leads back goes round below the boxes.
-            let (bend, dip) = if x2 > x1 { ((x2 - x1) / 2.0, 0.0) } else { (40.0, BOX.1) };
-            let _ = writeln!(
-                text,
-                "<path marker-end=\"url(#a)\" d=\"M{x1},{y1} C{},{} {},{} {x2},{y2}\"/>",
-                x1 + bend,
-                y1 + dip,
-                x2 - bend,
-                y2 + dip
-            );
-            let label = ports(wire);
-            if !label.is_empty() {
-                let (x, y) = (f64::midpoint(x1, x2), f64::midpoint(y1, y2) + 0.75 * dip - 5.0);
-                let _ =
-                    writeln!(text, "<text class=\"label\" x=\"{x}\" y=\"{y}\">{}</text>", escaped(&label));
-            }
-        }
-        for (id, stage) in self.stages.iter().enumerate() {
-            let (x, y) = at(id);
-            let class = match stage.kind.group {
-                Group::Port => "port",
-                Group::Locality => "locality",
-                Group::Function | Group::Plumbing => "",
-            };
-            let (w, h) = BOX;
-            let _ = writeln!(
-                text,
-                "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" rx=\"6\"/>"
-            );
-            let middle = x + w / 2.0;
-            if stage.name == stage.kind.name {
-                let _ =
-                    writeln!(text, "<text x=\"{middle}\" y=\"{}\">{}</text>", y + 27.0, escaped(&stage.name));
-            } else {
-                let _ =
-                    writeln!(text, "<text x=\"{middle}\" y=\"{}\">{}</text>", y + 19.0, escaped(&stage.name));
-                let _ = writeln!(
-                    text,
-                    "<text class=\"kind\" x=\"{middle}\" y=\"{}\">{}</text>",
-                    y + 35.0,
-                    stage.kind.name
-                );
-            }
-        }
-        text.push_str("</svg>\n");
-        text
-    }
 }
 
-fn ports(wire: &Wire) -> String {
+/// The ports that a wire is written with.
+pub(super) fn ports(wire: &Wire) -> String {
     match (&wire.output, &wire.input) {
         (None, None) => String::new(),
         (Some(output), None) => output.clone(),
         (None, Some(input)) => format!("→ {input}"),
         (Some(output), Some(input)) => format!("{output} → {input}"),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -37,7 +37,7 @@ pub fn json_schema() -> Value {
             (kind.name.to_owned(), json!({ "anyOf": [bare, { "$ref": "#/$defs/stage" }] }))
         })
         .collect();
-    json!({
+    let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Slipstream pipeline",
         "type": "object",
@@ -56,7 +56,10 @@ pub fn json_schema() -> Value {
         "required": ["graph"],
         "additionalProperties": false,
         "$defs": { "stage": { "oneOf": types } },
-    })
+    });
+    // Published as a file, which changes only where the definitions do.
+    schema.sort_all_objects();
+    schema
 }
 
 fn describe(summary: &str, inputs: Ports, outputs: Ports) -> String {

@@ -45,6 +45,14 @@ impl Plan {
                         Finding::new(&(0..1), "the graph has no stage").hint("as in 'reframe(hold=64us)'"),
                     );
                 }
+                [] => {
+                    let message = format!("there is no way between `{name}` and the graph: it goes round");
+                    let hint = "a stage that is named twice is one stage; two of a type have names: \
+                                `a :: reframe -> b :: reframe`";
+                    findings.push(Finding::new(&(0..end), message).hint(hint));
+                    // The other end has the same trouble.
+                    return;
+                }
                 others => {
                     let message = format!("{} stages could be {name}'s neighbour", others.len());
                     let hint = if source {

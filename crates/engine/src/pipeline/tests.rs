@@ -88,6 +88,32 @@ fn all_errors_come_at_once() {
     assert_eq!(lines, [4, 9, 10]);
 }
 
+/// A stage that can't be built is the only thing that is wrong with what leads to it and from it.
+#[test]
+fn a_stage_that_can_not_be_built_has_its_ports() {
+    for stage in ["firewall(rules=\"frobnicate\")", "tap(path=\"/no/such/folder/x.pcap\")"] {
+        let graph = format!("in :: synth -> {stage} -> out :: null");
+        let plan = Plan::from_graph(&graph, None, None, Path::new("")).and_then(|p| p.build(1).map(|_| ()));
+        let errors = plan.unwrap_err().0;
+        assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(!errors[0].error.message.contains("go nowhere"), "{errors:#?}");
+    }
+}
+
+/// A table that nothing uses keeps nothing else from being told.
+#[test]
+fn an_unused_table_hides_nothing() {
+    let text = GOOD.replace("\"64us\"", "\"64us\"\nclass = [\"web: tcp port 80 => hold=9s\"]");
+    let alone: Vec<usize> = errors(&text).iter().map(|e| e.0).collect();
+    let both: Vec<usize> =
+        errors(&format!("{text}[stage.spare]\ntype = \"null\"\n")).iter().map(|e| e.0).collect();
+    assert_eq!(both, [alone, vec![16]].concat());
+    let round =
+        "graph = \"in :: synth -> c :: counter -> b :: counter -> c\"\n[stage.spare]\ntype = \"null\"\n";
+    has(round, 1, 25, "packets would go round", "");
+    has(round, 2, 8, "stage `spare` is not in the graph", "");
+}
+
 #[test]
 fn toml_errors_have_places_too() {
     has("graph = \"in -> out\nx = 3", 1, 19, "", "");

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::batch::BATCH;
 use crate::rules::Rule;
+use crate::units::Duration;
 
 /// Order among trains that are released together (paper §4, "Priority").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +73,8 @@ pub struct ReframeConfig {
     pub policy: Policy,
     /// From which packet on a flow is held.
     pub admit: Admit,
-    /// Packets that pass at once, after flushing the train of their own flow.
+    /// Packets that pass at once, after flushing the train of their own flow. By default
+    /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.
     pub bypass: Rule,
     /// Packets that are treated in their own way.
     pub classes: Vec<Class>,
@@ -95,7 +97,8 @@ impl Default for ReframeConfig {
             flows: 1 << 20,
             policy: Policy::Oldest,
             admit: Admit::Always,
-            bypass: Rule::never(),
+            // The rule is a good one; a test says so.
+            bypass: Rule::parse(Self::BYPASS).unwrap_or_else(|_| Rule::never()),
             classes: Vec::new(),
             compress_ack: false,
             tcp_order: false,
@@ -118,8 +121,9 @@ pub enum ConfigError {
     },
     /// `hold` too long.
     #[error(
-        "{place}: hold = {hold_ns} ns is too long; up to {} ns (4 s) are possible",
-        ReframeConfig::MAX_HOLD_NS
+        "{place}: hold = {} is too long; up to {} is possible",
+        Duration(*hold_ns),
+        Duration(ReframeConfig::MAX_HOLD_NS)
     )]
     Hold {
         /// Class, or `reframe`.
@@ -154,6 +158,8 @@ pub enum ConfigError {
 }
 
 impl ReframeConfig {
+    /// The rule of the packets that pass at once by default: connections are set up without delay.
+    pub const BYPASS: &str = "tcp syn";
     /// Longest hold: 4 s.
     pub const MAX_HOLD_NS: u64 = 4_000_000_000;
     /// Most packets held.
@@ -208,4 +214,23 @@ fn check(t: &Treatment, place: &str) -> Result<(), ConfigError> {
         return Err(ConfigError::Weight { place: place() });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_bypass_is_that_of_the_command_line() {
+        assert_eq!(ReframeConfig::default().bypass.to_string(), Rule::parse("tcp syn").unwrap().to_string());
+        assert_ne!(ReframeConfig::default().bypass.to_string(), Rule::never().to_string());
+    }
+
+    #[test]
+    fn a_hold_that_is_too_long_is_told_as_it_was_written() {
+        let mut config = ReframeConfig::default();
+        config.default.hold_ns = 5_000_000_000;
+        let error = config.validate().unwrap_err().to_string();
+        assert_eq!(error, "reframe: hold = 5s is too long; up to 4s is possible");
+    }
 }

@@ -34,9 +34,6 @@ pub enum RunError {
     /// An output can't be written.
     #[error(transparent)]
     Stage(#[from] StageError),
-    /// Whoever is told of the progress wants no more.
-    #[error("interrupted")]
-    Interrupted,
     /// Packets of one source come in the engine's own time, and there is another source, whose don't.
     #[error("a source whose packets come in the engine's own time must be the only one")]
     OwnTime,
@@ -72,6 +69,9 @@ pub struct RunReport {
     pub live: u64,
     /// Of a run in the engine's own time: how that went.
     pub own_time: Option<OwnTime>,
+    /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
+    /// written.
+    pub interrupted: bool,
 }
 
 /// A source, what it has brought, and what of that has not arrived yet.
@@ -226,7 +226,8 @@ impl Run {
     }
 
     /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then with the
-    /// progress; where it wants no more, the run ends with [`RunError::Interrupted`], and no file is written.
+    /// progress; where it wants no more, the run stops where it is, its report says that it was
+    /// [interrupted](RunReport::interrupted), and no file is written.
     ///
     /// Where a port of the pipeline is live, so is the run: it follows the wall clock, until the sources have ended (which
     /// interfaces never do), a limit of [`LiveOptions`] is reached, or `tick` wants no more, and always ends well.
@@ -263,7 +264,7 @@ impl Run {
             rounds += 1;
             let progress = || self.pipeline.heads.first().and_then(|h| h.source.progress());
             if rounds.is_multiple_of(64) && tick(progress()) == ControlFlow::Break(()) {
-                return Err(RunError::Interrupted);
+                return Ok(RunReport { interrupted: true, ..self.report(&feeds, &meter) });
             }
         }
         meter.start();
@@ -306,6 +307,7 @@ impl Run {
             cpu_ns: meter.cpu_ns(),
             live: self.pool.live(),
             own_time: self.own_time.clone(),
+            interrupted: false,
         }
     }
 

@@ -95,6 +95,7 @@ pub(super) fn run(
         clock_backwards: source.clock_backwards(),
         elapsed_ns: meter.elapsed_ns(),
         cpu_ns: meter.cpu_ns(),
+        interrupted: false,
     })
 }
 

@@ -28,9 +28,6 @@ pub enum ReplayError {
     /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Whoever is told of the progress wants no more.
-    #[error("interrupted")]
-    Interrupted,
     /// A worker thread could not be started, or ended early.
     #[error("a worker thread failed: {0}")]
     Worker(String),
@@ -47,6 +44,8 @@ pub struct ReplayReport {
     pub elapsed_ns: u64,
     /// CPU time of the data path alone, of all workers, in ns.
     pub cpu_ns: u64,
+    /// Whoever is told of the progress wanted no more: what was held or not yet read did not leave.
+    pub interrupted: bool,
 }
 
 /// By which clock packets come and go.
@@ -92,8 +91,9 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Replays everything that `source` has; `tick` is called now and then with the progress. Where it wants no more,
-    /// a replay at [`Pace::Real`] lets go what it holds and ends well; any other ends with [`ReplayError::Interrupted`].
+    /// Replays everything that `source` has; `tick` is called now and then with the progress. Where it wants
+    /// no more, a replay at [`Pace::Real`] lets go what it holds and ends well; any other stops where it is,
+    /// and its report says that it was [interrupted](ReplayReport::interrupted).
     ///
     /// # Errors
     /// [`ReplayError`] where the input can't be read or the output can't be written.
@@ -130,6 +130,7 @@ fn run_one(
     let at_once = if preloaded { BATCH / 4 } else { BATCH };
     let mut known = 0;
     let mut batches = 0u64;
+    let mut interrupted = false;
     if preloaded {
         meter.start();
     }
@@ -161,7 +162,8 @@ fn run_one(
         }
         batches += 1;
         if batches.is_multiple_of(64) && tick(source.progress()).is_break() {
-            return Err(ReplayError::Interrupted);
+            interrupted = true;
+            break;
         }
     }
     meter.stop();
@@ -170,6 +172,7 @@ fn run_one(
         clock_backwards: source.clock_backwards(),
         elapsed_ns: meter.elapsed_ns(),
         cpu_ns: meter.cpu_ns(),
+        interrupted,
     })
 }
 

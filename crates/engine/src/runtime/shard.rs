@@ -280,7 +280,7 @@ pub(super) fn run(
             key: ToeplitzKey::new(ToeplitzKey::SYMMETRIC),
         };
         let mut merger = Merger { sink, last: None, runs: 0, report: ReplayReport::default() };
-        let mut under_way = 0;
+        let (mut under_way, mut interrupted) = (0, false);
         while let Some(Chunk { parts, new }) = dealer.next(workers)? {
             new.iter().try_for_each(|i| merger.sink.interface(i)).map_err(ReplayError::Sink)?;
             for ((line, _), part) in lines.iter().zip(parts) {
@@ -293,7 +293,8 @@ pub(super) fn run(
                 under_way -= 1;
             }
             if tick(dealer.source.progress()).is_break() {
-                return Err(ReplayError::Interrupted);
+                interrupted = true;
+                break;
             }
         }
         for (line, _) in &lines {
@@ -303,6 +304,7 @@ pub(super) fn run(
             merger.merge(&collect(&lines)?)?;
         }
         let mut report = merger.report;
+        report.interrupted = interrupted;
         report.stats.runs_in = dealer.runs;
         report.stats.runs_out = merger.runs;
         report.clock_backwards = dealer.source.clock_backwards();

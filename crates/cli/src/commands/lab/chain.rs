@@ -92,7 +92,7 @@ fn large_from(sizes: &[usize]) -> usize {
 }
 
 pub(super) fn config(hold_ns: u64) -> ReframeConfig {
-    let mut config = ReframeConfig { capacity: 65_536, ..ReframeConfig::default() };
+    let mut config = ReframeConfig { capacity: 65_536, bypass: Rule::never(), ..ReframeConfig::default() };
     config.default.hold_ns = hold_ns;
     config
 }

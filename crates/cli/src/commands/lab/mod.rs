@@ -64,7 +64,7 @@ impl Bench<'_> {
     /// The same where nobody knows how far the work is.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.interrupted.load(Ordering::Relaxed) {
-            bail!("interrupted");
+            return Err(ui::Interrupted.into());
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ fn list(format: cli::Format) -> anyhow::Result<Outcome> {
             let mut t = Table::default();
             t.title("Labs (slipstream lab NAME)");
             for lab in LABS {
-                t.row([lab.name, lab.what, lab.source]);
+                t.prose([lab.name, lab.what, lab.source]);
             }
             ui::print(t.render())?;
         }
@@ -195,17 +195,18 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// The keys of rows that have the same ones, and these rows.
-type Rows<'a> = (Vec<&'a str>, Vec<&'a Map<String, Value>>);
+/// The keys of rows that have the same ones, and the values of these rows in the same order.
+type Rows<'a> = (Vec<&'a str>, Vec<Vec<&'a Value>>);
 
-/// Rows with the same keys make a table: its keys, its rows.
+/// Rows with the same keys make a table, whose columns are in the order in which its first row was written.
 fn tables(rows: &[Map<String, Value>]) -> Vec<Rows<'_>> {
     let mut tables: Vec<Rows<'_>> = Vec::new();
     for row in rows {
-        let keys: Vec<&str> = row.keys().map(String::as_str).collect();
-        match tables.iter_mut().find(|(k, _)| *k == keys) {
-            Some((_, rows)) => rows.push(row),
-            None => tables.push((keys, vec![row])),
+        let same = |keys: &[&str]| keys.len() == row.len() && keys.iter().all(|k| row.contains_key(*k));
+        let values = |keys: &[&str]| keys.iter().map(|k| row.get(*k).unwrap_or(&Value::Null)).collect();
+        match tables.iter_mut().find(|(keys, _)| same(keys)) {
+            Some((keys, rows)) => rows.push(values(keys)),
+            None => tables.push((row.keys().map(String::as_str).collect(), vec![row.values().collect()])),
         }
     }
     tables
@@ -214,23 +215,44 @@ fn tables(rows: &[Map<String, Value>]) -> Vec<Rows<'_>> {
 fn as_table(lab: &Lab, findings: &Findings) -> String {
     let mut t = Table::default();
     t.title(format!("{}: {}", lab.name, lab.what));
-    t.row(["source", lab.source]);
-    t.row(["machine", &machine()]);
+    t.prose(["source", lab.source]);
+    t.prose(["machine", &machine()]);
     for (keys, rows) in tables(&findings.rows) {
         t.title("Measured");
         t.row(keys.iter().map(|k| k.replace('_', " ")));
         for row in rows {
-            t.row(row.values().map(cell));
+            t.row(row.into_iter().map(cell));
         }
     }
     t.title("Claims");
-    t.row(["", "paper", "here", "criterion", "verdict"]);
+    t.prose(["", "paper", "here", "criterion", "verdict"]);
     for c in &findings.claims {
         let verdict = match &c.why {
             Some(why) => format!("{}: {why}", c.verdict.name()),
             None => c.verdict.name().to_owned(),
         };
-        t.row([c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), verdict]);
+        t.prose([c.claim.clone(), cell(&c.paper), cell(&c.measured), c.criterion.clone(), verdict]);
     }
     t.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_in_the_order_in_which_they_were_written() {
+        let row = |value: Value| value.as_object().cloned().unwrap();
+        let rows = [
+            row(json!({ "sketch": "exact", "memory": 1, "error": 0.5 })),
+            row(json!({ "sketch": "fm", "memory": 2, "error": 0.25 })),
+            row(json!({ "alone": 3 })),
+            row(json!({ "error": 0.125, "memory": 4, "sketch": "late" })),
+        ];
+        let tables = tables(&rows);
+        assert_eq!(tables.len(), 2);
+        assert_eq!(tables[0].0, ["sketch", "memory", "error"]);
+        let cells: Vec<String> = tables[0].1[2].iter().map(|v| cell(v)).collect();
+        assert_eq!(cells, ["late", "4", "0.12"]);
+    }
 }

@@ -52,7 +52,7 @@ pub(super) fn html(result: &Value, charts: &[Chart]) -> Result<String, minijinja
             .into_iter()
             .map(|(keys, rows)| Rows {
                 head: keys.iter().map(|k| k.replace('_', " ")).collect(),
-                rows: rows.iter().map(|r| r.values().map(cell).collect()).collect(),
+                rows: rows.into_iter().map(|r| r.into_iter().map(cell).collect()).collect(),
             })
             .collect(),
     };

@@ -100,7 +100,14 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
             "--sketch mrac: its estimate is for sizes in packets; use --weight packets, or exact or flow-radar"
         );
     }
-    let path = args.trace.as_deref().ok_or_else(|| anyhow!("no trace was named"))?;
+    let path = match args.trace.as_slice() {
+        [one] => one,
+        [] => bail!("no trace was named"),
+        several => bail!(
+            "{} traces; measure takes one: --save a state of each, and `slipstream measure merge` adds them up",
+            several.len()
+        ),
+    };
     // Made and asked before any packet is read, so that what can't work is told at once.
     let lanes = Lanes::new(ask.clone(), plan(args, kind).lanes(&ask))?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
@@ -193,7 +200,7 @@ impl<'a> Run<'a> {
                     if n.is_multiple_of(1 << 16) {
                         progress.at(share(&reader));
                         if interrupted.load(Ordering::Relaxed) {
-                            bail!("interrupted");
+                            return Err(ui::Interrupted.into());
                         }
                     }
                 }
@@ -208,7 +215,7 @@ impl<'a> Run<'a> {
                     if self.all_packets.is_multiple_of(1 << 16) {
                         progress.at(Some(self.all_packets as f64 / synth.config().packets.max(1) as f64));
                         if interrupted.load(Ordering::Relaxed) {
-                            bail!("interrupted");
+                            return Err(ui::Interrupted.into());
                         }
                     }
                 }

@@ -115,8 +115,11 @@ fn as_table(r: &Report) -> String {
             count(e.weight)
         ));
         match &e.answer {
+            Answer::Keys { .. } if i == 0 && r.task == Task::HeavyChanges => {
+                t.row(["changes: from the second epoch on; a shorter --epoch makes more epochs"]);
+            }
             Answer::Keys { rows, .. } => keys_table(&mut t, rows, e.answer.recall(), r.compared),
-            Answer::Figure(f) => figure_table(&mut t, f),
+            Answer::Figure(f) => figure_table(&mut t, f, if r.task == Task::Entropy { " bits" } else { "" }),
             Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
         }
     }
@@ -146,12 +149,13 @@ fn keys_table(t: &mut Table, rows: &[Row], recall: Option<(usize, usize)>, compa
     }
 }
 
-fn figure_table(t: &mut Table, f: &Figure) {
-    t.row(["estimate", &number(f.estimate, 3)]);
-    t.row(["at least", &number(Some(f.lower), 3)]);
-    t.row(["at most", &number(f.upper, 3)]);
+fn figure_table(t: &mut Table, f: &Figure, unit: &str) {
+    let mut row = |label: &str, value: Option<f64>| t.row([label.to_owned(), number(value, 3) + unit]);
+    row("estimate", f.estimate);
+    row("at least", Some(f.lower));
+    row("at most", f.upper);
     if f.truth.is_some() {
-        t.row(["true", &number(f.truth, 3)]);
+        row("true", f.truth);
         t.row([
             "relative error",
             &relative_error(f).map_or("–".to_owned(), |e| format!("{:.2} %", e * 100.0)),

@@ -150,14 +150,14 @@ fn report(args: &Sweep, points: &[Point]) -> Page {
     page.figure(
         "loss",
         "Loss against load",
-        "The share of packets that find the queue full.",
-        curves(&|s| s.p_loss).named("load", "share lost"),
+        "The share of packets that find the queue full; a point at the foot stands for less than 1e-9.",
+        curves(&|s| s.p_loss).named("load", "share lost").log(),
     );
     page.figure(
         "p99",
         "Sojourn of 99 of 100 packets",
         "From arrival to the end of service, in µs.",
-        curves(&|s| s.sojourn.quantile_ns(0.99) / 1e3).named("load", "µs"),
+        curves(&|s| s.sojourn.quantile_ns(0.99) / 1e3).named("load", "µs").log(),
     );
     page
 }

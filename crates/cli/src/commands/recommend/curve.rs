@@ -18,7 +18,7 @@ use slipstream_wire::LinkType;
 
 use super::super::report_damage;
 use crate::port::{AnySource, Input};
-use crate::ui::Progress;
+use crate::ui::{self, Progress};
 
 /// Packets on which the cost of holding is measured.
 const SAMPLE: usize = 50_000;
@@ -164,6 +164,9 @@ fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyh
         if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let report = Replay::new(&config)?.run(source.as_source(), Pool::new(), &mut NullSink, &mut tick)?;
+    if report.interrupted {
+        return Err(ui::Interrupted.into());
+    }
     let slf = report.stats.slf_out();
     let slf = slf.with_context(|| format!("{}: there is no packet with a flow in it", path.display()))?;
     let delay = report.stats.total().delay;

@@ -47,7 +47,7 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let interrupted = ui::interrupts()?;
     let (mut costs, known) = costs::read(&args.costs, &args.function).context("--costs")?;
     let holds = holds(args);
-    let arrived = Arrived::read(&args.trace, args.reporting.strict)?;
+    let arrived = Arrived::read(&args.trace, args.damage.strict)?;
     let measured = args.hold_cost.is_none() && !known;
     if let Some(cost) = args.hold_cost {
         costs.per_held_packet_ns = cost.0;

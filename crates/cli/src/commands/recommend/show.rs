@@ -6,7 +6,7 @@ use slipstream_model::Outlook;
 use super::Answer;
 use crate::cli::recommend::{Aim, Recommend};
 use crate::report::model::{Curves, Page};
-use crate::table::{Table, count, time};
+use crate::table::{Table, count, time, with_error};
 use crate::units::Duration;
 
 impl Answer {
@@ -105,7 +105,7 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     t.row(["", "without", "with"]);
     let both = |t: &mut Table, name: &str, f: &dyn Fn(&Outlook) -> String| t.row([name, &f(none), &f(best)]);
     both(&mut t, "SLF", &|o| format!("{:.3}", o.slf));
-    both(&mut t, "a packet costs", &|o| format!("{:.0} ± {:.0} ns", o.packet_ns, o.packet_error_ns));
+    both(&mut t, "a packet costs", &|o| with_error(o.packet_ns, o.packet_error_ns));
     both(&mut t, "a core can serve", &|o| mpps(o.capacity_pps));
     both(&mut t, "load", &|o| format!("{:.3}", o.load));
     both(&mut t, "loss", &|o| loss(o.p_loss));
@@ -117,8 +117,8 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     t.row(["load is taken at", &mpps(a.offered_pps)]);
     t.row(["gaps between packets", &format!("{}, CV {:.2}", a.interarrival.name(), a.interarrival.cv())]);
     let c = &a.costs;
-    t.row(["a train costs (α)", &format!("{:.0} ± {:.0} ns", c.per_train_ns, c.per_train_error_ns)]);
-    t.row(["each packet (β′)", &format!("{:.0} ± {:.0} ns", c.per_packet_ns, c.per_packet_error_ns)]);
+    t.row(["a train costs (α)", &with_error(c.per_train_ns, c.per_train_error_ns)]);
+    t.row(["each packet (β′)", &with_error(c.per_packet_ns, c.per_packet_error_ns)]);
     let source = if a.measured { " (measured here)" } else { "" };
     t.row(["holding a packet", &format!("{:.0} ns{source}", c.per_held_packet_ns)]);
     t.title("Holds");
@@ -183,6 +183,12 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
         ),
     );
     page.figure(
+        "loss",
+        "Loss",
+        "The share of packets that find the queue full at this load; a point at the foot stands for less than 1e-9.",
+        curves("share lost", vec![line("lost", &|o| o.p_loss)]).log(),
+    );
+    page.figure(
         "latency",
         "Latency",
         "From arrival to the end of service, holding included.",
@@ -192,7 +198,8 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
                 line("mean", &|o| o.mean_latency_ns / 1e3),
                 line("99 of 100 packets", &|o| o.p99_latency_ns / 1e3),
             ],
-        ),
+        )
+        .log(),
     );
     page
 }

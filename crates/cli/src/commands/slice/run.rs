@@ -18,6 +18,7 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
         poll_log: None,
         poll_log_max: Count(0),
         seed: args.seed,
+        damage: cli::Damage::default(),
         reporting: args.reporting.clone(),
     })
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::table::Table;
+use crate::table::{Table, visible};
 
 /// A source or a stage between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -151,14 +151,14 @@ impl Row {
         let lost: f64 = self.dropped.iter().map(|(_, rate)| rate).sum();
         let why = self.dropped.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(why, _)| why.as_str());
         [
-            self.name.clone(),
-            self.kind.clone(),
+            visible(&self.name),
+            visible(&self.kind),
             or_dash(self.came.map(per_second)),
             per_second(self.left),
             or_dash(self.mean_train.map(|n| format!("{n:.1}"))),
             or_dash(self.busy.map(|share| format!("{:.1} %", share * 100.0))),
             self.held.to_string(),
-            why.map_or("0".to_owned(), |why| format!("{} {why}", per_second(lost))),
+            why.map_or("0".to_owned(), |why| format!("{} {}", per_second(lost), visible(why))),
         ]
     }
 }
@@ -233,6 +233,20 @@ mod tests {
         let json = rates.as_json();
         assert_eq!(json["stages"][1]["dropped_pps"]["denied"], 10.0);
         assert_eq!(json["interval_ns"], 2_000_000_000u64);
+    }
+
+    /// What answers at the address need not be a pipeline of ours.
+    #[test]
+    fn names_do_nothing_to_a_terminal() {
+        let mut after = report(2_000_000_000, 5000, 30);
+        let mut before = report(1_000_000_000, 1000, 10);
+        for report in [&mut before, &mut after] {
+            report["stages"][0]["name"] = json!("\u{1b}]0;x\u{7}");
+            report["dropped"]["\u{1b}[2J"] = report["packets_in"].clone();
+        }
+        let rates = Rates::between(&before, &after).unwrap();
+        let shown = rates.as_table().render() + &rates.rows[1].cells().concat();
+        assert!(!shown.contains(['\u{1b}', '\u{7}']), "{shown:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Row, Sparkline, Table};
 
 use super::rates::{HEADING, Rates, per_second};
-use crate::table::time;
+use crate::table::{time, visible};
 
 /// What is on the screen.
 pub(super) struct Screen<'a> {
@@ -60,7 +60,9 @@ impl Screen<'_> {
         }
         let mut second = vec![Span::from(figures)];
         for (reason, rate) in &rates.dropped {
-            second.push(Span::from(format!("   {reason} {}/s", per_second(*rate))).fg(Color::Yellow));
+            second.push(
+                Span::from(format!("   {} {}/s", visible(reason), per_second(*rate))).fg(Color::Yellow),
+            );
         }
         vec![first, Line::from(second)].into()
     }

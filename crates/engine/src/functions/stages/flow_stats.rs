@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::net::{ToSocketAddrs, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use slipstream_wire::FlowKey;
 use tempfile::NamedTempFile;
@@ -14,6 +14,7 @@ use crate::functions::flow_stats::{Flow, FlowRecord, FlowStats, FlowStatsConfig,
 use crate::functions::ipfix::{Exporter, IpfixConfig};
 use crate::functions::packet::{any_key_of, usual_key_of};
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
+use crate::io::capture::temporary;
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, StageError, Verdict};
 use crate::time::Nanos;
@@ -107,8 +108,11 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
     if site.dry {
         return Ok(Target::None);
     }
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = NamedTempFile::new_in(directory).map_err(wrong)?;
+    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.exists()) {
+        let message = format!("{}: there is no folder {}; make it first", path.display(), folder.display());
+        return Err(BuildError::setting("export", message));
+    }
+    let file = temporary(&path).map_err(wrong)?;
     Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
 }
 

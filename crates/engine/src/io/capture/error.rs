@@ -12,7 +12,7 @@ use crate::time::Nanos;
 #[non_exhaustive]
 pub enum CaptureError {
     /// There is no such file.
-    #[error("{file}: no such file")]
+    #[error("{file}: no such file{}", interface_advice(.file))]
     NotFound {
         /// The file.
         file: String,
@@ -117,6 +117,14 @@ pub enum CaptureError {
         /// What the system says.
         source: io::Error,
     },
+    /// The folder of the output is missing.
+    #[error("{file}: there is no folder {folder}; make it first")]
+    NoFolder {
+        /// The file.
+        file: String,
+        /// The folder.
+        folder: String,
+    },
     /// The output can't be created.
     #[error("{file}: cannot be created: {source}; check that its directory exists and may be written to")]
     Create {
@@ -197,6 +205,22 @@ fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" ({why})")).unwrap_or_default()
 }
 
+/// Advice where what was taken for a file is the name of a network interface of this machine.
+fn interface_advice(file: &str) -> String {
+    if is_interface(file) {
+        format!("; the network interface of this name is af_packet:{file}")
+    } else {
+        String::new()
+    }
+}
+
+/// Whether a network interface of this machine has this name.
+#[must_use]
+pub fn is_interface(name: &str) -> bool {
+    let plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    plain && Path::new("/sys/class/net").join(name).exists()
+}
+
 fn advice_on_write(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space or write elsewhere",
@@ -218,6 +242,16 @@ impl CaptureError {
 
     /// From a failure to create `file`.
     pub(super) fn create(file: &Path, source: io::Error) -> Self {
-        Self::Create { file: file.display().to_string(), source }
+        let name = file.display().to_string();
+        match file.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) {
+            Some(folder) => Self::NoFolder { file: name, folder: folder.display().to_string() },
+            None => Self::Create { file: name, source },
+        }
+    }
+
+    /// Whether the output was stdout, and whoever read it went away.
+    #[must_use]
+    pub fn reader_left_stdout(&self) -> bool {
+        matches!(self, Self::Write { file, source } if file == "stdout" && source.kind() == io::ErrorKind::BrokenPipe)
     }
 }

@@ -51,7 +51,7 @@ impl Target {
 }
 
 /// A hidden file in the directory of `path`, with the mode that any new file gets there.
-fn temporary(path: &Path) -> io::Result<NamedTempFile> {
+pub(crate) fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

@@ -84,7 +84,7 @@ pub struct SynthConfig {
     pub profile: Profile,
     /// Campus: this many independent campuses superposed, without a flow in common; 1 to 256. Default: 1.
     pub copies: u32,
-    /// Packets to make, at least 1. Default: 1,000,000.
+    /// Packets to make, at least 1. Default: 100,000.
     pub packets: u64,
     /// Directional flows alive at a time, 1 to 2^24. Default: 10,000.
     pub flows: u32,
@@ -132,7 +132,7 @@ impl Default for SynthConfig {
         Self {
             profile: Profile::Plain,
             copies: 1,
-            packets: 1_000_000,
+            packets: 100_000,
             flows: 10_000,
             active: None,
             slf: 1.0,

@@ -6,12 +6,14 @@ mod outermost;
 mod paced;
 mod plumbing;
 mod ports;
+mod reasons;
 mod reframe;
 mod shm;
 mod slice;
 mod vlan;
 
 pub use ports::port_of;
+pub(crate) use reasons::drop_reasons;
 
 use ipnet::IpNet;
 

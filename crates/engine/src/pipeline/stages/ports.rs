@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::batch::Batch;
-use crate::io::capture::{CaptureReader, CaptureWriter, Format, Interface, WriterOptions};
+use crate::io::capture::{CaptureError, CaptureReader, CaptureWriter, Format, Interface, WriterOptions};
 use crate::io::synth::{Synth, SynthConfig};
 use crate::pipeline::registry::{BuildError, Group, IN, Made, OUT, Ports, Role, Site, StageType};
 use crate::pipeline::settings::{Kind, Setting, Settings};
@@ -147,7 +147,7 @@ impl Stage for NullStage {
 #[derive(Debug)]
 pub(super) struct CaptureStage {
     sink: Option<CaptureSink>,
-    failed: Option<String>,
+    failed: Option<CaptureError>,
     packets: u64,
     bytes: u64,
     drops: Drops,
@@ -171,7 +171,7 @@ impl CaptureStage {
                         self.bytes += u64::from(frame.len);
                     }
                     (None, Err(error)) => {
-                        self.failed = Some(error.to_string());
+                        self.failed = Some(error);
                         self.drops.add(DropReason::NotSent, 1);
                     }
                     (Some(_), _) => self.drops.add(DropReason::NotSent, 1),
@@ -203,12 +203,14 @@ impl Stage for CaptureStage {
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
-        if let Some(error) = self.failed.take() {
-            return Err(StageError(error));
-        }
-        match self.sink.take().map(|s| s.into_writer().finish()) {
-            Some(Err(error)) => Err(StageError(error.to_string())),
-            _ => Ok(()),
+        let written = match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.sink.take().map_or(Ok(()), |s| s.into_writer().finish().map(drop)),
+        };
+        match written {
+            // Who reads stdout may have seen enough, as in `… | head`.
+            Err(error) if error.reader_left_stdout() => Ok(()),
+            written => written.map_err(|e| StageError(e.to_string())),
         }
     }
 }

@@ -71,7 +71,7 @@ pub(super) const REFRAME: StageType = StageType {
         Setting {
             name: "bypass",
             kind: Kind::Rules,
-            default: Some("tcp syn"),
+            default: Some(ReframeConfig::BYPASS),
             required: false,
             help: "Packets that pass at once, after the train of their own flow; `none` for no such packets",
         },

@@ -221,11 +221,8 @@ impl Pipeline {
                 continue;
             }
             for (n, port) in ports.iter().enumerate().filter(|(_, p)| p.unconnected.is_none()) {
-                let named = |w: &Wire| {
-                    w.from == id
-                        && (w.output.as_deref() == Some(port.name)
-                            || resolve(w.output.as_deref(), &[]) == Some(n))
-                };
+                let means = |port_name: &str| port_name == port.name || port_name.parse() == Ok(n);
+                let named = |w: &Wire| w.from == id && w.output.as_deref().map_or(n == 0, means);
                 if !taken.contains(&(id, n)) && !plan.wires.iter().any(named) {
                     let message =
                         format!("packets that leave `{}` by its port `{}` go nowhere", stage.name, port.name);

@@ -8,6 +8,7 @@ use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::io::synth::{Order, Size, Synth, SynthConfig, TrainModel};
 use slipstream::pool::{PacketMeta, Pool};
 use slipstream::reframe::ReframeConfig;
+use slipstream::rules::Rule;
 use slipstream::runtime::{Replay, Sink, SynthSource};
 use slipstream::time::Nanos;
 use slipstream_sketch::{Front, Kind, Update};
@@ -47,7 +48,7 @@ pub(super) fn trains(book: &mut Book<'_>) -> anyhow::Result<()> {
     let of = |held: bool| -> anyhow::Result<Vec<FlowKey>> {
         let synth = Synth::new(config.clone())?;
         let hold_ns = if held { 64_000 } else { 0 };
-        let mut reframe = ReframeConfig::default();
+        let mut reframe = ReframeConfig { bypass: Rule::never(), ..ReframeConfig::default() };
         reframe.default.hold_ns = hold_ns;
         let mut keys = Keys::default();
         let mut tick = |_: Option<f64>| ControlFlow::Continue(());

@@ -1,0 +1,68 @@
+//! The HTTP server: whatever its clients do, it goes on, with a bounded number of connections and of
+//! descriptors.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+/// Connections at a time; a further one takes the place of the oldest, whose client may come again.
+const CONNECTIONS: usize = 64;
+/// How long a connection may go without a whole request.
+const REQUEST: Duration = Duration::from_secs(5);
+/// How long a connection may last.
+const LIFE: Duration = Duration::from_secs(60);
+/// How soon a connection is accepted again after that failed with no connection open.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Serves `app` for ever.
+pub(super) async fn serve(listener: TcpListener, app: Router) {
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
+    let mut told = false;
+    loop {
+        let accepted = listener.accept().await;
+        open.retain(|c| !c.is_finished());
+        match accepted {
+            Ok((stream, _)) => {
+                if open.len() >= CONNECTIONS {
+                    close_oldest(&mut open).await;
+                }
+                open.push_back(tokio::spawn(connection(stream, app.clone())));
+            }
+            // Most likely no descriptor is left: one of ours is given back.
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    warn!("--metrics: a connection can't be accepted: {error}; the oldest ones are closed");
+                }
+                if !close_oldest(&mut open).await {
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+/// Closes the connection that has been open longest; returns whether there was one.
+async fn close_oldest(open: &mut VecDeque<JoinHandle<()>>) -> bool {
+    let Some(oldest) = open.pop_front() else { return false };
+    oldest.abort();
+    // It is closed once the task is gone.
+    let _ = oldest.await;
+    true
+}
+
+/// Answers the requests of one connection.
+async fn connection(stream: TcpStream, app: Router) {
+    let service = TowerToHyperService::new(app);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(REQUEST);
+    // Errors are the client's: it went away, or what it sent is no request.
+    let _ = timeout(LIFE, builder.serve_connection(TokioIo::new(stream), service)).await;
+}
