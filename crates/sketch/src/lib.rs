@@ -26,6 +26,7 @@
 mod aggregator;
 mod array;
 mod count_min;
+mod count_sketch;
 mod exact;
 mod flow_radar;
 mod fm;
@@ -43,6 +44,7 @@ mod sketch;
 mod space_saving;
 mod stats;
 mod store;
+mod sums;
 mod two_level;
 mod univmon;
 

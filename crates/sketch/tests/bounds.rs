@@ -1,0 +1,199 @@
+//! Bounds hold as often as stated: for each sketch, question, load, memory and length of keys, over many seeds, the share of answers
+//! whose bounds exclude the truth is no greater than stated, but for what a binomial distribution leaves to chance.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use common::{bursts, entropy, key, truth, zipf};
+use slipstream_sketch::{Bounds, Fm, LinearCounting, Mrac, QueryError, Size, Sketch, UnivMon, Update, Want};
+
+/// Answers of one kind: how many there were, and how many had the truth within their bounds.
+#[derive(Default)]
+struct Tally {
+    held: u64,
+    all: u64,
+    sum: f64,
+}
+
+impl Tally {
+    fn add<T: Copy + PartialOrd + Into<f64>>(&mut self, got: Bounds<T>, truth: T) {
+        assert!(got.lower <= got.estimate && got.estimate <= got.upper, "bounds beside the estimate");
+        self.see(got.lower <= truth && truth <= got.upper, got.estimate.into() - truth.into());
+    }
+
+    fn see(&mut self, held: bool, off: f64) {
+        self.held += u64::from(held);
+        self.all += 1;
+        self.sum += off;
+    }
+
+    /// The mean error.
+    fn bias(&self) -> f64 {
+        self.sum / self.all as f64
+    }
+
+    /// Whether the share that held can be the stated one: three standard deviations below it is too far.
+    fn check(&self, stated: f64, what: &str) {
+        let (n, held) = (self.all as f64, self.held as f64);
+        let margin = 3.0 * (n * stated * (1.0 - stated)).sqrt();
+        assert!(held >= n * stated - margin, "{what}: {} of {} hold, stated {stated}", self.held, self.all);
+    }
+}
+
+/// A number of distinct keys in `cells` cells, by seed: bounds of the cardinality, and its bias in standard errors.
+fn cardinality<const N: usize>(
+    cells: usize,
+    flows: u64,
+    seeds: u64,
+    make: impl Fn(u64) -> Box<dyn Sketch<N>>,
+) -> Tally {
+    let mut tally = Tally::default();
+    for seed in 0..seeds {
+        let mut s = make(seed);
+        (0..flows).for_each(|i| s.update(&key(i + seed * 1_000_003), 1));
+        match s.cardinality() {
+            Ok(got) => tally.add(got, flows as f64),
+            Err(QueryError::Saturated { .. }) if s.is_saturated() => tally.see(true, 0.0),
+            Err(other) => panic!("{cells} cells, {flows} flows: {other}"),
+        }
+    }
+    tally
+}
+
+/// From a tenth of a key to hundreds a bitmap, in few bitmaps and in many.
+fn fm_at_every_fill<const N: usize>() {
+    for maps in [4usize, 16, 64, 256, 1024] {
+        for load in [0.1, 0.25, 0.5, 0.8, 1.0, 1.3, 1.6, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 200.0] {
+            let flows = ((maps as f64 * load) as u64).max(1);
+            let seeds = if flows > 20_000 { 60 } else { 400 };
+            let tally =
+                cardinality::<N>(maps, flows, seeds, |seed| Box::new(Fm::<N>::new(maps, seed).unwrap()));
+            let what = format!("fm, {N} bytes, {maps} bitmaps, {flows} flows");
+            tally.check(0.95, &what);
+            let (bias, error) = (tally.bias() / flows as f64, 0.65 / ((maps * seeds as usize) as f64).sqrt());
+            assert!(bias.abs() < 4.0 * error + 0.5 / (maps as f64).powi(2), "{what}: a bias of {bias}");
+        }
+    }
+}
+
+#[test]
+fn fm_holds_at_every_fill() {
+    fm_at_every_fill::<4>();
+    fm_at_every_fill::<13>();
+}
+
+/// An accuracy that was asked for is kept, whatever the fill that the number of flows comes to.
+#[test]
+fn fm_keeps_the_accuracy_that_it_was_sized_for() {
+    for (error, flows) in [(0.02, 4_000u64), (0.02, 9_500), (0.03, 2_700), (0.05, 5_000), (0.1, 300)] {
+        let size = Size::Accuracy { error, confidence: 0.95, flows };
+        let mut tally = Tally::default();
+        for seed in 0..100 {
+            let mut s = Fm::<4>::sized(size, seed).unwrap();
+            (0..flows).for_each(|i| s.update(&key(i + seed * 1_000_003), 1));
+            let off = s.cardinality().unwrap().estimate / flows as f64 - 1.0;
+            tally.see(off.abs() <= error, off);
+        }
+        tally.check(0.95, &format!("fm for {error} of {flows}"));
+    }
+}
+
+/// Linear counting, and MRAC's number of flows, which is told the same way.
+#[test]
+fn linear_counting_holds_at_every_fill() {
+    for words in [1usize, 4, 16, 64] {
+        for load in [0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0] {
+            let flows = ((words as f64 * 64.0 * load) as u64).max(1);
+            let tally = cardinality::<4>(words * 64, flows, 400, |s| {
+                Box::new(LinearCounting::<4>::new(words, s).unwrap())
+            });
+            tally.check(0.95, &format!("linear counting, {} bits, {flows} flows", words * 64));
+            let tally = cardinality::<8>(words * 64, flows, 400, |s| {
+                Box::new(Mrac::<8>::new(words * 64, s).unwrap())
+            });
+            tally.check(0.95, &format!("mrac, {} counters, {flows} flows", words * 64));
+        }
+    }
+}
+
+/// A stream and what is true of it.
+struct Load<const N: usize> {
+    name: &'static str,
+    stream: Vec<Update<N>>,
+}
+
+fn loads<const N: usize>() -> Vec<Load<N>> {
+    let of = |name, stream| Load { name, stream };
+    let few = (0..400).map(|i| Update { key: key(i), weight: 1 + (i % 7) as u32 * 40 }).collect();
+    let ones = (0..60_000).map(|i| Update { key: key(i), weight: 1 }).collect();
+    let clusters =
+        (0..20_000u64).map(|i| Update { key: key(i), weight: if i % 10 == 0 { 50 } else { 3 } }).collect();
+    // A few flows that are nearly everything, over many of one packet.
+    let elephants = (0..40_000u64)
+        .map(|i| Update { key: key(i), weight: if i % 1000 == 999 { 20_000 } else { 1 } })
+        .collect();
+    vec![
+        of("few flows", few),
+        of("flows of one packet", ones),
+        of("clusters", clusters),
+        of("elephants", elephants),
+        of("zipf 1.0", zipf(150_000, 60_000, 1.0, 1)),
+        of("zipf 1.3", zipf(150_000, 60_000, 1.3, 2)),
+        of("bursts", bursts(100_000, 30_000, 6.0, 3)),
+    ]
+}
+
+/// UnivMon at every fill, from budgets that hold all flows to such that hold hardly any.
+fn univmon_holds<const N: usize>(memories: &[usize]) {
+    for Load { name, stream } in loads::<N>() {
+        let sizes = truth(&stream);
+        let (h, n) = (entropy(&sizes), sizes.len() as f64);
+        let f2: f64 = sizes.values().map(|s| (*s as f64).powi(2)).sum();
+        for memory in memories {
+            let what = |question: &str| format!("univmon, {N} bytes, {memory}, {name}: {question}");
+            let (mut number, mut bits, mut moment, mut listed, mut named) =
+                (Tally::default(), Tally::default(), Tally::default(), Tally::default(), Tally::default());
+            for seed in 0..40 {
+                let mut s = UnivMon::<N>::sized(Size::Memory(*memory), seed).unwrap();
+                s.update_all(&stream);
+                match s.cardinality() {
+                    Ok(got) => number.add(got, n),
+                    Err(QueryError::Saturated { at_least, .. }) => number.see(at_least <= n, 0.0),
+                    Err(other) => panic!("{other}"),
+                }
+                let got = s.entropy().unwrap();
+                // Only the last digits of sums differ where all flows are known.
+                bits.add(Bounds { lower: got.lower - 1e-9, upper: got.upper + 1e-9, ..got }, h);
+                let got = s.second_moment().unwrap();
+                moment.add(
+                    Bounds { lower: got.lower * (1.0 - 1e-9), upper: got.upper * (1.0 + 1e-9), ..got },
+                    f2,
+                );
+                let hitters = s.heavy_hitters(Want { threshold: 1, top: 20 }).unwrap();
+                for flow in &hitters {
+                    let size = sizes.get(&flow.key).copied().unwrap_or(0);
+                    listed.see(
+                        flow.size.lower <= size && size <= flow.size.upper,
+                        flow.size.estimate as f64 - size as f64,
+                    );
+                }
+                for (key, size) in sizes.iter().step_by(sizes.len() / 10) {
+                    let got = s.flow_size(key).unwrap();
+                    named.see(got.lower <= *size && *size <= got.upper, got.estimate as f64 - *size as f64);
+                }
+            }
+            number.check(0.95, &what("cardinality"));
+            bits.check(0.95, &what("entropy"));
+            moment.check(0.95, &what("second moment"));
+            listed.check(0.95, &what("heavy hitters"));
+            named.check(0.95, &what("flow size"));
+        }
+    }
+}
+
+#[test]
+fn univmon_holds_at_every_fill() {
+    univmon_holds::<4>(&[12 << 10, 64 << 10, 256 << 10, 1 << 20]);
+    univmon_holds::<13>(&[64 << 10]);
+}
