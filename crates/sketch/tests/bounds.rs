@@ -5,8 +5,10 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{bursts, entropy, key, truth, zipf};
-use slipstream_sketch::{Bounds, Fm, LinearCounting, Mrac, QueryError, Size, Sketch, UnivMon, Update, Want};
+use slipstream_sketch::{Bounds, Fm, LinearCounting, Mrac, QueryError, RevSketch, Size, Sketch, UnivMon, Update, Want};
 
 /// Answers of one kind: how many there were, and how many had the truth within their bounds.
 #[derive(Default)]
@@ -196,4 +198,50 @@ fn univmon_holds<const N: usize>(memories: &[usize]) {
 fn univmon_holds_at_every_fill() {
     univmon_holds::<4>(&[12 << 10, 64 << 10, 256 << 10, 1 << 20]);
     univmon_holds::<13>(&[64 << 10]);
+}
+
+/// Changes of the promised size in either direction, among many small ones: hardly any is lost (those that opposite ones hide in
+/// two tables), and bounds hold for what is listed. Some share a counter of a verification row with an opposite one.
+fn rev_sketch_finds_what_it_promises<const N: usize>(bits: u32, planted: u64, seeds: u64) {
+    let (mut promised, mut lost, mut tally) = (0, 0, Tally::default());
+    for seed in 0..seeds {
+        let make = || RevSketch::<N>::new(bits, seed).unwrap();
+        let (mut a, mut b) = (make(), make());
+        let earlier = zipf::<N>(60_000, 20_000, 0.9, seed);
+        let mut later = zipf::<N>(60_000, 20_000, 0.9, seed + 1000);
+        // The same ranks in both, of other keys.
+        later.iter_mut().for_each(|u| u.key[1] ^= 0x55);
+        a.update_all(&earlier);
+        b.update_all(&later);
+        let size = b.promised(&a).unwrap() * 3;
+        let flows: Vec<[u8; N]> = (0..planted).map(|i| key(1_000_000 + 7 * i + 100_003 * seed)).collect();
+        flows.iter().enumerate().for_each(|(i, f)| if i % 2 == 0 { b.update(f, size) } else { a.update(f, size) });
+        assert!(b.promised(&a).unwrap() <= size, "the test plants changes below the threshold");
+        let (before, after) = (truth(&earlier), truth(&later));
+        let listed = b.heavy_changes(&a, Want { threshold: 1, top: usize::MAX }).unwrap();
+        let found: BTreeMap<[u8; N], i64> = listed.iter().map(|c| (c.key, c.change.estimate)).collect();
+        promised += planted;
+        lost += flows.iter().filter(|f| !found.contains_key(*f)).count() as u64;
+        for c in &listed {
+            let of = |sizes: &BTreeMap<[u8; N], u64>| sizes.get(&c.key).copied().unwrap_or(0) as i64;
+            let planted = match flows.iter().position(|f| *f == c.key) {
+                Some(i) if i % 2 == 0 => size as i64,
+                Some(_) => -(size as i64),
+                None => 0,
+            };
+            let truth = of(&after) - of(&before) + planted;
+            tally.see(c.change.lower <= truth && truth <= c.change.upper, (c.change.estimate - truth) as f64);
+        }
+    }
+    let what = format!("rev-sketch, {N} bytes, 2^{bits} counters a table");
+    eprintln!("{what}: {lost} of {promised} lost, {} of {} bounds hold", tally.held, tally.all);
+    assert!(lost * 1000 <= promised, "{what}: {lost} of {promised} changes are lost");
+    tally.check(0.95, &format!("{what}: heavy changes"));
+}
+
+#[test]
+fn rev_sketch_finds_every_change_that_it_promises() {
+    rev_sketch_finds_what_it_promises::<4>(12, 24, 30);
+    rev_sketch_finds_what_it_promises::<4>(14, 80, 5);
+    rev_sketch_finds_what_it_promises::<8>(12, 12, 10);
 }
