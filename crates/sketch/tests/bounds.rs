@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{bursts, entropy, key, truth, zipf};
-use slipstream_sketch::{Bounds, Fm, LinearCounting, Mrac, QueryError, RevSketch, Size, Sketch, UnivMon, Update, Want};
+use slipstream_sketch::{Bounds, Fm, LinearCounting, Mrac, QueryError, RevSketch, Size, Sketch, TwoLevel, UnivMon, Update, Want};
 
 /// Answers of one kind: how many there were, and how many had the truth within their bounds.
 #[derive(Default)]
@@ -244,4 +244,66 @@ fn rev_sketch_finds_every_change_that_it_promises() {
     rev_sketch_finds_what_it_promises::<4>(12, 24, 30);
     rev_sketch_finds_what_it_promises::<4>(14, 80, 5);
     rev_sketch_finds_what_it_promises::<8>(12, 12, 10);
+}
+
+/// Sources of 100 to 2,000 counterparts among thousands of few, in the sketch for a size: errors of those that are listed, relative,
+/// and whether bounds hold.
+fn spreads(size: Size, seeds: u64, pairs: u64) -> (Vec<f64>, Tally) {
+    let pair = |source: u64, counterpart: u64| {
+        let (mut pair, [a, b]) = ([0; 8], [key::<4>(source), key::<4>(counterpart)]);
+        pair[..4].copy_from_slice(&a);
+        pair[4..].copy_from_slice(&b);
+        pair
+    };
+    let (mut errors, mut tally) = (Vec::new(), Tally::default());
+    for seed in 0..seeds {
+        let mut s = TwoLevel::<8>::sized(size, seed, 4).unwrap();
+        let spread = |i: u64| 100 + 100 * i;
+        let base = seed * 1_000_003;
+        (0..20).for_each(|i| (0..spread(i)).for_each(|c| s.update(&pair(base + i, c * 3 + i), 1)));
+        (0..pairs).for_each(|i| s.update(&pair(base + 1_000 + i % (pairs / 3), i), 1));
+        let listed = s.superspreaders(4, Want { threshold: 60, top: 100 }).unwrap();
+        for i in 0..20 {
+            let key = pair(base + i, 0);
+            let Some(flow) = listed.iter().find(|f| f.key[..4] == key[..4]) else { continue };
+            let truth = spread(i);
+            errors.push(flow.size.estimate as f64 / truth as f64 - 1.0);
+            tally.see(flow.size.lower <= truth && truth <= flow.size.upper, 0.0);
+        }
+    }
+    (errors, tally)
+}
+
+#[test]
+fn two_level_holds_and_is_unbiased() {
+    for (memory, pairs) in [(64 << 10, 3_000), (256 << 10, 6_000), (256 << 10, 60_000), (1 << 20, 30_000), (4 << 20, 30_000)] {
+        let (errors, tally) = spreads(Size::Memory(memory), 12, pairs);
+        let bias = errors.iter().sum::<f64>() / errors.len() as f64;
+        let rms = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
+        let what = format!("two-level in {memory}, {pairs} pairs of others");
+        eprintln!("{what}: {} of {} hold, bias {bias:.4} rms {rms:.4}", tally.held, tally.all);
+        tally.check(0.95, &what);
+        assert!(bias.abs() < 0.03 + 4.0 * rms / (errors.len() as f64).sqrt(), "{what}: a bias of {bias}");
+    }
+}
+
+#[test]
+fn two_level_keeps_the_accuracy_that_it_was_sized_for_or_says_that_it_cannot() {
+    let mut last = usize::MAX;
+    for error in [0.15, 0.2, 0.3] {
+        let size = Size::Accuracy { error, confidence: 0.95, flows: 50_000 };
+        let memory = TwoLevel::<8>::sized(size, 0, 4).unwrap().memory_bytes();
+        assert!(memory < last, "{error}: {memory} bytes, no less than for a smaller error");
+        last = memory;
+        let (errors, _) = spreads(size, 10, 29_000);
+        let mut within = Tally::default();
+        errors.iter().for_each(|e| within.see(e.abs() <= error, *e));
+        eprintln!("{error}: {memory} {} of {} bias {}", within.held, within.all, within.bias());
+        within.check(0.95, &format!("two-level for {error}"));
+    }
+    for (error, confidence) in [(0.05, 0.95), (0.12, 0.95), (0.15, 0.99)] {
+        let refused = TwoLevel::<8>::sized(Size::Accuracy { error, confidence, flows: 50_000 }, 0, 4);
+        let told = refused.map(|_| ()).unwrap_err().to_string();
+        assert!(told.contains("the least is"), "{told}");
+    }
 }
