@@ -61,7 +61,9 @@ pub use mrac::Mrac;
 pub use rev_sketch::RevSketch;
 pub use serial::{Encoder, StateError, load, peek, save};
 pub use simd::Instructions;
-pub use sketch::{Bounds, Change, Distribution, Flow, MergeError, QueryError, Sketch, Update, Want};
+pub use sketch::{
+    Bounds, Change, Confidence, Distribution, Flow, MergeError, QueryError, Question, Sketch, Update, Want,
+};
 pub use space_saving::SpaceSaving;
 pub use two_level::{TwoLevel, TwoLevelParams};
 pub use univmon::{UnivMon, UnivMonParams};

@@ -19,8 +19,11 @@ use crate::modular::{
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select, select_changes};
-use crate::stats::median;
-use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+use crate::stats::{SHARE, median};
+use crate::{
+    Bounds, BuildError, Change, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch,
+    Update, Want,
+};
 
 /// Rows of the verification sketch.
 const CHECKS: usize = 2;
@@ -300,7 +303,12 @@ impl<const N: usize> Difference<'_, N> {
 
     /// Searches until nothing is left of what `threshold` asks for, or the effort is spent: with no table missing and, of long
     /// keys, of which most are found so and then there is less to follow, with some that may.
-    fn exhaust(&mut self, threshold: impl Fn(&Self) -> u64, paths: usize, found: &mut BTreeMap<[u8; N], i64>) {
+    fn exhaust(
+        &mut self,
+        threshold: impl Fn(&Self) -> u64,
+        paths: usize,
+        found: &mut BTreeMap<[u8; N], i64>,
+    ) {
         let (first, then) = self.misses();
         for misses in std::iter::once(first).chain(then) {
             let mut effort = Effort { paths, ..Effort::new(misses) };
@@ -468,6 +476,17 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
         Ok(self.difference(Some(same(self, earlier)?)).changes(want, MAX_PATHS))
     }
 
+    fn confidence(&self, question: Question) -> Confidence {
+        Confidence::Share(match question {
+            Question::Sizes => 1.0 - (-(Self::rows() as f64)).exp(),
+            _ => SHARE,
+        })
+    }
+
+    fn least_change(&self, earlier: &dyn Sketch<N>) -> Result<Option<u64>, MergeError> {
+        self.promised(earlier).map(Some)
+    }
+
     fn is_saturated(&self) -> bool {
         self.cells.contains(&u32::MAX)
     }
@@ -513,9 +532,12 @@ mod tests {
     /// Two keys that share a cell of the first verification row.
     fn opposite(sketch: &RevSketch<4>) -> ([u8; 4], [u8; 4]) {
         let mut seen = BTreeMap::new();
-        (0..).map(key).find_map(|k| {
-            let [cell, _] = sketch.check_cells(&k);
-            seen.insert(cell, k).map(|other| (other, k))
-        }).unwrap()
+        (0..)
+            .map(key)
+            .find_map(|k| {
+                let [cell, _] = sketch.check_cells(&k);
+                seen.insert(cell, k).map(|other| (other, k))
+            })
+            .unwrap()
     }
 }

@@ -212,7 +212,8 @@ impl<const N: usize> TwoLevel<N> {
 
     /// Every row of level two in ascending order.
     fn sorted(&self, estimates: &[f64]) -> Vec<Vec<f64>> {
-        let mut rows: Vec<Vec<f64>> = estimates.chunks(self.params.width.max(1)).map(<[f64]>::to_vec).collect();
+        let mut rows: Vec<Vec<f64>> =
+            estimates.chunks(self.params.width.max(1)).map(<[f64]>::to_vec).collect();
         rows.iter_mut().for_each(|row| row.sort_unstable_by(f64::total_cmp));
         rows
     }

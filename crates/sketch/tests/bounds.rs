@@ -8,7 +8,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{bursts, entropy, key, truth, zipf};
-use slipstream_sketch::{Bounds, Fm, LinearCounting, Mrac, QueryError, RevSketch, Size, Sketch, TwoLevel, UnivMon, Update, Want};
+use slipstream_sketch::{
+    Bounds, Fm, LinearCounting, Mrac, QueryError, RevSketch, Size, Sketch, TwoLevel, UnivMon, Update, Want,
+};
 
 /// Answers of one kind: how many there were, and how many had the truth within their bounds.
 #[derive(Default)]
@@ -215,7 +217,10 @@ fn rev_sketch_finds_what_it_promises<const N: usize>(bits: u32, planted: u64, se
         b.update_all(&later);
         let size = b.promised(&a).unwrap() * 3;
         let flows: Vec<[u8; N]> = (0..planted).map(|i| key(1_000_000 + 7 * i + 100_003 * seed)).collect();
-        flows.iter().enumerate().for_each(|(i, f)| if i % 2 == 0 { b.update(f, size) } else { a.update(f, size) });
+        flows
+            .iter()
+            .enumerate()
+            .for_each(|(i, f)| if i % 2 == 0 { b.update(f, size) } else { a.update(f, size) });
         assert!(b.promised(&a).unwrap() <= size, "the test plants changes below the threshold");
         let (before, after) = (truth(&earlier), truth(&later));
         let listed = b.heavy_changes(&a, Want { threshold: 1, top: usize::MAX }).unwrap();
@@ -276,7 +281,9 @@ fn spreads(size: Size, seeds: u64, pairs: u64) -> (Vec<f64>, Tally) {
 
 #[test]
 fn two_level_holds_and_is_unbiased() {
-    for (memory, pairs) in [(64 << 10, 3_000), (256 << 10, 6_000), (256 << 10, 60_000), (1 << 20, 30_000), (4 << 20, 30_000)] {
+    for (memory, pairs) in
+        [(64 << 10, 3_000), (256 << 10, 6_000), (256 << 10, 60_000), (1 << 20, 30_000), (4 << 20, 30_000)]
+    {
         let (errors, tally) = spreads(Size::Memory(memory), 12, pairs);
         let bias = errors.iter().sum::<f64>() / errors.len() as f64;
         let rms = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
