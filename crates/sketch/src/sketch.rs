@@ -378,10 +378,12 @@ pub(crate) fn distribution_of(sizes: impl Iterator<Item = u64>) -> Distribution 
     counts.into_iter().map(|(size, n)| (size, n as f64)).collect()
 }
 
-/// Entropy in bits of a complete list of sizes.
+/// Entropy in bits of a complete list of sizes: to the last digit the same, in whatever order they come.
 pub(crate) fn entropy_of(sizes: impl Iterator<Item = u64>) -> f64 {
+    let mut sizes: Vec<u64> = sizes.filter(|s| *s > 0).collect();
+    sizes.sort_unstable();
     let (mut n, mut sum) = (0.0, 0.0);
-    for size in sizes.map(|s| s as f64).filter(|s| *s > 0.0) {
+    for size in sizes.into_iter().map(|s| s as f64) {
         n += size;
         sum += size * size.log2();
     }

@@ -20,7 +20,7 @@ use crate::hash::{Hash, Hasher};
 use crate::kind::cells;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
-use crate::sketch::{same, select, select_changes};
+use crate::sketch::{entropy_of, same, select, select_changes};
 use crate::store::{MAX_KEEP, Store};
 use crate::sums::{self, Function, Stratum};
 use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
@@ -269,8 +269,8 @@ impl<const N: usize> UnivMon<N> {
         Stratum { share, sizes: solved.sizes.iter().map(|s| *s as f64).collect(), from, error }
     }
 
-    fn sum(&self, g: Function) -> Bounds<f64> {
-        sums::sum(&self.strata(), self.weight as f64, g)
+    fn sum(&self, strata: &[Stratum], g: Function) -> Bounds<f64> {
+        sums::sum(strata, self.weight as f64, g)
     }
 
     fn bounds(&self, key: &[u8; N]) -> Bounds<u64> {
@@ -468,7 +468,12 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         if n == 0.0 {
             return Ok(Bounds::exact(0.0));
         }
-        let part = self.sum(|size| {
+        let strata = self.strata();
+        if strata.iter().all(|s| s.from <= 0.0) {
+            let sizes = strata.iter().flat_map(|s| &s.sizes).map(|s| *s as u64);
+            return Ok(Bounds::exact(entropy_of(sizes)));
+        }
+        let part = self.sum(&strata, |size| {
             let log = size.log2();
             [size * log, log + std::f64::consts::LOG2_E, std::f64::consts::LOG2_E / size]
         });
@@ -482,7 +487,7 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
 
     /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
-        Ok(self.sum(|size| [size * size, 2.0 * size, 2.0]))
+        Ok(self.sum(&self.strata(), |size| [size * size, 2.0 * size, 2.0]))
     }
 
     /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells how many light

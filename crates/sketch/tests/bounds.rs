@@ -158,7 +158,7 @@ fn univmon_holds<const N: usize>(memories: &[usize]) {
             let what = |question: &str| format!("univmon, {N} bytes, {memory}, {name}: {question}");
             let (mut number, mut bits, mut moment, mut listed, mut named) =
                 (Tally::default(), Tally::default(), Tally::default(), Tally::default(), Tally::default());
-            for seed in 0..40 {
+            for seed in 0..20 {
                 let mut s = UnivMon::<N>::sized(Size::Memory(*memory), seed).unwrap();
                 s.update_all(&stream);
                 match s.cardinality() {
@@ -189,6 +189,12 @@ fn univmon_holds<const N: usize>(memories: &[usize]) {
             }
             number.check(0.95, &what("cardinality"));
             bits.check(0.95, &what("entropy"));
+            assert!(
+                *memory < 1 << 20 || bits.bias().abs() < 0.05,
+                "{}: {} bits",
+                what("entropy"),
+                bits.bias()
+            );
             moment.check(0.95, &what("second moment"));
             listed.check(0.95, &what("heavy hitters"));
             named.check(0.95, &what("flow size"));
@@ -200,6 +206,35 @@ fn univmon_holds<const N: usize>(memories: &[usize]) {
 fn univmon_holds_at_every_fill() {
     univmon_holds::<4>(&[12 << 10, 64 << 10, 256 << 10, 1 << 20]);
     univmon_holds::<13>(&[64 << 10]);
+}
+
+/// Changes of UnivMon, between epochs of the same ranks and other keys.
+#[test]
+fn univmon_holds_for_changes() {
+    let earlier = zipf::<4>(100_000, 40_000, 1.0, 1);
+    let mut later = zipf::<4>(100_000, 40_000, 1.0, 2);
+    later.iter_mut().filter(|u| u.key[0] & 1 == 1).for_each(|u| u.key[1] ^= 0x55);
+    let (before, after) = (truth(&earlier), truth(&later));
+    for memory in [32 << 10, 256 << 10, 4 << 20] {
+        let mut tally = Tally::default();
+        for seed in 0..12 {
+            let make = || UnivMon::<4>::sized(Size::Memory(memory), seed).unwrap();
+            let (mut a, mut b) = (make(), make());
+            a.update_all(&earlier);
+            b.update_all(&later);
+            let of = |sizes: &BTreeMap<[u8; 4], u64>, key: &[u8; 4]| sizes.get(key).copied().unwrap_or(0) as i64;
+            let listed = b.heavy_changes(&a, Want { threshold: 1, top: 20 }).unwrap();
+            assert!(listed.len() >= 5, "{memory}: {} changes", listed.len());
+            for c in listed {
+                let truth = of(&after, &c.key) - of(&before, &c.key);
+                tally.see(
+                    c.change.lower <= truth && truth <= c.change.upper,
+                    (c.change.estimate - truth) as f64,
+                );
+            }
+        }
+        tally.check(0.95, &format!("univmon, changes in {memory}"));
+    }
 }
 
 /// Changes of the promised size in either direction, among many small ones: hardly any is lost (those that opposite ones hide in
@@ -239,16 +274,15 @@ fn rev_sketch_finds_what_it_promises<const N: usize>(bits: u32, planted: u64, se
         }
     }
     let what = format!("rev-sketch, {N} bytes, 2^{bits} counters a table");
-    eprintln!("{what}: {lost} of {promised} lost, {} of {} bounds hold", tally.held, tally.all);
     assert!(lost * 1000 <= promised, "{what}: {lost} of {promised} changes are lost");
     tally.check(0.95, &format!("{what}: heavy changes"));
 }
 
 #[test]
 fn rev_sketch_finds_every_change_that_it_promises() {
-    rev_sketch_finds_what_it_promises::<4>(12, 24, 30);
-    rev_sketch_finds_what_it_promises::<4>(14, 80, 5);
-    rev_sketch_finds_what_it_promises::<8>(12, 12, 10);
+    rev_sketch_finds_what_it_promises::<4>(12, 24, 12);
+    rev_sketch_finds_what_it_promises::<4>(14, 80, 2);
+    rev_sketch_finds_what_it_promises::<8>(12, 12, 4);
 }
 
 /// Sources of 100 to 2,000 counterparts among thousands of few, in the sketch for a size: errors of those that are listed, relative,
@@ -284,11 +318,10 @@ fn two_level_holds_and_is_unbiased() {
     for (memory, pairs) in
         [(64 << 10, 3_000), (256 << 10, 6_000), (256 << 10, 60_000), (1 << 20, 30_000), (4 << 20, 30_000)]
     {
-        let (errors, tally) = spreads(Size::Memory(memory), 12, pairs);
+        let (errors, tally) = spreads(Size::Memory(memory), 5, pairs);
         let bias = errors.iter().sum::<f64>() / errors.len() as f64;
         let rms = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
         let what = format!("two-level in {memory}, {pairs} pairs of others");
-        eprintln!("{what}: {} of {} hold, bias {bias:.4} rms {rms:.4}", tally.held, tally.all);
         tally.check(0.95, &what);
         assert!(bias.abs() < 0.03 + 4.0 * rms / (errors.len() as f64).sqrt(), "{what}: a bias of {bias}");
     }
@@ -302,10 +335,9 @@ fn two_level_keeps_the_accuracy_that_it_was_sized_for_or_says_that_it_cannot() {
         let memory = TwoLevel::<8>::sized(size, 0, 4).unwrap().memory_bytes();
         assert!(memory < last, "{error}: {memory} bytes, no less than for a smaller error");
         last = memory;
-        let (errors, _) = spreads(size, 10, 29_000);
+        let (errors, _) = spreads(size, 4, 29_000);
         let mut within = Tally::default();
         errors.iter().for_each(|e| within.see(e.abs() <= error, *e));
-        eprintln!("{error}: {memory} {} of {} bias {}", within.held, within.all, within.bias());
         within.check(0.95, &format!("two-level for {error}"));
     }
     for (error, confidence) in [(0.05, 0.95), (0.12, 0.95), (0.15, 0.99)] {
