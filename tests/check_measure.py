@@ -437,7 +437,52 @@ def silence(binary, path, scratch):
             yield table.command, case.wrong
 
 
-FUNCTIONS = {f.__name__: f for f in (captured, odd, tight, named, shards, absurd, silence)}
+def bounded(binary, path, _scratch):
+    """Bounds hold as often as `confidence` says, over seeds: every sketch and task, from far too little memory to plenty."""
+    packets = counts.packets(capture.read(path).records)
+    for n, (task, sketch) in enumerate(c for c in COMBINATIONS if c[0] != "size-distribution"):
+        key = key_of(task, n)
+        parsed = counts.Key(key)
+        length = max(1, -(-len(packets) // 2))
+        want = counts.epochs(packets, length, task, parsed)
+        for memory in ("16KiB", "64KiB", "1MiB"):
+            case, held, answers, share, run = Case(), 0, 0, 1.0, None
+            for seed in range(8):
+                run = measure(binary, path, "--task", task, "--sketch", sketch, "--key", key, "--memory", memory, "--top", TOP,
+                              "--epoch", f"{length}p", "--seed", 1000 + seed)
+                if run.status == 2:
+                    break
+                got = result(run, case)
+                for epoch, true, before in zip(got["epochs"], want, [None, *want]) if got else ():
+                    if sketch == "flow-radar" and epoch["saturated"]:
+                        continue
+                    share = min(share, epoch["confidence"])
+                    for lower, upper, truth in intervals(task, parsed, epoch, true, before):
+                        answers += 1
+                        held += lower - 1e-9 <= truth and (upper is None or truth <= upper + 1e-9)
+            if run.status == 2:
+                refused(run, case, sketch, "at least")
+            else:
+                # Answers of one run share their noise, so that a binomial margin is for runs, of which there are 16.
+                margin = 3 * (answers * share * (1 - share) * max(1, answers / 16) ** 0.5) ** 0.5
+                case.check(held >= answers * share - margin, f"{held} of {answers} bounds hold, stated {share}")
+            yield f"{run.command} (8 seeds)", case.wrong
+
+
+def intervals(task, key, epoch, want, before):
+    """The bounds of an epoch's answers, each with the truth."""
+    if task not in LISTS:
+        yield epoch["lower"], epoch["upper"], want.flows if task == "cardinality" else want.entropy() if want.packets else 0.0
+        return
+    if task == "heavy-changes":
+        truth = counts.changes(before, want) if before else {}
+    else:
+        truth = want.spread if want.spread is not None else want.sizes
+    for row in epoch["answers"]:
+        yield row["lower"], row["upper"], abs(truth.get(key.parse(row["key"]), 0))
+
+
+FUNCTIONS = {f.__name__: f for f in (captured, odd, tight, named, shards, absurd, silence, bounded)}
 
 
 def jobs(where):
@@ -446,7 +491,7 @@ def jobs(where):
         yield "captured", path
     few = [p for p in captures if p.name in ("pcpp-many-protocols.pcap", "ndpi-gnutella.pcap", "ndpi-alexa-app.pcapng")]
     for path in few:
-        for name in ("tight", "named", "shards"):
+        for name in ("tight", "named", "shards", "bounded"):
             yield name, path
     yield "absurd", few[-1]
     yield "silence", few[-1]

@@ -11,7 +11,11 @@ use crate::kind::{MAX_CELLS, cells};
 use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
 use crate::sketch::same;
-use crate::{Bounds, BuildError, Distribution, Kind, MergeError, QueryError, Size, Sketch, Update};
+use crate::stats::SHARE;
+use crate::{
+    Bounds, BuildError, Confidence, Distribution, Kind, MergeError, QueryError, Question, Size, Sketch,
+    Update,
+};
 
 /// Updates whose cells are asked for before the first of them is touched.
 const AHEAD: usize = 32;
@@ -203,6 +207,11 @@ impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
     /// Lower and upper hold in about 95 % of cases.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
         R::cardinality(&self.cells)
+    }
+
+    fn confidence(&self, question: Question) -> Confidence {
+        // The distribution is an estimate.
+        if question == Question::Distribution { Confidence::None } else { Confidence::Share(SHARE) }
     }
 
     fn is_saturated(&self) -> bool {

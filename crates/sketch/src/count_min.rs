@@ -15,7 +15,9 @@ use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select};
 use crate::store::{MAX_KEEP, Store};
-use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+use crate::{
+    Bounds, BuildError, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch, Update, Want,
+};
 
 /// Rows that one hash gives.
 const ROWS_A_HASH: usize = 4;
@@ -251,6 +253,10 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
         let keys = self.store.keys();
         let flows = keys.into_iter().map(|key| Ok(Flow { key, size: self.flow_size(&key)? }));
         Ok(select(flows.collect::<Result<Vec<_>, QueryError>>()?, want))
+    }
+
+    fn confidence(&self, _: Question) -> Confidence {
+        Confidence::Share(1.0 - (-(self.rows as f64)).exp())
     }
 
     fn is_saturated(&self) -> bool {

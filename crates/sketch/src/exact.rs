@@ -9,7 +9,10 @@ use hashbrown::hash_table::Entry;
 use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
-use crate::{Bounds, Change, Distribution, Flow, Kind, MergeError, QueryError, Sketch, Update, Want};
+use crate::{
+    Bounds, Change, Confidence, Distribution, Flow, Kind, MergeError, QueryError, Question, Sketch, Update,
+    Want,
+};
 
 /// Every key with its weight.
 #[derive(Clone, Debug)]
@@ -152,6 +155,14 @@ impl<const N: usize> Sketch<N> for Exact<N> {
 
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         Ok(select(self.flows(), want))
+    }
+
+    fn confidence(&self, _: Question) -> Confidence {
+        Confidence::Certain
+    }
+
+    fn least_change(&self, earlier: &dyn Sketch<N>) -> Result<Option<u64>, MergeError> {
+        same(self, earlier).map(|_| Some(1))
     }
 
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {

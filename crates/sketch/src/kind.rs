@@ -155,6 +155,21 @@ pub enum BuildError {
         /// Of what.
         of: &'static str,
     },
+    /// An accuracy that no size of this kind has.
+    #[error(
+        "{kind}: an error of {error} can't be had with a confidence of {confidence}, the least is {least:.3}; \
+         allow a larger error, or take the exact table"
+    )]
+    TooExact {
+        /// Which sketch.
+        kind: Kind,
+        /// What was asked for.
+        error: f64,
+        /// The least error that can be had.
+        least: f64,
+        /// The share of answers that must be within it.
+        confidence: f64,
+    },
     /// A parameter out of range.
     #[error("{kind}: {what} must be {range}")]
     Parameter {

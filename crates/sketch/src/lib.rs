@@ -26,6 +26,7 @@
 mod aggregator;
 mod array;
 mod count_min;
+mod count_sketch;
 mod exact;
 mod flow_radar;
 mod fm;
@@ -43,6 +44,7 @@ mod sketch;
 mod space_saving;
 mod stats;
 mod store;
+mod sums;
 mod two_level;
 mod univmon;
 
@@ -59,7 +61,9 @@ pub use mrac::Mrac;
 pub use rev_sketch::RevSketch;
 pub use serial::{Encoder, StateError, load, peek, save};
 pub use simd::Instructions;
-pub use sketch::{Bounds, Change, Distribution, Flow, MergeError, QueryError, Sketch, Update, Want};
+pub use sketch::{
+    Bounds, Change, Confidence, Distribution, Flow, MergeError, QueryError, Question, Sketch, Update, Want,
+};
 pub use space_saving::SpaceSaving;
 pub use two_level::{TwoLevel, TwoLevelParams};
 pub use univmon::{UnivMon, UnivMonParams};

@@ -1,12 +1,15 @@
 //! Linear counting (Whang, Vander-Zanden and Taylor, ACM TODS 15, 1990): how many distinct keys, from one bitmap.
 //!
 //! A key sets one of m bits. With z bits left unset, n ≈ −m ln(z/m); the standard error is √(m(eᵗ − t − 1)) with t = n/m.
-//! A full bitmap tells only that there were more than about m ln m: that is an error, not a number.
+//! A full bitmap tells only that there were about m ln m or more: that is an error, not a number.
 
 use crate::array::{Array, Rule};
 use crate::kind::{MAX_CELLS, cells};
-use crate::stats::{SIGMAS, two_sided};
+use crate::stats::{SIGMAS, crossing, two_sided};
 use crate::{Bounds, BuildError, Kind, QueryError};
+
+/// Where this number of cells is left on average, none is left with a probability of 2.5 %.
+const CERTAIN: f64 = 3.69;
 
 /// Distinct keys, from a bitmap of n × 64 bits (1 to 2²⁵ words, so that bits can be numbered with room to spare). An
 /// accuracy needs the smallest whose standard error at that many flows, times the normal quantile of the
@@ -75,11 +78,15 @@ fn standard_error(n: f64, m: f64) -> f64 {
 pub(crate) fn cardinality(sketch: Kind, all: u64, untouched: u64) -> Result<Bounds<f64>, QueryError> {
     let (m, z) = (all as f64, untouched as f64);
     if untouched == 0 {
-        return Err(QueryError::Saturated { sketch, at_least: m * m.ln() });
+        // Fewer keys would have left a cell untouched with a probability of more than 97.5 %.
+        return Err(QueryError::Saturated { sketch, at_least: (m * (m / CERTAIN).ln()).max(m) });
     }
     let estimate = m * (m / z).ln();
-    let error = SIGMAS * standard_error(estimate, m);
+    // With n keys, so many cells are left on average, and vary by so much; half a cell more either side, for cells are whole.
+    let left = |n: f64| m * (-n / m).exp();
+    let error = |n: f64| SIGMAS * (left(n) * (1.0 - (1.0 + n / m) * (-n / m).exp())).max(0.0).sqrt() + 0.5;
     // There were at least as many keys as there are cells that were touched.
-    let lower = (estimate - error).max(m - z).min(estimate);
-    Ok(Bounds { estimate, lower, upper: estimate + error })
+    let lower = crossing(|n| z - left(n) + error(n), 0.0, estimate).max(m - z).min(estimate);
+    let upper = crossing(|n| z - left(n) - error(n), estimate, m * ((m / z).ln() + CERTAIN + 2.0));
+    Ok(Bounds { estimate, lower, upper })
 }

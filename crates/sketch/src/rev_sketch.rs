@@ -19,8 +19,11 @@ use crate::modular::{
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select, select_changes};
-use crate::stats::median;
-use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+use crate::stats::{SHARE, median};
+use crate::{
+    Bounds, BuildError, Change, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch,
+    Update, Want,
+};
 
 /// Rows of the verification sketch.
 const CHECKS: usize = 2;
@@ -264,7 +267,7 @@ impl<const N: usize> Difference<'_, N> {
 
     /// Takes changes of at least `threshold` that both verification rows show out, the greatest first, and adds them to those
     /// that were found; whether there were any. Where there are none, the greatest that one row shows: two opposite changes
-    /// that share a cell of the other row hide each other there.
+    /// that share a cell of the other row hide each other there, until one of them is taken out.
     ///
     /// Keys that only share their buckets with great changes have nothing left once these are taken out.
     fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut BTreeMap<[u8; N], i64>) -> bool {
@@ -298,22 +301,47 @@ impl<const N: usize> Difference<'_, N> {
         any
     }
 
-    /// What was found makes noise no more, so that smaller changes stand out in the next round.
-    fn changes(mut self, want: Want) -> Vec<Change<N>> {
-        let mut found = BTreeMap::new();
-        // Of long keys, most are found with no table missing, and then there is less to follow where one may.
-        let (first, then) = if self.sketch.modular.stages() == 1 { (1, None) } else { (0, Some(2)) };
+    /// Searches until nothing is left of what `threshold` asks for, or the effort is spent: with no table missing and, of long
+    /// keys, of which most are found so and then there is less to follow, with some that may.
+    fn exhaust(
+        &mut self,
+        threshold: impl Fn(&Self) -> u64,
+        paths: usize,
+        found: &mut BTreeMap<[u8; N], i64>,
+    ) {
+        let (first, then) = self.misses();
         for misses in std::iter::once(first).chain(then) {
-            let mut effort = Effort::new(misses);
+            let mut effort = Effort { paths, ..Effort::new(misses) };
             for _ in 0..SEARCHES {
-                if !self.take(want.threshold.max(self.promised()), &mut effort, &mut found) {
+                if !self.take(threshold(self), &mut effort, found) {
                     break;
                 }
                 effort.buckets = MAX_HEAVY.min(effort.buckets * 2);
             }
         }
+    }
+
+    /// Tables that may miss, at first and then.
+    fn misses(&self) -> (usize, Option<usize>) {
+        if self.sketch.modular.stages() == 1 { (1, None) } else { (0, Some(2)) }
+    }
+
+    /// What changed, found by following so many partial keys at most for what is promised, and half as many beyond.
+    ///
+    /// First come the changes that are promised, to the last: were smaller ones looked for as soon as the noise falls, these, of
+    /// which there may be any number, would use the paths up, and one that hides in a verification row, whose turn comes
+    /// when nothing else is found, would be lost. What was found makes noise no more, so that smaller changes stand out
+    /// in the next round.
+    fn changes(mut self, want: Want, paths: usize) -> Vec<Change<N>> {
+        let mut found = BTreeMap::new();
+        let promised = want.threshold.max(self.promised());
+        self.exhaust(|_| promised, paths, &mut found);
+        if self.promised() < promised && want.threshold < promised {
+            self.exhaust(|this| want.threshold.max(this.promised()), paths / 2, &mut found);
+        }
         if (2..self.promised()).contains(&want.threshold) {
-            self.take(want.threshold, &mut Effort::new(first), &mut found);
+            let (first, _) = self.misses();
+            self.take(want.threshold, &mut Effort { paths, ..Effort::new(first) }, &mut found);
         }
         // What is left in the buckets of a key belongs to it in the median.
         for (key, change) in &mut found {
@@ -437,7 +465,7 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     /// Heavy hitters are changes against nothing.
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        let changes = self.difference(None).changes(Want { top: usize::MAX, ..want });
+        let changes = self.difference(None).changes(Want { top: usize::MAX, ..want }, MAX_PATHS);
         let up = changes.into_iter().filter(|c| c.change.estimate > 0);
         let flows = up.map(|c| Ok(Flow { key: c.key, size: self.flow_size(&c.key)? }));
         Ok(select(flows.collect::<Result<Vec<_>, QueryError>>()?, want))
@@ -445,10 +473,71 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
 
     /// Bounds are two standard deviations either side. Without a threshold, that of [`RevSketch::promised`] is taken.
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
-        Ok(self.difference(Some(same(self, earlier)?)).changes(want))
+        Ok(self.difference(Some(same(self, earlier)?)).changes(want, MAX_PATHS))
+    }
+
+    fn confidence(&self, question: Question) -> Confidence {
+        Confidence::Share(match question {
+            Question::Sizes => 1.0 - (-(Self::rows() as f64)).exp(),
+            _ => SHARE,
+        })
+    }
+
+    fn least_change(&self, earlier: &dyn Sketch<N>) -> Result<Option<u64>, MergeError> {
+        self.promised(earlier).map(Some)
     }
 
     fn is_saturated(&self) -> bool {
         self.cells.contains(&u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(i: u32) -> [u8; 4] {
+        i.wrapping_mul(0x9e37_79b1).to_le_bytes()
+    }
+
+    /// Two opposite changes share a counter of a verification row, beside others that are found at once, and small ones that more
+    /// paths lead to than may be followed: what is promised is found nevertheless.
+    #[test]
+    fn small_changes_do_not_use_up_what_promised_ones_need() {
+        let mut hidden = 0;
+        for seed in 0..4 {
+            let (earlier, mut later) =
+                (RevSketch::<4>::new(12, seed).unwrap(), RevSketch::<4>::new(12, seed).unwrap());
+            let (up, down) = opposite(&later);
+            let mut before = earlier;
+            later.update(&up, 40_000);
+            before.update(&down, 40_000);
+            // Each time that some are found, as many stand out that are a sixth of their size.
+            for (tier, size) in [20_000u64, 3_300, 550, 92, 15].into_iter().enumerate() {
+                (0..130).for_each(|i| later.update(&key(7_000_000 + 1_000 * tier as u32 + i), size));
+            }
+            let promised = later.promised(&before).unwrap();
+            assert!(promised <= 40_000, "{promised}");
+            let want = Want { threshold: 1, top: usize::MAX };
+            let got = later.difference(Some(&before)).changes(want, MAX_PATHS);
+            for (key, size) in [(up, 40_000i64), (down, -40_000)] {
+                let change = got.iter().find(|c| c.key == key).map_or(0, |c| c.change.estimate);
+                hidden += u32::from((change - size).abs() > 4_000);
+            }
+        }
+        // One may be hidden in two tables at once.
+        assert!(hidden <= 1, "{hidden} of 8 changes that are promised");
+    }
+
+    /// Two keys that share a cell of the first verification row.
+    fn opposite(sketch: &RevSketch<4>) -> ([u8; 4], [u8; 4]) {
+        let mut seen = BTreeMap::new();
+        (0..)
+            .map(key)
+            .find_map(|k| {
+                let [cell, _] = sketch.check_cells(&k);
+                seen.insert(cell, k).map(|other| (other, k))
+            })
+            .unwrap()
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 
 use crate::Kind;
 use crate::serial::Encoder;
+use crate::stats::SHARE;
 
 /// One key and what is added to it: a packet, or all packets of a train, or what the aggregator collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +33,44 @@ impl<T: Copy> Bounds<T> {
     #[must_use]
     pub const fn exact(value: T) -> Self {
         Self { estimate: value, lower: value, upper: value }
+    }
+}
+
+/// What may be asked of a sketch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Question {
+    /// Sizes of flows, by name or the heaviest.
+    Sizes,
+    /// Flows whose sizes changed.
+    Changes,
+    /// Sources with many counterparts.
+    Spreads,
+    /// How many flows have which size.
+    Distribution,
+    /// How many flows there are.
+    Cardinality,
+    /// The entropy.
+    Entropy,
+    /// The second moment.
+    SecondMoment,
+}
+
+/// How often the bounds of an answer hold.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum Confidence {
+    /// The answer has no bounds: it is an estimate.
+    None,
+    /// In at least this share of cases, above 0 and below 1.
+    Share(f64),
+    /// Always.
+    Certain,
+}
+
+impl Confidence {
+    /// Of two answers that are put together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if other < self { other } else { self }
     }
 }
 
@@ -225,6 +264,20 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("the second moment"))
     }
 
+    /// How often the bounds of its answers hold.
+    fn confidence(&self, _question: Question) -> Confidence {
+        Confidence::Share(SHARE)
+    }
+
+    /// The least change against an earlier epoch that is sure to be listed by [`Sketch::heavy_changes`], but for what the sketch's
+    /// documentation excepts; nothing where none is.
+    ///
+    /// # Errors
+    /// [`MergeError`] where the states don't fit together.
+    fn least_change(&self, _earlier: &dyn Sketch<N>) -> Result<Option<u64>, MergeError> {
+        Ok(None)
+    }
+
     /// Whether some table is so full that answers are worse than stated.
     fn is_saturated(&self) -> bool {
         false
@@ -325,10 +378,12 @@ pub(crate) fn distribution_of(sizes: impl Iterator<Item = u64>) -> Distribution 
     counts.into_iter().map(|(size, n)| (size, n as f64)).collect()
 }
 
-/// Entropy in bits of a complete list of sizes.
+/// Entropy in bits of a complete list of sizes: to the last digit the same, in whatever order they come.
 pub(crate) fn entropy_of(sizes: impl Iterator<Item = u64>) -> f64 {
+    let mut sizes: Vec<u64> = sizes.filter(|s| *s > 0).collect();
+    sizes.sort_unstable();
     let (mut n, mut sum) = (0.0, 0.0);
-    for size in sizes.map(|s| s as f64).filter(|s| *s > 0.0) {
+    for size in sizes.into_iter().map(|s| s as f64) {
         n += size;
         sum += size * size.log2();
     }

@@ -14,7 +14,9 @@ use crate::hash::Hasher;
 use crate::kind::cells;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::{same, select};
-use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+use crate::{
+    Bounds, BuildError, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch, Update, Want,
+};
 
 /// A key and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,6 +331,10 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
         self.weight = weight;
         self.fill(&entries);
         Ok(())
+    }
+
+    fn confidence(&self, _: Question) -> Confidence {
+        Confidence::Certain
     }
 
     fn boxed_clone(&self) -> Box<dyn Sketch<N>> {

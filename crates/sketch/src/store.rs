@@ -82,6 +82,16 @@ impl<const N: usize> Store<N> {
         self.bar > 0
     }
 
+    /// How many keys are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// No key with a greater estimate was ever turned away or forgotten.
+    pub(crate) fn bar(&self) -> u64 {
+        self.bar
+    }
+
     pub(crate) fn clear(&mut self) {
         self.table.clear();
         self.bar = 0;

@@ -18,13 +18,24 @@ use crate::multires::{self, PARTS};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select};
-use crate::stats::findings;
+use crate::stats::{findings, two_sided};
 use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
 
 /// Rows of level two.
 const ROWS: usize = 4;
-/// Relative standard error of one bitmap of 512 bits.
-const ERROR: f64 = 0.15;
+/// Relative standard error of a spread well above what others leave in a bitmap: 0.118 of one bitmap of 512 bits, and of the
+/// mean of the middle two of four (a normal distribution's) 0.546 of that.
+const ERROR: f64 = 0.118 * MIDDLE;
+/// The standard deviation of the mean of the middle two of four, in those of one.
+const MIDDLE: f64 = 0.546;
+/// The least spread for which an accuracy is asked.
+const LEAST: f64 = 100.0;
+/// Standard errors either side that hold 95 % of answers, and a few more: sources are listed the rather, the greater their
+/// estimates.
+const SIGMAS: f64 = 2.2;
+/// The share of bitmaps that others leave more (or less) in than the bounds allow for: two of the four of a source do with a
+/// probability of 2.5 %.
+const CROWDED: f64 = 0.065;
 const AHEAD: usize = 8;
 /// Of the sources that are listed, the share that may be invented, on average.
 const INVENTED: f64 = 0.01;
@@ -104,8 +115,9 @@ impl<const N: usize> TwoLevel<N> {
         }
     }
 
-    /// The sketch for a size: of a budget, up to half for level one; for an accuracy (relative, of spreads well above the
-    /// average of a bitmap), as wide as the number of flows asks for. An error below 0.05 can't be had.
+    /// The sketch for a size: of a budget, up to half for level one. For an accuracy (relative, of spreads of 100 and more), as wide
+    /// as the number of flows asks for: what others leave in a bitmap may vary by what the error allows beyond that of the
+    /// bitmap itself. An error below 0.064 times the normal quantile of the confidence (0.127 for 95 %) can't be had.
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -124,12 +136,15 @@ impl<const N: usize> TwoLevel<N> {
                 let width = (budget - (tables << bits) * 8) / 64 / ROWS;
                 TwoLevelParams { source_len, bits, width: width.clamp(1, 1 << 24) }
             }
-            Size::Accuracy { error, flows, .. } => {
-                if error < 0.05 {
-                    let (what, range) = ("the error", "at least 0.05");
-                    return Err(BuildError::Parameter { kind, what, range });
+            Size::Accuracy { error, confidence, flows } => {
+                let sigmas = two_sided(confidence);
+                let spare = (error / sigmas).powi(2) - ERROR * ERROR;
+                if spare <= 0.0 {
+                    return Err(BuildError::TooExact { kind, error, least: sigmas * ERROR, confidence });
                 }
-                let width = cells(kind, flows as f64 / 32.0)?;
+                // Others are as few pairs as make a third of this deviation if each were a source's only one: they are not.
+                let crowd = (spare.sqrt() * LEAST / MIDDLE / 3.0).powi(2);
+                let width = cells(kind, (flows as f64 / crowd).max(64.0))?;
                 let bits = (flows / 8).max(256).min(MAX_CELLS as u64).ilog2().min(16);
                 TwoLevelParams { source_len, bits, width: width.min(1 << 24) }
             }
@@ -190,23 +205,17 @@ impl<const N: usize> TwoLevel<N> {
         }
     }
 
-    /// Distinct pairs in every bitmap of a row of level two, on average, the given estimate left out.
-    fn background(totals: &[f64; ROWS], row: usize, own: f64, width: usize) -> f64 {
-        let total = totals.get(row).copied().unwrap_or(0.0);
-        if width > 1 { (total - own).max(0.0) / (width - 1) as f64 } else { 0.0 }
-    }
-
     /// Distinct pairs by bitmap of level two, row by row.
     fn estimates(&self) -> Vec<f64> {
         self.level2.iter().map(|m| of_map(m).0).collect()
     }
 
-    fn totals(&self, estimates: &[f64]) -> [f64; ROWS] {
-        let mut totals = [0.0; ROWS];
-        for (total, row) in totals.iter_mut().zip(estimates.chunks(self.params.width.max(1))) {
-            *total = row.iter().sum();
-        }
-        totals
+    /// Every row of level two in ascending order.
+    fn sorted(&self, estimates: &[f64]) -> Vec<Vec<f64>> {
+        let mut rows: Vec<Vec<f64>> =
+            estimates.chunks(self.params.width.max(1)).map(<[f64]>::to_vec).collect();
+        rows.iter_mut().for_each(|row| row.sort_unstable_by(f64::total_cmp));
+        rows
     }
 
     /// The chance that four bitmaps, one of each row and drawn at random, are as full as those of a source: the fourth power of the
@@ -247,24 +256,30 @@ impl<const N: usize> TwoLevel<N> {
         candidates.into_iter().filter(|c| c.shown >= least).take(n).collect()
     }
 
-    /// How many counterparts a source has: the middle of what the rows tell, less what others leave there.
-    fn spread(&self, source: &[u8], totals: &[f64; ROWS]) -> Bounds<u64> {
+    /// How many counterparts a source has: the mean of the middle two of what the rows tell, each less what the half of its
+    /// bitmaps have. Collisions with other great sources are in the upper two, mostly.
+    fn spread(&self, source: &[u8], sorted: &[Vec<f64>]) -> Bounds<u64> {
         let mut rows = [0.0; ROWS];
-        let (mut full, mut most) = (false, 0.0f64);
-        for ((row, value), at) in rows.iter_mut().enumerate().zip(self.rows_of(source)) {
-            let (own, is_full) = self.level2.get(at).map_or((0.0, false), of_map);
+        let (mut full, mut whole) = (false, 0.0);
+        let (mut less, mut more) = (0.0f64, 0.0f64);
+        for ((value, row), at) in rows.iter_mut().zip(sorted).zip(self.rows_of(source)) {
+            let map = self.level2.get(at).copied().unwrap_or_default();
+            let (own, is_full) = multires::most_likely(map.map(u64::count_ones), 64);
             full |= is_full;
-            let background = Self::background(totals, row, own, self.params.width);
-            most = most.max(background);
-            *value = (own - background).max(0.0);
+            let of = |share: f64| row.get((row.len() as f64 * share) as usize).copied().unwrap_or(0.0);
+            let usual = if row.len() > 1 { of(0.5) } else { 0.0 };
+            *value = (own - usual).max(0.0);
+            whole += own / ROWS as f64;
+            (less, more) = (less.max(usual - of(CROWDED)), more.max(of(1.0 - CROWDED) - usual));
         }
         rows.sort_unstable_by(f64::total_cmp);
         let [_, low, high, _] = rows;
-        // Collisions only add: the lower half is the better one.
-        let estimate = (rows.iter().take(3).sum::<f64>() / 3.0).min(0.5 * (low + high));
-        let error = 2.0 * (ERROR * estimate + most.sqrt());
-        let upper = if full { u64::MAX } else { (estimate + error).ceil() as u64 };
-        Bounds { estimate: estimate.round() as u64, lower: (estimate - error).max(0.0) as u64, upper }
+        let estimate = 0.5 * (low + high);
+        let error = SIGMAS * MIDDLE * multires::error(whole.max(1.0), 64) * whole.max(1.0) + 0.5;
+        let upper = if full { u64::MAX } else { (estimate + error + less).ceil() as u64 };
+        let lower = (estimate - error - more).max(0.0) as u64;
+        let estimate = estimate.round() as u64;
+        Bounds { estimate, lower: lower.min(estimate), upper: upper.max(estimate) }
     }
 
     /// Distinct pairs by bucket of one table of level one, less their average.
@@ -289,7 +304,7 @@ impl<const N: usize> TwoLevel<N> {
     }
 
     /// Sources whose buckets stand out by `spread`, or the most that can be followed.
-    fn candidates(&self, spread: u64, estimates: &[f64]) -> Vec<Candidate> {
+    fn candidates(&self, spread: u64, estimates: &[f64], sorted: &[Vec<f64>]) -> Vec<Candidate> {
         let stages = self.modular.stages();
         let tables: Vec<Vec<i64>> = (0..stages * TABLES).map(|r| self.table(r)).collect();
         // A bitmap of 64 bits is good to a third or so: what shows a third (in stages, a quarter) may be the spread.
@@ -306,9 +321,6 @@ impl<const N: usize> TwoLevel<N> {
             given => i64::try_from(given).unwrap_or(i64::MAX) / slack,
         }
         .max(1);
-        let mut sorted: Vec<Vec<f64>> =
-            estimates.chunks(self.params.width.max(1)).map(<[f64]>::to_vec).collect();
-        sorted.iter_mut().for_each(|row| row.sort_unstable_by(f64::total_cmp));
         loop {
             let of = |s: usize, t: usize| tables.get(s * TABLES + t).map(Vec::as_slice).unwrap_or_default();
             let heavy: Vec<Heavy> = (0..stages)
@@ -318,7 +330,7 @@ impl<const N: usize> TwoLevel<N> {
             if let Some(keys) = self.modular.keys(&heavy, usize::from(stages == 1), &mut paths) {
                 let candidate = |source: Vec<u8>| {
                     let shown = self.shown(&source, &tables);
-                    Candidate { chance: self.chance(&source, estimates, &sorted), source, shown }
+                    Candidate { chance: self.chance(&source, estimates, sorted), source, shown }
                 };
                 return keys.into_iter().map(candidate).collect();
             }
@@ -440,7 +452,8 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         self.level2.iter().for_each(|m| out.all(m));
     }
 
-    /// Bounds are two standard errors either side, 15 % each; upper has no end where a bitmap is full. Of what is listed, one in
+    /// Bounds hold in 95 % of cases: a standard error is about 6 %, and what others leave in the bitmaps comes to that; upper
+    /// has no end where a bitmap is full. Of what is listed, one in
     /// a hundred was never seen, on average: sources that can't be told from such are left out, which may be all of them
     /// where many stand out in small tables.
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
@@ -448,13 +461,13 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
             return Err(self.unsupported("spreads of sources of another length"));
         }
         let estimates = self.estimates();
-        let totals = self.totals(&estimates);
+        let sorted = self.sorted(&estimates);
         let flow = |c: Candidate| {
             let mut key = [0; N];
             key.iter_mut().zip(&c.source).for_each(|(k, s)| *k = *s);
-            Flow { key, size: self.spread(&c.source, &totals) }
+            Flow { key, size: self.spread(&c.source, &sorted) }
         };
-        let sources = self.verified(self.candidates(want.threshold, &estimates));
+        let sources = self.verified(self.candidates(want.threshold, &estimates, &sorted));
         Ok(select(sources.into_iter().map(flow).collect(), want))
     }
 

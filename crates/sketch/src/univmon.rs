@@ -2,30 +2,39 @@
 //! second moment.
 //!
 //! Level j sees the keys whose hash ends in j ones or more: levels are nested, each half of the one before. Each has a
-//! Count-Sketch (Charikar, Chen and Farach-Colton, 2002) and its heaviest keys. From the last level backwards, a sum Σ g(size)
-//! over all flows is estimated: twice the sum of the next level, corrected by the heavy keys of this one (Braverman and
-//! Ostrovsky's recursive sum).
+//! Count-Sketch (Charikar, Chen and Farach-Colton, 2002) and its heaviest keys.
 //!
 //! A Count-Sketch is linear, and all levels share one shape and one set of hash functions. So a key is put only into the
-//! table of the *last* level that sees it, and level j is the sum of the tables from j on, added up when it is asked. An
-//! update touches one table instead of two on average, and a key is told apart from fewer others.
+//! table of the *last* level that sees it, and level j is the sum of the tables from j on. An update touches one table instead
+//! of two on average, and a key is told apart from fewer others. The tables are strata then: each holds a known share of
+//! all keys, at random.
+//!
+//! Sums Σ g(size) over all flows come from these strata (`sums`) and not from the recursion of Braverman and Ostrovsky, which
+//! takes differences of levels and adds up their errors: a flow that a stratum knows stands for as many as the strata that
+//! would know it hold. Sizes of keys are estimated together (`count_sketch`), and are exact in a table whose keys are all known.
 
 use std::any::Any;
 
+use crate::count_sketch::{Place, ROWS, Solved, median_of_five, middle, solve};
 use crate::hash::{Hash, Hasher};
 use crate::kind::cells;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
-use crate::sketch::{same, select, select_changes};
-use crate::stats::median;
+use crate::sketch::{entropy_of, same, select, select_changes};
 use crate::store::{MAX_KEEP, Store};
+use crate::sums::{self, Function, Stratum};
 use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
 
-/// Rows of each Count-Sketch: odd, so that a median is one of them.
-const ROWS: usize = 5;
 const AHEAD: usize = 16;
 /// Standard deviations above which an estimate is that of a heavy flow.
 const HEAVY: f64 = 4.0;
+/// The probability with which a size is off by a standard deviation or more.
+const ONE_SIGMA: f64 = 0.317;
+/// The probability with which the size of a flow is beyond its bounds: less than the 5 % that are stated, for flows are listed
+/// the rather, the greater their estimates.
+const BEYOND: f64 = 0.02;
+/// The probability with which any flow is listed of which nothing but noise is seen.
+const INVENTED: f64 = 0.05;
 
 /// Shape of a [`UnivMon`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,97 +173,116 @@ impl<const N: usize> UnivMon<N> {
         }
     }
 
-    /// The size of a flow, from the table of its last level.
+    /// The counters of a level.
+    fn table(&self, level: usize) -> &[i64] {
+        let cells = ROWS * self.params.width;
+        self.cells.get(level * cells..(level + 1) * cells).unwrap_or_default()
+    }
+
+    /// The cells of a key within the table of its level.
+    fn place_in_table(&self, key: &[u8; N]) -> Place {
+        self.place(key, 0)
+    }
+
+    /// The size of a flow as its counters alone tell it.
     fn estimate(&self, key: &[u8; N]) -> i64 {
-        let (cells, signs) = self.place(key, self.level(key));
-        let mut values = [0; ROWS];
-        for ((i, cell), value) in cells.into_iter().enumerate().zip(&mut values) {
-            let cell = self.cells.get(cell).copied().unwrap_or(0);
-            *value = if signs >> i & 1 == 1 { cell.saturating_neg() } else { cell };
-        }
-        median_of_five(values)
+        middle(self.table(self.level(key)), &self.place_in_table(key))
     }
 
-    /// Keys kept, with their last levels and sizes (at least 1), the greatest first.
-    fn kept(&self) -> Vec<(u64, usize, [u8; N])> {
-        let of = |(level, store): (usize, &Store<N>)| {
-            let size = |key: [u8; N]| (self.estimate(&key).max(1) as u64, level, key);
-            store.keys().into_iter().map(size).collect::<Vec<_>>()
-        };
-        let mut kept: Vec<_> = self.stores.iter().enumerate().flat_map(of).collect();
-        kept.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.2.cmp(&b.2)));
-        kept
+    /// The probability that a flow's last level is this one.
+    fn share(&self, level: usize) -> f64 {
+        let last = level + 1 == self.params.levels;
+        (-(level as f64 + f64::from(u8::from(!last)))).exp2()
     }
 
-    /// Σ g(size) over all flows.
-    ///
-    /// Which flows correct a level's sum must not depend on whether the next level sees them. Of estimates near the noise
-    /// those that it made large would be chosen, and the noise is not the same in all tables; so only estimates
-    /// well above it count as heavy.
-    fn sum(&self, g: impl Fn(f64) -> f64) -> f64 {
-        let kept = self.kept();
-        let mut sum = 0.0;
-        for level in (0..self.params.levels).rev() {
-            let seen = kept.iter().filter(|(_, last, _)| *last >= level);
-            // A level whose stores were never full has all its flows: nothing is estimated.
-            let complete = self.stores.iter().skip(level).all(|s| !s.ever_full());
-            if complete || level + 1 == self.params.levels {
-                sum = seen.map(|(size, ..)| g(*size as f64)).sum();
-                continue;
+    /// The keys that a level kept, and whether these are all that it has seen.
+    fn kept(&self, level: usize) -> (Vec<[u8; N]>, bool) {
+        self.stores.get(level).map_or((Vec::new(), true), |s| (s.keys(), !s.ever_full()))
+    }
+
+    /// A level's keys and their sizes.
+    fn solved(&self, level: usize) -> Level<N> {
+        let (keys, all) = self.kept(level);
+        let places: Vec<Place> = keys.iter().map(|k| self.place_in_table(k)).collect();
+        Level { solved: solve(self.table(level).to_vec(), &places, all), keys }
+    }
+
+    /// The same of what changed since an earlier epoch, of keys that either has kept.
+    fn solved_change(&self, earlier: &Self, level: usize) -> Level<N> {
+        let ((mut keys, all), (before, all_before)) = (self.kept(level), earlier.kept(level));
+        keys.extend(before);
+        keys.sort_unstable();
+        keys.dedup();
+        let change = |(a, b): (&i64, &i64)| a.saturating_sub(*b);
+        let cells = self.table(level).iter().zip(earlier.table(level)).map(change).collect();
+        let places: Vec<Place> = keys.iter().map(|k| self.place_in_table(k)).collect();
+        Level { solved: solve(cells, &places, all && all_before), keys }
+    }
+
+    /// The estimate above which a flow of a level is more than noise, where there are so many flows in all: one that none of
+    /// them is likely to have by chance.
+    fn least(&self, level: usize, flows: f64, solved: &Solved) -> u64 {
+        solved.error(INVENTED / (flows * self.share(level)).max(1.0))
+    }
+
+    /// How many flows there are at most.
+    fn most(&self) -> f64 {
+        self.number().map_or(self.weight as f64, |n| n.upper).min(self.weight as f64)
+    }
+
+    /// How many flows there are, from the levels that know all of theirs.
+    fn number(&self) -> Result<Bounds<f64>, QueryError> {
+        let (mut known, mut share, mut all) = (0.0, 0.0, 0.0);
+        for (level, store) in self.stores.iter().enumerate() {
+            all += store.len() as f64;
+            if !store.ever_full() {
+                (known, share) = (known + store.len() as f64, share + self.share(level));
             }
-            let least = HEAVY * self.usual_noise(level);
-            let heavy = seen.take(self.params.keep).filter(|(size, ..)| *size as f64 >= least);
-            let correction: f64 = heavy
-                .map(|(size, last, _)| if *last > level { -g(*size as f64) } else { g(*size as f64) })
-                .sum();
-            sum = (2.0 * sum + correction).max(0.0);
         }
-        sum
-    }
-
-    /// The standard deviation of a row's estimate in the table of a level, great collisions left out: from the median of its
-    /// counters, as if they were normal.
-    fn usual_noise(&self, level: usize) -> f64 {
-        let first = level * ROWS * self.params.width;
-        let row = self.cells.get(first..first + self.params.width).unwrap_or_default();
-        let mut sizes: Vec<u64> = row.iter().map(|c| c.unsigned_abs()).collect();
-        let middle = sizes.len() / 2;
-        if middle >= sizes.len() {
-            return 0.0;
+        if share == 0.0 {
+            // The last level has more flows than it keeps.
+            let last = self.stores.last().map_or(0, Store::len) as f64;
+            let kept = sums::number(last, self.share(self.params.levels - 1));
+            return Err(QueryError::Saturated { sketch: Kind::UnivMon, at_least: kept.lower.max(all) });
         }
-        *sizes.select_nth_unstable(middle).1 as f64 / 0.6745
+        let Bounds { estimate, lower, upper } = sums::number(known, share);
+        Ok(Bounds { estimate: estimate.max(all), lower: lower.max(all), upper: upper.max(all) })
     }
 
-    /// What a sum is off by with a probability of about 5 %, relative: two over the root of the keys kept; 0 where all are.
-    fn error(&self) -> f64 {
-        if self.stores.iter().all(|s| !s.ever_full()) { 0.0 } else { 2.0 / (self.params.keep as f64).sqrt() }
+    /// What each level knows of its flows.
+    fn strata(&self) -> Vec<Stratum> {
+        (0..self.params.levels).map(|level| self.stratum(level)).collect()
     }
 
-    /// What the noise of single sizes may add up to in a sum whose terms have this derivative: a third of a row's usual
-    /// noise for every key kept, all in one direction.
-    fn noise_in_sum(&self, derivative: impl Fn(f64) -> f64) -> f64 {
-        let noise: Vec<f64> = (0..self.params.levels).map(|l| self.usual_noise(l) / 3.0).collect();
-        let kept = self.kept();
-        kept.iter().map(|(size, level, _)| derivative(*size as f64) * noise.get(*level).unwrap_or(&0.0)).sum()
+    fn stratum(&self, level: usize) -> Stratum {
+        let Level { solved, .. } = self.solved(level);
+        let (share, error) = (self.share(level), solved.error(ONE_SIGMA) as f64);
+        let from = match self.stores.get(level) {
+            _ if solved.exact => 0.0,
+            // A flow may have been turned away while its counters, shared with heavier ones, told too little.
+            Some(store) if store.ever_full() => {
+                let raw = solve(self.table(level).to_vec(), &[], false);
+                (HEAVY * error).max((store.bar() + raw.error(BEYOND)) as f64 + 1.0)
+            }
+            _ => HEAVY * error + 1.0,
+        };
+        Stratum { share, sizes: solved.sizes.iter().map(|s| *s as f64).collect(), from, error }
     }
 
-    /// The root of a row's mean square in the table of a level: the standard deviation of one row's estimate.
-    fn noise(&self, level: usize) -> f64 {
-        let w = self.params.width;
-        let rows = (0..ROWS).map(|r| {
-            let first = (level * ROWS + r) * w;
-            let row = self.cells.get(first..first + w).unwrap_or_default();
-            row.iter().map(|c| (*c as f64).powi(2)).sum::<f64>()
-        });
-        (rows.fold(f64::INFINITY, f64::min) / w as f64).sqrt()
+    fn sum(&self, strata: &[Stratum], g: Function) -> Bounds<f64> {
+        sums::sum(strata, self.weight as f64, g)
     }
 
     fn bounds(&self, key: &[u8; N]) -> Bounds<u64> {
         let level = self.level(key);
-        let estimate = self.estimate(key).max(0) as u64;
-        // The median of five lies within two standard deviations of one with a probability of 99 %.
-        let error = (2.0 * self.noise(level)).ceil() as u64;
-        Bounds { estimate, lower: estimate.saturating_sub(error), upper: estimate.saturating_add(error) }
+        let Level { keys, solved } = self.solved(level);
+        let size = match keys.binary_search(key) {
+            Ok(i) => solved.sizes.get(i).copied().unwrap_or(0),
+            // No other key is in the table, where all are known.
+            Err(_) if solved.exact => 0,
+            Err(_) => solved.of_other(&self.place_in_table(key)),
+        };
+        around(size, solved.error(BEYOND))
     }
 
     pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
@@ -272,14 +300,41 @@ impl<const N: usize> UnivMon<N> {
     }
 }
 
-/// The middle of five.
-#[inline(always)]
-fn median_of_five([a, b, c, d, e]: [i64; ROWS]) -> i64 {
-    // The greater of the two lesser, and the lesser of the two greater, of the first four; with the fifth, the middle of three.
-    let (a, b) = (a.min(b), a.max(b));
-    let (c, d) = (c.min(d), c.max(d));
-    let (low, high) = (a.max(c), b.min(d));
-    low.min(high).max(low.max(high).min(e))
+/// The keys of a level, in order, and the table with them taken out.
+struct Level<const N: usize> {
+    keys: Vec<[u8; N]>,
+    solved: Solved,
+}
+
+/// A size and its bounds.
+fn around(size: i64, error: u64) -> Bounds<u64> {
+    let estimate = u64::try_from(size).unwrap_or(0);
+    Bounds { estimate, lower: estimate.saturating_sub(error), upper: estimate.saturating_add(error) }
+}
+
+/// Keys that are more than noise, with their levels and sizes.
+type Found<const N: usize> = Vec<([u8; N], usize, i64)>;
+
+/// Of what was found, the greatest as wanted, each with what its size may be off by.
+///
+/// What is listed was chosen for its estimate: of many flows of about one size, those whose errors are the greatest. So
+/// the fewer of those that might have been listed are, the wider the bounds, such that no more than the stated share of
+/// those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100, 2005).
+fn listed<const N: usize>(levels: &[Solved], mut found: Found<N>, want: Want) -> Vec<([u8; N], i64, u64)> {
+    found.sort_unstable_by(|a, b| b.2.unsigned_abs().cmp(&a.2.unsigned_abs()).then(a.0.cmp(&b.0)));
+    let enough = found.partition_point(|f| f.2.unsigned_abs() >= want.threshold.max(1));
+    let count = enough.min(want.top);
+    let last = found.get(count.wrapping_sub(1)).map_or(0, |f| f.2.unsigned_abs());
+    let error = |level: usize, probability: f64| levels.get(level).map_or(0, |l| l.error(probability));
+    let reach: Vec<u64> = (0..levels.len()).map(|l| error(l, BEYOND).saturating_mul(2)).collect();
+    let near = |f: &&([u8; N], usize, i64)| {
+        f.2.unsigned_abs().saturating_add(reach.get(f.1).copied().unwrap_or(0)) >= last
+    };
+    let contenders = found.iter().filter(near).count().max(1);
+    let beyond = BEYOND * (count as f64 / contenders as f64).min(1.0);
+    let errors: Vec<u64> = (0..levels.len()).map(|l| error(l, beyond)).collect();
+    found.truncate(count);
+    found.into_iter().map(|(key, l, size)| (key, size, errors.get(l).copied().unwrap_or(0))).collect()
 }
 
 impl<const N: usize> Sketch<N> for UnivMon<N> {
@@ -364,68 +419,80 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         self.stores.iter().for_each(|s| s.encode(out));
     }
 
-    /// Bounds hold with a probability of about 99 %.
+    /// Bounds hold in 95 % of cases; where all flows of a level are known, always: then they are the size.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
         Ok(self.bounds(key))
     }
 
+    /// Bounds as those of [`UnivMon::flow_size`]. Flows that can't be told from noise aren't listed.
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        let flow = |(_, _, key)| Flow { key, size: self.bounds(&key) };
-        Ok(select(self.kept().into_iter().map(flow).collect(), want))
+        let (mut levels, mut found, flows) = (Vec::new(), Vec::new(), self.most());
+        for level in 0..self.params.levels {
+            let Level { keys, solved } = self.solved(level);
+            let least = i64::try_from(self.least(level, flows, &solved)).unwrap_or(i64::MAX);
+            let heavy = keys.into_iter().zip(&solved.sizes).filter(|(_, size)| **size > least);
+            found.extend(heavy.map(|(key, size)| (key, level, *size)));
+            levels.push(solved);
+        }
+        let flow = |(key, size, error)| Flow { key, size: around(size, error) };
+        Ok(select(listed(&levels, found, want).into_iter().map(flow).collect(), want))
     }
 
-    /// Among the keys that either epoch kept.
+    /// Among the keys that either epoch kept; bounds as those of sizes.
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
         let earlier = same(self, earlier)?;
-        let mut keys: Vec<[u8; N]> = self.kept().into_iter().chain(earlier.kept()).map(|k| k.2).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let change = |key: [u8; N]| {
-            let level = self.level(&key);
-            let (cells, signs) = self.place(&key, level);
-            let mut rows = [0; ROWS];
-            for ((i, cell), row) in cells.into_iter().enumerate().zip(&mut rows) {
-                let of = |s: &Self| s.cells.get(cell).copied().unwrap_or(0);
-                let change = of(self).saturating_sub(of(earlier));
-                *row = if signs >> i & 1 == 1 { change.saturating_neg() } else { change };
-            }
-            let estimate = median(&mut rows);
-            let error = (2.0 * (self.noise(level) + earlier.noise(level))).ceil() as i64;
+        let (mut levels, mut found, flows) = (Vec::new(), Vec::new(), self.most() + earlier.most());
+        for level in 0..self.params.levels {
+            let Level { keys, solved } = self.solved_change(earlier, level);
+            let least = self.least(level, flows, &solved);
+            let heavy = keys.into_iter().zip(&solved.sizes).filter(|(_, size)| size.unsigned_abs() > least);
+            found.extend(heavy.map(|(key, size)| (key, level, *size)));
+            levels.push(solved);
+        }
+        let change = |(key, estimate, error): ([u8; N], i64, u64)| {
+            let error = i64::try_from(error).unwrap_or(i64::MAX);
             let (lower, upper) = (estimate.saturating_sub(error), estimate.saturating_add(error));
             Change { key, change: Bounds { estimate, lower, upper } }
         };
-        Ok(select_changes(keys.into_iter().map(change).collect(), want))
+        Ok(select_changes(listed(&levels, found, want).into_iter().map(change).collect(), want))
     }
 
-    /// Bounds hold in about 95 % of cases.
+    /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
-        let (estimate, error) = (self.sum(|_| 1.0), self.error());
-        Ok(Bounds { estimate, lower: estimate * (1.0 - error).max(0.0), upper: estimate * (1.0 + error) })
+        self.number()
     }
 
-    /// Bounds hold in about 95 % of cases.
+    /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
         let n = self.weight as f64;
         if n == 0.0 {
             return Ok(Bounds::exact(0.0));
         }
-        let sum = self.sum(|size| size * size.log2());
-        let limit = n.log2();
-        let noise = self.noise_in_sum(|size| size.log2() + std::f64::consts::LOG2_E) / n;
-        let part = sum / n;
-        let error = part * self.error() + noise;
-        let entropy = |part: f64| (limit - part).clamp(0.0, limit);
-        Ok(Bounds { estimate: entropy(part), lower: entropy(part + error), upper: entropy(part - error) })
+        let strata = self.strata();
+        if strata.iter().all(|s| s.from <= 0.0) {
+            let sizes = strata.iter().flat_map(|s| &s.sizes).map(|s| *s as u64);
+            return Ok(Bounds::exact(entropy_of(sizes)));
+        }
+        let part = self.sum(&strata, |size| {
+            let log = size.log2();
+            [size * log, log + std::f64::consts::LOG2_E, std::f64::consts::LOG2_E / size]
+        });
+        let entropy = |sum: f64| (n.log2() - sum / n).clamp(0.0, n.log2());
+        Ok(Bounds {
+            estimate: entropy(part.estimate),
+            lower: entropy(part.upper),
+            upper: entropy(part.lower),
+        })
     }
 
-    /// Bounds hold in about 95 % of cases.
+    /// Bounds hold in 95 % of cases, and are the figure where all flows are known.
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
-        let estimate = self.sum(|size| size * size);
-        let error = estimate * self.error() + self.noise_in_sum(|size| 2.0 * size);
-        Ok(Bounds { estimate, lower: (estimate - error).max(0.0), upper: estimate + error })
+        Ok(self.sum(&self.strata(), |size| [size * size, 2.0 * size, 2.0]))
     }
 
+    /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells how many light
+    /// flows there are.
     fn is_saturated(&self) -> bool {
-        self.cells.iter().any(|c| *c == i64::MAX || *c == i64::MIN)
+        self.cells.iter().any(|c| *c == i64::MAX || *c == i64::MIN) || self.number().is_err()
     }
 }

@@ -1,8 +1,8 @@
 //! Questions and answers of one epoch: asked of one sketch each for IPv4 and IPv6, then put together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use slipstream_sketch::{Bounds, Change, Exact, Flow, QueryError, Sketch, Want};
+use slipstream_sketch::{Bounds, Change, Confidence, Exact, Flow, QueryError, Sketch, Want};
 
 use super::{Keying, Task};
 
@@ -66,6 +66,26 @@ pub enum Answer {
     },
 }
 
+/// What can be said of an answer as a whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// How often its bounds hold.
+    pub confidence: Confidence,
+    /// Of changes: the least that is sure to be listed, where that is known.
+    pub least_change: Option<u64>,
+}
+
+impl Promise {
+    /// What can be said of the answers for IPv4 and for IPv6 together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            confidence: self.confidence.and(other.confidence),
+            least_change: self.least_change.max(other.least_change),
+        }
+    }
+}
+
 /// A sketch, and what the exact table beside it holds; the same of the epoch before.
 pub struct Side<'a, const N: usize> {
     /// The sketch.
@@ -121,6 +141,18 @@ impl<const N: usize> Side<'_, N> {
             }
             Task::Entropy => self.figure(self.now.entropy(), self.truth.map(Sketch::entropy).transpose()?),
         }
+    }
+
+    /// What can be said of an answer as a whole.
+    ///
+    /// # Errors
+    /// [`QueryError`] where the epochs don't fit together.
+    pub fn promise(&self, task: Task) -> Result<Promise, QueryError> {
+        let least_change = match self.before {
+            Some(before) if task == Task::HeavyChanges => self.now.least_change(before)?,
+            _ => None,
+        };
+        Ok(Promise { confidence: self.now.confidence(task.question()), least_change })
     }
 
     fn named(&self, ask: &Ask) -> Result<Answer, QueryError> {
@@ -213,13 +245,14 @@ fn keys<const N: usize>(
 }
 
 impl Answer {
-    /// Of how many of the truly greatest keys, how many are listed; where there is a comparison.
+    /// Of how many of the truly greatest keys, how many are listed; where there is a comparison. Of keys of equal size, of which
+    /// only some have a place among the greatest, any will do.
     #[must_use]
     pub fn recall(&self) -> Option<(usize, usize)> {
         let Self::Keys { rows, greatest: Some(greatest) } = self else { return None };
-        let listed: BTreeSet<&str> = rows.iter().map(|r| r.key.as_str()).collect();
-        let found = greatest.iter().filter(|(_, key)| listed.contains(key.as_str())).count();
-        Some((found, greatest.len())).filter(|(_, of)| *of > 0)
+        let least = greatest.iter().map(|(size, _)| *size).min()?;
+        let found = rows.iter().filter(|row| row.truth.is_some_and(|truth| truth >= least)).count();
+        Some((found.min(greatest.len()), greatest.len()))
     }
 
     /// The answers for IPv4 and for IPv6 as one; `weights` are what each side saw.
@@ -310,5 +343,24 @@ mod tests {
         let none = join_entropies(figure(of(&a)), figure(0.0), (8, 0));
         assert!((none.lower - of(&a)).abs() < 1e-12, "nothing adds nothing");
         assert_eq!(join_entropies(figure(0.0), figure(0.0), (0, 0)).estimate, Some(0.0));
+    }
+
+    /// Of many flows of one size any may be listed, whatever the order in which IPv4 and IPv6 come.
+    #[test]
+    fn ties_are_not_missed() {
+        let row = |key: &str, size| Row {
+            key: key.to_owned(),
+            size: Bounds::exact(size),
+            up: None,
+            truth: Some(size),
+        };
+        let greatest =
+            vec![(9, "10.0.0.9".to_owned()), (5, "2001:db8::7".to_owned()), (5, "2001:db8::6".to_owned())];
+        let rows = vec![row("10.0.0.9", 9), row("10.0.0.1", 5), row("10.0.0.2", 5)];
+        let answer = Answer::Keys { rows, greatest: Some(greatest.clone()) };
+        assert_eq!(answer.recall(), Some((3, 3)));
+        let rows = vec![row("10.0.0.9", 9), row("10.0.0.1", 4), row("10.0.0.2", 5)];
+        assert_eq!(Answer::Keys { rows, greatest: Some(greatest) }.recall(), Some((2, 3)));
+        assert_eq!(Answer::Keys { rows: Vec::new(), greatest: Some(Vec::new()) }.recall(), None);
     }
 }

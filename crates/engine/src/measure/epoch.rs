@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use slipstream_sketch::Confidence;
 use slipstream_wire::FlowKey;
 
 use super::lane::{Lane, LaneConfig, LaneEpoch, Past, lane};
-use super::{Answer, Ask, Figure, MeasureError, Row};
+use super::{Answer, Ask, Figure, MeasureError, Promise, Row};
 
 /// What an epoch covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct EpochResult {
     pub saturated: bool,
     /// The answer.
     pub answer: Answer,
+    /// What can be said of it as a whole.
+    pub promise: Promise,
 }
 
 /// The end of an epoch.
@@ -163,6 +166,8 @@ impl Lanes {
         let weight = all().fold(0u64, |sum, s| sum.saturating_add(s.weight));
         let flows = all().filter_map(|s| s.flows).reduce(|a, b| a + b);
         let saturated = all().any(|s| s.saturated);
+        let promises = all().map(|s| s.promise).reduce(Promise::and);
+        let promise = promises.unwrap_or(Promise { confidence: Confidence::Certain, least_change: None });
         let mut states: [Vec<u8>; 2] = Default::default();
         for (to, side) in states.iter_mut().zip(&mut sides) {
             *to = side.as_mut().and_then(|s| s.state.take()).unwrap_or_default();
@@ -173,7 +178,7 @@ impl Lanes {
         // There is always a sketch of IPv4.
         let answer = answers.reduce(|a, b| a.join(b, weights, &self.ask));
         let answer = answer.unwrap_or(Answer::Keys { rows: Vec::new(), greatest: None });
-        let result = EpochResult { span, weight, flows, saturated, answer };
+        let result = EpochResult { span, weight, flows, saturated, answer, promise };
         Ok(Ended { result, states, memory_bytes, aggregator_bytes })
     }
 }
@@ -191,6 +196,14 @@ impl EpochResult {
         put("saturated", self.saturated.into());
         if let Some(flows) = self.flows {
             put("flows", flows.into());
+        }
+        match self.promise.confidence {
+            Confidence::None => put("bounds", "none".into()),
+            Confidence::Share(share) => put("confidence", share.into()),
+            Confidence::Certain => put("confidence", 1.0.into()),
+        };
+        if let Some(least) = self.promise.least_change {
+            put("promised", least.into());
         }
         match &self.answer {
             Answer::Keys { rows, .. } => {

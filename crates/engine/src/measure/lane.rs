@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use slipstream_sketch::{AggregatorConfig, Config, Exact, Front, QueryError, Sketch, Update, build, save};
 
 use super::MeasureError;
-use super::answer::{Answer, Ask, Side};
+use super::answer::{Answer, Ask, Promise, Side};
 use crate::clock;
 
 /// Updates that are collected before the sketch gets them: enough that reading the clock costs nothing.
@@ -34,6 +34,8 @@ pub struct LaneConfig {
 pub struct LaneEpoch {
     /// What was answered.
     pub answer: Answer,
+    /// What can be said of it as a whole.
+    pub promise: Promise,
     /// All weight.
     pub weight: u64,
     /// The true number of flows, where there is an exact table to compare with.
@@ -140,6 +142,7 @@ impl<const N: usize> LaneOf<N> {
         };
         Ok(LaneEpoch {
             answer: side.answer(ask)?,
+            promise: side.promise(ask.task)?,
             weight: now.weight(),
             flows: self.truth.as_ref().map(|t| t.len() as u64),
             saturated: now.is_saturated(),

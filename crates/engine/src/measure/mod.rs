@@ -13,7 +13,7 @@ mod lane;
 mod plan;
 mod task;
 
-pub use answer::{Answer, Ask, Figure, Row, Side, is_ipv6};
+pub use answer::{Answer, Ask, Figure, Promise, Row, Side, is_ipv6};
 pub use desk::{Desk, EndError, Outcome};
 pub use epoch::{Ended, EpochResult, Lanes, Span, relative_error, wmrd};
 pub use keys::{KeyBytes, KeyKind, Keying, MAX_KEY};

@@ -6,8 +6,10 @@ use super::{Ask, KeyKind, Keying, LaneConfig, Task};
 
 /// Share of the memory that IPv4 gets, of four.
 const IPV4_QUARTERS: usize = 3;
-/// Keys that a sketch keeps at least where its answer is a list of them.
-const KEPT: usize = 64;
+/// Share of a sketch's memory, as its inverse, in which it keeps keys where its answer is a list of them.
+const KEYS: usize = 8;
+/// Keys that are kept at most, and at least, for an accuracy.
+const KEPT: (usize, usize) = (64, 65_536);
 
 /// What a measurement is made with, besides the question.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +44,20 @@ pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, Strin
     Ok(Keying::plain(key))
 }
 
+/// How many keys of so many bytes are kept beside counters: what an eighth of the memory holds, of an accuracy as many as may be
+/// heavier than the error. It doesn't depend on how many are listed, so that states of different lists add up.
+fn keys_kept(size: Size, key_len: usize) -> usize {
+    match size {
+        // A table of 2ⁿ places, a byte and a key with its size each, of which seven of eight are used: twice what is kept.
+        Size::Memory(all) => {
+            let places = all / KEYS / ((key_len + 8).next_multiple_of(8) + 1);
+            places.checked_ilog2().map_or(0, |log| 1 << log) * 7 / 16
+        }
+        Size::Accuracy { error, .. } => ((1.0 / error) as usize).clamp(KEPT.0, KEPT.1),
+    }
+    .max(1)
+}
+
 impl Plan {
     /// The lanes of IPv4 and IPv6 for a question.
     #[must_use]
@@ -58,7 +74,8 @@ impl Plan {
             accuracy => accuracy,
         };
         let lists = ask.task.lists_flows() && ask.flows.is_empty();
-        let keep = if lists { ask.want.top.saturating_mul(2).max(KEPT) } else { 0 };
+        let key_lens = ask.keying.lens();
+        let keep = if lists { keys_kept(size, if ipv6 { key_lens.1 } else { key_lens.0 }) } else { 0 };
         let lens = ask.keying.source_lens();
         let source_len = if ipv6 { lens.1 } else { lens.0 };
         let aggregator =

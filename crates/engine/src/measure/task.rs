@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use slipstream_sketch::Kind;
+use slipstream_sketch::{Kind, Question};
 
 use crate::units::{Count, Duration};
 
@@ -102,6 +102,19 @@ impl Task {
             Self::SizeDistribution => Kind::Mrac,
             Self::Cardinality => Kind::LinearCounting,
             Self::Entropy => Kind::UnivMon,
+        }
+    }
+
+    /// What it asks of a sketch.
+    #[must_use]
+    pub const fn question(self) -> Question {
+        match self {
+            Self::FlowSize | Self::HeavyHitters => Question::Sizes,
+            Self::HeavyChanges => Question::Changes,
+            Self::Superspreaders | Self::DdosVictims => Question::Spreads,
+            Self::SizeDistribution => Question::Distribution,
+            Self::Cardinality => Question::Cardinality,
+            Self::Entropy => Question::Entropy,
         }
     }
 

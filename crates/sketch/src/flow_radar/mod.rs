@@ -22,8 +22,10 @@ use crate::kind::{MAX_CELLS, cells};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::stats::SHARE;
 use crate::{
-    Bounds, BuildError, Change, Distribution, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want,
+    Bounds, BuildError, Change, Confidence, Distribution, Flow, Kind, MergeError, QueryError, Question, Size,
+    Sketch, Update, Want,
 };
 
 /// Sub-tables, and cells of a flow.
@@ -357,6 +359,10 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
             return Err(QueryError::Saturated { sketch: self.kind(), at_least: self.capacity() as f64 });
         }
         Ok(Bounds::exact(decoded.flows.iter().map(|f| (f.size.estimate as f64).powi(2)).sum()))
+    }
+
+    fn confidence(&self, _: Question) -> Confidence {
+        if self.is_saturated() { Confidence::Share(SHARE) } else { Confidence::Certain }
     }
 
     fn is_saturated(&self) -> bool {

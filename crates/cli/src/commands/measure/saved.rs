@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::measure::{Answer, Ask, EpochResult, Keying, Side, Span, Task};
+use slipstream::measure::{Answer, Ask, EpochResult, Keying, Promise, Side, Span, Task};
 use slipstream_sketch::{Sketch, load};
 
 use super::state::{Saved, SavedEpoch, check_state};
@@ -77,6 +77,7 @@ fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::
 /// One side of one epoch.
 struct Part {
     answer: Answer,
+    promise: Promise,
     weight: u64,
     saturated: bool,
     memory_bytes: usize,
@@ -103,8 +104,9 @@ fn one(
     let weights = (weight(a), weight(b));
     let saturated = parts.iter().flatten().any(|p| p.saturated);
     let bytes = parts.iter().flatten().map(|p| p.memory_bytes).sum();
+    let promise = parts.iter().flatten().map(|p| p.promise).reduce(Promise::and);
     let answers = parts.into_iter().flatten().map(|p| p.answer);
-    let Some(answer) = answers.reduce(|a, b| a.join(b, weights, ask)) else {
+    let (Some(answer), Some(promise)) = (answers.reduce(|a, b| a.join(b, weights, ask)), promise) else {
         bail!("the state is damaged: an epoch has no sketch");
     };
     let result = EpochResult {
@@ -113,6 +115,7 @@ fn one(
         flows: None,
         saturated,
         answer,
+        promise,
     };
     Ok((result, bytes))
 }
@@ -130,6 +133,7 @@ fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask)
         let side = Side { now: now.as_ref(), truth: None, before: then.as_deref(), truth_before: None };
         Ok(Part {
             answer: side.answer(ask)?,
+            promise: side.promise(ask.task)?,
             weight: now.weight(),
             saturated: now.is_saturated(),
             memory_bytes: now.memory_bytes(),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, relative_error, wmrd};
+use slipstream_sketch::Confidence;
 
 use super::Report;
 use crate::check::{self, Check};
@@ -122,8 +123,21 @@ fn as_table(r: &Report) -> String {
             Answer::Figure(f) => figure_table(&mut t, f, if r.task == Task::Entropy { " bits" } else { "" }),
             Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
         }
+        match e.promise.confidence {
+            Confidence::None => t.row(["bounds", "none: an estimate"]),
+            Confidence::Share(share) => t.row(["bounds hold in", &format!("{} % of cases", percent(share))]),
+            Confidence::Certain => t.row(["bounds hold", "always"]),
+        };
+        if let Some(least) = e.promise.least_change {
+            t.row(["every change listed from", &count(least)]);
+        }
     }
     t.render()
+}
+
+/// A share in percent, rounded down to a tenth.
+fn percent(share: f64) -> f64 {
+    (share * 1000.0 + 1e-9).floor() / 10.0
 }
 
 fn keys_table(t: &mut Table, rows: &[Row], recall: Option<(usize, usize)>, compared: bool) {
