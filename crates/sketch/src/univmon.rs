@@ -338,6 +338,14 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
 
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
         let other = same(self, other)?;
+        let is_empty = |s: &Self| s.weight == 0 && s.stores.iter().all(Store::is_empty);
+        if is_empty(other) {
+            return Ok(());
+        }
+        if is_empty(self) {
+            self.clone_from(other);
+            return Ok(());
+        }
         self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| *a = a.saturating_add(*b));
         self.weight = self.weight.saturating_add(other.weight);
         let mut stores = std::mem::take(&mut self.stores);
@@ -346,6 +354,15 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         }
         self.stores = stores;
         Ok(())
+    }
+
+    /// Holds as the bounds of sizes do: with a probability of about 99 % for a flow.
+    fn unlisted(&self) -> Option<u64> {
+        let of = |(level, store): (usize, &Store<N>)| match store.bar() {
+            0 => 0,
+            bar => bar.saturating_add((2.0 * self.noise(level)).ceil() as u64),
+        };
+        self.stores.iter().enumerate().map(of).max()
     }
 
     fn boxed_clone(&self) -> Box<dyn Sketch<N>> {

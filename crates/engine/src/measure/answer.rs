@@ -54,6 +54,8 @@ pub enum Answer {
         rows: Vec<Row>,
         /// The truly greatest.
         greatest: Option<Vec<(u64, String)>>,
+        /// The most that a flow may weigh which isn't among the rows, where that is known.
+        unlisted: Option<u64>,
     },
     /// A single figure.
     Figure(Figure),
@@ -92,7 +94,8 @@ impl<const N: usize> Side<'_, N> {
             Task::FlowSize | Task::HeavyHitters => {
                 let truth = self.truth.map(|t| t.heavy_hitters(ask.want)).transpose()?;
                 let size = |key: &[u8; N]| self.truth.map(|t| t.get(key));
-                Ok(keys(self.now.heavy_hitters(ask.want)?, truth, size, ask))
+                let (flows, unlisted) = self.heaviest(ask.want)?;
+                Ok(keys(flows, truth, size, unlisted, ask))
             }
             Task::Superspreaders | Task::DdosVictims => {
                 let all = Want { threshold: 1, top: usize::MAX };
@@ -101,7 +104,7 @@ impl<const N: usize> Side<'_, N> {
                     truth.iter().flatten().map(|f| (f.key, f.size.estimate)).collect();
                 let size = |key: &[u8; N]| self.truth.map(|_| by_key.get(key).copied().unwrap_or(0));
                 let top = truth.map(|t| select(t, ask.want));
-                Ok(keys(self.now.superspreaders(source_len, ask.want)?, top, size, ask))
+                Ok(keys(self.now.superspreaders(source_len, ask.want)?, top, size, None, ask))
             }
             Task::HeavyChanges => self.changes(ask),
             Task::SizeDistribution => {
@@ -123,6 +126,20 @@ impl<const N: usize> Side<'_, N> {
         }
     }
 
+    /// The heaviest flows, and the most that any other may weigh: those that the sketch knows and that weren't wanted, and
+    /// those that it doesn't know.
+    fn heaviest(&self, want: Want) -> Result<(Vec<Flow<N>>, Option<u64>), QueryError> {
+        let Some(unknown) = self.now.unlisted() else {
+            return Ok((self.now.heavy_hitters(want)?, None));
+        };
+        let mut flows = self.now.heavy_hitters(Want { threshold: 1, top: usize::MAX })?;
+        let enough = |f: &&Flow<N>| f.size.estimate >= want.threshold;
+        let wanted = flows.iter().take(want.top).take_while(enough).count();
+        let others = flows.split_off(wanted);
+        let most = others.iter().map(|f| f.size.upper).max().unwrap_or(0);
+        Ok((flows, Some(most.max(unknown))))
+    }
+
     fn named(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let mut rows = Vec::new();
         for (key, ipv6) in ask.flows.iter().filter(|f| f.1 == is_ipv6(N)) {
@@ -131,14 +148,14 @@ impl<const N: usize> Side<'_, N> {
             let size = self.now.flow_size(bytes)?;
             rows.push(Row { key: ask.keying.show(key, *ipv6), size, up: None, truth });
         }
-        Ok(Answer::Keys { rows, greatest: None })
+        Ok(Answer::Keys { rows, greatest: None, unlisted: None })
     }
 
     fn changes(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let Some(before) = self.before else {
             // Whether it could tell is a question that even the first epoch answers.
             self.now.heavy_changes(self.now, ask.want)?;
-            return Ok(Answer::Keys { rows: Vec::new(), greatest: None });
+            return Ok(Answer::Keys { rows: Vec::new(), greatest: None, unlisted: None });
         };
         let changes = self.now.heavy_changes(before, ask.want)?;
         let compared = self.truth.zip(self.truth_before);
@@ -163,7 +180,7 @@ impl<const N: usize> Side<'_, N> {
                 truth: compared.map(|(now, then)| now.get(&c.key).abs_diff(then.get(&c.key))),
             }
         };
-        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest })
+        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest, unlisted: None })
     }
 
     fn figure(
@@ -199,6 +216,7 @@ fn keys<const N: usize>(
     flows: Vec<Flow<N>>,
     truth: Option<Vec<Flow<N>>>,
     size: impl Fn(&[u8; N]) -> Option<u64>,
+    unlisted: Option<u64>,
     ask: &Ask,
 ) -> Answer {
     let greatest =
@@ -209,14 +227,14 @@ fn keys<const N: usize>(
         up: None,
         truth: size(&f.key),
     };
-    Answer::Keys { rows: flows.iter().map(row).collect(), greatest }
+    Answer::Keys { rows: flows.iter().map(row).collect(), greatest, unlisted }
 }
 
 impl Answer {
     /// Of how many of the truly greatest keys, how many are listed; where there is a comparison.
     #[must_use]
     pub fn recall(&self) -> Option<(usize, usize)> {
-        let Self::Keys { rows, greatest: Some(greatest) } = self else { return None };
+        let Self::Keys { rows, greatest: Some(greatest), .. } = self else { return None };
         let listed: BTreeSet<&str> = rows.iter().map(|r| r.key.as_str()).collect();
         let found = greatest.iter().filter(|(_, key)| listed.contains(key.as_str())).count();
         Some((found, greatest.len())).filter(|(_, of)| *of > 0)
@@ -226,11 +244,17 @@ impl Answer {
     #[must_use]
     pub fn join(self, other: Self, weights: (u64, u64), ask: &Ask) -> Self {
         match (self, other) {
-            (Self::Keys { rows: mut a, greatest: s }, Self::Keys { rows: b, greatest: t }) => {
+            (
+                Self::Keys { rows: mut a, greatest: s, unlisted: u },
+                Self::Keys { rows: b, greatest: t, unlisted: v },
+            ) => {
                 a.extend(b);
+                let mut unlisted = u.zip(v).map(|(u, v)| u.max(v));
                 if ask.flows.is_empty() {
                     a.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
-                    a.truncate(ask.want.top);
+                    let others = a.split_off(a.len().min(ask.want.top));
+                    let most = others.iter().map(|row| row.size.upper).max().unwrap_or(0);
+                    unlisted = unlisted.map(|u| u.max(most));
                 }
                 let greatest = match (s, t) {
                     (None, None) => None,
@@ -242,7 +266,7 @@ impl Answer {
                         Some(all)
                     }
                 };
-                Self::Keys { rows: a, greatest }
+                Self::Keys { rows: a, greatest, unlisted }
             }
             (Self::Figure(a), Self::Figure(b)) => Self::Figure(match ask.task {
                 Task::Entropy => join_entropies(a, b, weights),

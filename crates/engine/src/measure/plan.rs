@@ -1,12 +1,12 @@
 //! What is measured with what: defaults of tasks, what goes together, and how memory is shared.
 
-use slipstream_sketch::{AggregatorConfig, Config, Eviction, Kind, Size};
+use slipstream_sketch::{AggregatorConfig, Config, CountMin, Eviction, Kind, Size};
 
 use super::{Ask, KeyKind, Keying, LaneConfig, Task};
 
 /// Share of the memory that IPv4 gets, of four.
 const IPV4_QUARTERS: usize = 3;
-/// Keys that a sketch keeps at least where its answer is a list of them.
+/// Keys that a sketch as large as an accuracy needs keeps at least where its answer is a list of them.
 const KEPT: usize = 64;
 
 /// What a measurement is made with, besides the question.
@@ -42,6 +42,18 @@ pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, Strin
     Ok(Keying::plain(key))
 }
 
+/// How many keys a sketch of so many bytes has room for beside its counters.
+fn keys_within(key_len: usize, bytes: usize) -> usize {
+    match key_len {
+        4 => CountMin::<4>::keys_within(bytes),
+        8 => CountMin::<8>::keys_within(bytes),
+        13 => CountMin::<13>::keys_within(bytes),
+        16 => CountMin::<16>::keys_within(bytes),
+        32 => CountMin::<32>::keys_within(bytes),
+        _ => CountMin::<37>::keys_within(bytes),
+    }
+}
+
 impl Plan {
     /// The lanes of IPv4 and IPv6 for a question.
     #[must_use]
@@ -58,7 +70,13 @@ impl Plan {
             accuracy => accuracy,
         };
         let lists = ask.task.lists_flows() && ask.flows.is_empty();
-        let keep = if lists { ask.want.top.saturating_mul(2).max(KEPT) } else { 0 };
+        let key_len = if ipv6 { ask.keying.lens().1 } else { ask.keying.lens().0 };
+        let keep = match size {
+            _ if !lists => 0,
+            // As the memory allows, not as many as are to be listed: states fit together whatever is asked of them.
+            Size::Memory(bytes) => keys_within(key_len, bytes).max(1),
+            Size::Accuracy { .. } => ask.want.top.saturating_mul(2).max(KEPT),
+        };
         let lens = ask.keying.source_lens();
         let source_len = if ipv6 { lens.1 } else { lens.0 };
         let aggregator =
