@@ -174,7 +174,8 @@ impl<const N: usize> Side<'_, N> {
                 size: Bounds {
                     estimate: estimate.unsigned_abs(),
                     lower: low.max(0).unsigned_abs(),
-                    upper: high.max(0).unsigned_abs(),
+                    // Bounds of both signs: it may have gone the other way, by as much as that.
+                    upper: high.max(low.saturating_neg()).max(0).unsigned_abs(),
                 },
                 up: Some(up),
                 truth: compared.map(|(now, then)| now.get(&c.key).abs_diff(then.get(&c.key))),

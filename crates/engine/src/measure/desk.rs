@@ -54,6 +54,8 @@ pub struct Desk {
     results: Arc<Mutex<Results>>,
     thread: Option<JoinHandle<()>>,
     may_wait: bool,
+    /// Whether the trace may end within the last epoch: of a replay by time, whose clock runs on to the epoch's end.
+    cut: bool,
 }
 
 impl Desk {
@@ -93,7 +95,8 @@ impl Desk {
         let thread = std::thread::Builder::new()
             .name("measure".into())
             .spawn(move || answerer.run(&to_answer, &back))?;
-        Ok(Self { lanes, full: Some(full), free, results, thread: Some(thread), may_wait })
+        let cut = may_wait && matches!(epoch, EpochLength::Time(_));
+        Ok(Self { lanes, full: Some(full), free, results, thread: Some(thread), may_wait, cut })
     }
 
     /// Adds to a flow in the epoch that is under way.
@@ -131,7 +134,12 @@ impl Desk {
             self.end_epoch(span)?;
         }
         self.full = None;
-        self.thread.take().map_or(Ok(()), |t| t.join().map_err(|_| EndError::Thread))
+        self.thread.take().map_or(Ok(()), |t| t.join().map_err(|_| EndError::Thread))?;
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = results.last.back_mut().and_then(Value::as_object_mut).filter(|_| self.cut) {
+            last.insert("partial".into(), true.into());
+        }
+        Ok(())
     }
 
     /// Epochs that have been answered, and how many of them found a sketch saturated.

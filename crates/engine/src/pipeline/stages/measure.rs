@@ -392,3 +392,37 @@ impl Stage for Measure {
         self.failed.take().map_or(done, Err)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::pipeline::registry::{Role, Slices};
+    use crate::pipeline::settings::Value;
+
+    /// Live nobody can know the seed, unless it was named here or for the whole run; a replay repeats.
+    #[test]
+    fn live_seeds_come_from_the_system() {
+        let slices = Slices::default();
+        let site = |live, seed| Site {
+            name: "m",
+            role: Role::Inner,
+            dry: false,
+            base: Path::new(""),
+            seed,
+            live,
+            slices: &slices,
+        };
+        let mut settings = Settings::default();
+        let drawn: std::collections::BTreeSet<u64> =
+            (0..20).map(|_| super::seed(&settings, &site(true, USUAL_SEED))).collect();
+        assert_eq!(drawn.len(), 20);
+        assert_eq!(super::seed(&settings, &site(true, 7)), 7);
+        assert_eq!(super::seed(&settings, &site(false, USUAL_SEED)), USUAL_SEED);
+        settings.0.insert("seed", Value::Number(9));
+        for (live, seed) in [(true, 1), (true, 7), (false, 1)] {
+            assert_eq!(super::seed(&settings, &site(live, seed)), 9);
+        }
+    }
+}
