@@ -172,7 +172,7 @@ fn what_a_merge_can_not_know_is_said() {
         let trace = files.path("trace");
         write(&trace, &own.chain(shared).collect::<Vec<_>>());
         states.push(files.text(&format!("{shard}.state")));
-        let words = ["--sketch", "count-min", "--memory", "4KiB", "--save", states.last().unwrap()];
+        let words = ["--sketch", "count-min", "--memory", "48KiB", "--save", states.last().unwrap()];
         measure(&trace, &words);
     }
     let epoch = &merge(&states, &[])["epochs"][0];
