@@ -11,6 +11,7 @@ import json
 import capture
 import counts
 import harness
+import measure_shards
 from harness import Case, Run
 
 ALL_TASKS = ("flow-size", "heavy-hitters", "heavy-changes", "superspreaders", "ddos-victims", "size-distribution",
@@ -482,7 +483,70 @@ def intervals(task, key, epoch, want, before):
         yield row["lower"], row["upper"], abs(truth.get(key.parse(row["key"]), 0))
 
 
-FUNCTIONS = {f.__name__: f for f in (captured, odd, tight, named, shards, absurd, silence, bounded)}
+def sharded(binary, path, scratch):
+    """One, two, four and seven shards in epochs by time, merged: what one pass says, within what is true and what is stated."""
+    read = capture.read(path)
+    if len(set(read.links)) != 1 or any(r.time is None for r in read.records):
+        return
+    records, link = measure_shards.two_days(read.records), read.links[0]
+    span = max(r.time for r in read.records) - min(r.time for r in read.records)
+    length = max(1, span // 5)
+    traces = {}
+    for shards in measure_shards.SHARDS:
+        for shard, some in enumerate(measure_shards.deal(records, shards)):
+            traces[shards, shard] = scratch / f"{shards}-{shard}.pcap"
+            capture.write_pcap(traces[shards, shard], some, link, unit=1)
+    for n, (task, sketch) in enumerate(measure_shards.different(COMBINATIONS)):
+        text = key_of(task, n)
+        truth = measure_shards.true_epochs(records, length, task, counts.Key(text))
+        # In little memory only what is certain can be held to anything.
+        for memory in ("1MiB", "16KiB") if sketch in ("count-min", "space-saving") else ("1MiB",):
+            words = ["--task", task, "--sketch", sketch, "--key", text, "--epoch", f"{length}ns", "--memory", memory]
+            one = measure(binary, traces[1, 0], *words, "--top", TOP, "--save", scratch / "1-0.state")
+            case = Case()
+            live = result(one, case)
+            if live is None:
+                yield one.command, case.wrong
+                continue
+            for shards in measure_shards.SHARDS:
+                case, files = Case(), [scratch / f"{shards}-{shard}.state" for shard in range(shards)]
+                for shard, file in enumerate(files):
+                    if shards > 1:
+                        result(measure(binary, traces[shards, shard], *words, "--save", file), case)
+                run = measure(binary, "merge", *files, "--top", TOP)
+                got = result(run, case)
+                if got is not None:
+                    merged(case, (task, sketch, counts.Key(text)), got["epochs"], live["epochs"], truth, memory)
+                yield f"{one.command} ({shards} shards)", case.wrong
+
+
+def merged(case, what, got, live, truth, memory):
+    """Holds merged epochs to those of one pass and to the truth."""
+    task, sketch, key = what
+    times = [(e["start_ns"], e["end_ns"]) for e in got]
+    if not case.equal(times, [(start, end) for start, end, _ in truth], "epochs"):
+        return
+    if sketch in LINEAR:
+        case.equal(measure_shards.without_partial(got), measure_shards.without_partial(live), "one pass")
+        return
+    judge, before = Judge(case, task, sketch, key), None
+    for epoch, (_, _, want) in zip(got, truth):
+        case.equal((epoch["packets"], epoch["weight"]), (want.packets, want.weight), "packets and weight")
+        if task not in LISTS:
+            true = want.flows if task == "cardinality" else want.entropy() if want.packets else 0.0
+            case.check(epoch["lower"] <= epoch["estimate"] <= epoch["upper"], "bounds")
+            case.check(abs(epoch["estimate"] - true) <= 0.1 * true + 0.1, f"{epoch['estimate']}, really {true}")
+        elif memory == "1MiB":
+            judge.keys(epoch, want, before)
+        else:
+            for row in epoch["answers"]:
+                judge.certain(row, want.sizes.get(key.parse(row["key"]), 0))
+        if "unlisted_at_most" in epoch and sketch != "univmon":
+            measure_shards.unlisted(case, epoch, want.sizes, key)
+        before = want
+
+
+FUNCTIONS = {f.__name__: f for f in (captured, odd, tight, named, shards, sharded, absurd, silence, bounded)}
 
 
 def jobs(where):
@@ -493,6 +557,8 @@ def jobs(where):
     for path in few:
         for name in ("tight", "named", "shards", "bounded"):
             yield name, path
+    for path in few[-2:]:
+        yield "sharded", path
     yield "absurd", few[-1]
     yield "silence", few[-1]
     for job in enumerate(sorted((where / "odd").iterdir())):

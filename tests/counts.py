@@ -39,12 +39,13 @@ def cut(address, bits):
 
 
 class Key:
-    """A kind of key: `src`, `dst`, `src-dst`, `5tuple`, with prefixes `src/24` or `src/24/56`."""
+    """A kind of key: `src`, `dst`, `src-dst`, `5tuple`, with networks of IPv4 (`src/24`), IPv6 (`src/56`) or both (`src/24/56`)."""
 
     def __init__(self, text):
         self.fields, *prefixes = text.split("/")
         first = int(prefixes[0]) if prefixes else 128
-        self.bits = (first, int(prefixes[1]) if len(prefixes) > 1 else first)
+        # One prefix alone is of one version; addresses of the other stay whole.
+        self.bits = (first, int(prefixes[1]) if len(prefixes) > 1 else first if first > 32 else 128)
 
     def of(self, p):
         source, target = cut(p.source, self.bits), cut(p.target, self.bits)

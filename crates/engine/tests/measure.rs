@@ -118,6 +118,61 @@ fn epochs_by_time_begin_whole_lengths_apart_and_lose_nothing() {
     }
 }
 
+/// Epochs by time lie where the clock says, whenever the first packet came; only the first and the last one may be cut.
+#[test]
+fn epochs_by_time_lie_on_the_clock() {
+    let report = run(&graph("measure(sketch=exact, epoch=700us, keep=1000)"));
+    let all = epochs(&report);
+    assert!(all.len() > 5);
+    for (i, e) in all.iter().enumerate() {
+        let number = |name: &str| e[name].as_u64().unwrap();
+        assert_eq!(
+            (number("start_ns") % 700_000, number("end_ns") - number("start_ns")),
+            (0, 700_000),
+            "{e}"
+        );
+        assert!(number("start_ns") <= number("first_packet_ns"), "{e}");
+        assert!(number("first_packet_ns") <= number("last_packet_ns"), "{e}");
+        assert!(number("last_packet_ns") < number("end_ns"), "{e}");
+        assert_eq!(e["partial"], i == 0 || i + 1 == all.len(), "epoch {i} of {}", all.len());
+    }
+    let by_packets = run(&graph("measure(sketch=exact, epoch=2000p, keep=1000)"));
+    assert!(epochs(&by_packets).iter().all(|e| e["partial"] == false && e["end_ns"] == e["last_packet_ns"]));
+}
+
+/// A stretch in which nothing came is an epoch that changes are measured against: what was there goes, what comes after is
+/// new. The stage says what the verb says.
+#[test]
+fn changes_are_against_the_epoch_before_even_if_nothing_came_in_it() {
+    let slow = "flows=1,packets=3,slf=1,rate=1pps,seed=1";
+    let report = run(&format!(
+        "in :: synth(traffic=\"{slow}\") -> measure(task=heavy-changes, sketch=exact, epoch=400ms, keep=100) \
+         -> out :: null"
+    ));
+    let all = epochs(&report);
+    let of = |e: &Value| (e["packets"].as_u64().unwrap(), e["answers"][0]["direction"].clone());
+    let got: Vec<_> = all.iter().map(of).collect();
+    let (up, down) = (Value::from("up"), Value::from("down"));
+    let expected = [(1, Value::Null), (0, down.clone()), (1, up.clone()), (0, down), (1, up)].to_vec();
+    assert_eq!(got, expected);
+    for pair in all.windows(2) {
+        assert_eq!(pair[0]["end_ns"], pair[1]["start_ns"]);
+    }
+}
+
+/// A seed that is named is taken; else a replay has that of the run, and gives the same answers every time.
+#[test]
+fn seeds_of_replays() {
+    let of = |settings: &str, seed: u64| {
+        let text = graph(&format!("measure(sketch=space-saving, memory=6KiB, top=50{settings})"));
+        let plan = Plan::from_graph(&text, None, None, Path::new("")).unwrap();
+        let report = Run::new(plan.build(seed).unwrap()).run(&mut |_| ControlFlow::Continue(())).unwrap();
+        epochs(&report)
+    };
+    assert_eq!(of("", 1), of("", 1));
+    assert_eq!(of(", seed=5", 1), of(", seed=5", 2));
+}
+
 /// A silence of hours costs nothing: no epoch ends in which no packet came.
 #[test]
 fn silence_is_no_epoch() {

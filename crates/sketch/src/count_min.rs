@@ -5,7 +5,8 @@
 //! up: shards merge to what one pass would have given, bit for bit.
 //!
 //! To list heavy hitters it may keep a store of keys beside the counters; the store depends on the order of updates, the
-//! counters don't.
+//! counters don't. Merged, it has the keys of all stores; what a key may weigh that none of them kept is bounded by the sum of
+//! what each store bounds ([`Sketch::unlisted`]).
 
 use std::any::Any;
 
@@ -22,6 +23,8 @@ use crate::{
 /// Rows that one hash gives.
 const ROWS_A_HASH: usize = 4;
 const AHEAD: usize = 32;
+/// Keys that are kept also where an eighth of the memory is too small for them: what fills a table of 64.
+const LEAST_KEPT: usize = 28;
 
 /// Shape of a [`CountMin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub struct CountMinParams {
     pub rows: usize,
     /// 32-bit counters a row: 1 to 2³⁰ ÷ rows.
     pub width: usize,
-    /// Keys kept to list the heaviest: 0 to 2²⁴.
+    /// Keys kept to list the heaviest: 0 to 2²⁴. States can be merged whatever it is, unless it is 0 for one of them only.
     pub keep: usize,
 }
 
@@ -86,7 +89,19 @@ impl<const N: usize> CountMin<N> {
         (0..rows.div_ceil(ROWS_A_HASH)).map(|i| Hasher::new(seed, 0x63_6d_00 + i as u64)).collect()
     }
 
-    /// The sketch for a size: four rows for a budget, ⌈ln 1/(1−confidence)⌉ of e/error counters for an accuracy.
+    /// How many keys to keep in a sketch of so much memory: what fits in an eighth of it, but 28 where half of it holds them.
+    #[must_use]
+    pub fn keys_within(memory: usize) -> usize {
+        Store::<N>::keys_within(Self::share(memory))
+    }
+
+    /// The bytes of a budget that are set aside for keys.
+    fn share(memory: usize) -> usize {
+        (memory / 8).max(Store::<N>::bytes_for(LEAST_KEPT).min(memory / 2))
+    }
+
+    /// The sketch for a size: four rows for a budget, ⌈ln 1/(1−confidence)⌉ of e/error counters for an accuracy. The width doesn't
+    /// depend on how many keys are kept, up to [`CountMin::keys_within`]: such states can be merged.
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -94,14 +109,12 @@ impl<const N: usize> CountMin<N> {
         let kind = Kind::CountMin;
         let params = match size {
             Size::Memory(budget) => {
-                let rest = budget.saturating_sub(Store::<N>::bytes_for(keep.min(MAX_KEEP)));
+                let keys = Store::<N>::bytes_for(keep.min(MAX_KEEP));
+                let set_aside = if keep == 0 { 0 } else { keys.max(Self::share(budget)) };
+                let rest = budget.saturating_sub(set_aside);
                 let width = (rest / 16).min(MAX_CELLS / 4);
                 if width == 0 {
-                    return Err(BuildError::TooSmall {
-                        kind,
-                        least: Store::<N>::bytes_for(keep) + 16,
-                        budget,
-                    });
+                    return Err(BuildError::TooSmall { kind, least: (keys + 16).max(32), budget });
                 }
                 CountMinParams { rows: 4, width, keep }
             }
@@ -111,6 +124,11 @@ impl<const N: usize> CountMin<N> {
             }
         };
         Self::new(params, seed)
+    }
+
+    /// Whether nothing was put in.
+    fn is_empty(&self) -> bool {
+        self.weight == 0 && self.store.is_empty()
     }
 
     fn estimate(&self, key: &[u8; N]) -> u64 {
@@ -166,7 +184,8 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
     }
 
     fn shape(&self) -> String {
-        format!("{} rows of {} counters, {} keys kept", self.rows, self.width, self.store.keep())
+        let keys = if self.store.keep() > 0 { "with" } else { "without" };
+        format!("{} rows of {} counters, {keys} a store of keys", self.rows, self.width)
     }
 
     fn weight(&self) -> u64 {
@@ -212,6 +231,13 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
 
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
         let other = same(self, other)?;
+        if other.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            self.clone_from(other);
+            return Ok(());
+        }
         for (a, b) in self.cells.iter_mut().zip(&other.cells) {
             *a = a.saturating_add(*b);
         }
@@ -257,6 +283,13 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
 
     fn confidence(&self, _: Question) -> Confidence {
         Confidence::Share(1.0 - (-(self.rows as f64)).exp())
+    }
+
+    fn unlisted(&self) -> Option<u64> {
+        let bar = self.store.bar();
+        // A full counter tells nothing of what was added to it.
+        let bar = if bar >= u64::from(u32::MAX) { self.weight } else { bar.min(self.weight) };
+        (self.store.keep() > 0).then_some(bar)
     }
 
     fn is_saturated(&self) -> bool {

@@ -165,12 +165,17 @@ impl<const N: usize> Sketch<N> for Exact<N> {
         same(self, earlier).map(|_| Some(1))
     }
 
+    fn unlisted(&self) -> Option<u64> {
+        Some(0)
+    }
+
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
-        Ok(changes_between(&same(self, earlier)?.flows(), &self.flows(), want))
+        let (earlier, later) = (same(self, earlier)?.flows(), self.flows());
+        Ok(changes_between((&earlier, |_| 0), (&later, |_| 0), want))
     }
 
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        Ok(spreads(self.iter().map(|e| e.0), source_len, want))
+        Ok(spreads(self.iter().map(|e| e.0), 0, source_len, want))
     }
 
     fn size_distribution(&self) -> Result<Distribution, QueryError> {

@@ -142,8 +142,10 @@ pub enum MergeError {
     /// Of different sizes.
     #[error("the states have different shapes ({0} and {1})")]
     Shape(String, String),
-    /// What is to be merged in holds more flows than it can list.
-    #[error("{0} holds more flows than can be decoded, so it can't be merged")]
+    /// Both hold more flows than they can list.
+    #[error(
+        "both states of {0} hold more flows than can be decoded, so they can't be merged; give them more memory"
+    )]
     Undecodable(Kind),
 }
 
@@ -213,6 +215,12 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
     /// [`QueryError`] where this sketch can't tell.
     fn heavy_hitters(&self, _want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         Err(self.unsupported("which flows are heavy"))
+    }
+
+    /// The most that a flow may weigh which isn't among [`Sketch::heavy_hitters`], however many are wanted: 0 where all flows
+    /// are; nothing where the sketch can't bound it. After a merge it is what the merged states' bounds add up to.
+    fn unlisted(&self) -> Option<u64> {
+        None
     }
 
     /// The flows that changed most since an earlier epoch, in descending order of the estimated change's size.
@@ -323,10 +331,11 @@ pub(crate) fn select_changes<const N: usize>(mut all: Vec<Change<N>>, want: Want
     all
 }
 
-/// Changes between two complete lists of flows, each sorted by key.
+/// Changes between two lists of flows, each sorted by key, with the most that a flow may weigh which isn't in the list. Of such a
+/// flow the estimate is the least change that the bounds allow.
 pub(crate) fn changes_between<const N: usize>(
-    earlier: &[Flow<N>],
-    later: &[Flow<N>],
+    earlier: (&[Flow<N>], impl Fn(&[u8; N]) -> u64),
+    later: (&[Flow<N>], impl Fn(&[u8; N]) -> u64),
     want: Want,
 ) -> Vec<Change<N>> {
     let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
@@ -335,7 +344,9 @@ pub(crate) fn changes_between<const N: usize>(
         lower: signed(a.lower).saturating_sub(signed(b.upper)),
         upper: signed(a.upper).saturating_sub(signed(b.lower)),
     };
-    let none = Bounds::exact(0);
+    let absent =
+        |known: &Flow<N>, upper: u64| Bounds { estimate: known.size.estimate.min(upper), lower: 0, upper };
+    let ((earlier, before_at_most), (later, after_at_most)) = (earlier, later);
     let mut changes = Vec::new();
     let (mut before, mut after) = (earlier.iter().peekable(), later.iter().peekable());
     loop {
@@ -347,17 +358,21 @@ pub(crate) fn changes_between<const N: usize>(
         };
         let b = if order.is_le() { before.next() } else { None };
         let a = if order.is_ge() { after.next() } else { None };
-        if let Some(key) = a.or(b).map(|f| f.key) {
-            let change = minus(a.map_or(none, |f| f.size), b.map_or(none, |f| f.size));
-            changes.push(Change { key, change });
+        if let Some(known) = a.or(b) {
+            let key = known.key;
+            let after = a.map_or_else(|| absent(known, after_at_most(&key)), |f| f.size);
+            let before = b.map_or_else(|| absent(known, before_at_most(&key)), |f| f.size);
+            changes.push(Change { key, change: minus(after, before) });
         }
     }
     select_changes(changes, want)
 }
 
-/// How many of the keys, which are pairs, there are of each source.
+/// How many of the keys, which are pairs, there are of each source. The list lacks `missing` keys: any of them may be of any
+/// source, and most likely as many of each as its share of those that are there.
 pub(crate) fn spreads<const N: usize>(
     keys: impl Iterator<Item = [u8; N]>,
+    missing: u64,
     source_len: usize,
     want: Want,
 ) -> Vec<Flow<N>> {
@@ -366,7 +381,13 @@ pub(crate) fn spreads<const N: usize>(
         key.iter_mut().skip(source_len).for_each(|b| *b = 0);
         *counts.entry(key).or_insert(0u64) += 1;
     }
-    select(counts.into_iter().map(|(key, n)| Flow { key, size: Bounds::exact(n) }).collect(), want)
+    let all = counts.values().sum::<u64>().max(1) as f64;
+    let size = |n: u64| Bounds {
+        estimate: n.saturating_add((missing as f64 * n as f64 / all).round() as u64),
+        lower: n,
+        upper: n.saturating_add(missing),
+    };
+    select(counts.into_iter().map(|(key, n)| Flow { key, size: size(n) }).collect(), want)
 }
 
 /// The sizes of a complete list of flows.

@@ -219,6 +219,11 @@ impl<const N: usize> SpaceSaving<N> {
         }
     }
 
+    /// Whether nothing was put in.
+    fn is_empty(&self) -> bool {
+        self.counters.is_empty() && self.weight == 0 && self.floor == 0
+    }
+
     /// All counters: key, count, error.
     fn entries(&self) -> Vec<([u8; N], u64, u64)> {
         let entry = |n: &Node| self.counters.get(n.counter as usize).map(|c| (c.key, n.count, c.error));
@@ -306,9 +311,17 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
     }
 
     /// Counts of one key add up; a key that only one side knows may have had up to the other's least there. The heaviest stay.
-    /// Bounds hold as before; the error is at most the sum of both.
+    /// Bounds hold as before; the error is at most the sum of both. An empty side changes nothing.
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
         let other = same(self, other)?;
+        if other.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            (self.floor, self.weight) = (other.floor, other.weight);
+            self.fill(&other.entries());
+            return Ok(());
+        }
         let (mine, theirs) = (self.least(), other.least());
         let mut all = std::collections::BTreeMap::new();
         for (key, count, error) in self.entries() {
@@ -374,5 +387,9 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
             size: Bounds { estimate: count, lower: count - error, upper: count },
         };
         Ok(select(self.entries().into_iter().map(flow).collect(), want))
+    }
+
+    fn unlisted(&self) -> Option<u64> {
+        Some(self.least())
     }
 }

@@ -8,10 +8,12 @@ use hashbrown::HashTable;
 use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
 
-/// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never shrink).
+/// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never shrink). After a merge
+/// it has the keys of both sides, which may be more.
 #[derive(Clone, Debug)]
 pub(crate) struct Store<const N: usize> {
     keep: usize,
+    /// No key that isn't in the table was ever offered with a greater estimate; of merged stores, the sum of theirs.
     bar: u64,
     table: HashTable<([u8; N], u64)>,
     hasher: Hasher,
@@ -21,6 +23,19 @@ impl<const N: usize> Store<N> {
     pub(crate) fn new(keep: usize, seed: u64) -> Self {
         let table = HashTable::with_capacity(if keep == 0 { 0 } else { keep * 2 });
         Self { keep, bar: 0, table, hasher: Hasher::new(seed, 0x73_74_6f) }
+    }
+
+    /// The most keys that a store of so many bytes can keep: 0 to [`MAX_KEEP`].
+    pub(crate) fn keys_within(bytes: usize) -> usize {
+        let mut keep = 0;
+        for bit in (0..MAX_KEEP.ilog2()).rev() {
+            let more = keep | 1 << bit;
+            // The first condition spares the allocation of tables that are much too large.
+            if more * 2 * (N + 8) <= bytes && Self::bytes_for(more) <= bytes {
+                keep = more;
+            }
+        }
+        keep
     }
 
     /// Bytes that a store of so many keys takes.
@@ -77,6 +92,16 @@ impl<const N: usize> Store<N> {
         }
     }
 
+    /// Whether no key is kept and none was turned away.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.bar == 0
+    }
+
+    /// The greatest estimate that a key may have had that isn't kept.
+    pub(crate) fn bar(&self) -> u64 {
+        self.bar
+    }
+
     /// Whether a key may have been turned away or forgotten.
     pub(crate) fn ever_full(&self) -> bool {
         self.bar > 0
@@ -85,11 +110,6 @@ impl<const N: usize> Store<N> {
     /// How many keys are kept.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
-    }
-
-    /// No key with a greater estimate was ever turned away or forgotten.
-    pub(crate) fn bar(&self) -> u64 {
-        self.bar
     }
 
     pub(crate) fn clear(&mut self) {
@@ -105,17 +125,22 @@ impl<const N: usize> Store<N> {
     }
 
     /// Takes the keys of both, with their estimates after the merge.
+    ///
+    /// A key that neither side kept had no more than its bar on either: no more than the sum of both bars in all. None is
+    /// dropped here, however light: of a flow that is spread over many shards no single one can tell that it is heavy. So
+    /// the order of merges doesn't matter.
     pub(crate) fn merge(&mut self, other: &Self, estimate: impl Fn(&[u8; N]) -> u64) {
         let mut keys = self.keys();
         keys.extend(other.keys());
         keys.sort_unstable();
         keys.dedup();
-        let bar = self.bar.max(other.bar);
-        self.clear();
-        // What has this estimate or less is not among the heaviest of one side, so not of both.
-        self.bar = bar;
+        self.bar = self.bar.saturating_add(other.bar);
+        self.keep = self.keep.max(other.keep);
+        let hasher = self.hasher;
+        self.table = HashTable::with_capacity((self.keep * 2).max(keys.len()));
         for key in keys {
-            self.offer(&key, estimate(&key));
+            let entry = (key, estimate(&key));
+            self.table.insert_unique(hasher.hash64(&key), entry, |e| hasher.hash64(&e.0));
         }
     }
 
@@ -136,7 +161,7 @@ impl<const N: usize> Store<N> {
         let keep = d.u32()? as usize;
         let bar = d.u64()?;
         let n = d.count(N + 8)?;
-        if keep > MAX_KEEP || n > keep * 2 {
+        if keep > MAX_KEEP || keep == 0 && n > 0 {
             return Err(StateError::Damaged("it keeps more keys than it may"));
         }
         let hasher = Hasher::new(seed, 0x73_74_6f);
@@ -175,6 +200,9 @@ mod tests {
             }
             let kept = store.keys();
             prop_assert!(kept.len() <= 2 * keep);
+            for (key, total) in &totals {
+                prop_assert!(*total <= store.bar() || kept.contains(key), "{key:?} of {total} is above the bar");
+            }
             let mut all: Vec<_> = totals.into_iter().map(|(k, v)| (v, k)).collect();
             all.sort_unstable_by(|a, b| b.cmp(a));
             // Of equal estimates either may be kept.
@@ -182,6 +210,16 @@ mod tests {
             for (value, key) in all.iter().filter(|e| e.0 > least) {
                 prop_assert!(kept.contains(key), "{key:?} of {value} is not kept");
             }
+        }
+    }
+
+    /// As many keys as fit, and not one more.
+    #[test]
+    fn keys_fill_the_bytes_that_they_are_given() {
+        for bytes in [0, 100, 1000, 1104, 5000, 100_000, 1 << 20] {
+            let keep = Store::<13>::keys_within(bytes);
+            assert!(Store::<13>::bytes_for(keep) <= bytes);
+            assert!(Store::<13>::bytes_for(keep + 1) > bytes, "{keep} keys in {bytes} bytes");
         }
     }
 

@@ -254,6 +254,11 @@ impl<const N: usize> UnivMon<N> {
         (0..self.params.levels).map(|level| self.stratum(level)).collect()
     }
 
+    /// The largest size of a flow that a level may have turned away: its estimate then was off by the noise of all others.
+    fn turned_away(&self, level: usize, store: &Store<N>) -> u64 {
+        store.bar().saturating_add(solve(self.table(level).to_vec(), &[], false).error(BEYOND))
+    }
+
     fn stratum(&self, level: usize) -> Stratum {
         let Level { solved, .. } = self.solved(level);
         let (share, error) = (self.share(level), solved.error(ONE_SIGMA) as f64);
@@ -261,8 +266,7 @@ impl<const N: usize> UnivMon<N> {
             _ if solved.exact => 0.0,
             // A flow may have been turned away while its counters, shared with heavier ones, told too little.
             Some(store) if store.ever_full() => {
-                let raw = solve(self.table(level).to_vec(), &[], false);
-                (HEAVY * error).max((store.bar() + raw.error(BEYOND)) as f64 + 1.0)
+                (HEAVY * error).max(self.turned_away(level, store) as f64 + 1.0)
             }
             _ => HEAVY * error + 1.0,
         };
@@ -393,6 +397,14 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
 
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
         let other = same(self, other)?;
+        let is_empty = |s: &Self| s.weight == 0 && s.stores.iter().all(Store::is_empty);
+        if is_empty(other) {
+            return Ok(());
+        }
+        if is_empty(self) {
+            self.clone_from(other);
+            return Ok(());
+        }
         self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| *a = a.saturating_add(*b));
         self.weight = self.weight.saturating_add(other.weight);
         let mut stores = std::mem::take(&mut self.stores);
@@ -401,6 +413,21 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         }
         self.stores = stores;
         Ok(())
+    }
+
+    /// Holds as the bounds of sizes do. A flow isn't listed because it was turned away, or because it can't be told from noise.
+    fn unlisted(&self) -> Option<u64> {
+        let flows = self.most();
+        let of = |(level, store): (usize, &Store<N>)| {
+            let Level { solved, .. } = self.solved(level);
+            let unknown = if store.ever_full() { self.turned_away(level, store) } else { 0 };
+            let noise = match solved.exact {
+                true => 0,
+                false => self.least(level, flows, &solved).saturating_add(solved.error(BEYOND)),
+            };
+            unknown.max(noise)
+        };
+        self.stores.iter().enumerate().map(of).max()
     }
 
     fn boxed_clone(&self) -> Box<dyn Sketch<N>> {

@@ -155,7 +155,8 @@ fn other_versions_are_refused() {
     }
 }
 
-/// The file of the first version, as it was written then: buckets of long keys were others.
+/// Files of the first version, as they were written then: buckets of long keys were others, and what a merged Count-Min said
+/// of keys that it hadn't kept.
 #[test]
 fn a_state_of_the_first_version_is_refused() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -163,6 +164,11 @@ fn a_state_of_the_first_version_is_refused() {
     assert_eq!(
         load::<4>(&old).unwrap_err(),
         StateError::Version { kind: Kind::RevSketch, found: 1, reads: 2 }
+    );
+    let old = std::fs::read(dir.join("count-min.v1.sketch")).unwrap();
+    assert_eq!(
+        load::<4>(&old).unwrap_err(),
+        StateError::Version { kind: Kind::CountMin, found: 1, reads: 2 }
     );
 }
 

@@ -54,6 +54,8 @@ pub enum Answer {
         rows: Vec<Row>,
         /// The truly greatest.
         greatest: Option<Vec<(u64, String)>>,
+        /// The most that a flow may weigh which isn't among the rows, where that is known.
+        unlisted: Option<u64>,
     },
     /// A single figure.
     Figure(Figure),
@@ -112,7 +114,8 @@ impl<const N: usize> Side<'_, N> {
             Task::FlowSize | Task::HeavyHitters => {
                 let truth = self.truth.map(|t| t.heavy_hitters(ask.want)).transpose()?;
                 let size = |key: &[u8; N]| self.truth.map(|t| t.get(key));
-                Ok(keys(self.now.heavy_hitters(ask.want)?, truth, size, ask))
+                let (flows, unlisted) = self.heaviest(ask.want)?;
+                Ok(keys(flows, truth, size, unlisted, ask))
             }
             Task::Superspreaders | Task::DdosVictims => {
                 let all = Want { threshold: 1, top: usize::MAX };
@@ -121,7 +124,7 @@ impl<const N: usize> Side<'_, N> {
                     truth.iter().flatten().map(|f| (f.key, f.size.estimate)).collect();
                 let size = |key: &[u8; N]| self.truth.map(|_| by_key.get(key).copied().unwrap_or(0));
                 let top = truth.map(|t| select(t, ask.want));
-                Ok(keys(self.now.superspreaders(source_len, ask.want)?, top, size, ask))
+                Ok(keys(self.now.superspreaders(source_len, ask.want)?, top, size, None, ask))
             }
             Task::HeavyChanges => self.changes(ask),
             Task::SizeDistribution => {
@@ -155,6 +158,20 @@ impl<const N: usize> Side<'_, N> {
         Ok(Promise { confidence: self.now.confidence(task.question()), least_change })
     }
 
+    /// The heaviest flows, and the most that any other may weigh: those that the sketch knows and that weren't wanted, and
+    /// those that it doesn't know.
+    fn heaviest(&self, want: Want) -> Result<(Vec<Flow<N>>, Option<u64>), QueryError> {
+        let Some(unknown) = self.now.unlisted() else {
+            return Ok((self.now.heavy_hitters(want)?, None));
+        };
+        let mut flows = self.now.heavy_hitters(Want { threshold: 1, top: usize::MAX })?;
+        let enough = |f: &&Flow<N>| f.size.estimate >= want.threshold;
+        let wanted = flows.iter().take(want.top).take_while(enough).count();
+        let others = flows.split_off(wanted);
+        let most = others.iter().map(|f| f.size.upper).max().unwrap_or(0);
+        Ok((flows, Some(most.max(unknown))))
+    }
+
     fn named(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let mut rows = Vec::new();
         for (key, ipv6) in ask.flows.iter().filter(|f| f.1 == is_ipv6(N)) {
@@ -163,14 +180,14 @@ impl<const N: usize> Side<'_, N> {
             let size = self.now.flow_size(bytes)?;
             rows.push(Row { key: ask.keying.show(key, *ipv6), size, up: None, truth });
         }
-        Ok(Answer::Keys { rows, greatest: None })
+        Ok(Answer::Keys { rows, greatest: None, unlisted: None })
     }
 
     fn changes(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let Some(before) = self.before else {
             // Whether it could tell is a question that even the first epoch answers.
             self.now.heavy_changes(self.now, ask.want)?;
-            return Ok(Answer::Keys { rows: Vec::new(), greatest: None });
+            return Ok(Answer::Keys { rows: Vec::new(), greatest: None, unlisted: None });
         };
         let changes = self.now.heavy_changes(before, ask.want)?;
         let compared = self.truth.zip(self.truth_before);
@@ -189,13 +206,14 @@ impl<const N: usize> Side<'_, N> {
                 size: Bounds {
                     estimate: estimate.unsigned_abs(),
                     lower: low.max(0).unsigned_abs(),
-                    upper: high.max(0).unsigned_abs(),
+                    // Bounds of both signs: it may have gone the other way, by as much as that.
+                    upper: high.max(low.saturating_neg()).max(0).unsigned_abs(),
                 },
                 up: Some(up),
                 truth: compared.map(|(now, then)| now.get(&c.key).abs_diff(then.get(&c.key))),
             }
         };
-        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest })
+        Ok(Answer::Keys { rows: changes.iter().map(row).collect(), greatest, unlisted: None })
     }
 
     fn figure(
@@ -231,6 +249,7 @@ fn keys<const N: usize>(
     flows: Vec<Flow<N>>,
     truth: Option<Vec<Flow<N>>>,
     size: impl Fn(&[u8; N]) -> Option<u64>,
+    unlisted: Option<u64>,
     ask: &Ask,
 ) -> Answer {
     let greatest =
@@ -241,7 +260,7 @@ fn keys<const N: usize>(
         up: None,
         truth: size(&f.key),
     };
-    Answer::Keys { rows: flows.iter().map(row).collect(), greatest }
+    Answer::Keys { rows: flows.iter().map(row).collect(), greatest, unlisted }
 }
 
 impl Answer {
@@ -249,7 +268,7 @@ impl Answer {
     /// only some have a place among the greatest, any will do.
     #[must_use]
     pub fn recall(&self) -> Option<(usize, usize)> {
-        let Self::Keys { rows, greatest: Some(greatest) } = self else { return None };
+        let Self::Keys { rows, greatest: Some(greatest), .. } = self else { return None };
         let least = greatest.iter().map(|(size, _)| *size).min()?;
         let found = rows.iter().filter(|row| row.truth.is_some_and(|truth| truth >= least)).count();
         Some((found.min(greatest.len()), greatest.len()))
@@ -259,11 +278,17 @@ impl Answer {
     #[must_use]
     pub fn join(self, other: Self, weights: (u64, u64), ask: &Ask) -> Self {
         match (self, other) {
-            (Self::Keys { rows: mut a, greatest: s }, Self::Keys { rows: b, greatest: t }) => {
+            (
+                Self::Keys { rows: mut a, greatest: s, unlisted: u },
+                Self::Keys { rows: b, greatest: t, unlisted: v },
+            ) => {
                 a.extend(b);
+                let mut unlisted = u.zip(v).map(|(u, v)| u.max(v));
                 if ask.flows.is_empty() {
                     a.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
-                    a.truncate(ask.want.top);
+                    let others = a.split_off(a.len().min(ask.want.top));
+                    let most = others.iter().map(|row| row.size.upper).max().unwrap_or(0);
+                    unlisted = unlisted.map(|u| u.max(most));
                 }
                 let greatest = match (s, t) {
                     (None, None) => None,
@@ -275,7 +300,7 @@ impl Answer {
                         Some(all)
                     }
                 };
-                Self::Keys { rows: a, greatest }
+                Self::Keys { rows: a, greatest, unlisted }
             }
             (Self::Figure(a), Self::Figure(b)) => Self::Figure(match ask.task {
                 Task::Entropy => join_entropies(a, b, weights),
@@ -357,10 +382,13 @@ mod tests {
         let greatest =
             vec![(9, "10.0.0.9".to_owned()), (5, "2001:db8::7".to_owned()), (5, "2001:db8::6".to_owned())];
         let rows = vec![row("10.0.0.9", 9), row("10.0.0.1", 5), row("10.0.0.2", 5)];
-        let answer = Answer::Keys { rows, greatest: Some(greatest.clone()) };
+        let answer = Answer::Keys { rows, greatest: Some(greatest.clone()), unlisted: None };
         assert_eq!(answer.recall(), Some((3, 3)));
         let rows = vec![row("10.0.0.9", 9), row("10.0.0.1", 4), row("10.0.0.2", 5)];
-        assert_eq!(Answer::Keys { rows, greatest: Some(greatest) }.recall(), Some((2, 3)));
-        assert_eq!(Answer::Keys { rows: Vec::new(), greatest: Some(Vec::new()) }.recall(), None);
+        assert_eq!(Answer::Keys { rows, greatest: Some(greatest), unlisted: None }.recall(), Some((2, 3)));
+        assert_eq!(
+            Answer::Keys { rows: Vec::new(), greatest: Some(Vec::new()), unlisted: None }.recall(),
+            None
+        );
     }
 }

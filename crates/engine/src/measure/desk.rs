@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use serde_json::{Value, json};
 use slipstream_wire::FlowKey;
 
-use super::{Ask, LaneConfig, Lanes, MeasureError, Span};
+use super::lane::Past;
+use super::{Ask, EpochLength, LaneConfig, Lanes, MeasureError, Span, Task};
 
 /// The answers of the last epochs.
 #[derive(Debug, Default)]
@@ -53,17 +54,20 @@ pub struct Desk {
     results: Arc<Mutex<Results>>,
     thread: Option<JoinHandle<()>>,
     may_wait: bool,
+    /// Whether the trace may end within the last epoch: of a replay by time, whose clock runs on to the epoch's end.
+    cut: bool,
 }
 
 impl Desk {
-    /// With these sketches; of the epochs that have ended, the answers of the last `keep` are kept. Where it may not wait
-    /// ([`Desk::end_epoch`]), packets come by the wall clock.
+    /// With these sketches, for epochs of this length; of those that have ended, the answers of the last `keep` are kept. Where it
+    /// may not wait ([`Desk::end_epoch`]), packets come by the wall clock.
     ///
     /// # Errors
     /// [`EndError`] where sketches or thread can't be made.
     pub fn new(
         ask: &Arc<Ask>,
         configs: &[LaneConfig; 2],
+        epoch: EpochLength,
         keep: usize,
         may_wait: bool,
     ) -> Result<Self, EndError> {
@@ -78,11 +82,21 @@ impl Desk {
         // Both ends are here, so this can't fail.
         let _ = back.send(spare);
         let results = Arc::new(Mutex::new(Results::default()));
-        let board = results.clone();
+        let answerer = Answerer {
+            board: results.clone(),
+            keep,
+            past: Default::default(),
+            ended_at: None,
+            // Only changes tell an epoch in which nothing came from none.
+            quiet: (ask.task == Task::HeavyChanges && matches!(epoch, EpochLength::Time(_)))
+                .then(make)
+                .transpose()?,
+        };
         let thread = std::thread::Builder::new()
             .name("measure".into())
-            .spawn(move || answer_all(&to_answer, &back, &board, keep))?;
-        Ok(Self { lanes, full: Some(full), free, results, thread: Some(thread), may_wait })
+            .spawn(move || answerer.run(&to_answer, &back))?;
+        let cut = may_wait && matches!(epoch, EpochLength::Time(_));
+        Ok(Self { lanes, full: Some(full), free, results, thread: Some(thread), may_wait, cut })
     }
 
     /// Adds to a flow in the epoch that is under way.
@@ -120,7 +134,12 @@ impl Desk {
             self.end_epoch(span)?;
         }
         self.full = None;
-        self.thread.take().map_or(Ok(()), |t| t.join().map_err(|_| EndError::Thread))
+        self.thread.take().map_or(Ok(()), |t| t.join().map_err(|_| EndError::Thread))?;
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = results.last.back_mut().and_then(Value::as_object_mut).filter(|_| self.cut) {
+            last.insert("partial".into(), true.into());
+        }
+        Ok(())
     }
 
     /// Epochs that have been answered, and how many of them found a sketch saturated.
@@ -143,13 +162,43 @@ impl Desk {
     }
 }
 
-fn answer_all(full: &Receiver<(Lanes, Span)>, back: &Sender<Lanes>, board: &Mutex<Results>, keep: usize) {
-    let mut past = Default::default();
-    while let Ok((mut lanes, span)) = full.recv() {
-        lanes.set_past(past);
+/// What the thread that answers goes by.
+struct Answerer {
+    board: Arc<Mutex<Results>>,
+    keep: usize,
+    /// What the sketches of the epoch before held.
+    past: [Past; 2],
+    /// When the epoch before ended.
+    ended_at: Option<u64>,
+    /// Sketches for stretches in which nothing came, where the answers depend on them.
+    quiet: Option<Lanes>,
+}
+
+impl Answerer {
+    fn run(mut self, full: &Receiver<(Lanes, Span)>, back: &Sender<Lanes>) {
+        while let Ok((mut lanes, span)) = full.recv() {
+            self.pass_silence(span.start_ns);
+            self.answer(&mut lanes, span);
+            // Nobody takes it where the pipeline has ended.
+            let _ = back.send(lanes);
+        }
+    }
+
+    /// A stretch without packets is an epoch of its own: everything that was there before has gone, and what comes next is new.
+    fn pass_silence(&mut self, until: u64) {
+        let Some(start_ns) = self.ended_at.filter(|end| *end < until) else { return };
+        if let Some(mut quiet) = self.quiet.take() {
+            self.answer(&mut quiet, Span { start_ns, end_ns: until, ..Span::default() });
+            self.quiet = Some(quiet);
+        }
+    }
+
+    fn answer(&mut self, lanes: &mut Lanes, span: Span) {
+        lanes.set_past(std::mem::take(&mut self.past));
         let ended = lanes.end_epoch(span);
-        past = lanes.take_past();
-        let mut results = board.lock().unwrap_or_else(PoisonError::into_inner);
+        self.past = lanes.take_past();
+        self.ended_at = Some(span.end_ns);
+        let mut results = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         results.ended += 1;
         let value = match ended {
             Ok(ended) => {
@@ -162,11 +211,8 @@ fn answer_all(full: &Receiver<(Lanes, Span)>, back: &Sender<Lanes>, board: &Mute
                                   "error": error.to_string() }),
         };
         results.last.push_back(value);
-        while results.last.len() > keep {
+        while results.last.len() > self.keep {
             results.last.pop_front();
         }
-        drop(results);
-        // Nobody takes it where the pipeline has ended.
-        let _ = back.send(lanes);
     }
 }

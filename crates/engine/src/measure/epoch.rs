@@ -8,17 +8,52 @@ use slipstream_sketch::Confidence;
 use slipstream_wire::FlowKey;
 
 use super::lane::{Lane, LaneConfig, LaneEpoch, Past, lane};
-use super::{Answer, Ask, Figure, MeasureError, Promise, Row};
+use super::{Answer, Ask, EpochLength, Figure, MeasureError, Promise, Row};
 
-/// What an epoch covered.
+/// What an epoch covered. Times are in ns since 1970, as packets have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     /// Packets that were counted.
     pub packets: u64,
-    /// When it began, in ns since 1970.
+    /// When it began: by time a multiple of its length, else its first packet's time.
     pub start_ns: u64,
-    /// When it ended, in ns since 1970.
+    /// When it ended: by time where the next one begins, else its last packet's time.
     pub end_ns: u64,
+    /// When its first packet came; 0 where none did.
+    pub first_ns: u64,
+    /// When its last packet came; 0 where none did.
+    pub last_ns: u64,
+    /// Of epochs by time: whether it is the first or the last one, so that measuring may have begun or ended within it.
+    pub partial: bool,
+}
+
+impl Span {
+    /// An epoch that begins with a packet at `now`, but none yet counted. Epochs by time begin and end at multiples of their
+    /// length, whoever measures: so those of several machines are the same ones.
+    #[must_use]
+    pub fn begin(epoch: EpochLength, now: u64) -> Self {
+        let (start_ns, end_ns) = match epoch {
+            EpochLength::Packets(_) => (now, now),
+            EpochLength::Time(ns) => (now - now % ns, (now - now % ns).saturating_add(ns)),
+        };
+        Self { packets: 0, start_ns, end_ns, first_ns: now, last_ns: now, partial: false }
+    }
+
+    /// This stretch and another, or the same one as others saw it.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if self.packets == 0 || other.packets == 0 {
+            return if self.packets == 0 { other } else { self };
+        }
+        Self {
+            packets: self.packets.saturating_add(other.packets),
+            start_ns: self.start_ns.min(other.start_ns),
+            end_ns: self.end_ns.max(other.end_ns),
+            first_ns: self.first_ns.min(other.first_ns),
+            last_ns: self.last_ns.max(other.last_ns),
+            partial: self.partial || other.partial,
+        }
+    }
 }
 
 /// One epoch, answered.
@@ -177,7 +212,7 @@ impl Lanes {
         let answers = sides.into_iter().flatten().map(|s| s.answer);
         // There is always a sketch of IPv4.
         let answer = answers.reduce(|a, b| a.join(b, weights, &self.ask));
-        let answer = answer.unwrap_or(Answer::Keys { rows: Vec::new(), greatest: None });
+        let answer = answer.unwrap_or(Answer::Keys { rows: Vec::new(), greatest: None, unlisted: None });
         let result = EpochResult { span, weight, flows, saturated, answer, promise };
         Ok(Ended { result, states, memory_bytes, aggregator_bytes })
     }
@@ -193,6 +228,11 @@ impl EpochResult {
         put("weight", self.weight.into());
         put("start_ns", self.span.start_ns.into());
         put("end_ns", self.span.end_ns.into());
+        if self.span.packets > 0 {
+            put("first_packet_ns", self.span.first_ns.into());
+            put("last_packet_ns", self.span.last_ns.into());
+        }
+        put("partial", self.span.partial.into());
         put("saturated", self.saturated.into());
         if let Some(flows) = self.flows {
             put("flows", flows.into());
@@ -206,8 +246,11 @@ impl EpochResult {
             put("promised", least.into());
         }
         match &self.answer {
-            Answer::Keys { rows, .. } => {
+            Answer::Keys { rows, unlisted, .. } => {
                 put("answers", rows.iter().map(row_json).collect::<Vec<_>>().into());
+                if let Some(most) = unlisted {
+                    put("unlisted_at_most", (*most).into());
+                }
                 if let Some((found, of)) = self.answer.recall() {
                     put("recall", json!(found as f64 / of as f64));
                 }

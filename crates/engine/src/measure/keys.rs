@@ -32,7 +32,7 @@ impl FromStr for KeyKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
             format!(
-                "{text:?} is no key; there are src, dst, src-dst, 5tuple, src/24 (prefixes) and src/24/56 (IPv4/IPv6)"
+                "{text:?} is no key; there are src, dst, src-dst, 5tuple, src/24 (networks of IPv4), src/24/56 (IPv4/IPv6)"
             )
         };
         let (name, prefix) = text.split_once('/').map_or((text, None), |(n, p)| (n, Some(p)));
@@ -55,13 +55,22 @@ impl FromStr for KeyKind {
             Some(_) if fields == Fields::FiveTuple => return Err("a 5tuple has no prefix".to_owned()),
             Some(prefix) => match prefix.split_once('/') {
                 Some((four, six)) => (bits(four, 32)?, bits(six, 128)?),
-                None => {
-                    let n = bits(prefix, 128)?;
-                    (n.min(32), n)
-                }
+                // The networks of one version are of no meaning for the other: its addresses stay whole.
+                None => match bits(prefix, 128)? {
+                    four @ ..=32 => (four, WHOLE.1),
+                    six => (WHOLE.0, six),
+                },
             },
         };
         Ok(Self { fields, bits })
+    }
+}
+
+impl KeyKind {
+    /// Whether it names networks of IPv4 and leaves IPv6 addresses whole.
+    #[must_use]
+    pub const fn leaves_ipv6_whole(self) -> bool {
+        self.bits.0 < WHOLE.0 && self.bits.1 == WHOLE.1
     }
 }
 
@@ -75,7 +84,8 @@ impl fmt::Display for KeyKind {
         })?;
         match self.bits {
             (32, 128) => Ok(()),
-            (four, six) if six.min(32) == four => write!(f, "/{six}"),
+            (four, 128) => write!(f, "/{four}"),
+            (32, six @ 33..) => write!(f, "/{six}"),
             (four, six) => write!(f, "/{four}/{six}"),
         }
     }
@@ -345,6 +355,8 @@ mod tests {
             ("src-dst/16", &four, "10.1.0.0/16 > 10.9.0.0/16"),
             ("src", &six, "2001:db8::1"),
             ("src/24/48", &six, "2001:db8::/48"),
+            ("src/24", &six, "2001:db8::1"),
+            ("src/24/24", &six, "2001:d00::/24"),
             ("src/64", &four, "10.1.2.3"),
             ("dst/64", &six, "2001:db8:0:1::/64"),
             ("5tuple", &six, "[2001:db8::1]:53 > [2001:db8:0:1::2]:4000 udp"),
@@ -378,9 +390,10 @@ mod tests {
         {
             assert!(text.parse::<KeyKind>().is_err(), "{text}");
         }
-        for text in ["src", "dst/24", "src-dst", "5tuple", "src/24/56", "src/64"] {
+        for text in ["src", "dst/24", "src-dst", "5tuple", "src/24/56", "src/64", "src/24/24", "src/32/24"] {
             assert_eq!(text.parse::<KeyKind>().unwrap().to_string(), text);
         }
+        assert_eq!("src/32".parse::<KeyKind>().unwrap(), "src".parse().unwrap());
         let keying = Keying::plain("src".parse().unwrap());
         for text in ["", "10.0.0", "10.0.0.1 > 10.0.0.2", "ten"] {
             assert!(keying.parse(text).is_err(), "{text}");

@@ -145,7 +145,8 @@ impl<const N: usize> LaneOf<N> {
             promise: side.promise(ask.task)?,
             weight: now.weight(),
             flows: self.truth.as_ref().map(|t| t.len() as u64),
-            saturated: now.is_saturated(),
+            // A change is no better than the worse of its two ends.
+            saturated: now.is_saturated() || side.before.is_some_and(Sketch::is_saturated),
             memory_bytes: now.memory_bytes(),
             aggregator_bytes,
             state: self.config.save.then(|| save(now)),

@@ -1,13 +1,11 @@
 //! What is measured with what: defaults of tasks, what goes together, and how memory is shared.
 
-use slipstream_sketch::{AggregatorConfig, Config, Eviction, Kind, Size};
+use slipstream_sketch::{AggregatorConfig, Config, CountMin, Eviction, Kind, Size};
 
 use super::{Ask, KeyKind, Keying, LaneConfig, Task};
 
 /// Share of the memory that IPv4 gets, of four.
 const IPV4_QUARTERS: usize = 3;
-/// Share of a sketch's memory, as its inverse, in which it keeps keys where its answer is a list of them.
-const KEYS: usize = 8;
 /// Keys that are kept at most, and at least, for an accuracy.
 const KEPT: (usize, usize) = (64, 65_536);
 
@@ -44,18 +42,16 @@ pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, Strin
     Ok(Keying::plain(key))
 }
 
-/// How many keys of so many bytes are kept beside counters: what an eighth of the memory holds, of an accuracy as many as may be
-/// heavier than the error. It doesn't depend on how many are listed, so that states of different lists add up.
-fn keys_kept(size: Size, key_len: usize) -> usize {
-    match size {
-        // A table of 2ⁿ places, a byte and a key with its size each, of which seven of eight are used: twice what is kept.
-        Size::Memory(all) => {
-            let places = all / KEYS / ((key_len + 8).next_multiple_of(8) + 1);
-            places.checked_ilog2().map_or(0, |log| 1 << log) * 7 / 16
-        }
-        Size::Accuracy { error, .. } => ((1.0 / error) as usize).clamp(KEPT.0, KEPT.1),
+/// How many keys a sketch of so many bytes has room for beside its counters.
+fn keys_within(key_len: usize, bytes: usize) -> usize {
+    match key_len {
+        4 => CountMin::<4>::keys_within(bytes),
+        8 => CountMin::<8>::keys_within(bytes),
+        13 => CountMin::<13>::keys_within(bytes),
+        16 => CountMin::<16>::keys_within(bytes),
+        32 => CountMin::<32>::keys_within(bytes),
+        _ => CountMin::<37>::keys_within(bytes),
     }
-    .max(1)
 }
 
 impl Plan {
@@ -74,8 +70,14 @@ impl Plan {
             accuracy => accuracy,
         };
         let lists = ask.task.lists_flows() && ask.flows.is_empty();
-        let key_lens = ask.keying.lens();
-        let keep = if lists { keys_kept(size, if ipv6 { key_lens.1 } else { key_lens.0 }) } else { 0 };
+        let key_len = if ipv6 { ask.keying.lens().1 } else { ask.keying.lens().0 };
+        // As the size allows, not as many as are to be listed: states fit together whatever is asked of them.
+        let keep = match size {
+            _ if !lists => 0,
+            Size::Memory(bytes) => keys_within(key_len, bytes).max(1),
+            // As many as may be heavier than the error.
+            Size::Accuracy { error, .. } => ((1.0 / error) as usize).clamp(KEPT.0, KEPT.1),
+        };
         let lens = ask.keying.source_lens();
         let source_len = if ipv6 { lens.1 } else { lens.0 };
         let aggregator =

@@ -5,10 +5,17 @@
 //! filter hid adds its weight to four cells without being counted there. So sizes are then corrected until the cells'
 //! sums agree: each flow moves by the median of what its cells have left over, which is the descent of Σ|left over| one
 //! coordinate at a time. A hidden flow disturbs four cells; each flow has three others to go by.
+//!
+//! Where not all can be peeled, a size that was found is sure as long as no hidden flow lies in the cells that it follows from.
+//! Cells in which no undecoded flow is counted must come out even; a flow that shares such a cell with one that doesn't, directly
+//! or through others, is unsure, and where the filter is so full that it hides flows often, all are. An unsure flow may be
+//! anything from nothing to what the sure ones leave of its cells, and so may one that isn't decoded.
 
 use super::{FlowRadar, TABLES};
 use crate::{Bounds, Flow};
 
+/// Hidden flows a cell, expected, above which no size of a partial decode is sure.
+const HIDDEN_A_CELL: f64 = 1e-3;
 /// Rounds of correction at most; a hidden flow takes as many as its weight has travelled cells while peeling.
 const ROUNDS: usize = 200;
 
@@ -21,7 +28,7 @@ pub struct Decoded<const N: usize> {
     pub undecoded: u64,
     /// Flows that the filter hid, at least: they are in no list, but weight is left over in their cells.
     pub hidden: u64,
-    /// Weight that no flow accounts for, by cell.
+    /// Weight that no flow accounts for with certainty, by cell.
     pub(super) left: Vec<u64>,
 }
 
@@ -44,29 +51,54 @@ impl<const N: usize> FlowRadar<N> {
     /// All flows that can be told, and how many can't.
     #[must_use]
     pub fn decoded(&self) -> Decoded<N> {
-        let (mut peeled, undecoded) = self.peel();
+        let (mut peeled, counts) = self.peel();
+        let undecoded = counts.iter().take(self.width).map(|n| u64::from(*n)).sum();
+        if undecoded > 0 {
+            return self.partly(peeled, undecoded, &counts);
+        }
         let mut left: Vec<i128> = self.cells.iter().map(|c| i128::from(c.weight)).collect();
         for flow in &peeled {
             add(&mut left, flow.places, -flow.size);
         }
-        if undecoded == 0 {
-            settle(&mut peeled, &mut left);
-        }
+        settle(&mut peeled, &mut left);
         peeled.sort_unstable_by_key(|f| f.key);
         let flows = peeled.iter().map(|f| Flow { key: f.key, size: size_of(f, &left) }).collect();
         // A hidden flow leaves its weight in one cell of each sub-table.
-        let hidden = if undecoded == 0 {
-            let tables = left.chunks(self.width.max(1));
-            tables.map(|t| t.iter().filter(|l| **l != 0).count() as u64).max().unwrap_or(0)
-        } else {
-            0
-        };
+        let tables = left.chunks(self.width.max(1));
+        let hidden = tables.map(|t| t.iter().filter(|l| **l != 0).count() as u64).max().unwrap_or(0);
         let left = left.into_iter().map(|l| u64::try_from(l.max(0)).unwrap_or(u64::MAX)).collect();
         Decoded { flows, undecoded, hidden, left }
     }
 
-    /// Flows found, and the number of flows still counted where no cell is left with one.
-    fn peel(&self) -> (Vec<Peeled<N>>, u64) {
+    /// Sizes and bounds where flows are left that couldn't be peeled: `counts` of them, by cell.
+    fn partly(&self, mut peeled: Vec<Peeled<N>>, undecoded: u64, counts: &[u32]) -> Decoded<N> {
+        let mut left: Vec<i128> = self.cells.iter().map(|c| i128::from(c.weight)).collect();
+        peeled.iter().for_each(|flow| add(&mut left, flow.places, -flow.size));
+        peeled.sort_unstable_by_key(|f| f.key);
+        let usual = self.hidden_usually();
+        let unsure = if usual > HIDDEN_A_CELL * self.width as f64 {
+            vec![true; peeled.len()]
+        } else {
+            unsure(&peeled, &left, counts)
+        };
+        for (flow, _) in peeled.iter().zip(&unsure).filter(|(_, unsure)| **unsure) {
+            add(&mut left, flow.places, flow.size);
+        }
+        let left: Vec<u64> = left.into_iter().map(|l| u64::try_from(l.max(0)).unwrap_or(u64::MAX)).collect();
+        let size = |flow: &Peeled<N>, unsure: bool| {
+            let estimate = u64::try_from(flow.size.max(0)).unwrap_or(u64::MAX);
+            if !unsure {
+                return Bounds::exact(estimate);
+            }
+            let upper = flow.places.iter().filter_map(|p| left.get(*p)).min().copied().unwrap_or(0);
+            Bounds { estimate: estimate.min(upper), lower: 0, upper }
+        };
+        let flows = peeled.iter().zip(unsure).map(|(f, u)| Flow { key: f.key, size: size(f, u) }).collect();
+        Decoded { flows, undecoded, hidden: 0, left }
+    }
+
+    /// Flows found, and by cell the number of flows still counted where no cell is left with one.
+    fn peel(&self) -> (Vec<Peeled<N>>, Vec<u32>) {
         let mut cells = self.cells.clone();
         let mut pure: Vec<usize> =
             cells.iter().enumerate().filter(|(_, c)| c.flows == 1).map(|(i, _)| i).collect();
@@ -88,8 +120,7 @@ impl<const N: usize> FlowRadar<N> {
             }
             found.push(Peeled { key: cell.keys, size: i128::from(cell.weight), places });
         }
-        let undecoded = cells.iter().take(self.width).map(|c| u64::from(c.flows)).sum();
-        (found, undecoded)
+        (found, cells.iter().map(|c| c.flows).collect())
     }
 }
 
@@ -99,6 +130,29 @@ fn add(left: &mut [i128], places: [usize; TABLES], by: i128) {
             *l += by;
         }
     }
+}
+
+/// Which flows share a cell that all its flows were peeled from, but that doesn't come out even; or share such a cell with a
+/// flow that does, and so on.
+fn unsure<const N: usize>(flows: &[Peeled<N>], left: &[i128], counts: &[u32]) -> Vec<bool> {
+    let whole = |place: &&usize| counts.get(**place).is_some_and(|n| *n == 0);
+    let mut odd: Vec<bool> = left.iter().zip(counts).map(|(l, n)| *n == 0 && *l != 0).collect();
+    let mut unsure = vec![false; flows.len()];
+    let mut goes_on = odd.contains(&true);
+    while std::mem::take(&mut goes_on) {
+        for (flow, unsure) in flows.iter().zip(&mut unsure).filter(|(_, unsure)| !**unsure) {
+            if !flow.places.iter().filter(whole).any(|p| odd.get(*p) == Some(&true)) {
+                continue;
+            }
+            (*unsure, goes_on) = (true, true);
+            for place in flow.places.iter().filter(whole) {
+                if let Some(odd) = odd.get_mut(*place) {
+                    *odd = true;
+                }
+            }
+        }
+    }
+    unsure
 }
 
 /// Moves each flow by the median of its cells' remainders until nothing moves.

@@ -134,6 +134,42 @@ impl<const N: usize> FlowRadar<N> {
         Self::new(params, seed)
     }
 
+    /// Flows that were new to the filter: each is counted in one cell of each sub-table.
+    fn counted(&self) -> u64 {
+        self.cells.iter().take(self.width).map(|c| u64::from(c.flows)).sum()
+    }
+
+    /// The share of unseen flows that the filter takes for known now; it was less before.
+    fn filter_errs(&self) -> f64 {
+        let full = |line: &[u64; LINE]| {
+            let set: u32 = line.iter().map(|word| word.count_ones()).sum();
+            (f64::from(set) / (64 * LINE) as f64).powi(BITS as i32)
+        };
+        self.filter.iter().map(full).sum::<f64>() / self.filter.len().max(1) as f64
+    }
+
+    /// How many flows the filter may have hidden, at most: where all others are decoded, what is left over tells; else three
+    /// standard deviations above what is expected.
+    fn hidden_at_most(&self, decoded: &Decoded<N>) -> f64 {
+        if decoded.undecoded == 0 {
+            return 2.0 * decoded.hidden as f64;
+        }
+        let usual = self.hidden_usually();
+        (usual + 3.0 * usual.sqrt()).floor()
+    }
+
+    /// How many flows the filter has hidden, expected, if it had always erred as often as it does now.
+    fn hidden_usually(&self) -> f64 {
+        let errs = self.filter_errs().min(0.999);
+        self.counted() as f64 * errs / (1.0 - errs)
+    }
+
+    /// The most that a flow may weigh which isn't among the decoded ones.
+    fn at_most(&self, decoded: &Decoded<N>, key: &[u8; N]) -> u64 {
+        let cells = self.places(key).into_iter().filter_map(|i| decoded.left.get(i));
+        cells.min().copied().unwrap_or(0)
+    }
+
     /// How many flows it can decode with near certainty.
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -262,12 +298,17 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         self.weight = 0;
     }
 
-    /// The other's flows are listed and put in here: a flow that both have seen would otherwise cancel itself.
+    /// The flows of one side are listed and put in at the other: a flow that both have seen would otherwise cancel itself. So one
+    /// side must be decodable; which one, doesn't matter.
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
         let other = same(self, other)?;
-        let decoded = other.decoded();
+        let mut decoded = other.decoded();
         if !decoded.is_complete() {
-            return Err(MergeError::Undecodable(self.kind()));
+            decoded = self.decoded();
+            if !decoded.is_complete() {
+                return Err(MergeError::Undecodable(self.kind()));
+            }
+            self.clone_from(other);
         }
         for flow in &decoded.flows {
             self.update(&flow.key, flow.size.estimate);
@@ -294,29 +335,43 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         self.filter.iter().for_each(|line| out.all(line));
     }
 
-    /// Exact where the flow was decoded; else no more than the least of its cells' weights.
+    /// Exact where all is decoded. Of a flow that wasn't, no more than the least that is left in its cells.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
         let decoded = self.decoded();
         if let Ok(i) = decoded.flows.binary_search_by(|f| f.key.cmp(key)) {
             return Ok(decoded.flows.get(i).map_or(Bounds::exact(0), |f| f.size));
         }
-        if decoded.is_complete() {
-            return Ok(Bounds::exact(0));
-        }
-        let cells = self.places(key).into_iter().filter_map(|i| decoded.left.get(i));
-        Ok(Bounds { estimate: 0, lower: 0, upper: cells.min().copied().unwrap_or(0) })
+        Ok(Bounds { estimate: 0, lower: 0, upper: self.at_most(&decoded, key) })
     }
 
     fn heavy_hitters(&self, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         Ok(select(self.decoded().flows, want))
     }
 
-    fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
-        Ok(changes_between(&same(self, earlier)?.decoded().flows, &self.decoded().flows, want))
+    /// 0 where all is decoded. Else a flow has a cell in each sub-table, and in the one where least is left at most that.
+    fn unlisted(&self) -> Option<u64> {
+        let decoded = self.decoded();
+        let tables = decoded.left.chunks(self.width.max(1));
+        tables.map(|table| table.iter().max().copied().unwrap_or(0)).min()
     }
 
+    /// Of flows that at least one of the epochs lists. What the other one may have had of a flow that it doesn't list is within
+    /// the bounds, and the estimate is the least change that they allow.
+    fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
+        let earlier = same(self, earlier)?;
+        let (before, after) = (earlier.decoded(), self.decoded());
+        Ok(changes_between(
+            (&before.flows, |key| earlier.at_most(&before, key)),
+            (&after.flows, |key| self.at_most(&after, key)),
+            want,
+        ))
+    }
+
+    /// Flows that weren't decoded may all be of one source: that is the upper end.
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
-        Ok(spreads(self.decoded().flows.into_iter().map(|f| f.key), source_len, want))
+        let decoded = self.decoded();
+        let missing = decoded.undecoded.saturating_add(self.hidden_at_most(&decoded).ceil() as u64);
+        Ok(spreads(decoded.flows.into_iter().map(|f| f.key), missing, source_len, want))
     }
 
     /// Of the flows that were decoded.
@@ -326,16 +381,18 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
 
     /// Every new flow adds one to the flows of one cell of each sub-table, decoded or not.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
-        let counted: u64 = self.cells.iter().take(self.width).map(|c| u64::from(c.flows)).sum();
-        let hidden = self.decoded().hidden as f64;
-        let counted = counted as f64;
-        Ok(Bounds { estimate: counted + hidden, lower: counted, upper: counted + 2.0 * hidden })
+        let decoded = self.decoded();
+        let counted = self.counted() as f64;
+        let most = self.hidden_at_most(&decoded);
+        let estimate = counted + (decoded.hidden as f64).min(most);
+        Ok(Bounds { estimate, lower: counted, upper: counted + most })
     }
 
     /// Exact where all is decoded. Else what wasn't is somewhere between one flow and as many as there are.
     fn entropy(&self) -> Result<Bounds<f64>, QueryError> {
         let decoded = self.decoded();
-        let known = || decoded.flows.iter().map(|f| f.size.estimate);
+        let sure = |f: &&Flow<N>| f.size.lower == f.size.upper;
+        let known = || decoded.flows.iter().filter(sure).map(|f| f.size.estimate);
         if decoded.is_complete() {
             return Ok(Bounds::exact(entropy_of(known())));
         }
@@ -348,7 +405,7 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         if !(all > 0.0 && rest >= 1.0) {
             return Ok(Bounds::exact(entropy_of(known())));
         }
-        let flows = (self.cardinality()?.upper - decoded.flows.len() as f64).clamp(1.0, rest);
+        let flows = (self.cardinality()?.upper - known().count() as f64).clamp(1.0, rest);
         let entropy = |parts: f64| (all.log2() - (sum + rest * (rest / parts).log2()) / all).max(0.0);
         Ok(Bounds { estimate: entropy(flows), lower: entropy(1.0), upper: entropy(flows) })
     }

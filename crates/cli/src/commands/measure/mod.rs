@@ -36,6 +36,8 @@ struct Report {
     weight: String,
     aggregate: String,
     epoch: String,
+    tunnel: String,
+    seed: u64,
     memory_bytes: usize,
     aggregator_bytes: usize,
     packets: u64,
@@ -113,7 +115,13 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
     let mut run = Run::new(args, lanes);
     let (skipped, damage) = run.read(path)?;
-    run.end_epoch()?;
+    run.end_epoch(true)?;
+    if run.ipv6 && keying.kind().leaves_ipv6_whole() {
+        let key = keying.kind();
+        warn!(
+            "--key {key} names networks of IPv4: IPv6 addresses are left whole; {key}/56 names those of both"
+        );
+    }
     let report = Report {
         task,
         sketch: kind.name().to_owned(),
@@ -121,6 +129,8 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         weight: name_of(args.weight),
         aggregate: name_of(args.aggregate),
         epoch: args.epoch.to_string(),
+        tunnel: name_of(args.tunnel),
+        seed: args.seed,
         memory_bytes: run.memory_bytes,
         aggregator_bytes: run.aggregator_bytes,
         packets: run.all_packets,
@@ -139,6 +149,8 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
             weight: report.weight.clone(),
             epoch: report.epoch.clone(),
             aggregate: report.aggregate.clone(),
+            tunnel: report.tunnel.clone(),
+            seed: report.seed,
         };
         Saved { about, epochs: run.saved }.write(file)?;
     }
@@ -156,10 +168,11 @@ struct Run<'a> {
     lanes: Lanes,
     epochs: Vec<EpochResult>,
     saved: Vec<SavedEpoch>,
-    packets: u64,
+    /// The epoch under way.
+    span: Span,
     all_packets: u64,
-    start: u64,
-    last: u64,
+    /// Whether there was IPv6.
+    ipv6: bool,
     memory_bytes: usize,
     aggregator_bytes: usize,
 }
@@ -171,10 +184,9 @@ impl<'a> Run<'a> {
             lanes,
             epochs: Vec::new(),
             saved: Vec::new(),
-            packets: 0,
+            span: Span::default(),
             all_packets: 0,
-            start: 0,
-            last: 0,
+            ipv6: false,
             memory_bytes: 0,
             aggregator_bytes: 0,
         }
@@ -232,44 +244,47 @@ impl<'a> Run<'a> {
             Tunnel::Inner => Encapsulation::Inner,
         };
         let Ok(headers) = classify_with(link, data, tunnel) else { return Ok(false) };
-        let time = time.max(self.last);
+        self.ipv6 |= headers.key.is_ipv6();
+        let time = time.max(self.span.last_ns);
+        let epoch = self.args.epoch;
         if self.all_packets == 0 {
-            (self.start, self.last) = (time, time);
+            self.span = Span::begin(epoch, time);
         }
-        match self.args.epoch {
-            EpochLength::Packets(n) if self.packets == n => {
-                self.end_epoch()?;
-                self.start = time;
+        match epoch {
+            EpochLength::Packets(n) if self.span.packets == n => {
+                self.end_epoch(false)?;
+                self.span = Span::begin(epoch, time);
             }
-            EpochLength::Time(ns) => self.pass_time(time, ns)?,
-            EpochLength::Packets(_) => {}
+            EpochLength::Time(_) if time >= self.span.end_ns => self.pass_time(time)?,
+            _ => {}
         }
-        self.last = time;
-        (self.packets, self.all_packets) = (self.packets + 1, self.all_packets + 1);
+        self.span.last_ns = time;
+        if let EpochLength::Packets(_) = epoch {
+            self.span.end_ns = time;
+        }
+        (self.span.packets, self.all_packets) = (self.span.packets + 1, self.all_packets + 1);
         let weight = if self.args.weight == cli::Weight::Bytes { len } else { 1 };
         self.lanes.push(&headers.key, u64::from(weight))?;
         Ok(true)
     }
 
     /// Ends epochs that are over; one without packets stands for any number of them in a row.
-    fn pass_time(&mut self, time: u64, ns: u64) -> anyhow::Result<()> {
-        let over = (time - self.start) / ns;
-        if over == 0 {
-            return Ok(());
+    fn pass_time(&mut self, time: u64) -> anyhow::Result<()> {
+        self.end_epoch(false)?;
+        let next = Span::begin(self.args.epoch, time);
+        let ended = self.span.end_ns;
+        if next.start_ns > ended {
+            self.span = Span { start_ns: ended, end_ns: next.start_ns, ..Span::default() };
+            self.end_epoch(false)?;
         }
-        self.last = self.start.saturating_add(ns);
-        self.end_epoch()?;
-        self.start = self.last;
-        if over > 1 {
-            self.last = self.start.saturating_add((over - 1).saturating_mul(ns));
-            self.end_epoch()?;
-            self.start = self.last;
-        }
+        self.span = next;
         Ok(())
     }
 
-    fn end_epoch(&mut self) -> anyhow::Result<()> {
-        let span = Span { packets: self.packets, start_ns: self.start, end_ns: self.last };
+    fn end_epoch(&mut self, last: bool) -> anyhow::Result<()> {
+        let by_time = matches!(self.args.epoch, EpochLength::Time(_)) && self.span.packets > 0;
+        self.span.partial = by_time && (last || self.epochs.is_empty());
+        let span = self.span;
         let ended = self.lanes.end_epoch(span)?;
         self.memory_bytes = self.memory_bytes.max(ended.memory_bytes);
         self.aggregator_bytes = self.aggregator_bytes.max(ended.aggregator_bytes);
@@ -281,10 +296,8 @@ impl<'a> Run<'a> {
         }
         self.epochs.push(ended.result);
         if self.args.save.is_some() {
-            let Span { packets, start_ns, end_ns } = span;
-            self.saved.push(SavedEpoch { packets, start_ns, end_ns, states: ended.states });
+            self.saved.push(SavedEpoch { span, states: ended.states });
         }
-        self.packets = 0;
         Ok(())
     }
 }

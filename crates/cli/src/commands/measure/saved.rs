@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::measure::{Answer, Ask, EpochResult, Keying, Promise, Side, Span, Task};
+use slipstream::measure::{Answer, Ask, EpochResult, Keying, Promise, Side, Task};
 use slipstream_sketch::{Sketch, load};
+use tracing::warn;
 
 use super::state::{Saved, SavedEpoch, check_state};
 use super::{Report, ask, show};
@@ -27,6 +28,15 @@ pub(super) fn merge(
         whole.merge(Saved::read(path)?).with_context(|| path.display().to_string())?;
     }
     let outcome = answer(&whole, task, answers)?;
+    for (i, epoch) in outcome.epochs.iter().enumerate() {
+        let Answer::Keys { rows, unlisted: Some(most), .. } = &epoch.answer else { continue };
+        if rows.last().is_some_and(|row| row.size.estimate < *most) {
+            warn!(
+                "epoch {i}: a flow that no state kept may weigh up to {most}, more than the last of the list; \
+                 measure with more --memory to be sure of the list"
+            );
+        }
+    }
     if let Some(file) = save {
         whole.write(file)?;
     }
@@ -55,9 +65,11 @@ fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::
         weight: about.weight.clone(),
         aggregate: about.aggregate.clone(),
         epoch: about.epoch.clone(),
+        tunnel: about.tunnel.clone(),
+        seed: about.seed,
         memory_bytes: 0,
         aggregator_bytes: 0,
-        packets: saved.epochs.iter().map(|e| e.packets).sum(),
+        packets: saved.epochs.iter().map(|e| e.span.packets).sum(),
         skipped: 0,
         spent_ns: None,
         truncated_at_byte: None,
@@ -110,7 +122,7 @@ fn one(
         bail!("the state is damaged: an epoch has no sketch");
     };
     let result = EpochResult {
-        span: Span { packets: epoch.packets, start_ns: epoch.start_ns, end_ns: epoch.end_ns },
+        span: epoch.span,
         weight: weights.0.saturating_add(weights.1),
         flows: None,
         saturated,
@@ -135,7 +147,7 @@ fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask)
             answer: side.answer(ask)?,
             promise: side.promise(ask.task)?,
             weight: now.weight(),
-            saturated: now.is_saturated(),
+            saturated: now.is_saturated() || side.before.is_some_and(Sketch::is_saturated),
             memory_bytes: now.memory_bytes(),
         })
     }

@@ -38,6 +38,8 @@ fn as_json(r: &Report) -> Value {
         "weight": r.weight,
         "aggregate": r.aggregate,
         "epoch": r.epoch,
+        "tunnel": r.tunnel,
+        "seed": r.seed,
         "packets": r.packets,
         "packets_skipped": r.skipped,
         "memory_bytes": r.memory_bytes,
@@ -103,6 +105,7 @@ fn as_table(r: &Report) -> String {
     t.row(["memory of the sketch, bytes", &count(r.memory_bytes as u64)]);
     if r.aggregator_bytes > 0 {
         t.row(["memory of the aggregator, bytes", &count(r.aggregator_bytes as u64)]);
+        t.row(["together, bytes", &count((r.memory_bytes + r.aggregator_bytes) as u64)]);
     }
     if let Some(ns) = r.spent_ns.filter(|_| r.packets > 0) {
         t.row(["time a packet in both", &time(Some(ns as f64 / r.packets as f64))]);
@@ -110,8 +113,9 @@ fn as_table(r: &Report) -> String {
     for (i, e) in r.epochs.iter().enumerate() {
         let flows = e.flows.map(|f| format!(", {} flows", count(f))).unwrap_or_default();
         let full = if e.saturated { ", saturated" } else { "" };
+        let partial = if e.span.partial { ", partial" } else { "" };
         t.title(format!(
-            "Epoch {i}: {} packets, weight {}{flows}{full}",
+            "Epoch {i}: {} packets, weight {}{flows}{full}{partial}",
             count(e.span.packets),
             count(e.weight)
         ));
@@ -119,7 +123,12 @@ fn as_table(r: &Report) -> String {
             Answer::Keys { .. } if i == 0 && r.task == Task::HeavyChanges => {
                 t.row(["changes: from the second epoch on; a shorter --epoch makes more epochs"]);
             }
-            Answer::Keys { rows, .. } => keys_table(&mut t, rows, e.answer.recall(), r.compared),
+            Answer::Keys { rows, unlisted, .. } => {
+                keys_table(&mut t, rows, e.answer.recall(), r.compared);
+                if let Some(most) = unlisted {
+                    t.row(["any other flow, at most".to_owned(), count(*most)]);
+                }
+            }
             Answer::Figure(f) => figure_table(&mut t, f, if r.task == Task::Entropy { " bits" } else { "" }),
             Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
         }

@@ -43,7 +43,7 @@ pub(super) const MEASURE: StageType = StageType {
         },
         Setting {
             name: "key",
-            kind: Kind::Text("src, dst, src-dst, 5tuple, or with prefixes: src/24, src/24/56"),
+            kind: Kind::Text("src, dst, src-dst, 5tuple, or networks: src/24 (IPv4), src/24/56 (IPv4/IPv6)"),
             default: None,
             required: false,
             help: "What makes a flow; src, and dst for ddos-victims, where nothing is written",
@@ -53,7 +53,8 @@ pub(super) const MEASURE: StageType = StageType {
             kind: Kind::Bytes(1 << 10, 1 << 36),
             default: Some("1MiB"),
             required: false,
-            help: "Memory of the sketches of IPv4 (three quarters) and IPv6; there are two sets of them",
+            help: "Memory of the sketches of IPv4 (three quarters) and IPv6; there are two sets of them. The aggregators take more: \
+                   `aggregator_bytes` of the report",
         },
         Setting {
             name: "weight",
@@ -67,7 +68,7 @@ pub(super) const MEASURE: StageType = StageType {
             kind: Kind::Text("packets (2000000p) or a time (1s)"),
             default: Some("2000000p"),
             required: false,
-            help: "After what the question is asked, and counting begins anew",
+            help: "After what the question is asked, and counting begins anew; by time, at multiples of it since 1970",
         },
         Setting {
             name: "by",
@@ -103,6 +104,14 @@ pub(super) const MEASURE: StageType = StageType {
             default: Some("1"),
             required: false,
             help: "Epochs whose answers are reported: the last ones",
+        },
+        Setting {
+            name: "seed",
+            kind: Kind::Count(0, u64::MAX),
+            default: None,
+            required: false,
+            help: "Seed of the sketches' hashes; left out: live one from the system, so that nobody can choose colliding flows, in a \
+                   replay that of `run --seed`",
         },
         Setting {
             name: "rules",
@@ -152,7 +161,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             "lru" => Some(Eviction::Lru),
             _ => None,
         },
-        seed: site.seed,
+        seed: settings.optional_number("seed").unwrap_or(site.seed),
         compare: false,
         save: false,
         timed: false,
@@ -162,7 +171,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     if site.dry {
         return Lanes::new(ask, lanes).map(|_| Made::Checked).map_err(too_small);
     }
-    let desk = Desk::new(&ask, &lanes, settings.number("keep") as usize, !site.live);
+    let desk = Desk::new(&ask, &lanes, epoch, settings.number("keep") as usize, !site.live);
     let desk = desk.map_err(|e| match e {
         EndError::Measure(e) => too_small(e),
         other => BuildError::stage(other.to_string()),
@@ -175,6 +184,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         left: epoch_packets(epoch),
         span: Span::default(),
         end: Nanos::MAX,
+        begun: false,
         counts: Counts::default(),
         failed: None,
     })))
@@ -212,6 +222,8 @@ struct Measure {
     span: Span,
     /// When the epoch ends; never, where packets end it.
     end: Nanos,
+    /// Whether an epoch has ended.
+    begun: bool,
     counts: Counts,
     failed: Option<StageError>,
 }
@@ -233,8 +245,11 @@ impl Measure {
     }
 
     fn end_epoch(&mut self) {
+        // Measuring may have begun within the first one.
+        self.span.partial = self.end < Nanos::MAX && !self.begun;
         match self.desk.end_epoch(self.span) {
             Ok(Outcome::Ended) => {
+                self.begun = true;
                 self.left = epoch_packets(self.about.epoch);
                 self.span.packets = 0;
             }
@@ -252,14 +267,12 @@ impl Measure {
         }
     }
 
-    /// An epoch begins with its first packet; epochs by time begin a whole number of lengths after the first one.
+    /// An epoch begins with its first packet; one by time where the clock says, but not before the one before has ended.
     fn begin(&mut self, now: Nanos) {
-        self.span.start_ns = now.0;
-        if let EpochLength::Time(ns) = self.about.epoch {
-            if self.end < Nanos::MAX {
-                self.span.start_ns = self.end.0 + now.since(self.end) / ns * ns;
-            }
-            self.end = Nanos(self.span.start_ns).after(ns);
+        let from = if self.end < Nanos::MAX { now.max(self.end) } else { now };
+        self.span = Span { first_ns: now.0, last_ns: now.0, ..Span::begin(self.about.epoch, from.0) };
+        if let EpochLength::Time(_) = self.about.epoch {
+            self.end = Nanos(self.span.end_ns);
         }
     }
 
@@ -304,7 +317,10 @@ impl Measure {
         }
         self.desk.push(key, weight);
         self.span.packets += packets;
-        self.span.end_ns = now.0;
+        self.span.last_ns = now.0;
+        if let EpochLength::Packets(_) = self.about.epoch {
+            self.span.end_ns = now.0;
+        }
         self.left -= packets;
         self.counts.packets += packets;
         self.counts.updates += 1;
@@ -358,6 +374,9 @@ impl Stage for Measure {
     }
 
     fn finish(&mut self) -> Result<(), StageError> {
+        if let EpochLength::Time(_) = self.about.epoch {
+            (self.span.end_ns, self.span.partial) = (self.end.0, true);
+        }
         let done = self.desk.finish(self.span).map_err(|e| StageError(e.to_string()));
         self.failed.take().map_or(done, Err)
     }
