@@ -4,12 +4,15 @@
 //! An entry is taken when a payload is parked and given back when its packet comes for it. One whose packet never comes
 //! is passed over `ttl` times as the index goes round, and is free then: the packets that met it were forwarded whole. A
 //! time bound, where there is one, frees an entry as soon as the index meets it after that time.
+//!
+//! Tokens without a payload, which marked packets get, may be asked for by anybody: they neither move that index nor use up the
+//! turns of payloads, and take at most a quarter of the entries.
 
 use crate::huge;
 use crate::pool::BufId;
 use crate::time::Nanos;
 
-use super::config::{ConfigError, SliceConfig, Storage};
+use super::config::{Bind, ConfigError, SliceConfig, Storage};
 use super::parked::{Held, Parked};
 use super::token::{Fields, Token, TokenFormat, TokenMode};
 
@@ -34,6 +37,12 @@ pub enum Refusal {
     /// What stands around the token is not what was sliced: too short, or with a payload before the token.
     #[error("the packet is not the one that was sliced")]
     Mangled,
+    /// The packet is of another flow than the payload, and tokens are bound to flows.
+    #[error("the packet is of another flow than the payload")]
+    Swapped,
+    /// A token stands in the packet where it brings nothing back, and would leave.
+    #[error("the packet carries a token where none belongs")]
+    Hidden,
     /// The whole packet would be longer than an IP packet can be, or than the way out allows.
     #[error("the whole packet is too long")]
     Oversize,
@@ -59,6 +68,8 @@ pub struct TableCounters {
     pub reset: u64,
     /// Packets that met an entry in use and could not be sliced.
     pub full: u64,
+    /// Tokens without a payload that are out now: part of `waiting`.
+    pub empties: u32,
     /// Waiting at most at a time.
     pub most_waiting: u32,
     /// Waiting now.
@@ -102,13 +113,20 @@ const LINE: usize = 64;
 /// Tokens that are made at once.
 const AHEAD: usize = 8;
 
+/// Tokens without a payload take at most this part of the entries, and at least one.
+const EMPTY_PART: u32 = 4;
+/// Entries that are looked at for a free one, for such a token.
+const EMPTY_LOOKS: u32 = 8;
+/// Time after which such a token gives its entry to another one, in ns.
+const EMPTY_AGE_NS: u64 = 1_000_000_000;
+
 const _: () = assert!(size_of::<Entry>() == LINE);
 
 /// An entry that was found free and is about to be filled.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Place {
-    entry: u32,
+    pub(super) entry: u32,
     /// That of the payload which it will hold.
     token: Token,
 }
@@ -123,13 +141,18 @@ pub(super) struct Found {
 
 /// The payloads of one worker that wait for their packets.
 pub struct PayloadTable {
-    format: TokenFormat,
-    worker: u32,
+    pub(super) format: TokenFormat,
+    pub(super) worker: u32,
     ttl: u16,
     max_age_ns: u64,
+    min_age_ns: u64,
     entries: Box<[Entry]>,
+    /// A hash of each entry's flow; none where tokens are not bound to flows.
+    pub(super) flows: Box<[u64]>,
     /// The entry that the next payload goes to.
     next: u32,
+    /// The entry at which the next token without a payload begins to look.
+    next_empty: u32,
     /// Room for the payloads themselves, `entry_bytes` an entry, where they are copied.
     room: Vec<u8>,
     entry_bytes: u32,
@@ -163,6 +186,10 @@ impl PayloadTable {
         }
         let fresh = |entry| Entry { token: format.first_token(worker, entry), ..Entry::default() };
         let entries = (0..config.entries).map(fresh).collect();
+        let flows = match config.bind {
+            Bind::Nothing => Box::default(),
+            Bind::Flow => vec![0; config.entries as usize].into(),
+        };
         let entry_bytes = match config.storage {
             Storage::InPlace => 0,
             Storage::Copied { entry_bytes } => entry_bytes,
@@ -179,8 +206,11 @@ impl PayloadTable {
             worker,
             ttl: config.ttl,
             max_age_ns: config.max_age_ns.unwrap_or(u64::MAX),
+            min_age_ns: config.min_age_ns,
             entries,
+            flows,
             next: 0,
+            next_empty: 0,
             room,
             entry_bytes,
             skip,
@@ -223,7 +253,7 @@ impl PayloadTable {
     /// Bytes of memory that the table takes.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        (self.room.len() + size_of_val(&*self.entries)) as u64
+        (self.room.len() + size_of_val(&*self.entries) + size_of_val(&*self.flows)) as u64
     }
 
     /// Gives up every payload. Their time is over, but the generations go on: a packet that is still under way finds no
@@ -246,6 +276,12 @@ impl PayloadTable {
         Ok(())
     }
 
+    /// Whether a payload waits for a token, for whatever time.
+    #[must_use]
+    pub fn is_waiting(&self, token: Token) -> bool {
+        self.find(token, Nanos(0)).is_ok()
+    }
+
     /// Buffers of payloads that were given up since this was asked last, to be freed by their owner.
     pub(super) fn given_up(&mut self) -> &mut Vec<BufId> {
         &mut self.given_up
@@ -261,6 +297,29 @@ impl PayloadTable {
             return self.occupied(at, now);
         }
         Some(self.free_place(at))
+    }
+
+    /// A free entry for a token without a payload; the index of payloads stays where it is, and so do their turns.
+    #[cold]
+    pub(super) fn place_empty(&mut self, now: Nanos) -> Option<Place> {
+        let count = self.entries.len() as u32;
+        for _ in 0..EMPTY_LOOKS.min(count) {
+            let at = self.next_empty;
+            self.next_empty = if at + 1 < count { at + 1 } else { 0 };
+            let entry = self.entries.get(at as usize)?;
+            if entry.state == State::Waiting {
+                let age = now.since(entry.since);
+                if entry.parked.len != 0 || age <= EMPTY_AGE_NS.min(self.max_age_ns) {
+                    continue;
+                }
+                self.give_up(at, State::Expired);
+                self.counters.overdue += 1;
+            }
+            if self.counters.empties < (count / EMPTY_PART).max(1) {
+                return Some(self.free_place(at));
+            }
+        }
+        None
     }
 
     #[inline]
@@ -298,7 +357,7 @@ impl PayloadTable {
             return Some(self.free_place(at));
         }
         entry.ttl = entry.ttl.saturating_sub(1);
-        if entry.ttl == 0 {
+        if entry.ttl == 0 && now.since(entry.since) >= self.min_age_ns {
             self.give_up(at, State::Expired);
             self.counters.expired += 1;
         }
@@ -315,6 +374,7 @@ impl PayloadTable {
         }
         entry.state = state;
         self.counters.waiting -= 1;
+        self.counters.empties -= u32::from(entry.parked.len == 0);
         if in_place {
             self.given_up.push(entry.buf);
         }
@@ -337,6 +397,7 @@ impl PayloadTable {
         entry.parked = parked;
         Held { buf: entry.buf, len: entry.buf_len, in_place: entry.in_place, start: entry.start } = held;
         self.counters.parked += 1;
+        self.counters.empties += u32::from(parked.len == 0);
         self.counters.waiting += 1;
         self.counters.most_waiting = self.counters.most_waiting.max(self.counters.waiting);
     }
@@ -404,6 +465,14 @@ impl PayloadTable {
         (entry.token == token && entry.state != State::Unused).then_some(entry.parked)
     }
 
+    /// The last token that the entry of this one was given to a packet, if there was one.
+    #[inline]
+    pub(super) fn last_of_entry(&self, token: Token) -> Option<Token> {
+        let fields = self.format.read(token).filter(|fields| fields.worker == self.worker)?;
+        let entry = self.entries.get(fields.entry as usize)?;
+        (entry.state != State::Unused).then_some(entry.token)
+    }
+
     #[cold]
     fn refusal(&self, token: Token) -> Refusal {
         let Some(fields) = self.format.read(token) else { return Refusal::Forged };
@@ -436,6 +505,7 @@ impl PayloadTable {
         {
             entry.state = State::Spliced;
             self.counters.waiting -= 1;
+            self.counters.empties -= u32::from(entry.parked.len == 0);
             self.counters.spliced += 1;
         }
     }
@@ -454,7 +524,11 @@ impl PayloadTable {
     /// What does not add up, in words.
     pub fn audit(&self) -> Result<(), String> {
         let c = &self.counters;
-        let waiting = self.entries.iter().filter(|e| e.state == State::Waiting).count() as u64;
+        let of_all = || self.entries.iter().filter(|e| e.state == State::Waiting);
+        let (waiting, empties) = (of_all().count() as u64, of_all().filter(|e| e.parked.len == 0).count());
+        if empties != c.empties as usize {
+            return Err(format!("{empties} tokens without a payload are out, {} are counted", c.empties));
+        }
         if waiting != u64::from(c.waiting) {
             return Err(format!("{waiting} payloads wait, {} are counted", c.waiting));
         }
