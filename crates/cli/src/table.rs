@@ -1,6 +1,27 @@
 //! Plain tables for people.
 
+use std::borrow::Cow;
 use std::fmt::Write;
+
+/// Text as it can be shown in one line of a terminal: characters that would move the cursor, colour what follows or turn round
+/// the direction of writing stand there as escapes, as in `\u{1b}`. Names come from captures and configurations of others.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let odd = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(odd) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if odd(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
 
 /// Rows of a label and values, aligned.
 #[derive(Debug, Default)]
@@ -17,12 +38,13 @@ enum Row {
 impl Table {
     /// A heading over the rows that follow.
     pub(crate) fn title(&mut self, text: impl Into<String>) {
-        self.rows.push(Row::Title(text.into()));
+        self.rows.push(Row::Title(printable(&text.into()).into_owned()));
     }
 
     /// A row; the first cell is its label.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
-        self.rows.push(Row::Cells(cells.into_iter().map(Into::into).collect()));
+        let cells = cells.into_iter().map(|cell| printable(&cell.into()).into_owned());
+        self.rows.push(Row::Cells(cells.collect()));
     }
 
     /// The table as text: labels to the left, values to the right, columns of one heading as wide as they must be.
@@ -116,6 +138,15 @@ mod tests {
         t.row(["a", "1", "22"]);
         t.row(["longer", "333", "4"]);
         assert_eq!(t.render(), "Trains\n  a         1  22\n  longer  333   4");
+    }
+
+    #[test]
+    fn names_of_others_move_no_cursor() {
+        let mut t = Table::default();
+        t.title("a\u{1b}[2J");
+        t.row(["b\r\n\u{9b}1m", "é–\u{202e}"]);
+        assert_eq!(t.render(), "a\\u{1b}[2J\n  b\\r\\n\\u{9b}1m  é–\\u{202e}");
+        assert!(matches!(printable("24 µs – naïve"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::table::printable;
 
 /// Sends log lines to stderr.
 pub(crate) fn log_to_stderr(verbose: u8) {
@@ -27,9 +29,15 @@ pub(crate) fn log_to_stderr(verbose: u8) {
         .init();
 }
 
+/// Says what a user waits for.
+pub(crate) fn note(what: &str) {
+    let _ = writeln!(io::stderr(), "slipstream: {}", printable(what));
+}
+
 /// Says what went wrong.
 pub(crate) fn complain(what: &str) {
-    let _ = writeln!(io::stderr(), "slipstream: {what}");
+    let lines: Vec<_> = what.split('\n').map(printable).collect();
+    let _ = writeln!(io::stderr(), "slipstream: {}", lines.join("\n"));
 }
 
 /// Whether whoever read our output went away.
@@ -44,15 +52,25 @@ pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
     out.flush()
 }
 
-/// Set by the first interrupt (Ctrl-C) or request to terminate, so that files are finished or taken away; the second ends
-/// the program at once.
+/// Set by the first interrupt (Ctrl-C), request to terminate, or end of the terminal, so that files are finished or taken away;
+/// the second ends the program at once. Under `nohup` the end of the terminal goes on meaning nothing.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
         signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)
+}
+
+/// Whether the process was started with a signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// A bar on stderr, when that is a terminal and the work takes longer than a second.
