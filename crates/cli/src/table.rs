@@ -7,7 +7,8 @@ use std::fmt::Write;
 /// the direction of writing stand there as escapes, as in `\u{1b}`. Names come from captures and configurations of others.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let odd = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     if !text.contains(odd) {
         return Cow::Borrowed(text);

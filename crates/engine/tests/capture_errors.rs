@@ -54,7 +54,8 @@ fn long_names_of_many_interfaces_take_little_memory() {
         file = file.interface(1, 0, &[(2, name.clone()), (3, name.clone())]);
     }
     let mut reader =
-        CaptureReader::from_reader(io::Cursor::new(gzip(&file.enhanced(299, 0, 4, &[0; 4]).bytes)), "in.gz").unwrap();
+        CaptureReader::from_reader(io::Cursor::new(gzip(&file.enhanced(299, 0, 4, &[0; 4]).bytes)), "in.gz")
+            .unwrap();
     assert!(reader.next_record().unwrap().is_some());
     assert_eq!(reader.interfaces().len(), 300);
     let kept: usize = reader.interfaces().iter().filter_map(|i| i.name.as_ref().map(String::capacity)).sum();

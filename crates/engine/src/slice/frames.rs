@@ -15,9 +15,9 @@ use super::layers::Layers;
 use super::layout::set_dscp;
 use super::parked::Held;
 use super::payload_table::{Found, PayloadTable, Refusal};
+use super::quote::{self, Quote};
 use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
-use super::quote::{self, Quote};
 use super::token::{TOKEN_LEN, Token};
 use super::usual::{UsualCut, UsualJoin, put_back, put_token};
 
@@ -194,7 +194,7 @@ impl Slicer {
                     table.bind(&place, slot.packet, &cut);
                     slot.slice(owner, token.0);
                     let held = Held { buf: frame.buf, len: frame.len, in_place: true, start };
-                    table.park(place, now, parked, held);
+                    table.park_any(place, now, parked, held);
                     frame.len = cut.sliced_len() as u32;
                     return sliced(&cut, token);
                 }
@@ -224,7 +224,7 @@ impl Slicer {
                     None => false,
                 };
                 let held = Held { buf: frame.buf, len: frame.len, ..Held::default() };
-                table.park(place, now, parked, held);
+                table.park_any(place, now, parked, held);
                 if copied {
                     pool.free(frame.buf);
                 }
@@ -314,7 +314,7 @@ impl Splicer {
             Brought::Error(quote) => restore_quote(pool, &headers, frame, &quote),
             Brought::Payload(found, layers) => {
                 self.join(table, pool, frame, &found, &layers);
-                table.leave(found.entry);
+                table.leave_any(found.entry);
                 let dscp = layers.dscp(pool.data(frame.buf, frame.len));
                 frame.info = frame.info.remarked(dscp);
                 Ok(Spliced::Whole { len: frame.len as usize })

@@ -387,7 +387,13 @@ impl PayloadTable {
         place.token
     }
 
-    /// Parks a payload.
+    /// Parks what there is of a payload: perhaps none.
+    pub(super) fn park_any(&mut self, place: Place, now: Nanos, parked: Parked, held: Held) {
+        self.counters.empties += u32::from(parked.len == 0);
+        self.park(place, now, parked, held);
+    }
+
+    /// Parks a payload, of at least a byte.
     #[inline]
     pub(super) fn park(&mut self, place: Place, now: Nanos, parked: Parked, held: Held) {
         let Some(entry) = self.entries.get_mut(place.entry as usize) else { return };
@@ -397,7 +403,6 @@ impl PayloadTable {
         entry.parked = parked;
         Held { buf: entry.buf, len: entry.buf_len, in_place: entry.in_place, start: entry.start } = held;
         self.counters.parked += 1;
-        self.counters.empties += u32::from(parked.len == 0);
         self.counters.waiting += 1;
         self.counters.most_waiting = self.counters.most_waiting.max(self.counters.waiting);
     }
@@ -497,7 +502,14 @@ impl PayloadTable {
         }
     }
 
-    /// The payload leaves with its packet.
+    /// What there is of the payload leaves with its packet.
+    pub(super) fn leave_any(&mut self, entry: u32) {
+        let empty = |e: &Entry| e.state == State::Waiting && e.parked.len == 0;
+        self.counters.empties -= u32::from(self.entries.get(entry as usize).is_some_and(empty));
+        self.leave(entry);
+    }
+
+    /// The payload, of at least a byte, leaves with its packet.
     #[inline]
     pub(super) fn leave(&mut self, entry: u32) {
         if let Some(entry) = self.entries.get_mut(entry as usize)
@@ -505,7 +517,6 @@ impl PayloadTable {
         {
             entry.state = State::Spliced;
             self.counters.waiting -= 1;
-            self.counters.empties -= u32::from(entry.parked.len == 0);
             self.counters.spliced += 1;
         }
     }

@@ -313,7 +313,7 @@ impl Slicer {
                 let front = buffer.get_mut(..cut.sliced_len()).unwrap_or_default();
                 let parked = cut.write(front, token);
                 table.bind(&place, front, &cut);
-                table.park(place, now, parked, Held::default());
+                table.park_any(place, now, parked, Held::default());
                 sliced(&cut, token)
             }
         };
@@ -461,8 +461,7 @@ impl Slicer {
 /// Whether a token stands in a packet that may hold another.
 #[inline]
 fn hides_token(table: &PayloadTable, packet: &[u8], headers: &Headers) -> bool {
-    may_hold_another(packet, headers)
-        && table.find_hidden(packet, usize::from(headers.l3)).is_some()
+    may_hold_another(packet, headers) && table.find_hidden(packet, usize::from(headers.l3)).is_some()
 }
 
 /// Whether the IP packet's last bytes are a token that only the key makes.

@@ -8,15 +8,15 @@ use slipstream_wire::{Headers, LinkType, classify};
 
 use crate::time::Nanos;
 
+use super::DSCP_SLICED;
 use super::config::{Bind, ConfigError, SliceConfig};
 use super::hidden::{may_hold_another, read};
 use super::layers::Layers;
 use super::layout::{token_before, whole_end};
 use super::parked::{Parked, Transport};
 use super::payload_table::{Found, PayloadTable, Refusal};
-use super::token::{TOKEN_LEN, Token, TokenMode};
 use super::quote::{self, Quote};
-use super::DSCP_SLICED;
+use super::token::{TOKEN_LEN, Token, TokenMode};
 
 /// What became of a packet at the splicer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +237,7 @@ impl Splicer {
                     to.copy_from_slice(table.payload(found.entry, found.parked.len));
                 }
                 layers.repair(buffer.get_mut(..whole).unwrap_or_default(), &found.parked);
-                table.leave(found.entry);
+                table.leave_any(found.entry);
                 Ok(Spliced::Whole { len: whole })
             }
         }

@@ -432,10 +432,10 @@ mod tests {
 
     fn format() -> impl Strategy<Value = TokenFormat> {
         let mode = prop_oneof![Just(TokenMode::Keyed), Just(TokenMode::Paper)];
-        (mode, any::<[u64; 2]>(), TAG_BITS..=MOST_TAG_BITS, 1u32..=65536, 1u32..=64).prop_filter_map(
-            "too many",
-            |(mode, key, tag, n, w)| TokenFormat::with_tags(mode, tag, &TokenKey::new(key), n, w),
-        )
+        (mode, any::<[u64; 2]>(), TAG_BITS..=MOST_TAG_BITS, 1u32..=65536, 1u32..=64)
+            .prop_filter_map("too many", |(mode, key, tag, n, w)| {
+                TokenFormat::with_tags(mode, tag, &TokenKey::new(key), n, w)
+            })
     }
 
     proptest! {

@@ -298,7 +298,8 @@ fn tokens_bound_to_flows_can_not_be_exchanged() {
     ] {
         for six in [false, true] {
             let (mut pair, ..) = set_up(|c| (c.bind, c.storage) = (bind, storage));
-            let of = |port| Spec { payload: 1200, ports: (port, 443), fill: port as u8, ..Spec::plain(six, true) };
+            let of =
+                |port| Spec { payload: 1200, ports: (port, 443), fill: port as u8, ..Spec::plain(six, true) };
             let [a, b] = [of(2000), of(2001)].map(|spec| pair.slice(ETHERNET, &spec.build(), 0).1);
             let end = a.len();
             let [mut a_with_b, mut b_with_a] = [a.clone(), b.clone()];

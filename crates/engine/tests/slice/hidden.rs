@@ -61,7 +61,10 @@ fn attack(pair: &mut Pair, sliced: &[u8], frame: &[u8], function: impl Fn(&[u8])
     if done != Sliced::Dropped
         && let Ok((done, out)) = pair.splice(ETHERNET, &function(&through), 2)
     {
-        assert!(out.len() <= frame.len() + 200 && !has(&out, &victim()[42..100]), "disclosed: {done:?} {out:02x?}");
+        assert!(
+            out.len() <= frame.len() + 200 && !has(&out, &victim()[42..100]),
+            "disclosed: {done:?} {out:02x?}"
+        );
     }
     let (_, out) = pair.splice(ETHERNET, sliced, 3).expect("the victim's payload is gone");
     assert_eq!(out, victim());
@@ -98,9 +101,7 @@ fn any_number_of_tags_is_read_at_both_ends() {
 /// Labels, sessions and tunnels: whatever a function takes off, it finds no packet inside that ends in a token.
 #[test]
 fn nothing_inside_of_a_packet_brings_a_token_in() {
-    let outside = |around: &'static [u8]| {
-        move |frame: &[u8]| [&frame[..12], around, &frame[14..]].concat()
-    };
+    let outside = |around: &'static [u8]| move |frame: &[u8]| [&frame[..12], around, &frame[14..]].concat();
     let inside = |around: usize| {
         move |frame: &[u8]| match frame.get(12 + around..) {
             Some(ip) => [&frame[..12], &[8, 0], ip].concat(),
@@ -119,7 +120,8 @@ fn nothing_inside_of_a_packet_brings_a_token_in() {
     for kind in [Tunnel::IpInIp, Tunnel::Gre, Tunnel::Vxlan, Tunnel::Geneve, Tunnel::Gue] {
         for (six, tos, padding) in [(false, 0, 0), (true, 0xfc, 9), (false, 0xfc, 300), (true, 0, 300)] {
             let (mut pair, sliced, token) = set_up(|_| {});
-            let rewrite = Rewrite::Tunnel { kind, six, copies_tos: true, checksum: false, keeps_trailer: false };
+            let rewrite =
+                Rewrite::Tunnel { kind, six, copies_tos: true, checksum: false, keeps_trailer: false };
             let inner = ending_in(token, tos);
             let outer = rewrite.apply(ETHERNET, inner.clone());
             let length = outer.len() - inner.len();
@@ -210,10 +212,13 @@ fn errors_of_any_length_leave_without_a_token() {
             }
             let ip = sliced.len() - 14;
             for quoted in 20 + 20 * usize::from(spec.six)..=ip {
-                for (padded, extensions) in [(0, false), (60, false), (ip + 1, false), (128, false), (128, true)] {
+                for (padded, extensions) in
+                    [(0, false), (60, false), (ip + 1, false), (128, false), (128, true)]
+                {
                     for tos in [0, 0xc0, 0xfc] {
                         let about = error(&sliced, quoted, padded, extensions, tos);
-                        let what = format!("{quoted} of {ip} bytes, {padded}, {extensions}, TOS {tos:x}, {spec:?}");
+                        let what =
+                            format!("{quoted} of {ip} bytes, {padded}, {extensions}, TOS {tos:x}, {spec:?}");
                         // An error with the mark and no token that could be found is dropped.
                         let Ok((done, out)) = pair.splice(ETHERNET, &about, 1) else {
                             assert!(tos == 0xfc && quoted + 3 < ip, "{what}");
@@ -324,7 +329,8 @@ fn functions_that_push_pop_and_quote_disclose_nothing() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % n
     };
-    let (mut tokens, mut under_way): (Vec<Token>, Vec<(Vec<u8>, Vec<u8>)>) = (vec![Token(0)], Vec::new());
+    let mut tokens = vec![Token(0)];
+    let mut under_way: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let (mut quotes, mut whole, mut stopped) = (0, 0, 0);
     for now in 0..40_000u64 {
         let attacker = random(3) == 0;
@@ -339,8 +345,13 @@ fn functions_that_push_pop_and_quote_disclose_nothing() {
             }
         } else {
             let ports = (1024 + random(100) as u16, 443);
-            Spec { payload: 200 + random(300), ports, fill: random(200) as u8, ..Spec::plain(false, random(2) == 0) }
-                .build()
+            Spec {
+                payload: 200 + random(300),
+                ports,
+                fill: random(200) as u8,
+                ..Spec::plain(false, random(2) == 0)
+            }
+            .build()
         };
         let (done, out) = pair.slice(ETHERNET, &frame, now);
         if let Sliced::Sliced { token, .. } = done {
@@ -377,9 +388,12 @@ fn functions_that_push_pop_and_quote_disclose_nothing() {
             }
             let live = |token: &&Token| pair.table.is_waiting(**token);
             // What came with a token may leave with it.
-            let leaves = tokens.iter().rev().take(64).filter(live).find(|t| {
-                has(&out, &t.to_bytes()) && !has(&came, &t.to_bytes())
-            });
+            let leaves = tokens
+                .iter()
+                .rev()
+                .take(64)
+                .filter(live)
+                .find(|t| has(&out, &t.to_bytes()) && !has(&came, &t.to_bytes()));
             assert!(leaves.is_none(), "{leaves:?} leaves: {done:?} {out:02x?}");
         }
     }

@@ -71,7 +71,9 @@ impl Write for Target {
 /// what it wants: that it went away is an error.
 fn reader_left(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => io::Error::other("whoever read it has gone away; packets are missing there"),
+        io::ErrorKind::BrokenPipe => {
+            io::Error::other("whoever read it has gone away; packets are missing there")
+        }
         _ => error,
     }
 }

@@ -204,7 +204,9 @@ mod tests {
         // Root has no business with another's file either.
         assert!(not_private(8, 0o100_600, 0).is_some());
         for mode in [0o666, 0o660, 0o606, 0o640, 0o604, 0o622] {
-            assert!(not_private(7, 0o100_000 | mode, 7).is_some_and(|why| why.contains(&format!("{mode:03o}"))));
+            assert!(
+                not_private(7, 0o100_000 | mode, 7).is_some_and(|why| why.contains(&format!("{mode:03o}")))
+            );
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The rings against a queue, two sides against each other, and files that are not what they should be.
 
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -353,7 +353,10 @@ fn files_that_others_may_use_are_refused() {
     for mode in [0o666, 0o660, 0o604] {
         let error = with_file(|f| f.set_permissions(PermissionsExt::from_mode(mode)).unwrap());
         assert!(matches!(error, ShmError::NotPrivate { .. }), "{error}");
-        assert!(error.to_string().contains(&format!("mode {mode:03o}")) && error.to_string().contains("remove it"));
+        assert!(
+            error.to_string().contains(&format!("mode {mode:03o}"))
+                && error.to_string().contains("remove it")
+        );
     }
 }
 

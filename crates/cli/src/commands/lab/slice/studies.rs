@@ -276,7 +276,10 @@ fn less(a: (&Best, f64), b: (&Best, f64)) -> Option<f64> {
 
 /// A share in words, or that there is none.
 fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "not comparable: other programs had the cores".to_owned(), |s| format!("{:.1} %", s * 100.0))
+    share.map_or_else(
+        || "not comparable: other programs had the cores".to_owned(),
+        |s| format!("{:.1} %", s * 100.0),
+    )
 }
 
 /// A cost that came out as one; noise may make a difference of two measurements anything.
