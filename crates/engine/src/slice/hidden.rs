@@ -5,7 +5,7 @@
 //! Both ends read any number of tags. Where a packet may hold another, every eight bytes of it are looked up: they count if
 //! they are the last token that an entry of the table was given.
 
-use slipstream_wire::protocol::{AH, GRE, ICMP, ICMPV6, IPV4, IPV6, UDP, is_vlan};
+use slipstream_wire::protocol::{AH, GRE, ICMP, ICMPV6, IPV4, IPV6, TCP, UDP, is_vlan};
 use slipstream_wire::{Flags, Headers, LinkType, Skip, classify};
 
 use super::layout::be16;
@@ -60,6 +60,7 @@ pub(super) const fn is_tunnel_port(port: u16) -> bool {
 #[inline]
 pub(super) fn may_hold_another(packet: &[u8], headers: &Headers) -> bool {
     match headers.key.protocol() {
+        TCP => false,
         UDP => is_tunnel_port(headers.key.dst_port()),
         // All but echoes, which quote nothing.
         protocol @ (ICMP | ICMPV6) if !headers.flags.has(Flags::FRAGMENT) => {

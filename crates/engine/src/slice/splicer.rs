@@ -279,9 +279,10 @@ impl Splicer {
             };
         };
         let Some(token) = token_before(packet, end) else { return Ok(Brought::Nothing) };
-        let error = quote::is_error(packet, headers);
+        let holds = may_hold_another(packet, headers);
+        let error = holds && quote::is_error(packet, headers);
         let ours = self.keyed && table.is_ours(token);
-        if self.keyed && !ours && (end < packet.len() || may_hold_another(packet, headers)) {
+        if self.keyed && !ours && (holds || end < packet.len()) {
             match self.inside(table, packet, headers, end)? {
                 Brought::Nothing => {}
                 other => return Ok(other),
