@@ -46,6 +46,7 @@ mod layout;
 mod parked;
 pub mod payload_table;
 mod quote;
+mod refusal;
 pub mod slicer;
 pub mod splicer;
 pub(crate) mod stage;
