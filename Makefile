@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench speed fuzz book doc clean $(GATE)
+.PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -70,6 +70,20 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (default 600) each; needs cargo-fuzz
 	    echo "== $$target"; \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \
 	done
+
+SOAK_SECONDS ?= 3600
+HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p')
+# Miri takes minutes for what takes a millisecond: the code with `unsafe` in it, and few cases of each property.
+MIRI_TESTS := pool::sliced prefetch io::shm::layout
+
+soak: ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
+	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(SOAK_SECONDS)
+	for sanitizer in address thread; do \
+	    echo "== $$sanitizer sanitizer"; \
+	    RUSTFLAGS="-Zsanitizer=$$sanitizer" $(CARGO) +nightly test -Zbuild-std --target $(HOST) \
+	        --target-dir "target/$$sanitizer" -p slipstream --lib --test slice --test shm; \
+	done
+	PROPTEST_CASES=4 MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test -p slipstream --lib -- $(MIRI_TESTS)
 
 book: ## the book, in book/book (needs mdbook)
 	mdbook build book

@@ -164,6 +164,16 @@ def killed(case, binary, scratch):
     case.check(not there.exists(), "the file in memory is left behind")
 
 
+def waiting(case, binary, scratch):
+    """A middlebox without functions says that it waits for them, for as long as it was told to."""
+    there = scratch / "there"
+    near = Process(binary, "slice", "run", "synth:packets=10", "null", "--through", there, "--wait", "500ms")
+    status, _, err = near.end(20)
+    case.equal(status, 2, "exit status")
+    case.check("waiting for the process with the functions" in err and "nobody came" in err, err)
+    case.check(not there.exists(), "the file in memory is left behind")
+
+
 def interrupted(case, binary, scratch):
     """A middlebox that is interrupted lets the functions end too; nothing is an error."""
     there = scratch / "there"
@@ -174,6 +184,9 @@ def interrupted(case, binary, scratch):
     near.process.send_signal(signal.SIGINT)
     for report in ended(case, near, far, 20):
         case.check(report is None or report["packets_in"] > 1000, "packets came in")
+        if report is not None and counters(report, "slice"):
+            came = sum(source["packets"] for source in report["sources"] if source["type"] != "shm")
+            case.equal(report["packets_in"], came, "a packet counts once")
 
 
 def overload(case, binary, scratch):
@@ -220,12 +233,17 @@ def dropped(case, binary, scratch):
 def not_ours(case, binary, scratch):
     """Files that are something else are left alone."""
     file = scratch / "notes.txt"
+    file.touch(mode=0o600)
     for text in ("my notes\n" * 1000, "x", "slipshm\n" + "\0" * 5000):
         file.write_text(text)
         done = harness.Run(binary, [*reached(file), "counter"], timeout=20)
         case.equal(done.status, 2, f"exit status for {text[:10]!r}")
         case.check(str(file) in done.stderr and "panicked" not in done.stderr, done.stderr)
         case.equal(file.read_text(), text, "the file's content")
+    file.chmod(0o666)
+    done = harness.Run(binary, [*reached(file), "counter"], timeout=20)
+    case.equal(done.status, 2, "exit status for a file that others may use")
+    case.check("mode 666" in done.stderr, done.stderr)
     done = harness.Run(binary, [*reached(scratch / "no" / "such"), "counter"], timeout=20)
     case.equal(done.status, 2, "exit status where there is no directory")
     done = harness.Run(binary, ["validate", "-i", "null", "-o", "null", "-e", 'shm(path="x", ring=100KB) -> counter'], timeout=20)
@@ -268,7 +286,7 @@ def wait_for(holds, seconds=10):
         time.sleep(0.01)
 
 
-EDGES = (killed, interrupted, overload, dropped, not_ours, damaged)
+EDGES = (killed, waiting, interrupted, overload, dropped, not_ours, damaged)
 
 
 def check(binary, job, scratch):

@@ -27,6 +27,61 @@ const STARTS: [&[u8]; 5] = [
     ],
 ];
 
+/// A function that pushes tags, takes all off, or quotes the packet in an ICMP error: nothing leaves with the token as long as the
+/// payload waits, and what the network sends is given none by it.
+fn push_pop_quote(
+    splicer: &Splicer,
+    table: &mut PayloadTable,
+    sliced: &[u8],
+    link: LinkType,
+    done: &Sliced,
+    settings: u8,
+) {
+    let Sliced::Sliced { token, .. } = done else { return };
+    if link != LinkType::Ethernet || sliced.len() < 34 {
+        return;
+    }
+    let (how, amount) = (settings >> 4 & 3, usize::from(settings >> 6));
+    let made = match how {
+        0 => {
+            // More tags than a key holds, and no IP behind them.
+            let tags = [0x81, 0, 0, 1].repeat(8 + amount * 4);
+            [&sliced[..12], &tags, &[0x88, 0x47, 0, 1, 0x01, 64], &sliced[14..]].concat()
+        }
+        1 => {
+            let mut popped = sliced.to_vec();
+            while popped.len() > 18 && popped[12..14] == [0x81, 0] {
+                popped.drain(12..16);
+            }
+            popped.splice(12..14, [0x88, 0x47, 0, 1, 0x01, 64]);
+            popped
+        }
+        _ => {
+            let quote = &sliced[14..sliced.len().min(14 + 28 + amount * 12)];
+            let padding = vec![0; if how == 2 { 0 } else { 128usize.saturating_sub(quote.len()) }];
+            let total = (28 + quote.len() + padding.len()) as u16;
+            let mut error = sliced[..14].to_vec();
+            error[12..14].copy_from_slice(&[8, 0]);
+            error.extend([0x45, 0]);
+            error.extend(total.to_be_bytes());
+            error.extend([0, 0, 0, 0, 64, 1, 0, 0, 10, 9, 9, 9, 10, 0, 0, 1, 11, 0, 0, 0, 0, 32, 0, 0]);
+            [&error[..], quote, &padding].concat()
+        }
+    };
+    let mut room = made.clone();
+    room.resize(made.len() + 4000, 0);
+    // Its counters are held against those of the general way.
+    if let Ok(outcome) = splicer.clone().splice(table, link, &mut room, made.len(), Nanos(1)) {
+        let len = match outcome {
+            Spliced::Untouched => made.len(),
+            Spliced::Whole { len } | Spliced::Quote { len } => len,
+        };
+        let leaves = room[..len].windows(8).any(|w| w == token.to_bytes());
+        assert!(!(leaves && table.is_waiting(*token)), "a token leaves");
+    }
+    assert!(table.is_waiting(*token), "what was no packet of it took the payload");
+}
+
 fuzz_target!(|data: &[u8]| {
     let [start, settings, keep, link, split, rest @ ..] = data else { return };
     let link = if link % 2 == 0 { LinkType::Ethernet } else { LinkType::RawIp };
@@ -77,6 +132,10 @@ fuzz_target!(|data: &[u8]| {
         Sliced::Dropped => return,
     };
     let payload_at = len.saturating_sub(8).min(frame.len());
+
+    if config.mode == TokenMode::Keyed {
+        push_pop_quote(&splicer, &mut table, &buffer[..len], link, &done, *settings);
+    }
 
     // A function that changes any bytes, one of four at a time.
     let mut changed = buffer[..len].to_vec();

@@ -116,6 +116,24 @@ fn complain(report: &RunReport) {
                 counter("long_probes")
             );
         }
+        if counter("whole_full") > 0 {
+            warn!(
+                "{}: {} packets went whole because the entry whose turn it was still waited for its packet; more `entries`, \
+                  or a smaller `ttl`, let more be sliced",
+                stage.name,
+                counter("whole_full")
+            );
+        }
+        let given_up = ["payloads_expired", "payloads_overdue", "payloads_left_at_end"].map(counter);
+        if given_up.iter().sum::<u64>() > 0 {
+            let [turns, time, end] = given_up;
+            warn!(
+                "{}: {} payloads were given up because their packets did not come back ({turns} after `ttl` turns, {time} \
+                  after a time, {end} at the end): the functions dropped them, or had them for too long",
+                stage.name,
+                turns + time + end
+            );
+        }
         if counter("refused") > 0 {
             warn!(
                 "{}: {} packets could not be sent; was the interface down?",

@@ -1,14 +1,14 @@
 //! Files that appear complete or not at all.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use tempfile::NamedTempFile;
+use slipstream::io::new_file::NewFile;
 
-/// A file in the making. It takes its name with [`Replacement::commit`], in place of any older file of that name;
-/// before, it is a temporary file beside it, which goes away if nothing comes of it.
+/// A file in the making. It takes its name with [`Replacement::commit`], in place of any older file of that name; nothing is
+/// left of it if it comes to nothing, or a signal ends the program.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct Replacement {
 
 #[derive(Debug)]
 enum To {
-    Temporary(NamedTempFile),
+    New(NewFile),
     /// What can't be replaced: a device, a pipe.
     Straight(File),
 }
@@ -37,7 +37,7 @@ impl Replacement {
         let to = match target.metadata() {
             Ok(m) if m.is_dir() => bail!("{option} {}: is a directory; name a file", path.display()),
             Ok(m) if !m.is_file() => To::Straight(File::create(&target).with_context(failed)?),
-            _ => To::Temporary(temporary(&target).with_context(failed)?),
+            _ => To::New(NewFile::create(&target).with_context(failed)?),
         };
         Ok(Self { path: target, to })
     }
@@ -48,32 +48,22 @@ impl Replacement {
         let failed = || format!("{}: can't be written", path.display());
         match to {
             To::Straight(mut file) => file.flush().with_context(failed),
-            To::Temporary(file) => file.persist(&path).map(drop).with_context(failed),
+            To::New(file) => file.persist().with_context(failed),
         }
     }
-}
-
-/// A temporary file beside `path`, with the rights that a new file gets.
-fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".slipstream-");
-    #[cfg(unix)]
-    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-    builder.tempfile_in(folder)
 }
 
 impl Write for Replacement {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         match &mut self.to {
-            To::Temporary(file) => file.write(data),
+            To::New(file) => file.write(data),
             To::Straight(file) => file.write(data),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.to {
-            To::Temporary(file) => file.flush(),
+            To::New(file) => file.flush(),
             To::Straight(file) => file.flush(),
         }
     }

@@ -50,6 +50,11 @@ pub(crate) fn log_to_stderr(verbose: u8) {
         .init();
 }
 
+/// Says what a user waits for.
+pub(crate) fn note(what: &str) {
+    say(&format!("slipstream: {what}"));
+}
+
 /// Says what went wrong.
 pub(crate) fn complain(what: &str) {
     say(&format!("slipstream: {what}"));

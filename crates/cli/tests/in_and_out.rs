@@ -53,6 +53,20 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0");
 }
 
+/// Of a named pipe all is meant to be read: who leaves early makes the run fail.
+#[test]
+fn a_reader_that_leaves_a_named_pipe_is_an_error() {
+    let dir = scratch();
+    let command = format!(
+        "mkfifo pipe; head -c 100 pipe > /dev/null & {BINARY} reframe {} pipe; echo $?",
+        text(&campus())
+    );
+    let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+    let ended = Ended::of(output);
+    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().last(), Some("2"));
+    ended.saying(&["pipe", "gone away"]);
+}
+
 #[test]
 fn the_output_may_be_the_input() {
     let dir = scratch();
@@ -191,9 +205,14 @@ fn an_interrupted_replay_by_the_wall_clock_ends_well() {
     assert_eq!(names, ["in.pcap", "out.pcap"]);
 }
 
-/// Ctrl-C leaves nothing half-written behind.
+/// Neither Ctrl-C nor the end of the terminal leaves anything half-written behind.
 #[test]
 fn an_interrupted_synth_leaves_nothing() {
+    interrupt("-INT");
+    interrupt("-HUP");
+}
+
+fn interrupt(signal: &str) {
     let dir = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
         .args(["synth", "--packets", "1G", "--size", "60", "out.pcap.gz"])
@@ -203,7 +222,49 @@ fn an_interrupted_synth_leaves_nothing() {
         .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(1000));
     let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A run that has its result in memory until the end leaves nothing of it either, when a signal ends it on its way.
+#[test]
+fn an_analysis_that_is_ended_leaves_nothing() {
+    for signal in ["-HUP", "-TERM"] {
+        let dir = scratch();
+        let mut child = Command::new(BINARY)
+            .args(["analyze", "-", "--report", "page.html", "--parquet", "flows.parquet"])
+            .stdin(std::process::Stdio::piped())
+            .current_dir(dir.path())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(names(dir.path()), [""; 0], "{signal}");
+    }
+}
+
+/// What `nohup` asks for is kept: the end of the terminal ends nothing.
+#[test]
+fn the_end_of_the_terminal_may_be_ignored() {
+    let dir = scratch();
+    let command = format!("trap '' HUP; exec {BINARY} synth --packets 1G --size 60 out.pcap.gz");
+    let mut child = Command::new("bash")
+        .args(["-c", &command])
+        .stderr(std::process::Stdio::null())
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(500));
+    let kill = |signal: &str, pid: &str| {
+        assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
+    };
+    pause();
+    kill("-HUP", &child.id().to_string());
+    pause();
+    assert!(child.try_wait().unwrap().is_none(), "it ended");
+    kill("-INT", &child.id().to_string());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }

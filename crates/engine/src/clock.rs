@@ -40,6 +40,10 @@ impl LiveClock {
     #[inline]
     #[must_use]
     pub fn now(&self) -> Nanos {
+        #[cfg(test)]
+        if let Some(time) = stand_in::read() {
+            return Nanos(time);
+        }
         Nanos(read(ClockId::Monotonic).saturating_add(self.offset))
     }
 
@@ -55,6 +59,34 @@ impl LiveClock {
         let (real, mine) = (read(ClockId::Realtime), self.now().0);
         let ahead = real.wrapping_sub(mine) as i64;
         if ahead.abs_diff(before) < Self::NOISE { before } else { ahead }
+    }
+}
+
+/// A clock that tests set and move, in place of [`LiveClock`] on their thread. Every look at it takes a little, as it does in truth.
+#[cfg(test)]
+pub(crate) mod stand_in {
+    use std::cell::Cell;
+
+    /// Time that it takes to look at the clock, in ns.
+    const LOOK: u64 = 50;
+
+    thread_local! {
+        static TIME: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// It is this time, in ns; none: the real clock counts again.
+    pub(crate) fn set(time: Option<u64>) {
+        TIME.set(time);
+    }
+
+    /// So many ns pass.
+    pub(crate) fn pass(ns: u64) {
+        TIME.set(TIME.get().map(|time| time + ns));
+    }
+
+    pub(super) fn read() -> Option<u64> {
+        pass(LOOK);
+        TIME.get()
     }
 }
 

@@ -6,7 +6,7 @@ mod capture_support;
 use std::io;
 
 use capture_support::{NgFile, PcapFile, gzip, zstd};
-use slipstream::io::capture::{CaptureError, CaptureReader, Format};
+use slipstream::io::capture::{CaptureError, CaptureReader, Format, MAX_INTERFACE_NAME};
 
 fn error(bytes: &[u8]) -> CaptureError {
     CaptureReader::from_reader(io::Cursor::new(bytes.to_vec()), "in.pcap").unwrap_err()
@@ -43,6 +43,23 @@ fn files_that_may_not_be_read() {
     }
     let error = CaptureReader::open(file.path()).unwrap_err();
     assert!(matches!(error, CaptureError::PermissionDenied { .. }), "{error}");
+}
+
+/// A small compressed file can describe many interfaces with long names; only the beginnings of these are kept.
+#[test]
+fn long_names_of_many_interfaces_take_little_memory() {
+    let name = vec![b'n'; 60_000];
+    let mut file = NgFile::new(false);
+    for _ in 0..300 {
+        file = file.interface(1, 0, &[(2, name.clone()), (3, name.clone())]);
+    }
+    let mut reader =
+        CaptureReader::from_reader(io::Cursor::new(gzip(&file.enhanced(299, 0, 4, &[0; 4]).bytes)), "in.gz")
+            .unwrap();
+    assert!(reader.next_record().unwrap().is_some());
+    assert_eq!(reader.interfaces().len(), 300);
+    let kept: usize = reader.interfaces().iter().filter_map(|i| i.name.as_ref().map(String::capacity)).sum();
+    assert!(kept <= 300 * MAX_INTERFACE_NAME, "{kept} bytes of names are kept");
 }
 
 #[test]

@@ -51,6 +51,9 @@ pub(crate) struct SliceRun {
     /// Bytes of each ring between the processes, a power of two.
     #[arg(long, value_name = "BYTES", default_value = "4MiB")]
     pub(crate) ring: Bytes,
+    /// How long to wait for the other process to come; left out: without end.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) wait: Option<slipstream::units::Duration>,
     /// Captures and generated traffic come at their own pace (real), or as fast as there is room for them.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) pace: Pace,

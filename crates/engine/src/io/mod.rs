@@ -2,6 +2,7 @@
 
 pub mod af_packet;
 pub mod capture;
+pub mod new_file;
 pub mod paced;
 pub mod shm;
 pub mod synth;

@@ -6,7 +6,7 @@
 
 use super::config::{Finding, Plan, PlannedStage};
 use super::registry::{Group, Role};
-use super::stages::{SLICE, SPLICE};
+use super::stages::{SLICE, SPLICE, rewrites_flows};
 
 /// Adds what is wrong to `findings`.
 pub(super) fn check(plan: &Plan, findings: &mut Vec<Finding>) {
@@ -72,6 +72,11 @@ fn follow(plan: &Plan, slice: usize, named: &PlannedStage, findings: &mut Vec<Fi
             } else if let Some(why) = stage.kind.needs_payload(&stage.settings) {
                 let message = format!("`{name}` needs payloads, which wait at `{sliced}`: {why}");
                 findings.push(say(message, "put it before the slice or behind the splice"));
+            } else if named.settings.text("bind") == "flow" && rewrites_flows(stage.kind, &stage.settings) {
+                let message = format!(
+                    "`{name}` changes addresses or ports, and `{sliced}` binds payloads to them: none would come back"
+                );
+                findings.push(say(message, "leave out `bind=flow`, or put the function elsewhere"));
             } else if stage.kind.group == Group::Port
                 && stage.role != Role::Source
                 && !function_side(plan, slice, wire.to)

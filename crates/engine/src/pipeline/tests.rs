@@ -235,6 +235,11 @@ fn payloads_come_back_before_anything_leaves() {
         ("slice -> splice(of=x)", "`splice` has no slice stage"),
         ("a :: slice -> b :: slice -> splice(of=b) -> splice(of=a)", "before a splice of their own"),
         ("a :: slice -> splice -> b :: slice -> sb :: splice(of=b)", "there are several slice stages"),
+        (
+            "slice(bind=flow) -> nat(pool=192.0.2.1) -> splice",
+            "`nat` changes addresses or ports, and `slice` binds",
+        ),
+        ("slice(min_age=2s, max_age=1s) -> splice", "a payload must wait for 2000000000 ns at least"),
         ("slice -> reframe(tcp_order=true) -> splice", "needs payloads, which wait at `slice`: `tcp_order`"),
         ("slice -> reframe(tunnel=inner) -> splice", "needs payloads, which wait at `slice`: `tunnel=inner`"),
         ("slice -> t :: tee[0] -> splice", "it multiplies packets"),

@@ -249,8 +249,11 @@ mod tests {
     }
 
     fn run(source: Paced, interrupted: usize) -> (RunReport, PollLog) {
-        let mut pipeline =
-            Pipeline::chain(vec![("work".to_owned(), Box::new(Work { interrupted, batches: 0 }))]);
+        run_through(Box::new(Work { interrupted, batches: 0 }), source)
+    }
+
+    fn run_through(stage: Box<dyn Stage + Send>, source: Paced) -> (RunReport, PollLog) {
+        let mut pipeline = Pipeline::chain(vec![("work".to_owned(), stage)]);
         pipeline.heads[0].source = Box::new(source);
         let mut run =
             Run::new(pipeline).live(LiveOptions { poll_log: Some(10_000), ..LiveOptions::default() });
@@ -263,12 +266,35 @@ mod tests {
         report.sources[0].counters.iter().find(|c| c.0 == name).unwrap().1
     }
 
-    /// Polls come as if nothing had interrupted them, and how many were is said. Whatever else the machine does is an interruption, too.
+    /// As [`Work`], by a clock that nothing else moves.
+    struct Exact {
+        interrupted: usize,
+        batches: usize,
+    }
+
+    impl Stage for Exact {
+        fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
+            self.batches += 1;
+            let interrupted = self.batches > 100 && self.batches.is_multiple_of(self.interrupted);
+            let more = if interrupted { 3_000_000 } else { 0 };
+            clock::stand_in::pass(100_000 + 10_000 * batch.frames.len() as u64 + more);
+            batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
+            batch.clear();
+        }
+    }
+
+    /// Polls come as if nothing had interrupted them, and how many were is said.
     #[test]
     fn interruptions_are_no_part_of_the_time() {
+        let run = |interrupted| {
+            clock::stand_in::set(Some(1_000_000_000_000));
+            let done = run_through(Box::new(Exact { interrupted, batches: 0 }), paced(5e4, 512, 5_000));
+            clock::stand_in::set(None);
+            done
+        };
         // 50 packets a ms, of which the engine can serve 90 and more.
-        let (calm, calm_log) = run(paced(5e4, 512, 5_000), usize::MAX);
-        let (disturbed, log) = run(paced(5e4, 512, 5_000), 10);
+        let (calm, calm_log) = run(usize::MAX);
+        let (disturbed, log) = run(10);
         let mean = |log: &PollLog| {
             let all: u64 = log.polls().iter().map(|p| u64::from(p.batch)).sum();
             assert_eq!(all, 5_000);

@@ -2,7 +2,7 @@
 
 use crate::rules::Rule;
 
-use super::token::{MAX_PLACES, TOKEN_LEN, TokenFormat, TokenKey, TokenMode};
+use super::token::{MAX_PLACES, MOST_TAG_BITS, TAG_BITS, TOKEN_LEN, TokenFormat, TokenKey, TokenMode};
 
 /// Where payloads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,17 @@ pub enum Marked {
     Drop,
 }
 
+/// What a token is bound to beside its entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// Nothing: functions may rewrite addresses and ports, and are trusted not to exchange tokens.
+    #[default]
+    Nothing,
+    /// The flow: a packet gets no payload unless its addresses, its protocol and its ports are those of the packet that was
+    /// sliced. Functions between must leave these alone.
+    Flow,
+}
+
 /// What is sliced and how. Both ends of a pair have the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceConfig {
@@ -49,10 +60,16 @@ pub struct SliceConfig {
     pub mode: TokenMode,
     /// The secret behind them.
     pub key: TokenKey,
+    /// Bits of the tag of a keyed token, 24 to 40; what it has more than 24, the generation has fewer.
+    pub tag_bits: u32,
+    /// What a token is bound to.
+    pub bind: Bind,
     /// Turns of the index that a payload may wait, at least 1.
     pub ttl: u16,
     /// Time that a payload may wait, in ns; none: only turns count.
     pub max_age_ns: Option<u64>,
+    /// Time that a payload waits at least, in ns, however many turns there are; at most `max_age_ns`.
+    pub min_age_ns: u64,
     /// Shortest frame that is sliced, in bytes.
     pub threshold: u32,
     /// Bytes of payload that stay with the headers in any case.
@@ -76,8 +93,11 @@ impl Default for SliceConfig {
             workers: 1,
             mode: TokenMode::Keyed,
             key: TokenKey::random(),
+            tag_bits: TAG_BITS,
+            bind: Bind::Nothing,
             ttl: 10,
             max_age_ns: None,
+            min_age_ns: 0,
             threshold: 500,
             keep_bytes: 0,
             amount: Amount::Share(1.0),
@@ -112,6 +132,17 @@ pub enum ConfigError {
     /// Entries without room, or with more than an IP packet takes.
     #[error("an entry of {0} bytes: 1 to 65535 are possible")]
     EntryBytes(u32),
+    /// A tag that is too short or too long.
+    #[error("a tag of {0} bits: {TAG_BITS} to {MOST_TAG_BITS} are possible")]
+    TagBits(u32),
+    /// A payload would have to wait for longer than it may.
+    #[error("a payload must wait for {least} ns at least, and may for no more than {most} ns")]
+    MinAge {
+        /// Time that it must, in ns.
+        least: u64,
+        /// Time that it may, in ns.
+        most: u64,
+    },
     /// No turn to wait.
     #[error("a payload must be allowed to wait for at least one turn")]
     Ttl,
@@ -157,7 +188,16 @@ impl SliceConfig {
         if !(68..=0xffff).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
         }
-        TokenFormat::new(self.mode, self.key, self.entries, self.workers)
+        if !(TAG_BITS..=MOST_TAG_BITS).contains(&self.tag_bits) {
+            return Err(ConfigError::TagBits(self.tag_bits));
+        }
+        match self.max_age_ns {
+            Some(most) if most < self.min_age_ns => {
+                return Err(ConfigError::MinAge { least: self.min_age_ns, most });
+            }
+            _ => {}
+        }
+        TokenFormat::with_tags(self.mode, self.tag_bits, &self.key, self.entries, self.workers)
             .ok_or(ConfigError::Entries { entries: self.entries, workers: self.workers })
     }
 
@@ -197,6 +237,22 @@ pub fn waiting(rate: f64, service_ns: u64) -> f64 {
 pub fn entries_for(rate: f64, service_ns: u64, headroom: f64) -> u32 {
     let entries = (waiting(rate, service_ns) * headroom.max(1.0)).ceil();
     (entries as u32).clamp(1, MAX_PLACES)
+}
+
+/// How long it takes on average to guess a token, in s, where `rate` guesses a second reach the splicer, `unknown` bits of the
+/// token are not known, and `live` tokens would do.
+///
+/// ```
+/// use slipstream::slice::guessing_s;
+///
+/// // 10 Gbit/s of the shortest frames. One token of an entry was seen a moment ago: its tag of 24 bits remains.
+/// assert_eq!((guessing_s(14.88e6, 24, 1.0) * 10.0).round(), 11.0);
+/// // Nothing was seen: 48 bits, for any of a hundred payloads that wait, take two days.
+/// assert_eq!((guessing_s(14.88e6, 48, 100.0) / 86400.0).round(), 2.0);
+/// ```
+#[must_use]
+pub fn guessing_s(rate: f64, unknown: u32, live: f64) -> f64 {
+    if rate > 0.0 && live > 0.0 { f64::from(unknown).exp2() / (rate * live) } else { f64::INFINITY }
 }
 
 /// How long a payload of a dropped packet keeps its entry, in ns, where packets worth slicing come at `rate` a second:

@@ -4,20 +4,22 @@
 //! it, or there is still another packet. Where payloads are copied, the old buffer is free at once, and the sliced packet goes
 //! on in a small one; so does a packet that has bytes behind its payload, or a buffer with no room for a sliced packet's end.
 
-use slipstream_wire::{Headers, LinkType, classify};
+use slipstream_wire::{Headers, LinkType};
 
 use crate::frame::Frame;
 use crate::pool::{BufId, PacketMeta, Pool, SHORT};
 use crate::time::Nanos;
 
+use super::hidden::read;
+use super::layers::Layers;
 use super::layout::set_dscp;
 use super::parked::Held;
 use super::payload_table::{Found, PayloadTable, Refusal};
+use super::quote::{self, Quote};
 use super::slicer::{Decision, Sliced, Slicer, Why, sliced};
 use super::splicer::{Brought, Spliced, Splicer};
 use super::token::{TOKEN_LEN, Token};
 use super::usual::{UsualCut, UsualJoin, put_back, put_token};
-use super::{layers::Layers, quote};
 
 /// Bytes of a sliced packet that the general way handles at once.
 const FRONT: usize = 128;
@@ -154,7 +156,7 @@ impl Slicer {
         owner: u32,
     ) -> Sliced {
         let (meta, packet) = pool.meta_and_data(frame.buf, frame.len);
-        let headers = classify(link, packet).ok();
+        let headers = read(link, packet);
         let decision = self.decide(table, (link, met_full), packet, headers.as_ref(), meta.original_len, now);
         let done = self.carry_out_frame(table, pool, frame, (headers.as_ref(), decision), now, owner);
         free_given_up(table, pool);
@@ -189,9 +191,10 @@ impl Slicer {
                     let start = put_token(slot.packet, cut.at, token);
                     let parked =
                         cut.write(slot.packet.get_mut(..cut.sliced_len()).unwrap_or_default(), token);
+                    table.bind(&place, slot.packet, &cut);
                     slot.slice(owner, token.0);
                     let held = Held { buf: frame.buf, len: frame.len, in_place: true, start };
-                    table.park(place, now, parked, held);
+                    table.park_any(place, now, parked, held);
                     frame.len = cut.sliced_len() as u32;
                     return sliced(&cut, token);
                 }
@@ -212,6 +215,7 @@ impl Slicer {
                     }
                 };
                 let parked = cut.write(front, token);
+                table.bind(&place, front, &cut);
                 let copied = match table.room_mut(&place, cut.parked) {
                     Some(room) => {
                         room.copy_from_slice(packet.get(cut.at..cut.end).unwrap_or_default());
@@ -220,7 +224,7 @@ impl Slicer {
                     None => false,
                 };
                 let held = Held { buf: frame.buf, len: frame.len, ..Held::default() };
-                table.park(place, now, parked, held);
+                table.park_any(place, now, parked, held);
                 if copied {
                     pool.free(frame.buf);
                 }
@@ -304,13 +308,13 @@ impl Splicer {
         now: Nanos,
     ) -> Result<Spliced, Refusal> {
         let packet = pool.data(frame.buf, frame.len);
-        let Ok(headers) = classify(link, packet) else { return Ok(Spliced::Untouched) };
+        let Some(headers) = self.read(table, link, packet)? else { return Ok(Spliced::Untouched) };
         match self.brought(table, packet, &headers, now)? {
             Brought::Nothing => Ok(Spliced::Untouched),
-            Brought::Error(end, token) => restore_quote(table, pool, &headers, frame, end, token),
+            Brought::Error(quote) => restore_quote(pool, &headers, frame, &quote),
             Brought::Payload(found, layers) => {
                 self.join(table, pool, frame, &found, &layers);
-                table.leave(found.entry);
+                table.leave_any(found.entry);
                 let dscp = layers.dscp(pool.data(frame.buf, frame.len));
                 frame.info = frame.info.remarked(dscp);
                 Ok(Spliced::Whole { len: frame.len as usize })
@@ -430,15 +434,12 @@ fn move_usual(pool: &mut Pool, from: BufId, len: u32, join: &UsualJoin, held: &H
 }
 
 fn restore_quote(
-    table: &PayloadTable,
     pool: &mut Pool,
     headers: &Headers,
     frame: &mut Frame,
-    end: usize,
-    token: Token,
+    quote: &Quote,
 ) -> Result<Spliced, Refusal> {
-    let parked = table.recall(token).ok_or(Refusal::Stale)?;
-    let len = quote::restore(pool.data_mut(frame.buf, frame.len), headers, end, &parked)?;
+    let len = quote::restore(pool.data_mut(frame.buf, frame.len), headers, quote)?;
     let meta = pool.meta(frame.buf);
     let shorter = frame.len - len as u32;
     pool.set_meta(frame.buf, PacketMeta { original_len: meta.original_len.saturating_sub(shorter), ..meta });

@@ -210,6 +210,12 @@ impl Layers {
         self.end - TOKEN_LEN + usize::from(parked.len) - self.l3
     }
 
+    /// Where the headers that were sliced begin, those of IP and of transport, and whether they are IPv6.
+    #[inline]
+    pub(super) fn sliced(&self) -> ((usize, usize), bool) {
+        ((self.inner.l3, self.inner.l4), self.inner.six)
+    }
+
     /// The DSCP of the outermost IP header.
     #[inline]
     pub(super) fn dscp(&self, packet: &[u8]) -> u8 {

@@ -8,7 +8,8 @@ use slipstream_wire::view::Ipv6;
 use slipstream_wire::{Flags, Headers, LinkType, ip_end};
 
 use super::parked::{Pair, Parked, Transport};
-use super::token::{TOKEN_LEN, Token};
+use super::payload_table::{PayloadTable, Place};
+use super::token::{TOKEN_LEN, Token, TokenFormat};
 use super::{DSCP_SLICED, Why};
 
 /// Bytes behind the IP packet that a sliced packet carries along; a frame with more is forwarded whole.
@@ -292,6 +293,49 @@ impl Cut {
             dscp,
             kind: self.kind,
         }
+    }
+}
+
+/// A keyed hash of the flow of the packet whose IP header is at `l3` and whose transport header at `l4`: addresses and, of TCP
+/// and UDP, ports.
+fn flow(format: &TokenFormat, packet: &[u8], (l3, l4): (usize, usize), six: bool, kind: Transport) -> u64 {
+    let address = |at: usize| match (six, packet.get(l3 + at..)) {
+        (true, Some(bytes)) => bytes.first_chunk().map_or(0, |b| u128::from_be_bytes(*b)),
+        (false, Some(bytes)) => bytes.first_chunk().map_or(0, |b| u128::from(u32::from_be_bytes(*b))),
+        (_, None) => 0,
+    };
+    let addresses = if six { [address(8), address(24)] } else { [address(12), address(16)] };
+    let ports = match kind {
+        Transport::Tcp | Transport::Udp => {
+            packet.get(l4..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b))
+        }
+        Transport::Icmp | Transport::Other => 0,
+    };
+    format.flow(addresses, u64::from(ports) << 16 | u64::from(kind as u8) << 8 | u64::from(six))
+}
+
+impl PayloadTable {
+    /// Binds the payload that is about to be parked at `place` to the flow of the packet `front` that was cut so.
+    #[inline]
+    pub(super) fn bind(&mut self, place: &Place, front: &[u8], cut: &Cut) {
+        if let Some(of_entry) = self.flows.get_mut(place.entry as usize) {
+            *of_entry = flow(&self.format, front, (cut.l3, cut.l4), cut.six, cut.kind);
+        }
+    }
+
+    /// Whether a packet with a header at `l3` is of the flow that the payload of `entry` is bound to, if it is bound to one.
+    #[inline]
+    pub(super) fn is_of_flow(
+        &self,
+        entry: u32,
+        packet: &[u8],
+        (l3, l4): (usize, usize),
+        six: bool,
+        kind: Transport,
+    ) -> bool {
+        self.flows
+            .get(entry as usize)
+            .is_none_or(|of_entry| *of_entry == flow(&self.format, packet, (l3, l4), six, kind))
     }
 }
 

@@ -40,11 +40,13 @@
 
 pub mod config;
 mod frames;
+mod hidden;
 mod layers;
 mod layout;
 mod parked;
 pub mod payload_table;
 mod quote;
+mod refusal;
 pub mod slicer;
 pub mod splicer;
 pub(crate) mod stage;
@@ -52,13 +54,13 @@ pub mod token;
 mod usual;
 
 pub use config::{
-    Amount, ConfigError, Marked, SliceConfig, Storage, entries_for, generation_wraps_ns, residence_ns,
-    unsliced_share, waiting,
+    Amount, Bind, ConfigError, Marked, SliceConfig, Storage, entries_for, generation_wraps_ns, guessing_s,
+    residence_ns, unsliced_share, waiting,
 };
 pub use payload_table::{PayloadTable, Refusal, TableCounters};
 pub use slicer::{SliceCounters, Sliced, Slicer, Why};
 pub use splicer::{SpliceCounters, Spliced, Splicer};
-pub use token::{MAX_PLACES, TOKEN_LEN, Token, TokenFormat, TokenKey, TokenMode};
+pub use token::{MAX_PLACES, MOST_TAG_BITS, TAG_BITS, TOKEN_LEN, Token, TokenFormat, TokenKey, TokenMode};
 
 /// The DSCP that marks a sliced packet: 0b111111, reserved for local use (NFSlicer, §III-B).
 pub const DSCP_SLICED: u8 = 0b11_1111;

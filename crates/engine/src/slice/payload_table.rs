@@ -4,66 +4,18 @@
 //! An entry is taken when a payload is parked and given back when its packet comes for it. One whose packet never comes
 //! is passed over `ttl` times as the index goes round, and is free then: the packets that met it were forwarded whole. A
 //! time bound, where there is one, frees an entry as soon as the index meets it after that time.
+//!
+//! Tokens without a payload, which marked packets get, may be asked for by anybody: they neither move that index nor use up the
+//! turns of payloads, and take at most a quarter of the entries.
 
 use crate::huge;
 use crate::pool::BufId;
 use crate::time::Nanos;
 
-use super::config::{ConfigError, SliceConfig, Storage};
+use super::config::{Bind, ConfigError, SliceConfig, Storage};
 use super::parked::{Held, Parked};
+pub use super::refusal::{Refusal, TableCounters};
 use super::token::{Fields, Token, TokenFormat, TokenMode};
-
-/// Why a token gets no payload. [`Refusal::Elsewhere`] apart, the packet is to be dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refusal {
-    /// Nobody made such a token: it names no entry, its tag is wrong, or its generation is yet to come.
-    #[error("the token is forged")]
-    Forged,
-    /// The entry holds a later payload.
-    #[error("the entry of the token holds a later payload")]
-    Stale,
-    /// The payload has waited too long and is gone.
-    #[error("the payload is gone: the packet took too long")]
-    Late,
-    /// The payload left with a packet already.
-    #[error("the payload left with another packet")]
-    Duplicate,
-    /// The packet was said to be dropped.
-    #[error("the packet was reported as dropped")]
-    Released,
-    /// What stands around the token is not what was sliced: too short, or with a payload before the token.
-    #[error("the packet is not the one that was sliced")]
-    Mangled,
-    /// The whole packet would be longer than an IP packet can be, or than the way out allows.
-    #[error("the whole packet is too long")]
-    Oversize,
-    /// The payload waits with this worker, to which the packet has to be handed.
-    #[error("the payload waits with worker {0}")]
-    Elsewhere(u32),
-}
-
-/// What became of entries: all counts of payloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableCounters {
-    /// Parked.
-    pub parked: u64,
-    /// Gone with their packets.
-    pub spliced: u64,
-    /// Given up because the packet was reported as dropped.
-    pub released: u64,
-    /// Given up after `ttl` turns of the index.
-    pub expired: u64,
-    /// Given up after the time bound.
-    pub overdue: u64,
-    /// Given up by a reset.
-    pub reset: u64,
-    /// Packets that met an entry in use and could not be sliced.
-    pub full: u64,
-    /// Waiting at most at a time.
-    pub most_waiting: u32,
-    /// Waiting now.
-    pub waiting: u32,
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -102,13 +54,20 @@ const LINE: usize = 64;
 /// Tokens that are made at once.
 const AHEAD: usize = 8;
 
+/// Tokens without a payload take at most this part of the entries, and at least one.
+const EMPTY_PART: u32 = 4;
+/// Entries that are looked at for a free one, for such a token.
+const EMPTY_LOOKS: u32 = 8;
+/// Time after which such a token gives its entry to another one, in ns.
+const EMPTY_AGE_NS: u64 = 1_000_000_000;
+
 const _: () = assert!(size_of::<Entry>() == LINE);
 
 /// An entry that was found free and is about to be filled.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Place {
-    entry: u32,
+    pub(super) entry: u32,
     /// That of the payload which it will hold.
     token: Token,
 }
@@ -123,13 +82,18 @@ pub(super) struct Found {
 
 /// The payloads of one worker that wait for their packets.
 pub struct PayloadTable {
-    format: TokenFormat,
-    worker: u32,
+    pub(super) format: TokenFormat,
+    pub(super) worker: u32,
     ttl: u16,
     max_age_ns: u64,
+    min_age_ns: u64,
     entries: Box<[Entry]>,
+    /// A hash of each entry's flow; none where tokens are not bound to flows.
+    pub(super) flows: Box<[u64]>,
     /// The entry that the next payload goes to.
     next: u32,
+    /// The entry at which the next token without a payload begins to look.
+    next_empty: u32,
     /// Room for the payloads themselves, `entry_bytes` an entry, where they are copied.
     room: Vec<u8>,
     entry_bytes: u32,
@@ -163,6 +127,10 @@ impl PayloadTable {
         }
         let fresh = |entry| Entry { token: format.first_token(worker, entry), ..Entry::default() };
         let entries = (0..config.entries).map(fresh).collect();
+        let flows = match config.bind {
+            Bind::Nothing => Box::default(),
+            Bind::Flow => vec![0; config.entries as usize].into(),
+        };
         let entry_bytes = match config.storage {
             Storage::InPlace => 0,
             Storage::Copied { entry_bytes } => entry_bytes,
@@ -179,8 +147,11 @@ impl PayloadTable {
             worker,
             ttl: config.ttl,
             max_age_ns: config.max_age_ns.unwrap_or(u64::MAX),
+            min_age_ns: config.min_age_ns,
             entries,
+            flows,
             next: 0,
+            next_empty: 0,
             room,
             entry_bytes,
             skip,
@@ -223,7 +194,7 @@ impl PayloadTable {
     /// Bytes of memory that the table takes.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        (self.room.len() + size_of_val(&*self.entries)) as u64
+        (self.room.len() + size_of_val(&*self.entries) + size_of_val(&*self.flows)) as u64
     }
 
     /// Gives up every payload. Their time is over, but the generations go on: a packet that is still under way finds no
@@ -246,6 +217,12 @@ impl PayloadTable {
         Ok(())
     }
 
+    /// Whether a payload waits for a token, for whatever time.
+    #[must_use]
+    pub fn is_waiting(&self, token: Token) -> bool {
+        self.find(token, Nanos(0)).is_ok()
+    }
+
     /// Buffers of payloads that were given up since this was asked last, to be freed by their owner.
     pub(super) fn given_up(&mut self) -> &mut Vec<BufId> {
         &mut self.given_up
@@ -261,6 +238,29 @@ impl PayloadTable {
             return self.occupied(at, now);
         }
         Some(self.free_place(at))
+    }
+
+    /// A free entry for a token without a payload; the index of payloads stays where it is, and so do their turns.
+    #[cold]
+    pub(super) fn place_empty(&mut self, now: Nanos) -> Option<Place> {
+        let count = self.entries.len() as u32;
+        for _ in 0..EMPTY_LOOKS.min(count) {
+            let at = self.next_empty;
+            self.next_empty = if at + 1 < count { at + 1 } else { 0 };
+            let entry = self.entries.get(at as usize)?;
+            if entry.state == State::Waiting {
+                let age = now.since(entry.since);
+                if entry.parked.len != 0 || age <= EMPTY_AGE_NS.min(self.max_age_ns) {
+                    continue;
+                }
+                self.give_up(at, State::Expired);
+                self.counters.overdue += 1;
+            }
+            if self.counters.empties < (count / EMPTY_PART).max(1) {
+                return Some(self.free_place(at));
+            }
+        }
+        None
     }
 
     #[inline]
@@ -298,7 +298,7 @@ impl PayloadTable {
             return Some(self.free_place(at));
         }
         entry.ttl = entry.ttl.saturating_sub(1);
-        if entry.ttl == 0 {
+        if entry.ttl == 0 && now.since(entry.since) >= self.min_age_ns {
             self.give_up(at, State::Expired);
             self.counters.expired += 1;
         }
@@ -315,6 +315,7 @@ impl PayloadTable {
         }
         entry.state = state;
         self.counters.waiting -= 1;
+        self.counters.empties -= u32::from(entry.parked.len == 0);
         if in_place {
             self.given_up.push(entry.buf);
         }
@@ -327,7 +328,13 @@ impl PayloadTable {
         place.token
     }
 
-    /// Parks a payload.
+    /// Parks what there is of a payload: perhaps none.
+    pub(super) fn park_any(&mut self, place: Place, now: Nanos, parked: Parked, held: Held) {
+        self.counters.empties += u32::from(parked.len == 0);
+        self.park(place, now, parked, held);
+    }
+
+    /// Parks a payload, of at least a byte.
     #[inline]
     pub(super) fn park(&mut self, place: Place, now: Nanos, parked: Parked, held: Held) {
         let Some(entry) = self.entries.get_mut(place.entry as usize) else { return };
@@ -404,6 +411,14 @@ impl PayloadTable {
         (entry.token == token && entry.state != State::Unused).then_some(entry.parked)
     }
 
+    /// The last token that the entry of this one was given to a packet, if there was one.
+    #[inline]
+    pub(super) fn last_of_entry(&self, token: Token) -> Option<Token> {
+        let fields = self.format.read(token).filter(|fields| fields.worker == self.worker)?;
+        let entry = self.entries.get(fields.entry as usize)?;
+        (entry.state != State::Unused).then_some(entry.token)
+    }
+
     #[cold]
     fn refusal(&self, token: Token) -> Refusal {
         let Some(fields) = self.format.read(token) else { return Refusal::Forged };
@@ -428,7 +443,14 @@ impl PayloadTable {
         }
     }
 
-    /// The payload leaves with its packet.
+    /// What there is of the payload leaves with its packet.
+    pub(super) fn leave_any(&mut self, entry: u32) {
+        let empty = |e: &Entry| e.state == State::Waiting && e.parked.len == 0;
+        self.counters.empties -= u32::from(self.entries.get(entry as usize).is_some_and(empty));
+        self.leave(entry);
+    }
+
+    /// The payload, of at least a byte, leaves with its packet.
     #[inline]
     pub(super) fn leave(&mut self, entry: u32) {
         if let Some(entry) = self.entries.get_mut(entry as usize)
@@ -454,7 +476,11 @@ impl PayloadTable {
     /// What does not add up, in words.
     pub fn audit(&self) -> Result<(), String> {
         let c = &self.counters;
-        let waiting = self.entries.iter().filter(|e| e.state == State::Waiting).count() as u64;
+        let of_all = || self.entries.iter().filter(|e| e.state == State::Waiting);
+        let (waiting, empties) = (of_all().count() as u64, of_all().filter(|e| e.parked.len == 0).count());
+        if empties != c.empties as usize {
+            return Err(format!("{empties} tokens without a payload are out, {} are counted", c.empties));
+        }
         if waiting != u64::from(c.waiting) {
             return Err(format!("{waiting} payloads wait, {} are counted", c.waiting));
         }

@@ -16,7 +16,7 @@ fn park(table: &mut PayloadTable, now: u64, len: u16) -> Option<Token> {
     let parked = Parked { len, ..Parked::default() };
     let held =
         Held { buf: BufId(u32::from(len)), len: u32::from(len), in_place: true, start: u64::from(len) << 40 };
-    table.park(place, Nanos(now), parked, held);
+    table.park_any(place, Nanos(now), parked, held);
     Some(token)
 }
 
@@ -24,7 +24,7 @@ fn splice(table: &mut PayloadTable, token: Token, now: u64) -> Result<u16, Refus
     let found = table.find(token, Nanos(now))?;
     let len = u32::from(found.parked.len);
     assert_eq!(found.held, Held { buf: BufId(len), len, in_place: true, start: u64::from(len) << 40 });
-    table.leave(found.entry);
+    table.leave_any(found.entry);
     Ok(found.parked.len)
 }
 

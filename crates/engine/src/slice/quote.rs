@@ -1,10 +1,11 @@
 //! ICMP errors that quote a sliced packet: the sender that reads the quote never heard of slicing. The quoted lengths, DSCP
 //! and checksums become those of the whole packet, and the token goes; the quoted payload with it, which an error may leave
-//! out (RFC 792, RFC 4443 §3).
+//! out (RFC 792, RFC 4443 §3). Where the quote does not end in the token, because something stands behind it or it was cut
+//! off, zeros take the token's place: extensions stay where they have to be (RFC 4884 §5.1).
 
 use slipstream_wire::checksum::{Delta, combine, sum};
 use slipstream_wire::protocol::{ICMP, ICMPV6};
-use slipstream_wire::{Flags, Headers, LinkType, classify};
+use slipstream_wire::{Flags, Headers, LinkType, classify, ip_end};
 
 use super::DSCP_SLICED;
 use super::layers::Layers;
@@ -30,34 +31,52 @@ pub(super) fn is_error(packet: &[u8], headers: &Headers) -> bool {
     }
 }
 
-/// Restores what the error in the frame `packet` quotes; its IP packet ends at `end`, in the token. Returns the length of
-/// the frame, which is 8 bytes shorter.
+/// An ICMP error's quote of a sliced packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quote {
+    /// Where its token begins in the frame, and how many bytes of it are there.
+    pub(super) at: usize,
+    pub(super) len: usize,
+    /// Where the IP packet of the error ends.
+    pub(super) end: usize,
+    /// What is remembered of the sliced packet.
+    pub(super) parked: Parked,
+}
+
+/// Where the token of the packet stands, or would stand, that an error quotes: the last eight bytes, by the quoted length.
+pub(super) fn token_place(packet: &[u8], headers: &Headers) -> Option<usize> {
+    let start = usize::from(headers.l4) + HEADER;
+    let quoted = packet.get(start..)?;
+    let of_quote = classify(LinkType::RawIp, quoted).ok()?;
+    (start + ip_end(quoted, &of_quote)).checked_sub(TOKEN_LEN).filter(|at| *at < packet.len())
+}
+
+/// Restores what the error in the frame `packet` quotes. Returns the length of the frame, which is 8 bytes shorter where the
+/// quote ended in the token.
 ///
 /// # Errors
 /// [`Refusal::Mangled`] where the quote is not the sliced packet; the frame stays as it is.
-pub(super) fn restore(
-    packet: &mut [u8],
-    headers: &Headers,
-    end: usize,
-    parked: &Parked,
-) -> Result<usize, Refusal> {
+pub(super) fn restore(packet: &mut [u8], headers: &Headers, quote: &Quote) -> Result<usize, Refusal> {
+    let Quote { at, len, end, parked } = quote;
     let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
     let six = headers.flags.has(Flags::IPV6);
     let length = |body: &[u8]| if six { body.len() as u16 } else { 0 };
-    let body = packet.get(l4..end).ok_or(Refusal::Mangled)?;
+    let body = packet.get(l4..*end).ok_or(Refusal::Mangled)?;
     let before = combine(sum(body), length(body));
-    let quote = packet.get_mut(l4 + HEADER..end).ok_or(Refusal::Mangled)?;
-    let quoted = classify(LinkType::RawIp, quote).map_err(|_| Refusal::Mangled)?;
-    let layers = Layers::find(quote, &quoted, parked)?;
-    if layers.end != quote.len() {
+    let start = l4 + HEADER;
+    let quoted = packet.get_mut(start..at + len).ok_or(Refusal::Mangled)?;
+    let of_quote = classify(LinkType::RawIp, quoted).map_err(|_| Refusal::Mangled)?;
+    let layers = Layers::find(quoted, &of_quote, parked)?;
+    if start + layers.end != at + TOKEN_LEN {
         return Err(Refusal::Mangled);
     }
     // What stands where the payload would be is the token, which is about to go.
-    let (quote, _) = quote.split_at_mut(layers.end - TOKEN_LEN);
-    layers.repair(quote, parked);
-    let new_end = end - TOKEN_LEN;
-    let len = packet.len();
-    packet.copy_within(end..len, new_end);
+    let (quoted, token) = quoted.split_at_mut(at - start);
+    layers.repair(quoted, parked);
+    token.fill(0);
+    let new_end = if at + TOKEN_LEN == *end { *at } else { *end };
+    let frame = packet.len();
+    packet.copy_within(*end..frame, new_end);
     let word = be16(packet, l3).unwrap_or(0);
     let dscp = (word >> if six { 6 } else { 2 }) as u8 & DSCP_SLICED;
     // An error may have the DSCP of the packet that it is about (RFC 1812 §4.3.2.5).
@@ -66,5 +85,5 @@ pub(super) fn restore(
     let delta = Delta::new().word(before, combine(sum(body), length(body)));
     let checksum = be16(packet, l4 + 2).unwrap_or(0);
     put16(packet, l4 + 2, delta.apply(checksum));
-    Ok(len - TOKEN_LEN)
+    Ok(frame - (end - new_end))
 }

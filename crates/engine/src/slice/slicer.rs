@@ -2,14 +2,16 @@
 //!
 //! What can't be sliced is forwarded whole. No packet that this lets through unsliced can be taken for a sliced one: what
 //! comes with the mark of sliced packets, or ends in a token that only the key makes, gets a token of its own behind it, or
-//! is remarked or dropped.
+//! is remarked or dropped. What holds such a token where the splicer could come upon it only once a function has taken
+//! something off the packet ([`hidden`](super::hidden)) is dropped.
 
-use slipstream_wire::{Headers, LinkType, classify};
+use slipstream_wire::{Headers, LinkType};
 
 use crate::pool::SHORT;
 use crate::time::Nanos;
 
-use super::config::{Amount, ConfigError, Marked, SliceConfig, Storage};
+use super::config::{Amount, Bind, ConfigError, Marked, SliceConfig, Storage};
+use super::hidden::{may_hold_another, read};
 use super::layout::{Cut, cut, empty_cut, token_before, whole_end};
 use super::parked::Held;
 use super::payload_table::{PayloadTable, Place};
@@ -154,7 +156,7 @@ impl Slicer {
             keyed: config.mode == TokenMode::Keyed,
             everything: config.rules.is_always(),
             whole_payloads: config.keep_bytes == 0 && config.amount == Amount::Share(1.0),
-            quick: true,
+            quick: config.bind == Bind::Nothing,
             config: config.clone(),
             most,
             counters: SliceCounters::default(),
@@ -201,7 +203,11 @@ impl Slicer {
     /// How a packet on such a link is cut that is long enough, where that is known without a look at the general way.
     #[inline(always)]
     pub(super) fn quick_cut(&self, packet: &[u8]) -> Option<UsualCut> {
-        if self.everything { self.cut_usual(packet) } else { None }
+        if !self.everything {
+            return None;
+        }
+        // What is kept of a tunnel's payload is looked into.
+        self.cut_usual(packet).filter(|cut| self.whole_payloads || !cut.may_be_tunnel(packet))
     }
 
     /// What it did so far.
@@ -248,7 +254,7 @@ impl Slicer {
         now: Nanos,
     ) -> Sliced {
         let packet = buffer.get(..len).unwrap_or_default();
-        let headers = classify(link, packet).ok();
+        let headers = read(link, packet);
         let decision = self.decide(table, (link, met_full), packet, headers.as_ref(), len as u32, now);
         self.carry_out(table, decision, headers.as_ref(), buffer, now)
     }
@@ -306,7 +312,8 @@ impl Slicer {
                 let token = table.token(&place);
                 let front = buffer.get_mut(..cut.sliced_len()).unwrap_or_default();
                 let parked = cut.write(front, token);
-                table.park(place, now, parked, Held::default());
+                table.bind(&place, front, &cut);
+                table.park_any(place, now, parked, Held::default());
                 sliced(&cut, token)
             }
         };
@@ -325,7 +332,7 @@ impl Slicer {
         wire_len: u32,
         now: Nanos,
     ) -> Decision {
-        let Some(headers) = headers else { return Decision::Whole(Why::Kind) };
+        let Some(headers) = headers else { return self.unread(table, packet) };
         let why = if met_full {
             Why::Full
         } else if packet.len() < self.config.threshold as usize {
@@ -335,6 +342,7 @@ impl Slicer {
         } else {
             match cut(link, packet, headers, |payload| self.config.parks(payload)) {
                 Ok(cut) if cut.parked > self.most => Why::NoRoom,
+                Ok(cut) if self.keeps_token(table, packet, headers, &cut) => return self.smuggled(),
                 Ok(cut) => match table.place(now) {
                     Some(place) => return Decision::Cut(cut, place),
                     None => Why::Full,
@@ -355,6 +363,9 @@ impl Slicer {
         why: Why,
         now: Nanos,
     ) -> Decision {
+        if self.keyed && hides_token(table, packet, headers) {
+            return self.smuggled();
+        }
         if headers.tos >> 2 == DSCP_SLICED {
             return self.marked(table, packet, headers, now);
         }
@@ -362,6 +373,30 @@ impl Slicer {
             return self.impostor(table, packet, headers, now);
         }
         Decision::Whole(why)
+    }
+
+    /// A frame that can't be read: no IP, or not wholly there. It goes on unless it brings a token in.
+    #[cold]
+    fn unread(&mut self, table: &PayloadTable, packet: &[u8]) -> Decision {
+        if self.keyed && table.find_hidden(packet, 0).is_some() {
+            return self.smuggled();
+        }
+        Decision::Whole(Why::Kind)
+    }
+
+    /// Whether what stays of a tunnel's payload in front of the token has one in it.
+    fn keeps_token(&self, table: &PayloadTable, packet: &[u8], headers: &Headers, cut: &Cut) -> bool {
+        self.keyed
+            && !self.whole_payloads
+            && may_hold_another(packet, headers)
+            && packet.get(..cut.at).is_some_and(|kept| table.find_hidden(kept, cut.l4).is_some())
+    }
+
+    /// A packet in which a token stands that a function could bring to light.
+    #[cold]
+    fn smuggled(&mut self) -> Decision {
+        self.counters.tokens_from_network += 1;
+        Decision::Drop
     }
 
     /// A packet that carries the mark and is not sliced.
@@ -376,7 +411,7 @@ impl Slicer {
             Marked::Remark(dscp) => return Decision::Remark(dscp),
             Marked::Drop => return Decision::Drop,
         };
-        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place(now)?))) {
+        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place_empty(now)?))) {
             Some((cut, place)) => Decision::Cut(cut, place),
             None if genuine => Decision::Drop,
             None => Decision::Remark(otherwise),
@@ -396,7 +431,7 @@ impl Slicer {
         if self.config.marked != Marked::Slice {
             return Decision::Drop;
         }
-        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place(now)?))) {
+        match empty_cut(packet, headers).and_then(|cut| Some((cut, table.place_empty(now)?))) {
             Some((cut, place)) => Decision::Cut(cut, place),
             None => Decision::Drop,
         }
@@ -421,6 +456,12 @@ impl Slicer {
         }
         done
     }
+}
+
+/// Whether a token stands in a packet that may hold another.
+#[inline]
+fn hides_token(table: &PayloadTable, packet: &[u8], headers: &Headers) -> bool {
+    may_hold_another(packet, headers) && table.find_hidden(packet, usize::from(headers.l3)).is_some()
 }
 
 /// Whether the IP packet's last bytes are a token that only the key makes.

@@ -8,13 +8,15 @@ use slipstream_wire::{Headers, LinkType, classify};
 
 use crate::time::Nanos;
 
-use super::config::{ConfigError, SliceConfig};
+use super::DSCP_SLICED;
+use super::config::{Bind, ConfigError, SliceConfig};
+use super::hidden::{may_hold_another, read};
 use super::layers::Layers;
 use super::layout::{token_before, whole_end};
 use super::parked::{Parked, Transport};
 use super::payload_table::{Found, PayloadTable, Refusal};
+use super::quote::{self, Quote};
 use super::token::{TOKEN_LEN, Token, TokenMode};
-use super::{DSCP_SLICED, quote};
 
 /// What became of a packet at the splicer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,8 @@ pub enum Spliced {
 }
 
 /// Causes that a packet is dropped for at the splicer, in the order of [`SpliceCounters::refused`].
-pub const REFUSALS: [&str; 7] = ["forged", "stale", "late", "duplicate", "released", "mangled", "oversize"];
+pub const REFUSALS: [&str; 9] =
+    ["forged", "stale", "late", "duplicate", "released", "mangled", "oversize", "swapped", "hidden"];
 
 /// What the splicer did: counts of packets, which add up to those that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +70,8 @@ impl SpliceCounters {
             Refusal::Released => 4,
             Refusal::Mangled => 5,
             Refusal::Oversize => 6,
+            Refusal::Swapped => 7,
+            Refusal::Hidden => 8,
             Refusal::Elsewhere(_) => {
                 self.elsewhere += 1;
                 return;
@@ -84,8 +89,8 @@ pub(super) enum Brought {
     Nothing,
     /// The token of this payload; the packet's headers.
     Payload(Found, Layers),
-    /// An ICMP error, whose IP packet ends here, about the packet of this token.
-    Error(usize, Token),
+    /// An ICMP error that quotes a sliced packet.
+    Error(Quote),
 }
 
 /// Splices packets.
@@ -104,7 +109,7 @@ pub struct Splicer {
 /// Whoever drops a sliced packet can have its payload given up at once: [`PayloadTable::release`].
 #[must_use]
 pub fn token_of(link: LinkType, packet: &[u8]) -> Option<Token> {
-    let headers = classify(link, packet).ok()?;
+    let headers = read(link, packet)?;
     token_before(packet, whole_end(packet, &headers)?)
 }
 
@@ -118,7 +123,7 @@ impl Splicer {
         Ok(Self {
             mtu: config.mtu as usize,
             keyed: config.mode == TokenMode::Keyed,
-            quick: true,
+            quick: config.bind == Bind::Nothing,
             counters: SpliceCounters::default(),
             scratch: Vec::new(),
         })
@@ -213,12 +218,11 @@ impl Splicer {
         now: Nanos,
     ) -> Result<Spliced, Refusal> {
         let Some(packet) = buffer.get_mut(..len) else { return Ok(Spliced::Untouched) };
-        let Ok(headers) = classify(link, packet) else { return Ok(Spliced::Untouched) };
+        let Some(headers) = self.read(table, link, packet)? else { return Ok(Spliced::Untouched) };
         match self.brought(table, packet, &headers, now)? {
             Brought::Nothing => Ok(Spliced::Untouched),
-            Brought::Error(end, token) => {
-                let parked = table.recall(token).ok_or(Refusal::Stale)?;
-                quote::restore(packet, &headers, end, &parked).map(|len| Spliced::Quote { len })
+            Brought::Error(quote) => {
+                quote::restore(packet, &headers, &quote).map(|len| Spliced::Quote { len })
             }
             Brought::Payload(found, layers) => {
                 let (at, payload) = (layers.end - TOKEN_LEN, usize::from(found.parked.len));
@@ -233,9 +237,26 @@ impl Splicer {
                     to.copy_from_slice(table.payload(found.entry, found.parked.len));
                 }
                 layers.repair(buffer.get_mut(..whole).unwrap_or_default(), &found.parked);
-                table.leave(found.entry);
+                table.leave_any(found.entry);
                 Ok(Spliced::Whole { len: whole })
             }
+        }
+    }
+
+    /// The headers of a packet; `None` where it has none that can be read, and goes on as it is.
+    ///
+    /// # Errors
+    /// [`Refusal::Hidden`] where a token would leave with it.
+    #[inline]
+    pub(super) fn read(
+        &self,
+        table: &PayloadTable,
+        link: LinkType,
+        packet: &[u8],
+    ) -> Result<Option<Headers>, Refusal> {
+        match read(link, packet) {
+            None if self.keyed && table.find_any(packet).is_some() => Err(Refusal::Hidden),
+            headers => Ok(headers),
         }
     }
 
@@ -250,13 +271,25 @@ impl Splicer {
     ) -> Result<Brought, Refusal> {
         let marked = headers.tos >> 2 == DSCP_SLICED;
         let Some(end) = whole_end(packet, headers) else {
-            return if marked { Err(Refusal::Mangled) } else { Ok(Brought::Nothing) };
+            let hidden = || self.keyed && table.find_any(behind(packet, headers)).is_some();
+            return match marked {
+                true => Err(Refusal::Mangled),
+                false if hidden() => Err(Refusal::Hidden),
+                false => Ok(Brought::Nothing),
+            };
         };
         let Some(token) = token_before(packet, end) else { return Ok(Brought::Nothing) };
-        let error = quote::is_error(packet, headers);
+        let holds = may_hold_another(packet, headers);
+        let error = holds && quote::is_error(packet, headers);
+        let ours = self.keyed && table.is_ours(token);
+        if self.keyed && !ours && (holds || end < packet.len()) {
+            match self.inside(table, packet, headers, end)? {
+                Brought::Nothing => {}
+                other => return Ok(other),
+            }
+        }
         // Without the mark only a token that can't be guessed counts; with neither, nothing but a quote.
-        if !marked && !(if self.keyed { table.is_ours(token) } else { error && quotes_mark(packet, headers) })
-        {
+        if !marked && !(if self.keyed { ours } else { error && quotes_mark(packet, headers) }) {
             return Ok(Brought::Nothing);
         }
         if error {
@@ -264,7 +297,8 @@ impl Splicer {
                 Some(parked)
                     if parked.kind != Transport::Icmp && !(marked && is_itself(packet, headers, &parked)) =>
                 {
-                    return Ok(Brought::Error(end, token));
+                    let at = end - TOKEN_LEN;
+                    return Ok(Brought::Error(Quote { at, len: TOKEN_LEN, end, parked }));
                 }
                 // The mark in a quote alone says little: the error came from the network, about a packet that had it there.
                 None if !marked && !self.keyed => return Ok(Brought::Nothing),
@@ -273,12 +307,55 @@ impl Splicer {
         }
         let found = table.find(token, now)?;
         let layers = Layers::find(packet, headers, &found.parked)?;
+        let (at, six) = layers.sliced();
+        if !table.is_of_flow(found.entry, packet, at, six, found.parked.kind) {
+            return Err(Refusal::Swapped);
+        }
         if layers.whole_len(&found.parked) > self.mtu {
             table.abandon(&found);
             return Err(Refusal::Oversize);
         }
         Ok(Brought::Payload(found, layers))
     }
+
+    /// What a packet brings that ends in no token, but may have one inside, or behind its end: an ICMP error quotes a sliced
+    /// packet to some length, is padded, or has extensions behind the quote (RFC 4884).
+    #[cold]
+    fn inside(
+        &self,
+        table: &PayloadTable,
+        packet: &[u8],
+        headers: &Headers,
+        end: usize,
+    ) -> Result<Brought, Refusal> {
+        // What holds no other packet may yet be followed by the end of one.
+        let from = if may_hold_another(packet, headers) {
+            usize::from(headers.l4)
+        } else {
+            (end + 1).saturating_sub(TOKEN_LEN)
+        };
+        let whole = packet.get(..end).unwrap_or_default();
+        if quote::is_error(packet, headers)
+            && let Some(at) = quote::token_place(whole, headers)
+            && let Some(hidden) = whole.get(..(at + TOKEN_LEN).min(end)).and_then(|q| table.find_part(q, at))
+            && let Some(parked) = table.recall(hidden.token)
+        {
+            let next = hidden.at + hidden.len;
+            return match table.find_hidden(packet, next) {
+                None => Ok(Brought::Error(Quote { at, len: hidden.len, end, parked })),
+                Some(_) => Err(Refusal::Hidden),
+            };
+        }
+        match table.find_hidden(packet, from).or_else(|| table.find_cut_off(whole)) {
+            None => Ok(Brought::Nothing),
+            Some(_) => Err(Refusal::Hidden),
+        }
+    }
+}
+
+/// A packet from its IP header on.
+fn behind<'a>(packet: &'a [u8], headers: &Headers) -> &'a [u8] {
+    packet.get(usize::from(headers.l3)..).unwrap_or_default()
 }
 
 /// Whether a packet that looks like an ICMP error is the one that the token was made for, not one that quotes it.

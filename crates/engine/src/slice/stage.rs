@@ -153,7 +153,7 @@ fn reason(refusal: Refusal) -> DropReason {
         Refusal::Stale => DropReason::StaleToken,
         Refusal::Late | Refusal::Released => DropReason::LateToken,
         Refusal::Duplicate => DropReason::DuplicateToken,
-        Refusal::Mangled => DropReason::MangledSlice,
+        Refusal::Mangled | Refusal::Swapped | Refusal::Hidden => DropReason::MangledSlice,
         Refusal::Oversize => DropReason::TooBig,
     }
 }

@@ -5,6 +5,7 @@
 use slipstream_wire::protocol::{TCP, UDP};
 
 use super::DSCP_SLICED;
+use super::hidden::is_tunnel_port;
 use super::layout::{carry, folded, token_before};
 use super::parked::{Pair, Parked, Transport};
 use super::payload_table::PayloadTable;
@@ -107,17 +108,27 @@ impl Usual {
     }
 }
 
-/// A packet too short to be sliced goes on as it is, unless it could be taken for a sliced one: then `false`, and the
-/// general way has to look. `keyed`: whether that could be so without the mark.
+/// A packet too short to be sliced goes on as it is, unless it could be taken for a sliced one, or may hold another packet that
+/// could: then `false`, and the general way has to look. `keyed`: whether that could be so without the mark.
 #[inline(always)]
 pub(super) fn passes(table: &PayloadTable, packet: &[u8], keyed: bool) -> bool {
     let Some(head) = packet.first_chunk::<L4>() else { return false };
     let Some(start) = Start::read(head).filter(|start| start.dscp() != DSCP_SLICED) else { return false };
+    if !keyed {
+        return true;
+    }
     let end = L3 + usize::from(start.length());
+    let plain = head[23] == TCP || head[23] == UDP && !has_tunnel_port(packet);
     // An IP packet that can't be so long, or is not wholly there, ends in no token.
-    !keyed
-        || end < L4
-        || token_before(packet, end).is_none_or(|token| !(table.names_one(token) && table.is_ours(token)))
+    let no_token = end < L4
+        || token_before(packet, end).is_none_or(|token| !(table.names_one(token) && table.is_ours(token)));
+    plain && no_token
+}
+
+/// Whether the destination port of a usual UDP packet is one of tunnels.
+#[inline(always)]
+fn has_tunnel_port(packet: &[u8]) -> bool {
+    packet.first_chunk::<38>().is_none_or(|head| is_tunnel_port(be(head[36], head[37])))
 }
 
 impl Slicer {
@@ -168,6 +179,12 @@ fn changed(checksum: u16, [(a, b), (c, d)]: [(u16, u16); 2]) -> u16 {
 }
 
 impl UsualCut {
+    /// Whether the packet may be one of a tunnel.
+    #[inline(always)]
+    pub(super) fn may_be_tunnel(&self, packet: &[u8]) -> bool {
+        !self.packet.tcp && has_tunnel_port(packet)
+    }
+
     /// Bytes of the sliced frame.
     #[inline(always)]
     pub(super) fn sliced_len(&self) -> usize {

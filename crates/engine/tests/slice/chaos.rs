@@ -512,7 +512,7 @@ pub(crate) fn check(outcome: &Outcome, mode: TokenMode) {
     assert!(
         slicer.sliced > slicer.packets() / 4 && slicer.empty > 0 && table.expired > 0 && table.released > 0
     );
-    let [forged, stale, late, duplicate, released, mangled, _] = splicer.refused;
+    let [forged, stale, late, duplicate, released, mangled, ..] = splicer.refused;
     assert!(stale > 0 && late > 0 && duplicate > 0 && released > 0 && mangled > 0, "{outcome:?}");
     if mode == TokenMode::Keyed {
         assert!(forged > 0 && slicer.tokens_from_network > 0, "{outcome:?}");

@@ -5,6 +5,7 @@ mod attacks;
 mod chaos;
 mod chaotic;
 mod edges;
+mod hidden;
 mod packets;
 mod pipelines;
 mod rewrite;

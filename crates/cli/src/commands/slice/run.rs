@@ -2,9 +2,16 @@
 
 use super::super::{Outcome, run as pipeline};
 use crate::cli::{self, slice::SliceRun};
+use crate::ui;
 use crate::units::Count;
 
 pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
+    if !std::path::Path::new(&args.through).exists() {
+        ui::note(&format!(
+            "waiting for the process with the functions: slipstream run -i shm:{0} -o shm:{0} -e GRAPH",
+            args.through
+        ));
+    }
     pipeline::run(&cli::Run {
         pipeline: cli::PipelineArgs {
             config: None,
@@ -26,7 +33,8 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
 /// The pipeline, in words.
 fn graph(args: &SliceRun) -> String {
     let path = args.through.replace('\\', "\\\\").replace('"', "\\\"");
-    let there = format!("functions :: shm(path=\"{path}\", ring={})", args.ring.0);
+    let wait = args.wait.map(|wait| format!(", wait={}ns", wait.0)).unwrap_or_default();
+    let there = format!("functions :: shm(path=\"{path}\", ring={}{wait})", args.ring.0);
     if args.whole {
         format!("out_to :: counter -> {there}; functions -> back :: counter")
     } else {

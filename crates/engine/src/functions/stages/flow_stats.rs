@@ -6,7 +6,6 @@ use std::net::{ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use slipstream_wire::FlowKey;
-use tempfile::NamedTempFile;
 
 use crate::frame::Frame;
 use crate::functions::answer::ip_length;
@@ -14,7 +13,7 @@ use crate::functions::flow_stats::{Flow, FlowRecord, FlowStats, FlowStatsConfig,
 use crate::functions::ipfix::{Exporter, IpfixConfig};
 use crate::functions::packet::{any_key_of, usual_key_of};
 use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
-use crate::io::capture::temporary;
+use crate::io::new_file::NewFile;
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, StageError, Verdict};
 use crate::time::Nanos;
@@ -112,7 +111,7 @@ fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
         let message = format!("{}: there is no folder {}; make it first", path.display(), folder.display());
         return Err(BuildError::setting("export", message));
     }
-    let file = temporary(&path).map_err(wrong)?;
+    let file = NewFile::create(&path).map_err(wrong)?;
     Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
 }
 
@@ -125,7 +124,7 @@ pub enum Target {
     /// To a file, which takes its name at the end.
     File {
         /// What is being written.
-        out: Option<BufWriter<NamedTempFile>>,
+        out: Option<BufWriter<NewFile>>,
         /// Its name.
         path: PathBuf,
         /// The first error.
@@ -165,7 +164,7 @@ impl Target {
         }
         let Some(out) = out.take() else { return Ok(()) };
         let file = out.into_inner().map_err(|e| wrong(e.error()))?;
-        file.persist(&*path).map_err(|e| wrong(&e.error)).map(|_| ())
+        file.persist().map_err(|e| wrong(&e))
     }
 }
 

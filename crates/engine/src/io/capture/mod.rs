@@ -26,7 +26,6 @@ use crate::time::Nanos;
 
 pub use error::{CaptureError, is_interface};
 pub use reader::{CaptureReader, Notes};
-pub(crate) use target::temporary;
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 
 /// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.

@@ -348,12 +348,13 @@ impl PcapNg {
     }
 }
 
-/// Text of an option: UTF-8, which may end with a zero.
+/// Text of an option: UTF-8, which may end with a zero. No more of it is ever kept than a name may have.
 fn text(value: &[u8]) -> String {
     let value = value.split(|&byte| byte == 0).next().unwrap_or_default();
-    let mut text = String::from_utf8_lossy(value).into_owned();
-    text.truncate(text.floor_char_boundary(MAX_INTERFACE_NAME));
-    text
+    // A character that is cut in half becomes one of replacement, which has three bytes: behind the end.
+    let begin = value.get(..value.len().min(MAX_INTERFACE_NAME + 4)).unwrap_or_default();
+    let text = String::from_utf8_lossy(begin);
+    String::from(text.get(..text.floor_char_boundary(MAX_INTERFACE_NAME)).unwrap_or_default())
 }
 
 #[cold]

@@ -2,16 +2,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
-use tempfile::NamedTempFile;
+use std::path::Path;
 
 use super::{CaptureError, Compression};
+use crate::io::new_file::NewFile;
 
 /// Where bytes end up.
 pub(super) enum Target {
-    /// A file beside `path`, moved there when it is complete; removed when dropped before.
-    Temporary { file: NamedTempFile, path: PathBuf },
+    /// A file that takes its name when it is complete.
+    New(NewFile),
     /// What exists and is not a regular file: a device, a pipe.
     Direct(File),
     /// The caller's own.
@@ -33,55 +32,49 @@ impl Target {
             Ok(metadata) => (fs::canonicalize(path).map_err(failed)?, Some(metadata.permissions())),
             Err(_) => (path.to_path_buf(), None),
         };
-        let file = temporary(&path).map_err(failed)?;
+        let file = NewFile::create(&path).map_err(failed)?;
         if let Some(permissions) = existing {
-            file.as_file().set_permissions(permissions).map_err(failed)?;
+            file.file().set_permissions(permissions).map_err(failed)?;
         }
-        Ok(Self::Temporary { file, path })
+        Ok(Self::New(file))
     }
 
     /// Puts the complete file in its place.
     pub(super) fn complete(mut self) -> io::Result<()> {
         self.flush()?;
         match self {
-            Self::Temporary { file, path } => file.persist(path).map(|_| ()).map_err(|failure| failure.error),
+            Self::New(file) => file.persist(),
             Self::Direct(_) | Self::Other(_) => Ok(()),
         }
     }
 }
 
-/// A hidden file in the directory of `path`, with the mode that any new file gets there.
-pub(crate) fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut prefix = std::ffi::OsString::from(".");
-    prefix.push(name);
-    prefix.push(".");
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix);
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(directory)
-}
-
 impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Temporary { file, .. } => file.write(bytes),
-            Self::Direct(file) => file.write(bytes),
+            Self::New(file) => file.write(bytes),
+            Self::Direct(file) => file.write(bytes).map_err(reader_left),
             Self::Other(out) => out.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Temporary { file, .. } => file.flush(),
+            Self::New(file) => file.flush(),
             Self::Direct(file) => file.flush(),
             Self::Other(out) => out.flush(),
         }
+    }
+}
+
+/// Whoever reads a pipe that was named has asked for all of it, unlike the next command of a pipeline (`… | head`), which takes
+/// what it wants: that it went away is an error.
+fn reader_left(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            io::Error::other("whoever read it has gone away; packets are missing there")
+        }
+        _ => error,
     }
 }
 

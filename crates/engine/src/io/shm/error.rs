@@ -13,6 +13,16 @@ pub enum ShmError {
         "`{0}` is not a shared-memory port, and is left alone; name a file that doesn't exist yet, as in shm:/dev/shm/slice"
     )]
     NotOurs(PathBuf),
+    /// Another user made the file, or others than its owner may use it.
+    #[error(
+        "`{path}` {why}: whoever made it could read and change packets on their way; remove it, or name a file that doesn't exist yet"
+    )]
+    NotPrivate {
+        /// The file.
+        path: PathBuf,
+        /// Who has it, or who may use it.
+        why: String,
+    },
     /// Made by another version of this program.
     #[error("`{path}` is a shared-memory port of version {found}; this program has version {known}")]
     Version {
@@ -42,6 +52,17 @@ pub enum ShmError {
     /// The process at the other side ended without saying so.
     #[error("the process at the other side of `{0}` ended without finishing; what it had is lost")]
     PeerDied(PathBuf),
+    /// The other process did not come in time.
+    #[error(
+        "nobody came to the other side of `{path}` within {} s; start the process there, or wait for longer",
+        *.wait_ns as f64 / 1e9
+    )]
+    NobodyCame {
+        /// The file.
+        path: PathBuf,
+        /// How long it was waited for, in ns.
+        wait_ns: u64,
+    },
     /// The size that was asked for is no size of a ring.
     #[error("a ring of {0} bytes can't be; a power of two from 64 KiB to 1 GiB can")]
     Size(u64),

@@ -44,13 +44,15 @@ pub struct Options {
     pub ring: u64,
     /// What becomes of packets that find the ring full.
     pub when_full: WhenFull,
+    /// How long a side that receives waits for the other process to come, in ns; none: without end.
+    pub wait_ns: Option<u64>,
 }
 
 impl Options {
     /// Of a file, everything else as is usual: rings of 4 MiB, waiting where one is full.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), ring: 4 << 20, when_full: WhenFull::Wait }
+        Self { path: path.into(), ring: 4 << 20, when_full: WhenFull::Wait, wait_ns: None }
     }
 
     /// Opens a side to receive and to send.
@@ -61,7 +63,7 @@ impl Options {
         let (session, consumer, producer) = Session::join(self)?;
         let parked = Some(Arc::new(Parked::new()));
         Ok((
-            Receiver::new(Arc::clone(&session), consumer, parked.clone()),
+            Receiver::new(Arc::clone(&session), consumer, parked.clone(), self.wait_ns),
             Sender::new(session, producer, self.when_full, parked),
         ))
     }
@@ -73,7 +75,7 @@ impl Options {
     pub fn open_receiver(&self) -> Result<Receiver, ShmError> {
         let (session, consumer, producer) = Session::join(self)?;
         producer.close();
-        Ok(Receiver::new(session, consumer, None))
+        Ok(Receiver::new(session, consumer, None, self.wait_ns))
     }
 
     /// Opens a side that only sends: the other one is told that nobody takes anything.

@@ -41,6 +41,9 @@ pub struct Receiver {
     /// Polls since the last packet.
     empty: u32,
     ask: Nanos,
+    /// How long the other process is waited for, and when that began.
+    wait_ns: Option<u64>,
+    since: Option<Nanos>,
     ended: bool,
 }
 
@@ -54,7 +57,12 @@ struct Counts {
 }
 
 impl Receiver {
-    pub(super) fn new(session: Arc<Session>, consumer: Consumer, parked: Option<Arc<Parked>>) -> Self {
+    pub(super) fn new(
+        session: Arc<Session>,
+        consumer: Consumer,
+        parked: Option<Arc<Parked>>,
+        wait_ns: Option<u64>,
+    ) -> Self {
         Self {
             session,
             consumer,
@@ -66,6 +74,8 @@ impl Receiver {
             counts: Counts::default(),
             empty: 0,
             ask: Nanos(0),
+            wait_ns,
+            since: None,
             ended: false,
         }
     }
@@ -169,6 +179,18 @@ impl Receiver {
         Ok(())
     }
 
+    /// The other process is waited for no longer than was said.
+    fn wait_on(&mut self, peer: Peer, now: Nanos) -> Result<(), ShmError> {
+        let Some(wait) = self.wait_ns else { return Ok(()) };
+        if peer != Peer::Awaited {
+            self.wait_ns = None;
+        } else if now.since(*self.since.get_or_insert(now)) > wait {
+            self.ended = true;
+            return Err(self.session.nobody_came(wait));
+        }
+        Ok(())
+    }
+
     /// Nothing came: has the other side finished, or ended without?
     fn nothing_came(
         &mut self,
@@ -184,7 +206,9 @@ impl Receiver {
         let mut left = false;
         if now >= self.ask {
             self.ask = now.after(ASK);
-            left = self.session.peer() == Peer::Left;
+            let peer = self.session.peer();
+            left = peer == Peer::Left;
+            self.wait_on(peer, now)?;
         }
         let finished = self.consumer.finished();
         if !finished && !left {

@@ -52,8 +52,13 @@ impl Session {
                 .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
                 .open(path)
                 .map_err(failed("opening"))?;
-            if !file.metadata().map_err(failed("asking about"))?.is_file() {
+            let about = file.metadata().map_err(failed("asking about"))?;
+            if !about.is_file() {
                 return Err(ShmError::NotOurs(path.to_owned()));
+            }
+            let ours = rustix::process::geteuid().as_raw();
+            if let Some(why) = not_private(about.uid(), about.mode(), ours) {
+                return Err(ShmError::NotPrivate { path: path.to_owned(), why });
             }
             memory::wait_for_lock(&file, SETUP_LOCK).map_err(failed("locking"))?;
             // Whoever was the last to leave may have taken the file away meanwhile.
@@ -138,6 +143,11 @@ impl Session {
         ShmError::PeerDied(self.path.clone())
     }
 
+    /// The error for a process that did not come in time.
+    pub(super) fn nobody_came(&self, wait_ns: u64) -> ShmError {
+        ShmError::NobodyCame { path: self.path.clone(), wait_ns }
+    }
+
     /// The file's name.
     pub(super) fn name(&self) -> String {
         self.path.display().to_string()
@@ -166,10 +176,37 @@ impl Drop for Session {
     }
 }
 
+/// Why a file of this owner and mode is not for the processes of user `ours` alone, if it isn't. Whoever has it open already
+/// keeps it, so that to change its mode would be no help.
+fn not_private(owner: u32, mode: u32, ours: u32) -> Option<String> {
+    if owner != ours {
+        return Some(format!("belongs to user {owner}, and this process to user {ours}"));
+    }
+    (mode & 0o077 != 0).then(|| format!("may be used by others than its owner (mode {:03o})", mode & 0o777))
+}
+
 /// Whether the file is the one of this name.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::symlink_metadata(path)) {
         (Ok(file), Ok(named)) => (file.dev(), file.ino()) == (named.dev(), named.ino()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_private;
+
+    #[test]
+    fn a_file_is_private_that_its_owner_alone_may_use() {
+        assert_eq!(not_private(7, 0o100_600, 7), None);
+        assert!(not_private(8, 0o100_600, 7).is_some_and(|why| why.contains("user 8")));
+        // Root has no business with another's file either.
+        assert!(not_private(8, 0o100_600, 0).is_some());
+        for mode in [0o666, 0o660, 0o606, 0o640, 0o604, 0o622] {
+            assert!(
+                not_private(7, 0o100_000 | mode, 7).is_some_and(|why| why.contains(&format!("{mode:03o}")))
+            );
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -316,7 +317,7 @@ fn a_side_that_left_is_noticed_and_not_taken_again() {
 fn with_file(change: impl FnOnce(&mut File)) -> ShmError {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shm");
-    let mut file = File::options().create(true).truncate(true).write(true).open(&path).unwrap();
+    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&path).unwrap();
     file.write_all(&super::layout::header(RING)).unwrap();
     file.set_len(file_bytes(RING)).unwrap();
     change(&mut file);
@@ -346,10 +347,47 @@ fn files_that_are_something_else_are_left_alone() {
     assert!(matches!(Options { ring: 1 << 12, ..options(&dir) }.open(), Err(ShmError::Size(_))));
 }
 
+/// What others may use is not used, whatever is in it, and stays as it is.
+#[test]
+fn files_that_others_may_use_are_refused() {
+    for mode in [0o666, 0o660, 0o604] {
+        let error = with_file(|f| f.set_permissions(PermissionsExt::from_mode(mode)).unwrap());
+        assert!(matches!(error, ShmError::NotPrivate { .. }), "{error}");
+        assert!(
+            error.to_string().contains(&format!("mode {mode:03o}"))
+                && error.to_string().contains("remove it")
+        );
+    }
+}
+
+/// Who waits for so long and no longer says that nobody came; who was there in time is waited for without end.
+#[test]
+fn nobody_is_waited_for_longer_than_was_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { wait_ns: Some(1_000_000_000), ..options(&dir) };
+    let (mut receiver, _sender) = options.open().unwrap();
+    let mut pool = Pool::new();
+    let mut look = |receiver: &mut Receiver, now| {
+        receiver.poll(&mut pool, &mut Arrivals::default(), 8, Nanos(now)).map_err(|e| e.to_string())
+    };
+    for now in (0..=1_000_000_000).step_by(20_000_000) {
+        assert_eq!(look(&mut receiver, now), Ok(0));
+    }
+    let error = look(&mut receiver, 1_040_000_000).unwrap_err();
+    assert!(error.contains("nobody came") && error.contains("1 s"), "{error}");
+    drop((receiver, _sender));
+    let (mut receiver, _sender) = options.open().unwrap();
+    assert_eq!(look(&mut receiver, 0), Ok(0));
+    let _other = Options::new(&options.path).open().unwrap();
+    for now in (0..=5_000_000_000u64).step_by(20_000_000) {
+        assert_eq!(look(&mut receiver, now), Ok(0));
+    }
+}
+
 #[test]
 fn an_empty_file_is_made_a_port_and_what_a_session_left_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
-    File::create(dir.path().join("shm")).unwrap();
+    File::options().create_new(true).write(true).mode(0o600).open(dir.path().join("shm")).unwrap();
     let place = Side::BOTH[1].ring(RING);
     {
         let (_receiver, mut sender) = options(&dir).open().unwrap();

@@ -44,6 +44,11 @@ pub(crate) fn needs_payload(kind: &StageType, settings: &Settings) -> Option<&'s
     (kind.name == plumbing::TEE.name).then_some("it multiplies packets, and a payload comes back once")
 }
 
+/// Whether a stage of this type gives packets other addresses or ports.
+pub(crate) fn rewrites_flows(kind: &StageType, settings: &Settings) -> bool {
+    kind.name == nat::NAT.name || kind.name == stages::BALANCER.name && settings.text("mode") == "nat"
+}
+
 /// Whether packets that come by a stage of this type again and again are dropped in the end.
 pub(crate) fn counts_hops(kind: &StageType) -> bool {
     kind.name == router::ROUTER.name

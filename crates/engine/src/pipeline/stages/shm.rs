@@ -40,6 +40,13 @@ pub(super) const SHM: StageType = StageType {
             required: false,
             help: "A full ring: take no more from the sources that lead here, or drop packets and count them",
         },
+        Setting {
+            name: "wait",
+            kind: Kind::Time(1, u64::MAX / 2),
+            default: None,
+            required: false,
+            help: "How long to wait for the other process where packets come from it; left out: without end",
+        },
     ],
     build,
 };
@@ -58,6 +65,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     }
     let options = Options {
         ring,
+        wait_ns: settings.optional_number("wait"),
         when_full: if settings.text("when_full") == "drop" { WhenFull::Drop } else { WhenFull::Wait },
         ..Options::new(settings.file("path").unwrap_or(Path::new("")))
     };

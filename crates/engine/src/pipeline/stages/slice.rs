@@ -4,7 +4,8 @@ use crate::pipeline::registry::{BuildError, Group, Made, Ports, Site, StageType}
 use crate::pipeline::settings::{Kind, Setting, Settings};
 use crate::slice::stage::{Shared, SliceStage, SpliceStage};
 use crate::slice::{
-    Amount, ConfigError, MAX_PLACES, Marked, SliceConfig, Storage, TokenKey, TokenMode, entries_for,
+    Amount, Bind, ConfigError, MAX_PLACES, MOST_TAG_BITS, Marked, SliceConfig, Storage, TAG_BITS, TokenKey,
+    TokenMode, entries_for,
 };
 use crate::stage::Verdict;
 use crate::units::Rate;
@@ -96,6 +97,12 @@ pub(super) const SLICE: StageType = StageType {
         setting("ttl", Kind::Count(1, 65_535), Some("10"), "Turns of the table that a payload may wait"),
         setting("max_age", Kind::Time(1, u64::MAX / 2), None, "Time that a payload may wait"),
         setting(
+            "min_age",
+            Kind::Time(0, u64::MAX / 2),
+            None,
+            "Time that it waits at least, however many turns there are; by default ten times `service`",
+        ),
+        setting(
             "explicit_drop",
             Kind::Bool,
             Some("true"),
@@ -106,6 +113,18 @@ pub(super) const SLICE: StageType = StageType {
             Kind::Choice(&["keyed", "paper"]),
             Some("keyed"),
             "Tokens with a keyed tag, or as in the paper: an index and a generation",
+        ),
+        setting(
+            "tag_bits",
+            Kind::Count(TAG_BITS as u64, MOST_TAG_BITS as u64),
+            Some("24"),
+            "Bits of a keyed tag; what it has more than 24, the generation has fewer",
+        ),
+        setting(
+            "bind",
+            Kind::Choice(&["nothing", "flow"]),
+            Some("nothing"),
+            "What a token is bound to: `flow` where no function between changes addresses or ports",
         ),
         setting(
             "marked",
@@ -164,6 +183,8 @@ fn of_setting(error: ConfigError) -> BuildError {
         ConfigError::Share(_) => "fraction",
         ConfigError::Remark(_) => "remark",
         ConfigError::Mtu(_) => "mtu",
+        ConfigError::TagBits(_) => "tag_bits",
+        ConfigError::MinAge { .. } => "min_age",
     };
     BuildError::setting(setting, error.to_string())
 }
@@ -190,6 +211,16 @@ fn entries(settings: &Settings) -> Result<u32, BuildError> {
     }
 }
 
+/// Functions that have packets for so many times longer than on average still find their payloads, whatever comes meanwhile.
+const PATIENCE: u64 = 10;
+
+/// How long a payload waits at least, in ns.
+fn min_age(settings: &Settings) -> u64 {
+    let most = settings.optional_number("max_age").unwrap_or(u64::MAX);
+    let reckoned = || settings.optional_number("service").unwrap_or(0).saturating_mul(PATIENCE).min(most);
+    settings.optional_number("min_age").unwrap_or_else(reckoned)
+}
+
 fn config(settings: &Settings, site: &Site<'_>) -> Result<SliceConfig, BuildError> {
     let share = settings.share("fraction").unwrap_or(1.0);
     let amount = match settings.optional_number("part") {
@@ -212,6 +243,9 @@ fn config(settings: &Settings, site: &Site<'_>) -> Result<SliceConfig, BuildErro
         key: if site.live { TokenKey::random() } else { TokenKey::from_seed(name) },
         ttl: settings.number("ttl") as u16,
         max_age_ns: settings.optional_number("max_age"),
+        min_age_ns: min_age(settings),
+        tag_bits: settings.number("tag_bits") as u32,
+        bind: if settings.text("bind") == "flow" { Bind::Flow } else { Bind::Nothing },
         threshold: settings.number("threshold") as u32,
         keep_bytes: settings.number("keep_bytes") as u16,
         amount,

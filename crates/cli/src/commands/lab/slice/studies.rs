@@ -20,6 +20,9 @@ const NO_CARD: &str =
 /// Share of a run's milliseconds above which it is worth another one that other programs took a core.
 const DISTURBED: f64 = 0.9;
 
+/// Latencies of which one is so many times the other were not measured under the same conditions.
+const FAR_APART: f64 = 4.0;
+
 /// How often each experiment is run, and how long its packets take, in s: the least of all milliseconds is looked for, so
 /// many short runs tell more than a few long ones.
 fn turns(quick: bool) -> (usize, f64) {
@@ -139,8 +142,8 @@ pub(super) fn cpu(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<()
         findings.rows.push(object(json!({
             "slicer_cpu": "slice and splice, beyond a pipeline that only counts",
             "size": size,
-            "ns_in_place": in_place - nothing,
-            "ns_copied": copied - nothing,
+            "ns_in_place": cost(in_place - nothing),
+            "ns_copied": cost(copied - nothing),
             "ns_boundary_whole": crossing(Way::Whole)?,
             "ns_boundary_sliced": crossing(Way::FULL)?,
         })));
@@ -263,8 +266,30 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
     Ok(())
 }
 
+/// By how much `b` is less than `a`, as a share of `a`; none where the two can't be compared: one of them never had a quiet
+/// millisecond, or they are so far apart that no slicing can be the cause.
+fn less(a: (&Best, f64), b: (&Best, f64)) -> Option<f64> {
+    let quiet = |best: &Best| best.disturbed <= DISTURBED;
+    let ratio = b.1 / a.1;
+    (quiet(a.0) && quiet(b.0) && (1.0 / FAR_APART..=FAR_APART).contains(&ratio)).then_some(1.0 - ratio)
+}
+
+/// A share in words, or that there is none.
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(
+        || "not comparable: other programs had the cores".to_owned(),
+        |s| format!("{:.1} %", s * 100.0),
+    )
+}
+
+/// A cost that came out as one; noise may make a difference of two measurements anything.
+fn cost(ns: f64) -> Option<f64> {
+    (ns.is_finite() && ns > 0.0).then_some(ns)
+}
+
 fn conclude(name: &str, whole: &Best, sliced: &Best, findings: &mut Findings) {
-    let less = |a: f64, b: f64| format!("{:.1} %", (1.0 - b / a) * 100.0);
+    let [p50, p90] = [|l: &Latency| l.p50, |l: &Latency| l.p90]
+        .map(|of| percent(less((whole, of(&whole.latency)), (sliced, of(&sliced.latency)))));
     if name == "l2fwd" {
         let fewer = whole.last.bytes_out / sliced.last.bytes_out;
         findings.claims.push(Claim::checked(
@@ -283,11 +308,7 @@ fn conclude(name: &str, whole: &Best, sliced: &Best, findings: &mut Findings) {
             "firewall, nat" => "18.8 % / 9.4 %",
             _ => "17.0 to 20.2 % / 9.4 to 28.6 %",
         }),
-        json!(format!(
-            "{} / {}",
-            less(whole.latency.p50, sliced.latency.p50),
-            less(whole.latency.p90, sliced.latency.p90)
-        )),
+        json!(format!("{p50} / {p90}")),
         NO_CARD,
     ));
 }
@@ -310,7 +331,8 @@ pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
         let load = Load { graph: l2fwd, size, way: Way::Whole, rate: 100e3, packets };
         let all = several(lab, &load, &ways)?;
         let Some(none) = all.first() else { continue };
-        let (none_mean, none_bytes) = (none.latency.mean, none.last.bytes_out);
+        let none_bytes = none.last.bytes_out;
+        let less = |best: &Best| less((none, none.latency.mean), (best, best.latency.mean));
         for (way, best) in ways.iter().zip(&all) {
             findings.rows.push(object(json!({
                 "fraction": way.name(),
@@ -318,17 +340,17 @@ pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
                 "bytes_out": best.last.bytes_out,
                 "fewer_bytes": 1.0 - best.last.bytes_out / none_bytes,
                 "mean_ns": best.latency.mean,
-                "less_latency": 1.0 - best.latency.mean / none_mean,
+                "less_latency": less(best),
                 "disturbed_share": best.disturbed,
             })));
         }
-        let less = |n: usize| all.get(n).map_or(f64::NAN, |b| (1.0 - b.latency.mean / none_mean) * 100.0);
+        let less = |n: usize| percent(all.get(n).and_then(less));
         if size == 1518 {
             findings.claims.push(told(
                 "l2fwd, 1518 B: mean latency less with 160 B, 320 B and all of the payload sliced (Fig. 8)"
                     .into(),
                 json!("2 %, 4.8 %, 17 %"),
-                json!(format!("{:.1} %, {:.1} %, {:.1} %", less(1), less(2), less(6))),
+                json!(format!("{}, {}, {}", less(1), less(2), less(6))),
                 NO_CARD,
             ));
         }
@@ -341,6 +363,15 @@ pub(super) fn fractions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
         ));
     }
     Ok(())
+}
+
+/// The mean latency over that of small packets, where they can be compared.
+fn over(best: &Best, small: &Best) -> Option<f64> {
+    less((small, small.latency.mean), (best, best.latency.mean)).map(|less| 1.0 - less)
+}
+
+fn in_words(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| percent(None), |ratio| format!("{ratio:.2}"))
 }
 
 /// The gap between small and large packets by rate (Fig. 10).
@@ -365,7 +396,7 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
                 "packets": name,
                 "mean_ns": best.latency.mean,
                 "p90_ns": best.latency.p90,
-                "over_64": best.latency.mean / small.latency.mean,
+                "over_64": over(best, &small),
                 "disturbed_share": best.disturbed,
             })));
         }
@@ -375,11 +406,7 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
                 rate / 1e3
             ),
             json!("1.05 at 1 Mpps, 1.2 at 4, 1.46 at 7; sliced 1.0"),
-            json!(format!(
-                "{:.2}, sliced {:.2}",
-                whole.latency.mean / small.latency.mean,
-                sliced.latency.mean / small.latency.mean
-            )),
+            json!(format!("{}, sliced {}", in_words(over(&whole, &small)), in_words(over(&sliced, &small)))),
             NO_CARD,
         ));
     }
@@ -394,4 +421,38 @@ pub(super) fn rates(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Result<
     chart.x_label = "thousand packets a second".into();
     findings.charts.push(chart);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn best(ns: f64, disturbed: f64) -> Best {
+        let latency = Latency { p50: ns, p90: ns, mean: ns };
+        let last = Outcome {
+            latency,
+            bytes_out: 0.0,
+            bytes_back: 0.0,
+            ring_bytes: 0.0,
+            function_ns: 0.0,
+            windows: 1,
+            disturbed: 0,
+        };
+        Best { latency, last, disturbed }
+    }
+
+    #[test]
+    fn what_can_not_be_compared_is_not() {
+        let of = |a: &Best, b: &Best| percent(less((a, a.latency.mean), (b, b.latency.mean)));
+        assert_eq!(of(&best(1000.0, 0.1), &best(800.0, 0.2)), "20.0 %");
+        for (a, b) in [
+            (best(1000.0, 0.0), best(20_471_000.0, 0.0)),
+            (best(1000.0, 0.95), best(900.0, 0.0)),
+            (best(0.0, 0.0), best(900.0, 0.0)),
+            (best(1000.0, 0.0), best(f64::INFINITY, 0.0)),
+        ] {
+            assert!(of(&a, &b).starts_with("not comparable"));
+        }
+        assert_eq!((cost(-3.0), cost(f64::NAN), cost(4.0)), (None, None, Some(4.0)));
+    }
 }
