@@ -40,6 +40,11 @@ impl Router {
         }
     }
 
+    /// Whether an address is the router's, or of those that are translated behind this port: nobody else may send from it.
+    pub(super) fn is_ours(&self, port: u8, src: IpAddr) -> bool {
+        self.own.contains(&src) || self.interface(port).is_some_and(|i| i.translates(src))
+    }
+
     /// Whether a packet is back from what translates addresses behind its port: its source is one of them, and on
     /// Ethernet the router itself was the last that sent it.
     pub(super) fn came_round(&self, cx: &Context<'_>, frame: &Frame, src: IpAddr) -> bool {
