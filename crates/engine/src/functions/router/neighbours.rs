@@ -194,6 +194,7 @@ impl Neighbours {
         self.find(port, address).or_else(|| self.open(port, address, now))
     }
 
+    /// A neighbour of which nothing is known, with or without a place for an open question.
     pub(super) fn insert(&mut self, port: u8, address: IpAddr, open: bool, deadline: Nanos) -> Option<u32> {
         let key = key(port, address);
         let new = Neighbour {
@@ -234,8 +235,9 @@ impl Neighbours {
             return true;
         }
         // Those that are pinned or asked for have no deadline.
+        let limit = limit.min(Nanos(u64::MAX - 1));
         let spare = self.table.soonest().filter(|id| self.table.deadline(*id) <= limit);
-        match spare.filter(|id| self.table.deadline(*id) < Nanos::MAX) {
+        match spare {
             Some(id) => self.remove(id),
             None => self.counters.full += 1,
         }
@@ -255,13 +257,11 @@ impl Neighbours {
     pub(super) fn pin(&mut self, port: u8, address: IpAddr, mac: Option<Mac>, now: Nanos) -> Option<u32> {
         let id = match self.find(port, address) {
             Some(id) if !self.table.get(id)?.open => id,
-            Some(id) if self.make_room(now, Nanos(u64::MAX - 1)) => {
+            Some(id) if self.make_room(now, Nanos::MAX) => {
                 self.close(id);
                 id
             }
-            None if self.make_room(now, Nanos(u64::MAX - 1)) => {
-                self.insert(port, address, false, Nanos::MAX)?
-            }
+            None if self.make_room(now, Nanos::MAX) => self.insert(port, address, false, Nanos::MAX)?,
             _ => return None,
         };
         self.table.extend(id, Nanos::MAX);
