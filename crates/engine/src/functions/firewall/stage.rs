@@ -18,7 +18,7 @@ use crate::time::Nanos;
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
-/// Where packets leave that came by the second input port, and may pass.
+/// The port of packets that came by the second input port and may pass.
 const BACK: u8 = 3;
 
 /// Entries looked at for each decision, so that ended connections give their memory back.

@@ -5,7 +5,8 @@
 //! headers is done packet by packet.
 //!
 //! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
-//! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones; [`discovery`]: how one asks.
+//! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones;
+//!   [`discovery`]: how one asks.
 //! - [`due`]: what happens although no packet comes.
 //! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it sends.
 //! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
@@ -128,7 +129,8 @@ struct Addresses {
 #[derive(Clone, Copy)]
 struct Way {
     port: u8,
-    /// The neighbour that takes it; none where links have no addresses, or where something before the link does.
+    /// The neighbour that takes it; none where links have no addresses, or where something before the link
+    /// does.
     neighbour: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! Open questions about neighbours that were never known: how many there may be, and which of them makes room.
+//! Open questions about neighbours that were never known: how many there may be, and which of them makes
+//! room.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
