@@ -108,7 +108,7 @@ def refused(case, net, end, url):
 
 def serve(case, binary, scratch, change, external):
     """The gateway at work: from inside, from outside, and from inside to inside by its external address."""
-    if not have(case, "ping", "traceroute", "curl", "nginx", "ss"):
+    if not case.check(have(case, "ping", "traceroute", "curl", "nginx", "ss"), "programs that this needs are missing"):
         return
     with Lan() as net:
         box = Middlebox(net, binary, "run", *JSON, configured(scratch, change)).ready(2)
@@ -177,7 +177,7 @@ def unreachable_pool(case, binary, scratch):
 
 def restart(case, binary, scratch):
     """An upstream router that remembers another station for the pool is told at the start who has it now."""
-    if not have(case, "ping"):
+    if not case.check(have(case, "ping"), "ping is missing"):
         return
     with Lan() as net:
         net.ip("b", "neigh", "replace", EXTERNAL, "lladdr", "02:00:00:00:00:99", "dev", "b0", "nud", "reachable")

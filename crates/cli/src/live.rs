@@ -49,7 +49,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     })
 }
 
-/// What a run did, and the error that ended it early, if one did: to be told behind the report.
+/// The report of a run, and the error that ended it early, if one did: it is told behind the report.
 pub(crate) struct Ended {
     pub(crate) report: RunReport,
     pub(crate) error: Option<anyhow::Error>,

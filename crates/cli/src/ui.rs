@@ -126,8 +126,8 @@ pub(crate) fn print(text: impl fmt::Display) -> io::Result<()> {
     out.flush()
 }
 
-/// Set by the first interrupt (Ctrl-C), request to terminate, or hang-up, so that files are finished or taken away; the second
-/// ends the program at once.
+/// Set by the first interrupt (Ctrl-C), request to terminate, or hang-up, so that files are finished or taken
+/// away; the second ends the program at once.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
     let signals: &[i32] = if ignores_hang_up() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
     stops_at(signals)
@@ -142,7 +142,7 @@ fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Whether whoever started this program wants it to outlive its terminal, as `nohup` does.
+/// Says that this program is to outlive its terminal, as `nohup` has it.
 fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -150,14 +150,14 @@ fn ignores_hang_up() -> bool {
         .is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }
 
-/// What signals ask of a live run.
+/// The requests that signals make of a live run.
 pub(crate) struct LiveSignals {
     stop: Arc<AtomicBool>,
     hang_up: Arc<AtomicBool>,
     terminal: bool,
 }
 
-/// What is to be done now.
+/// A request that a signal made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Nothing,
@@ -166,8 +166,8 @@ pub(crate) enum Asked {
 }
 
 impl LiveSignals {
-    /// From now on an interrupt or request to terminate asks to stop, and a second one ends the program at once; a hang-up
-    /// asks to reload, or to stop where `reloads` says that there is nothing to reload.
+    /// From now on an interrupt or request to terminate asks to stop, and a second one ends the program at
+    /// once; a hang-up asks to reload, or to stop where `reloads` says that there is nothing to reload.
     pub(crate) fn new(reloads: bool) -> io::Result<Self> {
         if !reloads {
             let (stop, hang_up) = (interrupts()?, Arc::default());
@@ -179,7 +179,7 @@ impl LiveSignals {
         Ok(Self { stop, hang_up, terminal })
     }
 
-    /// What has been asked since the last time.
+    /// The request that was made since the last time.
     pub(crate) fn asked(&self) -> Asked {
         let hung_up = self.hang_up.swap(false, Ordering::Relaxed);
         // A terminal that is gone is no terminal any more: that was no request to reload.

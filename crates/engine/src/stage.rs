@@ -145,7 +145,7 @@ pub trait Stage {
     /// holds anything.
     fn no_more(&mut self) {}
 
-    /// What it can read anew while it runs, as in "its routes"; none where there is nothing.
+    /// Names what it can read anew while it runs, as in "its routes"; none where there is nothing.
     fn reloads(&self) -> Option<&'static str> {
         None
     }

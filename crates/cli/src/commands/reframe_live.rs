@@ -20,7 +20,7 @@ pub(super) struct Live {
     /// Packets that never came in: no room in the ring, or longer than the interface allows.
     pub(super) lost_before: u64,
     pub(super) excess: Option<Histogram>,
-    /// What ended it early.
+    /// The error that ended it early.
     pub(super) error: Option<anyhow::Error>,
 }
 

@@ -1,9 +1,9 @@
 //! External addresses of translators, and who answers for them.
 //!
-//! On a link somebody has to say where an address is (ARP, neighbour discovery). Nobody has the addresses of a NAT's pool,
-//! so that the router before the NAT answers for those that lie in a network of its interface there. Addresses that no
-//! interface can answer for are an error where the NAT leads to a link, unless the setting `routed` says that others send
-//! them here by their routes.
+//! On a link somebody has to say where an address is (ARP, neighbour discovery). Nobody has the addresses of
+//! a NAT's pool, so that the router before the NAT answers for those that lie in a network of its interface
+//! there. Addresses that no interface can answer for are an error where the NAT leads to a link, unless the
+//! setting `routed` says that others send them here by their routes.
 
 use ipnet::IpNet;
 
@@ -23,8 +23,8 @@ struct Port {
     interface: Interface,
 }
 
-/// For every stage of a plan the addresses that it is to answer for, with the number of the port. What nobody can answer
-/// for is added to `findings`.
+/// For every stage of a plan the addresses that it is to answer for, with the number of the port. What nobody
+/// can answer for is added to `findings`.
 pub(crate) fn proxied(plan: &Plan, findings: &mut Vec<Finding>) -> Vec<Vec<(usize, IpNet)>> {
     let mut all = vec![Vec::new(); plan.stages.len()];
     for (id, stage) in plan.stages.iter().enumerate() {
@@ -51,7 +51,8 @@ fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -
     Finding::new(&plan.setting_span(stage, Some(setting)), message).hint(hint)
 }
 
-/// Why nobody can reach external addresses, and what to do about it; none where a router answers for them.
+/// The reason for which nobody can reach external addresses, and advice; none where a router answers for
+/// them.
 fn unanswered(stage: &PlannedStage, ports: &[Port], net: &IpNet) -> Option<(String, String)> {
     let name = &stage.name;
     let shown = show(net);
@@ -138,7 +139,7 @@ fn ports_before(plan: &Plan, nat: usize) -> Option<Vec<Port>> {
     Some(ports)
 }
 
-/// Whether packets that leave a NAT to outside come to a link, before another router.
+/// Says that packets which leave a NAT to outside come to a link, before another router.
 fn leads_to_a_link(plan: &Plan, nat: usize) -> bool {
     let mut seen = vec![nat];
     let mut at = 0;
@@ -216,11 +217,11 @@ mod tests {
         assert_eq!(wire("pool=[192.0.2.2], routed=true"), Ok(()));
         let said = wire("pool=[192.0.2.2]").unwrap_err();
         assert!(said.contains("no router leads to it") && said.contains("routed = true"), "{said}");
-        // Where there is no link nobody asks.
+        // Nobody asks where there is no link.
         assert_eq!(check("in :: null -> nat(pool=[192.0.2.2]) -> out :: null"), Ok(()));
     }
 
-    /// What the router is told, by the numbers of its ports.
+    /// The router is told of what is behind it, by the numbers of its ports.
     #[test]
     fn a_router_learns_what_is_behind_its_ports() {
         let graph = format!(

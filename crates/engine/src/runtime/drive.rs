@@ -151,7 +151,7 @@ pub struct Run {
     pub(super) log: Option<PollLog>,
     pub(super) own_time: Option<OwnTime>,
     board: Option<Board>,
-    /// What a live run did that ended with an error.
+    /// The report of a live run that ended with an error.
     pub(super) partial: Option<RunReport>,
     classifier: Classifier,
     batch: Batch,
@@ -202,18 +202,19 @@ impl Run {
         self.log.as_ref()
     }
 
-    /// What a live run did until an error ended it; once.
+    /// The report of a live run that an error ended, up to then; once.
     pub fn take_partial(&mut self) -> Option<RunReport> {
         self.partial.take()
     }
 
-    /// The stages that can read something anew while a live run goes on, and what: see [`LiveOptions::reload`].
+    /// The stages that can read something anew while a live run goes on, and what: see
+    /// [`LiveOptions::reload`].
     #[must_use]
     pub fn reloads(&self) -> Vec<(&str, &'static str)> {
         self.pipeline.reloads()
     }
 
-    /// Whether it follows the wall clock.
+    /// Says that it follows the wall clock.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.pipeline.live()

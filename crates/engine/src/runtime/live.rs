@@ -47,8 +47,8 @@ pub struct LiveOptions {
     pub settle: Duration,
     /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
     pub fast: bool,
-    /// Set by somebody else while it runs: stages read anew what they can, see [`Run::reloads`](super::Run::reloads). The
-    /// run takes it back.
+    /// Set by somebody else while it runs: stages read anew what they can, see
+    /// [`Run::reloads`](super::Run::reloads). The run takes it back.
     pub reload: Arc<AtomicBool>,
 }
 
@@ -199,7 +199,8 @@ impl Run {
         self.end(result, &feeds, &meter)
     }
 
-    /// The end of a live run: what was written is whole, also where a port failed, and what happened until then is kept.
+    /// The end of a live run: what was written is whole, also where a port failed, and what happened until
+    /// then is kept.
     pub(super) fn end(
         &mut self,
         result: Result<(), RunError>,

@@ -22,7 +22,7 @@ use crate::time::Nanos;
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
-/// Where packets leave that came by the second input port, and may pass.
+/// The port of packets that came by the second input port and may pass.
 const BACK: u8 = 3;
 
 /// Packets that a log rule picked which are remembered for the report.

@@ -160,8 +160,8 @@ pub(super) fn answer(mac: Mac, address: IpAddr, to: (IpAddr, Mac), out: &mut Vec
     }
 }
 
-/// Tells the link, unasked, that `address` is here: an ARP request for it from itself (RFC 5227 §2.3), or an advertisement to
-/// all nodes (RFC 4861 §7.2.6). False where the link has no Ethernet addresses.
+/// Tells the link, unasked, that `address` is here: an ARP request for it from itself (RFC 5227 §2.3), or an
+/// advertisement to all nodes (RFC 4861 §7.2.6). False where the link has no Ethernet addresses.
 pub(super) fn announcement(interface: &Interface, address: IpAddr, out: &mut Vec<u8>) -> bool {
     out.clear();
     let Some(mac) = interface.mac else { return false };

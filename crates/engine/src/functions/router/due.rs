@@ -1,4 +1,4 @@
-//! What happens although no packet comes: questions are repeated, neighbours given up, routes changed.
+//! Work that is due although no packet comes: questions are repeated, neighbours given up, routes changed.
 
 use super::fib::{Fib, Gateway};
 use super::neighbours::Due;
@@ -8,7 +8,7 @@ use crate::stage::DropReason;
 use crate::time::Nanos;
 
 impl Router {
-    /// What is due: questions to repeat, neighbours to give up, the file of routes.
+    /// Does what is due: questions to repeat, neighbours to give up, the file of routes.
     pub(super) fn due(&mut self, scene: &mut Scene<'_, '_>) {
         let now = scene.cx.now;
         while let Some(due) = self.neighbours.due(now) {

@@ -52,8 +52,9 @@ pub struct Interface {
     pub mtu: u32,
     /// Addresses, each with the length of its network's prefix.
     pub addresses: Vec<IpNet>,
-    /// Addresses that something behind the port translates, such as the pool of a NAT: the interface answers questions
-    /// about them as about its own (RFC 1027), and packets to them leave by it. They may be among its own.
+    /// Addresses that something behind the port translates, such as the pool of a NAT: the interface answers
+    /// questions about them as about its own (RFC 1027), and packets to them leave by it. They may be among
+    /// its own.
     pub proxied: Vec<IpNet>,
 }
 
@@ -183,12 +184,12 @@ impl Interface {
         self.addresses.iter().any(|net| net.addr() == address)
     }
 
-    /// Whether something behind its port translates an address.
+    /// Says that something behind its port translates an address.
     pub(super) fn translates(&self, address: IpAddr) -> bool {
         self.proxied.iter().any(|net| net.contains(&address))
     }
 
-    /// Whether it says that an address is here when it is asked.
+    /// Says that it answers questions about an address.
     pub(super) fn answers_for(&self, address: IpAddr) -> bool {
         self.owns(address) || self.translates(address)
     }

@@ -5,7 +5,8 @@
 //! headers is done packet by packet.
 //!
 //! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
-//! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones; [`discovery`]: how one asks.
+//! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones;
+//!   [`discovery`]: how one asks.
 //! - [`due`]: what happens although no packet comes.
 //! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it sends.
 //! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
@@ -130,7 +131,8 @@ struct Addresses {
 #[derive(Clone, Copy)]
 struct Way {
     port: u8,
-    /// The neighbour that takes it; none where links have no addresses, or where something before the link does.
+    /// The neighbour that takes it; none where links have no addresses, or where something before the link
+    /// does.
     neighbour: Option<u32>,
 }
 
@@ -185,7 +187,8 @@ impl Router {
     /// host to another behind a gateway whose Ethernet address is known. `None`, and nothing done, for what is not that.
     #[inline(always)]
     fn choose_usual(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<(Decision, u32)> {
-        let mac = self.interface(cx.input)?.mac?;
+        let interface = self.interface(cx.input)?;
+        let mac = interface.mac?;
         let bytes: &[u8; ETHERNET + 20] = data.first_chunk()?;
         let (link, ip) = bytes.split_first_chunk::<ETHERNET>()?;
         let to_us = *link.first_chunk()? == mac && [link[12], link[13]] == [0x08, 0x00];
@@ -195,7 +198,8 @@ impl Router {
         let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
         // What may not be a source is no host's.
         let host = |a: Ipv4Addr| !is_martian_source(a.into());
-        if !host(src) || !host(dst) || self.own.contains(&IpAddr::V4(src)) {
+        if !host(src) || !host(dst) || self.own.contains(&IpAddr::V4(src)) || interface.translates(src.into())
+        {
             return None;
         }
         let Some(Hop::Gateway(port, gateway)) = self.fib.look_up_v4(dst) else { return None };
@@ -224,7 +228,7 @@ impl Router {
             // RFC 1812 §5.3.4: what was sent to all stations is not forwarded.
             return drop(DropReason::OtherStation);
         }
-        let own = self.own.contains(&src) && !self.came_round(scene.cx, frame, src);
+        let own = self.is_ours(scene.cx.input, src) && !self.came_round(scene.cx, frame, src);
         if is_martian_source(src) || is_martian_destination(dst) || own {
             return drop(DropReason::Martian);
         }

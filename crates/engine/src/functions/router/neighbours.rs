@@ -5,11 +5,12 @@
 //! [`TRIES`] questions. What was learned counts for [`Settings::confirm`] nanoseconds; after that the next packet still
 //! goes to the known address, but the neighbour is asked whether it is still there.
 //!
-//! Memory is bounded, and somebody who sends packets to addresses that nobody has can't use up what neighbours in use need
-//! (RFC 6583): neighbours that are known and those that are asked for have places of their own. An open question takes none
-//! of the former; of the latter each link has [`OPEN`], and the oldest question makes room for a new one. Questions about
-//! unknown addresses are limited in rate, link by link; those about known ones are not. A neighbour that was confirmed of
-//! late is forgotten for no other, and one that merely asked the router something only for its like.
+//! Memory is bounded, and somebody who sends packets to addresses that nobody has can't use up what
+//! neighbours in use need (RFC 6583): neighbours that are known and those that are asked for have places of
+//! their own. An open question takes none of the former; of the latter each link has [`OPEN`], and the oldest
+//! question makes room for a new one. Questions about unknown addresses are limited in rate, link by link;
+//! those about known ones are not. A neighbour that was confirmed of late is forgotten for no other, and one
+//! that merely asked the router something only for its like.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -187,13 +188,14 @@ impl Neighbours {
         self.table.find(&key, self.table.hash(&key))
     }
 
-    /// The number of a neighbour. One that is unknown gets a place for an open question; none where too many have been
-    /// asked for of late.
+    /// The number of a neighbour. One that is unknown gets a place for an open question; none where too many
+    /// have been asked for of late.
     #[inline]
     pub(super) fn number(&mut self, port: u8, address: IpAddr, now: Nanos) -> Option<u32> {
         self.find(port, address).or_else(|| self.open(port, address, now))
     }
 
+    /// A neighbour of which nothing is known, with or without a place for an open question.
     pub(super) fn insert(&mut self, port: u8, address: IpAddr, open: bool, deadline: Nanos) -> Option<u32> {
         let key = key(port, address);
         let new = Neighbour {
@@ -223,8 +225,8 @@ impl Neighbours {
         }
     }
 
-    /// Sees to it that there is a place for one more that is kept, by forgetting one whose time is up by `limit`; false
-    /// where there is none.
+    /// Sees to it that there is a place for one more that is kept, by forgetting one whose time is up by
+    /// `limit`; false where there is none.
     fn make_room(&mut self, now: Nanos, limit: Nanos) -> bool {
         let mut visits = 4;
         while let Some(id) = self.table.next_due(now, &mut visits) {
@@ -234,8 +236,9 @@ impl Neighbours {
             return true;
         }
         // Those that are pinned or asked for have no deadline.
+        let limit = limit.min(Nanos(u64::MAX - 1));
         let spare = self.table.soonest().filter(|id| self.table.deadline(*id) <= limit);
-        match spare.filter(|id| self.table.deadline(*id) < Nanos::MAX) {
+        match spare {
             Some(id) => self.remove(id),
             None => self.counters.full += 1,
         }
@@ -255,13 +258,11 @@ impl Neighbours {
     pub(super) fn pin(&mut self, port: u8, address: IpAddr, mac: Option<Mac>, now: Nanos) -> Option<u32> {
         let id = match self.find(port, address) {
             Some(id) if !self.table.get(id)?.open => id,
-            Some(id) if self.make_room(now, Nanos(u64::MAX - 1)) => {
+            Some(id) if self.make_room(now, Nanos::MAX) => {
                 self.close(id);
                 id
             }
-            None if self.make_room(now, Nanos(u64::MAX - 1)) => {
-                self.insert(port, address, false, Nanos::MAX)?
-            }
+            None if self.make_room(now, Nanos::MAX) => self.insert(port, address, false, Nanos::MAX)?,
             _ => return None,
         };
         self.table.extend(id, Nanos::MAX);

@@ -204,3 +204,20 @@ fn fixed_ones_never_change() {
     all.unpin(Nanos(1 << 40), &[Some(id)]);
     assert_eq!(all.ask(id, Nanos(1 << 40)), Known::At(MAC), "the settings say so");
 }
+
+/// Questions that are answered at once leave nothing behind, whichever one stays open before them.
+#[test]
+fn closed_questions_take_no_memory() {
+    let mut all = Neighbours::new(SETTINGS, 1);
+    let first = all.number(0, address(1), Nanos(0)).unwrap();
+    assert_eq!(all.ask(first, Nanos(0)), Known::Asks);
+    for n in 0..20_000_u32 {
+        let now = Nanos(1 + u64::from(n) / 100);
+        let address = IpAddr::from((0x0b00_0000 + n).to_be_bytes());
+        let id = all.number(0, address, now).unwrap();
+        assert_eq!(all.ask(id, now), Known::Asks);
+        assert!(all.heard(0, address, MAC, false, now).is_some());
+    }
+    assert!(all.links[0].order.len() <= 4 * OPEN as usize);
+    assert_eq!((all.ask(first, Nanos(1)), all.counters.displaced), (Known::Waits, 0));
+}

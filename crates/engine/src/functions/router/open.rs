@@ -1,4 +1,5 @@
-//! Open questions about neighbours that were never known: how many there may be, and which of them makes room.
+//! Open questions about neighbours that were never known: how many there may be, and which of them makes
+//! room.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ pub(super) const OPEN: u32 = 256;
 #[derive(Debug)]
 pub(super) struct Link {
     /// In the order in which they were asked first, with their serials: some are closed already.
-    order: VecDeque<(u32, u32)>,
+    pub(super) order: VecDeque<(u32, u32)>,
     open: u32,
     limiter: RateLimiter,
 }
@@ -83,8 +84,9 @@ impl Neighbours {
         let Some(link) = links.get_mut(usize::from(port)) else { return };
         let is_open =
             |(id, serial): &(u32, u32)| table.get(*id).is_some_and(|n| n.open && n.serial == *serial);
-        while link.order.front().is_some_and(|first| !is_open(first)) {
-            link.order.pop_front();
+        // Answers come in any order: what is closed is taken out now and then.
+        if link.order.len() >= 4 * OPEN as usize {
+            link.order.retain(is_open);
         }
         if let Some(neighbour) = table.get(id).filter(|n| n.open) {
             link.order.push_back((id, neighbour.serial));

@@ -205,7 +205,8 @@ impl Router {
         let on_wire = scene.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
         let to = headers.key.src();
         let right = if to.is_ipv6() { check_v6(packet, on_wire) } else { check_v4(packet, on_wire) };
-        // No answer to a header that may be wrong, or to the router itself, unless another stands behind its address.
+        // No answer to a header that may be wrong, or to the router itself, unless another stands behind its
+        // address.
         let translated = self.interface(port).is_some_and(|i| i.translates(to));
         if right.is_none() || self.own.contains(&to) && !translated {
             return;

@@ -1,8 +1,9 @@
 //! Addresses that something behind a port of the router translates, such as the pool of a NAT.
 //!
-//! Nobody on the link has them, so that the router answers questions about them (proxy ARP, RFC 1027; RFC 4861 §7.2.8).
-//! A packet to one of them leaves by that port, addressed to the interface itself: whatever translates it hands it back
-//! to the same port with another destination (a hairpin, RFC 4787 §6), and its source may be an address of the router.
+//! Nobody on the link has them, so that the router answers questions about them (proxy ARP, RFC 1027; RFC
+//! 4861 §7.2.8). A packet to one of them leaves by that port, addressed to the interface itself: whatever
+//! translates it hands it back to the same port with another destination (a hairpin, RFC 4787 §6), and its
+//! source may be an address of the router.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,8 +21,8 @@ const ECHO_V4: u8 = 8;
 const ECHO_V6: u8 = 128;
 
 impl Router {
-    /// What becomes of a packet to an address that something behind `port` translates, where it doesn't go there: it came
-    /// from there as it is, or it asks whether the router itself is alive.
+    /// Decides about a packet to an address that something behind `port` translates, where it doesn't go
+    /// there: it came from there as it is, or it asks whether the router itself is alive.
     pub(super) fn stays(&self, cx: &Context<'_>, frame: &Frame, dst: IpAddr, port: u8) -> Option<Decision> {
         let own = self.own.contains(&dst);
         if cx.input == port {
@@ -40,8 +41,13 @@ impl Router {
         }
     }
 
-    /// Whether a packet is back from what translates addresses behind its port: its source is one of them, and on
-    /// Ethernet the router itself was the last that sent it.
+    /// Says that an address is the router's, or is translated behind this port: nobody else may send from it.
+    pub(super) fn is_ours(&self, port: u8, src: IpAddr) -> bool {
+        self.own.contains(&src) || self.interface(port).is_some_and(|i| i.translates(src))
+    }
+
+    /// Says that a packet is back from what translates addresses behind its port: its source is one of them,
+    /// and on Ethernet the router itself was the last that sent it.
     pub(super) fn came_round(&self, cx: &Context<'_>, frame: &Frame, src: IpAddr) -> bool {
         self.interface(cx.input).is_some_and(|interface| {
             let sent = |mac: [u8; 6]| cx.data(frame).get(6..12) == Some(&mac[..]);
@@ -49,8 +55,8 @@ impl Router {
         })
     }
 
-    /// Tells the links which translated addresses are here (RFC 5227 §2.3, RFC 4861 §7.2.6): a host that had the address
-    /// before, or another router, may have left entries in their tables.
+    /// Tells the links which translated addresses are here (RFC 5227 §2.3, RFC 4861 §7.2.6): a host that had
+    /// the address before, or another router, may have left entries in their tables.
     #[inline(never)]
     pub(super) fn announce(&mut self, scene: &mut Scene<'_, '_>) {
         self.unannounced = false;

@@ -55,8 +55,8 @@ fn answer(frame: &[u8]) -> Option<Vec<u8>> {
     (host <= HOSTS).then_some(arp)
 }
 
-/// Ten hosts get a packet each every 100 ms, while somebody outside sends one to another address without a host every
-/// millisecond, for 70 s: long enough for hosts to be asked again. All packets for hosts arrive.
+/// Ten hosts get a packet each every 100 ms, while somebody outside sends one to another address without a
+/// host every millisecond, for 70 s: long enough for hosts to be asked again. All packets for hosts arrive.
 #[test]
 fn a_scan_costs_neighbours_in_use_nothing() {
     let (mut stage, mut pool) = (PerTrain::new(wide()), Pool::new());

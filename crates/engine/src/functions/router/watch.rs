@@ -13,7 +13,7 @@ use super::interface::Interface;
 use crate::functions::routes::Routes;
 use crate::time::Nanos;
 
-/// How often to look whether a file that is wanted has been read, in ns.
+/// Time between two looks whether a file that is wanted has been read, in ns.
 const SOON: u64 = 10_000_000;
 
 /// What tells one version of a file from another.

@@ -64,12 +64,14 @@ pub(crate) fn external(kind: &StageType, settings: &Settings) -> Vec<IpNet> {
     if kind.name == nat::NAT.name { nat::external(settings) } else { Vec::new() }
 }
 
-/// The interfaces of a router, by the numbers of its ports; none where they can't be read, or of another stage.
+/// The interfaces of a router, by the numbers of its ports; none where they can't be read, or of another
+/// stage.
 pub(crate) fn interfaces(kind: &StageType, settings: &Settings) -> Option<Vec<Interface>> {
     counts_hops(kind).then(|| router::interfaces(settings.texts("interfaces")).ok()).flatten()
 }
 
-/// Whether what leaves by a stage of this type comes to a link, where stations ask each other for addresses.
+/// Says that packets which leave by a stage of this type come to a link, where stations ask each other for
+/// addresses.
 pub(crate) fn faces_a_link(kind: &StageType) -> bool {
     kind.name == af_packet::AF_PACKET.name
 }
