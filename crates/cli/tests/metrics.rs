@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::BINARY;
 use serde_json::Value;
@@ -197,9 +197,9 @@ fn many_who_ask_share_one_report() {
     let watched = Watched::new();
     watched.page("/report");
     let ask = || {
-        let until = Instant::now() + Duration::from_secs(2);
+        let until = slipstream::clock::now() + Duration::from_secs(2);
         let mut times = Vec::new();
-        while Instant::now() < until {
+        while slipstream::clock::now() < until {
             let report: Value = serde_json::from_str(&watched.page("/report")).unwrap();
             times.push(report["time_ns"].as_u64().unwrap());
         }
