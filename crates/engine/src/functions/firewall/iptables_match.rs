@@ -420,6 +420,10 @@ impl<'a> Options<'a> {
             let known = ConnState::NAMES.iter().find(|(n, _)| name.eq_ignore_ascii_case(n));
             let Some((_, state)) = known else {
                 let hint = "states are NEW, ESTABLISHED, RELATED, INVALID and UNTRACKED";
+                if matches!(name, "DNAT" | "SNAT") {
+                    let error = word.error(self.text, format!("the state `{name}` is not supported"));
+                    return Err(unsupported(error.hint("what was translated is not known here")));
+                }
                 return Err(self.wrong(word, "list of connection states", hint).into());
             };
             states |= *state as u8;

@@ -240,6 +240,7 @@ fn what_is_not_supported_is_said_or_left_out_with_a_note() {
         ("-f -j DROP", "all fragments but the first"),
         ("-j MARK --set-xmark 0x1/0xffffffff", "the target `MARK` is not supported"),
         ("-j NFQUEUE --queue-num 0", "the target `NFQUEUE` is not supported"),
+        ("-m conntrack --ctstate DNAT -j ACCEPT", "the state `DNAT` is not supported"),
         ("-m limit -m limit -j ACCEPT", "a rule has one limit"),
         ("--limit 5/min -j ACCEPT", "write `-m limit` before it"),
         ("-m conntrack --ctorigdst 10.0.0.1 -j ACCEPT", "`--ctorigdst` is not supported"),

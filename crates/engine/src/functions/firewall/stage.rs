@@ -52,6 +52,8 @@ pub struct FirewallStage {
     reads_icmp: bool,
     /// Of each limit of the rules, what is left of it. With any, every packet is decided about.
     credits: Vec<Credit>,
+    /// Whether packets of a train share a decision where they agree in what is read, whatever else is in them.
+    shares_by_fields: bool,
     cache: Option<DecisionCache>,
     allow_other: bool,
     seed: u64,
@@ -116,6 +118,7 @@ impl FirewallStage {
             hits: vec![Hits::default(); firewall.rules().rules().len() + 1],
             reads: if reads.length { shared.and(Reads::LENGTH) } else { shared },
             reads_icmp: reads.icmp,
+            shares_by_fields: !reads.icmp && firewall.rules().limits.is_empty(),
             credits: firewall.rules().limits.iter().copied().map(Credit::new).collect(),
             cache: (cache > 0).then(|| DecisionCache::new(cache, reads)),
             allow_other,
@@ -140,6 +143,7 @@ impl FirewallStage {
     /// Tracks connections from now on. Packets of a train share a decision then only where their TCP flags are equal.
     pub fn track(&mut self, config: &ConntrackConfig) {
         self.conntrack = Some(Conntrack::new(config));
+        self.shares_by_fields = false;
         self.keeps_keys = true;
         self.reads = self.reads.and(Reads::TCP_FLAGS);
     }
@@ -240,19 +244,20 @@ impl FirewallStage {
         }
     }
 
-    /// For how many packets behind the first of a train its decision holds, where connections are tracked: each must be as fit
-    /// for its connection as the first.
+    /// For how many packets behind the first of a train its decision holds, where more than fields counts. Of a connection that is
+    /// tracked, each must be as fit for it as the first.
     #[inline(never)]
-    fn sharing_a_connection(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
-        let Some(key) = key_of(cx, first) else { return 0 };
+    fn sharing_with_care(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        let shared = others.iter().take_while(|other| self.shares(cx, first, other)).count();
+        let others = others.get(..shared).unwrap_or_default();
+        let Some(key) = key_of(cx, first).filter(|_| self.conntrack.is_some()) else { return shared };
         let fit = |frame: &Frame| {
             let (data, headers) = (cx.data(frame), frame.headers(key));
             // If what comes before it is denied, any of them may be the one that begins the connection.
             let verify = self.checksums.of(true, headers.tcp_flags);
             is_sound(data, &headers) && !(verify && has_wrong_checksum(data, &headers))
         };
-        let shares = |other: &&Frame| self.shares(cx, first, other) && fit(other);
-        if fit(first) { others.iter().take_while(shares).count() } else { 0 }
+        if fit(first) { others.iter().take_while(|other| fit(other)).count() } else { 0 }
     }
 
     /// Counts packets for the rules that were passed on the way.
@@ -370,10 +375,11 @@ impl NetworkFunction for FirewallStage {
 
     #[inline]
     fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
-        if self.conntrack.is_some() {
-            return self.sharing_a_connection(cx, first, others);
+        if self.shares_by_fields {
+            let differs = |other: &Frame| !self.reads.agree(cx.pool, first, other);
+            return others.iter().position(differs).unwrap_or(others.len());
         }
-        others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
+        self.sharing_with_care(cx, first, others)
     }
 
     #[inline]
