@@ -9,6 +9,7 @@ use std::time::Duration;
 use slipstream::clock;
 use slipstream::pipeline::Plan;
 use slipstream::runtime::{LiveOptions, Run, RunReport};
+use slipstream::seed::Seeds;
 
 fn plan(graph: &str) -> Plan {
     Plan::from_graph(graph, None, None, Path::new("")).unwrap()
@@ -116,4 +117,20 @@ fn a_live_port_may_stand_at_both_ends() {
     }
     let error = plan("af_packet(interface=no-such-port) -> null").build(1).unwrap_err().to_string();
     assert!(error.contains("no interface `no-such-port`") || error.contains("CAP_NET_RAW"), "{error}");
+}
+
+/// A replay repeats itself; where packets come from a network nobody knows the seed, unless it was asked for.
+#[test]
+fn seeds_are_secret_where_packets_come_live() {
+    let replay = plan("synth -> flow_stats -> null");
+    let live = [
+        "af_packet(interface=eth1) -> flow_stats -> null",
+        "synth -> flow_stats -> af_packet(interface=eth1)",
+        "paced(rate=1kpps) -> null",
+    ];
+    assert_eq!((replay.seeds(None), replay.seeds(Some(7))), (Seeds::Fixed(1), Seeds::Fixed(7)));
+    for graph in live {
+        let plan = plan(graph);
+        assert_eq!((plan.seeds(None), plan.seeds(Some(7))), (Seeds::Secret, Seeds::Fixed(7)), "{graph}");
+    }
 }

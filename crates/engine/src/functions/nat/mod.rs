@@ -318,4 +318,6 @@ fn datagram_key(packet: &Packet) -> NarrowKey {
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod room_tests;
+#[cfg(test)]
 mod tests;
