@@ -222,7 +222,8 @@ fn univmon_holds_for_changes() {
             let (mut a, mut b) = (make(), make());
             a.update_all(&earlier);
             b.update_all(&later);
-            let of = |sizes: &BTreeMap<[u8; 4], u64>, key: &[u8; 4]| sizes.get(key).copied().unwrap_or(0) as i64;
+            let of =
+                |sizes: &BTreeMap<[u8; 4], u64>, key: &[u8; 4]| sizes.get(key).copied().unwrap_or(0) as i64;
             let listed = b.heavy_changes(&a, Want { threshold: 1, top: 20 }).unwrap();
             assert!(listed.len() >= 5, "{memory}: {} changes", listed.len());
             for c in listed {
