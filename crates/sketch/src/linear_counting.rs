@@ -81,6 +81,9 @@ pub(crate) fn cardinality(sketch: Kind, all: u64, untouched: u64) -> Result<Boun
         // Fewer keys would have left a cell untouched with a probability of more than 97.5 %.
         return Err(QueryError::Saturated { sketch, at_least: (m * (m / CERTAIN).ln()).max(m) });
     }
+    if untouched == all {
+        return Ok(Bounds::exact(0.0));
+    }
     let estimate = m * (m / z).ln();
     // With n keys, so many cells are left on average, and vary by so much; half a cell more either side, for cells are whole.
     let left = |n: f64| m * (-n / m).exp();

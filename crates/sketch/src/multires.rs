@@ -118,7 +118,11 @@ mod tests {
             }
             let (rms, bias) = ((squares / seeds as f64).sqrt(), sum / seeds as f64);
             let stated = error(n as f64, 64);
-            assert!(rms < 1.25 * stated + 1e-2 && rms > 0.75 * stated - 1e-2, "{n}: {rms}, not {stated}");
+            // Of a handful, collisions are too rare to be a variance.
+            assert!(
+                rms < 1.25 * stated + 1e-2 && (n < 60 || rms > 0.75 * stated - 1e-2),
+                "{n}: {rms}, not {stated}"
+            );
             assert!(bias.abs() < 4.0 * stated / (seeds as f64).sqrt() + 3e-3, "{n}: a bias of {bias}");
         }
         assert!((0..200).all(|i| error(1.06f64.powi(i), 64) < 0.118));
