@@ -356,12 +356,11 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         Ok(())
     }
 
-    /// Holds as the bounds of sizes do: with a probability of about 99 % for a flow.
+    /// Holds as the bounds of sizes do: with a probability of about 99 % for a flow. A flow that is kept isn't listed either where
+    /// noise takes all of it away.
     fn unlisted(&self) -> Option<u64> {
-        let of = |(level, store): (usize, &Store<N>)| match store.bar() {
-            0 => 0,
-            bar => bar.saturating_add((2.0 * self.noise(level)).ceil() as u64),
-        };
+        let noise = |level| (2.0 * self.noise(level)).ceil() as u64;
+        let of = |(level, store): (usize, &Store<N>)| store.bar().saturating_add(noise(level));
         self.stores.iter().enumerate().map(of).max()
     }
 
