@@ -11,7 +11,7 @@ use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, usual_key_in};
-use crate::functions::{NetworkFunction, RateLimiter, Reads, Scene};
+use crate::functions::{FragmentLimits, NetworkFunction, RateLimiter, Reads, Scene};
 use crate::prefetch::prefetch;
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
@@ -48,6 +48,11 @@ pub struct FirewallStage {
     cache: Option<DecisionCache>,
     allow_other: bool,
     seed: u64,
+    /// It decides about whole datagrams.
+    whole: bool,
+    fragments: FragmentLimits,
+    /// The datagram that the decision made last is about, where that is to reset.
+    datagram: Option<Frame>,
     /// One a rule, and the last for the default.
     hits: Vec<Hits>,
     /// Rules passed on the way to the decision that was made last: those that count or log.
@@ -89,6 +94,9 @@ impl FirewallStage {
             cache: (cache > 0).then(|| DecisionCache::new(cache, reads)),
             allow_other,
             seed,
+            whole: firewall.rules().reads_whole_datagrams(),
+            fragments: FragmentLimits { seed, ..FragmentLimits::default() },
+            datagram: None,
             passed: Vec::new(),
             key: FlowKey::Narrow(NarrowKey([0; 2])),
             tracked: None,
@@ -109,7 +117,13 @@ impl FirewallStage {
     pub fn track(&mut self, config: &ConntrackConfig) {
         self.conntrack = Some(Conntrack::new(config));
         self.keeps_keys = true;
+        self.whole = true;
         self.reads = self.reads.and(Reads::TCP_FLAGS);
+    }
+
+    /// Reassembles within these bounds where rules or connections ask for whole datagrams.
+    pub fn reassemble(&mut self, limits: FragmentLimits) {
+        self.fragments = limits;
     }
 
     /// Tells the sender of a packet that it may not pass.
@@ -236,7 +250,10 @@ impl FirewallStage {
             (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
             (Fate::Reset, ..) => {
                 let key = self.key;
-                frames.iter().for_each(|frame| self.reply(scene, frame, &key));
+                match self.datagram.take() {
+                    Some(datagram) => self.reply(scene, &datagram, &key),
+                    None => frames.iter().for_each(|frame| self.reply(scene, frame, &key)),
+                }
                 verdicts.fill(Verdict::port(DENIED));
             }
         }
@@ -269,6 +286,7 @@ impl FirewallStage {
         });
         if decision.verdict == Fate::Reset || !self.passed.is_empty() {
             self.key = found.key;
+            self.datagram = Some(*first).filter(|first| first.info.is_datagram());
         }
         let rule = decision.rule.map_or(default, |r| r as usize);
         Decided { fate: decision.verdict, rule }
@@ -289,6 +307,10 @@ impl NetworkFunction for FirewallStage {
 
     fn reads(&self) -> Reads {
         self.reads
+    }
+
+    fn fragments(&self) -> Option<FragmentLimits> {
+        self.whole.then_some(self.fragments)
     }
 
     #[inline]

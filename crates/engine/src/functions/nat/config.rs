@@ -62,19 +62,11 @@ pub struct NatTimeouts {
     pub icmp: u64,
     /// Other protocols (static address mappings only).
     pub other: u64,
-    /// Later fragments of a datagram whose first was seen (RFC 791: 15 s is usual, hosts wait 60 s at most).
-    pub fragment: u64,
 }
 
 impl Default for NatTimeouts {
     fn default() -> Self {
-        Self {
-            tcp: TcpTimeouts::RFC_5382,
-            udp: 300 * SECOND,
-            icmp: 60 * SECOND,
-            other: 600 * SECOND,
-            fragment: 30 * SECOND,
-        }
+        Self { tcp: TcpTimeouts::RFC_5382, udp: 300 * SECOND, icmp: 60 * SECOND, other: 600 * SECOND }
     }
 }
 
@@ -107,8 +99,6 @@ pub struct NatConfig {
     pub sessions: u32,
     /// Mappings remembered at most, 1 to 2³⁰.
     pub mappings: u32,
-    /// Fragmented datagrams remembered at most, 1 to 2³⁰.
-    pub datagrams: u32,
     /// Seed of hashes and of port choice: the same seed and packets give the same mappings.
     pub seed: u64,
 }
@@ -129,7 +119,6 @@ impl Default for NatConfig {
             timeouts: NatTimeouts::default(),
             sessions: 1 << 17,
             mappings: 1 << 16,
-            datagrams: 4096,
             seed: 0,
         }
     }
