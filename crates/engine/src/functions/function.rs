@@ -266,12 +266,13 @@ impl<F: NetworkFunction> Runner<F> {
                     self.process_whole::<PER_TRAIN>(cx, &mut whole, out);
                     open = false;
                 }
-                let len = packets.len() as u32;
                 match whole.trains.last_mut() {
                     Some(last) if open && of_datagram.is_empty() => last.len += 1,
                     _ => {
-                        let start = whole.frames.len() as u32;
-                        whole.trains.push(Train { start, len, continues: false, ..*train });
+                        let (start, len) = (whole.frames.len() as u32, packets.len() as u32);
+                        // A datagram is there when the last of its fragments is.
+                        let release = if of_datagram.is_empty() { train.release } else { cx.now };
+                        whole.trains.push(Train { start, len, release, continues: false, ..*train });
                     }
                 }
                 whole.frames.extend_from_slice(packets);
