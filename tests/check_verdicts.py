@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import connections
+import fragments
 import harness
 import netns
 import packets
@@ -113,7 +114,9 @@ def stateless(case, binary, scratch, version, flavour, count, size, seed):
     with Peer() as net:
         made = RuleSet(seed, version, size, features(net, version, flavour))
         frames = made.packets(count, seed, net.mac["a"], net.mac["ma"])
-        settings = ("", ", decide=packet", ", cache=65536", ", classifier=linear")
+        # Nobody tracks connections, so that Linux decides about each fragment by itself.
+        alone = ", fragments=0"
+        settings = tuple(alone + more for more in ("", ", decide=packet", ", cache=65536", ", classifier=linear"))
         agree(case, binary, scratch, net, version, flavour, made.text, frames, settings)
 
 
@@ -136,6 +139,10 @@ CHECKS = {
     "ipv6_nft": lambda *a: stateless(*a, 6, "nft", 100_000, 400, 4),
     "states_legacy": lambda *a: stateful(*a, "legacy", 200_000, 300, 5),
     "states_nft": lambda *a: stateful(*a, "nft", 100_000, 300, 6),
+    "fragments_ipv4_legacy": lambda *a: fragments.check(*a, 4, "legacy", 6000, 7),
+    "fragments_ipv4_nft": lambda *a: fragments.check(*a, 4, "nft", 6000, 8),
+    "fragments_ipv6_legacy": lambda *a: fragments.check(*a, 6, "legacy", 6000, 9),
+    "fragments_ipv6_nft": lambda *a: fragments.check(*a, 6, "nft", 6000, 10),
 }
 
 

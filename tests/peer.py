@@ -57,9 +57,14 @@ class Peer(Net):
 
     def through(self, frames, into):
         """The numbers of the frames that came out, in order, and what speaks for losses, which is to be empty."""
-        before = self._counters()
         words = ["tcpdump", "-i", "b0", "-n", "-s", packets.SIZE, "-B", 262_144, "-Z", "root", "-Q", "in", "-w", into,
                  f"ether dst {NEXT_HOP} and len == {packets.SIZE}"]
+        lost = self.captured(frames, into, words)
+        return packets.numbers(into), lost
+
+    def captured(self, frames, into, words):
+        """Sends frames while tcpdump, called by `words`, writes into a file what comes out; what speaks for losses."""
+        before = self._counters()
         listener = self.start("b", *words)
         os.set_blocking(listener.stderr.fileno(), True)
         line = listener.stderr.readline()
@@ -69,8 +74,7 @@ class Peer(Net):
         self._settle(into)
         listener.send_signal(signal.SIGINT)
         said = listener.communicate(timeout=20)[1]
-        lost = self._losses(before, self._counters(), len(frames), said)
-        return packets.numbers(into), lost
+        return self._losses(before, self._counters(), len(frames), said)
 
     def send(self, frames):
         """Sends them all at a's interface, on one core."""

@@ -224,8 +224,12 @@ impl Reassembler {
         }
         let (before, joins) = match self.fit(&known, &piece) {
             Fit::Behind(before, joins) => (before, joins),
-            Fit::Duplicate => return self.drop_one(cx.pool, frame, DropReason::FragmentDuplicate),
-            Fit::Overlaps => {
+            Fit::Duplicate if known.ends || !piece.last => {
+                return self.drop_one(cx.pool, frame, DropReason::FragmentDuplicate);
+            }
+            // A duplicate that ends the datagram, where the fragment that was there doesn't, contradicts it too: with that as it
+            // is nobody behind would see an end.
+            Fit::Duplicate | Fit::Overlaps => {
                 self.kill(cx.pool, id, DropReason::FragmentOverlap);
                 return self.drop_one(cx.pool, frame, DropReason::FragmentOverlap);
             }

@@ -7,11 +7,12 @@ use crate::frame::{Frame, Info};
 use crate::functions::bytes::{be16, be32, put};
 use crate::functions::packet::any_key_of;
 use crate::pool::{PacketMeta, Pool};
+use crate::slice::TOKEN_LEN;
 use crate::stage::Context;
 
 /// Bytes of an IPv6 fragment header.
 const FRAGMENT_HEADER: usize = 8;
-/// The longest IPv4 packet, header included, and the longest payload of an IPv6 packet, in bytes.
+/// The longest payload of an IPv6 packet, in bytes.
 const LONGEST: usize = 65_535;
 
 /// A fragment's place in its datagram, in bytes of what is fragmented: IPv4's payload (RFC 791 §3.2), or all behind IPv6's
@@ -28,13 +29,13 @@ pub(super) struct Piece {
     pub(super) end: u32,
     /// No fragment follows it.
     pub(super) last: bool,
-    /// The packet would be longer than any can be.
+    /// It ends where no IPv6 packet can. (Of IPv4 that depends on the first fragment's header.)
     pub(super) too_long: bool,
 }
 
 impl Piece {
     /// Reads a fragment. `None` where its headers say what can't be: an end before its beginning, or more bytes than there
-    /// were on the wire.
+    /// were on the wire; and for a first fragment of IPv6 without all headers.
     pub(super) fn read(cx: &Context<'_>, frame: &Frame) -> Option<Self> {
         let key = any_key_of(cx, frame)?;
         let (data, info) = (cx.data(frame), frame.info);
@@ -47,23 +48,53 @@ impl Piece {
         } else {
             (be16(data, l3 + 6)?, u32::from(be16(data, l3 + 4)?), l3 + usize::from(be16(data, l3 + 2)?))
         };
+        // A fragment has no payload that waits elsewhere, but may carry a token, which is none of the datagram's bytes.
+        let token = if cx.pool.is_sliced(frame.buf) { TOKEN_LEN } else { 0 };
+        let packet_end = packet_end.checked_sub(token)?;
         let len = packet_end.checked_sub(l4)?;
         if packet_end > cx.pool.meta(frame.buf).original_len as usize {
             return None;
         }
         let (start, last) =
             if six { (word & 0xfff8, word & 1 == 0) } else { ((word & 0x1fff) << 3, word & 0x2000 == 0) };
+        if six && start == 0 {
+            let next = *data.get(l4 - FRAGMENT_HEADER)?;
+            let captured = packet_end.min(data.len());
+            if !has_headers(data.get(l4..captured)?, next) {
+                return None;
+            }
+        }
         let end = usize::from(start) + len;
-        let before = if six { 0 } else { l4 - l3 };
         Some(Self {
             key: datagram_key(key, six, ident, cx.input),
             six,
             start: start.into(),
             end: end as u32,
             last,
-            too_long: before + end > LONGEST,
+            too_long: six && end > LONGEST,
         })
     }
+}
+
+/// Whether a first fragment of IPv6 has all headers, that of the transport included: one that hasn't is to be dropped (RFC 7112,
+/// RFC 8200 §4.5). `next` is the first of the headers in `payload`.
+fn has_headers(payload: &[u8], mut next: u8) -> bool {
+    let mut at = 0;
+    while protocol::is_extension(next) {
+        let Some(&[following, units]) = payload.get(at..).and_then(<[u8]>::first_chunk) else { return false };
+        at += match next {
+            protocol::FRAGMENT => FRAGMENT_HEADER,
+            protocol::AH => (usize::from(units) + 2) * 4,
+            _ => (usize::from(units) + 1) * 8,
+        };
+        next = following;
+    }
+    let transport = match next {
+        protocol::TCP => 20,
+        protocol::UDP | protocol::ICMPV6 => 8,
+        _ => 1,
+    };
+    at + transport <= payload.len()
 }
 
 /// Addresses and identification, for IPv4 the protocol too (RFC 791 §3.2, RFC 8200 §4.5: the next header may differ between

@@ -123,8 +123,8 @@ impl Twin {
             }
         };
         let (start, end) = (cut.start, cut.start + cut.bytes.len());
-        let header = if cut.six { 0 } else { 20 };
-        if start == end || header + end > 65_535 {
+        let headless = cut.six && start == 0 && end < 8;
+        if start == end || headless || cut.six && end > 65_535 {
             if cut.six {
                 keep(self, waiting);
             }
@@ -147,6 +147,9 @@ impl Twin {
             return Outcome::Dropped(DropReason::FragmentOverlap);
         }
         if waiting.runs.iter().any(|&(a, b)| a <= start && end <= b) {
+            if !cut.more && waiting.end.is_none() {
+                return Outcome::Dropped(DropReason::FragmentOverlap);
+            }
             keep(self, waiting);
             return Outcome::Dropped(DropReason::FragmentDuplicate);
         }
@@ -337,18 +340,21 @@ fn the_datagram_is_the_packet_that_was_cut() {
 
 #[test]
 fn extension_headers_are_found_on_both_sides_of_the_cut() {
-    // Hop-by-hop options before the fragment header, destination options behind it, UDP in the second fragment.
+    // Hop-by-hop options before the fragment header, destination options and the UDP header behind it.
     let unit = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
     let payload = [&unit(60)[..], &unit(17), &udp(1, 53, &[0; 8])].concat();
     let expected = ipv6(0, Ipv6Addr::from(1), Ipv6Addr::from(2), &payload);
     let behind = &expected[48..];
     let mut bench = Bench::new(FragmentLimits::default());
-    for (start, bytes, more) in [(0, &behind[..8], 1), (8, &behind[8..], 0)] {
+    let cuts = [(0, &behind[..8], 1), (0, &behind[..16], 1), (16, &behind[16..], 0)];
+    for (start, bytes, more) in cuts {
         let word = (start as u16 | more).to_be_bytes();
         let fragment = [&unit(44)[..], &[60, 0], &word, &[0, 0, 0, 5], bytes].concat();
         let packet = ipv6(0, Ipv6Addr::from(1), Ipv6Addr::from(2), &fragment);
         assert_eq!(bench.take_packet(&packet, START, 0) == Taken::Complete, more == 0);
     }
+    // Without the UDP header the first fragment was none.
+    assert_eq!(bench.dropped(DropReason::Malformed), 1);
     let frame = bench.reassembler.released()[0];
     let (whole, _) = bench.released();
     assert_eq!(whole, expected);
