@@ -14,6 +14,8 @@
 mod piece;
 mod settings;
 #[cfg(test)]
+mod stage_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use settings::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};

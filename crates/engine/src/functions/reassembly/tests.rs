@@ -187,7 +187,7 @@ fn cuts() -> impl Strategy<Value = (Cut, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// Fragments in any order, twice, overlapping, with lies about ends: as the twin says, and nothing is lost.
     #[test]
