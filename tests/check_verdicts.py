@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import connections
+import fragments
 import harness
 import malformed
 import netns
@@ -120,7 +121,9 @@ def stateless(case, binary, scratch, version, flavour, count, size, seed):
     with Peer() as net:
         made = RuleSet(seed, version, size, features(net, version, flavour))
         frames = made.packets(count, seed, net.mac["a"], net.mac["ma"])
-        settings = ("", ", decide=packet", ", cache=65536", ", classifier=linear")
+        # Nobody tracks connections, so that Linux decides about each fragment by itself.
+        alone = ", fragments=0"
+        settings = tuple(alone + more for more in ("", ", decide=packet", ", cache=65536", ", classifier=linear"))
         agree(case, binary, scratch, net, version, flavour, made.text, frames, settings)
 
 
@@ -182,6 +185,10 @@ CHECKS = {
     "limits_nft": lambda *a: limits(*a, "nft"),
     "timers_ipv4": lambda *a: timers(*a, 4, "legacy", 20_000, 13),
     "timers_ipv6": lambda *a: timers(*a, 6, "nft", 20_000, 14),
+    "fragments_ipv4_legacy": lambda *a: fragments.check(*a, 4, "legacy", 6000, 7),
+    "fragments_ipv4_nft": lambda *a: fragments.check(*a, 4, "nft", 6000, 8),
+    "fragments_ipv6_legacy": lambda *a: fragments.check(*a, 6, "legacy", 6000, 9),
+    "fragments_ipv6_nft": lambda *a: fragments.check(*a, 6, "nft", 6000, 10),
 }
 
 

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import socket
+import struct
 import time
 
-from netns import Middlebox, Net, is_udp, number_of, udp
+from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
 PORTS = "lan :: af_packet(interface=ma); wan :: af_packet(interface=mb); "
 JSON = ("--format", "json")
@@ -171,6 +173,71 @@ def nat(case, binary, scratch):
         ended(case, box)
 
 
+FRAGMENT_RULES = """
+allow ip6
+deny udp dst port 5353
+allow state established,related
+allow state new src host 10.77.0.1
+default deny
+"""
+
+
+def fragments(case, binary, scratch):
+    """Datagrams of 3,000 bytes, which hosts send in fragments: a question and its answer pass a firewall that tracks connections, and
+    a NAT; one to a port that is denied is stopped, in any order."""
+    rules = scratch / "fragments.txt"
+    rules.write_text(FRAGMENT_RULES)
+    stateful = (f"lan -> fw :: firewall(rules=\"{rules}\") -> side :: switch(ports=[\"out: src host 10.77.0.1\"]); "
+                "wan -> fw; side[out] -> wan; side[other] -> lan")
+    translated = "lan -> n :: nat(pool=[10.77.0.100], inside=[10.77.0.1/32]) -> wan; wan -> [outside]n[inside] -> lan"
+    for graph, asker in ((stateful, "10.77.0.1"), (translated, "10.77.0.100")):
+        with Net() as net:
+            # ARP is no IP: nobody would know which side it belongs to.
+            for end, other, address in (("a", "b", "10.77.0.2"), ("b", "a", "10.77.0.1"), ("b", "a", "10.77.0.100")):
+                net.ip(end, "neigh", "replace", address, "lladdr", mac(net, other), "dev", f"{end}0")
+            box = Middlebox(net, binary, "run", *JSON, "-e", PORTS + graph).ready(2)
+            near, far = (net.socket(end, socket.AF_INET, socket.SOCK_DGRAM) for end in "ab")
+            near.bind(("10.77.0.1", 4000))
+            far.bind(("10.77.0.2", 53))
+            near.settimeout(5)
+            far.settimeout(5)
+            question, answer = os.urandom(3000), os.urandom(4000)
+            near.sendto(question, ("10.77.0.2", 53))
+            got, client = far.recvfrom(1 << 16)
+            case.equal((got == question, client[0]), (True, asker), "the question, and who asked")
+            far.sendto(answer, client)
+            case.check(near.recv(1 << 16) == answer, "the answer came as another")
+            report = denied(case, net, box, near, question) if graph == stateful else ended(case, box)
+            if report:
+                case.equal(report["dropped"].get("denied", 0), 6 if graph == stateful else 0, "denied fragments")
+            near.close()
+            far.close()
+
+
+def denied(case, net, box, near, question):
+    """What comes for a denied port doesn't arrive, as the host sends it and the other way round."""
+    wire, seen = net.wire("a"), net.wire("b")
+    near.sendto(question, ("10.77.0.2", 5353))
+    for frame in cut(net, question):
+        wire.send(frame)
+    arrived = seen.receive(0.5, lambda frame: frame[12:14] == b"\x08\0")
+    case.equal([frame[:60].hex() for _, frame in arrived], [], "denied fragments that arrived")
+    return ended(case, box)
+
+
+def cut(net, payload):
+    """A datagram to the denied port in fragments, the last one first."""
+    datagram = struct.pack("!HHHH", 4001, 5353, 8 + len(payload), 0) + payload
+    frames = []
+    for at in range(0, len(datagram), 1480):
+        data = datagram[at:at + 1480]
+        word = at // 8 | (0x2000 if at + 1480 < len(datagram) else 0)
+        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(data), 77, word, 64, 17, 0) + bytes([10, 77, 0, 1, 10, 77, 0, 2])
+        header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
+        frames.insert(0, net.mac["b"] + net.mac["a"] + b"\x08\0" + header + data)
+    return frames
+
+
 def gateway(case, binary, scratch):
     """A router with a NAT before its outer port, in one graph: ping, traceroute and curl from inside, whose addresses nobody
     outside has a way to."""
@@ -194,4 +261,4 @@ def gateway(case, binary, scratch):
         ended(case, box)
 
 
-FUNCTIONS = (router, firewall, nat, gateway)
+FUNCTIONS = (router, firewall, nat, fragments, gateway)

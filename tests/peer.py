@@ -57,12 +57,18 @@ class Peer(Net):
 
     def through(self, frames, into):
         """The numbers of the frames that came out, in order, and what speaks for losses, which is to be empty."""
+        words = ["tcpdump", "-i", "b0", "-n", "-s", packets.SIZE, "-B", 262_144, "-Z", "root", "-Q", "in", "-w", into,
+                 f"ether dst {NEXT_HOP} and len == {packets.SIZE}"]
+        lost = self.captured(frames, into, words)
+        return packets.numbers(into), lost
+
+    def captured(self, frames, into, words):
+        """Sends frames while tcpdump, called by `words`, writes into a file what comes out; what speaks for losses."""
         before = self._counters()
-        listener = self._listen(into, packets.SIZE, f"ether dst {NEXT_HOP} and len == {packets.SIZE}")
+        listener = self._started(words)
         self.send(frames)
         said = self._stop(listener, into)
-        lost = self._losses(before, self._counters(), len(frames), said)
-        return packets.numbers(into), lost
+        return self._losses(before, self._counters(), len(frames), said)
 
     def through_any(self, groups, into):
         """Sends frames of any length, each group (time in seconds, frames) when its time has come, and captures what comes out.
@@ -81,6 +87,9 @@ class Peer(Net):
 
     def _listen(self, into, size, wanted):
         words = ["tcpdump", "-i", "b0", "-n", "-s", size, "-B", 262_144, "-Z", "root", "-Q", "in", "-w", into, wanted]
+        return self._started(words)
+
+    def _started(self, words):
         listener = self.start("b", *words)
         os.set_blocking(listener.stderr.fileno(), True)
         line = listener.stderr.readline()

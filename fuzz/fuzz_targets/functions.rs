@@ -31,7 +31,6 @@ fn nat(settings: u8) -> Nat {
         },
         sessions: 8,
         mappings: 8,
-        datagrams: 4,
         ..NatConfig::default()
     };
     Nat::new(&config).unwrap()
@@ -63,9 +62,6 @@ fn translate(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) {
                     assert_eq!(Tuple::of(rewrite.endpoints()).reversed().key(), read.key);
                 }
             }
-        }
-        Verdict::Fragment(rewrite) => {
-            rewrite.apply(packet, 0, l4).unwrap();
         }
         // A quoted packet with a wrong checksum keeps it, and with it the message's.
         Verdict::Error(rewrite) => {

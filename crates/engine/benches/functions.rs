@@ -42,7 +42,7 @@ fn numbers(flows: u32) -> Vec<u32> {
 /// UDP from an inside host, one of 50,000 ports of each.
 fn from_inside(n: u32) -> Packet {
     let key = key_of(17, 0x0a00_0000 + n / 50_000, 1024 + (n % 50_000) as u16, 0x0808_0808, 53);
-    Packet { key, kind: Kind::Opens, tcp_flags: 0, fragment: false, ident: 0 }
+    Packet { key, kind: Kind::Opens, tcp_flags: 0 }
 }
 
 fn nat(c: &mut Criterion) {

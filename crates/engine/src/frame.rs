@@ -43,11 +43,14 @@ impl Frame {
     pub fn headers(&self, key: FlowKey) -> Headers {
         let Info(info) = self.info;
         let [a, b, c, d, flags, tcp_flags, tos, _] = info.to_le_bytes();
+        // A datagram that came in fragments is whole.
+        let no_flags =
+            if self.info.is_datagram() { Info::CLASSIFIED | Flags::FRAGMENT } else { Info::CLASSIFIED };
         Headers {
             key,
             l3: u16::from_le_bytes([a, b]),
             l4: u16::from_le_bytes([c, d]),
-            flags: Flags(flags & !Info::CLASSIFIED),
+            flags: Flags(flags & !no_flags),
             tcp_flags,
             tos,
         }
@@ -55,13 +58,15 @@ impl Frame {
 }
 
 /// What classification found, in one word: offsets of layer 3 (bits 0..16) and layer 4 (16..32) in bytes, bits of
-/// [`Flags`] (32..39), whether there is any of this at all (39), TCP flags (40..48), TOS or traffic class (48..56).
+/// [`Flags`] (32..39), whether there is any of this at all (39), TCP flags (40..48), TOS or traffic class (48..56), and
+/// whether the packet stands for a datagram that came in fragments (56).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Info(u64);
 
 impl Info {
     const CLASSIFIED: u8 = 1 << 7;
+    const DATAGRAM: u64 = 1 << 56;
 
     /// Mask and value that no packet has; see [`Info::is`].
     pub(crate) const NOTHING: (u64, u64) = (0, 1);
@@ -87,6 +92,28 @@ impl Info {
     #[must_use]
     pub(crate) fn remarked(self, dscp: u8) -> Self {
         if self.classified() { self.with_tos(self.tos() & 3 | dscp << 2) } else { self }
+    }
+
+    /// Whether there are fragments among packets.
+    #[inline(always)]
+    pub(crate) fn has_fragments(frames: &[Frame]) -> bool {
+        // All of them are looked at, so that many are at once.
+        let all = frames.iter().fold(0, |all, frame| all | frame.info.0);
+        all & u64::from(Flags::FRAGMENT) << 32 != 0
+    }
+
+    /// The same of a packet that stands for a datagram, whose fragments follow it; `marked`: rules that ask for fragments
+    /// match it.
+    #[must_use]
+    pub(crate) fn of_datagram(self, marked: bool) -> Self {
+        let fragment = if marked { u64::from(Flags::FRAGMENT) << 32 } else { 0 };
+        Self(self.0 | Self::DATAGRAM | fragment)
+    }
+
+    /// Whether the packet stands for a datagram, whose fragments follow it.
+    #[inline(always)]
+    pub(crate) fn is_datagram(self) -> bool {
+        self.0 & Self::DATAGRAM != 0
     }
 
     /// All of it.

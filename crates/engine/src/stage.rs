@@ -227,11 +227,19 @@ pub enum DropReason {
     DuplicateToken,
     /// What stands around its token is not what was sliced.
     MangledSlice,
+    /// A fragment whose datagram was not complete in time.
+    FragmentTimeout,
+    /// A fragment of a datagram whose fragments overlap, or disagree about its end.
+    FragmentOverlap,
+    /// A fragment that was there already.
+    FragmentDuplicate,
+    /// A fragment whose incomplete datagram gave way to later ones, or has too many of them.
+    FragmentLimit,
 }
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 32] = [
         Self::Discarded,
         Self::Unconnected,
         Self::Denied,
@@ -260,6 +268,10 @@ impl DropReason {
         Self::LateToken,
         Self::DuplicateToken,
         Self::MangledSlice,
+        Self::FragmentTimeout,
+        Self::FragmentOverlap,
+        Self::FragmentDuplicate,
+        Self::FragmentLimit,
     ];
 
     /// Its name in reports.
@@ -294,6 +306,10 @@ impl DropReason {
             Self::LateToken => "late_token",
             Self::DuplicateToken => "duplicate_token",
             Self::MangledSlice => "mangled_slice",
+            Self::FragmentTimeout => "fragment_timeout",
+            Self::FragmentOverlap => "fragment_overlap",
+            Self::FragmentDuplicate => "fragment_duplicate",
+            Self::FragmentLimit => "fragment_limit",
         }
     }
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use slipstream_wire::{FlowKey, NarrowKey};
 
 use super::maglev::{Maglev, MaglevError, Member};
-use super::nat::{Rewrite, Tuple};
+use super::nat::{ErrorRewrite, Rewrite, Tuple};
 use super::table::{Key, Table};
 use crate::time::Nanos;
 
@@ -145,6 +145,16 @@ impl Balancer {
         }
     }
 
+    /// The backend that has the connection of this key, or would get it; nothing is remembered.
+    #[must_use]
+    pub fn backend_of(&self, key: &FlowKey, now: Nanos) -> Option<u32> {
+        let known =
+            self.affinity.find(key, self.affinity.hash(key)).filter(|&id| !self.affinity.is_due(id, now));
+        let backend = known.and_then(|id| self.affinity.get(id)).copied();
+        let healthy = |n: &u32| self.backends.get(*n as usize).is_some_and(|b| b.healthy);
+        backend.filter(healthy).or_else(|| self.maglev.backend(key.hash(PLACE_SEED)))
+    }
+
     fn by_hash(&mut self, key: &FlowKey) -> Option<u32> {
         let backend = self.maglev.backend(key.hash(PLACE_SEED));
         self.counters.nobody += u64::from(backend.is_none());
@@ -254,6 +264,28 @@ impl NatMode {
         let (address, port) = self.service;
         let ours = (was.protocol, was.src_port) == (self.protocol, self.port);
         ours.then(|| Rewrite::between(key, Tuple { src: address.to_bits(), src_port: port, ..was }.key()))
+    }
+
+    /// An ICMP error from a client, or from a router on the way there, about a packet of the service: `outer` is its own key,
+    /// `quoted` that of the packet, which the backend sent.
+    #[must_use]
+    pub fn error_to_backend(&self, outer: NarrowKey, quoted: NarrowKey, backend: Ipv4Addr) -> ErrorRewrite {
+        let (to, about) = (Tuple::of(outer), Tuple::of(quoted));
+        let backend = backend.to_bits();
+        let (to, sent) = (Tuple { dst: backend, ..to }, Tuple { src: backend, src_port: self.port, ..about });
+        ErrorRewrite::between([outer, to.key()], [quoted, sent.key()])
+    }
+
+    /// An ICMP error about a packet that went to a backend, from the backend or from a router on the way there; `None` if the
+    /// packet was not for the backend's port. The caller has made sure that the packet went to a backend.
+    #[must_use]
+    pub fn error_from_backend(&self, outer: NarrowKey, quoted: NarrowKey) -> Option<ErrorRewrite> {
+        let (from, about) = (Tuple::of(outer), Tuple::of(quoted));
+        let (service, port) = (self.service.0.to_bits(), self.service.1);
+        let src = if from.src == about.dst { service } else { from.src };
+        let (from, sent) = (Tuple { src, ..from }, Tuple { dst: service, dst_port: port, ..about });
+        let ours = (about.protocol, about.dst_port) == (self.protocol, self.port);
+        ours.then(|| ErrorRewrite::between([outer, from.key()], [quoted, sent.key()]))
     }
 }
 

@@ -5,13 +5,15 @@
 //! directions. States and timeouts are those of Linux, so that the same rules give the same verdicts. When the table is
 //! full, a connection that was not answered, or was answered and went no further, makes room ([`Class`]).
 //!
-//! VLAN ids do not count: the way back may lead through another VLAN. Fragments have no ports, as everywhere here, so that
-//! all fragments between two addresses and of one protocol are one connection of their own.
+//! VLAN ids do not count: the way back may lead through another VLAN. A datagram that comes in fragments is tracked as one
+//! packet where it is reassembled. Fragments by themselves have no ports: all of them between two addresses and of one
+//! protocol are one connection of their own.
 
 use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, UDP};
-use slipstream_wire::{Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, WideKey, classify_with};
+use slipstream_wire::{Flags, FlowKey, Headers, NarrowKey, WideKey};
 
 use super::bytes::be16;
+use super::packet::{quoted, with_ports};
 use super::table::{Full, Key, Links, NONE};
 use super::tcp_state::{Direction, SECOND, Step, TcpState, TcpTimeouts, is_plausible};
 use crate::time::Nanos;
@@ -113,14 +115,12 @@ impl Tracked {
 
     /// An error is about the packet that it quotes, and goes to the one who sent that.
     fn error(frame: &[u8], at: usize, outer: FlowKey) -> Option<Self> {
-        let quote = frame.get(at..)?;
-        let headers = classify_with(LinkType::RawIp, quote, Encapsulation::Outer).ok()?;
+        let (quote, headers) = quoted(frame, at)?;
         let plain = untagged(headers.key);
         if headers.key.src() != outer.dst() || headers.key.is_ipv6() != outer.is_ipv6() {
             return None;
         }
         let read = match (headers.key.protocol(), headers.flags.has(Flags::IPV6)) {
-            _ if headers.flags.has(Flags::FRAGMENT) => Self::new(plain, Kind::Opens, None),
             (ICMP, false) | (ICMPV6, true) => Self::icmp(quote, &headers, plain, false),
             _ => Self::new(plain, Kind::Opens, None),
         };
@@ -137,16 +137,6 @@ fn untagged(key: FlowKey) -> FlowKey {
         }
         FlowKey::Wide(WideKey([a, b, c, d, rest, ..])) => {
             FlowKey::Wide(WideKey([a, b, c, d, rest & !0xffff, 0, 0]))
-        }
-    }
-}
-
-fn with_ports(key: FlowKey, src: u16, dst: u16) -> FlowKey {
-    let ports = u64::from(src) << 48 | u64::from(dst) << 32;
-    match key {
-        FlowKey::Narrow(NarrowKey([a, rest])) => FlowKey::Narrow(NarrowKey([a, rest & 0xffff_ffff | ports])),
-        FlowKey::Wide(WideKey([a, b, c, d, rest, f, g])) => {
-            FlowKey::Wide(WideKey([a, b, c, d, rest & 0xffff_ffff | ports, f, g]))
         }
     }
 }

@@ -445,7 +445,7 @@ proptest! {
         if icmp && let Some(protocol) = bytes.get_mut(if v6 { 6 } else { 9 }) {
             *protocol = if v6 { 58 } else { 1 };
         }
-        if let Ok(headers) = slipstream_wire::classify(LinkType::RawIp, &bytes) {
+        if let Ok(headers) = slipstream_wire::classify(slipstream_wire::LinkType::RawIp, &bytes) {
             let mut tracker = Conntrack::new(&ConntrackConfig::default());
             let tracked = Tracked::read(&bytes, &headers);
             let seen = tracker.look_up(&tracked, START);

@@ -3,14 +3,16 @@
 //! the baseline that every benchmark compares with (paper: "Packet Order Matters!", §2.4).
 
 use std::fmt;
-use std::slice::from_mut;
+use std::slice::{from_mut, from_ref};
 
 use crate::batch::{BATCH, Batch, Train};
-use crate::frame::Frame;
+use crate::frame::{Frame, Info};
 use crate::pool::Pool;
 use crate::reframe::Output;
 use crate::stage::{Context, Drops, Stage, StageError, Verdict};
 use crate::time::Nanos;
+
+use super::reassembly::{FragmentLimits, Reassembler, Taken};
 
 /// Fields beyond the flow key that a decision depends on: packets of a train that differ in one of them don't share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +93,13 @@ pub trait NetworkFunction {
     /// The fields beyond the flow key that [`decide`](NetworkFunction::decide) reads.
     fn reads(&self) -> Reads {
         Reads::KEY
+    }
+
+    /// Where it decides about whole datagrams: the bounds within which their fragments wait for each other. It is then asked
+    /// about a datagram as about one packet, which stands for all of its fragments, and every fragment is treated by that
+    /// decision. Fragments of other functions are packets like others.
+    fn fragments(&self) -> Option<FragmentLimits> {
+        None
     }
 
     /// Whether the decision about `first` holds for `other`, a later packet of its flow.
@@ -198,6 +207,10 @@ const AHEAD: usize = 16;
 #[derive(Debug)]
 struct Runner<F: NetworkFunction> {
     function: F,
+    /// The fragments that it waits for, where it decides about whole datagrams.
+    fragments: Option<Box<Reassembler>>,
+    /// A batch whose fragments are datagrams.
+    whole: Batch,
     /// What was found out about the packets to come.
     looks: [F::Look; AHEAD],
     /// The packets of a batch, each a train by itself.
@@ -216,6 +229,8 @@ struct Runner<F: NetworkFunction> {
 impl<F: NetworkFunction> Runner<F> {
     fn new(function: F) -> Self {
         Self {
+            fragments: function.fragments().map(|limits| Box::new(Reassembler::new(limits))),
+            whole: Batch::new(),
             function,
             looks: std::array::from_fn(|_| F::Look::default()),
             singles: Vec::new(),
@@ -236,12 +251,76 @@ impl<F: NetworkFunction> Runner<F> {
         batch: &mut Batch,
         out: &mut dyn Output,
     ) {
+        self.packets += batch.frames.len() as u64;
+        match self.fragments.take_if(|_| Info::has_fragments(&batch.frames)) {
+            Some(mut fragments) => {
+                self.reassemble::<PER_TRAIN>(&mut fragments, cx, batch, out);
+                self.fragments = Some(fragments);
+            }
+            None => self.process_whole::<PER_TRAIN>(cx, batch, out),
+        }
+    }
+
+    /// Takes a batch with fragments: datagrams that are complete take their place.
+    #[inline(never)]
+    fn reassemble<const PER_TRAIN: bool>(
+        &mut self,
+        fragments: &mut Reassembler,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        out: &mut dyn Output,
+    ) {
+        let mut whole = std::mem::take(&mut self.whole);
+        for (train, frames) in batch.iter() {
+            let mut open = false;
+            for frame in frames {
+                let mut of_datagram: &[Frame] = &[];
+                if fragments.wants(frame) {
+                    cx.now = train.release.max(frame.arrival);
+                    match fragments.take(cx, frame) {
+                        Taken::Kept => continue,
+                        Taken::Complete => of_datagram = fragments.released(),
+                        Taken::AsItIs => {}
+                    }
+                }
+                let packets = if of_datagram.is_empty() { from_ref(frame) } else { of_datagram };
+                if whole.frames.len() + packets.len() > BATCH && !whole.is_empty() {
+                    self.process_whole::<PER_TRAIN>(cx, &mut whole, out);
+                    open = false;
+                }
+                match whole.trains.last_mut() {
+                    Some(last) if open && of_datagram.is_empty() => last.len += 1,
+                    _ => {
+                        let (start, len) = (whole.frames.len() as u32, packets.len() as u32);
+                        // A datagram is there when the last of its fragments is.
+                        let release = if of_datagram.is_empty() { train.release } else { cx.now };
+                        whole.trains.push(Train { start, len, release, continues: false, ..*train });
+                    }
+                }
+                whole.frames.extend_from_slice(packets);
+                open = of_datagram.is_empty();
+            }
+        }
+        batch.clear();
+        self.process_whole::<PER_TRAIN>(cx, &mut whole, out);
+        self.whole = whole;
+    }
+
+    fn process_whole<const PER_TRAIN: bool>(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        out: &mut dyn Output,
+    ) {
         self.verdicts.clear();
         self.verdicts.resize(batch.frames.len(), Verdict::PASS);
-        self.packets += batch.frames.len() as u64;
         if !PER_TRAIN {
             self.singles.clear();
-            for train in &batch.trains {
+            for (train, frames) in batch.iter() {
+                if frames.first().is_some_and(|first| first.info.is_datagram()) {
+                    self.singles.push(*train);
+                    continue;
+                }
                 let packets = train.start..train.start + train.len;
                 self.singles.extend(packets.map(|start| Train { start, len: 1, ..*train }));
             }
@@ -299,6 +378,10 @@ impl<F: NetworkFunction> Runner<F> {
                     last = None;
                 }
                 if *verdict == Verdict::KEPT {
+                    // What stood for its fragments has done so.
+                    if frame.info.is_datagram() {
+                        cx.pool.free(frame.buf);
+                    }
                     continue;
                 }
                 match verdict.outcome() {
@@ -346,11 +429,28 @@ impl<F: NetworkFunction> Runner<F> {
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         self.now = self.now.max(cx.now);
-        self.function.on_deadline(&mut Scene { cx, made: &mut self.made });
+        if let Some(fragments) = &mut self.fragments {
+            fragments.expire(cx.pool, cx.now);
+        }
+        if self.function.next_deadline() <= cx.now {
+            self.function.on_deadline(&mut Scene { cx, made: &mut self.made });
+        }
         self.emit_made(cx, out);
     }
 
+    fn next_deadline(&self) -> Nanos {
+        let fragments = self.fragments.as_ref().map_or(Nanos::MAX, |fragments| fragments.next_deadline());
+        self.function.next_deadline().min(fragments)
+    }
+
+    fn held(&self) -> u64 {
+        self.function.held() + self.fragments.as_ref().map_or(0, |fragments| fragments.held())
+    }
+
     fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        if let Some(fragments) = &mut self.fragments {
+            fragments.drain(cx.pool);
+        }
         self.function.drain(&mut Scene { cx, made: &mut self.made });
         self.emit_made(cx, out);
     }
@@ -358,12 +458,19 @@ impl<F: NetworkFunction> Runner<F> {
     fn drops(&self) -> Drops {
         let mut all = self.drops;
         all.merge(&self.function.drops());
+        if let Some(fragments) = &self.fragments {
+            all.merge(fragments.drops());
+        }
         all
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         visit("packets", self.packets);
         visit("decisions", self.decisions);
+        if let Some(fragments) = &self.fragments {
+            visit("datagrams", fragments.complete());
+            visit("fragments_held", fragments.held());
+        }
         self.function.counters(visit);
     }
 }
@@ -392,7 +499,11 @@ impl<F: NetworkFunction> Steps<'_, F> {
         let Some((first, others)) = frames.get(at..).and_then(<[Frame]>::split_first) else { return at };
         let time = train.release.max(first.arrival);
         cx.now = time;
-        let mut shared = if others.is_empty() { 0 } else { self.function.sharing(cx, first, others) };
+        let mut shared = match others {
+            [] => 0,
+            _ if first.info.is_datagram() => return self.datagram(cx, train, found, frames, verdicts),
+            _ => self.function.sharing(cx, first, others),
+        };
         let mut scene = Scene { cx, made: self.made };
         let decision = self.function.decide(&mut scene, first, found);
         if self.behind.len() < scene.made.len() {
@@ -421,6 +532,29 @@ impl<F: NetworkFunction> Steps<'_, F> {
             self.behind.resize(self.made.len(), (train.start as usize + end, time));
         }
         end
+    }
+
+    /// Decides about a datagram, which stands before its fragments, and does to those what was decided.
+    #[inline(never)]
+    fn datagram(
+        &mut self,
+        cx: &mut Context<'_>,
+        train: &Train,
+        found: &F::Look,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) -> usize {
+        let (len, time) = (frames.len(), cx.now);
+        let mut scene = Scene { cx, made: self.made };
+        if let ([datagram, fragments @ ..], [kept, verdicts @ ..]) = (frames, verdicts) {
+            *kept = Verdict::KEPT;
+            let decision = self.function.decide(&mut scene, datagram, found);
+            self.function.apply(&mut scene, &decision, fragments, verdicts);
+        }
+        if self.behind.len() < self.made.len() {
+            self.behind.resize(self.made.len(), (train.start as usize + len, time));
+        }
+        len
     }
 
     /// The same for all packets from `at` on, each of which shares no decision with the one before it.
@@ -484,7 +618,7 @@ macro_rules! wrapper {
             }
 
             fn next_deadline(&self) -> Nanos {
-                self.0.function.next_deadline()
+                self.0.next_deadline()
             }
 
             fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
@@ -500,7 +634,7 @@ macro_rules! wrapper {
             }
 
             fn held(&self) -> u64 {
-                self.0.function.held()
+                self.0.held()
             }
 
             fn drops(&self) -> Drops {

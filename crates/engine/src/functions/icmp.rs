@@ -201,7 +201,8 @@ fn may_answer(packet: &[u8], headers: &Headers, link: Link, too_big: bool) -> Re
     if host { Ok(()) } else { Err(Silent::Source) }
 }
 
-fn is_first_fragment(packet: &[u8], headers: &Headers) -> bool {
+/// Whether a fragment is the first of its datagram.
+pub(super) fn is_first_fragment(packet: &[u8], headers: &Headers) -> bool {
     if headers.flags.has(Flags::IPV6) {
         let ip = slipstream_wire::view::Ipv6::new_unchecked(packet);
         let fragment = ip.extensions().find(|extension| extension.is_fragment());

@@ -21,6 +21,7 @@ pub mod maglev;
 pub mod meter;
 pub mod nat;
 mod packet;
+mod reassembly;
 pub mod router;
 pub mod routes;
 mod sound;
@@ -34,6 +35,7 @@ mod text;
 pub use bucket::{MAX_TOKENS, RateLimiter};
 pub use function::{Made, NetworkFunction, PerPacket, PerTrain, Reads, Scene};
 pub use packet::{headers_of, is_ethernet, key_of};
+pub use reassembly::FragmentLimits;
 
 use std::path::{Path, PathBuf};
 

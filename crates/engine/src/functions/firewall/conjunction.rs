@@ -229,6 +229,23 @@ impl Conjunction {
         Some(self)
     }
 
+    /// Whether every fragment of a datagram tells by itself if this holds: nothing is asked but addresses, VLAN ids, code
+    /// points, and whether it is a fragment.
+    pub(super) fn holds_by_fragment(&self) -> bool {
+        let any = Self::default();
+        let ip = 0xff << TOS_AT | u32::from(Flags::IPV6 | Flags::FRAGMENT);
+        let rest = Rest {
+            dscp: any.rest.dscp,
+            ecn: any.rest.ecn,
+            not_src: Vec::new(),
+            not_dst: Vec::new(),
+            vlans: Vec::new(),
+            ..self.rest.clone()
+        };
+        let (mask, value) = (self.mask & !ip, self.value & !ip);
+        Self { six: any.six, src: any.src, dst: any.dst, mask, value, rest, ..self.clone() } == any
+    }
+
     /// What is read of packets beyond the flow key.
     pub(super) fn reads(&self) -> Reads {
         let any = Rest::default();

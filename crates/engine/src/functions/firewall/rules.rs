@@ -176,6 +176,13 @@ impl RuleSet {
         reads
     }
 
+    /// Whether the rules ask for more than a fragment says of its datagram by itself: protocols (IPv6 extension headers may
+    /// hide one in a later fragment), ports, flags, lengths, states.
+    #[must_use]
+    pub fn reads_whole_datagrams(&self) -> bool {
+        !self.rules.iter().flat_map(|rule| &rule.parts).all(Conjunction::holds_by_fragment)
+    }
+
     /// Conjunctive rules: prefixes, port ranges and sets one by one, as a classifier holds them.
     #[must_use]
     pub fn parts(&self) -> usize {

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::stage::Checksums;
 use super::{Firewall, FirewallStage, IpSets, IptablesOptions, Method, RuleSet};
 use crate::functions::conntrack::ConntrackConfig;
-use crate::functions::{DECIDE, MAX_TOKENS, RateLimiter, stage_of};
+use crate::functions::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
+use crate::functions::{DECIDE, FragmentLimits, MAX_TOKENS, RateLimiter, stage_of};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::DropReason;
 
@@ -143,6 +144,14 @@ pub(crate) const FIREWALL: StageType = StageType {
             required: false,
             help: "What becomes of packets that are not IP, such as ARP",
         },
+        Setting {
+            kind: Kind::Count(0, 1 << 20),
+            help: "Fragments that wait for their datagram to be complete, at most; the oldest datagrams give way. 0: each fragment \
+                   is decided about by itself",
+            ..FRAGMENTS
+        },
+        FRAGMENT_BYTES,
+        FRAGMENT_TIMEOUT,
         DECIDE,
     ],
     build,
@@ -195,6 +204,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         settings.text("other") == "allow",
         site.seed,
     );
+    // To iptables a reassembled datagram is no fragment.
+    stage.reassemble(FragmentLimits { marked: !iptables, ..limits(settings, site.seed) });
     if track {
         let connections = settings.number("connections") as u32;
         stage.track(&ConntrackConfig {

@@ -15,7 +15,7 @@ use crate::functions::icmp::{self, Message};
 use crate::functions::packet::{any_key_of, key_of, usual_key_in};
 use crate::functions::sound::{has_wrong_checksum, is_sound, without_trailer};
 use crate::functions::tcp_state::MOVES;
-use crate::functions::{NetworkFunction, RateLimiter, Reads, Scene};
+use crate::functions::{FragmentLimits, NetworkFunction, RateLimiter, Reads, Scene};
 use crate::prefetch::prefetch;
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
@@ -57,6 +57,11 @@ pub struct FirewallStage {
     cache: Option<DecisionCache>,
     allow_other: bool,
     seed: u64,
+    /// It decides about whole datagrams.
+    whole: bool,
+    fragments: FragmentLimits,
+    /// The datagram that the decision made last is about, where that is to reset.
+    datagram: Option<Frame>,
     /// One a rule, and the last for the default.
     hits: Vec<Hits>,
     /// Rules passed on the way to the decision that was made last: those that count or log.
@@ -123,6 +128,9 @@ impl FirewallStage {
             cache: (cache > 0).then(|| DecisionCache::new(cache, reads)),
             allow_other,
             seed,
+            whole: firewall.rules().reads_whole_datagrams(),
+            fragments: FragmentLimits { seed, ..FragmentLimits::default() },
+            datagram: None,
             passed: Vec::new(),
             key: FlowKey::Narrow(NarrowKey([0; 2])),
             tracked: None,
@@ -145,7 +153,13 @@ impl FirewallStage {
         self.conntrack = Some(Conntrack::new(config));
         self.shares_by_fields = false;
         self.keeps_keys = true;
+        self.whole = true;
         self.reads = self.reads.and(Reads::TCP_FLAGS);
+    }
+
+    /// Reassembles within these bounds where rules or connections ask for whole datagrams.
+    pub fn reassemble(&mut self, limits: FragmentLimits) {
+        self.fragments = limits;
     }
 
     /// Tells the sender of a packet that it may not pass.
@@ -300,9 +314,14 @@ impl FirewallStage {
             (Fate::Reset, ..) => {
                 let key = self.key;
                 let now = scene.cx.now;
-                for frame in frames {
-                    scene.cx.now = now.max(frame.arrival);
-                    self.reply(scene, frame, &key);
+                match self.datagram.take() {
+                    Some(datagram) => self.reply(scene, &datagram, &key),
+                    None => {
+                        for frame in frames {
+                            scene.cx.now = now.max(frame.arrival);
+                            self.reply(scene, frame, &key);
+                        }
+                    }
                 }
                 verdicts.fill(Verdict::port(DENIED));
             }
@@ -341,6 +360,7 @@ impl FirewallStage {
         });
         if decision.verdict == Fate::Reset || !self.passed.is_empty() {
             self.key = found.key;
+            self.datagram = Some(*first).filter(|first| first.info.is_datagram());
         }
         let rule = decision.rule.map_or(default, |r| r as usize);
         Decided { fate: decision.verdict, rule }
@@ -361,6 +381,10 @@ impl NetworkFunction for FirewallStage {
 
     fn reads(&self) -> Reads {
         self.reads
+    }
+
+    fn fragments(&self) -> Option<FragmentLimits> {
+        self.whole.then_some(self.fragments)
     }
 
     #[inline]

@@ -60,13 +60,11 @@ pub struct NatTimeouts {
     pub udp: u64,
     /// ICMP queries; at least 60 s (RFC 5508 REQ-2).
     pub icmp: u64,
-    /// Later fragments of a datagram whose first was seen (RFC 791: 15 s is usual, hosts wait 60 s at most).
-    pub fragment: u64,
 }
 
 impl Default for NatTimeouts {
     fn default() -> Self {
-        Self { tcp: TcpTimeouts::RFC_5382, udp: 300 * SECOND, icmp: 60 * SECOND, fragment: 30 * SECOND }
+        Self { tcp: TcpTimeouts::RFC_5382, udp: 300 * SECOND, icmp: 60 * SECOND }
     }
 }
 
@@ -104,8 +102,6 @@ pub struct NatConfig {
     pub mapping_sessions: u32,
     /// Mappings remembered at most, 1 to 2³⁰.
     pub mappings: u32,
-    /// Fragmented datagrams remembered at most, 1 to 2³⁰.
-    pub datagrams: u32,
     /// Seed of the tables' hashes.
     pub seed: u64,
     /// Seed of the choice of ports and addresses, which others see: the same one and the same packets give the same mappings.
@@ -130,7 +126,6 @@ impl Default for NatConfig {
             host_sessions: 1 << 14,
             mapping_sessions: 1 << 13,
             mappings: 1 << 16,
-            datagrams: 4096,
             seed: 0,
             choices: 0,
         }

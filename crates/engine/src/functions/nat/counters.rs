@@ -26,15 +26,13 @@ pub enum DropReason {
     Hairpin,
     /// An ICMP error about a packet of no session.
     UnknownError,
-    /// A later fragment whose first was not seen (it comes out of order, or its datagram was forgotten).
+    /// A later fragment by itself: it has no ports.
     UnknownFragment,
-    /// A first fragment, and the table of datagrams is full: its later fragments could not follow.
-    DatagramsFull,
 }
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::NoPort,
         Self::SessionsFull,
         Self::MappingsFull,
@@ -47,7 +45,6 @@ impl DropReason {
         Self::Hairpin,
         Self::UnknownError,
         Self::UnknownFragment,
-        Self::DatagramsFull,
     ];
 
     /// A name for reports, in snake case.
@@ -66,7 +63,6 @@ impl DropReason {
             Self::Hairpin => "hairpin",
             Self::UnknownError => "unknown_error",
             Self::UnknownFragment => "unknown_fragment",
-            Self::DatagramsFull => "datagrams_full",
         }
     }
 }

@@ -64,8 +64,6 @@ pub enum Verdict {
         /// The session, for [`Nat::observe`]; [`NONE`](super::table::NONE) where it has none.
         session: u32,
     },
-    /// A later fragment goes on, its addresses rewritten.
-    Fragment(Rewrite),
     /// An ICMP error goes on, rewritten.
     Error(ErrorRewrite),
     /// It goes on as it is: neither an inside source nor an external destination of this NAT.
@@ -94,13 +92,8 @@ pub struct Nat {
     mappings: Mappings,
     /// Under address-dependent filtering: sessions begun from inside, by external endpoint and remote address.
     contacts: Table<NarrowKey, u32>,
-    /// New addresses of later fragments, by addresses, protocol and identification.
-    datagrams: Table<NarrowKey, NarrowKey>,
     counters: NatCounters,
 }
-
-/// Entries looked at when a session begins, to make room for it.
-const SWEEP: u32 = 16;
 
 impl Nat {
     /// A NAT with no sessions.
@@ -115,7 +108,6 @@ impl Nat {
             outside: Index::new(config.sessions),
             mappings: Mappings::new(config),
             contacts: Table::new(contacts, config.seed),
-            datagrams: Table::new(config.datagrams, config.seed),
             counters: NatCounters::default(),
             config: config.clone(),
         })
@@ -150,12 +142,12 @@ impl Nat {
         }
     }
 
-    /// What to do with a packet from inside whose session most likely has this number, where that is simple: it is whole and
-    /// belongs to this session, which leads outside. `None`, and nothing done, where it isn't; [`outbound`](Self::outbound)
+    /// What to do with a packet from inside whose session most likely has this number, where that is simple: it belongs
+    /// to this session, which leads outside. `None`, and nothing done, where it isn't; [`outbound`](Self::outbound)
     /// says the same and more.
     #[inline(always)]
     pub(super) fn known_outbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<(Rewrite, u32)> {
-        if packet.kind != Kind::Opens || packet.fragment || !self.sessions.holds(id, &packet.key, now) {
+        if packet.kind != Kind::Opens || !self.sessions.holds(id, &packet.key, now) {
             return None;
         }
         let rewrite = self.simple_rewrite(id)?;
@@ -169,9 +161,9 @@ impl Nat {
         let verdict = match packet.kind {
             Kind::Opens | Kind::Reply => self.outbound_session(packet, now),
             Kind::Error(quoted) => self.outbound_error(packet.key, quoted, now),
-            Kind::LaterFragment => self.later_fragment(packet, Side::Inside, now),
+            Kind::LaterFragment => self.later_fragment(packet, Side::Inside),
         };
-        self.conclude(packet, verdict, now)
+        self.conclude(verdict)
     }
 
     /// What to do with a packet from outside.
@@ -180,9 +172,9 @@ impl Nat {
         let verdict = match packet.kind {
             Kind::Opens | Kind::Reply => self.inbound_session(packet, now),
             Kind::Error(quoted) => self.inbound_error(packet.key, quoted, now),
-            Kind::LaterFragment => self.later_fragment(packet, Side::Outside, now),
+            Kind::LaterFragment => self.later_fragment(packet, Side::Outside),
         };
-        self.conclude(packet, verdict, now)
+        self.conclude(verdict)
     }
 
     /// Up to when a packet with the same key and flags is sure to be rewritten as the one that was at `now` by this session;
@@ -201,7 +193,7 @@ impl Nat {
     /// Ends sessions whose time has passed, `visits` at most. A session whose time has passed is never used, called or not.
     #[inline(always)]
     pub fn expire(&mut self, now: Nanos, visits: u32) {
-        if !self.sessions.is_quiet(now) || !self.datagrams.is_quiet(now) {
+        if !self.sessions.is_quiet(now) {
             self.release_due(now, visits);
         }
     }
@@ -216,9 +208,6 @@ impl Nat {
     fn release_due(&mut self, now: Nanos, mut visits: u32) {
         while let Some(id) = self.sessions.next_due(now, &mut visits) {
             self.release(id, now);
-        }
-        while let Some(id) = self.datagrams.next_due(now, &mut visits) {
-            self.datagrams.remove(id);
         }
         self.counters.mappings_released += self.mappings.expire(now, &mut visits);
     }
@@ -255,51 +244,17 @@ impl Nat {
             .filter_map(|id| Some((*self.sessions.key(id)?, self.sessions.get(id)?.outside)))
     }
 
-    /// Remembers a fragmented datagram's new addresses; counts a drop.
+    /// Counts a drop.
     #[inline(always)]
-    fn conclude(&mut self, packet: &Packet, verdict: Verdict, now: Nanos) -> Verdict {
-        let verdict = match verdict {
-            Verdict::Rewrite { rewrite, .. } if packet.fragment => {
-                self.remember_datagram(packet, rewrite, now).err().map_or(verdict, Verdict::Drop)
-            }
-            other => other,
-        };
+    fn conclude(&mut self, verdict: Verdict) -> Verdict {
         if let Verdict::Drop(reason) = verdict {
             self.counters.count(reason);
         }
         verdict
     }
 
-    fn remember_datagram(&mut self, packet: &Packet, rewrite: Rewrite, now: Nanos) -> Result<(), DropReason> {
-        let key = datagram_key(packet);
-        let hash = self.datagrams.hash(&key);
-        let deadline = now.after(self.config.timeouts.fragment);
-        if let Some(id) = self.datagrams.find(&key, hash) {
-            if let Some(value) = self.datagrams.get_mut(id) {
-                *value = rewrite.endpoints();
-            }
-            self.datagrams.set_deadline(id, deadline);
-            return Ok(());
-        }
-        let mut visits = SWEEP;
-        while let Some(id) = self.datagrams.next_due(now, &mut visits) {
-            self.datagrams.remove(id);
-        }
-        let inserted = self.datagrams.insert(key, hash, rewrite.endpoints(), deadline);
-        inserted.map(drop).map_err(|_| DropReason::DatagramsFull)
-    }
-
-    /// A later fragment goes where its datagram's first went.
-    fn later_fragment(&mut self, packet: &Packet, side: Side, now: Nanos) -> Verdict {
-        let key = datagram_key(packet);
-        let found = self
-            .datagrams
-            .find(&key, self.datagrams.hash(&key))
-            .filter(|&id| !self.datagrams.is_due(id, now));
-        if let Some(new) = found.and_then(|id| self.datagrams.get(id)).copied() {
-            let portless = Tuple { src_port: 0, dst_port: 0, ..Tuple::of(new) };
-            return Verdict::Fragment(Rewrite::between(packet.key, portless.key()));
-        }
+    /// A later fragment by itself has no ports: whoever has the whole datagram asks about that.
+    fn later_fragment(&self, packet: &Packet, side: Side) -> Verdict {
         let Tuple { src, dst, .. } = Tuple::of(packet.key);
         let ours = match side {
             Side::Inside => self.mappings.translates(&self.config, src),
@@ -307,12 +262,6 @@ impl Nat {
         };
         if ours { Verdict::Drop(DropReason::UnknownFragment) } else { Verdict::Pass }
     }
-}
-
-/// Addresses, protocol and identification (RFC 791 §2.3).
-fn datagram_key(packet: &Packet) -> NarrowKey {
-    let NarrowKey([addresses, rest]) = packet.key;
-    NarrowKey([addresses, u64::from(packet.ident) << 32 | rest & 0xff00_0000])
 }
 
 #[cfg(test)]

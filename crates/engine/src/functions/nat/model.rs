@@ -246,7 +246,7 @@ impl Model {
 }
 
 fn packet(key: NarrowKey, kind: Kind, tcp_flags: u8) -> Packet {
-    Packet { key, kind, tcp_flags, fragment: false, ident: 0 }
+    Packet { key, kind, tcp_flags }
 }
 
 proptest! {

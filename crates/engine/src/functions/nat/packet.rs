@@ -92,10 +92,6 @@ pub struct Packet {
     pub kind: Kind,
     /// TCP flags; 0 for other protocols, and where they were not captured.
     pub tcp_flags: u8,
-    /// Whether fragments of the datagram follow (or this is one that is not its first).
-    pub fragment: bool,
-    /// Identification of the datagram.
-    pub ident: u16,
 }
 
 /// Why a packet can't be read.
@@ -129,7 +125,7 @@ impl Packet {
     #[inline(always)]
     pub(super) fn usual(frame: &[u8], l3: usize) -> Option<Self> {
         let ip: &[u8; 34] = frame.get(l3..)?.first_chunk()?;
-        let [first, _, _, _, i0, i1, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
+        let [first, _, _, _, _, _, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
         let [p0, p1, p2, p3, _, _, _, _, _, _, _, _, _, flags] = ports;
         let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0;
         // Which of the two it is, is not asked here: that would be a guess.
@@ -144,8 +140,6 @@ impl Packet {
             ]),
             kind: Kind::Opens,
             tcp_flags: if *protocol == TCP { *flags } else { 0 },
-            fragment: false,
-            ident: u16::from_be_bytes([*i0, *i1]),
         })
     }
 
@@ -157,8 +151,6 @@ impl Packet {
             key: key_of(header.protocol, header.src, src_port, header.dst, dst_port),
             kind,
             tcp_flags,
-            fragment: header.fragment & 0x3fff != 0,
-            ident: header.ident,
         };
         if header.fragment & 0x1fff != 0 {
             return Ok(plain(Kind::LaterFragment, 0, 0, 0));
@@ -209,7 +201,6 @@ pub(super) struct Ip {
     pub(super) len: usize,
     pub(super) protocol: u8,
     pub(super) fragment: u16,
-    ident: u16,
     src: u32,
     dst: u32,
 }
@@ -218,7 +209,7 @@ impl Ip {
     #[inline]
     pub(super) fn read(ip: &[u8]) -> Result<Self, ReadError> {
         let header: &[u8; 20] = ip.first_chunk().ok_or(ReadError::Truncated)?;
-        let [vihl, _, _, _, i0, i1, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header;
+        let [vihl, _, _, _, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header;
         let len = usize::from(vihl & 15) * 4;
         if vihl >> 4 != 4 || len < 20 {
             return Err(ReadError::NotIpv4);
@@ -227,7 +218,6 @@ impl Ip {
             len,
             protocol,
             fragment: u16::from_be_bytes([f0, f1]),
-            ident: u16::from_be_bytes([i0, i1]),
             src: u32::from_be_bytes([s0, s1, s2, s3]),
             dst: u32::from_be_bytes([d0, d1, d2, d3]),
         })

@@ -3,12 +3,14 @@
 //!
 //! What was not captured is not written, and nothing beyond the IP packet's own end is: padding stays.
 
-use slipstream_wire::NarrowKey;
 use slipstream_wire::checksum::{Delta, FoldedDelta};
 use slipstream_wire::protocol::{ICMP, TCP, UDP};
+use slipstream_wire::{Flags, NarrowKey};
 
 use super::packet::{Ip, Tuple};
+use crate::frame::Frame;
 use crate::functions::bytes::{be16, put};
+use crate::stage::Context;
 
 const UDP_LITE: u8 = 136;
 const DCCP: u8 = 33;
@@ -75,7 +77,8 @@ impl Rewrite {
     }
 
     /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`; returns whether it has another
-    /// destination address now. A fragment other than the first of its datagram has no ports: only its addresses change.
+    /// destination address now. Of a fragment that changes which lies in it: in the first one of a datagram the ports, in that
+    /// with the transport checksum the checksum.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
@@ -94,8 +97,8 @@ impl Rewrite {
         let NarrowKey([addresses, rest]) = self.new;
         let protocol = (rest >> 24) as u8;
         let bytes: &mut [u8; 38] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut)?;
-        let later_fragment = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x1fff != 0;
-        if l4 != l3 + 20 || later_fragment || (protocol != TCP && protocol != UDP) {
+        let fragment = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x3fff != 0;
+        if l4 != l3 + 20 || fragment || (protocol != TCP && protocol != UDP) {
             return None;
         }
         let (ip, transport) = bytes.split_at_mut(20);
@@ -117,16 +120,21 @@ impl Rewrite {
 
     #[inline(never)]
     fn apply_any(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
-        let (later_fragment, other_destination) = self.apply_addresses(frame, l3)?;
-        if !later_fragment {
-            self.apply_transport(frame, l4);
+        let (fragment, other_destination) = self.apply_addresses(frame, l3)?;
+        if fragment & 0x3fff == 0 {
+            self.apply_transport(frame, l4, 0);
+        } else {
+            // What stands behind a fragment is padding.
+            let end = be16(frame, l3 + 2).map_or(0, |length| l3 + usize::from(length)).min(frame.len());
+            let start = usize::from(fragment & 0x1fff) * 8;
+            self.apply_transport(frame.get_mut(..end).unwrap_or_default(), l4, start);
         }
         Ok(other_destination)
     }
 
-    /// Addresses and header checksum; whether the packet is a later fragment, and whether its destination is another one.
+    /// Addresses and header checksum; the word with the fragment's place, and whether the destination is another one.
     #[inline]
-    fn apply_addresses(&self, frame: &mut [u8], l3: usize) -> Result<(bool, bool), Truncated> {
+    fn apply_addresses(&self, frame: &mut [u8], l3: usize) -> Result<(u16, bool), Truncated> {
         let NarrowKey([addresses, _]) = self.new;
         let header: &mut [u8; 20] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut).ok_or(Truncated)?;
         let [_, _, _, _, _, _, f0, f1, _, _, c0, c1, rest @ ..] = header;
@@ -134,24 +142,26 @@ impl Rewrite {
         (*c0, *c1) = (sum0, sum1);
         let other = u64::from_be_bytes(*rest) as u32 != addresses as u32;
         *rest = addresses.to_be_bytes();
-        Ok((u16::from_be_bytes([*f0, *f1]) & 0x1fff != 0, other))
+        Ok((u16::from_be_bytes([*f0, *f1]), other))
     }
 
-    fn apply_transport(&self, frame: &mut [u8], l4: usize) {
+    /// The part of the transport header that is there, where the bytes at `l4` are those from `start` on of the datagram: a
+    /// multiple of 8, so that no field lies on both sides.
+    fn apply_transport(&self, frame: &mut [u8], l4: usize, start: usize) {
         let NarrowKey([_, rest]) = self.new;
         let (protocol, ports) = ((rest >> 24) as u8, ((rest >> 32) as u32).to_be_bytes());
         match protocol {
-            TCP | UDP => {
+            TCP | UDP if start == 0 => {
                 put(frame, l4, &ports);
             }
-            ICMP => {
+            ICMP if start == 0 => {
                 if let Some(id) = self.icmp_id {
                     put(frame, l4 + 4, &id.to_be_bytes());
                 }
             }
             _ => {}
         }
-        if let Some(at) = checksum_at(protocol) {
+        if let Some(at) = checksum_at(protocol).and_then(|at| at.checked_sub(start)) {
             self.update(frame, l4 + at, protocol);
         }
     }
@@ -214,14 +224,28 @@ impl ErrorRewrite {
         self.quoted.endpoints()
     }
 
+    /// Whether all that it changes of the quoted packet is in the first of these packets, which are an error or its
+    /// fragments: always, unless an error comes in tiny fragments.
+    pub(crate) fn reaches(cx: &Context<'_>, frames: &[Frame]) -> bool {
+        let Some(first) = frames.first() else { return true };
+        let (l3, quote) = (usize::from(first.info.l3()), usize::from(first.info.l4()) + 8);
+        let data = cx.data(first);
+        let header = data.get(quote).map_or(60, |first| usize::from(first & 15) * 4);
+        let end = be16(data, l3 + 2).map_or(0, |length| l3 + usize::from(length));
+        !Flags(first.info.flags()).has(Flags::FRAGMENT) || quote + header + 8 <= end
+    }
+
     /// Rewrites the ICMP error at `l3` in `frame`, whose ICMP header is at `l4`: its addresses, the quoted packet's
     /// addresses, ports and checksums as far as they are quoted, and the checksums over all of that. Returns whether it has
-    /// another destination address now.
+    /// another destination address now. A later fragment has the addresses alone.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the outer IPv4 header.
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
-        let (_, other_destination) = self.outer.apply_addresses(frame, l3)?;
+        let (fragment, other_destination) = self.outer.apply_addresses(frame, l3)?;
+        if fragment & 0x1fff != 0 {
+            return Ok(other_destination);
+        }
         let end = be16(frame, l3 + 2).map_or(0, usize::from);
         let end = if end == 0 { frame.len() } else { frame.len().min(l3 + end) };
         let mut message = Patch { bytes: frame.get_mut(l4..end).unwrap_or_default(), delta: Delta::new() };

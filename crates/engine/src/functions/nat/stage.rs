@@ -13,9 +13,10 @@ use super::{
     Verdict as Fate,
 };
 use crate::frame::Frame;
+use crate::functions::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::functions::table::NONE;
 use crate::functions::tcp_state::{MOVES, TcpTimeouts};
-use crate::functions::{DECIDE, NetworkFunction, Reads, Scene, stage_of};
+use crate::functions::{DECIDE, FragmentLimits, NetworkFunction, Reads, Scene, stage_of};
 use crate::pipeline::{
     BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType, Value,
 };
@@ -165,6 +166,9 @@ pub(crate) const NAT: StageType = StageType {
             help: "Others send packets to the external addresses here of themselves, by their routes: nobody on the link \
                    has to answer for them",
         },
+        FRAGMENTS,
+        FRAGMENT_BYTES,
+        FRAGMENT_TIMEOUT,
         DECIDE,
     ],
     build,
@@ -229,7 +233,9 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         );
     }
     let nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
-    Ok(Made::Stage(stage_of(NatStage::new(nat), settings)))
+    let mut stage = NatStage::new(nat);
+    stage.fragments = FragmentLimits { ipv6: false, ..limits(settings, site.seed) };
+    Ok(Made::Stage(stage_of(stage, settings)))
 }
 
 fn ports(settings: &Settings, name: &'static str) -> Result<RangeInclusive<u16>, BuildError> {
@@ -253,7 +259,7 @@ fn timeouts(settings: &Settings) -> NatTimeouts {
         close: transitory,
     };
     let (udp, icmp) = (settings.number("udp_timeout"), settings.number("icmp_timeout"));
-    NatTimeouts { tcp, udp, icmp, ..NatTimeouts::default() }
+    NatTimeouts { tcp, udp, icmp }
 }
 
 fn pool(nets: &[Ipv4Net]) -> Result<Vec<Ipv4Addr>, BuildError> {
@@ -299,6 +305,7 @@ fn static_mapping(text: &str) -> Option<StaticMapping> {
 #[derive(Debug)]
 pub struct NatStage {
     nat: Nat,
+    fragments: FragmentLimits,
     not_ipv4: u64,
     truncated: u64,
 }
@@ -317,7 +324,7 @@ pub struct Found {
 impl Default for Found {
     fn default() -> Self {
         let key = NarrowKey([0; 2]);
-        let packet = Packet { key, kind: PacketKind::Opens, tcp_flags: 0, fragment: false, ident: 0 };
+        let packet = Packet { key, kind: PacketKind::Opens, tcp_flags: 0 };
         Self { readable: false, packet, hash: 0, session: NONE }
     }
 }
@@ -327,8 +334,6 @@ impl Default for Found {
 pub enum Decided {
     /// Rewritten, as the others of its session.
     Rewrite(Rewrite, u32, Side),
-    /// A later fragment, rewritten.
-    Fragment(Rewrite),
     /// An ICMP error, rewritten inside too.
     Error(ErrorRewrite),
     /// Goes on as it is.
@@ -341,7 +346,8 @@ impl NatStage {
     /// Around a NAT.
     #[must_use]
     pub fn new(nat: Nat) -> Self {
-        Self { nat, not_ipv4: 0, truncated: 0 }
+        let fragments = FragmentLimits { ipv6: false, ..FragmentLimits::default() };
+        Self { nat, fragments, not_ipv4: 0, truncated: 0 }
     }
 
     #[inline(always)]
@@ -372,7 +378,6 @@ impl NatStage {
         };
         match fate {
             Fate::Rewrite { rewrite, session } => Decided::Rewrite(rewrite, session, side),
-            Fate::Fragment(rewrite) => Decided::Fragment(rewrite),
             Fate::Error(rewrite) => Decided::Error(rewrite),
             Fate::Pass => Decided::Pass,
             Fate::Drop(why) => Decided::Drop(reason(why)),
@@ -420,8 +425,11 @@ impl NatStage {
         verdicts: &mut [Verdict],
     ) {
         match decided {
-            Decided::Rewrite(rewrite, ..) | Decided::Fragment(rewrite) => {
+            Decided::Rewrite(rewrite, ..) => {
                 self.rewrite(scene, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
+            }
+            Decided::Error(_) if !ErrorRewrite::reaches(scene.cx, frames) => {
+                verdicts.fill(Verdict::drop(DropReason::Unsupported));
             }
             Decided::Error(rewrite) => {
                 self.rewrite(scene, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
@@ -445,8 +453,12 @@ impl NetworkFunction for NatStage {
         Reads::of_word(0x17 << 8)
     }
 
-    /// Packets with ports share; fragments and ICMP, whose identifiers the flow key doesn't have, don't, nor do packets
-    /// of which each may move the state of a TCP session.
+    fn fragments(&self) -> Option<FragmentLimits> {
+        Some(self.fragments)
+    }
+
+    /// Packets with ports share; ICMP, whose identifiers the flow key doesn't have, don't, nor do packets of which each may
+    /// move the state of a TCP session.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         Flags(first.info.flags()).has(Flags::PORTS)
@@ -505,8 +517,10 @@ impl NetworkFunction for NatStage {
     ) {
         match decided {
             Decided::Rewrite(rewrite, session, side) => {
-                if let [_, others @ ..] = frames
+                // Fragments have no flags: the datagram was told of when it was decided about.
+                if let [first, others @ ..] = frames
                     && !others.is_empty()
+                    && !Flags(first.info.flags()).has(Flags::FRAGMENT)
                 {
                     self.observe(*session, *side, scene.cx.now, others);
                 }
@@ -540,7 +554,7 @@ fn reason(why: Why) -> DropReason {
     match why {
         Why::NoPort => DropReason::NoPort,
         Why::HostSessions | Why::MappingSessions => DropReason::SessionLimit,
-        Why::SessionsFull | Why::MappingsFull | Why::DatagramsFull => DropReason::TableFull,
+        Why::SessionsFull | Why::MappingsFull => DropReason::TableFull,
         Why::NoMapping | Why::NoSession | Why::UnknownError | Why::UnknownFragment => DropReason::NoMapping,
         Why::Filtered | Why::Hairpin => DropReason::Denied,
         Why::Protocol => DropReason::Unsupported,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::functions::tcp_state::{ACK, RST, SECOND, SYN};
-use crate::functions::test_packets::{echo, error, filled, headers, ipv4, ipv4_fragment, is_right, tcp, udp};
+use crate::functions::test_packets::{echo, error, headers, ipv4, ipv4_fragment, is_right, tcp, udp};
 
 pub(super) const A: u32 = 0x0a00_0001;
 pub(super) const B: u32 = 0x0a00_0002;
@@ -23,7 +23,7 @@ pub(super) fn send(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) -> 
     };
     let l4 = usize::from(headers(packet).l4);
     match verdict {
-        Verdict::Rewrite { rewrite, .. } | Verdict::Fragment(rewrite) => {
+        Verdict::Rewrite { rewrite, .. } => {
             rewrite.apply(packet, 0, l4).unwrap();
         }
         Verdict::Error(rewrite) => {
@@ -227,27 +227,46 @@ fn an_error_keeps_nothing_alive_and_ends_nothing() {
 }
 
 #[test]
-fn fragments_follow_their_first() {
+fn fragments_become_what_their_datagram_becomes() {
+    let data: Vec<u8> = (0..61).collect();
+    for (protocol, payload) in
+        [(17, udp(5000, 53, &data)), (6, tcp(5000, 80, 2, &data)), (1, echo(8, 77, &data))]
+    {
+        let whole = ipv4(protocol, A, R, &payload);
+        let mut nat = Nat::new(&config()).unwrap();
+        // The port is taken, so that it changes too.
+        send(&mut nat, Side::Inside, &mut ipv4(protocol, B, R, &payload), NOW);
+        let mut expected = whole.clone();
+        let Verdict::Rewrite { rewrite, .. } = send(&mut nat, Side::Inside, &mut expected, NOW) else {
+            panic!("a new session")
+        };
+        assert!(is_right(&expected));
+        for size in (8..payload.len()).step_by(8) {
+            let mut together = Vec::new();
+            for (n, piece) in whole[20..].chunks(size).enumerate() {
+                let start = n * size;
+                let more = if start + piece.len() < payload.len() { 0x2000 } else { 0 };
+                let mut fragment = ipv4_fragment(protocol, A, R, more | (start / 8) as u16, &[], piece);
+                // Short frames are padded; what pads them stays.
+                fragment.resize(fragment.len().max(46), 0xee);
+                let padding = fragment[20 + piece.len()..].to_vec();
+                rewrite.apply(&mut fragment, 0, 20).unwrap();
+                assert_eq!(fragment[12..20], expected[12..20]);
+                assert_eq!(fragment[20 + piece.len()..], padding);
+                assert!(is_right(&fragment));
+                together.extend_from_slice(&fragment[20..20 + piece.len()]);
+            }
+            assert_eq!(together, expected[20..], "protocol {protocol} in pieces of {size}");
+        }
+    }
+}
+
+#[test]
+fn a_later_fragment_by_itself_is_translated_by_nobody() {
     let mut nat = Nat::new(&config()).unwrap();
-    send(&mut nat, Side::Inside, &mut ipv4(17, B, R, &udp(5000, 53, b"")), NOW);
-    let whole = filled(ipv4(17, A, R, &udp(5000, 53, &[7; 40])));
-    let first = ipv4_fragment(17, A, R, 0x2000, &[], &whole[20..44]);
-    let later = ipv4_fragment(17, A, R, 0x0003, &[], &whole[44..]);
-    let mut early = later.clone();
-    assert_eq!(send(&mut nat, Side::Inside, &mut early, NOW), Verdict::Drop(DropReason::UnknownFragment));
-    let (mut first, mut second) = (first, later);
-    assert!(matches!(send(&mut nat, Side::Inside, &mut first, NOW), Verdict::Rewrite { .. }));
-    assert!(matches!(send(&mut nat, Side::Inside, &mut second, NOW), Verdict::Fragment(_)));
-    // Put together again the datagram is the one that would have been sent whole.
-    let mut expected = whole.clone();
-    send(&mut nat, Side::Inside, &mut expected, NOW);
-    assert_eq!([&first[20..], &second[20..]].concat(), expected[20..]);
-    assert_eq!(second[12..20], expected[12..20]);
-    assert!(is_right(&expected) && is_right(&second));
-    let mut late = ipv4_fragment(17, A, R, 0x0003, &[], &whole[44..]);
-    let verdict = send(&mut nat, Side::Inside, &mut late, NOW.after(31 * SECOND));
-    assert_eq!(verdict, Verdict::Drop(DropReason::UnknownFragment));
-    let mut foreign = ipv4_fragment(17, R, R + 1, 0x0003, &[], &whole[44..]);
+    let mut ours = ipv4_fragment(17, A, R, 0x0003, &[], &[7; 24]);
+    assert_eq!(send(&mut nat, Side::Inside, &mut ours, NOW), Verdict::Drop(DropReason::UnknownFragment));
+    let mut foreign = ipv4_fragment(17, R, R + 1, 0x0003, &[], &[7; 24]);
     assert_eq!(send(&mut nat, Side::Outside, &mut foreign, NOW), Verdict::Pass);
 }
 
@@ -462,7 +481,7 @@ proptest! {
                 };
                 let l4 = usize::from(bytes[0] & 15) * 4;
                 match verdict {
-                    Verdict::Rewrite { rewrite, .. } | Verdict::Fragment(rewrite) => {
+                    Verdict::Rewrite { rewrite, .. } => {
                         rewrite.apply(&mut bytes, 0, l4).unwrap()
                     }
                     Verdict::Error(rewrite) => rewrite.apply(&mut bytes, 0, l4).unwrap(),

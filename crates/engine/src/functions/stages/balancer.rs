@@ -3,15 +3,19 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::json;
-use slipstream_wire::{FlowKey, classify, protocol};
+use slipstream_wire::{Flags, FlowKey, NarrowKey, WideKey, classify, protocol};
 
 use crate::frame::{Frame, Info};
 use crate::functions::answer::{ip_packet, link_of, send_back};
 use crate::functions::balancer::{Backend, Balancer, BalancerConfig, NatMode};
 use crate::functions::encap::{EncapError, Tunnel};
 use crate::functions::icmp::{self, Message};
-use crate::functions::nat::Rewrite;
-use crate::functions::{DECIDE, NetworkFunction, RateLimiter, Reads, Scene, key_of, maglev, stage_of};
+use crate::functions::nat::{ErrorRewrite, Rewrite};
+use crate::functions::packet::quoted;
+use crate::functions::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
+use crate::functions::{
+    DECIDE, FragmentLimits, NetworkFunction, RateLimiter, Reads, Scene, key_of, maglev, stage_of,
+};
 use crate::pipeline::{BuildError, Group, Kind, Made, PortType, Ports, Setting, Settings, Site, StageType};
 use crate::stage::{Context, DropReason, Verdict};
 use crate::time::Nanos;
@@ -109,6 +113,9 @@ pub(crate) const BALANCER: StageType = StageType {
             required: false,
             help: "After which a silent connection is forgotten",
         },
+        FRAGMENTS,
+        FRAGMENT_BYTES,
+        FRAGMENT_TIMEOUT,
         DECIDE,
     ],
     build,
@@ -131,7 +138,9 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     let balancer =
         Balancer::new(&config, backends).map_err(|e| BuildError::setting("backends", e.to_string()))?;
-    Ok(Made::Stage(stage_of(BalancerStage::new(balancer, service, protocol, mode), settings)))
+    let mut stage = BalancerStage::new(balancer, service, protocol, mode);
+    stage.fragments = limits(settings, site.seed);
+    Ok(Made::Stage(stage_of(stage, settings)))
 }
 
 fn backend(text: &str) -> Result<Backend, BuildError> {
@@ -203,6 +212,7 @@ pub struct BalancerStage {
     service: SocketAddr,
     protocol: u8,
     mode: Mode,
+    fragments: FragmentLimits,
     limiter: RateLimiter,
     answer: Vec<u8>,
     ident: u16,
@@ -219,6 +229,8 @@ pub enum Decided {
     Tunnel(u32),
     /// To this backend, or from one, rewritten.
     Rewrite(Option<u32>, Rewrite),
+    /// An ICMP error about a connection, to this backend or from one, rewritten.
+    Error(Option<u32>, ErrorRewrite),
     /// Not for the service.
     Pass,
     /// Dropped.
@@ -237,6 +249,7 @@ impl BalancerStage {
             service,
             protocol,
             mode,
+            fragments: FragmentLimits::default(),
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
             ident: 0,
@@ -276,6 +289,50 @@ impl BalancerStage {
                 nat.from_backend(*key).map_or(Decided::Pass, |rewrite| Decided::Rewrite(None, rewrite))
             }
             _ => Decided::Pass,
+        }
+    }
+
+    /// An ICMP error from clients about a packet that the service sent: it goes to the backend of the connection.
+    fn error_towards_backend(&self, cx: &Context<'_>, outer: &FlowKey, quoted: &FlowKey) -> Option<Decided> {
+        let connection = opposite(outer, quoted).filter(|key| self.is_for_service(key))?;
+        let Some(backend) = self.balancer.backend_of(&connection, cx.now) else {
+            return Some(Decided::Drop(DropReason::NoBackend));
+        };
+        let Mode::Nat(nat) = &self.mode else { return Some(Decided::Tunnel(backend)) };
+        match (outer, quoted, self.balancer.backends().get(backend as usize).map(|b| b.address)) {
+            (FlowKey::Narrow(outer), FlowKey::Narrow(quoted), Some(IpAddr::V4(address))) => {
+                Some(Decided::Error(Some(backend), nat.error_to_backend(*outer, *quoted, address)))
+            }
+            _ => Some(Decided::Drop(DropReason::Unsupported)),
+        }
+    }
+
+    /// An ICMP error about a packet that went to a backend: the client knows of the service alone.
+    fn error_towards_client(&self, outer: &FlowKey, quoted: &FlowKey) -> Option<Decided> {
+        let known = self.balancer.backends().iter().any(|b| b.address == quoted.dst());
+        match (&self.mode, outer, quoted) {
+            (Mode::Nat(nat), FlowKey::Narrow(outer), FlowKey::Narrow(quoted)) if known => {
+                nat.error_from_backend(*outer, *quoted).map(|rewrite| Decided::Error(None, rewrite))
+            }
+            _ => None,
+        }
+    }
+
+    /// Decides about an ICMP error of a connection; `None` for other packets.
+    #[inline(never)]
+    fn decide_error(&self, cx: &Context<'_>, frame: &Frame, outer: &FlowKey) -> Option<Decided> {
+        let data = cx.data(frame);
+        let at = usize::from(frame.info.l4());
+        let error = match (outer.is_ipv6(), data.get(at)?) {
+            (false, 3 | 4 | 5 | 11 | 12) => outer.protocol() == protocol::ICMP,
+            (true, 1..=4) => outer.protocol() == protocol::ICMPV6,
+            _ => false,
+        };
+        let (_, quoted) = quoted(data, at + 8).filter(|_| error)?;
+        if cx.input == 0 {
+            self.error_towards_backend(cx, outer, &quoted.key)
+        } else {
+            self.error_towards_client(outer, &quoted.key)
         }
     }
 
@@ -319,6 +376,29 @@ impl BalancerStage {
     }
 }
 
+/// The key of packets in the other direction than `quoted`, in the network of `outer`, which is to go to its source.
+fn opposite(outer: &FlowKey, quoted: &FlowKey) -> Option<FlowKey> {
+    if outer.dst() != quoted.src() {
+        return None;
+    }
+    let ports = u64::from(quoted.dst_port()) << 48 | u64::from(quoted.src_port()) << 32;
+    let transport = ports | u64::from(quoted.protocol()) << 24;
+    match (*outer, *quoted) {
+        (FlowKey::Narrow(NarrowKey([_, tags])), FlowKey::Narrow(NarrowKey([addresses, _]))) => {
+            Some(FlowKey::Narrow(NarrowKey([addresses.rotate_left(32), transport | tags & 0xff_ffff])))
+        }
+        (FlowKey::Wide(WideKey([.., tags, f, g])), FlowKey::Wide(WideKey([a, b, c, d, ..]))) => {
+            Some(FlowKey::Wide(WideKey([c, d, a, b, transport | tags & 0xff_ffff, f, g])))
+        }
+        // IPv4 with several tags.
+        (FlowKey::Wide(WideKey([a, _, c, _, tags, f, g])), FlowKey::Narrow(NarrowKey([addresses, _]))) => {
+            let (src, dst) = (addresses & 0xffff_ffff, addresses >> 32);
+            Some(FlowKey::Wide(WideKey([a, src, c, dst, transport | tags & 0xff_ffff, f, g])))
+        }
+        (FlowKey::Narrow(_), FlowKey::Wide(_)) => None,
+    }
+}
+
 /// The type of a link-layer header that ends with one: Ethernet's, tagged or not.
 fn set_ethertype(link: &mut [u8], six: bool) {
     if let Some(kind) = link.last_chunk_mut::<2>() {
@@ -335,6 +415,16 @@ impl NetworkFunction for BalancerStage {
         Reads::KEY
     }
 
+    fn fragments(&self) -> Option<FragmentLimits> {
+        Some(self.fragments)
+    }
+
+    /// Packets with ports share; ICMP errors quote packets of any connection.
+    #[inline]
+    fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
+        Flags(first.info.flags()).has(Flags::PORTS) && self.reads().agree(cx.pool, first, other)
+    }
+
     #[inline]
     fn look(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Look) {
         *found = key_of(cx, first).map(|key| (key, self.balancer.prefetch(&key)));
@@ -345,9 +435,14 @@ impl NetworkFunction for BalancerStage {
         self.asked.map_or(Nanos::MAX, |(key, hash)| self.balancer.holds_until(&key, hash, now))
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_, '_>, _: &Frame, look: &Self::Look) -> Decided {
+    fn decide(&mut self, scene: &mut Scene<'_, '_>, first: &Frame, look: &Self::Look) -> Decided {
         self.asked = None;
         let Some((key, hash)) = look else { return Decided::Pass };
+        if matches!(key.protocol(), protocol::ICMP | protocol::ICMPV6)
+            && let Some(decided) = self.decide_error(scene.cx, first, key)
+        {
+            return decided;
+        }
         if scene.cx.input == 0 {
             self.asked = self.is_for_service(key).then_some((*key, *hash));
             self.towards_backend(scene.cx, key, *hash)
@@ -364,7 +459,13 @@ impl NetworkFunction for BalancerStage {
         verdicts: &mut [Verdict],
     ) {
         let on = if scene.cx.input == 0 { Verdict::PASS } else { Verdict::port(CLIENTS) };
-        if let Decided::Tunnel(backend) | Decided::Rewrite(Some(backend), _) = decided
+        if matches!(decided, Decided::Error(..)) && !ErrorRewrite::reaches(scene.cx, frames) {
+            verdicts.fill(Verdict::drop(DropReason::Unsupported));
+            return;
+        }
+        if let Decided::Tunnel(backend)
+        | Decided::Rewrite(Some(backend), _)
+        | Decided::Error(Some(backend), _) = decided
             && let Some(n) = self.balanced.get_mut(*backend as usize)
         {
             *n += frames.len() as u64;
@@ -378,6 +479,13 @@ impl NetworkFunction for BalancerStage {
             *verdict = match decided {
                 Decided::Tunnel(backend) => self.encapsulate(scene, frame, *backend),
                 Decided::Rewrite(_, rewrite) => {
+                    let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
+                    match rewrite.apply(scene.cx.data_mut(frame), l3, l4) {
+                        Ok(_) => on,
+                        Err(_) => Verdict::drop(DropReason::Malformed),
+                    }
+                }
+                Decided::Error(_, rewrite) => {
                     let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
                     match rewrite.apply(scene.cx.data_mut(frame), l3, l4) {
                         Ok(_) => on,
