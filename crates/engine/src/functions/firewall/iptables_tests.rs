@@ -284,3 +284,21 @@ fn multicast_is_an_address_type_that_needs_no_routes() {
         ],
     );
 }
+
+#[test]
+fn who_checks_a_plan_is_told_what_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules.txt"), GATEWAY).unwrap();
+    let graph = r#"firewall(rules="rules.txt", in=wan0, out=docker0)"#;
+    let (from, to) = (crate::pipeline::port_of("synth:"), crate::pipeline::port_of("null"));
+    let plan = crate::pipeline::Plan::from_graph(graph, Some(from), Some(to), dir.path()).unwrap();
+    let notes = plan.notes().unwrap();
+    assert_eq!(notes.len(), 5, "{notes:?}");
+    assert!(notes.iter().all(|(stage, _)| stage == "firewall"), "{notes:?}");
+    let without = plan.check().and_then(|()| {
+        let graph = r#"firewall(rules="rules.txt", in=wan0)"#;
+        let (from, to) = (crate::pipeline::port_of("synth:"), crate::pipeline::port_of("null"));
+        crate::pipeline::Plan::from_graph(graph, Some(from), Some(to), dir.path())?.check()
+    });
+    assert!(without.unwrap_err().to_string().contains("out = \"docker0\""));
+}
