@@ -112,16 +112,16 @@ pub(crate) const NAT: StageType = StageType {
         Setting {
             name: "host_sessions",
             kind: Kind::Count(1, 1 << 26),
-            default: Some("16384"),
+            default: None,
             required: false,
-            help: "Sessions of one inside host at most, so that one alone can't take them all",
+            help: "Sessions of one inside host at most, so that one alone can't take them all; left out: half of `sessions`",
         },
         Setting {
             name: "mapping_sessions",
             kind: Kind::Count(1, 1 << 26),
-            default: Some("8192"),
+            default: None,
             required: false,
-            help: "Sessions of one mapping (an inside address and port) at most",
+            help: "Sessions of one mapping (an inside address and port) at most; left out: a quarter of `sessions`",
         },
         Setting {
             name: "inbound_refresh",
@@ -199,6 +199,9 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         settings.prefixes(name).map(only).collect()
     };
     let sessions = settings.number("sessions") as u32;
+    let limit = |name: &str, share: u32| {
+        settings.optional_number(name).map_or((sessions / share).max(1), |n| n as u32)
+    };
     let mut config = NatConfig {
         inside: v4("inside")?,
         pool: pool(&v4("pool")?)?,
@@ -214,8 +217,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         inbound_refresh: settings.flag("inbound_refresh"),
         sessions,
         mappings: sessions,
-        host_sessions: settings.number("host_sessions") as u32,
-        mapping_sessions: settings.number("mapping_sessions") as u32,
+        host_sessions: limit("host_sessions", 2),
+        mapping_sessions: limit("mapping_sessions", 4),
         seed: site.seed,
         choices: site.choices,
         ..NatConfig::default()
