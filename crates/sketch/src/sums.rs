@@ -13,6 +13,9 @@ use crate::stats::SIGMAS;
 /// The variance of a sum is itself estimated from a sample, in which a few flows may be most of it.
 const WIDER: f64 = 1.15;
 
+/// Which strata know all of their flows depends on how many these are, which varies the more where they are few.
+const CHOSEN: f64 = 1.3;
+
 /// Flows at random: each flow is in one stratum.
 pub(crate) struct Stratum {
     /// The probability that a flow is in this one.
@@ -116,7 +119,7 @@ pub(crate) fn number(known: f64, share: f64) -> Bounds<f64> {
     if share >= 1.0 {
         return Bounds::exact(known);
     }
-    let error = |n: f64| SIGMAS * (n * share * (1.0 - share)).sqrt();
+    let error = |n: f64| CHOSEN * SIGMAS * (n * share * (1.0 - share)).sqrt();
     let estimate = known / share;
     let low = |n: f64| n * share + error(n) + 0.5 - known;
     let high = |n: f64| n * share - error(n) - 0.5 - known;

@@ -258,7 +258,8 @@ impl<const N: usize> TwoLevel<N> {
 
     /// How many counterparts a source has: the mean of the middle two of what the rows tell, each less what the half of its
     /// bitmaps have. Collisions with other great sources are in the upper two, mostly.
-    fn spread(&self, source: &[u8], sorted: &[Vec<f64>]) -> Bounds<u64> {
+    /// Nothing where others leave as much as its emptiest bitmap has in some.
+    fn spread(&self, source: &[u8], sorted: &[Vec<f64>]) -> Option<Bounds<u64>> {
         let mut rows = [0.0; ROWS];
         let (mut full, mut whole) = (false, 0.0);
         let (mut less, mut more) = (0.0f64, 0.0f64);
@@ -273,13 +274,15 @@ impl<const N: usize> TwoLevel<N> {
             (less, more) = (less.max(usual - of(CROWDED)), more.max(of(1.0 - CROWDED) - usual));
         }
         rows.sort_unstable_by(f64::total_cmp);
-        let [_, low, high, _] = rows;
+        let [least, low, high, _] = rows;
         let estimate = 0.5 * (low + high);
         let error = SIGMAS * MIDDLE * multires::error(whole.max(1.0), 64) * whole.max(1.0) + 0.5;
         let upper = if full { u64::MAX } else { (estimate + error + less).ceil() as u64 };
         let lower = (estimate - error - more).max(0.0) as u64;
         let estimate = estimate.round() as u64;
-        Bounds { estimate, lower: lower.min(estimate), upper: upper.max(estimate) }
+        // Others only add: a source is in all of its bitmaps.
+        let told = least.round() > more;
+        told.then_some(Bounds { estimate, lower: lower.min(estimate), upper: upper.max(estimate) })
     }
 
     /// Distinct pairs by bucket of one table of level one, less their average.
@@ -465,10 +468,10 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         let flow = |c: Candidate| {
             let mut key = [0; N];
             key.iter_mut().zip(&c.source).for_each(|(k, s)| *k = *s);
-            Flow { key, size: self.spread(&c.source, &sorted) }
+            Some(Flow { key, size: self.spread(&c.source, &sorted)? })
         };
         let sources = self.verified(self.candidates(want.threshold, &estimates, &sorted));
-        Ok(select(sources.into_iter().map(flow).collect(), want))
+        Ok(select(sources.into_iter().filter_map(flow).collect(), want))
     }
 
     fn is_saturated(&self) -> bool {
