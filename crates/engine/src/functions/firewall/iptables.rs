@@ -57,8 +57,8 @@ impl RuleSet {
     /// them; other tables are passed over.
     ///
     /// The rules are about one IP version: IPv6 where an address is IPv6 or the header names `ip6tables-save`, else IPv4. Packets
-    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. As everywhere here, a fragment has no ports, the first of a
-    /// datagram neither. `LOG` and `NFLOG` log every packet; a rule without a target counts.
+    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. They are about whole datagrams, as in Linux where it tracks
+    /// connections. `LOG` and `NFLOG` log every packet; a rule without a target counts.
     ///
     /// # Errors
     /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a missing chain; chains that call
