@@ -93,8 +93,8 @@ impl RuleSet {
     /// packets don't come to from this one, are passed over; [`notes`](Self::notes) say so.
     ///
     /// The rules are about one IP version: IPv6 where an address is IPv6 or the header names `ip6tables-save`, else IPv4. Packets
-    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. `LOG` and `NFLOG` log every packet; a rule without a target
-    /// counts.
+    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. They are about whole datagrams, as in Linux where it tracks
+    /// connections. `LOG` and `NFLOG` log every packet; a rule without a target counts.
     ///
     /// # Errors
     /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a missing chain; chains that call
