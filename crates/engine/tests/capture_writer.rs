@@ -253,7 +253,7 @@ fn what_cannot_be_created() {
     assert!(matches!(error, CaptureError::IsDirectory { .. }), "{error}");
     let path = directory.path().join("missing").join("out.pcap");
     let error = CaptureWriter::create(&path, PLAIN).unwrap_err();
-    assert!(matches!(error, CaptureError::Create { .. }), "{error}");
+    assert!(matches!(error, CaptureError::NoFolder { .. }), "{error}");
     assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
 }
 
