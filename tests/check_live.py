@@ -393,6 +393,8 @@ ANYWHERE = (paced,)
 
 
 def main():
+    # Whoever runs this under `nohup` would hand that on to the programs that are to be told of a hang-up.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary", nargs="?", default=harness.ROOT / "target/release/slipstream", type=Path)
     parser.add_argument("--only", default="", help="only checks that have this text in their name")

@@ -189,7 +189,7 @@ def fragments(case, binary, scratch):
     rules.write_text(FRAGMENT_RULES)
     stateful = (f"lan -> fw :: firewall(rules=\"{rules}\") -> side :: switch(ports=[\"out: src host 10.77.0.1\"]); "
                 "wan -> fw; side[out] -> wan; side[other] -> lan")
-    translated = "lan -> n :: nat(pool=[10.77.0.100], inside=[10.77.0.1/32]) -> wan; wan -> [outside]n[inside] -> lan"
+    translated = "lan -> n :: nat(pool=[10.77.0.100], inside=[10.77.0.1/32], routed=true) -> wan; wan -> [outside]n[inside] -> lan"
     for graph, asker in ((stateful, "10.77.0.1"), (translated, "10.77.0.100")):
         with Net() as net:
             # ARP is no IP: nobody would know which side it belongs to.

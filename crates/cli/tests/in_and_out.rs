@@ -214,7 +214,9 @@ fn an_interrupted_synth_leaves_nothing() {
 
 fn interrupt(signal: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
+    // Whoever runs the tests under `nohup` would hand that on.
+    let mut child = std::process::Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_slipstream")])
         .args(["synth", "--packets", "1G", "--size", "60", "out.pcap.gz"])
         .current_dir(dir.path())
         .stderr(std::process::Stdio::null())
@@ -232,7 +234,8 @@ fn interrupt(signal: &str) {
 fn an_analysis_that_is_ended_leaves_nothing() {
     for signal in ["-HUP", "-TERM"] {
         let dir = scratch();
-        let mut child = Command::new(BINARY)
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", BINARY])
             .args(["analyze", "-", "--report", "page.html", "--parquet", "flows.parquet"])
             .stdin(std::process::Stdio::piped())
             .current_dir(dir.path())

@@ -197,8 +197,7 @@ impl FlowKey {
                 let x = mix(a ^ left, b ^ right);
                 let y = mix(c ^ left ^ K3, d ^ right);
                 let z = mix(e ^ left ^ K4, f ^ right);
-                // More than five VLAN tags: seldom.
-                let z = if g == 0 { z } else { mix(z ^ left, g ^ right) };
+                let z = if g == 0 { z } else { deep(z, g, seed) };
                 mix(x ^ y.rotate_left(23) ^ left, z ^ right)
             }
         }
@@ -342,6 +341,13 @@ const K4: u64 = 0xe703_7ed1_a0b4_28db;
 const fn mix(a: u64, b: u64) -> u64 {
     let p = a as u128 * b as u128;
     (p as u64) ^ ((p >> 64) as u64)
+}
+
+/// Joins the word of a key of more than five VLAN tags, which is seldom, with what its other words came to.
+#[cold]
+#[inline(never)]
+const fn deep(z: u64, word: u64, seed: u64) -> u64 {
+    mix(z ^ seed ^ K1, word ^ seed.rotate_left(32) ^ K2)
 }
 
 #[inline]

@@ -31,7 +31,11 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if to_stdout {
         ui::refuse_terminal()?;
     }
-    let mut run = Run::new(plan.build(live::seeds(&plan, args.seed))?).live(options);
+    let pipeline = plan.build(live::seeds(&plan, args.seed))?;
+    if live::is_live(&plan) {
+        plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
+    }
+    let mut run = Run::new(pipeline).live(options);
     if let Some(address) = args.metrics {
         let board = Board::default();
         let at = metrics::serve(address, board.clone(), |report| as_json(report, Vec::new()))?;

@@ -33,7 +33,7 @@ mod tests;
 
 pub(crate) use config::Finding;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
-pub(crate) use proxied::proxied;
+pub(crate) use proxied::{proxied, unanswered_notes};
 pub(crate) use registry::Slices;
 pub use registry::{
     BuildError, Group, Made, PortType, Ports, Role, Site, StageType, stage_type, stage_types,

@@ -2,8 +2,8 @@
 //!
 //! On a link somebody has to say where an address is (ARP, neighbour discovery). Nobody has the addresses of
 //! a NAT's pool, so that the router before the NAT answers for those that lie in a network of its interface
-//! there. Addresses that no interface can answer for are an error where the NAT leads to a link, unless the
-//! setting `routed` says that others send them here by their routes.
+//! there. Addresses that no interface of that router can answer for are an error where the NAT leads to a link, unless the
+//! setting `routed` says that others send them here by their routes. A NAT without a router before it is only warned of.
 
 use ipnet::IpNet;
 
@@ -51,22 +51,32 @@ fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -
     Finding::new(&plan.setting_span(stage, Some(setting)), message).hint(hint)
 }
 
+/// What is to be said of NATs that stand in a wire, with no router before them: each one's name, and the advice. Whoever sends
+/// to their addresses may know where they are, so that this is no error.
+pub(crate) fn unanswered_notes(plan: &Plan) -> Vec<(String, String)> {
+    let note = |(id, stage): (usize, &PlannedStage)| {
+        let external = external(stage.kind, &stage.settings);
+        let net = external.first().filter(|_| !stage.settings.flag("routed") && leads_to_a_link(plan, id))?;
+        ports_before(plan, id)?.is_empty().then(|| {
+            let text = format!(
+                "nobody on the link answers for {}, an external address: no router leads to the NAT; lead packets from \
+                 inside to it by a router whose interface has that address in its network, or say routed = true where \
+                 others know the way",
+                show(net)
+            );
+            (stage.name.clone(), text)
+        })
+    };
+    plan.stages.iter().enumerate().filter_map(note).collect()
+}
+
 /// The reason for which nobody can reach external addresses, and advice; none where a router answers for
-/// them.
+/// them, or there is none.
 fn unanswered(stage: &PlannedStage, ports: &[Port], net: &IpNet) -> Option<(String, String)> {
     let name = &stage.name;
     let shown = show(net);
     let elsewhere = "or say routed = true where others send it here by their routes";
-    let Some(Port { interface, .. }) = ports.first() else {
-        return Some((
-            format!(
-                "nobody on the link answers for {shown}, an external address of `{name}`: no router leads to it"
-            ),
-            format!(
-                "lead packets from inside to it by a router whose interface has {shown} in its network, {elsewhere}"
-            ),
-        ));
-    };
+    let Port { interface, .. } = ports.first()?;
     // On links without Ethernet addresses nobody asks.
     let quiet = |port: &Port| port.interface.mac.is_none();
     let connected = |port: &Port| port.interface.addresses.iter().find(|own| own.contains(net)).copied();
@@ -207,18 +217,26 @@ mod tests {
     }
 
     #[test]
-    fn a_nat_without_a_router_says_so() {
+    fn a_nat_without_a_router_is_warned_of() {
+        let notes = |graph: &str| {
+            let plan = Plan::from_graph(graph, None, None, "".as_ref()).unwrap();
+            plan.check().unwrap();
+            unanswered_notes(&plan)
+        };
         let wire = |nat: &str| {
-            check(&format!(
+            notes(&format!(
                 "lan :: af_packet(interface=eth1); wan :: af_packet(interface=eth2); \
                  lan -> n :: nat({nat}) -> wan; wan -> [outside]n[inside] -> lan"
             ))
         };
-        assert_eq!(wire("pool=[192.0.2.2], routed=true"), Ok(()));
-        let said = wire("pool=[192.0.2.2]").unwrap_err();
-        assert!(said.contains("no router leads to it") && said.contains("routed = true"), "{said}");
+        assert_eq!(wire("pool=[192.0.2.2], routed=true"), []);
+        let said = wire("pool=[192.0.2.2]");
+        let [(stage, note)] = said.as_slice() else { panic!("{said:?}") };
+        assert!(
+            stage == "n" && note.contains("no router leads to the NAT") && note.contains("routed = true")
+        );
         // Nobody asks where there is no link.
-        assert_eq!(check("in :: null -> nat(pool=[192.0.2.2]) -> out :: null"), Ok(()));
+        assert_eq!(notes("in :: null -> nat(pool=[192.0.2.2]) -> out :: null"), []);
     }
 
     /// The router is told of what is behind it, by the numbers of its ports.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{Edge, Head, Ledger, Node, Pipeline, Wiring};
 use crate::pipeline::{
     Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, Wire, order, proxied,
+    unanswered_notes,
 };
 use crate::runtime::live::Excess;
 use crate::seed::Seeds;
@@ -28,7 +29,9 @@ impl Plan {
     pub fn notes(&self) -> Result<Vec<(String, String)>, Diagnostics> {
         let pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0))?;
         let of = |node: &Node| node.stage.notes().into_iter().map(|note| (node.name.clone(), note)).collect();
-        Ok(pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect())
+        let mut notes: Vec<_> = pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect();
+        notes.extend(unanswered_notes(self));
+        Ok(notes)
     }
 
     /// Builds the pipeline. `seeds` are those of its hashes and random choices: a number, or what [`seeds`](Self::seeds) gives.
