@@ -52,7 +52,8 @@ class Process:
 
 def reached(there):
     """Arguments of the process with the functions."""
-    return ("run", "-i", f"shm:{there}", "-o", f"shm:{there}", "--format", "json", "-e")
+    # Ports of shared memory are live: without a seed a NAT would choose other addresses and ports each time.
+    return ("run", "--seed", "1", "-i", f"shm:{there}", "-o", f"shm:{there}", "--format", "json", "-e")
 
 
 def through(case, binary, given, out, graph, *how):
@@ -207,9 +208,9 @@ def overload(case, binary, scratch):
 def dropped(case, binary, scratch):
     """What the functions drop is told to the middlebox, whose payloads then wait no longer."""
     for explicit in ("true", "false"):
-        there = scratch / f"there-{explicit}"
+        there, entries = scratch / f"there-{explicit}", 65_536 if explicit == "true" else 4096
         far = Process(binary, *reached(there), "limit(rate=1pps, burst=10000)")
-        graph = (f'functions :: shm(path="{there}"); slice(entries=4096, ttl=65535, explicit_drop={explicit}) -> functions; '
+        graph = (f'functions :: shm(path="{there}"); slice(entries={entries}, ttl=65535, explicit_drop={explicit}) -> functions; '
                  "functions -> splice")
         given = "synth:packets=100k,flows=1000,size=1000,rate=200kpps"
         near = Process(binary, "run", "-i", given, "-o", "null", "--format", "json", "-e", graph)
