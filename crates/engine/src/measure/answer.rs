@@ -260,7 +260,16 @@ fn keys<const N: usize>(
         up: None,
         truth: size(&f.key),
     };
-    Answer::Keys { rows: flows.iter().map(row).collect(), greatest, unlisted }
+    let mut rows: Vec<Row> = flows.iter().map(row).collect();
+    if ask.flows.is_empty() {
+        in_order(&mut rows);
+    }
+    Answer::Keys { rows, greatest, unlisted }
+}
+
+/// The greatest first; equal ones by their keys as they are printed, whether there are one or two IP versions.
+fn in_order(rows: &mut [Row]) {
+    rows.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
 }
 
 impl Answer {
@@ -285,7 +294,7 @@ impl Answer {
                 a.extend(b);
                 let mut unlisted = u.zip(v).map(|(u, v)| u.max(v));
                 if ask.flows.is_empty() {
-                    a.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
+                    in_order(&mut a);
                     let others = a.split_off(a.len().min(ask.want.top));
                     let most = others.iter().map(|row| row.size.upper).max().unwrap_or(0);
                     unlisted = unlisted.map(|u| u.max(most));
