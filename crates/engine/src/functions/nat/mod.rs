@@ -184,6 +184,11 @@ impl Nat {
         if self.is_hairpin(session) { now } else { self.sessions.deadline(session) }
     }
 
+    /// Counts further packets of a stranger's train, whose first one was translated by the mapping alone.
+    pub(super) fn unsolicited_too(&mut self, packets: u64) {
+        self.counters.unsolicited += packets;
+    }
+
     /// Tells of the last packet of a train whose first one got the verdict with this session. No packet of it has SYN, FIN
     /// or RST set: each of those is asked about.
     pub fn observe(&mut self, session: u32, side: Side, tcp_flags: u8, now: Nanos) {

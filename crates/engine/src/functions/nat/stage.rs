@@ -391,6 +391,10 @@ impl NatStage {
     #[inline]
     fn observe(&mut self, session: u32, side: Side, now: Nanos, others: &[Frame]) {
         let Some(last) = others.last() else { return };
+        if session == NONE && side == Side::Outside {
+            self.nat.unsolicited_too(others.len() as u64);
+            return;
+        }
         self.nat.observe(session, side, last.info.tcp_flags(), now.max(last.arrival));
     }
 

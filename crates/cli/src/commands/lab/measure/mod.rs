@@ -230,10 +230,10 @@ fn batches(book: &mut Book<'_>, flows: &[u32]) -> anyhow::Result<()> {
     let ratio = shares.first().copied().unwrap_or(1.0) / shares.last().copied().unwrap_or(1.0);
     let claim = "Fig. 2b: flows a packet in batches of 32, over those in batches of 8192";
     book.findings.claims.push(Claim::number(claim, 2.23, ratio, 0.1, 1.0));
-    // The paper's Fig. 2a: time an update falls as batches grow, since fewer distinct flows come in one.
-    let falls = times.first().zip(times.last()).map_or(f64::NAN, |(small, large)| small / large);
-    let claim = "Fig. 2a: FlowRadar without an aggregator, time an update in batches of 32 over that in batches of 8192";
-    book.findings.claims.push(Claim::at_least(claim, "above 1: larger batches are faster", falls, 1.05, 1.0));
+    // §2: with source addresses the throughput falls to 87.4 % from batches of 32 to those of 8192.
+    let grows = times.last().zip(times.first()).map_or(f64::NAN, |(large, small)| large / small);
+    let claim = "Fig. 2a: FlowRadar without an aggregator, time an update in batches of 8192 over that in batches of 32";
+    book.findings.claims.push(Claim::number(claim, 1.0 / 0.874, grows, 0.1, 1.0));
     Ok(())
 }
 
@@ -317,10 +317,10 @@ fn keys(book: &mut Book<'_>, flows: &[u32]) -> anyhow::Result<()> {
         book.row(json!({ "figure": "6c", "batch": batch, "ns_plain": a, "ns_aggregated": b }));
         aggregated.push(b);
     }
-    let falls = aggregated.first().zip(aggregated.last()).map_or(f64::NAN, |(small, large)| small / large);
+    let grows = aggregated.last().zip(aggregated.first()).map_or(f64::NAN, |(large, small)| large / small);
     let claim =
-        "Fig. 6c: behind the aggregator, time an update in batches of 32 over that in batches of 8192";
-    book.findings.claims.push(Claim::at_least(claim, "above 1: larger batches are faster", falls, 1.05, 1.0));
+        "Fig. 6c: behind the aggregator, time an update in batches of 8192 over that in batches of 32";
+    book.findings.claims.push(Claim::checked(claim, "grows gradually", grows, "above 1", grows > 1.0));
     Ok(())
 }
 
