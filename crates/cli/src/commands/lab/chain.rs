@@ -16,6 +16,7 @@ use slipstream_wire::{FlowKey, LinkType, classify};
 
 use super::bench::{self, Named, Per};
 use super::{Bench, Chart, Claim, Findings, Lab};
+use crate::table::plural;
 
 pub(super) const LAB: Lab = Lab {
     name: "chain",
@@ -420,7 +421,8 @@ impl Gains {
 
     fn text(&self) -> String {
         let most = self.0.iter().copied().fold(f64::NAN, f64::max);
-        format!("{:.2} ({:.2} to {most:.2} over {} loads)", self.median(), self.least(), self.0.len())
+        let loads = plural(self.0.len() as u64, "load");
+        format!("{:.2} ({:.2} to {most:.2} over {loads})", self.median(), self.least())
     }
 }
 
