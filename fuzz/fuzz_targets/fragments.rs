@@ -1,5 +1,5 @@
-//! Any packets before a firewall that decides about whole datagrams: nothing panics, nothing is lost, every bound holds, and a
-//! datagram leaves as a whole.
+//! Any packets before a firewall that decides about whole datagrams: nothing panics, nothing is lost, every
+//! bound holds, and a datagram leaves as a whole.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -27,8 +27,8 @@ const STARTS: [&[u8]; 5] = [
     ],
 ];
 
-/// A function that pushes tags, takes all off, or quotes the packet in an ICMP error: nothing leaves with the token as long as the
-/// payload waits, and what the network sends is given none by it.
+/// A function that pushes tags, takes all off, or quotes the packet in an ICMP error: nothing leaves with the
+/// token as long as the payload waits, and what the network sends is given none by it.
 fn push_pop_quote(
     splicer: &Splicer,
     table: &mut PayloadTable,

@@ -314,8 +314,8 @@ pub(crate) struct Run {
     /// Polls that the log has room for; they lie in memory until the end, 32 bytes each.
     #[arg(long, value_name = "N", default_value = "1M", requires = "poll_log")]
     pub(crate) poll_log_max: Count,
-    /// Seed of hashes and random choices. Without it: 1 in a replay, which repeats itself; live, secret ones from the operating
-    /// system, which nobody can choose colliding flows for.
+    /// Seed of hashes and random choices. Without it: 1 in a replay, which repeats itself; live, secret ones
+    /// from the operating system, which nobody can choose colliding flows for.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]

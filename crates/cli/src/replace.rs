@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use slipstream::io::new_file::NewFile;
 
-/// A file in the making. It takes its name with [`Replacement::commit`], in place of any older file of that name; nothing is
-/// left of it if it comes to nothing, or a signal ends the program.
+/// A file in the making. It takes its name with [`Replacement::commit`], in place of any older file of that
+/// name; nothing is left of it if it comes to nothing, or a signal ends the program.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     path: PathBuf,

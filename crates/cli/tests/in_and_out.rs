@@ -229,7 +229,8 @@ fn interrupt(signal: &str) {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// A run that has its result in memory until the end leaves nothing of it either, when a signal ends it on its way.
+/// A run that has its result in memory until the end leaves nothing of it either, when a signal ends it on
+/// its way.
 #[test]
 fn an_analysis_that_is_ended_leaves_nothing() {
     for signal in ["-HUP", "-TERM"] {

@@ -1,5 +1,5 @@
-//! States of `measure` put together: shards answer as one pass does, epochs go by the clock, and what doesn't belong together is
-//! refused.
+//! States of `measure` put together: shards answer as one pass does, epochs go by the clock, and what doesn't
+//! belong together is refused.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -89,7 +89,8 @@ fn without_partial(result: &Value) -> Vec<Value> {
     epochs
 }
 
-/// One, two, four and seven shards, over two days: the same epochs at the same times, the same answers, bit for bit.
+/// One, two, four and seven shards, over two days: the same epochs at the same times, the same answers, bit
+/// for bit.
 #[test]
 fn shards_are_merged_by_time_into_what_one_pass_says() {
     let (header, packets) = two_days();
@@ -132,7 +133,8 @@ fn shards_are_merged_by_time_into_what_one_pass_says() {
     }
 }
 
-/// Flows that every shard finds lighter than its own are the heaviest of all: they are listed after the merge.
+/// Flows that every shard finds lighter than its own are the heaviest of all: they are listed after the
+/// merge.
 #[test]
 fn flows_spread_over_shards_are_found() {
     let files = Files::new();
@@ -161,7 +163,8 @@ fn flows_spread_over_shards_are_found() {
     assert_eq!(epoch["unlisted_at_most"], 10, "the shards' own flows");
 }
 
-/// With too little memory to find them, the answer says how heavy they may be, and a warning that the list isn't sure.
+/// With too little memory to find them, the answer says how heavy they may be, and a warning that the list
+/// isn't sure.
 #[test]
 fn what_a_merge_can_not_know_is_said() {
     let files = Files::new();

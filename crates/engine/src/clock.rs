@@ -62,7 +62,8 @@ impl LiveClock {
     }
 }
 
-/// A clock that tests set and move, in place of [`LiveClock`] on their thread. Every look at it takes a little, as it does in truth.
+/// A clock that tests set and move, in place of [`LiveClock`] on their thread. Every look at it takes a
+/// little, as it does in truth.
 #[cfg(test)]
 pub(crate) mod stand_in {
     use std::cell::Cell;

@@ -58,8 +58,8 @@ impl Frame {
 }
 
 /// What classification found, in one word: offsets of layer 3 (bits 0..16) and layer 4 (16..32) in bytes, bits of
-/// [`Flags`] (32..39), whether there is any of this at all (39), TCP flags (40..48), TOS or traffic class (48..56), and
-/// whether the packet stands for a datagram that came in fragments (56).
+/// [`Flags`] (32..39), whether there is any of this at all (39), TCP flags (40..48), TOS or traffic class
+/// (48..56), and whether the packet stands for a datagram that came in fragments (56).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Info(u64);
@@ -102,8 +102,8 @@ impl Info {
         all & u64::from(Flags::FRAGMENT) << 32 != 0
     }
 
-    /// The same of a packet that stands for a datagram, whose fragments follow it; `marked`: rules that ask for fragments
-    /// match it.
+    /// The same of a packet that stands for a datagram, whose fragments follow it; `marked`: rules that ask
+    /// for fragments match it.
     #[must_use]
     pub(crate) fn of_datagram(self, marked: bool) -> Self {
         let fragment = if marked { u64::from(Flags::FRAGMENT) << 32 } else { 0 };

@@ -1,8 +1,9 @@
 //! Seeds of hashes and random choices: the one place where stages have them from.
 //!
-//! Every table that packets fill is hashed with a seed. Who knows it can choose flows that collide, and make each look-up
-//! cost as much as a walk through all of them; so seeds are secret wherever packets come from a network. A replay repeats
-//! itself to the byte, which needs the same seed every time, and its packets were there before.
+//! Every table that packets fill is hashed with a seed. Who knows it can choose flows that collide, and make
+//! each look-up cost as much as a walk through all of them; so seeds are secret wherever packets come from a
+//! network. A replay repeats itself to the byte, which needs the same seed every time, and its packets were
+//! there before.
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;

@@ -119,8 +119,8 @@ pub trait Stage {
         false
     }
 
-    /// Takes packets as they arrive; leaves none. Returns how many trains they came as: runs of one flow, and packets without
-    /// a flow.
+    /// Takes packets as they arrive; leaves none. Returns how many trains they came as: runs of one flow, and
+    /// packets without a flow.
     fn arrive(&mut self, _cx: &mut Context<'_>, _arrivals: &mut Arrivals, _out: &mut dyn Output) -> u64 {
         0
     }

@@ -45,7 +45,8 @@ fn files_that_may_not_be_read() {
     assert!(matches!(error, CaptureError::PermissionDenied { .. }), "{error}");
 }
 
-/// A small compressed file can describe many interfaces with long names; only the beginnings of these are kept.
+/// A small compressed file can describe many interfaces with long names; only the beginnings of these are
+/// kept.
 #[test]
 fn long_names_of_many_interfaces_take_little_memory() {
     let name = vec![b'n'; 60_000];

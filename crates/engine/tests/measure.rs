@@ -118,7 +118,8 @@ fn epochs_by_time_begin_whole_lengths_apart_and_lose_nothing() {
     }
 }
 
-/// Epochs by time lie where the clock says, whenever the first packet came; only the first and the last one may be cut.
+/// Epochs by time lie where the clock says, whenever the first packet came; only the first and the last one
+/// may be cut.
 #[test]
 fn epochs_by_time_lie_on_the_clock() {
     let report = run(&graph("measure(sketch=exact, epoch=700us, keep=1000)"));
@@ -140,8 +141,8 @@ fn epochs_by_time_lie_on_the_clock() {
     assert!(epochs(&by_packets).iter().all(|e| e["partial"] == false && e["end_ns"] == e["last_packet_ns"]));
 }
 
-/// A stretch in which nothing came is an epoch that changes are measured against: what was there goes, what comes after is
-/// new. The stage says what the verb says.
+/// A stretch in which nothing came is an epoch that changes are measured against: what was there goes, what
+/// comes after is new. The stage says what the verb says.
 #[test]
 fn changes_are_against_the_epoch_before_even_if_nothing_came_in_it() {
     let slow = "flows=1,packets=3,slf=1,rate=1pps,seed=1";

@@ -356,7 +356,8 @@ fn behind_trains_by_inner_headers_the_outermost_ones_count() {
     assert!(all[0].iter().all(|p| p.len() < 60 || p[29] != 1), "a packet of the tunnel that is denied");
 }
 
-/// A reframe stage that takes packets as they arrive says how many trains they were, as any other stage in its place would.
+/// A reframe stage that takes packets as they arrive says how many trains they were, as any other stage in
+/// its place would.
 #[test]
 fn a_reframe_stage_counts_the_trains_that_come() {
     let dir = tempfile::tempdir().unwrap();

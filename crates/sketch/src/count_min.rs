@@ -5,8 +5,8 @@
 //! up: shards merge to what one pass would have given, bit for bit.
 //!
 //! To list heavy hitters it may keep a store of keys beside the counters; the store depends on the order of updates, the
-//! counters don't. Merged, it has the keys of all stores; what a key may weigh that none of them kept is bounded by the sum of
-//! what each store bounds ([`Sketch::unlisted`]).
+//! counters don't. Merged, it has the keys of all stores; what a key may weigh that none of them kept is
+//! bounded by the sum of what each store bounds ([`Sketch::unlisted`]).
 
 use std::any::Any;
 
@@ -33,7 +33,8 @@ pub struct CountMinParams {
     pub rows: usize,
     /// 32-bit counters a row: 1 to 2³⁰ ÷ rows.
     pub width: usize,
-    /// Keys kept to list the heaviest: 0 to 2²⁴. States can be merged whatever it is, unless it is 0 for one of them only.
+    /// Keys kept to list the heaviest: 0 to 2²⁴. States can be merged whatever it is, unless it is 0 for one
+    /// of them only.
     pub keep: usize,
 }
 
@@ -89,7 +90,8 @@ impl<const N: usize> CountMin<N> {
         (0..rows.div_ceil(ROWS_A_HASH)).map(|i| Hasher::new(seed, 0x63_6d_00 + i as u64)).collect()
     }
 
-    /// How many keys to keep in a sketch of so much memory: what fits in an eighth of it, but 28 where half of it holds them.
+    /// How many keys to keep in a sketch of so much memory: what fits in an eighth of it, but 28 where half
+    /// of it holds them.
     #[must_use]
     pub fn keys_within(memory: usize) -> usize {
         Store::<N>::keys_within(Self::share(memory))
@@ -100,8 +102,9 @@ impl<const N: usize> CountMin<N> {
         (memory / 8).max(Store::<N>::bytes_for(LEAST_KEPT).min(memory / 2))
     }
 
-    /// The sketch for a size: four rows for a budget, ⌈ln 1/(1−confidence)⌉ of e/error counters for an accuracy. The width doesn't
-    /// depend on how many keys are kept, up to [`CountMin::keys_within`]: such states can be merged.
+    /// The sketch for a size: four rows for a budget, ⌈ln 1/(1−confidence)⌉ of e/error counters for an
+    /// accuracy. The width doesn't depend on how many keys are kept, up to [`CountMin::keys_within`]: such
+    /// states can be merged.
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.

@@ -1,14 +1,16 @@
-//! One Count-Sketch table (Charikar, Chen and Farach-Colton, 2002) and keys that are known to be in it: how large each is, and how
-//! far off that may be.
+//! One Count-Sketch table (Charikar, Chen and Farach-Colton, 2002) and keys that are known to be in it: how
+//! large each is, and how far off that may be.
 //!
-//! The keys that a store kept are the heaviest, and they are each other's worst noise. So they are estimated together: what one
-//! of them has is taken out of its counters before the others are looked at. Where *all* keys are known, most counters
-//! have one key only, and sizes follow one after the other without any error (peeling, as in an invertible Bloom lookup table,
-//! Goodrich and Mitzenmacher, 2011). Elsewhere each key takes in turn the median of what the others leave it, until nothing moves.
+//! The keys that a store kept are the heaviest, and they are each other's worst noise. So they are estimated
+//! together: what one of them has is taken out of its counters before the others are looked at. Where *all*
+//! keys are known, most counters have one key only, and sizes follow one after the other without any error
+//! (peeling, as in an invertible Bloom lookup table, Goodrich and Mitzenmacher, 2011). Elsewhere each key
+//! takes in turn the median of what the others leave it, until nothing moves.
 //!
-//! What keys that aren't known leave in a counter is seen in the counters that no known key shares. Signs are drawn by a hash, so
-//! an estimate, the middle of five rows, is off by more than t in one direction only where three rows are: from the
-//! share of such counters beyond t follows how often bounds hold, whatever the sizes of flows.
+//! What keys that aren't known leave in a counter is seen in the counters that no known key shares. Signs are
+//! drawn by a hash, so an estimate, the middle of five rows, is off by more than t in one direction only
+//! where three rows are: from the share of such counters beyond t follows how often bounds hold, whatever the
+//! sizes of flows.
 
 use crate::stats::crossing;
 
@@ -43,7 +45,8 @@ pub(crate) struct Solved {
 /// The middle of five.
 #[inline(always)]
 pub(crate) fn median_of_five([a, b, c, d, e]: [i64; ROWS]) -> i64 {
-    // The greater of the two lesser, and the lesser of the two greater, of the first four; with the fifth, the middle of three.
+    // The greater of the two lesser, and the lesser of the two greater, of the first four; with the fifth,
+    // the middle of three.
     let (a, b) = (a.min(b), a.max(b));
     let (c, d) = (c.min(d), c.max(d));
     let (low, high) = (a.max(c), b.min(d));
@@ -93,8 +96,8 @@ pub(crate) fn solve(cells: Vec<i64>, places: &[Place], all: bool) -> Solved {
         solved.settle(places, open);
         return solved;
     }
-    // A store keeps keys the rather, the more the others in their counters agree with them; to take out what noise made of
-    // them would make the others too small. So only those that are well above it are taken out.
+    // A store keeps keys the rather, the more the others in their counters agree with them; to take out what
+    // noise made of them would make the others too small. So only those that are well above it are taken out.
     let mut heavy = open;
     for _ in 0..PASSES {
         solved.rest.clone_from(&cells);

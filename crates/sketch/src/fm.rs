@@ -1,11 +1,12 @@
 //! FM, probabilistic counting with stochastic averaging (Flajolet and Martin, JCSS 31, 1985): how many distinct keys.
 //!
-//! A key chooses one of m bitmaps and in it bit i with probability 2⁻⁽ⁱ⁺¹⁾. Flajolet and Martin take the lowest unset bit of
-//! each bitmap; that is biased while a bitmap sees few keys, and the higher bits tell something too. Here the number of keys is
-//! the one under which the bits that are set are the most likely (maximum likelihood, as Ertl, arXiv 1702.01284, for
-//! HyperLogLog, and Lang, arXiv 1708.06839, for these bitmaps): bit i of a bitmap stays unset with probability e^(−λpᵢ),
-//! where λ = n/m and pᵢ is the bit's probability. One formula holds from the first key to the last bit, at a standard error
-//! of at most 0.65/√m, which follows from the Fisher information at every fill.
+//! A key chooses one of m bitmaps and in it bit i with probability 2⁻⁽ⁱ⁺¹⁾. Flajolet and Martin take the
+//! lowest unset bit of each bitmap; that is biased while a bitmap sees few keys, and the higher bits tell
+//! something too. Here the number of keys is the one under which the bits that are set are the most likely
+//! (maximum likelihood, as Ertl, arXiv 1702.01284, for HyperLogLog, and Lang, arXiv 1708.06839, for these
+//! bitmaps): bit i of a bitmap stays unset with probability e^(−λpᵢ), where λ = n/m and pᵢ is the bit's
+//! probability. One formula holds from the first key to the last bit, at a standard error of at most 0.65/√m,
+//! which follows from the Fisher information at every fill.
 
 use crate::array::{Array, Rule};
 use crate::stats::{SIGMAS, crossing, two_sided};
@@ -16,8 +17,8 @@ const ERROR: f64 = 0.65;
 /// Bits of a bitmap.
 const BITS: usize = 32;
 
-/// Distinct keys, from bitmaps of 32 bits (1 to 2³⁰ of them; the paper has 4). An accuracy needs (z·0.65/error)² of
-/// them, z the normal quantile of the confidence.
+/// Distinct keys, from bitmaps of 32 bits (1 to 2³⁰ of them; the paper has 4). An accuracy needs
+/// (z·0.65/error)² of them, z the normal quantile of the confidence.
 pub type Fm<const N: usize> = Array<N, Bitmaps>;
 
 /// A cell is a bitmap.
@@ -64,13 +65,14 @@ impl Rule for Bitmaps {
             return Ok(Bounds::exact(0.0));
         }
         if Self::is_saturated(maps) {
-            // Fewer keys would have set the two rarest bits of every bitmap with a probability of less than 2.5 %.
+            // Fewer keys would have set the two rarest bits of every bitmap with a probability of less than
+            // 2.5 %.
             let rate = -(-(0.025f64.powf(0.5 / m))).ln_1p() / probability(BITS - 1);
             return Err(QueryError::Saturated { sketch: Kind::Fm, at_least: m * rate });
         }
         let estimate = (m * most_likely(&set, m)).max(least);
-        // The keys under which an estimate like this one is just within the errors that they cause; half a key more either
-        // side, since estimates of few keys are as coarse as keys are.
+        // The keys under which an estimate like this one is just within the errors that they cause; half a
+        // key more either side, since estimates of few keys are as coarse as keys are.
         // The fewer the bitmaps, the longer the tails.
         let sigmas = SIGMAS * (1.0 + 0.5 / m);
         let low = |n: f64| n * (sigmas * error(n, m)).exp() + 0.5 - estimate;
@@ -95,8 +97,8 @@ fn information(rate: f64, power: i32) -> f64 {
     (0..BITS).map(|i| rate * probability(i)).map(|x| x.powi(power) / x.exp_m1()).sum()
 }
 
-/// The keys a bitmap under which so many bits of each kind are the most likely, less the bias of the first order that such an
-/// estimate has (Cox and Snell, J. R. Stat. Soc. B 30, 1968).
+/// The keys a bitmap under which so many bits of each kind are the most likely, less the bias of the first
+/// order that such an estimate has (Cox and Snell, J. R. Stat. Soc. B 30, 1968).
 fn most_likely(set: &[u64; BITS], m: f64) -> f64 {
     // Its slope falls with the rate, from plus infinity to less than nothing.
     let slope = |rate: f64| {
@@ -110,8 +112,8 @@ fn most_likely(set: &[u64; BITS], m: f64) -> f64 {
     rate / (1.0 + information(rate, 3) / (2.0 * m * information(rate, 2).powi(2)))
 }
 
-/// The relative standard error of the estimate of n keys. The information is that of a Poisson number of keys; what that number
-/// itself varies by is none of the estimate's error.
+/// The relative standard error of the estimate of n keys. The information is that of a Poisson number of
+/// keys; what that number itself varies by is none of the estimate's error.
 fn error(n: f64, m: f64) -> f64 {
     if n <= 0.0 {
         return 0.0;

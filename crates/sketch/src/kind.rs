@@ -77,7 +77,8 @@ impl Kind {
         match self {
             // 2: the tag in a bucket's number has the bits that bytes leave, not always a quarter of all.
             Self::RevSketch | Self::TwoLevel => 2,
-            // 2: what a merge says of keys that no state kept is the sum of what the states say, not the greatest.
+            // 2: what a merge says of keys that no state kept is the sum of what the states say, not the
+            // greatest.
             Self::CountMin | Self::UnivMon => 2,
             _ => 1,
         }
@@ -125,8 +126,8 @@ pub struct Config {
     /// The seed of all hash functions. States can be merged only where it is the same; where an adversary may choose
     /// keys, it must be random.
     pub seed: u64,
-    /// Of sketches that need a store of keys to list the heaviest ([`CountMin`]): how many it keeps; 0 = none. A budget has room
-    /// for [`CountMin::keys_within`]; more take room from the counters.
+    /// Of sketches that need a store of keys to list the heaviest ([`CountMin`]): how many it keeps; 0 =
+    /// none. A budget has room for [`CountMin::keys_within`]; more take room from the counters.
     pub keep: usize,
     /// Of [`TwoLevel`]: how many of the key's bytes are the source; the rest is its counterpart.
     pub source_len: usize,

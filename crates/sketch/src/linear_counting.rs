@@ -85,7 +85,8 @@ pub(crate) fn cardinality(sketch: Kind, all: u64, untouched: u64) -> Result<Boun
         return Ok(Bounds::exact(0.0));
     }
     let estimate = m * (m / z).ln();
-    // With n keys, so many cells are left on average, and vary by so much; half a cell more either side, for cells are whole.
+    // With n keys, so many cells are left on average, and vary by so much; half a cell more either side, for
+    // cells are whole.
     let left = |n: f64| m * (-n / m).exp();
     let error = |n: f64| SIGMAS * (left(n) * (1.0 - (1.0 + n / m) * (-n / m).exp())).max(0.0).sqrt() + 0.5;
     // There were at least as many keys as there are cells that were touched.

@@ -33,8 +33,9 @@ pub(crate) fn estimate(set: [u32; PARTS], bits: u32) -> (f64, bool) {
     (sampled * f64::from(1u32 << (2 * base)), full)
 }
 
-/// The number of things under which so many set bits of components of `bits` bits each are the most likely, as
-/// [`estimate`] but from all components at once; whether even the last is full, so that it may have been any number more.
+/// The number of things under which so many set bits of components of `bits` bits each are the most likely,
+/// as [`estimate`] but from all components at once; whether even the last is full, so that it may have been
+/// any number more.
 pub(crate) fn most_likely(set: [u32; PARTS], bits: u32) -> (f64, bool) {
     let m = f64::from(bits);
     let full = set.last().is_some_and(|s| *s >= bits);
@@ -64,7 +65,8 @@ fn probability(part: usize) -> f64 {
     if part + 1 == PARTS { passed } else { 0.75 * passed }
 }
 
-/// Σ xᵏ/(eˣ − 1) over all bits, x = n times the probability of a bit: for k = 2 the Fisher information of ln n.
+/// Σ xᵏ/(eˣ − 1) over all bits, x = n times the probability of a bit: for k = 2 the Fisher information of ln
+/// n.
 fn information(n: f64, bits: u32, power: i32) -> f64 {
     let m = f64::from(bits);
     (0..PARTS).map(|part| n * probability(part) / m).map(|x| m * x.powi(power) / x.exp_m1()).sum()

@@ -301,8 +301,9 @@ impl<const N: usize> Difference<'_, N> {
         any
     }
 
-    /// Searches until nothing is left of what `threshold` asks for, or the effort is spent: with no table missing and, of long
-    /// keys, of which most are found so and then there is less to follow, with some that may.
+    /// Searches until nothing is left of what `threshold` asks for, or the effort is spent: with no table
+    /// missing and, of long keys, of which most are found so and then there is less to follow, with some that
+    /// may.
     fn exhaust(
         &mut self,
         threshold: impl Fn(&Self) -> u64,
@@ -326,12 +327,13 @@ impl<const N: usize> Difference<'_, N> {
         if self.sketch.modular.stages() == 1 { (1, None) } else { (0, Some(2)) }
     }
 
-    /// What changed, found by following so many partial keys at most for what is promised, and half as many beyond.
+    /// What changed, found by following so many partial keys at most for what is promised, and half as many
+    /// beyond.
     ///
-    /// First come the changes that are promised, to the last: were smaller ones looked for as soon as the noise falls, these, of
-    /// which there may be any number, would use the paths up, and one that hides in a verification row, whose turn comes
-    /// when nothing else is found, would be lost. What was found makes noise no more, so that smaller changes stand out
-    /// in the next round.
+    /// First come the changes that are promised, to the last: were smaller ones looked for as soon as the
+    /// noise falls, these, of which there may be any number, would use the paths up, and one that hides in a
+    /// verification row, whose turn comes when nothing else is found, would be lost. What was found makes
+    /// noise no more, so that smaller changes stand out in the next round.
     fn changes(mut self, want: Want, paths: usize) -> Vec<Change<N>> {
         let mut found = BTreeMap::new();
         let promised = want.threshold.max(self.promised());
@@ -500,8 +502,8 @@ mod tests {
         i.wrapping_mul(0x9e37_79b1).to_le_bytes()
     }
 
-    /// Two opposite changes share a counter of a verification row, beside others that are found at once, and small ones that more
-    /// paths lead to than may be followed: what is promised is found nevertheless.
+    /// Two opposite changes share a counter of a verification row, beside others that are found at once, and
+    /// small ones that more paths lead to than may be followed: what is promised is found nevertheless.
     #[test]
     fn small_changes_do_not_use_up_what_promised_ones_need() {
         let mut hidden = 0;

@@ -217,8 +217,9 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("which flows are heavy"))
     }
 
-    /// The most that a flow may weigh which isn't among [`Sketch::heavy_hitters`], however many are wanted: 0 where all flows
-    /// are; nothing where the sketch can't bound it. After a merge it is what the merged states' bounds add up to.
+    /// The most that a flow may weigh which isn't among [`Sketch::heavy_hitters`], however many are wanted: 0
+    /// where all flows are; nothing where the sketch can't bound it. After a merge it is what the merged
+    /// states' bounds add up to.
     fn unlisted(&self) -> Option<u64> {
         None
     }
@@ -277,8 +278,8 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Confidence::Share(SHARE)
     }
 
-    /// The least change against an earlier epoch that is sure to be listed by [`Sketch::heavy_changes`], but for what the sketch's
-    /// documentation excepts; nothing where none is.
+    /// The least change against an earlier epoch that is sure to be listed by [`Sketch::heavy_changes`], but
+    /// for what the sketch's documentation excepts; nothing where none is.
     ///
     /// # Errors
     /// [`MergeError`] where the states don't fit together.
@@ -331,8 +332,8 @@ pub(crate) fn select_changes<const N: usize>(mut all: Vec<Change<N>>, want: Want
     all
 }
 
-/// Changes between two lists of flows, each sorted by key, with the most that a flow may weigh which isn't in the list. Of such a
-/// flow the estimate is the least change that the bounds allow.
+/// Changes between two lists of flows, each sorted by key, with the most that a flow may weigh which isn't in
+/// the list. Of such a flow the estimate is the least change that the bounds allow.
 pub(crate) fn changes_between<const N: usize>(
     earlier: (&[Flow<N>], impl Fn(&[u8; N]) -> u64),
     later: (&[Flow<N>], impl Fn(&[u8; N]) -> u64),
@@ -368,8 +369,8 @@ pub(crate) fn changes_between<const N: usize>(
     select_changes(changes, want)
 }
 
-/// How many of the keys, which are pairs, there are of each source. The list lacks `missing` keys: any of them may be of any
-/// source, and most likely as many of each as its share of those that are there.
+/// How many of the keys, which are pairs, there are of each source. The list lacks `missing` keys: any of
+/// them may be of any source, and most likely as many of each as its share of those that are there.
 pub(crate) fn spreads<const N: usize>(
     keys: impl Iterator<Item = [u8; N]>,
     missing: u64,

@@ -1,6 +1,7 @@
 //! The little statistics that sizes and bounds need.
 
-/// Standard errors either side that hold 95 % of answers: 95.4 % of a normal distribution, for none is quite normal.
+/// Standard errors either side that hold 95 % of answers: 95.4 % of a normal distribution, for none is quite
+/// normal.
 pub(crate) const SIGMAS: f64 = 2.0;
 
 /// The share of answers whose bounds hold, where these are of [`SIGMAS`] standard errors.

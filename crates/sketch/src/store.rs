@@ -8,12 +8,13 @@ use hashbrown::HashTable;
 use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
 
-/// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never shrink). After a merge
-/// it has the keys of both sides, which may be more.
+/// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never
+/// shrink). After a merge it has the keys of both sides, which may be more.
 #[derive(Clone, Debug)]
 pub(crate) struct Store<const N: usize> {
     keep: usize,
-    /// No key that isn't in the table was ever offered with a greater estimate; of merged stores, the sum of theirs.
+    /// No key that isn't in the table was ever offered with a greater estimate; of merged stores, the sum of
+    /// theirs.
     bar: u64,
     table: HashTable<([u8; N], u64)>,
     hasher: Hasher,
@@ -126,9 +127,9 @@ impl<const N: usize> Store<N> {
 
     /// Takes the keys of both, with their estimates after the merge.
     ///
-    /// A key that neither side kept had no more than its bar on either: no more than the sum of both bars in all. None is
-    /// dropped here, however light: of a flow that is spread over many shards no single one can tell that it is heavy. So
-    /// the order of merges doesn't matter.
+    /// A key that neither side kept had no more than its bar on either: no more than the sum of both bars in
+    /// all. None is dropped here, however light: of a flow that is spread over many shards no single one can
+    /// tell that it is heavy. So the order of merges doesn't matter.
     pub(crate) fn merge(&mut self, other: &Self, estimate: impl Fn(&[u8; N]) -> u64) {
         let mut keys = self.keys();
         keys.extend(other.keys());

@@ -1,11 +1,12 @@
-//! Sums over all flows, Σ g(size), from samples of them: for each stratum, which holds flows at random, those of some size or more
-//! are known.
+//! Sums over all flows, Σ g(size), from samples of them: for each stratum, which holds flows at random, those
+//! of some size or more are known.
 //!
-//! A flow is known where its stratum knows flows of its size; the strata of which that is so hold a share π of all keys, and so
-//! each flow that is known stands for 1/π of them (Horvitz and Thompson, 1952). Heavy flows are known in every stratum and stand
-//! for themselves; light ones are sampled. The sum of all sizes is known, too: where the sample has more or less of it
-//! than there is, Σ g is corrected in proportion (a regression estimate; Cochran, *Sampling Techniques*, chapter 7), which
-//! leaves only what g(size)/size differs by among light flows.
+//! A flow is known where its stratum knows flows of its size; the strata of which that is so hold a share π
+//! of all keys, and so each flow that is known stands for 1/π of them (Horvitz and Thompson, 1952). Heavy
+//! flows are known in every stratum and stand for themselves; light ones are sampled. The sum of all sizes is
+//! known, too: where the sample has more or less of it than there is, Σ g is corrected in proportion (a
+//! regression estimate; Cochran, *Sampling Techniques*, chapter 7), which leaves only what g(size)/size
+//! differs by among light flows.
 
 use crate::Bounds;
 use crate::stats::SIGMAS;
@@ -13,7 +14,8 @@ use crate::stats::SIGMAS;
 /// The variance of a sum is itself estimated from a sample, in which a few flows may be most of it.
 const WIDER: f64 = 1.15;
 
-/// Which strata know all of their flows depends on how many these are, which varies the more where they are few.
+/// Which strata know all of their flows depends on how many these are, which varies the more where they are
+/// few.
 const CHOSEN: f64 = 1.3;
 
 /// Flows at random: each flow is in one stratum.
@@ -38,7 +40,8 @@ struct Tier {
     share: f64,
 }
 
-/// Σ g over all flows, whose sizes add up to `weight`; bounds hold in 95 % of cases, and are the figure where all flows are known.
+/// Σ g over all flows, whose sizes add up to `weight`; bounds hold in 95 % of cases, and are the figure where
+/// all flows are known.
 pub(crate) fn sum(strata: &[Stratum], weight: f64, g: Function) -> Bounds<f64> {
     let value = |size: f64| {
         let [value, ..] = g(size);
@@ -55,8 +58,8 @@ pub(crate) fn sum(strata: &[Stratum], weight: f64, g: Function) -> Bounds<f64> {
         strata.iter().flat_map(of).map(|(size, error)| (size, error, share(size)))
     };
     let spare = |share: f64| (1.0 - share) / (share * share);
-    // How much g goes with the size: of flows that are sampled, or between what it is for the least and for the greatest
-    // that no stratum knows.
+    // How much g goes with the size: of flows that are sampled, or between what it is for the least and for
+    // the greatest that no stratum knows.
     let (mut slope, mut unknown) = (0.0, 0.0);
     if least > 1.0 {
         let top = least.min(weight).max(1.0);
@@ -77,7 +80,8 @@ pub(crate) fn sum(strata: &[Stratum], weight: f64, g: Function) -> Bounds<f64> {
         variance += spare(share) * (value - slope * size).powi(2);
         variance += ((first - slope) * error / share).powi(2);
     }
-    // One flow more of the greatest size that is sampled so: few flows in a sample don't show how large others are.
+    // One flow more of the greatest size that is sampled so: few flows in a sample don't show how large
+    // others are.
     for tier in &tiers {
         let top = tier.to.min(weight);
         variance += spare(tier.share) * (value(top) - slope * top).powi(2);
@@ -114,7 +118,8 @@ fn tiers(strata: &[Stratum]) -> Vec<Tier> {
     tiers
 }
 
-/// How many flows there are, of which `known` are in strata of this share of all flows; bounds hold in 95 % of cases.
+/// How many flows there are, of which `known` are in strata of this share of all flows; bounds hold in 95 %
+/// of cases.
 pub(crate) fn number(known: f64, share: f64) -> Bounds<f64> {
     if share >= 1.0 {
         return Bounds::exact(known);

@@ -23,18 +23,18 @@ use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch
 
 /// Rows of level two.
 const ROWS: usize = 4;
-/// Relative standard error of a spread well above what others leave in a bitmap: 0.118 of one bitmap of 512 bits, and of the
-/// mean of the middle two of four (a normal distribution's) 0.546 of that.
+/// Relative standard error of a spread well above what others leave in a bitmap: 0.118 of one bitmap of 512
+/// bits, and of the mean of the middle two of four (a normal distribution's) 0.546 of that.
 const ERROR: f64 = 0.118 * MIDDLE;
 /// The standard deviation of the mean of the middle two of four, in those of one.
 const MIDDLE: f64 = 0.546;
 /// The least spread for which an accuracy is asked.
 const LEAST: f64 = 100.0;
-/// Standard errors either side that hold 95 % of answers, and a few more: sources are listed the rather, the greater their
-/// estimates.
+/// Standard errors either side that hold 95 % of answers, and a few more: sources are listed the rather, the
+/// greater their estimates.
 const SIGMAS: f64 = 2.2;
-/// The share of bitmaps that others leave more (or less) in than the bounds allow for: two of the four of a source do with a
-/// probability of 2.5 %.
+/// The share of bitmaps that others leave more (or less) in than the bounds allow for: two of the four of a
+/// source do with a probability of 2.5 %.
 const CROWDED: f64 = 0.065;
 const AHEAD: usize = 8;
 /// Of the sources that are listed, the share that may be invented, on average.
@@ -115,9 +115,10 @@ impl<const N: usize> TwoLevel<N> {
         }
     }
 
-    /// The sketch for a size: of a budget, up to half for level one. For an accuracy (relative, of spreads of 100 and more), as wide
-    /// as the number of flows asks for: what others leave in a bitmap may vary by what the error allows beyond that of the
-    /// bitmap itself. An error below 0.064 times the normal quantile of the confidence (0.127 for 95 %) can't be had.
+    /// The sketch for a size: of a budget, up to half for level one. For an accuracy (relative, of spreads of
+    /// 100 and more), as wide as the number of flows asks for: what others leave in a bitmap may vary by what
+    /// the error allows beyond that of the bitmap itself. An error below 0.064 times the normal quantile of
+    /// the confidence (0.127 for 95 %) can't be had.
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -142,7 +143,8 @@ impl<const N: usize> TwoLevel<N> {
                 if spare <= 0.0 {
                     return Err(BuildError::TooExact { kind, error, least: sigmas * ERROR, confidence });
                 }
-                // Others are as few pairs as make a third of this deviation if each were a source's only one: they are not.
+                // Others are as few pairs as make a third of this deviation if each were a source's only one:
+                // they are not.
                 let crowd = (spare.sqrt() * LEAST / MIDDLE / 3.0).powi(2);
                 let width = cells(kind, (flows as f64 / crowd).max(64.0))?;
                 let bits = (flows / 8).max(256).min(MAX_CELLS as u64).ilog2().min(16);
@@ -256,8 +258,8 @@ impl<const N: usize> TwoLevel<N> {
         candidates.into_iter().filter(|c| c.shown >= least).take(n).collect()
     }
 
-    /// How many counterparts a source has: the mean of the middle two of what the rows tell, each less what the half of its
-    /// bitmaps have. Collisions with other great sources are in the upper two, mostly.
+    /// How many counterparts a source has: the mean of the middle two of what the rows tell, each less what
+    /// the half of its bitmaps have. Collisions with other great sources are in the upper two, mostly.
     /// Nothing where others leave as much as its emptiest bitmap has in some.
     fn spread(&self, source: &[u8], sorted: &[Vec<f64>]) -> Option<Bounds<u64>> {
         let mut rows = [0.0; ROWS];
@@ -455,8 +457,8 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         self.level2.iter().for_each(|m| out.all(m));
     }
 
-    /// Bounds hold in 95 % of cases: a standard error is about 6 %, and what others leave in the bitmaps comes to that; upper
-    /// has no end where a bitmap is full. Of what is listed, one in
+    /// Bounds hold in 95 % of cases: a standard error is about 6 %, and what others leave in the bitmaps
+    /// comes to that; upper has no end where a bitmap is full. Of what is listed, one in
     /// a hundred was never seen, on average: sources that can't be told from such are left out, which may be all of them
     /// where many stand out in small tables.
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {

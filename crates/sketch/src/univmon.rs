@@ -5,13 +5,14 @@
 //! Count-Sketch (Charikar, Chen and Farach-Colton, 2002) and its heaviest keys.
 //!
 //! A Count-Sketch is linear, and all levels share one shape and one set of hash functions. So a key is put only into the
-//! table of the *last* level that sees it, and level j is the sum of the tables from j on. An update touches one table instead
-//! of two on average, and a key is told apart from fewer others. The tables are strata then: each holds a known share of
-//! all keys, at random.
+//! table of the *last* level that sees it, and level j is the sum of the tables from j on. An update touches
+//! one table instead of two on average, and a key is told apart from fewer others. The tables are strata
+//! then: each holds a known share of all keys, at random.
 //!
-//! Sums Σ g(size) over all flows come from these strata (`sums`) and not from the recursion of Braverman and Ostrovsky, which
-//! takes differences of levels and adds up their errors: a flow that a stratum knows stands for as many as the strata that
-//! would know it hold. Sizes of keys are estimated together (`count_sketch`), and are exact in a table whose keys are all known.
+//! Sums Σ g(size) over all flows come from these strata (`sums`) and not from the recursion of Braverman and
+//! Ostrovsky, which takes differences of levels and adds up their errors: a flow that a stratum knows stands
+//! for as many as the strata that would know it hold. Sizes of keys are estimated together (`count_sketch`),
+//! and are exact in a table whose keys are all known.
 
 use std::any::Any;
 
@@ -30,8 +31,8 @@ const AHEAD: usize = 16;
 const HEAVY: f64 = 4.0;
 /// The probability with which a size is off by a standard deviation or more.
 const ONE_SIGMA: f64 = 0.317;
-/// The probability with which the size of a flow is beyond its bounds: less than the 5 % that are stated, for flows are listed
-/// the rather, the greater their estimates.
+/// The probability with which the size of a flow is beyond its bounds: less than the 5 % that are stated, for
+/// flows are listed the rather, the greater their estimates.
 const BEYOND: f64 = 0.02;
 /// The probability with which any flow is listed of which nothing but noise is seen.
 const INVENTED: f64 = 0.05;
@@ -219,8 +220,8 @@ impl<const N: usize> UnivMon<N> {
         Level { solved: solve(cells, &places, all && all_before), keys }
     }
 
-    /// The estimate above which a flow of a level is more than noise, where there are so many flows in all: one that none of
-    /// them is likely to have by chance.
+    /// The estimate above which a flow of a level is more than noise, where there are so many flows in all:
+    /// one that none of them is likely to have by chance.
     fn least(&self, level: usize, flows: f64, solved: &Solved) -> u64 {
         solved.error(INVENTED / (flows * self.share(level)).max(1.0))
     }
@@ -254,7 +255,8 @@ impl<const N: usize> UnivMon<N> {
         (0..self.params.levels).map(|level| self.stratum(level)).collect()
     }
 
-    /// The largest size of a flow that a level may have turned away: its estimate then was off by the noise of all others.
+    /// The largest size of a flow that a level may have turned away: its estimate then was off by the noise
+    /// of all others.
     fn turned_away(&self, level: usize, store: &Store<N>) -> u64 {
         store.bar().saturating_add(solve(self.table(level).to_vec(), &[], false).error(BEYOND))
     }
@@ -321,9 +323,10 @@ type Found<const N: usize> = Vec<([u8; N], usize, i64)>;
 
 /// Of what was found, the greatest as wanted, each with what its size may be off by.
 ///
-/// What is listed was chosen for its estimate: of many flows of about one size, those whose errors are the greatest. So
-/// the fewer of those that might have been listed are, the wider the bounds, such that no more than the stated share of
-/// those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100, 2005).
+/// What is listed was chosen for its estimate: of many flows of about one size, those whose errors are the
+/// greatest. So the fewer of those that might have been listed are, the wider the bounds, such that no more
+/// than the stated share of those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100,
+/// 2005).
 fn listed<const N: usize>(levels: &[Solved], mut found: Found<N>, want: Want) -> Vec<([u8; N], i64, u64)> {
     found.sort_unstable_by(|a, b| b.2.unsigned_abs().cmp(&a.2.unsigned_abs()).then(a.0.cmp(&b.0)));
     let enough = found.partition_point(|f| f.2.unsigned_abs() >= want.threshold.max(1));
@@ -415,7 +418,8 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         Ok(())
     }
 
-    /// Holds as the bounds of sizes do. A flow isn't listed because it was turned away, or because it can't be told from noise.
+    /// Holds as the bounds of sizes do. A flow isn't listed because it was turned away, or because it can't
+    /// be told from noise.
     fn unlisted(&self) -> Option<u64> {
         let flows = self.most();
         let of = |(level, store): (usize, &Store<N>)| {
@@ -517,8 +521,8 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         Ok(self.sum(&self.strata(), |size| [size * size, 2.0 * size, 2.0]))
     }
 
-    /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells how many light
-    /// flows there are.
+    /// A counter that ended at its end, or more flows in the last level than it can keep: then nothing tells
+    /// how many light flows there are.
     fn is_saturated(&self) -> bool {
         self.cells.iter().any(|c| *c == i64::MAX || *c == i64::MIN) || self.number().is_err()
     }

@@ -1,5 +1,6 @@
-//! Bounds hold as often as stated: for each sketch, question, load, memory and length of keys, over many seeds, the share of answers
-//! whose bounds exclude the truth is no greater than stated, but for what a binomial distribution leaves to chance.
+//! Bounds hold as often as stated: for each sketch, question, load, memory and length of keys, over many
+//! seeds, the share of answers whose bounds exclude the truth is no greater than stated, but for what a
+//! binomial distribution leaves to chance.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -45,7 +46,8 @@ impl Tally {
     }
 }
 
-/// A number of distinct keys in `cells` cells, by seed: bounds of the cardinality, and its bias in standard errors.
+/// A number of distinct keys in `cells` cells, by seed: bounds of the cardinality, and its bias in standard
+/// errors.
 fn cardinality<const N: usize>(
     cells: usize,
     flows: u64,
@@ -238,8 +240,9 @@ fn univmon_holds_for_changes() {
     }
 }
 
-/// Changes of the promised size in either direction, among many small ones: hardly any is lost (those that opposite ones hide in
-/// two tables), and bounds hold for what is listed. Some share a counter of a verification row with an opposite one.
+/// Changes of the promised size in either direction, among many small ones: hardly any is lost (those that
+/// opposite ones hide in two tables), and bounds hold for what is listed. Some share a counter of a
+/// verification row with an opposite one.
 fn rev_sketch_finds_what_it_promises<const N: usize>(bits: u32, planted: u64, seeds: u64) {
     let (mut promised, mut lost, mut tally) = (0, 0, Tally::default());
     for seed in 0..seeds {
@@ -286,8 +289,8 @@ fn rev_sketch_finds_every_change_that_it_promises() {
     rev_sketch_finds_what_it_promises::<8>(12, 12, 4);
 }
 
-/// Sources of 100 to 2,000 counterparts among thousands of few, in the sketch for a size: errors of those that are listed, relative,
-/// and whether bounds hold.
+/// Sources of 100 to 2,000 counterparts among thousands of few, in the sketch for a size: errors of those
+/// that are listed, relative, and whether bounds hold.
 fn spreads(size: Size, seeds: u64, pairs: u64) -> (Vec<f64>, Tally) {
     let pair = |source: u64, counterpart: u64| {
         let (mut pair, [a, b]) = ([0; 8], [key::<4>(source), key::<4>(counterpart)]);

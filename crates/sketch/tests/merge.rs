@@ -53,7 +53,8 @@ fn over(make: impl Fn() -> Made, parts: &[Vec<Update<4>>]) -> (Made, Made) {
     (merged(&parts.iter().map(shard).collect::<Vec<_>>()), one)
 }
 
-/// Of the truly greatest `top`, how many are listed; and all that aren't listed at all weigh no more than is stated.
+/// Of the truly greatest `top`, how many are listed; and all that aren't listed at all weigh no more than is
+/// stated.
 fn recall(s: &dyn Sketch<4>, sizes: &BTreeMap<[u8; 4], u64>, top: usize) -> usize {
     let listed = s.heavy_hitters(Want { threshold: 1, top }).unwrap();
     sorted(sizes).iter().take(top).filter(|(key, _)| listed.iter().any(|f| f.key == *key)).count()
@@ -69,8 +70,8 @@ fn what_is_missing_is_stated(s: &dyn Sketch<4>, sizes: &BTreeMap<[u8; 4], u64>) 
     assert!(beyond <= may, "{}: {beyond} of {} are heavier than {most}, not listed", s.kind(), sizes.len());
 }
 
-/// With as many keys as a budget has room for, flows that no shard finds heavy are found; with fewer, the answer says how
-/// heavy a flow may be that isn't listed.
+/// With as many keys as a budget has room for, flows that no shard finds heavy are found; with fewer, the
+/// answer says how heavy a flow may be that isn't listed.
 #[test]
 fn flows_spread_over_shards_are_listed_or_what_is_missing_is_stated() {
     let parts = spread_over_shards();
@@ -172,8 +173,9 @@ proptest! {
         }
     }
 
-    /// What is certain of one pass is certain of merged shards: no size below its lower or above its upper end, and nothing heavier
-    /// than stated that isn't listed. A merged state goes on taking packets in and stays right.
+    /// What is certain of one pass is certain of merged shards: no size below its lower or above its upper
+    /// end, and nothing heavier than stated that isn't listed. A merged state goes on taking packets in and
+    /// stays right.
     #[test]
     fn bounds_hold_after_merges(stream in streams(), shards in 1u8..8, keep in 1usize..30, rest in streams()) {
         let (split, rest) = (parts(&stream, shards), parts(&rest, 1).concat());
@@ -199,7 +201,8 @@ proptest! {
     }
 }
 
-/// Zipf traffic, dealt out packet by packet: no shard sees a heavy flow as a whole, and the list is nevertheless the one of one pass.
+/// Zipf traffic, dealt out packet by packet: no shard sees a heavy flow as a whole, and the list is
+/// nevertheless the one of one pass.
 #[test]
 fn merged_shards_list_what_one_pass_lists() {
     let stream = zipf::<4>(60_000, 8_000, 1.0, 11);

@@ -155,8 +155,8 @@ fn other_versions_are_refused() {
     }
 }
 
-/// Files of the first version, as they were written then: buckets of long keys were others, and what a merged Count-Min said
-/// of keys that it hadn't kept.
+/// Files of the first version, as they were written then: buckets of long keys were others, and what a merged
+/// Count-Min said of keys that it hadn't kept.
 #[test]
 fn a_state_of_the_first_version_is_refused() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

@@ -184,8 +184,8 @@ impl FlowKey {
 
     /// A 64-bit hash, uniform in all bits for a secret `seed` (two rounds of folded 64×64→128-bit multiplication; not CRC32c,
     /// which is linear and can be flooded). The seed enters every factor, so that nobody who does not
-    /// know it can build packets that make one zero, and no two words of a key are joined before each has met it, so that no
-    /// keys collide under every seed. The same on every machine.
+    /// know it can build packets that make one zero, and no two words of a key are joined before each has met
+    /// it, so that no keys collide under every seed. The same on every machine.
     #[inline]
     #[must_use]
     pub fn hash64(&self, seed: u64) -> u64 {

@@ -81,11 +81,12 @@ fn written_as_people_write_it() {
     }
 }
 
-/// Keys that have the same hash under a known seed have others under other seeds: a table whose seed nobody knows can't be
-/// filled with collisions.
+/// Keys that have the same hash under a known seed have others under other seeds: a table whose seed nobody
+/// knows can't be filled with collisions.
 #[test]
 fn what_collides_under_one_seed_does_not_under_another() {
-    // Stacks of ten VLAN tags whose two words differ in a way that cancels out where they are joined without the seed.
+    // Stacks of ten VLAN tags whose two words differ in a way that cancels out where they are joined without
+    // the seed.
     let stacks: Vec<FlowKey> = (0..1000_u64)
         .map(|n| {
             let change = n << 8 | n << 40;

@@ -120,20 +120,22 @@ pub(crate) struct Measure {
     /// The sketch; by default the one made for the task.
     #[arg(long, value_parser = sketches())]
     pub(crate) sketch: Option<Kind>,
-    /// What makes a flow: src, dst, src-dst, 5tuple; src/24 and the like for networks of IPv4 (IPv6 addresses stay whole),
-    /// src/24/56 for those of both. By default src; for ddos-victims dst.
+    /// What makes a flow: src, dst, src-dst, 5tuple; src/24 and the like for networks of IPv4 (IPv6 addresses
+    /// stay whole), src/24/56 for those of both. By default src; for ddos-victims dst.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// What a packet adds to its flow.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) weight: Weight,
-    /// Length of an epoch: packets (2000000p) or time (1s). By time, epochs begin at multiples of it since 1970.
+    /// Length of an epoch: packets (2000000p) or time (1s). By time, epochs begin at multiples of it since
+    /// 1970.
     #[arg(long, value_name = "LENGTH", default_value = "2000000p")]
     pub(crate) epoch: EpochLength,
     /// What stands in front of the sketch.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) aggregate: Aggregate,
-    /// Memory of the sketch: three quarters for IPv4, one for IPv6. The aggregator's isn't part of it; the output has both.
+    /// Memory of the sketch: three quarters for IPv4, one for IPv6. The aggregator's isn't part of it; the
+    /// output has both.
     #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "error", value_parser = memory)]
     pub(crate) memory: Bytes,
     /// Make the sketch as large as this error needs (a share: of all weight or of the figure), instead of --memory.
@@ -148,8 +150,8 @@ pub(crate) struct Measure {
     /// Print the true values and the errors beside the answers.
     #[arg(long, value_enum, value_name = "WITH")]
     pub(crate) compare: Option<Compare>,
-    /// Seed of all hash functions. Only states of one seed can be merged, whichever machine made them; where an attacker may
-    /// choose packets, name a secret one.
+    /// Seed of all hash functions. Only states of one seed can be merged, whichever machine made them; where
+    /// an attacker may choose packets, name a secret one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Which IP header of a tunnel makes the flow.
@@ -167,8 +169,8 @@ pub(crate) struct Measure {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MeasureAction {
-    /// Add up saved states: those of shards, workers, machines. Epochs by time are added to those of the same time; of epochs by
-    /// packets, a state has one.
+    /// Add up saved states: those of shards, workers, machines. Epochs by time are added to those of the same
+    /// time; of epochs by packets, a state has one.
     #[command(after_help = "Example:\n  slipstream measure merge a.state b.state --save both.state")]
     Merge {
         /// Files that `measure --save` wrote.

@@ -102,8 +102,8 @@ fn packets_out(report: &RunReport) -> u64 {
     out.map(|s| s.tally.packets - s.drops.total()).sum()
 }
 
-/// Whether a port is one to a process beside this one, from which packets come back on their way from another port to another:
-/// they have come in once, and leave once.
+/// Whether a port is one to a process beside this one, from which packets come back on their way from another
+/// port to another: they have come in once, and leave once.
 fn is_detour(report: &RunReport, name: &str) -> bool {
     let shm = |kind| kind == "shm";
     let both = report.sources.iter().any(|s| s.name == name && shm(s.kind))

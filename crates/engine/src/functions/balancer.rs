@@ -266,8 +266,8 @@ impl NatMode {
         ours.then(|| Rewrite::between(key, Tuple { src: address.to_bits(), src_port: port, ..was }.key()))
     }
 
-    /// An ICMP error from a client, or from a router on the way there, about a packet of the service: `outer` is its own key,
-    /// `quoted` that of the packet, which the backend sent.
+    /// An ICMP error from a client, or from a router on the way there, about a packet of the service: `outer`
+    /// is its own key, `quoted` that of the packet, which the backend sent.
     #[must_use]
     pub fn error_to_backend(&self, outer: NarrowKey, quoted: NarrowKey, backend: Ipv4Addr) -> ErrorRewrite {
         let (to, about) = (Tuple::of(outer), Tuple::of(quoted));
@@ -276,8 +276,9 @@ impl NatMode {
         ErrorRewrite::between([outer, to.key()], [quoted, sent.key()])
     }
 
-    /// An ICMP error about a packet that went to a backend, from the backend or from a router on the way there; `None` if the
-    /// packet was not for the backend's port. The caller has made sure that the packet went to a backend.
+    /// An ICMP error about a packet that went to a backend, from the backend or from a router on the way
+    /// there; `None` if the packet was not for the backend's port. The caller has made sure that the packet
+    /// went to a backend.
     #[must_use]
     pub fn error_from_backend(&self, outer: NarrowKey, quoted: NarrowKey) -> Option<ErrorRewrite> {
         let (from, about) = (Tuple::of(outer), Tuple::of(quoted));

@@ -1,7 +1,7 @@
 //! A token bucket that loses nothing to rounding.
 //!
-//! A token is counted in parts, eighths of billionths: a rate of R tokens a second adds exactly 8 R of them in a nanosecond,
-//! and one of R bits a second adds exactly R where tokens are bytes.
+//! A token is counted in parts, eighths of billionths: a rate of R tokens a second adds exactly 8 R of them
+//! in a nanosecond, and one of R bits a second adds exactly R where tokens are bytes.
 
 use crate::time::Nanos;
 

@@ -2,12 +2,13 @@
 //!
 //! A packet is looked up first ([`Conntrack::look_up`]), the firewall decides by what it is, and only what was accepted
 //! leaves a trace ([`Conntrack::accept`]): packets that are denied cost no memory. A connection is one entry for both
-//! directions. States and timeouts are those of Linux, so that the same rules give the same verdicts. When the table is
-//! full, a connection that was not answered, or was answered and went no further, makes room ([`Class`]).
+//! directions. States and timeouts are those of Linux, so that the same rules give the same verdicts. When
+//! the table is full, a connection that was not answered, or was answered and went no further, makes room
+//! ([`Class`]).
 //!
-//! VLAN ids do not count: the way back may lead through another VLAN. A datagram that comes in fragments is tracked as one
-//! packet where it is reassembled. Fragments by themselves have no ports: all of them between two addresses and of one
-//! protocol are one connection of their own.
+//! VLAN ids do not count: the way back may lead through another VLAN. A datagram that comes in fragments is
+//! tracked as one packet where it is reassembled. Fragments by themselves have no ports: all of them between
+//! two addresses and of one protocol are one connection of their own.
 
 use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 use slipstream_wire::{Flags, FlowKey, Headers, NarrowKey, WideKey};
@@ -356,8 +357,9 @@ impl Conntrack {
         }
     }
 
-    /// Up to when a packet of the same flow as this one, which was looked up at `now`, is sure to be seen in the same
-    /// way, whether this one is accepted or not; `now` where one packet may change what the next one is.
+    /// Up to when a packet of the same flow as this one, which was looked up at `now`, is sure to be seen in
+    /// the same way, whether this one is accepted or not; `now` where one packet may change what the next one
+    /// is.
     #[must_use]
     pub fn holds_until(&self, packet: &Tracked, seen: &Seen, now: Nanos) -> Nanos {
         if seen.id == NONE {
@@ -388,7 +390,8 @@ impl Conntrack {
         &self.counters
     }
 
-    /// Connections whose place lay far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    /// Connections whose place lay far from where their hash says; see
+    /// [`Index::long_probes`](super::table::Index::long_probes).
     #[must_use]
     pub fn long_probes(&self) -> u64 {
         self.v4.table.long_probes() + self.v6.table.long_probes()

@@ -1,9 +1,9 @@
 //! Room for new connections: which one is given up for another when the table is full.
 //!
-//! Connections are of three classes, as Linux has them, each with a list in the order in which connections came into it. A
-//! flood of packets that begin connections fills the table with those that nobody answered, or, where the host that is
-//! flooded answers, with those that went no further: these make room, the oldest first. A connection of which both ends
-//! showed that they are there stays.
+//! Connections are of three classes, as Linux has them, each with a list in the order in which connections
+//! came into it. A flood of packets that begin connections fills the table with those that nobody answered,
+//! or, where the host that is flooded answers, with those that went no further: these make room, the oldest
+//! first. A connection of which both ends showed that they are there stays.
 
 use super::super::table::{Full, Key, Linked, Links, Queue, Table};
 use super::super::tcp_state::{SECOND, TcpState};
@@ -19,8 +19,8 @@ pub enum Class {
     Unanswered,
     /// Packets went both ways, which takes no more than an answer to a forged source.
     Answered,
-    /// Linux's ASSURED: TCP after the acknowledgement that ends the handshake, until it is closed; UDP that goes on two
-    /// seconds after its first packet and was answered. Never ICMP.
+    /// Linux's ASSURED: TCP after the acknowledgement that ends the handshake, until it is closed; UDP that
+    /// goes on two seconds after its first packet and was answered. Never ICMP.
     Assured,
 }
 
@@ -32,11 +32,13 @@ impl Class {
 /// Age of a UDP connection from which on it is assured, in nanoseconds.
 const STREAM: u64 = 2 * SECOND;
 
-/// An answer that takes longer than this, in nanoseconds, is not waited for (a SYN is sent again after 1 s and 3 s, RFC 6298).
+/// An answer that takes longer than this, in nanoseconds, is not waited for (a SYN is sent again after 1 s
+/// and 3 s, RFC 6298).
 const PATIENCE: u64 = 3 * SECOND;
 
-/// One in so many entries is kept for connections that wait for their first answer, while there are answered ones to displace:
-/// else a flood that is answered at once would displace every connection whose answer takes longer.
+/// One in so many entries is kept for connections that wait for their first answer, while there are answered
+/// ones to displace: else a flood that is answered at once would displace every connection whose answer takes
+/// longer.
 const WAITING: u32 = 16;
 
 impl Linked for Connection {

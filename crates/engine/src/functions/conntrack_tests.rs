@@ -173,8 +173,9 @@ fn one_answered_connection_does_not_make_a_flood_refuse() {
     assert_eq!(see(&mut tracker, &pong, START.after(10_000)), CtState::Established);
 }
 
-/// A flood of twice the table a round-trip, whose every SYN is answered or none is: each real connection's handshake ends well
-/// with an answer that takes 100 times as long as those to the flood, and goes on afterwards.
+/// A flood of twice the table a round-trip, whose every SYN is answered or none is: each real connection's
+/// handshake ends well with an answer that takes 100 times as long as those to the flood, and goes on
+/// afterwards.
 #[test]
 fn handshakes_end_well_under_a_flood() {
     for (v6, answered) in [(false, false), (false, true), (true, false), (true, true)] {

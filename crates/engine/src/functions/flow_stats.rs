@@ -235,8 +235,8 @@ impl FlowStats {
         self.table.holds(flow.id, &flow.key, now).then_some(flow.id)
     }
 
-    /// Up to when packets are sure to belong to the same record as one that came at `now`: to that of a known flow, or to one
-    /// that is not known or whose time had passed.
+    /// Up to when packets are sure to belong to the same record as one that came at `now`: to that of a known
+    /// flow, or to one that is not known or whose time had passed.
     #[must_use]
     pub fn holds_until(&self, known: Option<u32>, now: Nanos) -> Nanos {
         match known {

@@ -95,9 +95,9 @@ pub trait NetworkFunction {
         Reads::KEY
     }
 
-    /// Where it decides about whole datagrams: the bounds within which their fragments wait for each other. It is then asked
-    /// about a datagram as about one packet, which stands for all of its fragments, and every fragment is treated by that
-    /// decision. Fragments of other functions are packets like others.
+    /// Where it decides about whole datagrams: the bounds within which their fragments wait for each other.
+    /// It is then asked about a datagram as about one packet, which stands for all of its fragments, and
+    /// every fragment is treated by that decision. Fragments of other functions are packets like others.
     fn fragments(&self) -> Option<FragmentLimits> {
         None
     }
@@ -115,10 +115,10 @@ pub trait NetworkFunction {
         others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
     }
 
-    /// Up to when the decision that was just made at `now` holds: a packet of the train that comes then or later is
-    /// decided about anew. It is no later than any time at which what the decision was made from may end: the
-    /// timeout of an entry that was found or made, the next question to a neighbour. [`Nanos::MAX`] where time
-    /// doesn't matter, `now` where a second packet may get another answer.
+    /// Up to when the decision that was just made at `now` holds: a packet of the train that comes then or
+    /// later is decided about anew. It is no later than any time at which what the decision was made from may
+    /// end: the timeout of an entry that was found or made, the next question to a neighbour. [`Nanos::MAX`]
+    /// where time doesn't matter, `now` where a second packet may get another answer.
     #[inline(always)]
     fn holds_until(&self, _decision: &Self::Decision, _now: Nanos) -> Nanos {
         Nanos::MAX

@@ -147,8 +147,8 @@ impl MacTable {
         if self.table.is_due(id, now) { None } else { self.table.get(id).map(|place| place.port) }
     }
 
-    /// Up to when what was just learned of a station, or not, and where it is stay as they are if nothing more comes; `now`
-    /// where a station that is not known could be learned at any time.
+    /// Up to when what was just learned of a station, or not, and where it is stay as they are if nothing
+    /// more comes; `now` where a station that is not known could be learned at any time.
     #[must_use]
     pub fn holds_until(&self, station: Station, now: Nanos) -> Nanos {
         let key = station.key();

@@ -1,7 +1,8 @@
 //! Meters: which colour a packet has by its flow's or class's rate. The single rate three colour marker (RFC 2697) and
 //! the two rate three colour marker (RFC 2698), colour-blind and colour-aware.
 //!
-//! Tokens are counted in billionths of a bit, so that the result is that of the RFCs' real-valued buckets, to the byte.
+//! Tokens are counted in billionths of a bit, so that the result is that of the RFCs' real-valued buckets, to
+//! the byte.
 
 use slipstream_wire::FlowKey;
 
@@ -182,8 +183,8 @@ impl DscpMap {
         self.marks.get(colour as usize).copied().flatten().unwrap_or(dscp) & 63
     }
 
-    /// The colour that a packet's code point stands for, for a colour-aware meter: by these marks, else by the drop precedence
-    /// of any assured forwarding class (RFC 2597 §6); green where it stands for none.
+    /// The colour that a packet's code point stands for, for a colour-aware meter: by these marks, else by
+    /// the drop precedence of any assured forwarding class (RFC 2597 §6); green where it stands for none.
     #[must_use]
     pub fn colour_of(&self, dscp: u8) -> Colour {
         let [green, yellow, red] = self.marks;
@@ -231,15 +232,17 @@ impl FlowMeters {
         hash
     }
 
-    /// Up to when packets of a flow that come from `now` on are sure to find the meter that the first of them finds.
+    /// Up to when packets of a flow that come from `now` on are sure to find the meter that the first of them
+    /// finds.
     #[must_use]
     pub fn holds_until(&self, key: &FlowKey, hash: u64, now: Nanos) -> Nanos {
         let known = self.table.find(key, hash).is_some();
         if known || !self.table.is_full() { now.after(self.memory) } else { now }
     }
 
-    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for the packets of a train, of which the first comes
-    /// at `now` and the last at `last`. Flows whose time has passed are looked for where a new one comes.
+    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for the packets of a train, of
+    /// which the first comes at `now` and the last at `last`. Flows whose time has passed are looked for
+    /// where a new one comes.
     #[inline]
     pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos, last: Nanos) -> (&Marker, &mut Meter) {
         let found = self.table.find(key, hash).or_else(|| self.begin(key, hash, now));

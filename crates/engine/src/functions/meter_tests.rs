@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A fraction of bytes, as a numerator over eight billions, as rates are in bits: what the RFCs' buckets hold.
+/// A fraction of bytes, as a numerator over eight billions, as rates are in bits: what the RFCs' buckets
+/// hold.
 type Fraction = i128;
 const ONE: Fraction = 8_000_000_000;
 

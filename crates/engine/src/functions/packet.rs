@@ -96,8 +96,8 @@ pub(super) fn with_ports(key: FlowKey, src: u16, dst: u16) -> FlowKey {
     }
 }
 
-/// The IP packet that an ICMP error quotes from `at` on, and its headers: those of a first fragment are read like those of a
-/// whole packet. `None` for what can't be read, and for a later fragment, which has no ports.
+/// The IP packet that an ICMP error quotes from `at` on, and its headers: those of a first fragment are read
+/// like those of a whole packet. `None` for what can't be read, and for a later fragment, which has no ports.
 pub(super) fn quoted(message: &[u8], at: usize) -> Option<(&[u8], Headers)> {
     let quote = message.get(at..)?;
     let headers = classify(LinkType::RawIp, quote).ok()?;

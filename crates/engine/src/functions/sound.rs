@@ -1,5 +1,5 @@
-//! Whether the headers of a packet can be what they say: what Linux' connection tracker asks of them before it looks at ports, so
-//! that no other end reads a packet in another way than the tracker did.
+//! Whether the headers of a packet can be what they say: what Linux' connection tracker asks of them before
+//! it looks at ports, so that no other end reads a packet in another way than the tracker did.
 
 use slipstream_wire::checksum::{Verdict, verify_ip, verify_transport};
 use slipstream_wire::protocol::{self, ICMP, ICMPV6, TCP, UDP};
@@ -10,8 +10,8 @@ use super::bytes::be16;
 /// "No next header" of IPv6 (RFC 8200 §4.7): nothing follows that could belong to a connection.
 const NOTHING: u8 = 59;
 
-/// Where the IP packet ends, in bytes from the start of the frame. A length of 0 is that of a packet which a network card cuts
-/// later, or a jumbogram: the frame says how long it is.
+/// Where the IP packet ends, in bytes from the start of the frame. A length of 0 is that of a packet which a
+/// network card cuts later, or a jumbogram: the frame says how long it is.
 fn end(frame: &[u8], headers: &Headers) -> usize {
     let (l3, six) = (usize::from(headers.l3), headers.flags.has(Flags::IPV6));
     match be16(frame, if six { l3 + 4 } else { l3 + 2 }) {
@@ -26,9 +26,9 @@ pub(super) fn without_trailer<'a>(frame: &'a [u8], headers: &Headers) -> &'a [u8
     frame.get(..end(frame, headers)).unwrap_or(frame)
 }
 
-/// Whether the transport header lies within the IP packet, and is as long as it says: at least 20 bytes of TCP (RFC 9293 §3.1),
-/// 8 of UDP or ICMP; UDP's length within the packet (RFC 768). Of fragments it is not asked; what was not captured is taken
-/// for right.
+/// Whether the transport header lies within the IP packet, and is as long as it says: at least 20 bytes of
+/// TCP (RFC 9293 §3.1), 8 of UDP or ICMP; UDP's length within the packet (RFC 768). Of fragments it is not
+/// asked; what was not captured is taken for right.
 #[must_use]
 pub(super) fn is_sound(frame: &[u8], headers: &Headers) -> bool {
     if headers.flags.has(Flags::FRAGMENT) {

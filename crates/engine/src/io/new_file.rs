@@ -1,7 +1,8 @@
-//! Files in the making: they have no name until they are complete, so that nothing is left of them however the program ends.
+//! Files in the making: they have no name until they are complete, so that nothing is left of them however
+//! the program ends.
 //!
-//! Where the file system can't do that (open(2), `O_TMPFILE`), they are hidden files beside the one that they will be, which go
-//! away when they are dropped.
+//! Where the file system can't do that (open(2), `O_TMPFILE`), they are hidden files beside the one that they
+//! will be, which go away when they are dropped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

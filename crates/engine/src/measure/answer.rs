@@ -158,8 +158,8 @@ impl<const N: usize> Side<'_, N> {
         Ok(Promise { confidence: self.now.confidence(task.question()), least_change })
     }
 
-    /// The heaviest flows, and the most that any other may weigh: those that the sketch knows and that weren't wanted, and
-    /// those that it doesn't know.
+    /// The heaviest flows, and the most that any other may weigh: those that the sketch knows and that
+    /// weren't wanted, and those that it doesn't know.
     fn heaviest(&self, want: Want) -> Result<(Vec<Flow<N>>, Option<u64>), QueryError> {
         let Some(unknown) = self.now.unlisted() else {
             return Ok((self.now.heavy_hitters(want)?, None));
@@ -267,14 +267,15 @@ fn keys<const N: usize>(
     Answer::Keys { rows, greatest, unlisted }
 }
 
-/// The greatest first; equal ones by their keys as they are printed, whether there are one or two IP versions.
+/// The greatest first; equal ones by their keys as they are printed, whether there are one or two IP
+/// versions.
 fn in_order(rows: &mut [Row]) {
     rows.sort_by(|x, y| y.size.estimate.cmp(&x.size.estimate).then(x.key.cmp(&y.key)));
 }
 
 impl Answer {
-    /// Of how many of the truly greatest keys, how many are listed; where there is a comparison. Of keys of equal size, of which
-    /// only some have a place among the greatest, any will do.
+    /// Of how many of the truly greatest keys, how many are listed; where there is a comparison. Of keys of
+    /// equal size, of which only some have a place among the greatest, any will do.
     #[must_use]
     pub fn recall(&self) -> Option<(usize, usize)> {
         let Self::Keys { rows, greatest: Some(greatest), .. } = self else { return None };

@@ -54,13 +54,14 @@ pub struct Desk {
     results: Arc<Mutex<Results>>,
     thread: Option<JoinHandle<()>>,
     may_wait: bool,
-    /// Whether the trace may end within the last epoch: of a replay by time, whose clock runs on to the epoch's end.
+    /// Whether the trace may end within the last epoch: of a replay by time, whose clock runs on to the
+    /// epoch's end.
     cut: bool,
 }
 
 impl Desk {
-    /// With these sketches, for epochs of this length; of those that have ended, the answers of the last `keep` are kept. Where it
-    /// may not wait ([`Desk::end_epoch`]), packets come by the wall clock.
+    /// With these sketches, for epochs of this length; of those that have ended, the answers of the last
+    /// `keep` are kept. Where it may not wait ([`Desk::end_epoch`]), packets come by the wall clock.
     ///
     /// # Errors
     /// [`EndError`] where sketches or thread can't be made.
@@ -184,7 +185,8 @@ impl Answerer {
         }
     }
 
-    /// A stretch without packets is an epoch of its own: everything that was there before has gone, and what comes next is new.
+    /// A stretch without packets is an epoch of its own: everything that was there before has gone, and what
+    /// comes next is new.
     fn pass_silence(&mut self, until: u64) {
         let Some(start_ns) = self.ended_at.filter(|end| *end < until) else { return };
         if let Some(mut quiet) = self.quiet.take() {

@@ -23,13 +23,14 @@ pub struct Span {
     pub first_ns: u64,
     /// When its last packet came; 0 where none did.
     pub last_ns: u64,
-    /// Of epochs by time: whether it is the first or the last one, so that measuring may have begun or ended within it.
+    /// Of epochs by time: whether it is the first or the last one, so that measuring may have begun or ended
+    /// within it.
     pub partial: bool,
 }
 
 impl Span {
-    /// An epoch that begins with a packet at `now`, but none yet counted. Epochs by time begin and end at multiples of their
-    /// length, whoever measures: so those of several machines are the same ones.
+    /// An epoch that begins with a packet at `now`, but none yet counted. Epochs by time begin and end at
+    /// multiples of their length, whoever measures: so those of several machines are the same ones.
     #[must_use]
     pub fn begin(epoch: EpochLength, now: u64) -> Self {
         let (start_ns, end_ns) = match epoch {

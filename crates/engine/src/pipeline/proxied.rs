@@ -2,8 +2,9 @@
 //!
 //! On a link somebody has to say where an address is (ARP, neighbour discovery). Nobody has the addresses of
 //! a NAT's pool, so that the router before the NAT answers for those that lie in a network of its interface
-//! there. Addresses that no interface of that router can answer for are an error where the NAT leads to a link, unless the
-//! setting `routed` says that others send them here by their routes. A NAT without a router before it is only warned of.
+//! there. Addresses that no interface of that router can answer for are an error where the NAT leads to a
+//! link, unless the setting `routed` says that others send them here by their routes. A NAT without a router
+//! before it is only warned of.
 
 use ipnet::IpNet;
 
@@ -51,8 +52,8 @@ fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -
     Finding::new(&plan.setting_span(stage, Some(setting)), message).hint(hint)
 }
 
-/// What is to be said of NATs that stand in a wire, with no router before them: each one's name, and the advice. Whoever sends
-/// to their addresses may know where they are, so that this is no error.
+/// What is to be said of NATs that stand in a wire, with no router before them: each one's name, and the
+/// advice. Whoever sends to their addresses may know where they are, so that this is no error.
 pub(crate) fn unanswered_notes(plan: &Plan) -> Vec<(String, String)> {
     let note = |(id, stage): (usize, &PlannedStage)| {
         let external = external(stage.kind, &stage.settings);

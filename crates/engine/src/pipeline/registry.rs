@@ -90,7 +90,8 @@ pub struct Site<'a> {
     pub base: &'a Path,
     /// Seed of hashes: secret where packets come from a network.
     pub seed: u64,
-    /// Seed of choices that others can see, such as ports: where seeds are secret, it says nothing about `seed`.
+    /// Seed of choices that others can see, such as ports: where seeds are secret, it says nothing about
+    /// `seed`.
     pub choices: u64,
     /// Whether packets come or go by the wall clock somewhere in the pipeline.
     pub live: bool,

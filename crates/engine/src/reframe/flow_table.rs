@@ -106,8 +106,8 @@ impl FlowTable {
         self.evictions
     }
 
-    /// Flows whose place in the index lay more than [`LONG_PROBE`] slots behind the one that their hash says. Chance doesn't do
-    /// that: who sends the packets knows the seed, or the hash is no good.
+    /// Flows whose place in the index lay more than [`LONG_PROBE`] slots behind the one that their hash says.
+    /// Chance doesn't do that: who sends the packets knows the seed, or the hash is no good.
     #[must_use]
     pub fn long_probes(&self) -> u64 {
         self.long_probes

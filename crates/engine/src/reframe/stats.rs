@@ -162,7 +162,8 @@ pub struct ReframeStats {
     pub held: u32,
     /// Flows forgotten because the flow table was full.
     pub flow_evictions: u64,
-    /// Flows whose place in the flow table's index lay far from where their hash says; only who knows the seed brings that about.
+    /// Flows whose place in the flow table's index lay far from where their hash says; only who knows the
+    /// seed brings that about.
     pub long_probes: u64,
     /// One for each class, the default class first.
     pub classes: Vec<ClassStats>,

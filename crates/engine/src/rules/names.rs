@@ -3,8 +3,8 @@
 
 use super::protocols::NETBASE;
 
-/// IP protocols by the names that are words of their own. The first name of a number is the one that is printed, in flows as
-/// well: `ipip` is IPv4 in IP (4), as for Linux' tunnels, while iptables means 94 by it.
+/// IP protocols by the names that are words of their own. The first name of a number is the one that is
+/// printed, in flows as well: `ipip` is IPv4 in IP (4), as for Linux' tunnels, while iptables means 94 by it.
 pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("igmp", 2),
@@ -27,7 +27,8 @@ pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("udplite", 136),
 ];
 
-/// What `proto` understands: our own names, and those of `/etc/protocols` that don't mean another protocol here.
+/// What `proto` understands: our own names, and those of `/etc/protocols` that don't mean another protocol
+/// here.
 pub(crate) fn all_protocols() -> Vec<(&'static str, u8)> {
     let other = NETBASE.iter().filter(|(name, _)| *name != "ip" && number(PROTOCOLS, name).is_none());
     PROTOCOLS.iter().chain(other).copied().collect()

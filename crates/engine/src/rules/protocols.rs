@@ -1,8 +1,9 @@
-//! Protocols by the names that Linux programs know them by: those of `/etc/protocols` as Debian's netbase package has it, which
-//! iptables reads and prints. Numbers are IANA's (registry "Assigned Internet Protocol Numbers").
+//! Protocols by the names that Linux programs know them by: those of `/etc/protocols` as Debian's netbase
+//! package has it, which iptables reads and prints. Numbers are IANA's (registry "Assigned Internet Protocol
+//! Numbers").
 //!
-//! Two of them are easily taken for one another: `ipencap` is IPv4 in IP (4, RFC 2003), what tunnels of Linux' mode "ipip" use;
-//! `ipip` is an older encapsulation (94) that hardly anybody speaks.
+//! Two of them are easily taken for one another: `ipencap` is IPv4 in IP (4, RFC 2003), what tunnels of
+//! Linux' mode "ipip" use; `ipip` is an older encapsulation (94) that hardly anybody speaks.
 
 /// Names and their numbers, in the order of the file; `ip` and `hopopt` are both 0.
 pub(crate) const NETBASE: &[(&str, u8)] = &[
@@ -64,7 +65,8 @@ pub(crate) const NETBASE: &[(&str, u8)] = &[
     ("ethernet", 143),
 ];
 
-/// The other names that the file has for some of them, in lower case, and those that iptables knows without it.
+/// The other names that the file has for some of them, in lower case, and those that iptables knows without
+/// it.
 pub(crate) const ALIASES: &[(&str, u8)] = &[
     ("ip-encap", 4),
     ("ipsec-esp", 50),
@@ -92,7 +94,8 @@ mod tests {
         assert_eq!(number("nothing"), None);
     }
 
-    /// Every name of the file where there is one. Files may have names that ours lacks only for protocols that it doesn't have.
+    /// Every name of the file where there is one. Files may have names that ours lacks only for protocols
+    /// that it doesn't have.
     #[test]
     fn names_mean_what_etc_protocols_says() {
         let Ok(file) = std::fs::read_to_string("/etc/protocols") else { return };

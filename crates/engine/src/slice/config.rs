@@ -42,8 +42,8 @@ pub enum Bind {
     /// Nothing: functions may rewrite addresses and ports, and are trusted not to exchange tokens.
     #[default]
     Nothing,
-    /// The flow: a packet gets no payload unless its addresses, its protocol and its ports are those of the packet that was
-    /// sliced. Functions between must leave these alone.
+    /// The flow: a packet gets no payload unless its addresses, its protocol and its ports are those of the
+    /// packet that was sliced. Functions between must leave these alone.
     Flow,
 }
 
@@ -239,8 +239,8 @@ pub fn entries_for(rate: f64, service_ns: u64, headroom: f64) -> u32 {
     (entries as u32).clamp(1, MAX_PLACES)
 }
 
-/// How long it takes on average to guess a token, in s, where `rate` guesses a second reach the splicer, `unknown` bits of the
-/// token are not known, and `live` tokens would do.
+/// How long it takes on average to guess a token, in s, where `rate` guesses a second reach the splicer,
+/// `unknown` bits of the token are not known, and `live` tokens would do.
 ///
 /// ```
 /// use slipstream::slice::guessing_s;

@@ -1,9 +1,10 @@
-//! Tokens where neither end would look for them: behind more tags than a flow key holds, inside tunnels, in what ICMP errors
-//! quote, in frames that are no IP. A function that takes off what is around such a token brings it to where it counts, so that
-//! nothing of the network may bring one in; and nothing may leave with one, for whoever sees it could send it in again.
+//! Tokens where neither end would look for them: behind more tags than a flow key holds, inside tunnels, in
+//! what ICMP errors quote, in frames that are no IP. A function that takes off what is around such a token
+//! brings it to where it counts, so that nothing of the network may bring one in; and nothing may leave with
+//! one, for whoever sees it could send it in again.
 //!
-//! Both ends read any number of tags. Where a packet may hold another, every eight bytes of it are looked up: they count if
-//! they are the last token that an entry of the table was given.
+//! Both ends read any number of tags. Where a packet may hold another, every eight bytes of it are looked up:
+//! they count if they are the last token that an entry of the table was given.
 
 use slipstream_wire::protocol::{AH, GRE, ICMP, ICMPV6, IPV4, IPV6, TCP, UDP, is_vlan};
 use slipstream_wire::{Flags, Headers, LinkType, Skip, classify};
@@ -12,8 +13,8 @@ use super::layout::be16;
 use super::payload_table::PayloadTable;
 use super::token::{TOKEN_LEN, Token};
 
-/// Bytes of a token that are looked for at least at the end of what was cut off: as many as hold its index and its generation,
-/// so that nothing else is taken for them. Fewer say nothing of a tag of 24 bits.
+/// Bytes of a token that are looked for at least at the end of what was cut off: as many as hold its index
+/// and its generation, so that nothing else is taken for them. Fewer say nothing of a tag of 24 bits.
 const LEAST_PART: usize = 5;
 
 /// EtherIP (RFC 3378), L2TP (RFC 3931), MPLS in IP (RFC 4023), IP in IP by encapsulation (RFC 1241).
@@ -48,7 +49,8 @@ fn behind_tags(packet: &[u8]) -> Option<Headers> {
     (ip.first()? >> 4 == version).then_some(Headers { l3, l4, ..headers })
 }
 
-/// Whether a UDP port is one that tunnels have: L2TP, GTP, GRE, VXLAN, GUE, GENEVE, MPLS, and VXLAN as Linux once had it.
+/// Whether a UDP port is one that tunnels have: L2TP, GTP, GRE, VXLAN, GUE, GENEVE, MPLS, and VXLAN as Linux
+/// once had it.
 #[inline(always)]
 pub(super) const fn is_tunnel_port(port: u16) -> bool {
     // Most ports are below all of them, or above.
@@ -56,7 +58,8 @@ pub(super) const fn is_tunnel_port(port: u16) -> bool {
         && matches!(port, 1701 | 2152 | 4754..=4755 | 4789..=4790 | 6080..=6081 | 6635 | 8472)
 }
 
-/// Whether a packet with these headers may hold another, which a function could take out of it or put into it.
+/// Whether a packet with these headers may hold another, which a function could take out of it or put into
+/// it.
 #[inline]
 pub(super) fn may_hold_another(packet: &[u8], headers: &Headers) -> bool {
     match headers.key.protocol() {
@@ -83,8 +86,8 @@ pub(super) struct Hidden {
 }
 
 impl PayloadTable {
-    /// The first place of `bytes`, from `from` on, where a token stands that this table gave a packet and that no later one has
-    /// replaced (of another worker: any that the key makes).
+    /// The first place of `bytes`, from `from` on, where a token stands that this table gave a packet and
+    /// that no later one has replaced (of another worker: any that the key makes).
     pub(super) fn find_hidden(&self, bytes: &[u8], from: usize) -> Option<Hidden> {
         let last = self.format.last_index();
         let bytes = bytes.get(from..)?;
@@ -109,7 +112,8 @@ impl PayloadTable {
         })
     }
 
-    /// Such a token, or as much of its beginning as counts, in what stands at `at`, however that goes on: at most 8 bytes.
+    /// Such a token, or as much of its beginning as counts, in what stands at `at`, however that goes on: at
+    /// most 8 bytes.
     pub(super) fn find_part(&self, bytes: &[u8], at: usize) -> Option<Hidden> {
         let part = bytes.get(at..).filter(|part| part.len() <= TOKEN_LEN)?;
         let token = self.last_of_entry(padded(part))?;

@@ -296,8 +296,8 @@ impl Cut {
     }
 }
 
-/// A keyed hash of the flow of the packet whose IP header is at `l3` and whose transport header at `l4`: addresses and, of TCP
-/// and UDP, ports.
+/// A keyed hash of the flow of the packet whose IP header is at `l3` and whose transport header at `l4`:
+/// addresses and, of TCP and UDP, ports.
 fn flow(format: &TokenFormat, packet: &[u8], (l3, l4): (usize, usize), six: bool, kind: Transport) -> u64 {
     let address = |at: usize| match (six, packet.get(l3 + at..)) {
         (true, Some(bytes)) => bytes.first_chunk().map_or(0, |b| u128::from_be_bytes(*b)),
@@ -315,7 +315,8 @@ fn flow(format: &TokenFormat, packet: &[u8], (l3, l4): (usize, usize), six: bool
 }
 
 impl PayloadTable {
-    /// Binds the payload that is about to be parked at `place` to the flow of the packet `front` that was cut so.
+    /// Binds the payload that is about to be parked at `place` to the flow of the packet `front` that was cut
+    /// so.
     #[inline]
     pub(super) fn bind(&mut self, place: &Place, front: &[u8], cut: &Cut) {
         if let Some(of_entry) = self.flows.get_mut(place.entry as usize) {
@@ -323,7 +324,8 @@ impl PayloadTable {
         }
     }
 
-    /// Whether a packet with a header at `l3` is of the flow that the payload of `entry` is bound to, if it is bound to one.
+    /// Whether a packet with a header at `l3` is of the flow that the payload of `entry` is bound to, if it
+    /// is bound to one.
     #[inline]
     pub(super) fn is_of_flow(
         &self,

@@ -5,8 +5,8 @@
 //! is passed over `ttl` times as the index goes round, and is free then: the packets that met it were forwarded whole. A
 //! time bound, where there is one, frees an entry as soon as the index meets it after that time.
 //!
-//! Tokens without a payload, which marked packets get, may be asked for by anybody: they neither move that index nor use up the
-//! turns of payloads, and take at most a quarter of the entries.
+//! Tokens without a payload, which marked packets get, may be asked for by anybody: they neither move that
+//! index nor use up the turns of payloads, and take at most a quarter of the entries.
 
 use crate::huge;
 use crate::pool::BufId;
@@ -240,7 +240,8 @@ impl PayloadTable {
         Some(self.free_place(at))
     }
 
-    /// A free entry for a token without a payload; the index of payloads stays where it is, and so do their turns.
+    /// A free entry for a token without a payload; the index of payloads stays where it is, and so do their
+    /// turns.
     #[cold]
     pub(super) fn place_empty(&mut self, now: Nanos) -> Option<Place> {
         let count = self.entries.len() as u32;

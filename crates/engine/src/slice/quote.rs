@@ -1,7 +1,7 @@
 //! ICMP errors that quote a sliced packet: the sender that reads the quote never heard of slicing. The quoted lengths, DSCP
 //! and checksums become those of the whole packet, and the token goes; the quoted payload with it, which an error may leave
-//! out (RFC 792, RFC 4443 §3). Where the quote does not end in the token, because something stands behind it or it was cut
-//! off, zeros take the token's place: extensions stay where they have to be (RFC 4884 §5.1).
+//! out (RFC 792, RFC 4443 §3). Where the quote does not end in the token, because something stands behind it
+//! or it was cut off, zeros take the token's place: extensions stay where they have to be (RFC 4884 §5.1).
 
 use slipstream_wire::checksum::{Delta, combine, sum};
 use slipstream_wire::protocol::{ICMP, ICMPV6};
@@ -43,7 +43,8 @@ pub(super) struct Quote {
     pub(super) parked: Parked,
 }
 
-/// Where the token of the packet stands, or would stand, that an error quotes: the last eight bytes, by the quoted length.
+/// Where the token of the packet stands, or would stand, that an error quotes: the last eight bytes, by the
+/// quoted length.
 pub(super) fn token_place(packet: &[u8], headers: &Headers) -> Option<usize> {
     let start = usize::from(headers.l4) + HEADER;
     let quoted = packet.get(start..)?;
@@ -51,8 +52,8 @@ pub(super) fn token_place(packet: &[u8], headers: &Headers) -> Option<usize> {
     (start + ip_end(quoted, &of_quote)).checked_sub(TOKEN_LEN).filter(|at| *at < packet.len())
 }
 
-/// Restores what the error in the frame `packet` quotes. Returns the length of the frame, which is 8 bytes shorter where the
-/// quote ended in the token.
+/// Restores what the error in the frame `packet` quotes. Returns the length of the frame, which is 8 bytes
+/// shorter where the quote ended in the token.
 ///
 /// # Errors
 /// [`Refusal::Mangled`] where the quote is not the sliced packet; the frame stays as it is.

@@ -2,8 +2,8 @@
 //!
 //! What can't be sliced is forwarded whole. No packet that this lets through unsliced can be taken for a sliced one: what
 //! comes with the mark of sliced packets, or ends in a token that only the key makes, gets a token of its own behind it, or
-//! is remarked or dropped. What holds such a token where the splicer could come upon it only once a function has taken
-//! something off the packet ([`hidden`](super::hidden)) is dropped.
+//! is remarked or dropped. What holds such a token where the splicer could come upon it only once a function
+//! has taken something off the packet ([`hidden`](super::hidden)) is dropped.
 
 use slipstream_wire::{Headers, LinkType};
 

@@ -318,8 +318,8 @@ impl Splicer {
         Ok(Brought::Payload(found, layers))
     }
 
-    /// What a packet brings that ends in no token, but may have one inside, or behind its end: an ICMP error quotes a sliced
-    /// packet to some length, is padded, or has extensions behind the quote (RFC 4884).
+    /// What a packet brings that ends in no token, but may have one inside, or behind its end: an ICMP error
+    /// quotes a sliced packet to some length, is padded, or has extensions behind the quote (RFC 4884).
     #[cold]
     fn inside(
         &self,

@@ -7,8 +7,9 @@
 //!
 //! The index names a worker and one of its entries, so that a packet that comes back on another worker can be handed over.
 //! The generation says which of the payloads that an entry has held is meant. The tag is made of both by a block cipher
-//! (AES-128, of whose block it is the last bits), so that nobody who doesn't know the key can make a token; the first generation of
-//! every entry depends on the key too. A processor with instructions for AES makes a tag in a few nanoseconds.
+//! (AES-128, of whose block it is the last bits), so that nobody who doesn't know the key can make a token;
+//! the first generation of every entry depends on the key too. A processor with instructions for AES makes a
+//! tag in a few nanoseconds.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
@@ -99,7 +100,8 @@ impl TokenKey {
         let drawn = key.0.iter_mut().try_for_each(|word| getrandom::u64().map(|drawn| *word = drawn));
         if drawn.is_err() {
             use std::hash::{BuildHasher, RandomState};
-            // The standard library has sources of its own, and ends the program where none of them has anything.
+            // The standard library has sources of its own, and ends the program where none of them has
+            // anything.
             key.0 = [1u64, 2].map(|n| RandomState::new().hash_one(n));
         }
         key
@@ -142,7 +144,8 @@ impl Hash {
         hash
     }
 
-    /// The first half of the last block of a chain: of a message of three blocks (CBC-MAC, whose messages are all of a length).
+    /// The first half of the last block of a chain: of a message of three blocks (CBC-MAC, whose messages are
+    /// all of a length).
     fn of_chain(&self, blocks: [u128; 3]) -> u64 {
         let last = blocks.into_iter().fold(0, |chain, block| {
             let mut block = (chain ^ block).to_le_bytes().into();
@@ -190,8 +193,8 @@ impl TokenFormat {
         Self::with_tags(mode, TAG_BITS, key, entries, workers)
     }
 
-    /// As [`TokenFormat::new`], with tags of `tag_bits` bits, [`TAG_BITS`] to [`MOST_TAG_BITS`]; `None` also where it is not
-    /// one of those.
+    /// As [`TokenFormat::new`], with tags of `tag_bits` bits, [`TAG_BITS`] to [`MOST_TAG_BITS`]; `None` also
+    /// where it is not one of those.
     #[must_use]
     pub fn with_tags(
         mode: TokenMode,

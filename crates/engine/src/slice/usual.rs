@@ -108,8 +108,9 @@ impl Usual {
     }
 }
 
-/// A packet too short to be sliced goes on as it is, unless it could be taken for a sliced one, or may hold another packet that
-/// could: then `false`, and the general way has to look. `keyed`: whether that could be so without the mark.
+/// A packet too short to be sliced goes on as it is, unless it could be taken for a sliced one, or may hold
+/// another packet that could: then `false`, and the general way has to look. `keyed`: whether that could be
+/// so without the mark.
 #[inline(always)]
 pub(super) fn passes(table: &PayloadTable, packet: &[u8], keyed: bool) -> bool {
     let Some(head) = packet.first_chunk::<L4>() else { return false };

@@ -1,6 +1,6 @@
-//! `decide=train` gives what `decide=packet` gives: the same bytes at the same times by the same ports, the same drops and
-//! counters. Packets come with pauses around every timeout, in runs of a flow, from few hosts, into tables that are
-//! small enough to fill.
+//! `decide=train` gives what `decide=packet` gives: the same bytes at the same times by the same ports, the
+//! same drops and counters. Packets come with pauses around every timeout, in runs of a flow, from few hosts,
+//! into tables that are small enough to fill.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -92,7 +92,8 @@ const SETTINGS: &[Setting] = &[
 /// A run of packets of one flow.
 #[derive(Clone, Debug)]
 struct Burst {
-    /// Pause before each packet: one of the times of the setting (or none), its part in percent, and so many ns more or less.
+    /// Pause before each packet: one of the times of the setting (or none), its part in percent, and so many
+    /// ns more or less.
     pauses: Vec<(usize, u64, i64)>,
     /// By the first source or the second.
     from_a: bool,

@@ -201,8 +201,8 @@ fn lengths_that_lie() {
 #[test]
 fn a_flood_of_marked_packets_takes_no_more_than_a_quarter_of_the_entries() {
     let (mut pair, sliced, _) = set_up(|_| {});
-    // All kept by the function: a quarter of the 64 entries is theirs, the rest are remarked, none is dropped, and what can be
-    // sliced is.
+    // All kept by the function: a quarter of the 64 entries is theirs, the rest are remarked, none is
+    // dropped, and what can be sliced is.
     let mut kept = Vec::new();
     for n in 0..200 {
         let (done, out) = pair.slice(ETHERNET, &ending_in(Token(n), 60, 0xfc), 1);
@@ -221,8 +221,9 @@ fn a_flood_of_marked_packets_takes_no_more_than_a_quarter_of_the_entries() {
     assert_eq!((pair.table.waiting(), pair.table.counters().empties), (1, 0));
 }
 
-/// Half a million short packets a second that carry the mark, or end in a token that was seen, in front of every packet of a
-/// victim, whose functions have it for as long as the table was sized for: it neither loses packets nor goes unsliced.
+/// Half a million short packets a second that carry the mark, or end in a token that was seen, in front of
+/// every packet of a victim, whose functions have it for as long as the table was sized for: it neither loses
+/// packets nor goes unsliced.
 #[test]
 fn short_packets_spend_no_turns_of_payloads() {
     for (mode, seen) in [(TokenMode::Keyed, false), (TokenMode::Keyed, true), (TokenMode::Paper, false)] {
@@ -277,7 +278,8 @@ fn a_least_age_keeps_payloads_from_a_flood_of_long_packets() {
     }
 }
 
-/// A token without a payload that never comes back is forgotten after a second, also where nothing is sliced meanwhile.
+/// A token without a payload that never comes back is forgotten after a second, also where nothing is sliced
+/// meanwhile.
 #[test]
 fn lost_tokens_without_a_payload_are_forgotten() {
     let (mut pair, ..) = set_up(|c| c.entries = 8);
@@ -289,7 +291,8 @@ fn lost_tokens_without_a_payload_are_forgotten() {
     pair.table.audit().unwrap();
 }
 
-/// A function that exchanges the tokens of two flows exchanges their payloads, unless tokens are bound to flows.
+/// A function that exchanges the tokens of two flows exchanges their payloads, unless tokens are bound to
+/// flows.
 #[test]
 fn tokens_bound_to_flows_can_not_be_exchanged() {
     for (bind, storage) in [

@@ -1,5 +1,6 @@
-//! Functions that push and pop tags, put tunnels around packets and take them off, and quote packets in errors of any length: no
-//! packet of the network gets a payload by that, and no token leaves while it is good for anything.
+//! Functions that push and pop tags, put tunnels around packets and take them off, and quote packets in
+//! errors of any length: no packet of the network gets a payload by that, and no token leaves while it is
+//! good for anything.
 
 use slipstream::slice::{Refusal, SliceConfig, Sliced, Spliced, Storage, Token, TokenKey, TokenMode};
 use slipstream_wire::checksum::{Verdict, checksum, fill_ip, verify_ip, verify_transport};
@@ -55,7 +56,8 @@ fn has(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|w| w == part)
 }
 
-/// A packet of the network, changed by a function on its way, must leave without the victim's payload, and the victim with it.
+/// A packet of the network, changed by a function on its way, must leave without the victim's payload, and
+/// the victim with it.
 fn attack(pair: &mut Pair, sliced: &[u8], frame: &[u8], function: impl Fn(&[u8]) -> Vec<u8>) {
     let (done, through) = pair.slice(ETHERNET, frame, 1);
     if done != Sliced::Dropped
@@ -98,7 +100,8 @@ fn any_number_of_tags_is_read_at_both_ends() {
     }
 }
 
-/// Labels, sessions and tunnels: whatever a function takes off, it finds no packet inside that ends in a token.
+/// Labels, sessions and tunnels: whatever a function takes off, it finds no packet inside that ends in a
+/// token.
 #[test]
 fn nothing_inside_of_a_packet_brings_a_token_in() {
     let outside = |around: &'static [u8]| move |frame: &[u8]| [&frame[..12], around, &frame[14..]].concat();
@@ -312,7 +315,8 @@ fn what_holds_no_token_passes_as_it_is() {
     assert_eq!(pair.splice(ETHERNET, &sliced, 2).unwrap().1, victim());
 }
 
-/// A function at random: tags on and off, tunnels, labels, quotes of any length, cuts; victims and attackers among each other.
+/// A function at random: tags on and off, tunnels, labels, quotes of any length, cuts; victims and attackers
+/// among each other.
 #[test]
 fn functions_that_push_pop_and_quote_disclose_nothing() {
     let config = SliceConfig {

@@ -6,10 +6,11 @@
 //! sums agree: each flow moves by the median of what its cells have left over, which is the descent of Σ|left over| one
 //! coordinate at a time. A hidden flow disturbs four cells; each flow has three others to go by.
 //!
-//! Where not all can be peeled, a size that was found is sure as long as no hidden flow lies in the cells that it follows from.
-//! Cells in which no undecoded flow is counted must come out even; a flow that shares such a cell with one that doesn't, directly
-//! or through others, is unsure, and where the filter is so full that it hides flows often, all are. An unsure flow may be
-//! anything from nothing to what the sure ones leave of its cells, and so may one that isn't decoded.
+//! Where not all can be peeled, a size that was found is sure as long as no hidden flow lies in the cells
+//! that it follows from. Cells in which no undecoded flow is counted must come out even; a flow that shares
+//! such a cell with one that doesn't, directly or through others, is unsure, and where the filter is so full
+//! that it hides flows often, all are. An unsure flow may be anything from nothing to what the sure ones
+//! leave of its cells, and so may one that isn't decoded.
 
 use super::{FlowRadar, TABLES};
 use crate::{Bounds, Flow};
@@ -132,8 +133,8 @@ fn add(left: &mut [i128], places: [usize; TABLES], by: i128) {
     }
 }
 
-/// Which flows share a cell that all its flows were peeled from, but that doesn't come out even; or share such a cell with a
-/// flow that does, and so on.
+/// Which flows share a cell that all its flows were peeled from, but that doesn't come out even; or share
+/// such a cell with a flow that does, and so on.
 fn unsure<const N: usize>(flows: &[Peeled<N>], left: &[i128], counts: &[u32]) -> Vec<bool> {
     let whole = |place: &&usize| counts.get(**place).is_some_and(|n| *n == 0);
     let mut odd: Vec<bool> = left.iter().zip(counts).map(|(l, n)| *n == 0 && *l != 0).collect();

@@ -148,8 +148,8 @@ impl<const N: usize> FlowRadar<N> {
         self.filter.iter().map(full).sum::<f64>() / self.filter.len().max(1) as f64
     }
 
-    /// How many flows the filter may have hidden, at most: where all others are decoded, what is left over tells; else three
-    /// standard deviations above what is expected.
+    /// How many flows the filter may have hidden, at most: where all others are decoded, what is left over
+    /// tells; else three standard deviations above what is expected.
     fn hidden_at_most(&self, decoded: &Decoded<N>) -> f64 {
         if decoded.undecoded == 0 {
             return 2.0 * decoded.hidden as f64;
@@ -298,8 +298,8 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         self.weight = 0;
     }
 
-    /// The flows of one side are listed and put in at the other: a flow that both have seen would otherwise cancel itself. So one
-    /// side must be decodable; which one, doesn't matter.
+    /// The flows of one side are listed and put in at the other: a flow that both have seen would otherwise
+    /// cancel itself. So one side must be decodable; which one, doesn't matter.
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
         let other = same(self, other)?;
         let mut decoded = other.decoded();
@@ -348,15 +348,16 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
         Ok(select(self.decoded().flows, want))
     }
 
-    /// 0 where all is decoded. Else a flow has a cell in each sub-table, and in the one where least is left at most that.
+    /// 0 where all is decoded. Else a flow has a cell in each sub-table, and in the one where least is left
+    /// at most that.
     fn unlisted(&self) -> Option<u64> {
         let decoded = self.decoded();
         let tables = decoded.left.chunks(self.width.max(1));
         tables.map(|table| table.iter().max().copied().unwrap_or(0)).min()
     }
 
-    /// Of flows that at least one of the epochs lists. What the other one may have had of a flow that it doesn't list is within
-    /// the bounds, and the estimate is the least change that they allow.
+    /// Of flows that at least one of the epochs lists. What the other one may have had of a flow that it
+    /// doesn't list is within the bounds, and the estimate is the least change that they allow.
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
         let earlier = same(self, earlier)?;
         let (before, after) = (earlier.decoded(), self.decoded());

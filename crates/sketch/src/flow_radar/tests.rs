@@ -65,8 +65,8 @@ fn beyond_its_load_it_says_so_and_what_it_lists_is_right() {
     }
 }
 
-/// Beyond the load that it can decode, at any: bounds hold for every flow, decoded or not, and for every change, save what one hidden
-/// flow in a thousand cells may spoil.
+/// Beyond the load that it can decode, at any: bounds hold for every flow, decoded or not, and for every
+/// change, save what one hidden flow in a thousand cells may spoil.
 #[test]
 fn overfull_its_bounds_still_hold() {
     let (mut wrong, mut sure, mut all) = (0, 0, 0);

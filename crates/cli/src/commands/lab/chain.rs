@@ -132,8 +132,8 @@ pub(super) enum Way {
     Batches,
     /// Decisions once per train, of trains as they come.
     Trains,
-    /// Packets come reframed; functions decide for every packet: nothing but the order differs from the baseline, as in
-    /// the paper.
+    /// Packets come reframed; functions decide for every packet: nothing but the order differs from the
+    /// baseline, as in the paper.
     FrontPackets(u64),
     /// The same, and functions decide once per train.
     FrontTrains(u64),
@@ -394,7 +394,8 @@ fn workers(traffic: &Traffic, wall: &Firewall, turns: usize, findings: &mut Find
     Ok(())
 }
 
-/// Gains of one way over the loads: the median, the least and the largest. Each is the ratio of the medians of many turns.
+/// Gains of one way over the loads: the median, the least and the largest. Each is the ratio of the medians
+/// of many turns.
 struct Gains(Vec<f64>);
 
 impl Gains {

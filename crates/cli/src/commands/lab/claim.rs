@@ -85,8 +85,9 @@ impl Claim {
         Self::judged(claim, paper, measured, criterion, verdict)
     }
 
-    /// A number beside the paper's. It is reproduced within `tolerance` (a share of the paper's number), and has the same
-    /// sign where it lies on the paper's side of `neutral`, at which there is no effect: 1 of a ratio, 0 of a difference.
+    /// A number beside the paper's. It is reproduced within `tolerance` (a share of the paper's number), and
+    /// has the same sign where it lies on the paper's side of `neutral`, at which there is no effect: 1 of a
+    /// ratio, 0 of a difference.
     pub(crate) fn number(
         claim: impl Into<String>,
         paper: f64,

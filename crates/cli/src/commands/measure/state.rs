@@ -1,8 +1,10 @@
-//! Saved states: the sketches of all epochs of a run, with what is needed to read them, and to tell what they can be merged with.
+//! Saved states: the sketches of all epochs of a run, with what is needed to read them, and to tell what they
+//! can be merged with.
 //!
 //! `SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch two sketches (IPv4, IPv6), each
 //! a length (u64; 0 = none) and the bytes that `slipstream-sketch` writes; at the end CRC-32 of everything before. A
-//! reader believes no length: nothing is allocated that the file doesn't hold. One version is read: the present one.
+//! reader believes no length: nothing is allocated that the file doesn't hold. One version is read: the
+//! present one.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,7 +19,8 @@ use tracing::warn;
 use crate::replace::Replacement;
 
 const MAGIC: &[u8; 8] = b"SLIPMEAS";
-/// 2: epochs by time begin at multiples of their length; the tunnel mode, the seed and the times of packets are told.
+/// 2: epochs by time begin at multiples of their length; the tunnel mode, the seed and the times of packets
+/// are told.
 const VERSION: u16 = 2;
 
 /// What a file of states says of itself.
@@ -165,7 +168,8 @@ impl Saved {
         Ok(())
     }
 
-    /// Epochs of one time become one; between them stand those in which nothing came, as in a run over everything.
+    /// Epochs of one time become one; between them stand those in which nothing came, as in a run over
+    /// everything.
     fn merge_by_time(&mut self, other: Self, lens: (usize, usize)) -> anyhow::Result<()> {
         let nothing = self.epochs.first().cloned().unwrap_or_default();
         let mut all: BTreeMap<u64, SavedEpoch> = BTreeMap::new();
@@ -190,7 +194,8 @@ impl Saved {
         Ok(())
     }
 
-    /// Epochs by packets end where each run's own packets do: no two of them cover the same time, but all of each run do.
+    /// Epochs by packets end where each run's own packets do: no two of them cover the same time, but all of
+    /// each run do.
     fn merge_whole(&mut self, other: Self, lens: (usize, usize)) -> anyhow::Result<()> {
         let ([mine], Ok([theirs])) = (self.epochs.as_mut_slice(), <[SavedEpoch; 1]>::try_from(other.epochs))
         else {

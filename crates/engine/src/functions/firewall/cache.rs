@@ -17,8 +17,8 @@ const EMPTY: u32 = u32::MAX - 1;
 /// room.
 ///
 /// Where rules read more than the flow key ([`Reads`]), TCP flags say, the bits that they read are part of what must be
-/// equal. ICMP is not cached where rules read its type. Rules that read the packet's length or the state of its connection can't be cached by flow at all: the cache then never
-/// knows anything.
+/// equal. ICMP is not cached where rules read its type. Rules that read the packet's length or the state of
+/// its connection can't be cached by flow at all: the cache then never knows anything.
 #[derive(Clone, Debug)]
 pub struct DecisionCache {
     narrow: Table<NarrowKey>,

@@ -229,8 +229,8 @@ impl Conjunction {
         Some(self)
     }
 
-    /// Whether every fragment of a datagram tells by itself if this holds: nothing is asked but addresses, VLAN ids, code
-    /// points, and whether it is a fragment.
+    /// Whether every fragment of a datagram tells by itself if this holds: nothing is asked but addresses,
+    /// VLAN ids, code points, and whether it is a fragment.
     pub(super) fn holds_by_fragment(&self) -> bool {
         let any = Self::default();
         let ip = 0xff << TOS_AT | u32::from(Flags::IPV6 | Flags::FRAGMENT);

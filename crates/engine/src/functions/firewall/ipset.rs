@@ -1,7 +1,7 @@
 //! Sets of addresses and ports as `ipset save` prints them, for `-m set` in rules of iptables.
 //!
-//! `hash:ip`, `hash:net`, `hash:ip,port`, `hash:net,port` and `bitmap:port` are read. What would change by itself (timeouts) or
-//! means something else than being in the set (`nomatch`) is an error.
+//! `hash:ip`, `hash:net`, `hash:ip,port`, `hash:net,port` and `bitmap:port` are read. What would change by
+//! itself (timeouts) or means something else than being in the set (`nomatch`) is an error.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

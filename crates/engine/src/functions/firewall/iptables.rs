@@ -1,9 +1,9 @@
 //! Rules as `iptables-save` and `ip6tables-save` print them: one chain of the filter table, the chains that it calls put in
 //! its place.
 //!
-//! Chains that packets don't come to from that one, and the other tables, are left out, whatever they ask; a note says so. What
-//! iptables asks of packets that can't be told here (marks, owners, routes) is an error in a chain that is used: a rule without one
-//! of its conditions is another rule.
+//! Chains that packets don't come to from that one, and the other tables, are left out, whatever they ask; a
+//! note says so. What iptables asks of packets that can't be told here (marks, owners, routes) is an error in
+//! a chain that is used: a rule without one of its conditions is another rule.
 
 use std::collections::BTreeMap;
 
@@ -89,12 +89,13 @@ impl RuleSet {
         Self::parse_iptables_with(text, &IptablesOptions::new(chain))
     }
 
-    /// The rules of a chain of the filter table as `iptables-save` or `ip6tables-save` prints them. Other tables, and chains that
-    /// packets don't come to from this one, are passed over; [`notes`](Self::notes) say so.
+    /// The rules of a chain of the filter table as `iptables-save` or `ip6tables-save` prints them. Other
+    /// tables, and chains that packets don't come to from this one, are passed over; [`notes`](Self::notes)
+    /// say so.
     ///
     /// The rules are about one IP version: IPv6 where an address is IPv6 or the header names `ip6tables-save`, else IPv4. Packets
-    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. They are about whole datagrams, as in Linux where it tracks
-    /// connections. `LOG` and `NFLOG` log every packet; a rule without a target counts.
+    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. They are about whole datagrams, as in
+    /// Linux where it tracks connections. `LOG` and `NFLOG` log every packet; a rule without a target counts.
     ///
     /// # Errors
     /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a missing chain; chains that call
@@ -221,7 +222,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Keeps a line that has no words as one of its chain, where that can be told: it may be one that nobody asks for.
+    /// Keeps a line that has no words as one of its chain, where that can be told: it may be one that nobody
+    /// asks for.
     fn keep_broken(&mut self, number: u32, trimmed: &str, error: RuleError) -> Result<(), RuleError> {
         let mut words = trimmed.split_whitespace().skip_while(|word| word.starts_with('['));
         let chain = match (words.next(), words.next()) {

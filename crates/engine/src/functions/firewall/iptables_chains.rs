@@ -18,8 +18,8 @@ const MAX_DEPTH: usize = 32;
 const MAX_CALLS: usize = 1 << 15;
 
 impl Reader<'_> {
-    /// Finds the chains that packets come to from the one that is asked for. What is wrong in them is an error; what is in others is
-    /// noted, and so is what is left out.
+    /// Finds the chains that packets come to from the one that is asked for. What is wrong in them is an
+    /// error; what is in others is noted, and so is what is left out.
     pub(super) fn settle(&mut self, errors: &mut Errors) {
         let (mut used, mut next) = (BTreeSet::new(), vec![self.how.chain.to_owned()]);
         while let Some(name) = next.pop() {
@@ -106,8 +106,8 @@ struct Flat<'a, 'b> {
 }
 
 impl<'a> Flat<'a, '_> {
-    /// Adds the rules of a chain for the packets that come to it. `end` is the label of where `RETURN` leads; without one it is the
-    /// policy.
+    /// Adds the rules of a chain for the packets that come to it. `end` is the label of where `RETURN` leads;
+    /// without one it is the policy.
     fn chain(
         &mut self,
         chain: &'a Chain,

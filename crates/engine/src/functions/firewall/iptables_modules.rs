@@ -1,4 +1,5 @@
-//! What rules of iptables ask that is more than addresses, ports and flags: interfaces, types of ICMP, limits, sets.
+//! What rules of iptables ask that is more than addresses, ports and flags: interfaces, types of ICMP,
+//! limits, sets.
 
 use ipnet::IpNet;
 use slipstream_wire::protocol;

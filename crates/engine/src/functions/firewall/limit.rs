@@ -1,5 +1,6 @@
-//! `-m limit` of iptables: how often a rule may match, as the kernel counts it (net/netfilter/xt_limit.c), but for its clock,
-//! which ticks a few hundred times a second; ours has the packets' own times, in nanoseconds.
+//! `-m limit` of iptables: how often a rule may match, as the kernel counts it (net/netfilter/xt_limit.c),
+//! but for its clock, which ticks a few hundred times a second; ours has the packets' own times, in
+//! nanoseconds.
 
 use crate::time::Nanos;
 
@@ -25,8 +26,8 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// The interval of `5/minute`, `5/min`, `5/m`, or `5`, which is a second's; `None` for what is no rate or above 10,000 a
-    /// second.
+    /// The interval of `5/minute`, `5/min`, `5/m`, or `5`, which is a second's; `None` for what is no rate or
+    /// above 10,000 a second.
     pub(super) fn interval(text: &str) -> Option<u64> {
         let (count, unit) = text.split_once('/').unwrap_or((text, "second"));
         let unit = unit.to_ascii_lowercase();

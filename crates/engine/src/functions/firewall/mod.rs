@@ -200,8 +200,8 @@ impl Firewall {
         })
     }
 
-    /// As [`decide_from`](Self::decide_from), where `passed` says of each [`Action::Limit`] whether its limit lets the packet
-    /// go on with the next rule.
+    /// As [`decide_from`](Self::decide_from), where `passed` says of each [`Action::Limit`] whether its limit
+    /// lets the packet go on with the next rule.
     #[inline]
     pub fn decide_within(
         &self,

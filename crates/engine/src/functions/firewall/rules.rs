@@ -33,7 +33,8 @@ pub enum Action {
         /// 1 logs every packet.
         one_in: NonZeroU32,
     },
-    /// Goes on with the next rule as long as a limit lets it, and with a later one where the limit is reached.
+    /// Goes on with the next rule as long as a limit lets it, and with a later one where the limit is
+    /// reached.
     Limit {
         /// Which of the rule set's limits.
         limit: u32,
@@ -67,7 +68,8 @@ impl Action {
         }
     }
 
-    /// The rule to go on with behind a matching one, that with the index `at`, within its limit where it has one.
+    /// The rule to go on with behind a matching one, that with the index `at`, within its limit where it has
+    /// one.
     #[inline]
     #[must_use]
     pub const fn next(&self, at: u32) -> u32 {
@@ -176,8 +178,8 @@ impl RuleSet {
         reads
     }
 
-    /// Whether the rules ask for more than a fragment says of its datagram by itself: protocols (IPv6 extension headers may
-    /// hide one in a later fragment), ports, flags, lengths, states.
+    /// Whether the rules ask for more than a fragment says of its datagram by itself: protocols (IPv6
+    /// extension headers may hide one in a later fragment), ports, flags, lengths, states.
     #[must_use]
     pub fn reads_whole_datagrams(&self) -> bool {
         !self.rules.iter().flat_map(|rule| &rule.parts).all(Conjunction::holds_by_fragment)

@@ -52,7 +52,8 @@ pub struct FirewallStage {
     reads_icmp: bool,
     /// Of each limit of the rules, what is left of it. With any, every packet is decided about.
     credits: Vec<Credit>,
-    /// Whether packets of a train share a decision where they agree in what is read, whatever else is in them.
+    /// Whether packets of a train share a decision where they agree in what is read, whatever else is in
+    /// them.
     shares_by_fields: bool,
     cache: Option<DecisionCache>,
     allow_other: bool,
@@ -258,8 +259,8 @@ impl FirewallStage {
         }
     }
 
-    /// For how many packets behind the first of a train its decision holds, where more than fields counts. Of a connection that is
-    /// tracked, each must be as fit for it as the first.
+    /// For how many packets behind the first of a train its decision holds, where more than fields counts. Of
+    /// a connection that is tracked, each must be as fit for it as the first.
     #[inline(never)]
     fn sharing_with_care(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
         let shared = others.iter().take_while(|other| self.shares(cx, first, other)).count();

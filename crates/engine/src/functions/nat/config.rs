@@ -87,8 +87,8 @@ pub struct NatConfig {
     pub pooling: Pooling,
     /// Whether inside hosts reach each other by external endpoints (RFC 4787 REQ-9).
     pub hairpin: bool,
-    /// Whether packets from outside keep UDP mappings and sessions and ICMP sessions alive (RFC 4787 REQ-6: they may). Those
-    /// from inside always do.
+    /// Whether packets from outside keep UDP mappings and sessions and ICMP sessions alive (RFC 4787 REQ-6:
+    /// they may). Those from inside always do.
     pub inbound_refresh: bool,
     /// Whether a TCP session may begin with an ACK: after a restart connections go on.
     pub loose: bool,
@@ -104,7 +104,8 @@ pub struct NatConfig {
     pub mappings: u32,
     /// Seed of the tables' hashes.
     pub seed: u64,
-    /// Seed of the choice of ports and addresses, which others see: the same one and the same packets give the same mappings.
+    /// Seed of the choice of ports and addresses, which others see: the same one and the same packets give
+    /// the same mappings.
     pub choices: u64,
 }
 

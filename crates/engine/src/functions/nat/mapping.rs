@@ -131,8 +131,8 @@ impl Mappings {
         Some(Mapped { address: external.src, port: external.src_port, mapping: id, whole: false })
     }
 
-    /// The external endpoint that a session from inside gets, made if there is none: whether it was made. `present` is the
-    /// dynamic one that there is.
+    /// The external endpoint that a session from inside gets, made if there is none: whether it was made.
+    /// `present` is the dynamic one that there is.
     pub(super) fn outbound(
         &mut self,
         from: &Tuple,
@@ -264,7 +264,8 @@ impl Mappings {
         released
     }
 
-    /// Takes a dynamic mapping out, with its port, and its host if that was the host's last; false if there is none.
+    /// Takes a dynamic mapping out, with its port, and its host if that was the host's last; false if there
+    /// is none.
     fn remove(&mut self, id: u32) -> bool {
         let Some((_, Mapping { external, pool_index, host: host_id, .. })) = self.dynamic.remove(id) else {
             return false;

@@ -1,14 +1,15 @@
 //! Network address translation for IPv4 (NAT44): the core, which knows keys and times but no frames.
 //!
 //! An inside host's endpoint (address and port) gets an external endpoint, the same for all destinations
-//! (endpoint-independent mapping, RFC 4787 REQ-1), which no other has at the time. Each pair of endpoints that an inside host
-//! made talk is a *session*, found by its key from inside and by its key from outside with one look-up; sessions have the
-//! timers, and a *mapping* lives as long as it has sessions.
+//! (endpoint-independent mapping, RFC 4787 REQ-1), which no other has at the time. Each pair of endpoints
+//! that an inside host made talk is a *session*, found by its key from inside and by its key from outside
+//! with one look-up; sessions have the timers, and a *mapping* lives as long as it has sessions.
 //!
-//! Nobody outside can fill a table. A packet from outside that belongs to no session is translated by the mapping alone, where
-//! the filter lets it in, and leaves no trace: only what an inside host sends begins a session. A static mapping needs none at
-//! all. An inside host, and each of its mappings, has so many sessions at most. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off
-//! in the book's NAT checklist.
+//! Nobody outside can fill a table. A packet from outside that belongs to no session is translated by the
+//! mapping alone, where the filter lets it in, and leaves no trace: only what an inside host sends begins a
+//! session. A static mapping needs none at all. An inside host, and each of its mappings, has so many
+//! sessions at most. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off in the book's NAT
+//! checklist.
 //!
 //! [`Packet::read`] reads a packet, [`Nat::outbound`] or [`Nat::inbound`] decides, [`Rewrite::apply`] changes it:
 //!
@@ -142,9 +143,9 @@ impl Nat {
         }
     }
 
-    /// What to do with a packet from inside whose session most likely has this number, where that is simple: it belongs
-    /// to this session, which leads outside. `None`, and nothing done, where it isn't; [`outbound`](Self::outbound)
-    /// says the same and more.
+    /// What to do with a packet from inside whose session most likely has this number, where that is simple:
+    /// it belongs to this session, which leads outside. `None`, and nothing done, where it isn't;
+    /// [`outbound`](Self::outbound) says the same and more.
     #[inline(always)]
     pub(super) fn known_outbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<(Rewrite, u32)> {
         if packet.kind != Kind::Opens || !self.sessions.holds(id, &packet.key, now) {
@@ -177,8 +178,8 @@ impl Nat {
         self.conclude(verdict)
     }
 
-    /// Up to when a packet with the same key and flags is sure to be rewritten as the one that was at `now` by this session;
-    /// `now` where two sessions take part.
+    /// Up to when a packet with the same key and flags is sure to be rewritten as the one that was at `now`
+    /// by this session; `now` where two sessions take part.
     #[must_use]
     pub fn holds_until(&self, session: u32, now: Nanos) -> Nanos {
         if self.is_hairpin(session) { now } else { self.sessions.deadline(session) }
@@ -189,13 +190,14 @@ impl Nat {
         self.counters.unsolicited += packets;
     }
 
-    /// Tells of the last packet of a train whose first one got the verdict with this session. No packet of it has SYN, FIN
-    /// or RST set: each of those is asked about.
+    /// Tells of the last packet of a train whose first one got the verdict with this session. No packet of it
+    /// has SYN, FIN or RST set: each of those is asked about.
     pub fn observe(&mut self, session: u32, side: Side, tcp_flags: u8, now: Nanos) {
         self.note_use(session, side, tcp_flags, now);
     }
 
-    /// Ends sessions whose time has passed, `visits` at most. A session whose time has passed is never used, called or not.
+    /// Ends sessions whose time has passed, `visits` at most. A session whose time has passed is never used,
+    /// called or not.
     #[inline(always)]
     pub fn expire(&mut self, now: Nanos, visits: u32) {
         if !self.sessions.is_quiet(now) {
@@ -203,8 +205,9 @@ impl Nat {
         }
     }
 
-    /// Ends all sessions whose time has passed, before another one begins: which mappings are left, and what there is
-    /// room for, follows from the packets and their times then, not from how many decisions were made about them.
+    /// Ends all sessions whose time has passed, before another one begins: which mappings are left, and what
+    /// there is room for, follows from the packets and their times then, not from how many decisions were
+    /// made about them.
     fn make_room(&mut self, now: Nanos) {
         self.expire(now, u32::MAX);
     }

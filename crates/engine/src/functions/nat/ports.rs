@@ -1,8 +1,8 @@
 //! External ports: which are taken, and which one a mapping gets.
 //!
 //! A port keeps its number where it can (RFC 4787 §4.2.1), else its range (REQ-3a) and its parity (REQ-4): the search
-//! for a free one begins at a place that a keyed function of both endpoints chooses (RFC 6056 §3.3.3) and takes the first one
-//! that fits, 64 ports at a step.
+//! for a free one begins at a place that a keyed function of both endpoints chooses (RFC 6056 §3.3.3) and
+//! takes the first one that fits, 64 ports at a step.
 
 use std::ops::RangeInclusive;
 
@@ -10,8 +10,8 @@ use aes::Aes128Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use slipstream_wire::NarrowKey;
 
-/// Where the search for a port begins. Others see the ports that come out, which must tell nothing of those to come: a block of
-/// AES, not the hash of the tables.
+/// Where the search for a port begins. Others see the ports that come out, which must tell nothing of those
+/// to come: a block of AES, not the hash of the tables.
 #[derive(Clone, Debug)]
 pub(super) struct Starts(Aes128Enc);
 
@@ -121,8 +121,8 @@ impl Ports {
         self.spaces.get_mut(address).and_then(|spaces| spaces.get_mut(space as usize))
     }
 
-    /// Takes a port at an address for the inside port `wanted`; `None` when there is none left. `start` says where the search
-    /// begins, if there has to be one.
+    /// Takes a port at an address for the inside port `wanted`; `None` when there is none left. `start` says
+    /// where the search begins, if there has to be one.
     pub(super) fn take(
         &mut self,
         address: usize,

@@ -77,8 +77,8 @@ impl Rewrite {
     }
 
     /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`; returns whether it has another
-    /// destination address now. Of a fragment that changes which lies in it: in the first one of a datagram the ports, in that
-    /// with the transport checksum the checksum.
+    /// destination address now. Of a fragment that changes which lies in it: in the first one of a datagram
+    /// the ports, in that with the transport checksum the checksum.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
@@ -132,7 +132,8 @@ impl Rewrite {
         Ok(other_destination)
     }
 
-    /// Addresses and header checksum; the word with the fragment's place, and whether the destination is another one.
+    /// Addresses and header checksum; the word with the fragment's place, and whether the destination is
+    /// another one.
     #[inline]
     fn apply_addresses(&self, frame: &mut [u8], l3: usize) -> Result<(u16, bool), Truncated> {
         let NarrowKey([addresses, _]) = self.new;
@@ -145,8 +146,8 @@ impl Rewrite {
         Ok((u16::from_be_bytes([*f0, *f1]), other))
     }
 
-    /// The part of the transport header that is there, where the bytes at `l4` are those from `start` on of the datagram: a
-    /// multiple of 8, so that no field lies on both sides.
+    /// The part of the transport header that is there, where the bytes at `l4` are those from `start` on of
+    /// the datagram: a multiple of 8, so that no field lies on both sides.
     fn apply_transport(&self, frame: &mut [u8], l4: usize, start: usize) {
         let NarrowKey([_, rest]) = self.new;
         let (protocol, ports) = ((rest >> 24) as u8, ((rest >> 32) as u32).to_be_bytes());
@@ -224,8 +225,8 @@ impl ErrorRewrite {
         self.quoted.endpoints()
     }
 
-    /// Whether all that it changes of the quoted packet is in the first of these packets, which are an error or its
-    /// fragments: always, unless an error comes in tiny fragments.
+    /// Whether all that it changes of the quoted packet is in the first of these packets, which are an error
+    /// or its fragments: always, unless an error comes in tiny fragments.
     pub(crate) fn reaches(cx: &Context<'_>, frames: &[Frame]) -> bool {
         let Some(first) = frames.first() else { return true };
         let (l3, quote) = (usize::from(first.info.l3()), usize::from(first.info.l4()) + 8);

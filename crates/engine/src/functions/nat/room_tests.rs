@@ -5,8 +5,8 @@ use super::*;
 use crate::functions::tcp_state::{ACK, RST, SECOND, SYN};
 use crate::functions::test_packets::{error, ipv4, tcp, udp};
 
-/// Strangers send to an open mapping from more endpoints than there are sessions, for longer than its timer: no inside host
-/// notices, and the mapping ends when it would have ended.
+/// Strangers send to an open mapping from more endpoints than there are sessions, for longer than its timer:
+/// no inside host notices, and the mapping ends when it would have ended.
 #[test]
 fn a_mapping_filled_from_outside_leaves_inside_hosts_untouched() {
     for filtering in [Filtering::EndpointIndependent, Filtering::AddressDependent] {
@@ -36,7 +36,8 @@ fn a_mapping_filled_from_outside_leaves_inside_hosts_untouched() {
     }
 }
 
-/// A connection that a stranger opens has a session from the host's answer on; a port that is closed resets it.
+/// A connection that a stranger opens has a session from the host's answer on; a port that is closed resets
+/// it.
 #[test]
 fn a_stranger_s_connection_begins_with_the_answer() {
     let stranger = R + 9;
@@ -98,7 +99,8 @@ fn errors_about_a_stranger_s_packet_leave_as_from_the_mapping() {
     );
 }
 
-/// One host that opens all that it can leaves room for others; so does one of its ports for the others of the host.
+/// One host that opens all that it can leaves room for others; so does one of its ports for the others of the
+/// host.
 #[test]
 fn a_host_and_a_mapping_have_so_many_sessions() {
     let limits = NatConfig { host_sessions: 10, mapping_sessions: 6, ..config() };
@@ -174,7 +176,8 @@ fn a_static_mapping_has_no_sessions() {
     assert_eq!((nat.sessions(), nat.mappings()), (1, 1));
 }
 
-/// Ports that others see tell nothing of those to come to who doesn't know the seed, not even that of the tables.
+/// Ports that others see tell nothing of those to come to who doesn't know the seed, not even that of the
+/// tables.
 #[test]
 fn fallback_ports_follow_the_seed_of_choices_alone() {
     let ports = |seed, choices| -> Vec<u16> {

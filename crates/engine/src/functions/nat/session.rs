@@ -1,4 +1,5 @@
-//! Sessions: which packets belong to one, what it becomes by them, how it begins and ends; and what is translated without.
+//! Sessions: which packets belong to one, what it becomes by them, how it begins and ends; and what is
+//! translated without.
 
 use slipstream_wire::NarrowKey;
 use slipstream_wire::protocol::{ICMP, TCP, UDP};
@@ -175,7 +176,8 @@ impl Nat {
             TCP => TcpState::first(packet.tcp_flags, self.config.loose).is_some(),
             _ => packet.kind == Kind::Opens,
         };
-        // A stranger whom the filter let in left no trace; that the inside host answers him is no reason to doubt it.
+        // A stranger whom the filter let in left no trace; that the inside host answers him is no reason to
+        // doubt it.
         let answered = present.filter(|m| from.protocol == TCP && self.admits(&outside_of(&from, m)));
         match (begins, answered, packet.tcp_flags & (SYN | ACK | RST)) {
             (true, ..) => self.begin_outbound(packet, hash, present, 0, now),
@@ -210,8 +212,9 @@ impl Nat {
         }
     }
 
-    /// A packet from outside of no session is translated by the mapping alone, if there is one that is open to it, and leaves
-    /// no trace: whatever strangers send, and however many they are, costs inside hosts nothing.
+    /// A packet from outside of no session is translated by the mapping alone, if there is one that is open
+    /// to it, and leaves no trace: whatever strangers send, and however many they are, costs inside hosts
+    /// nothing.
     fn open_inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
         let to = Tuple::of(packet.key);
         if !self.mappings.owns(to.dst) {

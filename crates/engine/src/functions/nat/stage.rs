@@ -464,8 +464,8 @@ impl NetworkFunction for NatStage {
         Some(self.fragments)
     }
 
-    /// Packets with ports share; ICMP, whose identifiers the flow key doesn't have, don't, nor do packets of which each may
-    /// move the state of a TCP session.
+    /// Packets with ports share; ICMP, whose identifiers the flow key doesn't have, don't, nor do packets of
+    /// which each may move the state of a TCP session.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         Flags(first.info.flags()).has(Flags::PORTS)

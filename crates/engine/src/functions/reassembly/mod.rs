@@ -1,15 +1,18 @@
-//! Virtual reassembly: fragments wait until their datagram is complete, so that a function decides about the datagram.
+//! Virtual reassembly: fragments wait until their datagram is complete, so that a function decides about the
+//! datagram.
 //!
-//! Only a datagram's first fragment has ports, and a transport header may be cut in two. A function that reads them would
-//! let through by fragments what it stops when it comes whole. So a function says that it decides about whole datagrams
-//! ([`NetworkFunction::fragments`](super::NetworkFunction::fragments)); the wrapper then keeps fragments until all of a
-//! datagram are there, shows the function the datagram as one packet, and does to each fragment what it decided. The
-//! fragments leave one behind the other in the order of their places, as they came: nothing is joined on the wire.
+//! Only a datagram's first fragment has ports, and a transport header may be cut in two. A function that
+//! reads them would let through by fragments what it stops when it comes whole. So a function says that it
+//! decides about whole datagrams ([`NetworkFunction::fragments`](super::NetworkFunction::fragments)); the
+//! wrapper then keeps fragments until all of a datagram are there, shows the function the datagram as one
+//! packet, and does to each fragment what it decided. The fragments leave one behind the other in the order
+//! of their places, as they came: nothing is joined on the wire.
 //!
-//! The rules are those of Linux (`nf_defrag_ipv4`, `nf_defrag_ipv6`), so that the same datagrams pass. Fragments that overlap
-//! drop their datagram (RFC 5722, RFC 8200 §4.5); one whose bytes are all there already is a duplicate and dropped by itself. A
-//! datagram that is not complete in time is dropped. The table is bounded in fragments and bytes. Where it is full the
-//! oldest incomplete datagram gives way: those of a host are complete within milliseconds, those of a flood never are.
+//! The rules are those of Linux (`nf_defrag_ipv4`, `nf_defrag_ipv6`), so that the same datagrams pass.
+//! Fragments that overlap drop their datagram (RFC 5722, RFC 8200 §4.5); one whose bytes are all there
+//! already is a duplicate and dropped by itself. A datagram that is not complete in time is dropped. The
+//! table is bounded in fragments and bytes. Where it is full the oldest incomplete datagram gives way: those
+//! of a host are complete within milliseconds, those of a flood never are.
 
 mod piece;
 mod settings;
@@ -37,12 +40,13 @@ const MOST: u32 = BATCH as u32;
 /// Bounds of reassembly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentLimits {
-    /// Fragments held at most, up to 2³⁰. 0: none is held, and every fragment is decided about by itself, the first of a
-    /// datagram with the ports that it has.
+    /// Fragments held at most, up to 2³⁰. 0: none is held, and every fragment is decided about by itself, the
+    /// first of a datagram with the ports that it has.
     pub fragments: u32,
     /// Bytes of frames held at most.
     pub bytes: u64,
-    /// Time in ns for an IPv4 datagram to be complete, from its first fragment to come; IPv6 datagrams have twice as long.
+    /// Time in ns for an IPv4 datagram to be complete, from its first fragment to come; IPv6 datagrams have
+    /// twice as long.
     pub timeout: u64,
     /// Fragments of IPv6 are held too.
     pub ipv6: bool,
@@ -88,7 +92,8 @@ struct Held {
     end: u32,
     /// The next one of its datagram by its place; of an unused entry the next unused one.
     next: u32,
-    /// It came behind the one before it and begins where that ends: what repeats bytes of both is a duplicate.
+    /// It came behind the one before it and begins where that ends: what repeats bytes of both is a
+    /// duplicate.
     joins: bool,
 }
 
@@ -145,8 +150,8 @@ impl Datagram {
         Self { since, six, ends: false, end: 0, covered: 0, count: 0, first, tail, older, newer }
     }
 
-    /// Whether a fragment can be one of this datagram; else why not, and whether the datagram goes with it. Linux drops an
-    /// IPv4 datagram by every contradiction, and of IPv6 most often just the fragment.
+    /// Whether a fragment can be one of this datagram; else why not, and whether the datagram goes with it.
+    /// Linux drops an IPv4 datagram by every contradiction, and of IPv6 most often just the fragment.
     fn admits(&self, piece: &Piece) -> Result<(), (DropReason, bool)> {
         let beyond = self.ends && piece.end > self.end;
         if piece.start == piece.end || piece.too_long {
@@ -202,7 +207,8 @@ impl Reassembler {
         self.complete
     }
 
-    /// The datagram that became complete as one packet, whose place is the caller's to give back, and its fragments.
+    /// The datagram that became complete as one packet, whose place is the caller's to give back, and its
+    /// fragments.
     pub(super) fn released(&self) -> &[Frame] {
         &self.released
     }
@@ -229,8 +235,8 @@ impl Reassembler {
             Fit::Duplicate if known.ends || !piece.last => {
                 return self.drop_one(cx.pool, frame, DropReason::FragmentDuplicate);
             }
-            // A duplicate that ends the datagram, where the fragment that was there doesn't, contradicts it too: with that as it
-            // is nobody behind would see an end.
+            // A duplicate that ends the datagram, where the fragment that was there doesn't, contradicts it
+            // too: with that as it is nobody behind would see an end.
             Fit::Duplicate | Fit::Overlaps => {
                 self.kill(cx.pool, id, DropReason::FragmentOverlap);
                 return self.drop_one(cx.pool, frame, DropReason::FragmentOverlap);

@@ -15,8 +15,8 @@ const FRAGMENT_HEADER: usize = 8;
 /// The longest payload of an IPv6 packet, in bytes.
 const LONGEST: usize = 65_535;
 
-/// A fragment's place in its datagram, in bytes of what is fragmented: IPv4's payload (RFC 791 §3.2), or all behind IPv6's
-/// fragment header (RFC 8200 §4.5).
+/// A fragment's place in its datagram, in bytes of what is fragmented: IPv4's payload (RFC 791 §3.2), or all
+/// behind IPv6's fragment header (RFC 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// Tells datagrams apart.
@@ -34,8 +34,8 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Reads a fragment. `None` where its headers say what can't be: an end before its beginning, or more bytes than there
-    /// were on the wire; and for a first fragment of IPv6 without all headers.
+    /// Reads a fragment. `None` where its headers say what can't be: an end before its beginning, or more
+    /// bytes than there were on the wire; and for a first fragment of IPv6 without all headers.
     pub(super) fn read(cx: &Context<'_>, frame: &Frame) -> Option<Self> {
         let key = any_key_of(cx, frame)?;
         let (data, info) = (cx.data(frame), frame.info);
@@ -48,7 +48,8 @@ impl Piece {
         } else {
             (be16(data, l3 + 6)?, u32::from(be16(data, l3 + 4)?), l3 + usize::from(be16(data, l3 + 2)?))
         };
-        // A fragment has no payload that waits elsewhere, but may carry a token, which is none of the datagram's bytes.
+        // A fragment has no payload that waits elsewhere, but may carry a token, which is none of the
+        // datagram's bytes.
         let token = if cx.pool.is_sliced(frame.buf) { TOKEN_LEN } else { 0 };
         let packet_end = packet_end.checked_sub(token)?;
         let len = packet_end.checked_sub(l4)?;
@@ -76,8 +77,8 @@ impl Piece {
     }
 }
 
-/// Whether a first fragment of IPv6 has all headers, that of the transport included: one that hasn't is to be dropped (RFC 7112,
-/// RFC 8200 §4.5). `next` is the first of the headers in `payload`.
+/// Whether a first fragment of IPv6 has all headers, that of the transport included: one that hasn't is to be
+/// dropped (RFC 7112, RFC 8200 §4.5). `next` is the first of the headers in `payload`.
 fn has_headers(payload: &[u8], mut next: u8) -> bool {
     let mut at = 0;
     while protocol::is_extension(next) {
@@ -97,8 +98,9 @@ fn has_headers(payload: &[u8], mut next: u8) -> bool {
     at + transport <= payload.len()
 }
 
-/// Addresses and identification, for IPv4 the protocol too (RFC 791 §3.2, RFC 8200 §4.5: the next header may differ between
-/// fragments of IPv6). VLAN ids and the input are part of it: who may send there only can't spoil datagrams of another network.
+/// Addresses and identification, for IPv4 the protocol too (RFC 791 §3.2, RFC 8200 §4.5: the next header may
+/// differ between fragments of IPv6). VLAN ids and the input are part of it: who may send there only can't
+/// spoil datagrams of another network.
 fn datagram_key(key: FlowKey, six: bool, ident: u32, input: u8) -> FlowKey {
     let v4 = |rest: u64| rest & 0xffff_ffff | u64::from(ident & 0xffff) << 32 | u64::from(input) << 48;
     let v6 = |rest: u64| rest & 0x00ff_ffff | u64::from(ident) << 32 | u64::from(input) << 24;
@@ -110,8 +112,9 @@ fn datagram_key(key: FlowKey, six: bool, ident: u32, input: u8) -> FlowKey {
     }
 }
 
-/// The datagram that fragments make, in the order of their places: a packet as if it had never been fragmented, but for what of
-/// it was not captured. `None` where it is longer than any packet can be. `bytes` is scratch.
+/// The datagram that fragments make, in the order of their places: a packet as if it had never been
+/// fragmented, but for what of it was not captured. `None` where it is longer than any packet can be. `bytes`
+/// is scratch.
 pub(super) fn datagram(
     cx: &mut Context<'_>,
     fragments: &[(Frame, u32)],

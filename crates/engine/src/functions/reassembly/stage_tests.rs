@@ -19,8 +19,8 @@ use crate::time::Nanos;
 const RULES: &str = "deny state invalid\ndeny udp dst port 5353\ndeny flags syn,!ack dst port 23\ndeny length 500-\n\
                      count tcp\nlog 1/3 udp\nallow state new\ndefault deny";
 
-/// A datagram: its kind, bytes of payload, bytes of a fragment in units of eight (0: it is whole), one that gets lost, and the
-/// times of its fragments.
+/// A datagram: its kind, bytes of payload, bytes of a fragment in units of eight (0: it is whole), one that
+/// gets lost, and the times of its fragments.
 #[derive(Clone, Debug)]
 struct Sent {
     kind: u8,
@@ -89,7 +89,8 @@ impl Output for Collect {
     }
 }
 
-/// Hands packets to a stage in batches of these sizes, packets of one flow behind each other as a train; lets time run out.
+/// Hands packets to a stage in batches of these sizes, packets of one flow behind each other as a train; lets
+/// time run out.
 fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<(u8, Vec<u8>)>, u64) {
     let (mut pool, mut out, mut now) = (Pool::new(), Collect::default(), 1 << 60);
     let mut left = packets;
@@ -138,7 +139,8 @@ fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<(u8,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// However datagrams are cut and mixed, their fragments fare as they would have whole, once per train as per packet.
+    /// However datagrams are cut and mixed, their fragments fare as they would have whole, once per train as
+    /// per packet.
     #[test]
     fn fragments_fare_as_their_datagram(all in prop::collection::vec(sent(), 1..25), sizes in prop::collection::vec(1..256_usize, 1..6)) {
         let rules = RuleSet::parse(RULES).unwrap();

@@ -189,7 +189,8 @@ fn cuts() -> impl Strategy<Value = (Cut, u64)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Fragments in any order, twice, overlapping, with lies about ends: as the twin says, and nothing is lost.
+    /// Fragments in any order, twice, overlapping, with lies about ends: as the twin says, and nothing is
+    /// lost.
     #[test]
     fn datagrams_are_those_of_the_twin(steps in prop::collection::vec(cuts(), 1..60)) {
         let (mut bench, mut twin) = (Bench::new(FragmentLimits::default()), Twin::default());
@@ -242,8 +243,8 @@ proptest! {
         prop_assert_eq!((bench.reassembler.held(), bench.pool.live()), (0, 0));
     }
 
-    /// Whatever comes, no bound is passed, every packet is somewhere, and a datagram whose fragments follow each other is
-    /// complete beside any flood.
+    /// Whatever comes, no bound is passed, every packet is somewhere, and a datagram whose fragments follow
+    /// each other is complete beside any flood.
     #[test]
     fn a_flood_costs_itself(
         flood in prop::collection::vec((any::<u16>(), 0..4_usize, 1..9_usize), 1..200), fragments in 4..40_u32, at in 0..200_usize,

@@ -389,8 +389,9 @@ impl NetworkFunction for Router {
         others.iter().position(|other| !shares(other)).unwrap_or(others.len())
     }
 
-    /// A neighbour is asked again after a while, and what is due happens before a later packet is decided about: what is due
-    /// already, and the second of any question that an answer to these packets may ask first.
+    /// A neighbour is asked again after a while, and what is due happens before a later packet is decided
+    /// about: what is due already, and the second of any question that an answer to these packets may ask
+    /// first.
     fn holds_until(&self, _: &Decision, now: Nanos) -> Nanos {
         let confirmed = self.towards.map_or(Nanos::MAX, |id| self.neighbours.confirmed_until(id));
         NetworkFunction::next_deadline(self).min(confirmed).min(self.neighbours.asked_again(now))

@@ -351,7 +351,8 @@ impl Neighbours {
         settled.then_some(neighbour.mac)
     }
 
-    /// Up to when packets go to a neighbour without a question, if what it said is all that is needed for that.
+    /// Up to when packets go to a neighbour without a question, if what it said is all that is needed for
+    /// that.
     pub(super) fn confirmed_until(&self, id: u32) -> Nanos {
         match self.table.get(id) {
             Some(neighbour) if neighbour.state == State::Known => neighbour.until.after(1),

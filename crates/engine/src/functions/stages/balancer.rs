@@ -292,7 +292,8 @@ impl BalancerStage {
         }
     }
 
-    /// An ICMP error from clients about a packet that the service sent: it goes to the backend of the connection.
+    /// An ICMP error from clients about a packet that the service sent: it goes to the backend of the
+    /// connection.
     fn error_towards_backend(&self, cx: &Context<'_>, outer: &FlowKey, quoted: &FlowKey) -> Option<Decided> {
         let connection = opposite(outer, quoted).filter(|key| self.is_for_service(key))?;
         let Some(backend) = self.balancer.backend_of(&connection, cx.now) else {
@@ -376,7 +377,8 @@ impl BalancerStage {
     }
 }
 
-/// The key of packets in the other direction than `quoted`, in the network of `outer`, which is to go to its source.
+/// The key of packets in the other direction than `quoted`, in the network of `outer`, which is to go to its
+/// source.
 fn opposite(outer: &FlowKey, quoted: &FlowKey) -> Option<FlowKey> {
     if outer.dst() != quoted.src() {
         return None;

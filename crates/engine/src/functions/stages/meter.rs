@@ -187,7 +187,8 @@ impl NetworkFunction for MeterStage {
         *found = Some((key, meters.prefetch(&key)));
     }
 
-    /// Once a flow's buckets may be full again it may be forgotten; one that found no room may find it next time.
+    /// Once a flow's buckets may be full again it may be forgotten; one that found no room may find it next
+    /// time.
     fn holds_until(&self, (key, hash): &Self::Decision, now: Nanos) -> Nanos {
         match &self.meters {
             Meters::All(..) => Nanos::MAX,

@@ -9,8 +9,8 @@ use crate::prefetch::prefetch;
 
 use super::NONE;
 
-/// Slots beyond its first that an entry of a half full index goes past by chance less than once in 10²⁰ (linear probing: the
-/// chance of a run of n taken slots falls by e^(−0.19 n)).
+/// Slots beyond its first that an entry of a half full index goes past by chance less than once in 10²⁰
+/// (linear probing: the chance of a run of n taken slots falls by e^(−0.19 n)).
 pub const LONG_PROBE: usize = 256;
 
 /// An index of a bounded number of entries.
@@ -40,8 +40,8 @@ impl Index {
         Self { slots: huge::zeros(slots), shift: 32 - slots.trailing_zeros().min(32), long_probes: 0 }
     }
 
-    /// Entries added more than [`LONG_PROBE`] slots behind the one that their hash says. Chance doesn't do that: who sends the
-    /// packets knows the seed, or the hash is no good.
+    /// Entries added more than [`LONG_PROBE`] slots behind the one that their hash says. Chance doesn't do
+    /// that: who sends the packets knows the seed, or the hash is no good.
     #[must_use]
     pub const fn long_probes(&self) -> u64 {
         self.long_probes

@@ -1,7 +1,7 @@
 //! Lists through the entries of a table: which of them has been in a list longest.
 //!
-//! The links stand in the entries' own values, so that a list takes no memory beside the table, and to add, to take out and
-//! to ask for the first are a few writes each, however many entries there are.
+//! The links stand in the entries' own values, so that a list takes no memory beside the table, and to add,
+//! to take out and to ask for the first are a few writes each, however many entries there are.
 
 use super::{Key, NONE, Table};
 

@@ -129,8 +129,8 @@ fn a_full_table_refuses_and_says_whom_to_give_up() {
     assert_eq!(table.soonest().and_then(|id| table.key(id).copied()), Some(2));
 }
 
-/// Flows chosen to collide under the seed that replays have cost, under a secret one, what random flows do; under the public
-/// one they would cost a walk through thousands of slots each, which is counted.
+/// Flows chosen to collide under the seed that replays have cost, under a secret one, what random flows do;
+/// under the public one they would cost a walk through thousands of slots each, which is counted.
 #[test]
 fn chosen_flows_cost_no_more_than_random_ones_under_a_secret_seed() {
     const FLOWS: usize = 60_000;

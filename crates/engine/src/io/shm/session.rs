@@ -176,8 +176,8 @@ impl Drop for Session {
     }
 }
 
-/// Why a file of this owner and mode is not for the processes of user `ours` alone, if it isn't. Whoever has it open already
-/// keeps it, so that to change its mode would be no help.
+/// Why a file of this owner and mode is not for the processes of user `ours` alone, if it isn't. Whoever has
+/// it open already keeps it, so that to change its mode would be no help.
 fn not_private(owner: u32, mode: u32, ours: u32) -> Option<String> {
     if owner != ours {
         return Some(format!("belongs to user {owner}, and this process to user {ours}"));

@@ -360,7 +360,8 @@ fn files_that_others_may_use_are_refused() {
     }
 }
 
-/// Who waits for so long and no longer says that nobody came; who was there in time is waited for without end.
+/// Who waits for so long and no longer says that nobody came; who was there in time is waited for without
+/// end.
 #[test]
 fn nobody_is_waited_for_longer_than_was_said() {
     let dir = tempfile::tempdir().unwrap();

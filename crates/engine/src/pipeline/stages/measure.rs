@@ -267,7 +267,8 @@ impl Measure {
         }
     }
 
-    /// An epoch begins with its first packet; one by time where the clock says, but not before the one before has ended.
+    /// An epoch begins with its first packet; one by time where the clock says, but not before the one before
+    /// has ended.
     fn begin(&mut self, now: Nanos) {
         let from = if self.end < Nanos::MAX { now.max(self.end) } else { now };
         self.span = Span { first_ns: now.0, last_ns: now.0, ..Span::begin(self.about.epoch, from.0) };

@@ -211,7 +211,8 @@ fn entries(settings: &Settings) -> Result<u32, BuildError> {
     }
 }
 
-/// Functions that have packets for so many times longer than on average still find their payloads, whatever comes meanwhile.
+/// Functions that have packets for so many times longer than on average still find their payloads, whatever
+/// comes meanwhile.
 const PATIENCE: u64 = 10;
 
 /// How long a payload waits at least, in ns.

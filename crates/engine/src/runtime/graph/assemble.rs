@@ -21,8 +21,8 @@ impl Plan {
         Pipeline::assemble(self, true, Seeds::Fixed(0)).map(|_| ())
     }
 
-    /// Checks everything, and gives what the stages have to say of how they understood their settings: the stage's name and what
-    /// it says.
+    /// Checks everything, and gives what the stages have to say of how they understood their settings: the
+    /// stage's name and what it says.
     ///
     /// # Errors
     /// Everything that is wrong.
@@ -34,7 +34,8 @@ impl Plan {
         Ok(notes)
     }
 
-    /// Builds the pipeline. `seeds` are those of its hashes and random choices: a number, or what [`seeds`](Self::seeds) gives.
+    /// Builds the pipeline. `seeds` are those of its hashes and random choices: a number, or what
+    /// [`seeds`](Self::seeds) gives.
     ///
     /// # Errors
     /// Everything that is wrong.
@@ -42,8 +43,8 @@ impl Plan {
         Pipeline::assemble(self, false, seeds.into())
     }
 
-    /// The seeds that the pipeline is to have: the one that was asked for, if any; else secret ones where packets come or go
-    /// by the wall clock, and 1 in a replay, which repeats itself.
+    /// The seeds that the pipeline is to have: the one that was asked for, if any; else secret ones where
+    /// packets come or go by the wall clock, and 1 in a replay, which repeats itself.
     #[must_use]
     pub fn seeds(&self, asked_for: Option<u64>) -> Seeds {
         match asked_for {

@@ -14,8 +14,9 @@ use super::{
 
 /// The packets that are sent over and over.
 const TRAFFIC: &str = "traffic=\"flows=1000,size=60,packets=4096\"";
-/// What a poll and each of its packets cost where that is stated, in ns: four times the 1008 ns + 71.3 ns that fit the
-/// measurements which the paper's authors published, which any core can keep to. In the model the unit of time changes nothing.
+/// What a poll and each of its packets cost where that is stated, in ns: four times the 1008 ns + 71.3 ns
+/// that fit the measurements which the paper's authors published, which any core can keep to. In the model
+/// the unit of time changes nothing.
 const STATED: (u32, u32) = (4032, 285);
 const STATED_KEY: &str = "stated cost";
 

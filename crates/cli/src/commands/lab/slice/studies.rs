@@ -266,8 +266,8 @@ pub(super) fn functions(lab: &Steps<'_>, findings: &mut Findings) -> anyhow::Res
     Ok(())
 }
 
-/// By how much `b` is less than `a`, as a share of `a`; none where the two can't be compared: one of them never had a quiet
-/// millisecond, or they are so far apart that no slicing can be the cause.
+/// By how much `b` is less than `a`, as a share of `a`; none where the two can't be compared: one of them
+/// never had a quiet millisecond, or they are so far apart that no slicing can be the cause.
 fn less(a: (&Best, f64), b: (&Best, f64)) -> Option<f64> {
     let quiet = |best: &Best| best.disturbed <= DISTURBED;
     let ratio = b.1 / a.1;
