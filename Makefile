@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build demo test deps fmt clippy unit suite docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build install-c demo test deps fmt clippy unit suite beside alone docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -23,10 +23,20 @@ help: ## this list
 build: ## the release binary, target/release/slipstream
 	$(CARGO) build --release --locked -p slipstream-cli
 
+PREFIX ?= /usr/local
+
+install-c: ## the C library, its header and its pkg-config file, in PREFIX (default /usr/local)
+	$(CARGO) build --release --locked -p slipstream-capi
+	ci/install_c.sh $(dir $(BINARY)) $(PREFIX)
+
 demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
 	@ci/demo.sh $(BINARY) traces/campus.pcap.gz
 
-test: deps fmt clippy unit suite docs $(GATE) deny-if-installed ## everything that must be green
+# Two lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in target/debug
+# while the binary is built in target/release and judged by others. What takes times by the wall clock comes when both are done.
+test: deps fmt ## everything that must be green
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy unit" "beside"
+	@$(MAKE) --no-print-directory alone deny-if-installed
 	@echo "make test: everything passed"
 
 deps: ## what the tests need, installed with apt-get where that is possible
@@ -43,6 +53,13 @@ unit: ## tests of the crates, those in their documentation included
 
 suite: build ## tests of the binary: other readers check what it writes
 	"$$(ci/python.sh)" tests/run_all.py $(BINARY)
+
+# What `test` makes of `suite`, `docs` and `gate`: all of it, in another order.
+beside: build
+	python=$$(ci/python.sh); "$$python" tests/run_all.py --beside $(BINARY) --and "$$python ci/docs.py"$(if $(GATE), --and "$$python bench/gate.py --binary")
+
+alone: build
+	"$$(ci/python.sh)" tests/run_all.py --alone $(BINARY)
 
 docs: build ## does the documentation say what is so? links, commands, their output
 	"$$(ci/python.sh)" ci/docs.py $(BINARY)
@@ -74,16 +91,25 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (default 600) each; needs cargo-fuzz
 SOAK_SECONDS ?= 3600
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p')
 # Miri takes minutes for what takes a millisecond: the code with `unsafe` in it, and few cases of each property.
-MIRI_TESTS := pool::tests slice::payload_table
+MIRI_TESTS := pool:: payload_table::
+# Crates with `unsafe` in them, and those that others reach it by.
+SANITIZED := $(addprefix -p slipstream-,core functions io reframe slice sketch) -p slipstream
 
 soak: ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(SOAK_SECONDS)
 	for sanitizer in address thread; do \
 	    echo "== $$sanitizer sanitizer"; \
-	    RUSTFLAGS="-Zsanitizer=$$sanitizer" $(CARGO) +nightly test -Zbuild-std --target $(HOST) \
-	        --target-dir "target/$$sanitizer" -p slipstream --lib --test slice --test shm; \
+	    sanitized() { \
+	        RUSTFLAGS="-Zsanitizer=$$sanitizer" $(CARGO) +nightly test -Zbuild-std --target $(HOST) \
+	            --target-dir "target/$$sanitizer" "$$@"; \
+	    }; \
+	    sanitized $(SANITIZED) --lib; \
+	    sanitized -p slipstream --test engine -- slice:: shm::; \
 	done
-	PROPTEST_CASES=4 MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test -p slipstream --lib -- $(MIRI_TESTS)
+	RUSTFLAGS="-Zsanitizer=address" $(CARGO) +nightly test -Zbuild-std --target $(HOST) \
+	    --target-dir target/address -p slipstream-capi --lib --test calls
+	PROPTEST_CASES=4 MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test -p slipstream-core -p slipstream-slice --lib -- $(MIRI_TESTS)
+	MIRIFLAGS="-Zmiri-disable-isolation" $(CARGO) +nightly miri test -p slipstream-capi --lib --test calls
 
 book: ## the book, in book/book (needs mdbook)
 	mdbook build book

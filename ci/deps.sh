@@ -28,11 +28,13 @@ needs=(
     nginx:nginx-light
     nft:nftables
     iptables:iptables
+    dpdk-testpmd:dpdk,libdpdk-dev,pkg-config
 )
 
 missing=()
 for need in "${needs[@]}"; do
-    command -v "${need%%:*}" > /dev/null || missing+=("${need##*:}")
+    IFS=, read -ra packages <<< "${need##*:}"
+    command -v "${need%%:*}" > /dev/null || missing+=("${packages[@]}")
 done
 has_scipy() {
     local python

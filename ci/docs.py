@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
-"""Does the documentation say what is so? Links and anchors lead somewhere; commands shown run; outputs shown are real.
+"""Does the documentation say what is so? Links and anchors lead somewhere; commands shown run; outputs and code shown are real.
 
-usage: ci/docs.py SLIPSTREAM
+usage: ci/docs.py SLIPSTREAM [--refresh]
 
 Of every `console` block, lines that begin with `$ slipstream` (or a `zcat` into it) are run, in one scratch directory a
 file, in which names like `in.pcap` stand for the bundled trace. Lines shown below a command must occur in its output, in this order; `...` stands
 for anything. Exit status 0 is expected, or 1 where a check was asked for. Ends with `N passed, N failed`.
+
+Below `<!-- excerpt: PATH -->` stands a block of code whose lines occur in that file in this order, `...` standing for anything;
+indentation doesn't count, nor do the marks of comments in documentation.
+
+Tables of settings stand between `<!-- settings: TYPE -->` and `<!-- end of settings -->`, and are what `slipstream list
+--markdown TYPE` prints. With --refresh they are written anew, and the picture of the crates (ci/house.py); nothing else is done.
 """
 
 import os
@@ -16,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import house
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "traces" / "README.md", *sorted((ROOT / "book" / "src").rglob("*.md"))]
@@ -63,6 +71,45 @@ def check_links(page, fail):
             fail(f"{page.relative_to(ROOT)}: {target} does not exist")
         elif fragment and fragment not in parts(file)[1]:
             fail(f"{page.relative_to(ROOT)}: no heading #{fragment} in {file.name}")
+
+
+SETTINGS = re.compile(r"<!-- settings: (\w+) -->\n(.*?)<!-- end of settings -->", re.DOTALL)
+
+
+def with_tables(text, binary):
+    """The text of a page with its tables of settings as the definitions say."""
+
+    def table(found):
+        made = subprocess.run([binary, "list", "--markdown", found[1]], capture_output=True, text=True, check=True)
+        return f"<!-- settings: {found[1]} -->\n\n{made.stdout.strip()}\n\n<!-- end of settings -->"
+
+    return SETTINGS.sub(table, text)
+
+
+def check_tables(page, binary, fail):
+    """Yields once a page with tables of settings; `fail` takes what is wrong."""
+    text = page.read_text(encoding="utf-8")
+    if SETTINGS.search(text):
+        yield
+        if with_tables(text, binary) != text:
+            fail(f"{page.relative_to(ROOT)}: its tables of settings differ from the definitions: ci/docs.py SLIPSTREAM --refresh")
+
+
+EXCERPT = re.compile(r"<!-- excerpt: (\S+) -->\n+```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def check_excerpts(page, fail):
+    """Yields once a piece of code from a file; `fail` takes what is wrong."""
+    for path, block in EXCERPT.findall(page.read_text(encoding="utf-8")):
+        yield
+        file = ROOT / path
+        if not file.is_file():
+            fail(f"{page.relative_to(ROOT)}: an excerpt of {path}, which does not exist")
+            continue
+        text = "\n".join(re.sub(r"^\s*(//[/!] ?)?\s*", "", line) for line in file.read_text(encoding="utf-8").splitlines())
+        line = missing_line([line.strip() for line in block.splitlines()], text)
+        if line is not None:
+            fail(f"{page.relative_to(ROOT)}: this line is not in {path}, or not there: {line}")
 
 
 def commands(block):
@@ -145,9 +192,19 @@ def check_commands(page, binary, scratch, fail):
 
 def main():
     binary = Path(sys.argv[1]).resolve()
-    failures, checked = [], 0
+    if "--refresh" in sys.argv:
+        for page in PAGES:
+            text = page.read_text(encoding="utf-8")
+            page.write_text(with_tables(text, binary), encoding="utf-8")
+        house.write()
+        return 0
+    failures, checked = [], 1
+    if wrong := house.wrong():
+        failures.append(wrong)
     for page in PAGES:
         checked += sum(1 for _ in check_links(page, failures.append))
+        checked += sum(1 for _ in check_excerpts(page, failures.append))
+        checked += sum(1 for _ in check_tables(page, binary, failures.append))
         with tempfile.TemporaryDirectory() as scratch:
             checked += sum(1 for _ in check_commands(page, binary, Path(scratch), failures.append))
     for failure in failures:

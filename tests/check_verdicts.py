@@ -208,7 +208,7 @@ def main():
         if arguments.only not in name:
             continue
         case = harness.Case()
-        with tempfile.TemporaryDirectory(dir=memory) as directory:
+        with harness.token(), tempfile.TemporaryDirectory(dir=memory) as directory:
             try:
                 check(case, arguments.binary.resolve(), Path(directory))
             except Exception:  # one check that can't be judged must not hide the others

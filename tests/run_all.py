@@ -1,24 +1,86 @@
 #!/usr/bin/env python3
-"""Runs every check of the binary in turn: `run_all.py [target/release/slipstream]`. Exit status 1 if any failed."""
+"""Runs the checks of the binary: `run_all.py [target/release/slipstream] [--beside | --alone]`. Exit status 1 if any failed.
 
+Those that can stand a load run beside one another: each begins a job when one of as many tokens as there are cores is free
+(see `harness.token`), so that no core waits while there is something to do. What a check says is printed in one piece when
+it has ended. Checks in which seconds of the wall clock count run afterwards, one at a time; `--beside` and `--alone` run
+only the ones or the others. Each of `--and COMMAND` runs beside the checks, too, with the binary as its last word.
+"""
+
+import argparse
+import os
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-CHECKS = ("check_analyze.py", "check_odd.py", "check_reframe.py", "check_model.py", "check_functions.py",
-          "check_live.py", "check_slice.py", "check_verdicts.py", "check_measure.py")
+HERE = Path(__file__).parent
+# The longest first.
+BESIDE = ("check_reframe.py", "check_measure.py", "check_verdicts.py", "check_odd.py", "check_functions.py", "check_slice.py", "check_model.py",
+          "check_analyze.py", "check_capi.py")
+ALONE = ("check_live.py",)
+
+
+class Check:
+    """A check that is under way."""
+
+    def __init__(self, name, words, **how):
+        self.name, self.since, self.output = name, time.monotonic(), tempfile.TemporaryFile()
+        self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=self.output,
+                                        stderr=subprocess.STDOUT, **how)
+
+    def ended(self):
+        """Prints what it said; whether it went well."""
+        self.output.seek(0)
+        print(f"== {self.name}", flush=True)
+        sys.stdout.buffer.write(self.output.read())
+        print(f"== {self.name}: {time.monotonic() - self.since:.0f} s", flush=True)
+        return self.process.returncode == 0
+
+
+def beside(commands):
+    """Runs all at once, with a token for every core; the names of those that failed."""
+    with tempfile.TemporaryDirectory() as directory:
+        fifo = Path(directory) / "tokens"
+        os.mkfifo(fifo)
+        tokens = os.open(fifo, os.O_RDWR)
+        os.write(tokens, b"." * (os.cpu_count() or 2))
+        environment = {**os.environ, "SLIPSTREAM_TOKENS": str(fifo)}
+        running = [Check(name, words, env=environment) for name, words in commands]
+        return wait(running)
+
+
+def wait(running):
+    """Waits for all; the names of those that failed."""
+    failed = []
+    while running:
+        for check in [check for check in running if check.process.poll() is not None]:
+            running.remove(check)
+            if not check.ended():
+                failed.append(check.name)
+        time.sleep(0.1)
+    return failed
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", nargs="?", default=HERE.parent / "target/release/slipstream", type=Path)
+    parser.add_argument("--beside", action="store_true", help="only the checks that can stand a load")
+    parser.add_argument("--alone", action="store_true", help="only those that can't")
+    parser.add_argument("--and", action="append", default=[], dest="others", metavar="COMMAND", help="runs beside the checks")
+    arguments = parser.parse_args()
     failed = []
-    for check in CHECKS:
-        since = time.monotonic()
-        print(f"== {check}", flush=True)
-        done = subprocess.run([sys.executable, Path(__file__).parent / check, *sys.argv[1:]], check=False)
-        print(f"== {check}: {time.monotonic() - since:.0f} s", flush=True)
-        if done.returncode:
-            failed.append(check)
+    if not arguments.alone:
+        commands = [(check, (sys.executable, HERE / check, arguments.binary)) for check in BESIDE]
+        commands += [(text, (*shlex.split(text), arguments.binary)) for text in arguments.others]
+        failed += beside(commands)
+    if not arguments.beside:
+        for check in ALONE:
+            done = Check(check, (sys.executable, HERE / check, arguments.binary))
+            done.process.wait()
+            failed += [] if done.ended() else [check]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

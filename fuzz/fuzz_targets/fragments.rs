@@ -9,7 +9,7 @@ use slipstream::functions::firewall::{Firewall, FirewallStage, Method, RuleSet};
 use slipstream::functions::{FragmentLimits, PerTrain};
 use slipstream::pool::{PacketMeta, Pool};
 use slipstream::reframe::Output;
-use slipstream::stage::{Context, Stage};
+use slipstream::stage::{Context, Observe, Stage};
 use slipstream::time::Nanos;
 use slipstream_wire::{LinkType, classify};
 

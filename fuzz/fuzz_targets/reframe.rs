@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::pool::{PacketMeta, Pool};
-use slipstream::reframe::{Admit, Class, Policy, ReframeConfig, Treatment};
+use slipstream::reframe::{Admit, Class, ClassSettings, Policy, ReframeConfig};
 use slipstream::rules::Rule;
 use slipstream::runtime::{Preload, Replay, Sink};
 use slipstream::time::Nanos;
@@ -42,9 +43,14 @@ impl Sink for Check {
     }
 }
 
-fn treatment(a: u8, b: u8) -> Treatment {
+fn settings(a: u8, b: u8) -> ClassSettings {
     let hold_ns = [0, 1, 10, 1000][usize::from(a & 3)];
-    Treatment { hold_ns, burst: u16::from(b & 31) + 1, weight: u32::from(a >> 6) + 1, bypass: a & 32 != 0 }
+    ClassSettings {
+        hold_ns,
+        burst: u16::from(b & 31) + 1,
+        weight: u32::from(a >> 6) + 1,
+        bypass: a & 32 != 0,
+    }
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -52,16 +58,16 @@ fuzz_target!(|data: &[u8]| {
     let [a, b, c, d, e, f, g, h] = *head;
     let policy = [Policy::Oldest, Policy::Waiting, Policy::Shortest][usize::from(c) % 3];
     let class =
-        |treatment| Class { name: "tcp".into(), rule: Rule::parse("tcp or port 1-100").unwrap(), treatment };
+        |settings| Class { name: "tcp".into(), rule: Rule::parse("tcp or port 1-100").unwrap(), settings };
     let config = ReframeConfig {
-        default: Treatment { bypass: false, ..treatment(a, b) },
+        default: ClassSettings { bypass: false, ..settings(a, b) },
         capacity: u32::from(d) + 1,
         capacity_bytes: if e & 1 == 0 { 1 << 20 } else { 200 },
         flows: 1,
         policy,
         admit: if e & 2 == 0 { Admit::Always } else { Admit::Second },
         bypass: if e & 4 == 0 { Rule::never() } else { Rule::parse("tcp syn").unwrap() },
-        classes: if e & 8 == 0 { Vec::new() } else { vec![class(treatment(f, g))] },
+        classes: if e & 8 == 0 { Vec::new() } else { vec![class(settings(f, g))] },
         compress_ack: h & 1 != 0,
         tcp_order: h & 2 != 0,
         ..ReframeConfig::default()
@@ -78,24 +84,24 @@ fuzz_target!(|data: &[u8]| {
         rest = after;
     }
     let mut pool = Pool::new();
-    let mut source = Preload::from_numbered_frames(frames.iter().copied(), &mut pool);
-    let mut sink = Check {
+    let source = Preload::from_numbered_frames(frames.iter().copied(), &mut pool);
+    let sink = Arc::new(Mutex::new(Check {
         hold_ns: config
             .classes
             .iter()
-            .map(|c| c.treatment.hold_ns)
+            .map(|c| c.settings.hold_ns)
             .max()
             .unwrap_or(0)
             .max(config.default.hold_ns),
         ordered: !config.tcp_order,
         arrivals,
         ..Check::default()
-    };
+    }));
     let workers = if h & 4 == 0 { 1 } else { 2 };
     let replay = Replay::new(&config).unwrap().workers(workers);
-    let report = replay.run(&mut source, pool, &mut sink, &mut |_| ControlFlow::Continue(())).unwrap();
+    let report = replay.run(source, pool, Arc::clone(&sink), &mut |_| ControlFlow::Continue(())).unwrap();
     let coalesced = report.stats.total().packets_coalesced;
     assert_eq!(report.stats.packets_in, frames.len() as u64);
-    assert_eq!(sink.seen + coalesced, frames.len() as u64);
+    assert_eq!(sink.lock().unwrap().seen + coalesced, frames.len() as u64);
     assert_eq!(report.stats.held, 0);
 });

@@ -8,7 +8,7 @@ use slipstream::functions::router::{Router, interfaces};
 use slipstream::functions::{PerPacket, PerTrain};
 use slipstream::pool::{PacketMeta, Pool};
 use slipstream::reframe::Output;
-use slipstream::stage::{Context, Stage};
+use slipstream::stage::{Context, Observe, Stage};
 use slipstream::time::Nanos;
 use slipstream_wire::{LinkType, classify};
 

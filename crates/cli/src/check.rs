@@ -73,7 +73,7 @@ impl Check {
         Ok(Self { text: text.to_owned(), path, comparison, number })
     }
 
-    /// Whether it holds for a result.
+    /// Compares the value at the path with the number; false where the value is null.
     fn holds(&self, result: &Value) -> anyhow::Result<bool> {
         let zero = Value::from(0);
         let mut at = result;

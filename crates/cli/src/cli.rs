@@ -1,5 +1,6 @@
 //! What can be said on the command line; help, man page and completions come from here.
 
+pub(crate) mod flags;
 pub(crate) mod measure;
 pub(crate) mod model;
 pub(crate) mod recommend;
@@ -10,9 +11,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use slipstream::reframe::ReframeConfig;
+use slipstream::pipeline::Setting;
 
-use crate::units::{Bytes, Count, Duration};
+use self::flags::{Flagged, Flags};
+use crate::units::{Count, Duration};
 
 /// Puts packets of a flow back to back, and tells what that gains.
 #[derive(Debug, Parser)]
@@ -122,39 +124,13 @@ pub(crate) struct Analyze {
     /// Write every flow of every trace, one row each, to a Parquet file.
     #[arg(long, value_name = "FILE.parquet")]
     pub(crate) parquet: Option<PathBuf>,
-    /// Threads; all cores by default. Results don't depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Worker threads; all cores by default. Results don't depend on it.
+    #[arg(long, visible_alias = "workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
     pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// Oldest flow first, by the flow's first packet ever seen.
-    #[default]
-    Oldest,
-    /// Longest wait in the buffer first.
-    Waiting,
-    /// Shortest flow first, by packets seen so far.
-    Shortest,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Admit {
-    /// Hold a flow from its first packet on.
-    #[default]
-    Always,
-    /// A flow's first packet passes at once; holding begins with its second.
-    Second,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Compress {
-    /// Coalesce pure TCP acknowledgements.
-    Ack,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -175,6 +151,17 @@ pub(crate) enum Pace {
     Real,
 }
 
+/// The settings of the stage `reframe` as flags.
+#[derive(Debug)]
+pub(crate) struct ReframeFlags;
+
+impl Flagged for ReframeFlags {
+    const SETTINGS: &'static [Setting] = slipstream::reframe::SETTINGS;
+    const VALUES: &'static [(&'static str, &'static str)] =
+        &[("burst", "PACKETS"), ("capacity", "PACKETS"), ("flows", "FLOWS"), ("compress", "HOW")];
+    const SEVERAL: &'static [&'static str] = &["compress"];
+}
+
 /// Put packets of a flow back to back: the main job.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -191,47 +178,12 @@ pub(crate) struct Reframe {
     /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for nothing, or
     /// `af_packet:INTERFACE`.
     pub(crate) output: PathBuf,
-    /// Longest wait of any packet, up to 4s; 0 = pass-through.
-    #[arg(long, value_name = "TIME", default_value = "64us")]
-    pub(crate) hold: Duration,
-    /// Packets in a train at which it leaves at once, 1 to 256.
-    #[arg(long, value_name = "PACKETS", default_value_t = 32)]
-    pub(crate) burst: u16,
-    /// Packets held at most; then the oldest train leaves.
-    #[arg(long, value_name = "PACKETS", default_value = "8192")]
-    pub(crate) capacity: Count,
-    /// Bytes held at most; then the oldest train leaves.
-    #[arg(long, value_name = "BYTES", default_value = "64MiB")]
-    pub(crate) capacity_bytes: Bytes,
-    /// Flows whose age and size are remembered; at least 1024 and twice the capacity.
-    #[arg(long, value_name = "FLOWS", default_value = "1048576")]
-    pub(crate) flows: Count,
-    /// Order among trains that are released together.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) policy: Policy,
-    /// From which packet on a flow is held.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) admit: Admit,
-    /// Packets that pass at once: rules, @FILE with rules, or `none`.
-    #[arg(long, value_name = "RULES", default_value = ReframeConfig::BYPASS)]
-    pub(crate) bypass: String,
-    /// Packets to be treated in their own way: 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'.
-    /// The first class that matches counts. May be given several times.
-    #[arg(long, value_name = "CLASS")]
-    pub(crate) class: Vec<String>,
-    /// What to do to a train on its way out.
-    #[arg(long, value_enum, value_name = "HOW", value_delimiter = ',')]
-    pub(crate) compress: Vec<Compress>,
-    /// Restore TCP sequence order inside a train.
-    #[arg(long)]
-    pub(crate) tcp_order: bool,
-    /// Which IP header of a tunnel makes the flow.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) tunnel: Tunnel,
+    #[command(flatten)]
+    pub(crate) stage: Flags<ReframeFlags>,
     /// Which time is written with a packet.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) stamp: Stamp,
-    /// Worker threads; each has its own flows. The result depends on their number, never on scheduling.
+    /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them asks the ports.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
     /// Read the whole input into memory first.
@@ -298,6 +250,9 @@ pub(crate) struct Live {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) pipeline: PipelineArgs,
+    /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them asks the ports.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: u16,
     #[command(flatten)]
     pub(crate) live: Live,
     /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for them.
@@ -372,6 +327,9 @@ pub(crate) struct List {
     /// Print the JSON Schema of configurations, for editors.
     #[arg(long, conflicts_with = "types")]
     pub(crate) schema: bool,
+    /// Print the settings of these types as tables in Markdown, as the book has them.
+    #[arg(long, requires = "types", conflicts_with_all = ["schema", "format"])]
+    pub(crate) markdown: bool,
     /// How to print the result.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,

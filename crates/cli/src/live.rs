@@ -1,23 +1,23 @@
-//! What verbs have in common that run by the wall clock.
+//! Common parts of the verbs that run by the wall clock.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::pipeline::{Group, Plan, Role};
-use slipstream::runtime::{LiveOptions, PollLog, Run, RunReport};
+use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport};
 use slipstream::seed::Seeds;
+use slipstream_report::{Table, count, time};
 use slipstream_stats::Histogram;
 use tracing::warn;
 
 use crate::cli;
-use crate::table::{Table, count, time};
-use crate::ui::{self, Asked, Progress};
+use crate::ui::{self, Progress, Request};
 
-/// Whether packets come or go by the wall clock.
+/// True where packets come or go by the wall clock.
 pub(crate) fn is_live(plan: &Plan) -> bool {
     plan.stages.iter().any(|s| s.kind.live())
 }
@@ -56,7 +56,7 @@ pub(crate) struct Ended {
 }
 
 /// Runs a pipeline until it ends or is interrupted. At a hang-up stages read anew what they can.
-pub(crate) fn run(run: &mut Run) -> anyhow::Result<Ended> {
+pub(crate) fn run(run: &mut Driver) -> anyhow::Result<Ended> {
     let progress = Progress::new("running");
     let reloads =
         run.reloads().iter().map(|(stage, what)| format!("`{stage}` reads {what} anew")).collect::<Vec<_>>();
@@ -64,15 +64,15 @@ pub(crate) fn run(run: &mut Run) -> anyhow::Result<Ended> {
     let signals = ui::LiveSignals::new(run.is_live() && !reloads.is_empty())?;
     let result = run.run(&mut |share| {
         progress.at(share);
-        match signals.asked() {
-            Asked::Stop => return ControlFlow::Break(()),
-            Asked::Reload => {
+        match signals.request() {
+            Request::Stop => return ControlFlow::Break(()),
+            Request::Reload => {
                 warn!(
                     "hang-up: {reloads}; all other settings and files stay as they are until the next start"
                 );
                 reload.store(true, Ordering::Relaxed);
             }
-            Asked::Nothing => {}
+            Request::Nothing => {}
         }
         ControlFlow::Continue(())
     });
@@ -80,13 +80,21 @@ pub(crate) fn run(run: &mut Run) -> anyhow::Result<Ended> {
     let (report, error) = match (result, run.take_partial()) {
         (Ok(report), _) => (report, None),
         (Err(error), Some(report)) => (report, Some(error.into())),
-        (Err(error), None) => return Err(error.into()),
+        (Err(error), None) => return Err(run_error(error)),
     };
     complain(&report);
     Ok(Ended { report, error })
 }
 
-/// Says what a user should do something about.
+/// The error of a run, with the option that made it one.
+pub(crate) fn run_error(error: RunError) -> anyhow::Error {
+    match error {
+        RunError::Damaged { .. } => anyhow!("{error} (--strict)"),
+        _ => error.into(),
+    }
+}
+
+/// Warns of losses that a user can remedy.
 fn complain(report: &RunReport) {
     for source in &report.sources {
         let counter = |name| source.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
@@ -144,7 +152,7 @@ fn complain(report: &RunReport) {
     }
 }
 
-/// How much later than due packets left, all ends of the pipeline together.
+/// Delay of packets beyond their due time, all ends of the pipeline together.
 pub(crate) fn excess(report: &RunReport) -> Option<Histogram> {
     let mut all = report.stages.iter().filter_map(|s| s.excess.as_ref());
     let mut sum = all.next()?.clone();
@@ -205,7 +213,7 @@ pub(crate) fn write_poll_log(log: &PollLog, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether results must not go to stdout, since packets do.
+/// True where packets go to stdout, so that results must not.
 pub(crate) fn to_stdout(plan: &Plan) -> bool {
     plan.stages.iter().any(|s| {
         s.role == Role::Sink

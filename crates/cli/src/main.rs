@@ -1,7 +1,7 @@
 //! The `slipstream` command: one file per verb under `commands`.
 //!
-//! Results go to stdout, everything else to stderr. Exit 0: done; 1: done, but a check that the user asked for
-//! (`--fail-if`) failed; 2: usage, configuration or input/output error; 130: interrupted.
+//! Results go to stdout, everything else to stderr. Exit 0: done; 1: done, but a check that the user asked
+//! for (`--fail-if`) failed; 2: usage, configuration or input/output error; 130: interrupted.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,6 @@ mod metrics;
 mod port;
 mod replace;
 mod report;
-mod table;
 mod ui;
 mod units;
 

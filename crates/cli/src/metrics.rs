@@ -1,5 +1,5 @@
-//! A running pipeline over HTTP: `/metrics` for Prometheus, `/report` with all there is to say, `/measure` with the answers of
-//! `measure` stages.
+//! A running pipeline over HTTP: `/metrics` for Prometheus, `/report` with all figures, `/measure` with the
+//! answers of `measure` stages.
 //!
 //! The [`server`] has a thread of its own. It asks the data path for [`snapshots`], which come between two
 //! batches; while nobody asks, nothing is done.
@@ -23,7 +23,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::{Value, json};
 use slipstream::pipeline::stage_type;
-use slipstream::runtime::{Board, RunReport, SourceReport, StageReport};
+use slipstream::runtime::{Monitor, RunReport, SourceReport, StageReport};
 use slipstream::stage::DropReason;
 use slipstream_stats::Histogram;
 
@@ -32,14 +32,14 @@ use self::snapshots::Snapshots;
 /// Upper ends of the classes of delays: powers of two from 1 µs.
 const CLASSES: u32 = 24;
 
-/// Serves how a run goes at `address` until the program ends, at `/report` as `as_json` says it; returns the address, of which
-/// the port may have been chosen.
+/// Serves the figures of a run at `address` until the program ends, at `/report` as `as_json` gives them;
+/// returns the address, in which port 0 has become the port that the system chose.
 ///
 /// # Errors
-/// Where the address can't be had.
+/// If the address can't be bound.
 pub(crate) fn serve(
     address: SocketAddr,
-    board: Board,
+    monitor: Monitor,
     as_json: fn(&RunReport) -> Value,
 ) -> anyhow::Result<SocketAddr> {
     let failed = || format!("--metrics {address}");
@@ -47,14 +47,14 @@ pub(crate) fn serve(
     listener.set_nonblocking(true).with_context(failed)?;
     let at = listener.local_addr().with_context(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().with_context(failed)?;
-    let shown = Shown { snapshots: Snapshots::of(board), as_json };
-    let snapshots = shown.snapshots.clone();
+    let pages = Pages { snapshots: Snapshots::of(monitor), as_json };
+    let snapshots = pages.snapshots.clone();
     let app = Router::new()
         .route("/", get(|| async { "/metrics: Prometheus\n/report: the whole report, JSON\n/measure: answers of measure stages, JSON\n" }))
         .route("/metrics", get(metrics))
         .route("/report", get(report))
         .route("/measure", get(measure))
-        .with_state(shown);
+        .with_state(pages);
     let serve = async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(snapshots.publish());
@@ -72,9 +72,9 @@ pub(crate) fn serve(
     Ok(at)
 }
 
-/// Where pages come from.
+/// The source of the pages.
 #[derive(Clone)]
-struct Shown {
+struct Pages {
     snapshots: Snapshots,
     as_json: fn(&RunReport) -> Value,
 }
@@ -83,8 +83,8 @@ fn not_yet() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "the pipeline has not answered yet\n").into_response()
 }
 
-async fn metrics(State(shown): State<Shown>) -> Response {
-    let Some(snapshot) = shown.snapshots.next().await else { return not_yet() };
+async fn metrics(State(pages): State<Pages>) -> Response {
+    let Some(snapshot) = pages.snapshots.next().await else { return not_yet() };
     match snapshot.metrics.get_or_init(|| as_text(snapshot.report.clone()).ok()) {
         Some(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -94,18 +94,18 @@ async fn metrics(State(shown): State<Shown>) -> Response {
     }
 }
 
-async fn measure(State(shown): State<Shown>) -> Response {
-    let Some(snapshot) = shown.snapshots.next().await else { return not_yet() };
+async fn measure(State(pages): State<Pages>) -> Response {
+    let Some(snapshot) = pages.snapshots.next().await else { return not_yet() };
     let stages = snapshot.report.stages.iter().filter(|s| s.kind == MEASURE);
     let stage = |s: &StageReport| json!({ "name": s.name, "measure": s.report });
     Json(json!({ "schema": 1, "stages": stages.map(stage).collect::<Vec<_>>() })).into_response()
 }
 
 /// The report, and when it was given.
-async fn report(State(shown): State<Shown>) -> Response {
-    let Some(snapshot) = shown.snapshots.next().await else { return not_yet() };
+async fn report(State(pages): State<Pages>) -> Response {
+    let Some(snapshot) = pages.snapshots.next().await else { return not_yet() };
     let page = snapshot.page.get_or_init(|| {
-        let mut value = (shown.as_json)(&snapshot.report);
+        let mut value = (pages.as_json)(&snapshot.report);
         if let Value::Object(fields) = &mut value {
             fields.insert("time_ns".to_owned(), snapshot.time.0.into());
         }
@@ -129,9 +129,9 @@ fn as_text(report: Arc<RunReport>) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Figures(Arc<RunReport>);
 
-/// What a figure is of.
+/// The labels of a figure.
 type Labels = Vec<(&'static str, String)>;
-/// A figure, and what it is of.
+/// A figure with its labels.
 type Sample = (Labels, f64);
 
 /// A family of figures, if there are any.
@@ -196,8 +196,8 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
     labels
 }
 
-/// What a stage dropped by reason, those that it is known for as 0 before their first: an alert on a series
-/// that isn't there yet never fires.
+/// Packets that a stage dropped, by reason. Reasons that its type has are 0 before their first drop: an alert
+/// on a series that doesn't exist yet never fires.
 fn dropped(stage: &StageReport) -> Vec<(DropReason, u64)> {
     let known = stage_type(stage.kind).map(|t| t.drop_reasons()).unwrap_or_default();
     let mut all: Vec<(DropReason, u64)> = stage.drops.iter().collect();
@@ -270,8 +270,8 @@ impl Figures {
         family(encoder, ("stage_value", help, None), MetricType::Gauge, &values)
     }
 
-    /// What `measure` stages answered about the last epoch: sizes of flows, or one figure with its bounds. Distributions are
-    /// in `/measure`.
+    /// Answers of `measure` stages about the last epoch: sizes of flows, or one figure with its bounds.
+    /// Distributions are in `/measure`.
     fn measures(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (mut flows, mut figures, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for s in self.0.stages.iter().filter(|s| s.kind == MEASURE) {

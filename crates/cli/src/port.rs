@@ -1,20 +1,24 @@
-//! Ports: where packets come from and go to, as named on the command line.
+//! Ports, at which packets come in and leave, as the command line names them.
 
+use std::any::Any;
 use std::io;
 use std::path::Path;
 
 use anyhow::bail;
+use slipstream::batch::Arrivals;
+use slipstream::interface::Interface;
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions, is_interface};
 use slipstream::io::synth::{Synth, SynthConfig};
-use slipstream::runtime::{CaptureSource, Source, SynthSource};
+use slipstream::pool::Pool;
+use slipstream::runtime::{CaptureSource, Source, SourceError, SynthSource};
 
-/// Where packets come from.
+/// The source of packets.
 pub(crate) enum Input {
     Capture(Box<CaptureReader>),
     Synth(Box<Synth>),
 }
 
-/// Where packets go.
+/// The destination of packets.
 pub(crate) enum Output {
     Null,
     Capture(Box<CaptureWriter>),
@@ -22,7 +26,7 @@ pub(crate) enum Output {
 
 const UNBUILT: [&str; 2] = ["af_xdp:", "dpdk:"];
 
-/// An error where a port is of a type that there will be but is not yet.
+/// Refuses a port of a type that is planned but not built yet.
 pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
     match UNBUILT.iter().find(|p| name.starts_with(**p)) {
         Some(prefix) => bail!(
@@ -57,7 +61,7 @@ impl Input {
         Ok(Self::Capture(Box::new(reader)))
     }
 
-    /// The format that an output has where its name doesn't say.
+    /// The format of an output whose name doesn't say one.
     pub(crate) fn format(&self) -> Format {
         match self {
             Self::Capture(reader) => reader.format(),
@@ -79,19 +83,41 @@ impl AnySource {
             Input::Synth(synth) => Self::Synth(SynthSource::new(*synth)),
         }
     }
+}
 
-    pub(crate) fn as_source(&mut self) -> &mut dyn Source {
+impl Source for AnySource {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         match self {
-            Self::Capture(s) => s,
-            Self::Synth(s) => s,
+            Self::Capture(s) => s.fill(pool, arrivals, max),
+            Self::Synth(s) => s.fill(pool, arrivals, max),
         }
     }
 
-    /// The reader behind it, where there is one.
-    pub(crate) fn reader(&self) -> Option<&CaptureReader> {
+    fn interfaces(&self) -> &[Interface] {
         match self {
-            Self::Capture(s) => Some(s.reader()),
-            Self::Synth(_) => None,
+            Self::Capture(s) => s.interfaces(),
+            Self::Synth(s) => s.interfaces(),
+        }
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        match self {
+            Self::Capture(s) => s.clock_backwards(),
+            Self::Synth(s) => s.clock_backwards(),
+        }
+    }
+
+    fn progress(&self) -> Option<f64> {
+        match self {
+            Self::Capture(s) => s.progress(),
+            Self::Synth(s) => s.progress(),
+        }
+    }
+
+    fn details(&self) -> Option<&dyn Any> {
+        match self {
+            Self::Capture(s) => s.details(),
+            Self::Synth(s) => s.details(),
         }
     }
 }

@@ -5,20 +5,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::io::new_file::NewFile;
+use slipstream::new_file::NewFile;
 
-/// A file in the making. It takes its name with [`Replacement::commit`], in place of any older file of that
-/// name; nothing is left of it if it comes to nothing, or a signal ends the program.
+/// A file that is being written. It takes its name with [`Replacement::commit`], in place of any older file
+/// of that name; nothing is left of it if it comes to nothing, or a signal ends the program.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     path: PathBuf,
-    to: To,
+    to: Target,
 }
 
 #[derive(Debug)]
-enum To {
+enum Target {
     New(NewFile),
-    /// What can't be replaced: a device, a pipe.
+    /// A device or a pipe, which is written to and not replaced.
     Straight(File),
 }
 
@@ -36,8 +36,8 @@ impl Replacement {
         }
         let to = match target.metadata() {
             Ok(m) if m.is_dir() => bail!("{option} {}: is a directory; name a file", path.display()),
-            Ok(m) if !m.is_file() => To::Straight(File::create(&target).with_context(failed)?),
-            _ => To::New(NewFile::create(&target).with_context(failed)?),
+            Ok(m) if !m.is_file() => Target::Straight(File::create(&target).with_context(failed)?),
+            _ => Target::New(NewFile::create(&target).with_context(failed)?),
         };
         Ok(Self { path: target, to })
     }
@@ -47,8 +47,8 @@ impl Replacement {
         let Self { path, to } = self;
         let failed = || format!("{}: can't be written", path.display());
         match to {
-            To::Straight(mut file) => file.flush().with_context(failed),
-            To::New(file) => file.persist().with_context(failed),
+            Target::Straight(mut file) => file.flush().with_context(failed),
+            Target::New(file) => file.persist().with_context(failed),
         }
     }
 }
@@ -56,15 +56,15 @@ impl Replacement {
 impl Write for Replacement {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         match &mut self.to {
-            To::New(file) => file.write(data),
-            To::Straight(file) => file.write(data),
+            Target::New(file) => file.write(data),
+            Target::Straight(file) => file.write(data),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.to {
-            To::New(file) => file.flush(),
-            To::Straight(file) => file.flush(),
+            Target::New(file) => file.flush(),
+            Target::Straight(file) => file.flush(),
         }
     }
 }

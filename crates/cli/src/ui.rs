@@ -1,4 +1,4 @@
-//! What is said on stderr: progress, warnings, errors.
+//! Messages on stderr (progress, warnings, errors), and interrupts.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -9,13 +9,12 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use ratatui::crossterm::terminal;
 use slipstream::io::capture::CaptureError;
-use slipstream::runtime::ReplayError;
+use slipstream_report::visible;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::table::visible;
-
-/// Stderr, where it can't be written to as well: nobody is there to be told.
+/// Stderr. Errors of writing to it are dropped: no other place is left to report them.
 struct Stderr;
 
 impl Write for Stderr {
@@ -29,7 +28,7 @@ impl Write for Stderr {
     }
 }
 
-/// Whether stderr may have colours: a terminal whose user doesn't say otherwise (<https://no-color.org>).
+/// True where stderr may have colours: a terminal, unless its user sets `NO_COLOR` (<https://no-color.org>).
 fn colours() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
@@ -50,12 +49,12 @@ pub(crate) fn log_to_stderr(verbose: u8) {
         .init();
 }
 
-/// Says what a user waits for.
+/// Tells a user the reason for a wait.
 pub(crate) fn note(what: &str) {
     say(&format!("slipstream: {what}"));
 }
 
-/// Says what went wrong.
+/// Tells a user of an error.
 pub(crate) fn complain(what: &str) {
     say(&format!("slipstream: {what}"));
 }
@@ -79,7 +78,7 @@ pub(crate) fn in_words(error: &anyhow::Error) -> String {
     all
 }
 
-/// The user wanted no more (Ctrl-C, or a request to terminate), and there is nothing to show for it.
+/// The error of a run that the user ended (Ctrl-C, or a request to terminate) before it had a result.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
@@ -97,7 +96,7 @@ pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the program took, from the system's account of it, as far as there is one.
+/// The time and the memory that the program took, as far as the system accounts for them.
 pub(crate) fn effort(elapsed: Duration) -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).map(str::trim);
@@ -107,16 +106,21 @@ pub(crate) fn effort(elapsed: Duration) -> String {
     format!("ended after {:.3} s{memory}", elapsed.as_secs_f64())
 }
 
-/// Whether whoever read our stdout went away.
+/// True for the error of writing to a stdout whose reader went away.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let capture = |e: &'_ (dyn std::error::Error + 'static)| match e.downcast_ref::<ReplayError>() {
-        Some(ReplayError::Sink(capture)) => Some(capture.reader_left_stdout()),
-        _ => e.downcast_ref::<CaptureError>().map(CaptureError::reader_left_stdout),
+    let capture = |e: &'_ (dyn std::error::Error + 'static)| {
+        e.downcast_ref::<CaptureError>().map(CaptureError::reader_left_stdout)
     };
     if let Some(stdout) = error.chain().find_map(capture) {
         return stdout;
     }
     error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Columns of the terminal that stdout goes to, if it goes to one.
+pub(crate) fn columns() -> Option<usize> {
+    let size = terminal::size().ok().filter(|_| io::stdout().is_terminal());
+    size.map(|(columns, _)| usize::from(columns))
 }
 
 /// Prints a result to stdout.
@@ -142,7 +146,7 @@ fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Says that this program is to outlive its terminal, as `nohup` has it.
+/// True if this program is to outlive its terminal, as under `nohup`.
 fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -159,7 +163,7 @@ pub(crate) struct LiveSignals {
 
 /// A request that a signal made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Request {
     Nothing,
     Reload,
     Stop,
@@ -180,14 +184,14 @@ impl LiveSignals {
     }
 
     /// The request that was made since the last time.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn request(&self) -> Request {
         let hung_up = self.hang_up.swap(false, Ordering::Relaxed);
-        // A terminal that is gone is no terminal any more: that was no request to reload.
+        // The terminal is gone: that hang-up was no request to reload.
         let gone = hung_up && self.terminal && !io::stdin().is_terminal();
         match self.stop.load(Ordering::Relaxed) || gone {
-            true => Asked::Stop,
-            false if hung_up => Asked::Reload,
-            false => Asked::Nothing,
+            true => Request::Stop,
+            false if hung_up => Request::Reload,
+            false => Request::Nothing,
         }
     }
 }
@@ -218,7 +222,7 @@ impl Progress {
         Self { bar, since: slipstream::clock::now() }
     }
 
-    /// How far the work is, as a share of 1, where that is known.
+    /// Shows the share of the work that is done, 0 to 1, where it is known.
     pub(crate) fn at(&self, share: Option<f64>) {
         if self.bar.is_hidden() && io::stderr().is_terminal() && self.since.elapsed() > Duration::from_secs(1)
         {

@@ -1,5 +1,5 @@
-//! What the cores of the network functions cost per look-up: over few flows (warm: everything in the cache) and over
-//! many (cold: the table is larger than the cache), straight and with the lines asked for ahead.
+//! Cost of the cores of the network functions, per look-up: over few flows (warm: everything in the cache)
+//! and over many (cold: the table is larger than the cache), straight and with the lines asked for ahead.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -8,7 +8,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use slipstream::pool::Pool;
 use slipstream::reframe::compress::{AckCompressor, AckState, PacketView};
 use slipstream::reframe::flow_table::{FlowTable, NONE};
-use slipstream::reframe::{Policy, ReframeConfig, Treatment};
+use slipstream::reframe::{ClassSettings, Policy, ReframeConfig};
 use slipstream::rules::Rule;
 use slipstream::runtime::{NullSink, Preload, Replay};
 use slipstream::time::Nanos;
@@ -51,7 +51,7 @@ fn hold_and_release(c: &mut Criterion) {
     for (name, n, random, hold_ns, policy) in rows {
         let frames: Vec<_> = flows(n, random).into_iter().map(udp).collect();
         let config = ReframeConfig {
-            default: Treatment { hold_ns, burst: 32, weight: 1, bypass: false },
+            default: ClassSettings { hold_ns, burst: 32, weight: 1, bypass: false },
             capacity: 65_536,
             policy,
             bypass: Rule::parse("tcp syn").unwrap(),
@@ -65,10 +65,10 @@ fn hold_and_release(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter_batched(
                 load,
-                |(mut source, pool)| {
+                |(source, pool)| {
                     Replay::new(&config)
                         .unwrap()
-                        .run(&mut source, pool, &mut NullSink, &mut |_| ControlFlow::Continue(()))
+                        .run(source, pool, NullSink, &mut |_| ControlFlow::Continue(()))
                         .unwrap()
                 },
                 BatchSize::LargeInput,

@@ -1,4 +1,4 @@
-//! What it costs to ask a rule about a packet: 256 packets, of TCP and UDP in turn, one in sixteen of them a SYN.
+//! Cost of asking a rule about a packet: 256 packets, of TCP and UDP in turn, one in sixteen of them a SYN.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

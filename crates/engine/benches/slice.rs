@@ -1,5 +1,5 @@
-//! What slicing costs, a packet: slice and splice with the payload in place and copied, beside a copy of the payload in and
-//! out alone; and what a packet below the threshold costs.
+//! Cost of slicing, a packet: slice and splice with the payload in place and copied, beside a copy of the
+//! payload in and out alone; and what a packet below the threshold costs.
 //!
 //! `valgrind --tool=callgrind` counts the instructions of the same ways: `--profile-time 1 in-place` runs one of them alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]

@@ -7,7 +7,7 @@
 //! counters don't add up.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../tests/slice/chaos.rs"]
+#[path = "../tests/engine/slice/chaos.rs"]
 mod chaos;
 
 use slipstream::slice::splicer::REFUSALS;

@@ -1,4 +1,5 @@
-//! What a solution costs: the reference's queue (L = 4096, β = 256, 1 ns slots) over processes and loads, and its growth with L and β.
+//! Time of a solution: the reference's queue (L = 4096, β = 256, 1 ns slots) over processes and loads, and
+//! its growth with L and β.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 #![allow(missing_docs, reason = "criterion's macros make public items")]

@@ -1,4 +1,4 @@
-//! How packets come: independent, equal interarrival times, and the sums of `n` of them.
+//! Arrivals: independent, equally distributed interarrival times, and sums of `n` of them.
 
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
@@ -7,19 +7,21 @@ use std::sync::Arc;
 use crate::error::{Error, positive};
 use crate::pmf::{Family, MAX_SUPPORT, Pmf, TAIL};
 
-/// Where the count of arrivals of a service begins (`--start`): what is known of the interarrival time that a poll interrupts.
+/// The state of the arrival process at a poll (`--start`), from which the arrivals of a service are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
     /// A whole interarrival time begins at every poll. Simple, and biased: too few packets come.
     Renewal,
-    /// The time to the first arrival is the residual of an interarrival time, `P(R = r) = P(A ≥ r)/E[A]`, drawn anew at
-    /// every poll. The mean number of arrivals is right; what is lost is that one residual depends on the last.
+    /// The time to the first arrival is the residual of an interarrival time, `P(R = r) = P(A ≥ r)/E[A]`,
+    /// drawn anew at every poll. The mean number of arrivals is right; what is lost is that one residual
+    /// depends on the last.
     #[default]
     Equilibrium,
-    /// The residual of one poll is what the last one left of it: the queue as it is. Solved where arrivals remember
-    /// nothing (geometric) and for interarrival times of a few dozen slots at most, whose residuals go into the state; simulated
-    /// for all. Quantiles of waiting times then take the arrivals within a service as the equilibrium start has them; all else is exact.
+    /// The residual of one poll is what the last one left of it: the queue as it is. Solved where arrivals
+    /// remember nothing (geometric) and for interarrival times of a few dozen slots at most, whose residuals
+    /// go into the state; simulated for all. Quantiles of waiting times then take the arrivals within a
+    /// service as the equilibrium start has them; all else is exact.
     Exact,
 }
 
@@ -44,7 +46,8 @@ enum Kind {
 }
 
 impl Interarrival {
-    /// Always `mean` slots; where that is no whole number, the two beside it in the proportion that keeps the mean.
+    /// Always `mean` slots; where that is no whole number, the two beside it in the proportion that keeps the
+    /// mean.
     ///
     /// # Errors
     /// [`Error::NotPositive`], [`Error::TooLarge`] for a mean beyond 2²⁴ slots; so also below.
@@ -60,8 +63,8 @@ impl Interarrival {
         Ok(Self { kind: Kind::Poisson, mean: mean_of(mean)? })
     }
 
-    /// Geometric over 1, 2, …: every slot has a packet with the same probability. Its coefficient of variation is
-    /// `√(1 − 1/mean)`.
+    /// Geometric over 1, 2, …: every slot has a packet with the same probability. Its coefficient of
+    /// variation is `√(1 − 1/mean)`.
     ///
     /// # Errors
     /// As [`Interarrival::deterministic`]; [`Error::OutOfRange`] for a mean below one slot.
@@ -74,8 +77,8 @@ impl Interarrival {
         Ok(Self { kind: Kind::Geometric, mean })
     }
 
-    /// Negative binomial over 0, 1, 2, … with this coefficient of variation, which must be above `1/√mean`, where it
-    /// becomes Poisson.
+    /// Negative binomial over 0, 1, 2, … with this coefficient of variation, which must be above `1/√mean`,
+    /// where it becomes Poisson.
     ///
     /// # Errors
     /// As [`Interarrival::deterministic`]; [`Error::Variation`] for a coefficient that it can't have.
@@ -171,7 +174,7 @@ impl Interarrival {
         }
     }
 
-    /// Whether the future of the process doesn't depend on when the last packet came, so that every [`Start`] but
+    /// True if the process has no memory of its last arrival, so that every [`Start`] but
     /// renewal is the same.
     #[must_use]
     pub fn is_memoryless(&self) -> bool {
@@ -189,7 +192,8 @@ impl Interarrival {
         }
     }
 
-    /// At least minus the logarithm of the absolute value of the characteristic function, at all frequencies from `w` to π.
+    /// At least minus the logarithm of the absolute value of the characteristic function, at all frequencies
+    /// from `w` to π.
     pub(crate) fn decay(&self, w: f64) -> f64 {
         let negative_binomial = |r: f64, p: f64| {
             let q = 1.0 - p;
@@ -216,8 +220,9 @@ impl Interarrival {
         }
     }
 
-    /// A value that the sum of up to `n` interarrival times exceeds so seldom that what lies beyond doesn't matter: the mean of that is
-    /// below 1e-15 interarrival times. By Chernoff's bound `E[(S − x)⁺] ≤ M(θ)ⁿ·e^(−θx)/θ`, for the best of some θ.
+    /// A value that the sum of up to `n` interarrival times exceeds so seldom that what lies beyond doesn't
+    /// matter: the mean of that is below 1e-15 interarrival times. By Chernoff's bound
+    /// `E[(S − x)⁺] ≤ M(θ)ⁿ·e^(−θx)/θ`, for the best of some θ.
     pub(crate) fn reach(&self, n: usize) -> usize {
         let Kind::Empirical(pmf) = &self.kind else { return usize::MAX };
         let last = pmf.last() as f64;
@@ -262,7 +267,8 @@ pub(crate) struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Writes the probabilities of the next sum for values up to `limit`, and returns the least value written.
+    /// Writes the probabilities of the next sum for values up to `limit`, and returns the least value
+    /// written.
     pub(crate) fn next(&mut self, limit: usize, out: &mut Vec<f64>) -> usize {
         let n = self.n;
         self.n += 1;
@@ -279,8 +285,8 @@ impl Sums<'_> {
     }
 }
 
-/// Sums of an empirical distribution, by convolution: term by term where it has few values, else by Fourier transform,
-/// whose rounding error is about 1e-16 of the largest probability.
+/// Sums of an empirical distribution, by convolution: term by term where it has few values, else by Fourier
+/// transform, whose rounding error is about 1e-16 of the largest probability.
 struct Convolution {
     atoms: Vec<(usize, f64)>,
     /// Values beyond this are dropped; they don't influence those below.
@@ -301,7 +307,7 @@ struct Transform {
 
 /// Terms a value, up to which convolving term by term is cheaper.
 const FEW_ATOMS: usize = 48;
-/// What a transform may leave behind where nothing is.
+/// Largest rounding error of a transform in place of 0.
 const ROUNDING: f64 = 1e-18;
 
 impl Convolution {

@@ -1,19 +1,19 @@
 //! The stationary distribution of the embedded chain, eq. (1), by elimination without subtraction (GTH).
 //!
-//! States are eliminated from the empty queue upwards. Row `k` of the chain reaches down by at most a batch, and from β on
-//! all rows are one row shifted, so a state's row is made when its turn comes, from that one row and the reduced rows of the
-//! β states below it, which are all that must be kept. A few states take their turn together, so that the reduced rows are
-//! read once for all of them. For the way back only the part of each row below its diagonal is
-//! kept: L·β numbers at the most, whatever the load. Nothing is ever subtracted, so every probability has a small relative
-//! error however small it is, at saturation and beyond.
+//! States are eliminated from the empty queue upwards. Row `k` of the chain reaches down by at most a batch,
+//! and from β on all rows are one row shifted, so a state's row is made when its turn comes, from that one
+//! row and the reduced rows of the β states below it, which are all that must be kept. A few states take
+//! their turn together, so that the reduced rows are read once for all of them. For the way back only the
+//! part of each row below its diagonal is kept: L·β numbers at the most, whatever the load. Nothing is ever
+//! subtracted, so every probability has a small relative error however small it is, at saturation and beyond.
 
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::kernel::{GROUP, Lanes, ROWS, add_one, add_scaled};
 
-/// The rows of the chain. A state is the queue and, where the arrival process has a memory, one of R phases of it: in one number
-/// `queue · R + phase`. `rows[v · R + phase]` is how many packets come while a batch of v is served, and the phase after it, as
-/// `packets · R + phase`.
+/// The rows of the chain. A state is the queue and, where the arrival process has a memory, one of R phases
+/// of it: in one number `queue · R + phase`. `rows[v · R + phase]` is how many packets come while a batch of
+/// v is served, and the phase after it, as `packets · R + phase`.
 pub(crate) struct Chain<'a> {
     pub(crate) rows: &'a [Counts],
     /// Largest batch β; `rows` has (β + 1) · R elements.
@@ -41,7 +41,7 @@ struct Below {
 }
 
 impl Chain<'_> {
-    /// What is left in the queue when the batch is taken, and the arrivals during its service.
+    /// Packets left in the queue when the batch is taken, and the arrivals during its service.
     fn row(&self, state: usize) -> (usize, Option<&Counts>) {
         let (queue, phase) = (state / self.phases, state % self.phases);
         let batch = queue.min(self.batch);
@@ -65,7 +65,7 @@ impl Chain<'_> {
         for (to, p) in (first..self.full()).zip(p.by_ref()) {
             add(to, *p);
         }
-        // What is left over is the full queue: those that would fill it exactly and those that are lost.
+        // The rest is the full queue: arrivals that fill it exactly, and more, of which some are lost.
         let rest = p.as_slice();
         if self.phases == 1 {
             add(self.queue, rest.iter().sum());
@@ -151,7 +151,8 @@ impl Chain<'_> {
     }
 }
 
-/// Where the way back is scaled, so that nothing overflows; what becomes too small then is 0 by any measure.
+/// Back substitution scales its values down above this, so that none overflows; those that underflow are
+/// negligible.
 const HUGE: f64 = 1e200;
 /// Weights below this are dropped, so that no time goes into numbers too small to be held in full.
 const SMALL: f64 = 1e-250;
@@ -169,8 +170,8 @@ struct Elimination {
 }
 
 impl Elimination {
-    /// The rows of `first` and of the states after it: what lies below all of them is eliminated from all at once, then they from one
-    /// another. Returns whether nothing leads further up.
+    /// The rows of `first` and of the states after it: what lies below all of them is eliminated from all at
+    /// once, then they from one another. Returns whether nothing leads further up.
     fn rows(&mut self, chain: &Chain<'_>, first: usize) -> Result<bool, Error> {
         let end = (first + ROWS).min(chain.states());
         let mut from = [first; ROWS];
@@ -204,8 +205,8 @@ impl Elimination {
         Ok(false)
     }
 
-    /// Replaces `group` states from `turn` on, in the rows from `lane` on, by where the chain goes from them. Returns the last
-    /// state reached.
+    /// Replaces `group` states from `turn` on, in the rows from `lane` on, by where the chain goes from them.
+    /// Returns the last state reached.
     #[expect(
         clippy::indexing_slicing,
         reason = "states lie in the row, and a reduced row ends where the row does"

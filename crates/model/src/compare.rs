@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 
-/// How far two distributions of the batch size are apart.
+/// The distance between two distributions of the batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Mean of the measured distribution.
@@ -13,11 +13,13 @@ pub struct Comparison {
     pub predicted_mean: f64,
     /// `|measured − predicted| ÷ measured`, of the means.
     pub relative_error: f64,
-    /// Jensen-Shannon divergence with the natural logarithm: 0 for equal distributions, ln 2 = 0.693 for disjoint ones.
+    /// Jensen-Shannon divergence with the natural logarithm: 0 for equal distributions, ln 2 = 0.693 for
+    /// disjoint ones.
     pub jsd: f64,
 }
 
-/// Compares probabilities of 0, 1, 2, …; the shorter one is 0 beyond its end. Both are taken as shares of their sums.
+/// Compares probabilities of 0, 1, 2, …; the shorter one is 0 beyond its end. Both are taken as shares of
+/// their sums.
 ///
 /// # Errors
 /// [`Error::Measurement`] where one has no probability, or the measured mean is zero.

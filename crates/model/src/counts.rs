@@ -1,17 +1,17 @@
-//! How many packets come during a service: the distributions `x` of eq. (1), one a batch size.
+//! The number of arrivals during a service: the distributions `x` of eq. (1), one for each batch size.
 //!
 //! With `S_n` the time of the n-th arrival after a poll, `P(X ≥ n) = P(S_n ≤ B)`. For the equilibrium start,
 //! `P(S_n = s) = (P(A⁽ⁿ⁻¹⁾ < s) − P(A⁽ⁿ⁾ < s))/E[A]` with `A⁽ⁿ⁾` the sum of n interarrival times, so that
-//! `P(X = n)` is the second difference over n of `E[(B − A⁽ⁿ⁾)⁺]/E[A]`; the second difference of `E[(A⁽ⁿ⁾ − B)⁺]` is the
-//! same. The first is small where many packets come, the second where few do, so each tail is computed from what is small
-//! there and keeps its relative precision; in the middle about σ² of the 2⁵³ of a double is lost, σ the standard deviation
-//! of the count.
+//! `P(X = n)` is the second difference over n of `E[(B − A⁽ⁿ⁾)⁺]/E[A]`; the second difference of `E[(A⁽ⁿ⁾ −
+//! B)⁺]` is the same. The first is small where many packets come, the second where few do, so each tail is
+//! computed from what is small there and keeps its relative precision; in the middle about σ² of the 2⁵³ of a
+//! double is lost, σ the standard deviation of the count.
 
 use crate::arrivals::{Interarrival, Start};
 use crate::error::Error;
 use crate::pmf::{Pmf, TAIL};
 
-/// What the tables of one solution may cost, in additions: some minutes of a core.
+/// Most additions for the tables of one solution: some minutes of a core.
 const MAX_WORK: f64 = 2e11;
 
 /// The distribution of the number of arrivals during the service of one batch.
@@ -65,14 +65,15 @@ const STRIDES: [usize; 3] = [1, 4, 16];
 /// The natural logarithm of 1e40, which a spectrum must have lost for a stride to be taken.
 const NEGLIGIBLE: f64 = 92.1;
 
-/// The coarsest of [`STRIDES`] for a function whose spectrum at a frequency is `exp(−decay(frequency))`, falling with it.
+/// The coarsest of [`STRIDES`] for a function whose spectrum at a frequency is `exp(−decay(frequency))`,
+/// falling with it.
 fn stride(decay: impl Fn(f64) -> f64) -> usize {
     let smooth = |s: &usize| decay(std::f64::consts::PI / *s as f64) >= NEGLIGIBLE;
     STRIDES.iter().skip(1).rposition(smooth).map_or(0, |i| i + 1)
 }
 
-/// A distribution of service times, whole and in the coarser strides: `(from / stride, stride · probabilities)`, places of
-/// which the slot is a multiple of the stride.
+/// A distribution of service times, whole and in the coarser strides:
+/// `(from / stride, stride · probabilities)`, places of which the slot is a multiple of the stride.
 struct Strided(Vec<(usize, Vec<f64>)>);
 
 impl Strided {
@@ -159,8 +160,8 @@ impl Sparse {
     }
 }
 
-/// The distributions for every service time of `services`, in order. `start` is renewal or equilibrium; `poisson` tells that
-/// service times are Poisson-distributed.
+/// The distributions for every service time of `services`, in order. `start` is renewal or equilibrium;
+/// `poisson` tells that service times are Poisson-distributed.
 pub(crate) fn counts(
     arrivals: &Interarrival,
     services: &[Pmf],
@@ -181,7 +182,7 @@ pub(crate) fn counts(
     let order = if start == Start::Renewal { Order::First } else { Order::Second };
     let (mut p, mut table) = (Vec::new(), Table::default());
     for n in 0..usize::MAX {
-        // How far up the sum matters: to the longest service where what lies below is used, else all of it.
+        // The upper end of the sum: the longest service where the lower part is used, else all of it.
         let below = |r: &Row<'_>| n + 1 >= r.middle;
         let to = rows.iter().filter(|r| below(r)).map(|r| r.service.last()).max().unwrap_or(0);
         let limit = if n <= last_middle { usize::MAX - 1 } else { to };
@@ -403,7 +404,8 @@ mod tests {
         }
     }
 
-    /// Bursts of 16 packets with geometric pauses: sums have tails much longer than normal ones, and all of them count.
+    /// Bursts of 16 packets with geometric pauses: sums have tails much longer than normal ones, and all of
+    /// them count.
     #[test]
     fn probabilities_of_counts_sum_to_one_however_bursty_arrivals_are() {
         for (gap, burst) in [(10.3, 16.0), (2.0, 40.0), (60.0, 4.0)] {
@@ -436,7 +438,7 @@ mod tests {
         }
     }
 
-    /// What a stride leaves out can't be seen: all strides against every slot.
+    /// Strides leave out nothing that matters: all strides against every slot.
     #[test]
     fn strides_change_nothing() {
         let means = [300.0, 1300.0, 5000.0];

@@ -1,15 +1,18 @@
-//! How long packets wait, and how long they stay: what an operator asks, beyond the paper.
+//! Waiting times and sojourns of packets, which are beyond the paper.
 //!
-//! A packet that comes while a batch is served waits for the rest of that service, then for `c` services of full batches, `c`
-//! being how often β packets fit before it in the queue, then it is served with its own batch. The rest of the service and
-//! the packet's place are taken jointly from the arrival process; so is the size of its own batch, which the packets
-//! that come after it decide, as long as it waits at most one full batch. Two things are left out. How many packets come during the full batch before a packet's own
-//! is taken to be independent of how long exactly that takes. And behind more than one full batch its own is taken to be
-//! full. Against the simulation, of queues of one batch to many, neither shows in a quantile by more than a bin.
+//! A packet that comes while a batch is served waits for the rest of that service, then for `c` services of
+//! full batches, `c` being how often β packets fit before it in the queue, then it is served with its own
+//! batch. The rest of the service and the packet's place are taken jointly from the arrival process; so is
+//! the size of its own batch, which the packets that come after it decide, as long as it waits at most one
+//! full batch. Two things are left out. How many packets come during the full batch before a packet's own is
+//! taken to be independent of how long exactly that takes. And behind more than one full batch its own is
+//! taken to be full. Against the simulation, of queues of one batch to many, neither shows in a quantile by
+//! more than a bin.
 //!
-//! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles are exact
-//! to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded. Means don't
-//! come from the bins: they follow from the flow of packets exactly, but for the time that lost packets would have waited.
+//! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles
+//! are exact to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded.
+//! Means don't come from the bins: they follow from the flow of packets exactly, but for the time that lost
+//! packets would have waited.
 
 use crate::arrivals::Start;
 use crate::counts::Counts;
@@ -75,7 +78,7 @@ impl Delay {
     }
 }
 
-/// What the packets of one poll do on average, in bins of the time that is left of the service in which they come.
+/// Mean waits of the packets of one poll, in bins of the time that is left of the service in which they come.
 struct Tables<'a> {
     model: &'a Model,
     bin: usize,
@@ -86,8 +89,8 @@ struct Tables<'a> {
     landing: Vec<Counts>,
 }
 
-/// The wait of the packets that a poll takes in, and their sojourn. `left` is what is left of the service for all packets of a poll together
-/// when they come, in slots, where that doesn't follow from the start.
+/// The wait of the packets that a poll takes in, and their sojourn. `left` is what is left of the service for
+/// all packets of a poll together when they come, in slots, where that doesn't follow from the start.
 pub(crate) fn delays(
     model: &Model,
     start: Start,
@@ -222,7 +225,7 @@ fn push(to: Option<&mut Counts>, n: usize, p: f64) {
     to.p.push(p);
 }
 
-/// Where in the queue the packets of a poll come to stand.
+/// Positions in the queue of the packets of a poll.
 struct Places {
     /// By number of full batches before it, then by bin of what is left of the service.
     blocks: Vec<Vec<f64>>,
@@ -230,7 +233,8 @@ struct Places {
     near: Vec<Vec<f64>>,
     /// Packets by number of full batches before them, exactly.
     counts: Vec<f64>,
-    /// What is left of the service for all packets together, in slots, lost ones included: exact for the equilibrium start.
+    /// Residual service summed over all packets, in slots, lost ones included: exact for the equilibrium
+    /// start.
     left_all: f64,
     /// The same for lost packets, and for accepted ones, from the bins.
     left_lost: f64,
@@ -392,7 +396,8 @@ fn own_batch(t: &Tables<'_>, places: &Places, rows: &[Counts], full: &[f64]) -> 
     sojourn
 }
 
-/// Packets that come after others, and the probabilities of at least so many, which is what makes a batch full.
+/// Packets that come after others, and the probabilities of at least so many, which is what makes a batch
+/// full.
 struct After<'a> {
     counts: &'a Counts,
     tail: Vec<f64>,

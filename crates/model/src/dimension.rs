@@ -7,7 +7,7 @@ use std::thread;
 use crate::error::{Error, not_negative, positive};
 use crate::model::{Model, Parameters, Solution};
 
-/// What must be kept.
+/// The target that a configuration must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     /// Largest share of packets lost.
@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether a solution keeps it.
+    /// True if a solution meets the target.
     #[must_use]
     pub fn is_met(&self, s: &Solution) -> bool {
         s.p_loss <= self.p_loss && self.p99_sojourn_ns.is_none_or(|most| s.sojourn.quantile_ns(0.99) <= most)
@@ -29,7 +29,7 @@ impl Target {
     }
 }
 
-/// What may be chosen.
+/// The configurations to choose from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
     /// Cores, each with its own queue and an even share of the packets (RSS), up to this many.
@@ -49,9 +49,9 @@ pub struct Candidate {
     pub queue: usize,
     /// Largest batch β, packets.
     pub batch: usize,
-    /// Whether it meets the target.
+    /// It meets the target.
     pub met: bool,
-    /// What the model predicts for each core.
+    /// The prediction for each core.
     pub solution: Solution,
 }
 
@@ -60,7 +60,8 @@ pub struct Candidate {
 pub struct Dimension {
     /// The choice: fewest cores, then the shortest queue, then the smallest batch that meet the target.
     pub best: Candidate,
-    /// All that were considered, in order of cores, queue and batch: for one core fewer than `best` has, and for as many.
+    /// All that were considered, in order of cores, queue and batch: for one core fewer than `best` has, and
+    /// for as many.
     pub considered: Vec<Candidate>,
     /// The most packets a second that one core of `best` bears within the target.
     pub max_core_pps: f64,
@@ -90,8 +91,8 @@ pub fn solve_all(questions: &[Parameters], threads: usize) -> Vec<Result<Solutio
     done.into_iter().map(|d| d.1).collect()
 }
 
-/// Finds the smallest machine that meets a target. `all` is one core with all the packets; its queue and batch are
-/// replaced by the choices.
+/// Finds the smallest machine that meets a target. `all` is one core with all the packets; its queue and
+/// batch are replaced by the choices.
 ///
 /// # Errors
 /// [`Error::Unreachable`] where nothing among the choices meets the target; those of solving.

@@ -1,4 +1,4 @@
-//! What can be wrong with a question to the model, or with its answer: one variant per cause.
+//! Errors of questions to the model and of its answers: one variant per cause.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ pub enum Error {
     /// A number that must be finite and above zero isn't.
     #[error("{what} is {value}; it must be a number above zero")]
     NotPositive {
-        /// What the number is.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         value: f64,
@@ -17,7 +17,7 @@ pub enum Error {
     /// A number that must be finite and not below zero isn't.
     #[error("{what} is {value}; it must be a number of at least zero")]
     Negative {
-        /// What the number is.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         value: f64,
@@ -25,7 +25,7 @@ pub enum Error {
     /// A number lies outside of what it can be.
     #[error("{what} is {value}; it must lie between {low} and {high}")]
     OutOfRange {
-        /// What the number is.
+        /// The name of the number.
         what: &'static str,
         /// Its value.
         value: f64,
@@ -55,7 +55,7 @@ pub enum Error {
         mean: f64,
         /// The coefficient of variation asked for.
         cv: f64,
-        /// What it can be.
+        /// The range of possible values.
         limit: String,
     },
     /// A distribution that was given as numbers is none.
@@ -63,7 +63,7 @@ pub enum Error {
     Distribution {
         /// Which one.
         what: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// The mean service time of a batch is not above zero.
@@ -77,13 +77,13 @@ pub enum Error {
     /// The question is too large for the stated limits.
     #[error("{what} needs {needed}, and the limit is {limit}; {advice}")]
     TooLarge {
-        /// What is too large.
+        /// The name of the input or table.
         what: &'static str,
-        /// What it needs.
+        /// Its size or work, with the unit.
         needed: String,
-        /// What is allowed.
+        /// The bound.
         limit: String,
-        /// What helps.
+        /// The remedy.
         advice: &'static str,
     },
     /// The exact start has too many states.
@@ -101,9 +101,9 @@ pub enum Error {
         states: f64,
         /// Memory for how they follow one another, MiB.
         mebibytes: f64,
-        /// What the elimination would take.
+        /// Additions that the elimination would take.
         additions: f64,
-        /// How much memory there may be, MiB.
+        /// Bound on memory, MiB.
         limit_mebibytes: usize,
     },
     /// Which state the queue settles in depends on how it started, so there is no one answer.
@@ -126,9 +126,9 @@ pub enum Error {
     NotConverged {
         /// Which check failed.
         what: &'static str,
-        /// What it found.
+        /// The value found.
         value: f64,
-        /// What it allows.
+        /// The bound.
         limit: f64,
     },
     /// Measurements that can't be used.
@@ -141,7 +141,7 @@ pub enum Error {
         name: String,
         /// Line, from 1; in a binary log the record.
         line: u64,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// No configuration among those asked for meets the target.

@@ -1,5 +1,5 @@
-//! Service times from measurements (§V-A of the paper): means by batch size, and lines through them: one for all loads, one a
-//! load, or two with a knee between.
+//! Service times from measurements (§V-A of the paper): means by batch size, and lines through them: one for
+//! all loads, one a load, or two with a knee between.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub struct Line {
     pub batch_min: u32,
     /// Largest batch among them, packets.
     pub batch_max: u32,
-    /// What a batch costs, ns.
+    /// Time of a batch, ns.
     pub service_base_ns: f64,
-    /// What a packet adds, ns.
+    /// Time that each packet adds, ns.
     pub service_per_packet_ns: f64,
     /// The share of the variance that the line explains, 0 to 1.
     pub r_squared: f64,
@@ -41,7 +41,7 @@ pub struct BySize {
     pub sd_ns: f64,
 }
 
-/// What a log says about service times.
+/// Service times by a log of polls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
     /// Over all loads.
@@ -190,7 +190,7 @@ impl Sample {
     }
 }
 
-/// What two lines may leave of the squares that one leaves, to be worth it.
+/// Two lines replace one if their residual sum of squares is at most this share of its.
 const KNEE: f64 = 0.8;
 
 /// Fits lines to a log.
@@ -219,7 +219,8 @@ pub fn fit(log: &PollLog) -> Result<Fit, Error> {
     })
 }
 
-/// The mean time of the empty polls that a log only counts: what lies between two polls beside the service of the first.
+/// The mean time of the empty polls that a log only counts: what lies between two polls beside the service of
+/// the first.
 fn between(log: &PollLog, by_size: &[BySize], line: &Line) -> Option<f64> {
     let service = |batch: u32| match by_size.binary_search_by_key(&batch, |s| s.batch) {
         Ok(at) => by_size.get(at).map_or(0.0, |s| s.mean_ns),
@@ -239,8 +240,9 @@ fn size(batch: u32, times: &[f64]) -> BySize {
 }
 
 impl Fit {
-    /// Service times for the model: measured means where there are any, else the lines of a strategy. `rate` says which load, for
-    /// [`Strategy::PerRate`]. An empty poll takes `empty_poll_ns`, else what was measured, else what a batch costs.
+    /// Service times for the model: measured means where there are any, else the lines of a strategy. `rate`
+    /// says which load, for [`Strategy::PerRate`]. An empty poll takes `empty_poll_ns`, else what was
+    /// measured, else what a batch costs.
     ///
     /// # Errors
     /// [`Error::Measurement`] where there is no such line.
@@ -284,7 +286,7 @@ impl Fit {
     }
 }
 
-/// How the services of a log vary around the mean of their size, as factors of it.
+/// The variation of a log's services around the mean of their batch size, as factors of that mean.
 #[must_use]
 pub fn variation(log: &PollLog) -> Variation {
     let mut sizes: BTreeMap<usize, Vec<f64>> = BTreeMap::new();

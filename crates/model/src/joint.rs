@@ -1,19 +1,21 @@
 //! The exact start: the time that is left of an interarrival time when a poll comes is a part of the state.
 //!
-//! A state is the queue and that residual, 1 to R slots, R being the longest interarrival time; in one number `queue · R + residual − 1`.
-//! During a service of `b` slots that begins with a residual `r`, the first packet comes after `r` slots, each further one after an
-//! interarrival time; the last of these reaches beyond the service, and what does so is the next residual. That takes R² times the memory
-//! and R³ times the time of the other starts, so it is for short distributions.
+//! A state is the queue and that residual, 1 to R slots, R being the longest interarrival time; in one number
+//! `queue · R + residual − 1`. During a service of `b` slots that begins with a residual `r`, the first
+//! packet comes after `r` slots, each further one after an interarrival time; the last of these reaches
+//! beyond the service, and what does so is the next residual. That takes R² times the memory and R³ times the
+//! time of the other starts, so it is for short distributions.
 
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::model::{MAX_MEMORY, Model};
 use crate::pmf::{Pmf, TAIL};
 
-/// What the elimination of one solution may cost, in additions: about a minute of a core.
+/// Most additions for the elimination of one solution: about a minute of a core.
 const MAX_WORK: f64 = 2e11;
 
-/// How arrivals and residuals follow one another, by batch size and residual.
+/// Joint distributions of the arrivals of a service and the residual at its end, by batch size and residual
+/// at its start.
 pub(crate) struct Joint {
     /// R.
     pub(crate) phases: usize,
@@ -21,7 +23,8 @@ pub(crate) struct Joint {
     pub(crate) rows: Vec<Counts>,
     /// The same rows: probabilities of n.
     pub(crate) numbers: Vec<Counts>,
-    /// By slots: how long packets of an arrival process that began with one at 0 have been there, on average, together.
+    /// By slots: mean time since arrival, summed over the packets of an arrival process that began with one
+    /// at 0.
     since: Vec<f64>,
 }
 
@@ -73,7 +76,8 @@ impl Joint {
         }
     }
 
-    /// The distribution of the residual and of what a poll takes, from that of all states: by `v · R + r − 1`.
+    /// The distribution of the residual and of what a poll takes, from that of all states: by
+    /// `v · R + r − 1`.
     pub(crate) fn taken(&self, states: &[f64], batch: usize) -> Vec<f64> {
         let mut taken = vec![0.0; (batch + 1) * self.phases];
         for (state, q) in states.iter().enumerate() {
@@ -90,7 +94,7 @@ impl Joint {
         states.chunks(self.phases).map(|c| c.iter().sum()).collect()
     }
 
-    /// How many packets come while a batch of v is served, whatever the residual.
+    /// Distributions of the arrivals while a batch of v is served, averaged over the residual.
     pub(crate) fn mixed(&self, taken: &[f64]) -> Vec<Counts> {
         let mix = |(weights, rows): (&[f64], &[Counts])| {
             let mut p = vec![0.0; rows.iter().map(Counts::last).max().unwrap_or(0) + 1];
@@ -106,7 +110,7 @@ impl Joint {
         taken.chunks(self.phases).zip(self.numbers.chunks(self.phases)).map(mix).collect()
     }
 
-    /// What is left of the service for all packets of a poll together when they come, in slots.
+    /// Residual service summed over all packets of a poll when they come, in slots.
     pub(crate) fn left(&self, model: &Model, taken: &[f64]) -> f64 {
         let of = |(weights, service): (&[f64], &Pmf)| -> f64 {
             let after =
@@ -118,7 +122,8 @@ impl Joint {
     }
 }
 
-/// By number of slots m: the sum of `m − s` over all packets at s ≤ m, the first of which is at 0, on average.
+/// By number of slots m: the sum of `m − s` over all packets at s ≤ m, the first of which is at 0, on
+/// average.
 fn since(a: &Pmf, longest: usize) -> Vec<f64> {
     let (mut density, mut since) = (Vec::with_capacity(longest + 1), Vec::with_capacity(longest + 1));
     let at_once = if a.start() == 0 { a.probabilities().first().copied().unwrap_or(0.0) } else { 0.0 };

@@ -1,8 +1,8 @@
-//! The inner loop of the elimination: several rows of the chain at once, side by side, so that what is eliminated is read from
-//! memory once for all of them.
+//! The inner loop of the elimination: several rows of the chain at once, side by side, so that what is
+//! eliminated is read from memory once for all of them.
 //!
-//! On x86-64 with AVX2 the same additions and multiplications in the same order are done four at a time instead of two: the
-//! result is the same to the last bit.
+//! On x86-64 with AVX2 the same additions and multiplications in the same order are done four at a time
+//! instead of two: the result is the same to the last bit.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,8 @@ pub(crate) const GROUP: usize = 4;
 /// A number for each of the rows.
 pub(crate) type Lanes = [f64; ROWS];
 
-/// Adds to every place `x` of `to` the sum over `i` of `factors[i] · parts[i][x]`, as far as all parts reach; returns how far.
+/// Adds to every place `x` of `to` the sum over `i` of `factors[i] · parts[i][x]`, as far as all parts reach;
+/// returns how far.
 pub(crate) fn add_scaled(to: &mut [Lanes], parts: [&[f64]; GROUP], factors: &[Lanes; GROUP]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if std::is_x86_feature_detected!("avx2") {
@@ -59,7 +60,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against one row after the other; and what AVX2 computes against what everything else does, bit by bit.
+        /// Against one row after the other; and what AVX2 computes against what everything else does, bit by
+        /// bit.
         #[test]
         fn rows_side_by_side_are_rows(
             parts in prop::collection::vec(prop::collection::vec(0.0..1.0f64, 0..40), GROUP),

@@ -1,23 +1,29 @@
-//! The discrete-time queue of a packet processor that works in batches: batch sizes, loss and latency, predicted.
+//! The discrete-time queue of a packet processor that works in batches: batch sizes, loss and latency,
+//! predicted.
 //!
-//! A finite queue of L packets; a server that polls it, takes at most β of them, and serves them in a time that depends on
-//! how many they are. Packets come with independent, equally distributed interarrival times. Everything is counted in slots of a
-//! stated length. This is the model of *Discrete-Time Modeling of NFV Accelerators that Exploit Batched
-//! Processing*; equation and section numbers are that paper's.
+//! A finite queue of L packets; a server that polls it, takes at most β of them, and serves them in a time
+//! that depends on how many they are. Packets come with independent, equally distributed interarrival times.
+//! Everything is counted in slots of a stated length. This is the model of *Discrete-Time Modeling of NFV
+//! Accelerators that Exploit Batched Processing*; equation and section numbers are that paper's.
 //!
 //! From the inputs to the answer:
 //!
-//! 1. [`Interarrival`] and [`ServiceTimes`] with a [`Variation`] say how packets come and are served; [`Parameters`] has all of it,
-//!    every choice that the paper leaves open included, and [`Model::new`] checks it.
-//! 2. `counts` works out how many packets come during the service of each batch size, `chain` the stationary distribution
-//!    of the queue at polls, `delay` waiting times and sojourns. [`Model::solve`] puts them together and gives out
-//!    nothing that fails its own checks.
+//! 1. [`Interarrival`] and [`ServiceTimes`] with a [`Variation`] say how packets come and are served;
+//!    [`Parameters`] has all of it, every choice that the paper leaves open included, and [`Model::new`]
+//!    checks it.
+//! 2. `counts` works out how many packets come during the service of each batch size, `chain` the stationary
+//!    distribution of the queue at polls, `delay` waiting times and sojourns. [`Model::solve`] puts them
+//!    together and gives out nothing that fails its own checks.
 //! 3. [`simulate()`] is the same queue packet by packet, with confidence intervals.
-//! 4. [`PollLog`] and [`fit()`] get service times from measurements, [`compare()`] holds a prediction against them;
-//!    [`dimension()`] chooses cores, β and L for a target, and [`outlook`] says what holding packets would bring.
+//! 4. [`PollLog`] and [`fit()`] get service times from measurements, [`compare()`] holds a prediction against
+//!    them; [`dimension()`] chooses cores, β and L for a target, and [`outlook`] says what holding packets
+//!    would bring.
 //!
-//! On a full ring the oldest packets may be overwritten instead of the newest dropped. That changes which packets are lost, not how many,
-//! so loss, batch and queue sizes hold for it as well; waiting times are those of packets that come through a queue that drops the newest.
+//! Beside the queue, [`data_movement`] is the cost of moving packets between a network card and a server.
+//!
+//! On a full ring the oldest packets may be overwritten instead of the newest dropped. That changes which
+//! packets are lost, not how many, so loss, batch and queue sizes hold for it as well; waiting times are
+//! those of packets that come through a queue that drops the newest.
 //!
 //! ```
 //! use slipstream_model::{Interarrival, Model, Parameters, ServiceTimes, Start, Variation};
@@ -35,6 +41,8 @@
 //! assert!(solution.p_loss < 1e-6 && solution.mean_batch > 10.0);
 //! # Ok::<(), slipstream_model::Error>(())
 //! ```
+//!
+//! There is no feature. Unsafe code is in one loop of sums (`kernel`). It needs Rust 1.95.
 
 #![deny(unsafe_code)]
 
@@ -42,6 +50,7 @@ mod arrivals;
 mod chain;
 mod compare;
 mod counts;
+pub mod data_movement;
 mod delay;
 mod dimension;
 mod error;

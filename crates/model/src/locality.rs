@@ -1,5 +1,5 @@
-//! Locality in the model: what a packet costs falls with the spatial locality factor (SLF) of the traffic as `α/SLF + β′`
-//! (§2.4 of the Reframer paper), because what is paid once a train is shared by its packets.
+//! Locality in the model: what a packet costs falls with the spatial locality factor (SLF) of the traffic as
+//! `α/SLF + β′` (§2.4 of the Reframer paper), because what is paid once a train is shared by its packets.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,20 +8,20 @@ use crate::error::{Error, not_negative, positive};
 use crate::model::{Parameters, Solution};
 use crate::service::ServiceTimes;
 
-/// What a packet costs, by locality.
+/// Costs of a packet, by locality.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
-    /// α: what is paid once a train, ns.
+    /// α: cost of a train, ns.
     pub per_train_ns: f64,
-    /// β′: what every packet costs, ns.
+    /// β′: cost of each packet, ns.
     pub per_packet_ns: f64,
-    /// What a batch costs, ns.
+    /// Cost of a batch, ns.
     #[serde(default)]
     pub per_batch_ns: f64,
-    /// What a poll that finds nothing takes, ns.
+    /// Time of an empty poll, ns.
     pub empty_poll_ns: f64,
-    /// What holding itself adds to every packet, ns; 0 where another machine holds.
+    /// Cost of holding a packet, ns; 0 where another machine holds.
     #[serde(default)]
     pub per_held_packet_ns: f64,
     /// Standard error of α, ns.
@@ -60,7 +60,7 @@ impl Costs {
             .map(drop)
     }
 
-    /// What a packet costs the functions at a locality, ns.
+    /// Cost of a packet to the functions at a locality, ns.
     #[must_use]
     pub fn packet_ns(&self, slf: f64) -> f64 {
         self.per_train_ns / slf + self.per_packet_ns
@@ -73,8 +73,8 @@ impl Costs {
         (a * a + b * b + 2.0 * self.error_correlation * a * b).max(0.0).sqrt()
     }
 
-    /// α and β′ from measured costs of a packet at several localities: a least-squares line over 1/SLF, with the errors
-    /// that follow from what it leaves (none from two points).
+    /// α and β′ from measured costs of a packet at several localities: a least-squares line over 1/SLF, with
+    /// the errors that follow from what it leaves (none from two points).
     ///
     /// # Errors
     /// [`Error::Measurement`] for less than two localities, or where the line is one that costs can't have.
@@ -118,7 +118,7 @@ impl Costs {
 /// A point of a trace's gain curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
-    /// How long packets are held at most, ns.
+    /// Longest hold of a packet, ns.
     pub hold_ns: f64,
     /// The locality after holding.
     pub slf: f64,
@@ -128,18 +128,18 @@ pub struct Gain {
     pub p995_delay_ns: f64,
 }
 
-/// What a hold time would bring.
+/// The prediction for a hold time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outlook {
-    /// How long packets are held at most, ns.
+    /// Longest hold of a packet, ns.
     pub hold_ns: f64,
     /// The locality after holding.
     pub slf: f64,
-    /// What a packet costs then, ns, holding included.
+    /// Cost of a packet, holding included, ns.
     pub packet_ns: f64,
     /// Its standard error, as far as it follows from that of the costs, ns.
     pub packet_error_ns: f64,
-    /// What a full batch costs, ns.
+    /// Cost of a full batch, ns.
     pub batch_ns: f64,
     /// The most packets a second that a core can serve.
     pub capacity_pps: f64,
@@ -155,12 +155,12 @@ pub struct Outlook {
     pub mean_queue_ns: f64,
     /// Mean time from arrival to the end of service, holding included, ns.
     pub mean_latency_ns: f64,
-    /// A time that at most one packet in a hundred exceeds, holding included, ns: what 99.5 % of packets don't exceed in
-    /// the queue and in the hold, added, however the two depend on each other.
+    /// A time that at most one packet in a hundred exceeds, holding included, ns: what 99.5 % of packets
+    /// don't exceed in the queue and in the hold, added, however the two depend on each other.
     pub p99_latency_ns: f64,
 }
 
-/// What to look for in a hold time.
+/// The property by which the best hold time is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aim {
     /// The most packets served at the offered load; of holds that serve as many, the shortest mean latency.
@@ -172,20 +172,20 @@ pub enum Aim {
     Latency,
 }
 
-/// What to look for, and what must be kept.
+/// The aim, and a bound that must be kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Goal {
-    /// What to look for.
+    /// The aim.
     pub aim: Aim,
     /// Longest [`Outlook::p99_latency_ns`]; none where it doesn't matter.
     pub p99_ns: Option<f64>,
 }
 
-/// Predicts every point of a gain curve with the service times replaced by what `costs` gives at its locality; on so many
-/// threads.
+/// Predicts every point of a gain curve with the service times replaced by what `costs` gives at its
+/// locality; on so many threads.
 ///
-/// The queue is the one before the hold: packets come to it as `base` says, whatever the hold, and each costs what it does
-/// at the locality behind the hold. The time held is added to that in the queue.
+/// The queue is the one before the hold: packets come to it as `base` says, whatever the hold, and each costs
+/// what it does at the locality behind the hold. The time held is added to that in the queue.
 ///
 /// # Errors
 /// Those of [`Costs::check`] and of solving; [`Error::OutOfRange`] for an SLF below 1.
@@ -201,7 +201,7 @@ pub fn outlook(
     curve.iter().zip(answers).map(|(gain, s)| Ok(answer(base, costs, gain, &s?))).collect()
 }
 
-/// What a packet costs at a point of the curve, holding included, ns.
+/// Cost of a packet at a point of the curve, holding included, ns.
 fn held_packet_ns(costs: &Costs, gain: &Gain) -> f64 {
     costs.packet_ns(gain.slf) + if gain.hold_ns > 0.0 { costs.per_held_packet_ns } else { 0.0 }
 }
@@ -238,7 +238,8 @@ fn answer(base: &Parameters, costs: &Costs, gain: &Gain, s: &Solution) -> Outloo
     }
 }
 
-/// The best of several in order of their holds, if any meets the goal. Differences below a thousandth are none.
+/// The best of several in order of their holds, if any meets the goal. Differences below a thousandth are
+/// none.
 #[must_use]
 pub fn recommend(outlooks: &[Outlook], goal: Goal) -> Option<&Outlook> {
     let within = |o: &&Outlook| goal.p99_ns.is_none_or(|most| o.p99_latency_ns <= most);

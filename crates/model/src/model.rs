@@ -11,9 +11,10 @@ use crate::service::{ServiceTimes, Variation};
 
 /// The longest queue that a model may have, in packets.
 pub const MAX_QUEUE: usize = 1 << 20;
-/// What the elimination may keep, in bytes.
+/// Most bytes that the elimination may keep.
 pub(crate) const MAX_MEMORY: usize = 1 << 30;
-/// A solution is not given out where one more poll would change its distribution by more than this, summed over states.
+/// A solution is not given out where one more poll would change its distribution by more than this, summed
+/// over states.
 const MAX_RESIDUAL: f64 = 1e-9;
 /// Nor where packets taken and packets served differ by more than this, relatively.
 const MAX_IMBALANCE: f64 = 1e-9;
@@ -31,9 +32,9 @@ pub struct Parameters {
     pub interarrival: Interarrival,
     /// Mean service times by batch size; that of 0 is an empty poll.
     pub service: ServiceTimes,
-    /// How service times vary around their mean.
+    /// Variation of service times around their mean.
     pub variation: Variation,
-    /// Where the count of arrivals of a service begins.
+    /// State of the arrival process at a poll.
     pub start: Start,
 }
 
@@ -45,7 +46,7 @@ pub struct Model {
     pub(crate) services: Vec<Pmf>,
 }
 
-/// What a model predicts.
+/// The predictions of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
     /// Packets in the queue when it is polled: probabilities of 0 to L.
@@ -130,9 +131,9 @@ impl Model {
     /// Solves the model.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] where it would take too long, [`Error::NotUnique`] where the queue may settle in several ways,
-    /// [`Error::NoArrivals`] where no packet ever comes,
-    /// [`Error::NotConverged`] where the solution fails its own checks.
+    /// [`Error::TooLarge`] where it would take too long, [`Error::NotUnique`] where the queue may settle in
+    /// several ways, [`Error::NoArrivals`] where no packet ever comes, [`Error::NotConverged`] where the
+    /// solution fails its own checks.
     pub fn solve(&self) -> Result<Solution, Error> {
         let p = &self.parameters;
         let start = match p.start {
@@ -207,7 +208,7 @@ impl Model {
 }
 
 impl Solution {
-    /// Whether it satisfies the equations.
+    /// Refuses a solution that doesn't satisfy the equations.
     fn check(&self) -> Result<(), Error> {
         // Written so that what is not a number fails, too.
         let within = |what, value: f64, limit: f64| {
@@ -241,7 +242,8 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// From the distribution over states, each a queue and one of `phases`; `rows` tells how many packets come, by batch and phase.
+    /// From the distribution over states, each a queue and one of `phases`; `rows` tells how many packets
+    /// come, by batch and phase.
     fn new(model: &Model, rows: &[Counts], states: &[f64], phases: usize) -> Self {
         let (batch, queue) = (model.parameters.batch, model.parameters.queue);
         let mut batch_pmf = vec![0.0; batch + 1];

@@ -1,14 +1,15 @@
 //! Distributions over whole slots: those given as numbers, and the (a, b) family in closed form.
 //!
-//! Poisson, negative binomial and binomial probabilities share one recurrence, `p(k+1) = p(k)·(a + b·k)/(k + 1)`
-//! (Panjer's class), and sums of equal ones stay in their family. That gives every n-fold sum of interarrival times
-//! without a convolution. The recurrence starts where the probability is known best: at the mode, by Loader's saddle-point
-//! form, which keeps a relative error of about 1e-15 where differences of log-gammas would lose ten digits.
+//! Poisson, negative binomial and binomial probabilities share one recurrence,
+//! `p(k+1) = p(k)·(a + b·k)/(k + 1)` (Panjer's class), and sums of equal ones stay in their family. That
+//! gives every n-fold sum of interarrival times without a convolution. The recurrence starts where the
+//! probability is known best: at the mode, by Loader's saddle-point form, which keeps a relative error of
+//! about 1e-15 where differences of log-gammas would lose ten digits.
 
 use crate::error::Error;
 
-/// Probabilities below this are left out at both ends of a distribution: 11 standard deviations of a normal one.
-/// What is left out of a distribution is below a hundred times that.
+/// Probabilities below this are left out at both ends of a distribution: 11 standard deviations of a normal
+/// one. The mass left out of a distribution is below a hundred times that.
 pub const TAIL: f64 = 1e-28;
 
 /// The most places that a distribution given as numbers may have.
@@ -47,11 +48,12 @@ impl Pmf {
         Ok(Self { start: start + first, p: weights })
     }
 
-    /// From observed values in slots, which are rounded so that each keeps its place on average: a value between two
-    /// slots counts for both in proportion, and the mean stays what it was.
+    /// From observed values in slots, which are rounded so that each keeps its place on average: a value
+    /// between two slots counts for both in proportion, and the mean stays what it was.
     ///
     /// # Errors
-    /// [`Error::Distribution`] where there is no value, or one is negative, not finite or beyond [`MAX_SUPPORT`].
+    /// [`Error::Distribution`] where there is no value, or one is negative, not finite or beyond
+    /// [`MAX_SUPPORT`].
     pub fn from_samples(what: &str, samples: impl IntoIterator<Item = f64>) -> Result<Self, Error> {
         let mut weights: Vec<f64> = Vec::new();
         for value in samples {
@@ -71,8 +73,8 @@ impl Pmf {
         Self::from_weights(what, 0, weights)
     }
 
-    /// All of it at `mean`, or at the two whole numbers beside it so that the mean is kept: the least variable
-    /// distribution over whole slots with this mean.
+    /// All of it at `mean`, or at the two whole numbers beside it so that the mean is kept: the least
+    /// variable distribution over whole slots with this mean.
     #[must_use]
     pub(crate) fn nearly_constant(mean: f64) -> Self {
         let (low, share) = (mean.floor(), mean.fract());
@@ -206,8 +208,8 @@ impl Family {
         }
     }
 
-    /// Writes the probabilities of all values up to `limit` that are at least [`TAIL`], and returns the least of these values.
-    /// Nothing is written where there is none.
+    /// Writes the probabilities of all values up to `limit` that are at least [`TAIL`], and returns the least
+    /// of these values. Nothing is written where there is none.
     pub(crate) fn write(&self, limit: usize, out: &mut Vec<f64>) -> usize {
         out.clear();
         let Some(room) = limit.checked_sub(self.shift) else { return self.shift };
@@ -240,13 +242,15 @@ impl Family {
         start
     }
 
-    /// `p(j+1)/p(j)` without the shift, for [`BLOCK`] values `j` from `k` on: side by side, for vector registers.
+    /// `p(j+1)/p(j)` without the shift, for [`BLOCK`] values `j` from `k` on: side by side, for vector
+    /// registers.
     #[inline]
     fn ratios(&self, k: usize) -> [f64; BLOCK] {
         let k = k as f64;
         let mut block: [f64; BLOCK] = std::array::from_fn(|i| i as f64);
         match self.kind {
-            // Where success is all but certain, the form below would be a small difference of large numbers.
+            // For a success that is all but certain, the form below would be a small difference of large
+            // numbers.
             Kind::Binomial { n, p } => {
                 block.iter_mut().for_each(|i| *i = (n - (k + *i)) / (k + *i + 1.0) * (p / (1.0 - p)));
             }
@@ -280,8 +284,9 @@ impl Family {
 
 /// Values whose ratios are worked out together.
 const BLOCK: usize = 32;
-/// Replaces factors by what `p` becomes, multiplied by one after the other, and returns those that are at least [`TAIL`]: away from
-/// the mode it only falls. Four at a time, since a product that waits for the one before it is most of the time.
+/// Replaces factors by what `p` becomes, multiplied by one after the other, and returns those that are at
+/// least [`TAIL`]: away from the mode it only falls. Four at a time, since a product that waits for the one
+/// before it is most of the time.
 fn products<'a>(p: &mut f64, factors: &'a mut [f64]) -> &'a [f64] {
     let (fours, rest) = factors.as_chunks_mut::<4>();
     for [a, b, c, d] in fours {

@@ -2,20 +2,22 @@
 //!
 //! Two forms, told apart by their first bytes:
 //!
-//! - **Text**: a line of column names, then a line a poll, fields apart by commas. The time is the column `time_ns` (or `t_ns`,
-//!   `time`), or in ticks of a clock `cycles` (or `t1`, `tsc`); the batch is `batch` (or `v`, `vecsize`). Optional:
-//!   `empty_before`, the polls without packets since the line before, where the log leaves them out (a busy core makes
-//!   millions a second); `rate`, any text that names the load under which a poll was taken, and `run`: polls are
-//!   consecutive only within one rate and run. Lines that begin with `#` are comments; one that says `clock 3393 MHz` tells the frequency of the ticks.
-//! - **Binary**: the eight bytes `SLPPOLL1`, then for each poll two LEB128 numbers: ns since the poll before (of the first,
-//!   since the epoch of the clock), and packets. A poll of a busy core takes three or four bytes.
+//! - **Text**: a line of column names, then a line a poll, fields apart by commas. The time is the column
+//!   `time_ns` (or `t_ns`, `time`), or in ticks of a clock `cycles` (or `t1`, `tsc`); the batch is `batch`
+//!   (or `v`, `vecsize`). Optional: `empty_before`, the polls without packets since the line before, where
+//!   the log leaves them out (a busy core makes millions a second); `rate`, any text that names the load
+//!   under which a poll was taken, and `run`: polls are consecutive only within one rate and run. Lines that
+//!   begin with `#` are comments; one that says `clock 3393 MHz` tells the frequency of the ticks.
+//! - **Binary**: the eight bytes `SLPPOLL1`, then for each poll two LEB128 numbers: ns since the poll before
+//!   (of the first, since the epoch of the clock), and packets. A poll of a busy core takes three or four
+//!   bytes.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
 
 use crate::error::Error;
 
-/// What a binary log begins with.
+/// First bytes of a binary log.
 pub const MAGIC: [u8; 8] = *b"SLPPOLL1";
 /// The most polls that are read of a log.
 pub const MAX_POLLS: usize = 1 << 26;
@@ -25,8 +27,8 @@ const MAX_LINE: u64 = 4096;
 /// A poll.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poll {
-    /// When it was, ns by a clock that doesn't run backwards; only differences count. In a log that was read, since its first poll:
-    /// a time since 1970 would leave a number with a fraction no room for single ns.
+    /// When it was, ns by a clock that doesn't run backwards; only differences count. In a log that was read,
+    /// since its first poll: a time since 1970 would leave a number with a fraction no room for single ns.
     pub time_ns: f64,
     /// Packets that it took.
     pub batch: u32,
@@ -44,13 +46,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// Packets of a poll and the time to the next one, ns: what its batch took. Where polls were left out of the log, nobody
-    /// knows when the service ended, so it doesn't count.
+    /// Packets of a poll and the time to the next one, ns: what its batch took. Where polls were left out of
+    /// the log, nobody knows when the service ended, so it doesn't count.
     pub fn services(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         self.gaps().filter(|g| g.2 == 0).map(|(batch, ns, _)| (batch, ns))
     }
 
-    /// Packets of a poll, the time to the next one in the log, ns, and how many polls without packets lie between.
+    /// Packets of a poll, the time to the next one in the log, ns, and how many polls without packets lie
+    /// between.
     pub fn gaps(&self) -> impl Iterator<Item = (u32, f64, u32)> + '_ {
         let next = self.polls.iter().skip(1);
         self.polls.iter().zip(next).map(|(a, b)| (a.batch, b.time_ns - a.time_ns, b.empty_before))
@@ -65,8 +68,8 @@ pub struct PollLog {
 }
 
 impl PollLog {
-    /// Reads a log in either form. `clock_mhz` is the frequency of the ticks, where times are in ticks; it goes before
-    /// what the log says.
+    /// Reads a log in either form. `clock_mhz` is the frequency of the ticks, where times are in ticks; it
+    /// goes before what the log says.
     ///
     /// # Errors
     /// [`Error::PollLog`] at the line, or record, that can't be: malformed, out of order, nothing at all;
@@ -123,7 +126,8 @@ impl PollLog {
         (0..=most).map(|v| counts.get(&(v as u32)).copied().unwrap_or(0) as f64 / polls).collect()
     }
 
-    /// Packets served in a second, from the first poll of each run to its last; none where there is no time between.
+    /// Packets served in a second, from the first poll of each run to its last; none where there is no time
+    /// between.
     #[must_use]
     pub fn rate_pps(&self) -> Option<f64> {
         let gaps = self.runs.iter().flat_map(Run::gaps);
@@ -135,7 +139,7 @@ impl PollLog {
         let mut clock = clock_mhz;
         let mut columns: Option<Columns> = None;
         let mut origin = None;
-        // Where the run of a rate and run number is.
+        // Index of the run for each rate and run number.
         let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
         let mut buffer = Vec::new();
         for number in 1u64.. {
@@ -304,8 +308,8 @@ impl Columns {
     }
 }
 
-/// How much later than `origin` a time is; the first one is the origin. Times in whole numbers, with a fraction or without, are subtracted
-/// before they are rounded.
+/// Time since `origin`; the first time is the origin. Times in whole numbers, with a fraction or without, are
+/// subtracted before they are rounded.
 fn since(text: &str, origin: &mut Option<u64>) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if let Ok(whole) = whole.parse::<u64>()
@@ -337,7 +341,8 @@ fn read_number(from: &mut impl Read) -> io::Result<u64> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "a number is longer than 64 bits"))
 }
 
-/// Writes a binary log of bounded size: what a data path calls once a poll. It neither allocates nor reads a clock.
+/// Writes a binary log of bounded size: what a data path calls once a poll. It neither allocates nor reads a
+/// clock.
 #[derive(Debug)]
 pub struct PollWriter<W> {
     to: W,

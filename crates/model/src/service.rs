@@ -1,4 +1,4 @@
-//! How long a batch takes: the mean for every size, and the distribution around it.
+//! Service times of batches: the mean for every size, and the distribution around it.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub struct ServiceTimes {
 pub struct Piece {
     /// The smallest batch that it holds for, packets.
     pub from: usize,
-    /// What a batch costs, ns; may be negative where the line doesn't hold for small batches.
+    /// Time of a batch, ns; may be negative where the line doesn't hold for small batches.
     pub base_ns: f64,
-    /// What a packet adds, ns.
+    /// Time that each packet adds, ns.
     pub per_packet_ns: f64,
 }
 
@@ -38,8 +38,9 @@ impl ServiceTimes {
     /// Lines that hold from a size on each, the first from 1.
     ///
     /// # Errors
-    /// [`Error::Measurement`] where they are not in order or don't begin at 1; [`Error::Negative`] for an empty poll that
-    /// takes less than nothing. Whether times are above zero is checked where they are used, as [`Error::ServiceTime`].
+    /// [`Error::Measurement`] where they are not in order or don't begin at 1; [`Error::Negative`] for an
+    /// empty poll that takes less than nothing. Whether times are above zero is checked where they are used,
+    /// as [`Error::ServiceTime`].
     pub fn piecewise(pieces: Vec<Piece>, empty_poll_ns: f64) -> Result<Self, Error> {
         not_negative("the time of an empty poll, in ns,", empty_poll_ns)?;
         if pieces.first().is_none_or(|p| p.from > 1) || !pieces.is_sorted_by(|a, b| a.from < b.from) {
@@ -110,8 +111,8 @@ pub enum Variation {
     Poisson,
     /// None: the mean, or the two slots beside it.
     Deterministic,
-    /// As observed, by size, as factors of the mean of that size; sizes that were not observed have those of the nearest
-    /// one that was.
+    /// As observed, by size, as factors of the mean of that size; sizes that were not observed have those of
+    /// the nearest one that was.
     Empirical(BTreeMap<usize, Vec<f64>>),
 }
 

@@ -1,7 +1,7 @@
 //! The same queue, packet by packet: the slow twin of the solution, with confidence intervals.
 //!
-//! With [`Start::Exact`] the arrival process never starts anew at a poll, which is what a real one does; with the other two it
-//! does as the model supposes. Everything is drawn from the seed, so a run can be repeated.
+//! With [`Start::Exact`] the arrival process never starts anew at a poll, which is what a real one does; with
+//! the other two it does as the model supposes. Everything is drawn from the seed, so a run can be repeated.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::pmf::Pmf;
 
-/// How long to simulate.
+/// The length of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Polls that count, at least a thousand.
     pub polls: u64,
     /// Polls before, which don't: the queue is empty at first.
     pub warmup: u64,
-    /// Where the random numbers begin.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -34,14 +34,14 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Whether `value` lies within `times` the half-width, of which rounding is left out.
+    /// True if `value` lies within `times` the half-width of the mean; differences by rounding are ignored.
     #[must_use]
     pub fn holds(&self, value: f64, times: f64) -> bool {
         (value - self.mean).abs() <= times * self.half_width + 1e-12 * value.abs()
     }
 }
 
-/// What a simulation saw.
+/// The results of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulated {
     /// Packets a poll.
@@ -118,7 +118,8 @@ struct Part {
 /// Runs the queue.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] for less than a thousand polls; [`Error::Distribution`] where a distribution can't be drawn from.
+/// [`Error::OutOfRange`] for less than a thousand polls; [`Error::Distribution`] where a distribution can't
+/// be drawn from.
 pub fn simulate(model: &Model, effort: Effort) -> Result<Simulated, Error> {
     if effort.polls < 1000 {
         let (value, high) = (effort.polls as f64, u64::MAX as f64);

@@ -1,11 +1,11 @@
-//! What an update costs, as the tables that the book prints: every sketch, plain and behind the aggregator, on 2 M updates in random
-//! order, in bursts, and all distinct; the exact table (hashbrown with rapidhash) at few and many flows; Apache DataSketches
-//! on the same keys in the same memory, with the errors of both.
+//! The cost of an update, as the tables that the book prints: every sketch, plain and behind the aggregator,
+//! on 2 M updates in random order, in bursts, and all distinct; the exact table (hashbrown with rapidhash) at
+//! few and many flows; Apache DataSketches on the same keys in the same memory, with the errors of both.
 //!
-//! What is compared is measured in turn, round after round, and the least counts: CPU time of the thread, the drain of
-//! the aggregator included, tables warm. `cargo bench -p slipstream-sketch --bench update -- [TABLE…] [--quick] [--rounds N]`, where a
-//! table is `4`, `13`, `exact` or `datasketches`; or `-- only SKETCH plain|aggregator ORDER [13]` for one front alone, to count
-//! its instructions with Callgrind.
+//! Everything that is compared is measured in turn, round after round, and the least counts: CPU time of the
+//! thread, the drain of the aggregator included, tables warm. `cargo bench -p slipstream-sketch --bench
+//! update -- [TABLE…] [--quick] [--rounds N]`, where a table is `4`, `13`, `exact` or `datasketches`; or `--
+//! only SKETCH plain|aggregator ORDER [13]` for one front alone, to count its instructions with Callgrind.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ const BATCH: usize = 256;
 /// Mean length of a burst.
 const BURST: f64 = 6.0;
 
-/// How much is measured.
+/// The amount that is measured.
 #[derive(Clone, Copy)]
 struct Scale {
     updates: usize,
@@ -49,8 +49,8 @@ fn cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The least time an update of each of some things that are done in turn, in ns; the first round, which touches the pages,
-/// doesn't count.
+/// The least time an update of each of some things that are done in turn, in ns; the first round, which
+/// touches the pages, doesn't count.
 fn race(updates: usize, rounds: usize, things: &mut [&mut dyn FnMut()]) -> Vec<f64> {
     let mut best = vec![f64::INFINITY; things.len()];
     for round in 0..=rounds {
@@ -119,6 +119,7 @@ fn sketch<const N: usize>(kind: Kind) -> Box<dyn Sketch<N>> {
             Box::new(UnivMon::new(UnivMonParams { levels: 4, width: 16_384, keep: 128 }, 1).unwrap())
         }
         Kind::Exact => Box::new(Exact::new(1)),
+        Kind::Other(name) => panic!("{name} is no sketch of this crate"),
     }
 }
 
@@ -309,7 +310,8 @@ fn datasketches(scale: Scale) {
     ];
     rivals("Count-Min, 1 MiB", &times, "mean error of a flow's size", errors);
 
-    // 1024 places of a key (8 bytes, for it may be absent), a count and a state (2), three quarters of them in use.
+    // 1024 places of a key (8 bytes, for it may be absent), a count and a state (2), three quarters of them
+    // in use.
     let (places, memory) = (1024, 1024 * 18);
     let rival = || FrequentItemsSketch::<u32>::new(places).unwrap();
     let mine = || SpaceSaving::<4>::sized(Size::Memory(memory), 1).unwrap();

@@ -1,8 +1,8 @@
 //! One array of small cells, of which a key touches one: what FM, linear counting and MRAC are made of.
 //!
-//! A [`Rule`] says what a cell is, what a key does to it, and what the cells tell; everything else is the same for all three.
+//! A [`Rule`] says what a cell is, what a key does to it, and what the cells tell; everything else is the
+//! same for all three.
 
-use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -10,36 +10,34 @@ use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
 use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
-use crate::sketch::same;
+use crate::state::{self, State, state_methods, tables};
 use crate::stats::SHARE;
-use crate::{
-    Bounds, BuildError, Confidence, Distribution, Kind, MergeError, QueryError, Question, Size, Sketch,
-    Update,
-};
+use crate::{Bounds, BuildError, Confidence, Distribution, Kind, QueryError, Question, Size, Sketch, Update};
 
 /// Updates whose cells are asked for before the first of them is touched.
 const AHEAD: usize = 32;
 
-/// What an array of cells stands for.
+/// Tells what an array of cells stands for.
 pub trait Rule: Clone + Copy + Debug + Send + Sync + 'static {
-    /// What a cell is.
+    /// The type of a cell.
     type Cell: Word;
     /// Which sketch it makes.
     const KIND: Kind;
     /// Which hash function of a seed chooses cells.
     const PURPOSE: u64;
-    /// What a cell is called, many of them, and how many there may be: as the error says it.
+    /// Names the number of cells and its range, as the error says it.
     const CELLS: (&'static str, &'static str);
     /// The most cells.
     const MAX: usize = MAX_CELLS;
 
-    /// What a key does, from the 128 bits of its hash: 32 bits that choose the cell, and what is done to it.
+    /// Takes from the 128 bits of a key's hash the 32 that choose its cell, and the mark that it leaves
+    /// there.
     fn mark(hash: [u64; 2]) -> (u32, Self::Cell);
     /// Adds to a cell.
     fn add(cell: &mut Self::Cell, mark: Self::Cell, weight: u32);
     /// Adds the same cell of another array.
     fn unite(cell: &mut Self::Cell, other: Self::Cell);
-    /// How many cells, in words.
+    /// Describes so many cells in words.
     fn shape(n: usize) -> String;
     /// The cells that an accuracy needs.
     ///
@@ -51,10 +49,10 @@ pub trait Rule: Clone + Copy + Debug + Send + Sync + 'static {
     /// # Errors
     /// [`QueryError`] where the cells are too full to tell.
     fn cardinality(cells: &[Self::Cell]) -> Result<Bounds<f64>, QueryError>;
-    /// Whether answers are worse than stated.
+    /// Says that answers are worse than stated.
     fn is_saturated(cells: &[Self::Cell]) -> bool;
 
-    /// How many keys have which weight.
+    /// Counts the keys of each weight.
     ///
     /// # Errors
     /// [`QueryError`] where the cells can't tell.
@@ -67,6 +65,8 @@ pub trait Rule: Clone + Copy + Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Array<const N: usize, R: Rule> {
     cells: Vec<R::Cell>,
+    /// Cells, also while they have yet to be read.
+    n: usize,
     hasher: Hasher,
     seed: u64,
     weight: u64,
@@ -86,11 +86,12 @@ impl<const N: usize, R: Rule> Array<N, R> {
             let (what, range) = R::CELLS;
             return Err(BuildError::Parameter { kind: R::KIND, what, range });
         }
-        Ok(Self::of(vec![R::Cell::default(); cells], seed, 0))
+        Ok(Self { cells: vec![R::Cell::default(); cells], ..Self::without_cells(cells, seed) })
     }
 
-    fn of(cells: Vec<R::Cell>, seed: u64, weight: u64) -> Self {
-        Self { cells, hasher: Hasher::new(seed, R::PURPOSE), seed, weight, rule: PhantomData }
+    fn without_cells(n: usize, seed: u64) -> Self {
+        let hasher = Hasher::new(seed, R::PURPOSE);
+        Self { cells: Vec::new(), n, hasher, seed, weight: 0, rule: PhantomData }
     }
 
     /// The sketch for a size: as many cells as fit, or as the accuracy needs.
@@ -112,31 +113,43 @@ impl<const N: usize, R: Rule> Array<N, R> {
             seed,
         )
     }
+}
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let n = d.count(size_of::<R::Cell>())?;
-        if n == 0 || n > R::MAX {
-            return Err(StateError::Damaged("its shape is impossible"));
-        }
-        Ok(Self::of(d.all(n)?, seed, weight))
+/// The rule of an array for its state.
+#[derive(Debug)]
+struct United<R>(PhantomData<R>);
+
+impl<R: Rule> state::Rule<R::Cell> for United<R> {
+    fn unite(cell: &mut R::Cell, other: R::Cell) {
+        R::unite(cell, other);
     }
 }
 
+impl<const N: usize, R: Rule> State<N> for Array<N, R> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let n = d.count(R::Cell::BYTES)?;
+        if n == 0 || n > R::MAX {
+            return Err(StateError::Damaged("its shape is impossible"));
+        }
+        Ok(Self::without_cells(n, seed))
+    }
+
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u32(self.n as u32);
+    }
+
+    tables! { self: cells: United<R>, self.n; }
+}
+
 impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
+    state_methods!();
+
     fn kind(&self) -> Kind {
         R::KIND
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
     fn shape(&self) -> String {
         R::shape(self.cells.len())
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -175,29 +188,8 @@ impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
         0.6
     }
 
-    fn clear(&mut self) {
-        self.cells.fill(R::Cell::default());
-        self.weight = 0;
-    }
-
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| R::unite(a, *b));
-        self.weight = self.weight.saturating_add(other.weight);
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.cells.len() as u32);
-        out.all(&self.cells);
+    fn merges_exactly(&self) -> bool {
+        true
     }
 
     fn size_distribution(&self) -> Result<Distribution, QueryError> {

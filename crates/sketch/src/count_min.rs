@@ -1,20 +1,19 @@
 //! Count-Min (Cormode and Muthukrishnan, J. Algorithms 55, 2005): sizes of flows from d rows of w counters.
 //!
-//! A key adds to one counter of each row; its estimate is the least of them. It is never too small, and too large by more
-//! than (e/w)·N with a probability of at most e⁻ᵈ. Every counter is added to (no conservative update), so states add
-//! up: shards merge to what one pass would have given, bit for bit.
+//! A key adds to one counter of each row; its estimate is the least of them. It is never too small, and too
+//! large by more than (e/w)·N with a probability of at most e⁻ᵈ. Every counter is added to (no conservative
+//! update), so states add up: shards merge to what one pass would have given, bit for bit.
 //!
-//! To list heavy hitters it may keep a store of keys beside the counters; the store depends on the order of updates, the
-//! counters don't. Merged, it has the keys of all stores; what a key may weigh that none of them kept is
-//! bounded by the sum of what each store bounds ([`Sketch::unlisted`]).
-
-use std::any::Any;
+//! To list heavy hitters it may keep a store of keys beside the counters; the store depends on the order of
+//! updates, the counters don't. Merged, it has the keys of all stores; what a key may weigh that none of them
+//! kept is bounded by the sum of what each store bounds ([`Sketch::unlisted`]).
 
 use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
-use crate::sketch::{same, select};
+use crate::sketch::select;
+use crate::state::{Add, Apart, State, state_methods, tables};
 use crate::store::{MAX_KEEP, Store};
 use crate::{
     Bounds, BuildError, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch, Update, Want,
@@ -60,16 +59,21 @@ impl<const N: usize> CountMin<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: CountMinParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
-        let CountMinParams { rows, width, keep } = params;
-        Ok(Self {
+        let mut this = Self::without_cells(params, seed);
+        this.cells = vec![0; params.rows * params.width];
+        Ok(this)
+    }
+
+    fn without_cells(CountMinParams { rows, width, keep }: CountMinParams, seed: u64) -> Self {
+        Self {
             rows,
             width,
-            cells: vec![0; rows * width],
+            cells: Vec::new(),
             hashers: Self::hashers(rows, seed),
             store: Store::new(keep, seed),
             seed,
             weight: 0,
-        })
+        }
     }
 
     fn check(p: CountMinParams) -> Result<(), BuildError> {
@@ -90,8 +94,8 @@ impl<const N: usize> CountMin<N> {
         (0..rows.div_ceil(ROWS_A_HASH)).map(|i| Hasher::new(seed, 0x63_6d_00 + i as u64)).collect()
     }
 
-    /// How many keys to keep in a sketch of so much memory: what fits in an eighth of it, but 28 where half
-    /// of it holds them.
+    /// The number of keys to keep in a sketch of so much memory: what fits in an eighth of it, but 28 where
+    /// half of it holds them.
     #[must_use]
     pub fn keys_within(memory: usize) -> usize {
         Store::<N>::keys_within(Self::share(memory))
@@ -129,7 +133,7 @@ impl<const N: usize> CountMin<N> {
         Self::new(params, seed)
     }
 
-    /// Whether nothing was put in.
+    /// Says that nothing was put in.
     fn is_empty(&self) -> bool {
         self.weight == 0 && self.store.is_empty()
     }
@@ -166,33 +170,48 @@ impl<const N: usize> CountMin<N> {
             }
         }
     }
+}
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let (rows, width) = (d.u32()? as usize, d.u32()? as usize);
-        Self::check(CountMinParams { rows, width, keep: 0 })
-            .map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all(rows * width)?;
-        let store = Store::decode(seed, d)?;
-        Ok(Self { rows, width, cells, hashers: Self::hashers(rows, seed), store, seed, weight })
+impl<const N: usize> State<N> for CountMin<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let params = CountMinParams { rows: d.u32()? as usize, width: d.u32()? as usize, keep: 0 };
+        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        Ok(Self::without_cells(params, seed))
+    }
+
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u32(self.rows as u32);
+        out.u32(self.width as u32);
+    }
+
+    tables! { self: cells: Add, self.rows * self.width; store: Apart, 1; }
+
+    fn unite(&mut self, other: &Self) -> Result<(), MergeError> {
+        if other.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            self.clone_from(other);
+            return Ok(());
+        }
+        self.unite_tables(other);
+        let mut store = std::mem::replace(&mut self.store, Store::new(0, self.seed));
+        store.merge(&other.store, |key| self.estimate(key));
+        self.store = store;
+        Ok(())
     }
 }
 
 impl<const N: usize> Sketch<N> for CountMin<N> {
+    state_methods!();
+
     fn kind(&self) -> Kind {
         Kind::CountMin
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
     }
 
     fn shape(&self) -> String {
         let keys = if self.store.keep() > 0 { "with" } else { "without" };
         format!("{} rows of {} counters, {keys} a store of keys", self.rows, self.width)
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -226,48 +245,12 @@ impl<const N: usize> Sketch<N> for CountMin<N> {
         0.33 * self.rows as f64
     }
 
-    fn clear(&mut self) {
-        self.cells.fill(0);
-        self.store.clear();
-        self.weight = 0;
+    fn merges_exactly(&self) -> bool {
+        self.store.keep() == 0
     }
 
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        if other.is_empty() {
-            return Ok(());
-        }
-        if self.is_empty() {
-            self.clone_from(other);
-            return Ok(());
-        }
-        for (a, b) in self.cells.iter_mut().zip(&other.cells) {
-            *a = a.saturating_add(*b);
-        }
-        self.weight = self.weight.saturating_add(other.weight);
-        let mut store = std::mem::replace(&mut self.store, Store::new(0, self.seed));
-        store.merge(&other.store, |key| self.estimate(key));
-        self.store = store;
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.rows as u32);
-        out.u32(self.width as u32);
-        out.all(&self.cells);
-        self.store.encode(out);
-    }
-
-    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ. A counter at its end bounds
-    /// nothing: then upper is the whole weight.
+    /// Upper is certain; lower = estimate − (e/w)·N holds with probability 1 − e⁻ᵈ. A counter at its end
+    /// bounds nothing: then upper is the whole weight.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
         let estimate = self.estimate(key);
         let error = (std::f64::consts::E / self.width as f64 * self.weight as f64).ceil() as u64;

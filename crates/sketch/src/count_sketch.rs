@@ -7,8 +7,8 @@
 //! (peeling, as in an invertible Bloom lookup table, Goodrich and Mitzenmacher, 2011). Elsewhere each key
 //! takes in turn the median of what the others leave it, until nothing moves.
 //!
-//! What keys that aren't known leave in a counter is seen in the counters that no known key shares. Signs are
-//! drawn by a hash, so an estimate, the middle of five rows, is off by more than t in one direction only
+//! Unknown keys leave a noise in every counter, which is seen in the counters that no known key shares. Signs
+//! are drawn by a hash, so an estimate, the middle of five rows, is off by more than t in one direction only
 //! where three rows are: from the share of such counters beyond t follows how often bounds hold, whatever the
 //! sizes of flows.
 
@@ -25,20 +25,20 @@ const CLEAR: f64 = 1e-3;
 /// Counters without a known key that tell the noise; where there are fewer, all counters do.
 const ENOUGH: usize = 16;
 
-/// Where a key is in a table: its counters, row by row, and its signs (bit per row; set = minus).
+/// The place of a key in a table: its counters, row by row, and its signs (bit per row; set = minus).
 pub(crate) type Place = ([usize; ROWS], u32);
 
 /// A table with its known keys taken out.
 pub(crate) struct Solved {
     /// The keys' sizes, in the order in which they were given.
     pub(crate) sizes: Vec<i64>,
-    /// Whether sizes are what they are, and there are no others.
+    /// Says that the sizes are exact, and that there are no other keys.
     pub(crate) exact: bool,
-    /// What is left in the counters.
+    /// The counters, with the known keys taken out.
     rest: Vec<i64>,
-    /// What keys that aren't known leave in a counter, in ascending order.
+    /// Magnitudes that unknown keys leave in a counter, in ascending order.
     noise: Vec<u64>,
-    /// What else a key's counters suffer, as a factor: the errors of known keys beside it.
+    /// A factor for what else disturbs a key's counters: the errors of known keys beside it.
     spread: f64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn median_of_five([a, b, c, d, e]: [i64; ROWS]) -> i64 {
     low.min(high).max(low.max(high).min(e))
 }
 
-/// What the rows say of a key.
+/// Takes the median of a key's counters, each with its sign.
 #[inline(always)]
 pub(crate) fn middle(cells: &[i64], (places, signs): &Place) -> i64 {
     let mut values = [0; ROWS];

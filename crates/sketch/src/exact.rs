@@ -1,7 +1,5 @@
-//! The exact table: every key with its weight. The baseline that a sketch has to beat (Alipourfard, Moshref and Yu, HotNets
-//! 2015, find that it often doesn't).
-
-use std::any::Any;
+//! The exact table: every key with its weight. The baseline that a sketch has to beat (Alipourfard, Moshref
+//! and Yu, HotNets 2015, find that it often doesn't).
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -9,6 +7,7 @@ use hashbrown::hash_table::Entry;
 use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::state::{State, state_methods};
 use crate::{
     Bounds, Change, Confidence, Distribution, Flow, Kind, MergeError, QueryError, Question, Sketch, Update,
     Want,
@@ -36,7 +35,7 @@ impl<const N: usize> Exact<N> {
         self.table.len()
     }
 
-    /// Whether there is no key.
+    /// Says that there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
@@ -71,37 +70,48 @@ impl<const N: usize> Exact<N> {
         flows.sort_unstable_by_key(|f| f.key);
         flows
     }
+}
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let n = d.count(N + 8)?;
-        let mut exact = Self::new(seed);
-        for _ in 0..n {
-            let (key, size) = (d.key()?, d.u64()?);
-            exact.add(&key, size);
-        }
-        if exact.len() != n {
-            return Err(StateError::Damaged("it has a key twice"));
-        }
-        exact.weight = weight;
-        Ok(exact)
+impl<const N: usize> State<N> for Exact<N> {
+    fn read_parameters(seed: u64, _: &mut Decoder<'_>) -> Result<Self, StateError> {
+        Ok(Self::new(seed))
+    }
+
+    fn write_parameters(&self, _: &mut Encoder) {}
+
+    fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError> {
+        let entries = d.entries::<N, 1>()?;
+        let n = entries.len();
+        entries.into_iter().for_each(|(key, [size])| self.add(&key, size));
+        if self.len() == n { Ok(()) } else { Err(StateError::Damaged("it has a key twice")) }
+    }
+
+    fn write_tables(&self, out: &mut Encoder) {
+        out.entries(self.iter().map(|(key, size)| (key, [size])));
+    }
+
+    fn clear_tables(&mut self) {
+        self.table.clear();
+    }
+
+    fn set_weight(&mut self, weight: u64) {
+        self.weight = weight;
+    }
+
+    fn unite_tables(&mut self, other: &Self) {
+        other.iter().for_each(|(key, size)| self.add(&key, size));
     }
 }
 
 impl<const N: usize> Sketch<N> for Exact<N> {
+    state_methods!();
+
     fn kind(&self) -> Kind {
         Kind::Exact
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
     fn shape(&self) -> String {
         "a table of all keys".to_owned()
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -120,33 +130,8 @@ impl<const N: usize> Sketch<N> for Exact<N> {
         3.0
     }
 
-    fn clear(&mut self) {
-        self.table.clear();
-        self.weight = 0;
-    }
-
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        other.iter().for_each(|(key, size)| self.add(&key, size));
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        let mut all: Vec<_> = self.iter().collect();
-        all.sort_unstable();
-        out.u32(all.len() as u32);
-        for (key, size) in all {
-            out.key(&key);
-            out.u64(size);
-        }
+    fn merges_exactly(&self) -> bool {
+        true
     }
 
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {

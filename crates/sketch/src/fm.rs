@@ -1,4 +1,5 @@
-//! FM, probabilistic counting with stochastic averaging (Flajolet and Martin, JCSS 31, 1985): how many distinct keys.
+//! FM, probabilistic counting with stochastic averaging (Flajolet and Martin, JCSS 31, 1985): how many
+//! distinct keys.
 //!
 //! A key chooses one of m bitmaps and in it bit i with probability 2⁻⁽ⁱ⁺¹⁾. Flajolet and Martin take the
 //! lowest unset bit of each bitmap; that is biased while a bitmap sees few keys, and the higher bits tell
@@ -125,7 +126,7 @@ fn error(n: f64, m: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// What the sums over bits come to where many of them matter: integrals that are known.
+    /// Limits of the sums over bits where many of them matter: integrals that are known.
     #[test]
     fn the_error_is_that_of_the_literature() {
         let limit = (6.0 * 2f64.ln()).sqrt() / std::f64::consts::PI;

@@ -1,15 +1,16 @@
-//! A sketch with an aggregator in front, as one thing: whoever asks the sketch has drained the aggregator first, because
-//! there is no other way to get at it.
+//! A sketch with an aggregator in front, as one thing: whoever asks the sketch has drained the aggregator
+//! first, because there is no other way to get at it.
 
-use crate::{Aggregator, AggregatorConfig, AggregatorError, AggregatorStats, Sketch, Update};
+use crate::{Aggregator, AggregatorConfig, AggregatorError, AggregatorStats, MergeError, Sketch, Update};
 
-/// What a miss costs the aggregator on top of a look-up, in hits: the second look-up, the eviction.
+/// The cost of a miss on top of a look-up, in hits: the second look-up, the eviction.
 const MISS: f64 = 1.2;
 /// A look-up of a key that doesn't fit the line, in hits on one that does.
 const LONG: f64 = 1.6;
 
-/// The share of hits from which on an aggregator pays: with it, an update costs a look-up and, of the misses, what a miss costs and an
-/// update of the sketch; without it, the latter alone. Above 1 where a sketch is as fast as the aggregator.
+/// The share of hits from which on an aggregator pays: with it, an update costs a look-up and, of the misses,
+/// what a miss costs and an update of the sketch; without it, the latter alone. Above 1 where a sketch is as
+/// fast as the aggregator.
 fn worth_from<const N: usize>(cost: f64) -> f64 {
     let cost = if N == 4 { cost } else { cost / LONG };
     (1.0 + MISS) / (cost + MISS)
@@ -20,7 +21,7 @@ fn worth_from<const N: usize>(cost: f64) -> f64 {
 pub struct Front<const N: usize> {
     aggregator: Option<Aggregator<N>>,
     sketch: Box<dyn Sketch<N>>,
-    /// Whether anything was put in since it was empty: what was never touched needn't be cleared.
+    /// Says that something was put in since it was empty: an untouched sketch needn't be cleared.
     touched: bool,
 }
 
@@ -31,8 +32,8 @@ impl<const N: usize> Front<N> {
         Self { aggregator: None, touched: sketch.weight() > 0, sketch }
     }
 
-    /// Updates go through an aggregator, which steps aside where its hits are fewer than this sketch is worth, whatever
-    /// `config` says of that.
+    /// Updates go through an aggregator, which steps aside where its hits are fewer than this sketch is
+    /// worth, whatever `config` says of that.
     ///
     /// # Errors
     /// [`AggregatorError`] where the configuration is impossible.
@@ -86,6 +87,32 @@ impl<const N: usize> Front<N> {
         full
     }
 
+    /// Adds what another one has seen, and empties that one. The state is the one of a single pass over both
+    /// streams where [`Sketch::merges_exactly`] says so.
+    ///
+    /// # Errors
+    /// [`MergeError`] where the sketches don't fit together.
+    pub fn absorb(&mut self, other: &mut Self) -> Result<(), MergeError> {
+        self.drain();
+        self.sketch.merge(other.settled())?;
+        self.touched |= other.touched;
+        other.clear();
+        Ok(())
+    }
+
+    /// Says that several of these can share a stream and be merged: see [`Sketch::merges_exactly`].
+    #[must_use]
+    pub fn merges_exactly(&self) -> bool {
+        self.sketch.merges_exactly()
+    }
+
+    /// Drains both aggregators and exchanges them, with what each has learnt of the traffic's locality.
+    pub fn swap_aggregators(&mut self, other: &mut Self) {
+        self.drain();
+        other.drain();
+        std::mem::swap(&mut self.aggregator, &mut other.aggregator);
+    }
+
     /// Memory of the sketch's tables in bytes.
     #[must_use]
     pub fn sketch_bytes(&self) -> usize {
@@ -98,7 +125,7 @@ impl<const N: usize> Front<N> {
         self.aggregator.as_ref().map_or(0, Aggregator::memory_bytes)
     }
 
-    /// How often the aggregator did what, where there is one.
+    /// Counts of the aggregator's work, where there is one.
     #[must_use]
     pub fn stats(&self) -> Option<AggregatorStats> {
         self.aggregator.as_ref().map(Aggregator::stats)

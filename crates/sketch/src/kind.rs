@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::serial::{Decoder, StateError};
+use crate::state::decode as decode_as;
 use crate::{
     CountMin, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, UnivMon,
 };
@@ -30,10 +31,12 @@ pub enum Kind {
     UnivMon,
     /// [`Exact`]: a hash table, the baseline.
     Exact,
+    /// A sketch of another crate, by its name.
+    Other(&'static str),
 }
 
 impl Kind {
-    /// All, in the order of the paper's figures; the exact table last.
+    /// All of this crate, in the order of the paper's figures; the exact table last.
     pub const ALL: [Self; 10] = [
         Self::CountMin,
         Self::FlowRadar,
@@ -47,7 +50,7 @@ impl Kind {
         Self::Exact,
     ];
 
-    /// What it is called on the command line.
+    /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,6 +64,7 @@ impl Kind {
             Self::LinearCounting => "linear-counting",
             Self::UnivMon => "univmon",
             Self::Exact => "exact",
+            Self::Other(name) => name,
         }
     }
 
@@ -70,8 +74,9 @@ impl Kind {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
 
-    /// The version of this kind's saved states: the one that is written and the only one that is read. It is raised where the
-    /// tables of the same traffic come to be others: a state from before would be read without an error, and answer wrongly.
+    /// The version of this kind's saved states: the one that is written and the only one that is read. It is
+    /// raised where the tables of the same traffic come to be others: a state from before would be read
+    /// without an error, and answer wrongly.
     #[must_use]
     pub const fn state_version(self) -> u16 {
         match self {
@@ -85,7 +90,19 @@ impl Kind {
     }
 
     pub(crate) const fn code(self) -> u8 {
-        self as u8 + 1
+        match self {
+            Self::CountMin => 1,
+            Self::FlowRadar => 2,
+            Self::SpaceSaving => 3,
+            Self::RevSketch => 4,
+            Self::TwoLevel => 5,
+            Self::Mrac => 6,
+            Self::Fm => 7,
+            Self::LinearCounting => 8,
+            Self::UnivMon => 9,
+            Self::Exact => 10,
+            Self::Other(_) => u8::MAX,
+        }
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
@@ -99,15 +116,16 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How large a sketch is made.
+/// The size of a sketch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
     /// The most bytes that its tables may take. [`Exact`] takes what it needs.
     Memory(usize),
     /// As large as an accuracy needs.
     Accuracy {
-        /// The error that is accepted, as a share, above 0 and below 1: of all weight (flow sizes, heavy hitters, heavy changes),
-        /// of the figure itself (cardinality, entropy, spreads, numbers of flows of a size).
+        /// The error that is accepted, as a share, above 0 and below 1: of all weight (flow sizes, heavy
+        /// hitters, heavy changes), of the figure itself (cardinality, entropy, spreads, numbers of flows of
+        /// a size).
         error: f64,
         /// The share of answers that must be within it, above 0 and below 1.
         confidence: f64,
@@ -116,21 +134,28 @@ pub enum Size {
     },
 }
 
-/// What a sketch is made with.
+/// Parameters from which [`build`] makes a sketch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// Which sketch.
     pub kind: Kind,
-    /// How large.
+    /// Its size.
     pub size: Size,
-    /// The seed of all hash functions. States can be merged only where it is the same; where an adversary may choose
-    /// keys, it must be random.
+    /// The seed of all hash functions. States can be merged only where it is the same; where an adversary may
+    /// choose keys, it must be random.
     pub seed: u64,
     /// Of sketches that need a store of keys to list the heaviest ([`CountMin`]): how many it keeps; 0 =
     /// none. A budget has room for [`CountMin::keys_within`]; more take room from the counters.
     pub keep: usize,
     /// Of [`TwoLevel`]: how many of the key's bytes are the source; the rest is its counterpart.
     pub source_len: usize,
+}
+
+impl Default for Config {
+    /// The heaviest keys in 1 MiB ([`SpaceSaving`]), with a seed that everybody knows: 0.
+    fn default() -> Self {
+        Self { kind: Kind::SpaceSaving, size: Size::Memory(1 << 20), seed: 0, keep: 0, source_len: 0 }
+    }
 }
 
 /// Why a sketch can't be made.
@@ -142,9 +167,9 @@ pub enum BuildError {
     TooSmall {
         /// Which sketch.
         kind: Kind,
-        /// What it needs.
+        /// The bytes that it needs.
         least: usize,
-        /// What it was given.
+        /// The bytes that it was given.
         budget: usize,
     },
     /// It would be larger than any sketch may be.
@@ -152,7 +177,7 @@ pub enum BuildError {
     TooLarge {
         /// Which sketch.
         kind: Kind,
-        /// What would.
+        /// The parameter that would be too large.
         what: &'static str,
         /// The most that is possible.
         limit: u64,
@@ -167,7 +192,7 @@ pub enum BuildError {
     TooExact {
         /// Which sketch.
         kind: Kind,
-        /// What was asked for.
+        /// The error that was asked for.
         error: f64,
         /// The least error that can be had.
         least: f64,
@@ -221,9 +246,9 @@ pub(crate) fn cells(kind: Kind, wanted: f64) -> Result<usize, BuildError> {
 /// Makes an empty sketch.
 ///
 /// ```
-/// use slipstream_sketch::{Config, Kind, Size, build};
+/// use slipstream_sketch::{Config, Kind, build};
 ///
-/// let config = Config { kind: Kind::CountMin, size: Size::Memory(1 << 20), seed: 7, keep: 100, source_len: 0 };
+/// let config = Config { kind: Kind::CountMin, seed: 7, keep: 100, ..Config::default() };
 /// let mut sketch = build::<4>(&config)?;
 /// sketch.update(&[10, 0, 0, 1], 5);
 /// assert_eq!(sketch.flow_size(&[10, 0, 0, 1]).unwrap().estimate, 5);
@@ -247,6 +272,11 @@ pub fn build<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, Buil
         Kind::LinearCounting => Box::new(LinearCounting::<N>::sized(size, seed)?),
         Kind::UnivMon => Box::new(UnivMon::<N>::sized(size, seed)?),
         Kind::Exact => Box::new(Exact::<N>::new(seed)),
+        kind @ Kind::Other(_) => {
+            let (what, range) =
+                ("the kind", "one of this crate; another crate's sketch has its own constructor");
+            return Err(BuildError::Parameter { kind, what, range });
+        }
     })
 }
 
@@ -257,16 +287,17 @@ pub(crate) fn decode<const N: usize>(
     weight: u64,
     d: &mut Decoder<'_>,
 ) -> Result<Box<dyn Sketch<N>>, StateError> {
-    Ok(match kind {
-        Kind::CountMin => Box::new(CountMin::<N>::decode(seed, weight, d)?),
-        Kind::FlowRadar => Box::new(FlowRadar::<N>::decode(seed, weight, d)?),
-        Kind::SpaceSaving => Box::new(SpaceSaving::<N>::decode(seed, weight, d)?),
-        Kind::RevSketch => Box::new(RevSketch::<N>::decode(seed, weight, d)?),
-        Kind::TwoLevel => Box::new(TwoLevel::<N>::decode(seed, weight, d)?),
-        Kind::Mrac => Box::new(Mrac::<N>::decode(seed, weight, d)?),
-        Kind::Fm => Box::new(Fm::<N>::decode(seed, weight, d)?),
-        Kind::LinearCounting => Box::new(LinearCounting::<N>::decode(seed, weight, d)?),
-        Kind::UnivMon => Box::new(UnivMon::<N>::decode(seed, weight, d)?),
-        Kind::Exact => Box::new(Exact::<N>::decode(seed, weight, d)?),
-    })
+    match kind {
+        Kind::CountMin => decode_as::<N, CountMin<N>>(seed, weight, d),
+        Kind::FlowRadar => decode_as::<N, FlowRadar<N>>(seed, weight, d),
+        Kind::SpaceSaving => decode_as::<N, SpaceSaving<N>>(seed, weight, d),
+        Kind::RevSketch => decode_as::<N, RevSketch<N>>(seed, weight, d),
+        Kind::TwoLevel => decode_as::<N, TwoLevel<N>>(seed, weight, d),
+        Kind::Mrac => decode_as::<N, Mrac<N>>(seed, weight, d),
+        Kind::Fm => decode_as::<N, Fm<N>>(seed, weight, d),
+        Kind::LinearCounting => decode_as::<N, LinearCounting<N>>(seed, weight, d),
+        Kind::UnivMon => decode_as::<N, UnivMon<N>>(seed, weight, d),
+        Kind::Exact => decode_as::<N, Exact<N>>(seed, weight, d),
+        Kind::Other(_) => Err(StateError::Kind(kind.code())),
+    }
 }

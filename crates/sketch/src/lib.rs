@@ -1,7 +1,8 @@
-//! Measurement in little memory: an aggregator, nine sketches behind one trait, and the exact table that they have to beat.
+//! Measurement in little memory: an aggregator, nine sketches behind one trait, and the exact table that they
+//! have to beat.
 //!
-//! Knows no packets: what comes in is a key of a fixed number of bytes and a weight ([`Update`]). Read it in the order in which
-//! an update sees it:
+//! Knows no packets: what comes in is a key of a fixed number of bytes and a weight ([`Update`]). Read it in
+//! the order in which an update sees it:
 //!
 //! 1. [`Front`]: a sketch with or without an aggregator before it.
 //! 2. [`Aggregator`]: adds up what belongs to one key, so that the sketch is updated once for many packets
@@ -10,9 +11,9 @@
 //! 4. [`save`], [`load`]: states as bytes, to be merged elsewhere.
 //!
 //! ```
-//! use slipstream_sketch::{AggregatorConfig, Config, Front, Kind, Size, Update, Want, build};
+//! use slipstream_sketch::{AggregatorConfig, Config, Front, Size, Update, Want, build};
 //!
-//! let config = Config { kind: Kind::SpaceSaving, size: Size::Memory(65_536), seed: 1, keep: 0, source_len: 0 };
+//! let config = Config { size: Size::Memory(65_536), seed: 1, ..Config::default() };
 //! let mut front = Front::aggregated(build::<4>(&config)?, &AggregatorConfig::default())?;
 //! let packets: Vec<_> = (0..1000u32).map(|i| Update { key: [10, 0, 0, (i % 3) as u8], weight: 1 }).collect();
 //! front.update_all(&packets);
@@ -20,6 +21,8 @@
 //! assert_eq!((top[0].key, top[0].size.estimate), ([10, 0, 0, 0], 334));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! There is no feature. Unsafe code compares keys with SIMD instructions (`simd`), and nothing else. It needs Rust 1.95.
 
 #![deny(unsafe_code)]
 
@@ -42,6 +45,7 @@ mod serial;
 mod simd;
 mod sketch;
 mod space_saving;
+mod state;
 mod stats;
 mod store;
 mod sums;
@@ -55,6 +59,7 @@ pub use exact::Exact;
 pub use flow_radar::{Decoded, FlowRadar, FlowRadarParams};
 pub use fm::Fm;
 pub use front::Front;
+pub use hash::fixed_key;
 pub use kind::{BuildError, Config, Kind, Size, build};
 pub use linear_counting::LinearCounting;
 pub use mrac::Mrac;

@@ -1,19 +1,21 @@
-//! Linear counting (Whang, Vander-Zanden and Taylor, ACM TODS 15, 1990): how many distinct keys, from one bitmap.
+//! Linear counting (Whang, Vander-Zanden and Taylor, ACM TODS 15, 1990): how many distinct keys, from one
+//! bitmap.
 //!
-//! A key sets one of m bits. With z bits left unset, n ≈ −m ln(z/m); the standard error is √(m(eᵗ − t − 1)) with t = n/m.
-//! A full bitmap tells only that there were about m ln m or more: that is an error, not a number.
+//! A key sets one of m bits. With z bits left unset, n ≈ −m ln(z/m); the standard error is √(m(eᵗ − t − 1))
+//! with t = n/m. A full bitmap tells only that there were about m ln m or more: that is an error, not a
+//! number.
 
 use crate::array::{Array, Rule};
 use crate::kind::{MAX_CELLS, cells};
 use crate::stats::{SIGMAS, crossing, two_sided};
 use crate::{Bounds, BuildError, Kind, QueryError};
 
-/// Where this number of cells is left on average, none is left with a probability of 2.5 %.
+/// With this number of empty cells on average, none is empty with a probability of 2.5 %.
 const CERTAIN: f64 = 3.69;
 
-/// Distinct keys, from a bitmap of n × 64 bits (1 to 2²⁵ words, so that bits can be numbered with room to spare). An
-/// accuracy needs the smallest whose standard error at that many flows, times the normal quantile of the
-/// confidence, is no more than the error, and that is full with a probability under 10⁻⁴.
+/// Distinct keys, from a bitmap of n × 64 bits (1 to 2²⁵ words, so that bits can be numbered with room to
+/// spare). An accuracy needs the smallest whose standard error at that many flows, times the normal quantile
+/// of the confidence, is no more than the error, and that is full with a probability under 10⁻⁴.
 pub type LinearCounting<const N: usize> = Array<N, Words>;
 
 /// A cell is a word of the bitmap.
@@ -74,7 +76,7 @@ fn standard_error(n: f64, m: f64) -> f64 {
     (m * (t.exp() - t - 1.0)).sqrt()
 }
 
-/// How many keys there were, where so many of `all` cells were never touched.
+/// Estimates the number of keys, where so many of `all` cells were never touched.
 pub(crate) fn cardinality(sketch: Kind, all: u64, untouched: u64) -> Result<Bounds<f64>, QueryError> {
     let (m, z) = (all as f64, untouched as f64);
     if untouched == 0 {

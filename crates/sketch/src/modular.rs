@@ -1,13 +1,15 @@
-//! Hashing that can be undone: from the buckets that stand out back to the keys (Schweller et al., IEEE/ACM ToN 15, 2007).
+//! Hashing that can be undone: from the buckets that stand out back to the keys (Schweller et al., IEEE/ACM
+//! ToN 15, 2007).
 //!
-//! Each byte of a key is hashed by itself to a few bits, and these together make the bucket's number (*modular hashing*). So,
-//! given the buckets that stand out in each of four tables, keys are found byte by byte: a prefix is followed only while
-//! every table has such a bucket that agrees with it. Keys of a network share bytes, so before that a key is *mangled*: a
-//! keyed bijection spreads every byte over all of it.
+//! Each byte of a key is hashed by itself to a few bits, and these together make the bucket's number
+//! (*modular hashing*). So, given the buckets that stand out in each of four tables, keys are found byte by
+//! byte: a prefix is followed only while every table has such a bucket that agrees with it. Keys of a network
+//! share bytes, so before that a key is *mangled*: a keyed bijection spreads every byte over all of it.
 //!
-//! Four tables tell 4 × 16 bits, enough for keys of four bytes. Longer keys are hashed in *stages*, four mangled bytes
-//! each, every stage but the first beginning with the last byte of the one before. What belongs together is told by
-//! this byte and, where the bucket's number has room for it, by a tag of up to four bits, hashed from the whole key.
+//! Four tables tell 4 × 16 bits, enough for keys of four bytes. Longer keys are hashed in *stages*, four
+//! mangled bytes each, every stage but the first beginning with the last byte of the one before. What belongs
+//! together is told by this byte and, where the bucket's number has room for it, by a tag of up to four bits,
+//! hashed from the whole key.
 
 use crate::hash::{Hasher, mix, split_mix};
 
@@ -58,7 +60,8 @@ impl Modular {
     /// For keys of `len` bytes (1 to 64), tables of 2^`bits` buckets (8 to 16).
     pub(crate) fn new(len: usize, bits: u32, seed: u64) -> Self {
         let stages = Self::stages_for(len);
-        // Three bits a byte in each of four tables tell a byte; with fewer, every stage would multiply the keys that are possible.
+        // Three bits a byte in each of four tables tell a byte; with fewer, every stage would multiply the
+        // keys that are possible.
         let tag_bits = if stages > 1 { (bits / 4).min(bits.saturating_sub(MODULAR_BITS)) } else { 0 };
         let modular = bits - tag_bits;
         let mut at = 0;
@@ -139,7 +142,8 @@ impl Modular {
         (key.len() == self.len && padding.iter().all(|b| *b == 0)).then_some(key)
     }
 
-    /// A bijection on units: each is changed by what the others are, one after the other, and then mixed in itself.
+    /// A bijection on units: each is changed by what the others are, one after the other, and then mixed in
+    /// itself.
     #[inline(always)]
     fn mangle(&self, units: &mut [u32; MAX_STAGES]) {
         let mut all = 0u64;
@@ -187,8 +191,9 @@ impl Modular {
         self.keys.first().map_or(unit, |k| stir(unit, 0, k))
     }
 
-    /// All keys whose buckets stand out in every table of every stage, but for `misses` tables together, one a stage. Nothing
-    /// where there are more partial keys to follow than `paths`, from which those that were followed are taken.
+    /// All keys whose buckets stand out in every table of every stage, but for `misses` tables together, one
+    /// a stage. Nothing where there are more partial keys to follow than `paths`, from which those that were
+    /// followed are taken.
     pub(crate) fn keys(&self, heavy: &[Heavy], misses: usize, paths: &mut usize) -> Option<Vec<Vec<u8>>> {
         let mut found = Vec::new();
         for tag in 0..1u32 << self.tag_bits {
@@ -234,7 +239,7 @@ impl Modular {
                 found.push(Word { word, misses });
                 continue;
             };
-            // What is left of each table for each value of the field; which of these are nothing.
+            // The rest of each table for each value of the field, and which of these are empty.
             let mut cut = [[Set::EMPTY; PARTS]; TABLES];
             let mut alive = [0u32; TABLES];
             for ((of_table, alive), (sets, set)) in
@@ -303,7 +308,8 @@ struct Word {
     misses: usize,
 }
 
-/// A random function from a byte to a field of bits, every value of it equally often, for each of four tables.
+/// A random function from a byte to a field of bits, every value of it equally often, for each of four
+/// tables.
 fn byte_hash((shift, width): Field, state: &mut u64) -> [u64; 256] {
     let mut hashes = [0; 256];
     for table in 0..TABLES {

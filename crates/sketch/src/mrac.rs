@@ -1,11 +1,13 @@
-//! MRAC (Kumar, Sung, Xu and Wang, SIGMETRICS 2004): how many flows have which size, from one array of counters.
+//! MRAC (Kumar, Sung, Xu and Wang, SIGMETRICS 2004): how many flows have which size, from one array of
+//! counters.
 //!
-//! A flow adds to one counter; flows that share one can't be told apart, but the distribution of sizes can be estimated from
-//! the distribution of the counters' values. Flows that fall into a counter are Poisson, of each size apart, so a
-//! counter's value is compound Poisson. Expectation-maximisation alternates between the posterior number of flows of each
-//! size, given the values, and the rates that this implies. Kumar et al. enumerate the ways in which a value can
-//! be a sum of few flows; here the expectation is exact for any number of flows: by Mecke's formula,
-//! E[flows of size i | value y] = λᵢ · P(y − i) / P(y), where P comes from Panjer's recursion.
+//! A flow adds to one counter; flows that share one can't be told apart, but the distribution of sizes can be
+//! estimated from the distribution of the counters' values. Flows that fall into a counter are Poisson, of
+//! each size apart, so a counter's value is compound Poisson. Expectation-maximisation alternates between the
+//! posterior number of flows of each size, given the values, and the rates that this implies. Kumar et al.
+//! enumerate the ways in which a value can be a sum of few flows; here the expectation is exact for any
+//! number of flows: by Mecke's formula, E[flows of size i | value y] = λᵢ · P(y − i) / P(y), where P comes
+//! from Panjer's recursion.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +23,8 @@ const SETTLED: f64 = 1e-6;
 /// Small flows beside a large one: up to this total size they are told apart.
 const BESIDE: usize = 64;
 
-/// The distribution of flow sizes, from 1 to 2³⁰ counters (the paper has 4 × 65536). An accuracy needs one counter a
-/// flow, and more where the error is below a tenth.
+/// The distribution of flow sizes, from 1 to 2³⁰ counters (the paper has 4 × 65536). An accuracy needs one
+/// counter a flow, and more where the error is below a tenth.
 pub type Mrac<const N: usize> = Array<N, Counters>;
 
 /// A cell is a counter.
@@ -77,7 +79,7 @@ impl Rule for Counters {
     }
 }
 
-/// How many counters have which value, zero left out.
+/// Counts the counters of each value, zero left out.
 fn values(counters: &[u32]) -> BTreeMap<u32, u64> {
     let mut sorted: Vec<u32> = counters.iter().copied().filter(|c| *c > 0).collect();
     sorted.sort_unstable();

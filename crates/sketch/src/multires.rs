@@ -1,8 +1,10 @@
-//! Bitmaps of several resolutions (Estan, Varghese and Fisk, IMC 2003): how many distinct things, from a few to many, in little memory.
+//! Bitmaps of several resolutions (Estan, Varghese and Fisk, IMC 2003): how many distinct things, from a few
+//! to many, in little memory.
 //!
-//! Eight components; a thing goes to component c with probability ¾·4⁻ᶜ (the last: 4⁻⁷) and sets one of its bits. Few things are
-//! told by the first, fully seen component, many by later ones, which see a sample. Setting a bit twice does nothing, so
-//! order and repetition don't matter, and bitmaps of shards are united with OR.
+//! Eight components; a thing goes to component c with probability ¾·4⁻ᶜ (the last: 4⁻⁷) and sets one of its
+//! bits. Few things are told by the first, fully seen component, many by later ones, which see a sample.
+//! Setting a bit twice does nothing, so order and repetition don't matter, and bitmaps of shards are united
+//! with OR.
 
 use crate::stats::crossing;
 
@@ -17,8 +19,8 @@ pub(crate) fn part(hash: u64) -> u32 {
     (hash.trailing_zeros() / 2).min(PARTS as u32 - 1)
 }
 
-/// How many things set the bits of components of `bits` bits each, of which `set[c]` are set; and whether even the last is
-/// full, so that it may have been any number more.
+/// Estimates how many items set the bits of components of `bits` bits each, of which `set[c]` are set; and
+/// whether even the last is full, so that it may have been any number more.
 pub(crate) fn estimate(set: [u32; PARTS], bits: u32) -> (f64, bool) {
     let m = f64::from(bits);
     let base = set.iter().position(|s| f64::from(*s) <= FULL * m).unwrap_or(PARTS - 1);

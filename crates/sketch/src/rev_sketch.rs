@@ -1,13 +1,12 @@
-//! RevSketch, the reversible sketch (Schweller et al., IMC 2004 and IEEE/ACM ToN 15, 2007): which keys changed between two
-//! epochs, found from the sketches alone.
+//! RevSketch, the reversible sketch (Schweller et al., IMC 2004 and IEEE/ACM ToN 15, 2007): which keys
+//! changed between two epochs, found from the sketches alone.
 //!
-//! Counters as in Count-Min, but their number comes from a hash that can be undone (`modular`): of two epochs' difference,
-//! the buckets that stand out lead back to the keys. A second, ordinary sketch (*verification*) weeds out keys that are
-//! found by chance, and makes estimates better.
+//! Counters as in Count-Min, but their number comes from a hash that can be undone (`modular`): of two
+//! epochs' difference, the buckets that stand out lead back to the keys. A second, ordinary sketch
+//! (*verification*) weeds out keys that are found by chance, and makes estimates better.
 //!
 //! States are linear: shards add up, and any two epochs can be compared.
 
-use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -19,6 +18,7 @@ use crate::modular::{
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{same, select, select_changes};
+use crate::state::{Add, State, state_methods, tables};
 use crate::stats::{SHARE, median};
 use crate::{
     Bounds, BuildError, Change, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch,
@@ -50,21 +50,25 @@ pub struct RevSketch<const N: usize> {
 }
 
 impl<const N: usize> RevSketch<N> {
-    /// An empty sketch with tables of 2^`bits` counters: 8 to 16 (as in the paper). Keys of up to four bytes take 4 tables
-    /// and 2 for verification; every three bytes more take another 4.
+    /// An empty sketch with tables of 2^`bits` counters: 8 to 16 (as in the paper). Keys of up to four bytes
+    /// take 4 tables and 2 for verification; every three bytes more take another 4.
     ///
     /// # Errors
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(bits: u32, seed: u64) -> Result<Self, BuildError> {
         Self::check(bits)?;
-        Ok(Self {
-            cells: vec![0; Self::rows() << bits],
+        Ok(Self { cells: vec![0; Self::rows() << bits], ..Self::without_cells(bits, seed) })
+    }
+
+    fn without_cells(bits: u32, seed: u64) -> Self {
+        Self {
+            cells: Vec::new(),
             bits,
             modular: Modular::new(N, bits, seed),
             checks: Hasher::new(seed, 0x72_65_76),
             seed,
             weight: 0,
-        })
+        }
     }
 
     fn check(bits: u32) -> Result<(), BuildError> {
@@ -82,8 +86,9 @@ impl<const N: usize> RevSketch<N> {
         Modular::stages_for(N) * TABLES + CHECKS
     }
 
-    /// The sketch for a size: the largest tables that a budget holds; for an accuracy, 2¹⁶ or fewer counters a table,
-    /// 4/error² of them at least, which makes a bucket's noise half the error of the root of Σ change².
+    /// The sketch for a size: the largest tables that a budget holds; for an accuracy, 2¹⁶ or fewer counters
+    /// a table, 4/error² of them at least, which makes a bucket's noise half the error of the root of Σ
+    /// change².
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -133,15 +138,7 @@ impl<const N: usize> RevSketch<N> {
         self.check_cells(key).into_iter().for_each(f);
     }
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let bits = d.u32()?;
-        Self::check(bits).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all(Self::rows() << bits)?;
-        let modular = Modular::new(N, bits, seed);
-        Ok(Self { cells, bits, modular, checks: Hasher::new(seed, 0x72_65_76), seed, weight })
-    }
-
-    /// What changed between two states, the earlier of which may be nothing at all.
+    /// Subtracts an earlier state from this one; none is a state without packets.
     fn difference(&self, earlier: Option<&Self>) -> Difference<'_, N> {
         let value = |s: &Self| i64::try_from(s.weight).unwrap_or(i64::MAX);
         let cells = match earlier {
@@ -151,9 +148,9 @@ impl<const N: usize> RevSketch<N> {
         Difference { sketch: self, cells, net: value(self).saturating_sub(earlier.map_or(0, value)) }
     }
 
-    /// The least change (in weight) against an earlier epoch that is found: ten times the standard deviation of a bucket's
-    /// noise. One is lost only where opposite changes of its size share its buckets in two tables or, of keys longer than four
-    /// bytes, in two of one stage or in three of all.
+    /// The least change (in weight) against an earlier epoch that is found: ten times the standard deviation
+    /// of a bucket's noise. One is lost only where opposite changes of its size share its buckets in two
+    /// tables or, of keys longer than four bytes, in two of one stage or in three of all.
     ///
     /// # Errors
     /// [`MergeError`] where the states don't fit together.
@@ -162,13 +159,14 @@ impl<const N: usize> RevSketch<N> {
     }
 }
 
-/// How hard keys are looked for.
+/// Limits of the search for keys.
 struct Effort {
     /// Buckets of a table that are followed.
     buckets: usize,
     /// Partial keys that may still be followed.
     paths: usize,
-    /// Tables in which a key need not stand out, one a stage: another key's opposite change may hide it there.
+    /// Tables in which a key need not stand out, one a stage: another key's opposite change may hide it
+    /// there.
     misses: usize,
 }
 
@@ -187,7 +185,8 @@ struct Difference<'a, const N: usize> {
 }
 
 impl<const N: usize> Difference<'_, N> {
-    /// What every bucket has of the net change, on average; towards zero, so that little in either direction is nothing.
+    /// The mean share of a bucket in the net change; rounded towards zero, so that little in either direction
+    /// is nothing.
     const fn mean(&self) -> i64 {
         self.net / (1 << self.sketch.bits)
     }
@@ -203,8 +202,8 @@ impl<const N: usize> Difference<'_, N> {
         self.cells.get(index).map_or(0, |c| c.saturating_sub(self.mean()))
     }
 
-    /// Standard deviation of a bucket: from the least second moment of any row, for collisions of great changes make those of
-    /// others too large.
+    /// Standard deviation of a bucket: from the least second moment of any row, for collisions of great
+    /// changes make those of others too large.
     fn noise(&self) -> f64 {
         let moments =
             (0..RevSketch::<N>::rows()).map(|r| self.row(r).map(|v| (v as f64).powi(2)).sum::<f64>());
@@ -215,8 +214,8 @@ impl<const N: usize> Difference<'_, N> {
         (self.noise() * SIGMAS * SHOWN as f64).ceil().max(1.0) as u64
     }
 
-    /// Keys whose buckets stand out upwards (`sign` 1) or downwards (−1) by at least `threshold`; where they are too many
-    /// to follow, those of the greatest buckets.
+    /// Keys whose buckets stand out upwards (`sign` 1) or downwards (−1) by at least `threshold`; where they
+    /// are too many to follow, those of the greatest buckets.
     fn keys(&self, threshold: i64, sign: i64, effort: &mut Effort) -> Vec<[u8; N]> {
         let modular = &self.sketch.modular;
         while effort.buckets > 0 {
@@ -265,9 +264,10 @@ impl<const N: usize> Difference<'_, N> {
         self.net = self.net.saturating_sub(change);
     }
 
-    /// Takes changes of at least `threshold` that both verification rows show out, the greatest first, and adds them to those
-    /// that were found; whether there were any. Where there are none, the greatest that one row shows: two opposite changes
-    /// that share a cell of the other row hide each other there, until one of them is taken out.
+    /// Takes changes of at least `threshold` that both verification rows show out, the greatest first, and
+    /// adds them to those that were found; whether there were any. Where there are none, the greatest that
+    /// one row shows: two opposite changes that share a cell of the other row hide each other there, until
+    /// one of them is taken out.
     ///
     /// Keys that only share their buckets with great changes have nothing left once these are taken out.
     fn take(&mut self, threshold: u64, effort: &mut Effort, found: &mut BTreeMap<[u8; N], i64>) -> bool {
@@ -327,7 +327,7 @@ impl<const N: usize> Difference<'_, N> {
         if self.sketch.modular.stages() == 1 { (1, None) } else { (0, Some(2)) }
     }
 
-    /// What changed, found by following so many partial keys at most for what is promised, and half as many
+    /// Lists the changes, following so many partial keys at most for what is promised, and half as many
     /// beyond.
     ///
     /// First come the changes that are promised, to the last: were smaller ones looked for as soon as the
@@ -345,7 +345,7 @@ impl<const N: usize> Difference<'_, N> {
             let (first, _) = self.misses();
             self.take(want.threshold, &mut Effort { paths, ..Effort::new(first) }, &mut found);
         }
-        // What is left in the buckets of a key belongs to it in the median.
+        // The median of what is left in a key's buckets belongs to the key.
         for (key, change) in &mut found {
             let more = self.median(key);
             self.subtract(key, more);
@@ -361,21 +361,29 @@ impl<const N: usize> Difference<'_, N> {
     }
 }
 
+impl<const N: usize> State<N> for RevSketch<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let bits = d.u32()?;
+        Self::check(bits).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        Ok(Self::without_cells(bits, seed))
+    }
+
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u32(self.bits);
+    }
+
+    tables! { self: cells: Add, Self::rows() << self.bits; }
+}
+
 impl<const N: usize> Sketch<N> for RevSketch<N> {
+    state_methods!();
+
     fn kind(&self) -> Kind {
         Kind::RevSketch
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
     fn shape(&self) -> String {
         format!("{} tables of {} counters", Self::rows(), 1u64 << self.bits)
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -430,29 +438,8 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
         3.5 * self.modular.stages() as f64
     }
 
-    fn clear(&mut self) {
-        self.cells.fill(0);
-        self.weight = 0;
-    }
-
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| *a = a.saturating_add(*b));
-        self.weight = self.weight.saturating_add(other.weight);
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.bits);
-        out.all(&self.cells);
+    fn merges_exactly(&self) -> bool {
+        true
     }
 
     /// As Count-Min with all rows: upper is certain, lower holds with a probability of 1 − e⁻⁶ at least.
@@ -473,7 +460,8 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
         Ok(select(flows.collect::<Result<Vec<_>, QueryError>>()?, want))
     }
 
-    /// Bounds are two standard deviations either side. Without a threshold, that of [`RevSketch::promised`] is taken.
+    /// Bounds are two standard deviations either side. Without a threshold, that of [`RevSketch::promised`]
+    /// is taken.
     fn heavy_changes(&self, earlier: &dyn Sketch<N>, want: Want) -> Result<Vec<Change<N>>, QueryError> {
         Ok(self.difference(Some(same(self, earlier)?)).changes(want, MAX_PATHS))
     }

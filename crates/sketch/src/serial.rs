@@ -1,8 +1,9 @@
 //! States as bytes: what is saved, sent, and merged elsewhere.
 //!
-//! Little endian: `SLIPSKCH`, version of the kind's format ([`Kind::state_version`], u16), kind (u8), 0 (u8), key length (u16), 0 (u16), seed (u64), total weight (u64); then
-//! the sketch's parameters and tables; at the end CRC-32 of everything before it (u32). A reader believes no length: it
-//! allocates only what the bytes at hand can fill.
+//! Little endian: `SLIPSKCH`, version of the kind's format ([`Kind::state_version`], u16), kind (u8), 0 (u8),
+//! key length (u16), 0 (u16), seed (u64), total weight (u64); then the sketch's parameters and tables; at the
+//! end CRC-32 of everything before it (u32). A reader believes no length: it allocates only what the bytes at
+//! hand can fill.
 
 use std::fmt::Debug;
 
@@ -19,7 +20,8 @@ pub enum StateError {
     /// Something else altogether.
     #[error("this is no saved sketch")]
     Magic,
-    /// Written in an older or newer format of this kind: its buckets mean other keys, so that answers would be wrong.
+    /// Written in an older or newer format of this kind: its buckets mean other keys, so that answers would
+    /// be wrong.
     #[error(
         "a saved {kind} of version {found}; this program reads version {reads}: {}",
         if found < reads {
@@ -123,63 +125,108 @@ pub fn load<const N: usize>(bytes: &[u8]) -> Result<Box<dyn Sketch<N>>, StateErr
     Ok(sketch)
 }
 
-/// A number of which tables are made.
+/// A cell of which tables are made.
 pub trait Word: Copy + Debug + Default + Send + Sync + 'static {
+    /// Its length in a saved state, in bytes.
+    const BYTES: usize;
     /// Adds its bytes.
     fn write(self, out: &mut Vec<u8>);
-    /// All numbers in some bytes.
-    fn read_all(bytes: &[u8]) -> Vec<Self>;
+    /// The cell that these bytes are; nothing where they are too few.
+    fn read(bytes: &[u8]) -> Option<Self>;
 }
 
 macro_rules! words {
     ($($word:ty)*) => {$(
         impl Word for $word {
+            const BYTES: usize = size_of::<$word>();
+
             fn write(self, out: &mut Vec<u8>) {
                 out.extend(self.to_le_bytes());
             }
 
-            fn read_all(bytes: &[u8]) -> Vec<Self> {
-                let (words, _) = bytes.as_chunks();
-                words.iter().map(|word| Self::from_le_bytes(*word)).collect()
+            fn read(bytes: &[u8]) -> Option<Self> {
+                bytes.first_chunk().map(|word| Self::from_le_bytes(*word))
             }
         }
     )*};
 }
 
-words!(u32 u64);
+words!(u32 u64 i64);
 
-/// Collects the bytes of a state.
+impl<const K: usize> Word for [u64; K]
+where
+    Self: Default,
+{
+    const BYTES: usize = 8 * K;
+
+    fn write(self, out: &mut Vec<u8>) {
+        self.into_iter().for_each(|word| word.write(out));
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut cell = Self::default();
+        for (to, from) in cell.iter_mut().zip(bytes.get(..Self::BYTES)?.chunks_exact(8)) {
+            *to = u64::read(from)?;
+        }
+        Some(cell)
+    }
+}
+
+/// Collects the bytes of a state: [`Sketch::encode`] writes parameters and tables to it.
 #[derive(Debug)]
 pub struct Encoder {
     bytes: Vec<u8>,
 }
 
 impl Encoder {
-    pub(crate) fn u8(&mut self, v: u8) {
+    /// A byte.
+    pub fn u8(&mut self, v: u8) {
         self.bytes.push(v);
     }
 
-    pub(crate) fn u16(&mut self, v: u16) {
+    /// Two bytes, little endian, as all numbers.
+    pub fn u16(&mut self, v: u16) {
         self.bytes.extend(v.to_le_bytes());
     }
 
-    pub(crate) fn u32(&mut self, v: u32) {
+    /// Four bytes.
+    pub fn u32(&mut self, v: u32) {
         self.bytes.extend(v.to_le_bytes());
     }
 
-    pub(crate) fn u64(&mut self, v: u64) {
+    /// Eight bytes.
+    pub fn u64(&mut self, v: u64) {
         self.bytes.extend(v.to_le_bytes());
     }
 
-    pub(crate) fn key<const N: usize>(&mut self, key: &[u8; N]) {
+    /// A key.
+    pub fn key<const N: usize>(&mut self, key: &[u8; N]) {
         self.bytes.extend_from_slice(key);
     }
 
-    pub(crate) fn all<W: Word>(&mut self, values: &[W]) {
-        self.bytes.reserve(size_of_val(values));
+    /// A table.
+    pub fn all<W: Word>(&mut self, values: &[W]) {
+        self.bytes.reserve(values.len() * W::BYTES);
         values.iter().for_each(|v| v.write(&mut self.bytes));
     }
+
+    /// Their number, then keys with what belongs to them, in order.
+    pub(crate) fn entries<const N: usize, const K: usize>(
+        &mut self,
+        entries: impl Iterator<Item = Entry<N, K>>,
+    ) {
+        let mut all: Vec<_> = entries.collect();
+        all.sort_unstable();
+        self.u32(all.len() as u32);
+        for (key, values) in all {
+            self.key(&key);
+            self.all(&values);
+        }
+    }
 }
+
+/// A key with what belongs to it.
+type Entry<const N: usize, const K: usize> = ([u8; N], [u64; K]);
 
 /// Takes the bytes of a state apart.
 #[derive(Debug)]
@@ -227,13 +274,23 @@ impl<'a> Decoder<'a> {
         Ok(n)
     }
 
-    /// That many values; memory is taken only where the bytes are there.
+    /// That many cells; memory is taken only where the bytes are there.
     pub(crate) fn all<W: Word>(&mut self, n: usize) -> Result<Vec<W>, StateError> {
-        Ok(W::read_all(self.bytes(n.checked_mul(size_of::<W>()).ok_or(SHORT)?)?))
+        let bytes = self.bytes(n.checked_mul(W::BYTES).ok_or(SHORT)?)?;
+        Ok(bytes.chunks_exact(W::BYTES).filter_map(W::read).collect())
     }
 
-    /// Whether this many bytes are left; to be asked before tables are made.
-    pub(crate) fn has(&self, n: usize) -> Result<(), StateError> {
-        if n > self.rest.len() { Err(SHORT) } else { Ok(()) }
+    /// Keys with what belongs to them: see [`Encoder::entries`].
+    pub(crate) fn entries<const N: usize, const K: usize>(&mut self) -> Result<Vec<Entry<N, K>>, StateError> {
+        let n = self.count(N + 8 * K)?;
+        let entry = |d: &mut Self| {
+            let key = d.key()?;
+            let mut values = [0; K];
+            for value in &mut values {
+                *value = d.u64()?;
+            }
+            Ok((key, values))
+        };
+        (0..n).map(|_| entry(self)).collect()
     }
 }

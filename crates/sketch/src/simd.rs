@@ -1,6 +1,7 @@
 //! The only unsafe code of the crate: SIMD comparison of a key with a line of sixteen, and prefetching.
 //!
-//! Agg-Evict paper, §3.4, Algorithm 1. All three ways give the same mask; the aggregator chooses one at run time.
+//! Agg-Evict paper, §3.4, Algorithm 1. All three ways give the same mask; the aggregator chooses one at run
+//! time.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +10,8 @@
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [u32; 16]);
 
-/// A way to compare a key with a line. Whoever holds a value of it runs on a processor that has the instructions.
+/// A way to compare a key with a line. Whoever holds a value of it runs on a processor that has the
+/// instructions.
 pub(crate) trait Lookup: Copy {
     /// Bit i is set where key i of the line equals `key`.
     fn find(self, line: &Line, key: u32) -> u32;
@@ -44,7 +46,8 @@ impl Lookup for Sse2 {
             _mm_set1_epi32,
         };
         let at = std::ptr::from_ref(line).cast::<__m128i>();
-        // SAFETY: SSE2 is part of x86-64; a line is 64 bytes, aligned to 64, so the four loads are within it and aligned.
+        // SAFETY: SSE2 is part of x86-64; a line is 64 bytes, aligned to 64, so the four loads are within it
+        // and aligned.
         unsafe {
             let item = _mm_set1_epi32(key.cast_signed());
             let a = _mm_cmpeq_epi32(item, _mm_load_si128(at));
@@ -71,8 +74,8 @@ impl Lookup for Avx2 {
             _mm256_set1_epi32,
         };
         let at = std::ptr::from_ref(line).cast::<__m256i>();
-        // SAFETY: a value of this type is made only where there is AVX2; a line is 64 bytes, aligned to 64, so both loads are
-        // within it and aligned.
+        // SAFETY: a value of this type is made only where there is AVX2; a line is 64 bytes, aligned to 64,
+        // so both loads are within it and aligned.
         unsafe {
             let item = _mm256_set1_epi32(key.cast_signed());
             let a = _mm256_cmpeq_epi32(item, _mm256_load_si256(at));
@@ -102,7 +105,7 @@ pub enum Instructions {
 }
 
 impl Instructions {
-    /// What this processor has, the fastest first.
+    /// Lists the instructions that this processor has, the fastest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let mut all = Vec::new();

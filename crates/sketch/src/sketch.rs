@@ -1,4 +1,4 @@
-//! What every sketch can do: take updates, answer (or say that it can't), merge, be saved.
+//! The interface of all sketches: they take updates, answer (or say that they can't), merge, and are saved.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -36,7 +36,7 @@ impl<T: Copy> Bounds<T> {
     }
 }
 
-/// What may be asked of a sketch.
+/// A question to a sketch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
     /// Sizes of flows, by name or the heaviest.
@@ -45,9 +45,9 @@ pub enum Question {
     Changes,
     /// Sources with many counterparts.
     Spreads,
-    /// How many flows have which size.
+    /// The number of flows of each size.
     Distribution,
-    /// How many flows there are.
+    /// The number of flows.
     Cardinality,
     /// The entropy.
     Entropy,
@@ -55,7 +55,7 @@ pub enum Question {
     SecondMoment,
 }
 
-/// How often the bounds of an answer hold.
+/// The share of cases in which the bounds of an answer hold.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Confidence {
     /// The answer has no bounds: it is an estimate.
@@ -101,7 +101,8 @@ pub struct Want {
     pub top: usize,
 }
 
-/// The flow sizes of an epoch: how many flows have which size, by size ascending. Estimated numbers of flows needn't be whole.
+/// The flow sizes of an epoch: how many flows have which size, by size ascending. Estimated numbers of flows
+/// needn't be whole.
 pub type Distribution = Vec<(u64, f64)>;
 
 /// Why a question has no answer.
@@ -113,7 +114,7 @@ pub enum QueryError {
     Unsupported {
         /// Which sketch.
         sketch: Kind,
-        /// What was asked.
+        /// The question, as the error says it.
         question: &'static str,
     },
     /// The sketch is full: its memory was too small for this traffic.
@@ -151,8 +152,10 @@ pub enum MergeError {
 
 /// A sketch: a small summary of a stream of (key, weight).
 ///
-/// Every question but [`Sketch::weight`] has a default answer: that this sketch can't tell. A new sketch is one file
-/// that implements this trait, its line in [`Kind`], and its tests.
+/// Every question but [`Sketch::weight`] has a default answer: that this sketch can't tell. A new sketch is
+/// one file that implements this trait, its line in [`Kind`], and its tests. A sketch of another crate
+/// implements it with [`Kind::Other`]: it is filled, asked, merged and saved as any other, and its own crate
+/// reads what was saved.
 pub trait Sketch<const N: usize>: Debug + Send + Sync {
     /// Which sketch this is.
     fn kind(&self) -> Kind;
@@ -179,8 +182,8 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         }
     }
 
-    /// What one update costs, in hits of the aggregator on keys of four bytes (about 6 ns), measured on a table of usual
-    /// size: from this follows which share of hits makes an aggregator in front worth it.
+    /// The cost of one update, in hits of the aggregator on keys of four bytes (about 6 ns), measured on a
+    /// table of usual size: from this follows which share of hits makes an aggregator in front worth it.
     fn update_cost(&self) -> f64;
 
     /// Forgets everything that was put in.
@@ -191,6 +194,13 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
     /// # Errors
     /// [`MergeError`] where the two don't fit; this state is unchanged then.
     fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError>;
+
+    /// Says that the state depends on the multiset of updates alone: merged states of any parts of a stream,
+    /// each in any order, are bit for bit the state of one pass. Such a sketch can be filled on several
+    /// cores.
+    fn merges_exactly(&self) -> bool {
+        false
+    }
 
     /// An independent copy.
     fn boxed_clone(&self) -> Box<dyn Sketch<N>>;
@@ -224,7 +234,8 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         None
     }
 
-    /// The flows that changed most since an earlier epoch, in descending order of the estimated change's size.
+    /// The flows that changed most since an earlier epoch, in descending order of the estimated change's
+    /// size.
     ///
     /// # Errors
     /// [`QueryError`] where this sketch can't tell, or the states don't fit together.
@@ -232,8 +243,8 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("which flows changed"))
     }
 
-    /// Keys are pairs of `source_len` bytes and a counterpart: the sources with the most distinct counterparts, in descending
-    /// order. The counterpart's bytes of the keys are 0.
+    /// Keys are pairs of `source_len` bytes and a counterpart: the sources with the most distinct
+    /// counterparts, in descending order. The counterpart's bytes of the keys are 0.
     ///
     /// # Errors
     /// [`QueryError`] where this sketch can't tell.
@@ -241,7 +252,7 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("which sources have many counterparts"))
     }
 
-    /// How many flows have which size.
+    /// Estimates how many flows have which size.
     ///
     /// # Errors
     /// [`QueryError`] where this sketch can't tell.
@@ -249,7 +260,7 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("the distribution of flow sizes"))
     }
 
-    /// How many distinct keys there were.
+    /// Estimates the number of distinct keys.
     ///
     /// # Errors
     /// [`QueryError`] where this sketch can't tell.
@@ -273,7 +284,7 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("the second moment"))
     }
 
-    /// How often the bounds of its answers hold.
+    /// The share of cases in which the bounds of its answers hold.
     fn confidence(&self, _question: Question) -> Confidence {
         Confidence::Share(SHARE)
     }
@@ -287,7 +298,7 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Whether some table is so full that answers are worse than stated.
+    /// Says that some table is so full that answers are worse than stated.
     fn is_saturated(&self) -> bool {
         false
     }
@@ -369,7 +380,7 @@ pub(crate) fn changes_between<const N: usize>(
     select_changes(changes, want)
 }
 
-/// How many of the keys, which are pairs, there are of each source. The list lacks `missing` keys: any of
+/// Counts the keys, which are pairs, of each source. The list lacks `missing` keys: any of
 /// them may be of any source, and most likely as many of each as its share of those that are there.
 pub(crate) fn spreads<const N: usize>(
     keys: impl Iterator<Item = [u8; N]>,

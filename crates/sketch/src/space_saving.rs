@@ -1,22 +1,21 @@
-//! Space-Saving (Metwally, Agrawal and El Abbadi, ICDT 2005): the heaviest keys, with bounds, from m counters.
+//! Space-Saving (Metwally, Agrawal and El Abbadi, ICDT 2005): the heaviest keys, with bounds, from m
+//! counters.
 //!
-//! A key that has no counter takes the one of the lightest key, and with it that key's count, which it remembers as its own
-//! possible error. So the count of a key is never too small and too large by at most N/m, and every key of more than N/m
-//! has a counter. Which other keys do depends on the order of updates; the bounds hold in any.
+//! A key that has no counter takes the one of the lightest key, and with it that key's count, which it
+//! remembers as its own possible error. So the count of a key is never too small and too large by at most
+//! N/m, and every key of more than N/m has a counter. Which other keys do depends on the order of updates;
+//! the bounds hold in any.
 //!
 //! Counters form a heap of four children a node, ordered by count, and a hash table finds them by key.
-
-use std::any::Any;
 
 use hashbrown::HashTable;
 
 use crate::hash::Hasher;
 use crate::kind::cells;
 use crate::serial::{Decoder, Encoder, StateError};
-use crate::sketch::{same, select};
-use crate::{
-    Bounds, BuildError, Confidence, Flow, Kind, MergeError, QueryError, Question, Size, Sketch, Update, Want,
-};
+use crate::sketch::select;
+use crate::state::{State, state_methods};
+use crate::{Bounds, BuildError, Confidence, Flow, Kind, QueryError, Question, Size, Sketch, Update, Want};
 
 /// A key and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +41,8 @@ pub struct SpaceSaving<const N: usize> {
     heap: Vec<Node>,
     index: HashTable<u32>,
     capacity: usize,
-    /// No key without a counter weighs more than this or than the lightest counter. Above 0 only after a merge.
+    /// No key without a counter weighs more than this or than the lightest counter. Above 0 only after a
+    /// merge.
     floor: u64,
     hasher: Hasher,
     seed: u64,
@@ -107,14 +107,14 @@ impl<const N: usize> SpaceSaving<N> {
         Self::new(capacity, seed)
     }
 
-    /// Entries that the index has room for. A key that leaves it leaves a mark, and where marks fill a table more than half
-    /// full, it grows; one with twice the room is tidied in place.
+    /// Entries that the index has room for. A key that leaves it leaves a mark, and where marks fill a table
+    /// more than half full, it grows; one with twice the room is tidied in place.
     const fn index_room(capacity: usize) -> usize {
         capacity * 2
     }
 
-    /// Bytes that so many counters take; the index as hashbrown makes it: 7/8 full at most, a power of two, a byte more
-    /// an entry and 16 at the end.
+    /// Bytes that so many counters take; the index as hashbrown makes it: 7/8 full at most, a power of two, a
+    /// byte more an entry and 16 at the end.
     fn bytes_for(capacity: usize) -> usize {
         let buckets = match Self::index_room(capacity) {
             0..=3 => 4,
@@ -219,7 +219,7 @@ impl<const N: usize> SpaceSaving<N> {
         }
     }
 
-    /// Whether nothing was put in.
+    /// Says that nothing was put in.
     fn is_empty(&self) -> bool {
         self.counters.is_empty() && self.weight == 0 && self.floor == 0
     }
@@ -242,47 +242,94 @@ impl<const N: usize> SpaceSaving<N> {
             self.swim(counter as usize);
         }
     }
+}
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+impl<const N: usize> State<N> for SpaceSaving<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
         let capacity = d.u32()? as usize;
         let floor = d.u64()?;
-        let n = d.count(N + 16)?;
-        if capacity == 0 || capacity > Self::MAX || n > capacity {
+        if capacity == 0 || capacity > Self::MAX {
             return Err(StateError::Damaged("its shape is impossible"));
         }
-        let mut entries = Vec::with_capacity(n);
-        for _ in 0..n {
-            let entry: ([u8; N], u64, u64) = (d.key()?, d.u64()?, d.u64()?);
-            if entry.2 > entry.1 {
-                return Err(StateError::Damaged("an error is above its count"));
-            }
-            entries.push(entry);
+        Ok(Self { floor, ..Self::empty(capacity, seed) })
+    }
+
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u32(self.capacity as u32);
+        out.u64(self.floor);
+    }
+
+    fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError> {
+        let entries = d.entries::<N, 2>()?;
+        if entries.len() > self.capacity {
+            return Err(StateError::Damaged("its shape is impossible"));
+        }
+        if entries.iter().any(|(_, [count, error])| error > count) {
+            return Err(StateError::Damaged("an error is above its count"));
         }
         if !entries.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(StateError::Damaged("its keys are out of order"));
         }
-        let mut this = Self::empty(capacity, seed);
-        (this.floor, this.weight) = (floor, weight);
-        this.fill(&entries);
-        Ok(this)
+        let entries: Vec<_> = entries.into_iter().map(|(key, [count, error])| (key, count, error)).collect();
+        self.fill(&entries);
+        Ok(())
+    }
+
+    fn write_tables(&self, out: &mut Encoder) {
+        out.entries(self.entries().into_iter().map(|(key, count, error)| (key, [count, error])));
+    }
+
+    fn clear_tables(&mut self) {
+        self.counters.clear();
+        self.heap.clear();
+        self.index.clear();
+        self.floor = 0;
+    }
+
+    fn unite_tables(&mut self, other: &Self) {
+        if other.is_empty() {
+            return;
+        }
+        if self.is_empty() {
+            self.floor = other.floor;
+            self.fill(&other.entries());
+            return;
+        }
+        let (mine, theirs) = (self.least(), other.least());
+        let mut all = std::collections::BTreeMap::new();
+        for (key, count, error) in self.entries() {
+            all.insert(key, (count, error, theirs));
+        }
+        for (key, count, error) in other.entries() {
+            let e = all.entry(key).or_insert((mine, mine, 0));
+            *e = (e.0.saturating_add(count), e.1.saturating_add(error), 0);
+        }
+        // The other side may have seen, unnoticed, as much of a key that only this one knows.
+        let all =
+            all.into_iter().map(|(k, (c, e, more))| (k, (c.saturating_add(more), e.saturating_add(more))));
+        let mut entries: Vec<_> = all.map(|(key, (count, error))| (key, count, error)).collect();
+        entries.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        let dropped = entries.get(self.capacity).map_or(0, |e| e.1);
+        entries.truncate(self.capacity);
+        self.clear_tables();
+        self.floor = dropped.max(mine.saturating_add(theirs));
+        self.fill(&entries);
+    }
+
+    fn set_weight(&mut self, weight: u64) {
+        self.weight = weight;
     }
 }
 
 impl<const N: usize> Sketch<N> for SpaceSaving<N> {
+    state_methods!();
+
     fn kind(&self) -> Kind {
         Kind::SpaceSaving
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
     fn shape(&self) -> String {
         format!("{} counters", self.capacity)
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -303,71 +350,8 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
         6.0
     }
 
-    fn clear(&mut self) {
-        self.counters.clear();
-        self.heap.clear();
-        self.index.clear();
-        (self.floor, self.weight) = (0, 0);
-    }
-
-    /// Counts of one key add up; a key that only one side knows may have had up to the other's least there. The heaviest stay.
-    /// Bounds hold as before; the error is at most the sum of both. An empty side changes nothing.
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        if other.is_empty() {
-            return Ok(());
-        }
-        if self.is_empty() {
-            (self.floor, self.weight) = (other.floor, other.weight);
-            self.fill(&other.entries());
-            return Ok(());
-        }
-        let (mine, theirs) = (self.least(), other.least());
-        let mut all = std::collections::BTreeMap::new();
-        for (key, count, error) in self.entries() {
-            all.insert(key, (count, error, theirs));
-        }
-        for (key, count, error) in other.entries() {
-            let e = all.entry(key).or_insert((mine, mine, 0));
-            *e = (e.0.saturating_add(count), e.1.saturating_add(error), 0);
-        }
-        // What the other side may have had of keys that only this one knows.
-        let all =
-            all.into_iter().map(|(k, (c, e, more))| (k, (c.saturating_add(more), e.saturating_add(more))));
-        let mut entries: Vec<_> = all.map(|(key, (count, error))| (key, count, error)).collect();
-        entries.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-        let dropped = entries.get(self.capacity).map_or(0, |e| e.1);
-        entries.truncate(self.capacity);
-        let weight = self.weight.saturating_add(other.weight);
-        self.clear();
-        self.floor = dropped.max(mine.saturating_add(theirs));
-        self.weight = weight;
-        self.fill(&entries);
-        Ok(())
-    }
-
     fn confidence(&self, _: Question) -> Confidence {
         Confidence::Certain
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.capacity as u32);
-        out.u64(self.floor);
-        let entries = self.entries();
-        out.u32(entries.len() as u32);
-        for (key, count, error) in entries {
-            out.key(&key);
-            out.u64(count);
-            out.u64(error);
-        }
     }
 
     /// Both bounds are certain.

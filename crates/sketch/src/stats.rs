@@ -7,7 +7,8 @@ pub(crate) const SIGMAS: f64 = 2.0;
 /// The share of answers whose bounds hold, where these are of [`SIGMAS`] standard errors.
 pub(crate) const SHARE: f64 = 0.95;
 
-/// Where a function that rises passes zero, between `low` and `high`: by bisection, to the last digit.
+/// Finds the point at which a rising function passes zero, between `low` and `high`: by bisection, to the
+/// last digit.
 pub(crate) fn crossing(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
@@ -16,8 +17,8 @@ pub(crate) fn crossing(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f
     0.5 * (low + high)
 }
 
-/// How many standard deviations either side of the mean hold this share (0 to 1, both excluded) of a normal distribution.
-/// Found by bisection on the error function's series; good to nine digits.
+/// The number of standard deviations either side of the mean that hold this share (0 to 1, both excluded) of
+/// a normal distribution. Found by bisection on the error function's series; good to nine digits.
 pub(crate) fn two_sided(share: f64) -> f64 {
     let (mut low, mut high) = (0.0, 40.0);
     for _ in 0..80 {
@@ -53,8 +54,8 @@ pub(crate) fn median(values: &mut [i64]) -> i64 {
     }
 }
 
-/// How many of the least of some chances, in ascending order, are findings, if of what is found a share of `share` may be none, on
-/// average (Benjamini and Hochberg, J. R. Stat. Soc. B 57, 1995).
+/// Counts the findings among the least of some chances, in ascending order, if of what is found a share of
+/// `share` may be none, on average (Benjamini and Hochberg, J. R. Stat. Soc. B 57, 1995).
 pub(crate) fn findings(chances: &[f64], share: f64) -> usize {
     let each = share / chances.len().max(1) as f64;
     let least = |(i, chance): (usize, &f64)| *chance <= each * (i + 1) as f64;

@@ -1,12 +1,14 @@
 //! The heaviest keys beside a sketch that can estimate sizes but doesn't know keys.
 //!
-//! No heap: keys whose estimate is above a bar go into a hash table; when that is full, the greater half stays and the bar
-//! rises to the least of it. So a key costs one comparison where it is light, one look-up where it is heavy.
+//! No heap: keys whose estimate is above a bar go into a hash table; when that is full, the greater half
+//! stays and the bar rises to the least of it. So a key costs one comparison where it is light, one look-up
+//! where it is heavy.
 
 use hashbrown::HashTable;
 
 use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
+use crate::state::{Apart, Table};
 
 /// Up to twice `keep` keys, of which the `keep` heaviest are always among them (by estimates that never
 /// shrink). After a merge it has the keys of both sides, which may be more.
@@ -93,7 +95,7 @@ impl<const N: usize> Store<N> {
         }
     }
 
-    /// Whether no key is kept and none was turned away.
+    /// Says that no key is kept and none was turned away.
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty() && self.bar == 0
     }
@@ -103,19 +105,14 @@ impl<const N: usize> Store<N> {
         self.bar
     }
 
-    /// Whether a key may have been turned away or forgotten.
+    /// Says that a key may have been turned away or forgotten.
     pub(crate) fn ever_full(&self) -> bool {
         self.bar > 0
     }
 
-    /// How many keys are kept.
+    /// The number of keys that are kept.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.table.clear();
-        self.bar = 0;
     }
 
     /// The keys that are kept, in order.
@@ -144,39 +141,41 @@ impl<const N: usize> Store<N> {
             self.table.insert_unique(hasher.hash64(&key), entry, |e| hasher.hash64(&e.0));
         }
     }
+}
 
-    pub(crate) fn encode(&self, out: &mut Encoder) {
-        out.u32(self.keep as u32);
-        out.u64(self.bar);
-        let mut all: Vec<_> = self.table.iter().copied().collect();
-        all.sort_unstable();
-        out.u32(all.len() as u32);
-        for (key, estimate) in all {
-            out.key(&key);
-            out.u64(estimate);
-        }
-    }
-
-    /// The store of a saved state; a `keep` beyond what the state holds costs memory only when it is used.
-    pub(crate) fn decode(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let keep = d.u32()? as usize;
-        let bar = d.u64()?;
-        let n = d.count(N + 8)?;
-        if keep > MAX_KEEP || keep == 0 && n > 0 {
+/// The merge of two stores needs estimates, which only the sketch has.
+impl<const N: usize> Table<Apart> for Store<N> {
+    /// A `keep` beyond what the state holds costs memory only when it is used.
+    fn read(&mut self, _: usize, d: &mut Decoder<'_>) -> Result<(), StateError> {
+        (self.keep, self.bar) = (d.u32()? as usize, d.u64()?);
+        let entries = d.entries::<N, 1>()?;
+        if self.keep > MAX_KEEP || self.keep == 0 && !entries.is_empty() {
             return Err(StateError::Damaged("it keeps more keys than it may"));
         }
-        let hasher = Hasher::new(seed, 0x73_74_6f);
-        let mut table = HashTable::with_capacity(n);
-        for _ in 0..n {
-            let entry: ([u8; N], u64) = (d.key()?, d.u64()?);
-            let hash = hasher.hash64(&entry.0);
-            if table.find(hash, |e: &([u8; N], u64)| e.0 == entry.0).is_some() {
+        let hasher = self.hasher;
+        self.table = HashTable::with_capacity(entries.len());
+        for (key, [estimate]) in entries {
+            let hash = hasher.hash64(&key);
+            if self.table.find(hash, |e| e.0 == key).is_some() {
                 return Err(StateError::Damaged("it keeps a key twice"));
             }
-            table.insert_unique(hash, entry, |e| hasher.hash64(&e.0));
+            self.table.insert_unique(hash, (key, estimate), |e| hasher.hash64(&e.0));
         }
-        Ok(Self { keep, bar, table, hasher })
+        Ok(())
     }
+
+    fn write(&self, out: &mut Encoder) {
+        out.u32(self.keep as u32);
+        out.u64(self.bar);
+        out.entries(self.table.iter().map(|(key, estimate)| (*key, [*estimate])));
+    }
+
+    fn clear(&mut self) {
+        self.table.clear();
+        self.bar = 0;
+    }
+
+    fn unite(&mut self, _: &Self) {}
 }
 
 /// The most keys that a store keeps.
@@ -189,7 +188,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The twin sorts all final estimates; the store must have the greatest `keep` of those that are distinct.
+        /// The twin sorts all final estimates; the store must have the greatest `keep` of those that are
+        /// distinct.
         #[test]
         fn the_heaviest_are_kept(offers in prop::collection::vec((0u32..60, 1u64..50), 1..400), keep in 1usize..20) {
             let mut store = Store::<4>::new(keep, 3);

@@ -58,8 +58,8 @@ pub(crate) fn sum(strata: &[Stratum], weight: f64, g: Function) -> Bounds<f64> {
         strata.iter().flat_map(of).map(|(size, error)| (size, error, share(size)))
     };
     let spare = |share: f64| (1.0 - share) / (share * share);
-    // How much g goes with the size: of flows that are sampled, or between what it is for the least and for
-    // the greatest that no stratum knows.
+    // The slope says how much g goes with the size: of flows that are sampled, or between what it is for the
+    // least and for the greatest that no stratum knows.
     let (mut slope, mut unknown) = (0.0, 0.0);
     if least > 1.0 {
         let top = least.min(weight).max(1.0);
@@ -118,8 +118,8 @@ fn tiers(strata: &[Stratum]) -> Vec<Tier> {
     tiers
 }
 
-/// How many flows there are, of which `known` are in strata of this share of all flows; bounds hold in 95 %
-/// of cases.
+/// Estimates the number of flows, of which `known` are in strata of this share of all flows; bounds hold in
+/// 95 % of cases.
 pub(crate) fn number(known: f64, share: f64) -> Bounds<f64> {
     if share >= 1.0 {
         return Bounds::exact(known);

@@ -1,13 +1,12 @@
-//! TwoLevel (Yu, Jose and Miao, NSDI 2013, OpenSketch): sources with many distinct counterparts (superspreaders), or
-//! destinations with many distinct sources (victims of DDoS).
+//! TwoLevel (Yu, Jose and Miao, NSDI 2013, OpenSketch): sources with many distinct counterparts
+//! (superspreaders), or destinations with many distinct sources (victims of DDoS).
 //!
-//! A key is a pair: source, counterpart. Level one is a reversible sketch over sources, so that they can be decoded;
-//! level two has larger bitmaps, which tell how many counterparts. In both, a cell is a bitmap of several resolutions
-//! (`multires`) instead of the counter and the small plain bitmap of the original: it counts *distinct* pairs, so that a
-//! source which sends many packets to one host doesn't stand out; it doesn't saturate before hundreds of thousands; and
-//! setting bits is idempotent, so the state doesn't depend on the order of packets, and shards are united with OR.
-
-use std::any::Any;
+//! A key is a pair: source, counterpart. Level one is a reversible sketch over sources, so that they can be
+//! decoded; level two has larger bitmaps, which tell how many counterparts. In both, a cell is a bitmap of
+//! several resolutions (`multires`) instead of the counter and the small plain bitmap of the original: it
+//! counts *distinct* pairs, so that a source which sends many packets to one host doesn't stand out; it
+//! doesn't saturate before hundreds of thousands; and setting bits is idempotent, so the state doesn't depend
+//! on the order of packets, and shards are united with OR.
 
 use crate::hash::{Hash, Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
@@ -17,9 +16,10 @@ use crate::modular::{
 use crate::multires::{self, PARTS};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
-use crate::sketch::{same, select};
+use crate::sketch::select;
+use crate::state::{Or, State, state_methods, tables};
 use crate::stats::{findings, two_sided};
-use crate::{Bounds, BuildError, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
+use crate::{Bounds, BuildError, Flow, Kind, QueryError, Size, Sketch, Update, Want};
 
 /// Rows of level two.
 const ROWS: usize = 4;
@@ -72,13 +72,13 @@ pub struct TwoLevel<const N: usize> {
 /// A source that level one may hold.
 struct Candidate {
     source: Vec<u8>,
-    /// What level one shows of it.
+    /// Its estimate by level one.
     shown: i64,
     /// The chance that a source that was never seen finds bitmaps as full in every row of level two.
     chance: f64,
 }
 
-/// Where a pair's bits are.
+/// The place of a pair's bits.
 #[derive(Clone, Copy)]
 struct Places {
     mask: u64,
@@ -93,13 +93,16 @@ impl<const N: usize> TwoLevel<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: TwoLevelParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
-        let modular = Modular::new(params.source_len, params.bits, seed);
-        let level1 = vec![0; (modular.stages() * TABLES) << params.bits];
-        Ok(Self::with(params, level1, vec![[0; PARTS]; ROWS * params.width], modular, seed))
+        let mut this = Self::without_tables(params, seed);
+        this.level1 = vec![0; (this.modular.stages() * TABLES) << params.bits];
+        this.level2 = vec![[0; PARTS]; ROWS * params.width];
+        Ok(this)
     }
 
-    fn with(params: TwoLevelParams, level1: Vec<u64>, level2: Vec<Map>, modular: Modular, seed: u64) -> Self {
+    fn without_tables(params: TwoLevelParams, seed: u64) -> Self {
+        let modular = Modular::new(params.source_len, params.bits, seed);
         let (sources, pairs) = (Hasher::new(seed, 0x74_6c_73), Hasher::new(seed, 0x74_6c_70));
+        let (level1, level2) = (Vec::new(), Vec::new());
         Self { params, level1, level2, modular, sources, pairs, seed, weight: 0 }
     }
 
@@ -220,8 +223,8 @@ impl<const N: usize> TwoLevel<N> {
         rows
     }
 
-    /// The chance that four bitmaps, one of each row and drawn at random, are as full as those of a source: the fourth power of the
-    /// greatest share of a row that is.
+    /// The chance that four bitmaps, one of each row and drawn at random, are as full as those of a source:
+    /// the fourth power of the greatest share of a row that is.
     fn chance(&self, source: &[u8], estimates: &[f64], sorted: &[Vec<f64>]) -> f64 {
         let share = |(at, row): (usize, &Vec<f64>)| {
             let own = estimates.get(at).copied().unwrap_or(0.0);
@@ -236,14 +239,15 @@ impl<const N: usize> TwoLevel<N> {
 
     /// The candidates that are no chance finds.
     ///
-    /// Level one tells keys by parts, and parts of several sources spell others, the more, the longer keys are and the
-    /// smaller its tables. Where level two has a source isn't told by level one; so how full bitmaps are in the places of a
-    /// source that was never seen is known: as those of its row. From this follows how many of so many candidates seem to
-    /// be there by chance, and how far down the list those that do are no more than one in a hundred. The same is tried with
-    /// fewer, of which level one shows more, and the longest list is the answer.
+    /// Level one tells keys by parts, and parts of several sources spell others, the more, the longer keys
+    /// are and the smaller its tables. Where level two has a source isn't told by level one; so how full
+    /// bitmaps are in the places of a source that was never seen is known: as those of its row. From this
+    /// follows how many of so many candidates seem to be there by chance, and how far down the list those
+    /// that do are no more than one in a hundred. The same is tried with fewer, of which level one shows
+    /// more, and the longest list is the answer.
     fn verified(&self, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
         candidates.sort_unstable_by(|a, b| a.chance.total_cmp(&b.chance).then(a.source.cmp(&b.source)));
-        // What level one lacks (a table may miss) is below zero.
+        // A source that level one lacks (a table may miss it) is below zero.
         let (mut least, mut best) = (i64::MIN, (0, 0));
         loop {
             let chances: Vec<f64> =
@@ -258,9 +262,9 @@ impl<const N: usize> TwoLevel<N> {
         candidates.into_iter().filter(|c| c.shown >= least).take(n).collect()
     }
 
-    /// How many counterparts a source has: the mean of the middle two of what the rows tell, each less what
-    /// the half of its bitmaps have. Collisions with other great sources are in the upper two, mostly.
-    /// Nothing where others leave as much as its emptiest bitmap has in some.
+    /// Estimates how many counterparts a source has: the mean of the middle two of what the rows tell, each
+    /// less what the half of its bitmaps have. Collisions with other great sources are in the upper two,
+    /// mostly. Nothing where others leave as much as its emptiest bitmap has in some.
     fn spread(&self, source: &[u8], sorted: &[Vec<f64>]) -> Option<Bounds<u64>> {
         let mut rows = [0.0; ROWS];
         let (mut full, mut whole) = (false, 0.0);
@@ -297,7 +301,7 @@ impl<const N: usize> TwoLevel<N> {
         estimates.into_iter().map(|e| (e - mean) as i64).collect()
     }
 
-    /// What level one shows of a source: the least of its buckets.
+    /// Takes the estimate of a source by level one: the least of its buckets.
     fn shown(&self, source: &[u8], tables: &[Vec<i64>]) -> i64 {
         let mut buckets = [0; MAX_STAGES];
         self.modular.buckets(source, &mut buckets);
@@ -312,7 +316,8 @@ impl<const N: usize> TwoLevel<N> {
     fn candidates(&self, spread: u64, estimates: &[f64], sorted: &[Vec<f64>]) -> Vec<Candidate> {
         let stages = self.modular.stages();
         let tables: Vec<Vec<i64>> = (0..stages * TABLES).map(|r| self.table(r)).collect();
-        // A bitmap of 64 bits is good to a third or so: what shows a third (in stages, a quarter) may be the spread.
+        // A bitmap of 64 bits is good to a third or so: what shows a third (in stages, a quarter) may be the
+        // spread.
         let slack = if stages > 1 { 4 } else { 3 };
         let mut threshold = match spread {
             0 | 1 => {
@@ -342,21 +347,6 @@ impl<const N: usize> TwoLevel<N> {
             threshold = threshold.saturating_mul(2);
         }
     }
-
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let params = TwoLevelParams {
-            source_len: usize::from(d.u16()?),
-            bits: u32::from(d.u16()?),
-            width: d.u32()? as usize,
-        };
-        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let tables = Modular::stages_for(params.source_len) * TABLES;
-        let level1 = d.all(tables << params.bits)?;
-        let words = d.all(ROWS * params.width * PARTS)?;
-        let level2 = words.chunks_exact(PARTS).filter_map(|c| c.first_chunk().copied()).collect();
-        let modular = Modular::new(params.source_len, params.bits, seed);
-        Ok(Self { weight, ..Self::with(params, level1, level2, modular, seed) })
-    }
 }
 
 /// Distinct pairs in a bitmap of level two; whether it is full.
@@ -364,22 +354,40 @@ fn of_map(map: &Map) -> (f64, bool) {
     multires::estimate(map.map(u64::count_ones), 64)
 }
 
-impl<const N: usize> Sketch<N> for TwoLevel<N> {
-    fn kind(&self) -> Kind {
-        Kind::TwoLevel
+impl<const N: usize> State<N> for TwoLevel<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let params = TwoLevelParams {
+            source_len: usize::from(d.u16()?),
+            bits: u32::from(d.u16()?),
+            width: d.u32()? as usize,
+        };
+        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        Ok(Self::without_tables(params, seed))
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u16(self.params.source_len as u16);
+        out.u16(self.params.bits as u16);
+        out.u32(self.params.width as u32);
+    }
+
+    tables! {
+        self:
+        level1: Or, (self.modular.stages() * TABLES) << self.params.bits;
+        level2: Or, ROWS * self.params.width;
+    }
+}
+
+impl<const N: usize> Sketch<N> for TwoLevel<N> {
+    state_methods!();
+
+    fn kind(&self) -> Kind {
+        Kind::TwoLevel
     }
 
     fn shape(&self) -> String {
         let TwoLevelParams { source_len, bits, width } = self.params;
         format!("sources of {source_len} bytes, tables of {} bitmaps, rows of {width}", 1u64 << bits)
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -425,42 +433,14 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         8.0 * self.modular.stages() as f64
     }
 
-    fn clear(&mut self) {
-        self.level1.fill(0);
-        self.level2.fill([0; PARTS]);
-        self.weight = 0;
-    }
-
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        self.level1.iter_mut().zip(&other.level1).for_each(|(a, b)| *a |= *b);
-        for (a, b) in self.level2.iter_mut().zip(&other.level2) {
-            a.iter_mut().zip(b).for_each(|(a, b)| *a |= *b);
-        }
-        self.weight = self.weight.saturating_add(other.weight);
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u16(self.params.source_len as u16);
-        out.u16(self.params.bits as u16);
-        out.u32(self.params.width as u32);
-        out.all(&self.level1);
-        self.level2.iter().for_each(|m| out.all(m));
+    fn merges_exactly(&self) -> bool {
+        true
     }
 
     /// Bounds hold in 95 % of cases: a standard error is about 6 %, and what others leave in the bitmaps
-    /// comes to that; upper has no end where a bitmap is full. Of what is listed, one in
-    /// a hundred was never seen, on average: sources that can't be told from such are left out, which may be all of them
-    /// where many stand out in small tables.
+    /// comes to that; upper has no end where a bitmap is full. Of what is listed, one in a hundred was never
+    /// seen, on average: sources that can't be told from such are left out, which may be all of them where
+    /// many stand out in small tables.
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Flow<N>>, QueryError> {
         if source_len != self.params.source_len {
             return Err(self.unsupported("spreads of sources of another length"));

@@ -1,20 +1,18 @@
-//! UnivMon (Liu et al., SIGCOMM 2016): one sketch for many questions: heavy hitters and changes, cardinality, entropy,
-//! second moment.
+//! UnivMon (Liu et al., SIGCOMM 2016): one sketch for many questions: heavy hitters and changes, cardinality,
+//! entropy, second moment.
 //!
-//! Level j sees the keys whose hash ends in j ones or more: levels are nested, each half of the one before. Each has a
-//! Count-Sketch (Charikar, Chen and Farach-Colton, 2002) and its heaviest keys.
+//! Level j sees the keys whose hash ends in j ones or more: levels are nested, each half of the one before.
+//! Each has a Count-Sketch (Charikar, Chen and Farach-Colton, 2002) and its heaviest keys.
 //!
-//! A Count-Sketch is linear, and all levels share one shape and one set of hash functions. So a key is put only into the
-//! table of the *last* level that sees it, and level j is the sum of the tables from j on. An update touches
-//! one table instead of two on average, and a key is told apart from fewer others. The tables are strata
-//! then: each holds a known share of all keys, at random.
+//! A Count-Sketch is linear, and all levels share one shape and one set of hash functions. So a key is put
+//! only into the table of the *last* level that sees it, and level j is the sum of the tables from j on. An
+//! update touches one table instead of two on average, and a key is told apart from fewer others. The tables
+//! are strata then: each holds a known share of all keys, at random.
 //!
 //! Sums Σ g(size) over all flows come from these strata (`sums`) and not from the recursion of Braverman and
 //! Ostrovsky, which takes differences of levels and adds up their errors: a flow that a stratum knows stands
 //! for as many as the strata that would know it hold. Sizes of keys are estimated together (`count_sketch`),
 //! and are exact in a table whose keys are all known.
-
-use std::any::Any;
 
 use crate::count_sketch::{Place, ROWS, Solved, median_of_five, middle, solve};
 use crate::hash::{Hash, Hasher};
@@ -22,6 +20,7 @@ use crate::kind::cells;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::simd::prefetch;
 use crate::sketch::{entropy_of, same, select, select_changes};
+use crate::state::{Add, Apart, State, state_methods, tables};
 use crate::store::{MAX_KEEP, Store};
 use crate::sums::{self, Function, Stratum};
 use crate::{Bounds, BuildError, Change, Flow, Kind, MergeError, QueryError, Size, Sketch, Update, Want};
@@ -69,13 +68,15 @@ impl<const N: usize> UnivMon<N> {
     pub fn new(params: UnivMonParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
         let cells = vec![0; params.levels * ROWS * params.width];
-        let stores = (0..params.levels).map(|_| Store::new(params.keep, seed)).collect();
-        Ok(Self::with(params, cells, stores, seed))
+        Ok(Self { cells, ..Self::without_cells(params, params.keep, seed) })
     }
 
-    fn with(params: UnivMonParams, cells: Vec<i64>, stores: Vec<Store<N>>, seed: u64) -> Self {
+    /// The keys of a saved state cost memory as they are read, not before: its stores are made with room for
+    /// none.
+    fn without_cells(params: UnivMonParams, room: usize, seed: u64) -> Self {
         let (places, levels) = (Hasher::new(seed, 0x75_6d), Hasher::new(seed, 0x75_6d_6c));
-        Self { params, cells, stores, places, levels, seed, weight: 0 }
+        let stores = (0..params.levels).map(|_| Store::new(room, seed)).collect();
+        Self { params, cells: Vec::new(), stores, places, levels, seed, weight: 0 }
     }
 
     fn check(p: UnivMonParams) -> Result<(), BuildError> {
@@ -88,9 +89,9 @@ impl<const N: usize> UnivMon<N> {
         }
     }
 
-    /// The sketch for a size. A budget is shared: about a third for stores, the rest for counters, over as many levels as leave
-    /// no more flows to the last than it can keep. For an accuracy, about (2/error)² keys are kept, and twice as many
-    /// counters a row.
+    /// The sketch for a size. A budget is shared: about a third for stores, the rest for counters, over as
+    /// many levels as leave no more flows to the last than it can keep. For an accuracy, about (2/error)²
+    /// keys are kept, and twice as many counters a row.
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -226,12 +227,12 @@ impl<const N: usize> UnivMon<N> {
         solved.error(INVENTED / (flows * self.share(level)).max(1.0))
     }
 
-    /// How many flows there are at most.
+    /// Bounds the number of flows from above.
     fn most(&self) -> f64 {
         self.number().map_or(self.weight as f64, |n| n.upper).min(self.weight as f64)
     }
 
-    /// How many flows there are, from the levels that know all of theirs.
+    /// Estimates the number of flows from the levels that know all of theirs.
     fn number(&self) -> Result<Bounds<f64>, QueryError> {
         let (mut known, mut share, mut all) = (0.0, 0.0, 0.0);
         for (level, store) in self.stores.iter().enumerate() {
@@ -250,7 +251,7 @@ impl<const N: usize> UnivMon<N> {
         Ok(Bounds { estimate: estimate.max(all), lower: lower.max(all), upper: upper.max(all) })
     }
 
-    /// What each level knows of its flows.
+    /// Collects what each level knows of its flows.
     fn strata(&self) -> Vec<Stratum> {
         (0..self.params.levels).map(|level| self.stratum(level)).collect()
     }
@@ -290,20 +291,6 @@ impl<const N: usize> UnivMon<N> {
         };
         around(size, solved.error(BEYOND))
     }
-
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let params =
-            UnivMonParams { levels: d.u32()? as usize, width: d.u32()? as usize, keep: d.u32()? as usize };
-        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        let cells = d.all(params.levels * ROWS * params.width)?;
-        let cells = cells.into_iter().map(u64::cast_signed).collect();
-        let stores: Vec<Store<N>> =
-            (0..params.levels).map(|_| Store::decode(seed, d)).collect::<Result<_, _>>()?;
-        if stores.iter().any(|s| s.keep() != params.keep) {
-            return Err(StateError::Damaged("its levels keep different numbers of keys"));
-        }
-        Ok(Self { weight, ..Self::with(params, cells, stores, seed) })
-    }
 }
 
 /// The keys of a level, in order, and the table with them taken out.
@@ -323,7 +310,7 @@ type Found<const N: usize> = Vec<([u8; N], usize, i64)>;
 
 /// Of what was found, the greatest as wanted, each with what its size may be off by.
 ///
-/// What is listed was chosen for its estimate: of many flows of about one size, those whose errors are the
+/// A listed flow was chosen for its estimate: of many flows of about one size, those whose errors are the
 /// greatest. So the fewer of those that might have been listed are, the wider the bounds, such that no more
 /// than the stated share of those that *are* listed fails (Benjamini and Yekutieli, J. Am. Stat. Assoc. 100,
 /// 2005).
@@ -344,22 +331,58 @@ fn listed<const N: usize>(levels: &[Solved], mut found: Found<N>, want: Want) ->
     found.into_iter().map(|(key, l, size)| (key, size, errors.get(l).copied().unwrap_or(0))).collect()
 }
 
-impl<const N: usize> Sketch<N> for UnivMon<N> {
-    fn kind(&self) -> Kind {
-        Kind::UnivMon
+impl<const N: usize> State<N> for UnivMon<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let params =
+            UnivMonParams { levels: d.u32()? as usize, width: d.u32()? as usize, keep: d.u32()? as usize };
+        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        Ok(Self::without_cells(params, 0, seed))
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u32(self.params.levels as u32);
+        out.u32(self.params.width as u32);
+        out.u32(self.params.keep as u32);
+    }
+
+    tables! { self: cells: Add, self.params.levels * ROWS * self.params.width; stores: Apart, self.params.levels; }
+
+    fn check_tables(&self) -> Result<(), StateError> {
+        if self.stores.iter().any(|s| s.keep() != self.params.keep) {
+            return Err(StateError::Damaged("its levels keep different numbers of keys"));
+        }
+        Ok(())
+    }
+
+    fn unite(&mut self, other: &Self) -> Result<(), MergeError> {
+        let is_empty = |s: &Self| s.weight == 0 && s.stores.iter().all(Store::is_empty);
+        if is_empty(other) {
+            return Ok(());
+        }
+        if is_empty(self) {
+            self.clone_from(other);
+            return Ok(());
+        }
+        self.unite_tables(other);
+        let mut stores = std::mem::take(&mut self.stores);
+        for (a, b) in stores.iter_mut().zip(&other.stores) {
+            a.merge(b, |key| u64::try_from(self.estimate(key)).unwrap_or(0).max(1));
+        }
+        self.stores = stores;
+        Ok(())
+    }
+}
+
+impl<const N: usize> Sketch<N> for UnivMon<N> {
+    state_methods!();
+
+    fn kind(&self) -> Kind {
+        Kind::UnivMon
     }
 
     fn shape(&self) -> String {
         let UnivMonParams { levels, width, keep } = self.params;
         format!("{levels} levels of {ROWS} rows of {width} counters, {keep} keys kept")
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -392,32 +415,6 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
         6.0
     }
 
-    fn clear(&mut self) {
-        self.cells.fill(0);
-        self.stores.iter_mut().for_each(Store::clear);
-        self.weight = 0;
-    }
-
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        let is_empty = |s: &Self| s.weight == 0 && s.stores.iter().all(Store::is_empty);
-        if is_empty(other) {
-            return Ok(());
-        }
-        if is_empty(self) {
-            self.clone_from(other);
-            return Ok(());
-        }
-        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| *a = a.saturating_add(*b));
-        self.weight = self.weight.saturating_add(other.weight);
-        let mut stores = std::mem::take(&mut self.stores);
-        for (a, b) in stores.iter_mut().zip(&other.stores) {
-            a.merge(b, |key| u64::try_from(self.estimate(key)).unwrap_or(0).max(1));
-        }
-        self.stores = stores;
-        Ok(())
-    }
-
     /// Holds as the bounds of sizes do. A flow isn't listed because it was turned away, or because it can't
     /// be told from noise.
     fn unlisted(&self) -> Option<u64> {
@@ -432,22 +429,6 @@ impl<const N: usize> Sketch<N> for UnivMon<N> {
             unknown.max(noise)
         };
         self.stores.iter().enumerate().map(of).max()
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.params.levels as u32);
-        out.u32(self.params.width as u32);
-        out.u32(self.params.keep as u32);
-        self.cells.iter().for_each(|c| out.u64(c.cast_unsigned()));
-        self.stores.iter().for_each(|s| s.encode(out));
     }
 
     /// Bounds hold in 95 % of cases; where all flows of a level are known, always: then they are the size.

@@ -1,10 +1,10 @@
 //! A log-linear histogram: values below 256 each have a bucket, above that 128 buckets an octave.
 //!
-//! Recording is a shift, an add and an increment, without a branch that depends on the data but for growth. Quantiles
-//! interpolate linearly between order statistics as NumPy does (`percentile(..., method="linear")`), which bucketed
-//! quantiles elsewhere don't.
+//! Recording is a shift, an add and an increment, without a branch that depends on the data but for growth.
+//! Quantiles interpolate linearly between order statistics as NumPy does (`percentile(...,
+//! method="linear")`), which bucketed quantiles elsewhere don't.
 
-use serde::Serialize;
+use alloc::vec::Vec;
 
 const LINEAR: u64 = 256;
 const SUB_BITS: u32 = 7;
@@ -26,7 +26,8 @@ impl Default for Histogram {
 }
 
 /// One non-empty bucket: `count` values in `from..=to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Bucket {
     /// Smallest value of the bucket.
     pub from: i64,
@@ -38,7 +39,8 @@ pub struct Bucket {
 
 #[inline(always)]
 fn index(value: u64) -> usize {
-    // Below 128 an octave of its own would be finer than a value: those are their own index, as in the octave of 128.
+    // Below 128 an octave of its own would be finer than a value: those are their own index, as in the octave
+    // of 128.
     let shift = (value | 1 << SUB_BITS).ilog2() - SUB_BITS;
     ((shift as usize) << SUB_BITS) + (value >> shift) as usize
 }
@@ -46,8 +48,8 @@ fn index(value: u64) -> usize {
 /// Values below this are exact as floating-point numbers.
 const EXACT: u64 = 1 << 53;
 
-/// As [`index`], of values below [`EXACT`]: such a number's exponent and the highest bits of its mantissa are octave and
-/// place in it. Finding the highest bit is slow on many processors, a conversion is not.
+/// As [`index`], of values below [`EXACT`]: such a number's exponent and the highest bits of its mantissa are
+/// octave and place in it. Finding the highest bit is slow on many processors, a conversion is not.
 #[inline(always)]
 fn index_of_exact(value: u64) -> usize {
     const OCTAVES: u64 = (f64::MAX_EXP as u64 - 1 + SUB_BITS as u64 - 1) << SUB_BITS;
@@ -76,6 +78,12 @@ impl Histogram {
     #[must_use]
     pub fn new() -> Self {
         Self { counts: Vec::new(), count: 0, sum: 0, min: u64::MAX, max: 0 }
+    }
+
+    /// Takes the memory for values up to `max`, which else is taken as they come.
+    pub fn reserve(&mut self, max: u64) {
+        let buckets = index(max) + 1;
+        self.counts.reserve(buckets.saturating_sub(self.counts.len()));
     }
 
     /// Counts one value.
@@ -199,8 +207,8 @@ impl Histogram {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 
-    /// The quantile `q` in 0..=1, interpolated linearly between the order statistics around rank `q·(n−1)`; within
-    /// 0.4 % (exact below 256). `None` when empty.
+    /// The quantile `q` in 0..=1, interpolated linearly between the order statistics around rank `q·(n−1)`;
+    /// within 0.4 % (exact below 256). `None` when empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         quantile_of(self.count, q, |rank| self.at_rank(rank))
@@ -238,7 +246,8 @@ fn quantile_of(count: u64, q: f64, at: impl Fn(u64) -> f64) -> Option<f64> {
         return None;
     }
     let rank = q.clamp(0.0, 1.0) * (count - 1) as f64;
-    let low = rank.floor();
+    // The whole part: `core` has no `floor`, and a rank is not negative.
+    let low = rank as u64 as f64;
     let a = at(low as u64);
     let fraction = rank - low;
     if fraction <= 0.0 {
@@ -373,7 +382,8 @@ mod tests {
             let want = exact(&values, q);
             let got = h.quantile(q).unwrap();
             let widest = values.iter().map(|v| v.unsigned_abs()).max().unwrap() as f64;
-            // Between two order statistics of opposite sign the error of both counts, so it is bounded by the widest.
+            // Between two order statistics of opposite sign the error of both counts, so it is bounded by the
+            // widest.
             let same_sign = values.iter().all(|v| *v >= 0);
             let tolerance = if same_sign { want.abs() * 0.005 } else { widest * 0.005 };
             prop_assert!((got - want).abs() <= tolerance + 1e-9, "{got} against {want}");

@@ -1,4 +1,4 @@
-//! What a packet costs: one million packets in memory, snap length 96, the default three windows.
+//! The cost of a packet: one million packets in memory, snap length 96, the default three windows.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
 #![allow(missing_docs, reason = "criterion's macros make public items")]
@@ -20,8 +20,8 @@ struct Capture {
     times: Vec<u64>,
 }
 
-/// `flows` flows, Zipf-distributed, in geometric bursts of two on average, at a million packets a second; nine in ten
-/// are TCP, every third packet of these a pure acknowledgement.
+/// `flows` flows, Zipf-distributed, in geometric bursts of two on average, at a million packets a second;
+/// nine in ten are TCP, every third packet of these a pure acknowledgement.
 fn capture(flows: u32) -> Capture {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let zipf = Zipf::new(f64::from(flows), 1.1).unwrap();

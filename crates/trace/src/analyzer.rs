@@ -1,4 +1,4 @@
-//! The way in: reads a packet's headers, finds its flow, and hands blocks of packets to the lanes.
+//! Entry of packets: reads a packet's headers, finds its flow, and hands blocks of packets to the analyses.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -7,9 +7,9 @@ use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, c
 
 use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, PURE_ACK, Row};
 use crate::config::{Config, ConfigError};
-use crate::crew::Crew;
 use crate::flows::FlowTable;
 use crate::partial::{Partial, Totals};
+use crate::workers::Workers;
 
 /// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 64;
@@ -49,7 +49,7 @@ pub struct Analyzer {
     portless: HashMap<u32, u32>,
     acknowledged: Vec<Acknowledged>,
     block: Block,
-    crew: Crew,
+    workers: Workers,
 }
 
 impl Analyzer {
@@ -60,7 +60,7 @@ impl Analyzer {
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
         let burst = u16::try_from(config.burst).map_err(|_| ConfigError::Burst(config.burst))?;
-        let crew = Crew::new(&config, burst);
+        let workers = Workers::new(&config, burst);
         Ok(Self {
             config,
             totals: Totals::default(),
@@ -69,16 +69,16 @@ impl Analyzer {
             table: FlowTable::new(),
             portless: HashMap::new(),
             acknowledged: Vec::new(),
-            block: crew.empty_block(),
-            crew,
+            block: workers.empty_block(),
+            workers,
         })
     }
 
-    /// Takes the next packet of the file: `data` is what was captured of its `original_len` bytes at `time_ns`
-    /// nanoseconds (since any epoch), beginning with the header that `link` says.
+    /// Takes the next packet of the file: `data` is what was captured of its `original_len` bytes at
+    /// `time_ns` nanoseconds (since any epoch), beginning with the header that `link` says.
     ///
-    /// A packet whose time is earlier than that of one before it is counted (`clock_backwards`); distances in time
-    /// take its time as it is, windows take the latest time seen, as the reframe stage does.
+    /// A packet whose time is earlier than that of one before it is counted (`clock_backwards`); distances in
+    /// time take its time as it is, windows take the latest time seen, as the reframe stage does.
     #[inline]
     pub fn packet(&mut self, time_ns: u64, link: LinkType, original_len: u32, data: &[u8]) {
         self.totals.record(time_ns, original_len);
@@ -138,7 +138,7 @@ impl Analyzer {
         *reason += 1;
     }
 
-    /// Moves the pending packets to the block, and a full block to the lanes.
+    /// Moves the pending packets to the block, and a full block to the analyses.
     fn number_pending(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
         let hashes = pending.iter().map(|p| (p.hash, matches!(p.key, FlowKey::Narrow(_))));
@@ -157,7 +157,7 @@ impl Analyzer {
                 let bits = packet.bits & !IN_IP | self.advances(packet, alone);
                 self.push(packet, alone, bits);
             }
-            if self.block.rows.len() >= self.crew.rows() {
+            if self.block.rows.len() >= self.workers.rows() {
                 self.run_block();
             }
         }
@@ -170,7 +170,8 @@ impl Analyzer {
         self.block.rows.push(Row { time: packet.time, captured: packet.captured, flow, bits });
     }
 
-    /// [`ADVANCES`] if the TCP packet acknowledges more than the flow's previous one, both pure acknowledgements.
+    /// [`ADVANCES`] if the TCP packet acknowledges more than the flow's previous one, both pure
+    /// acknowledgements.
     #[inline]
     fn advances(&mut self, packet: &Pending, flow: u32) -> u8 {
         if self.acknowledged.len() <= flow as usize {
@@ -185,7 +186,7 @@ impl Analyzer {
 
     fn run_block(&mut self) {
         self.block.flows = self.table.numbers();
-        self.crew.run(&mut self.block);
+        self.workers.run(&mut self.block);
     }
 
     /// Ends the trace: everything that a window still holds leaves at its own deadline.
@@ -196,12 +197,12 @@ impl Analyzer {
     pub fn finish(mut self) -> Partial {
         self.number_pending();
         self.run_block();
-        let (distances, trains) = self.crew.finish();
+        let (distances, trains) = self.workers.finish();
         Partial::new(&self.config, self.totals, distances, trains, self.table, &self.portless)
     }
 }
 
-/// Whether all packets of a flow are TCP packets with ports, none of them a fragment: then its packets count in
+/// Says that all packets of a flow are TCP packets with ports, none of them a fragment: then they count in
 /// both sequences, or in none.
 pub(crate) fn has_stream(key: &FlowKey) -> bool {
     key.protocol() == TCP && (key.src_port() != 0 || key.dst_port() != 0)

@@ -1,4 +1,4 @@
-//! A block of packets as the lanes see them: no bytes and no keys, but flow numbers, times and a few bits.
+//! A block of packets as the analyses see them: no bytes and no keys, but flow numbers, times and a few bits.
 
 /// The packet counts in the sequence of IP packets.
 pub(crate) const IN_IP: u8 = 1;
@@ -18,9 +18,9 @@ pub(crate) const NO_FLOW: u32 = u32::MAX;
 
 /// A packet of a flow.
 ///
-/// A flow counts in `ip`, in `tcp`, or, as nearly every TCP flow, in both. Fragments share the key of TCP packets whose
-/// ports are 0 or not captured; such a packet gives two rows, one of the flow with the fragments, for `ip`, and
-/// one of a flow without them, for `tcp`.
+/// A flow counts in `ip`, in `tcp`, or, as nearly every TCP flow, in both. Fragments share the key of TCP
+/// packets whose ports are 0 or not captured; such a packet gives two rows, one of the flow with the
+/// fragments, for `ip`, and one of a flow without them, for `tcp`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     /// Arrival in nanoseconds, clamped: never less than in an earlier row.

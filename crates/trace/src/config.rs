@@ -1,4 +1,4 @@
-//! What to analyse, checked once.
+//! Settings of an analysis, checked once.
 
 use slipstream_wire::Encapsulation;
 use thiserror::Error;
@@ -16,8 +16,8 @@ pub struct Config {
     pub top: usize,
     /// Which IP header of a tunnel counts.
     pub encapsulation: Encapsulation,
-    /// Threads that work on the packets, the caller's included; at least 1. More than two plus the number of windows
-    /// find nothing to do.
+    /// Threads that work on the packets, the caller's included; at least 1. More than two plus the number of
+    /// windows find nothing to do.
     pub threads: usize,
 }
 

@@ -1,10 +1,11 @@
-//! Runs, distances, flow sizes and flow switches: what locality traffic has as it comes (paper §3.1, Figs. 6 to 8).
+//! Runs, distances, flow sizes and flow switches: what locality traffic has as it comes (paper §3.1, Figs. 6
+//! to 8).
 
 use slipstream_stats::{Histogram, SignedHistogram};
 
 use crate::block::{Block, CLASS, IN_IP, IN_TCP, NO_FLOW, Row};
 
-/// What is remembered of a flow; positions count from 1, 0 is none.
+/// The latest packet of a flow; positions count from 1, 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     ip_position: u64,
@@ -70,7 +71,8 @@ impl Switches {
     }
 }
 
-/// Of a packet: how far back its flow's packet before is (31 bits), and whether its neighbour before is of another flow.
+/// Of a packet: how far back its flow's packet before is (31 bits), and whether its neighbour before is of
+/// another flow.
 #[derive(Clone, Copy, Debug)]
 struct Step(u32);
 
@@ -161,7 +163,7 @@ impl OrderTotals {
     }
 }
 
-/// The lane that measures both sequences as they come.
+/// The analysis that measures both sequences as they come.
 #[derive(Debug)]
 pub(crate) struct Distances {
     flows: Vec<Flow>,

@@ -1,8 +1,9 @@
 //! Flow numbers: a dense `u32` for every flow key, from an open-addressing table that compares whole keys.
 //!
-//! Narrow keys (IPv4, at most one VLAN tag) live in the table itself, so that a look-up costs one cache line; wide ones
-//! live beside it, behind a 32-bit tag. The hash is seeded at random, so that no capture can be made to
-//! collide; numbers are given in order of first appearance, so nothing that is reported depends on the seed.
+//! Narrow keys (IPv4, at most one VLAN tag) live in the table itself, so that a look-up costs one cache line;
+//! wide ones live beside it, behind a 32-bit tag. The hash is seeded at random, so that no capture can be
+//! made to collide; numbers are given in order of first appearance, so nothing that is reported depends on
+//! the seed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::iter;

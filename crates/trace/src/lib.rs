@@ -1,18 +1,20 @@
-//! What locality does traffic have, and what would holding packets for microseconds gain?
+//! Measures the locality of traffic, and what holding packets for microseconds would gain.
 //!
-//! The measures are those of the Reframer paper (§3, Figs. 6 to 9, 22 and 23, Table 1): the spatial locality factor,
-//! the distances between consecutive packets of a flow, the trains that a holding window would build, the switches
-//! between flows in a batch. The path of a packet:
+//! The measures are those of the Reframer paper (§3, Figs. 6 to 9, 22 and 23, Table 1): the spatial locality
+//! factor, the distances between consecutive packets of a flow, the trains that a holding window would build,
+//! the switches between flows in a batch. The path of a packet:
 //!
 //! 1. [`Analyzer::packet`] takes packets in the order of the file, reads their headers, and collects a few.
-//! 2. `flows` gives each of them the dense number of its flow; from here on a packet is a `block` row of 24 bytes.
-//! 3. Lanes read blocks, each for itself and, with [`Config::threads`] above 1, on other cores: `distances` (runs,
-//!    distances, flow sizes, switches) and one `trains` a window.
-//! 4. [`Analyzer::finish`] gives a [`Partial`]; partials of several files [`Partial::merge`]; [`Partial::report`]
-//!    computes ratios and quantiles, and a [`FlowFile`] takes the flows themselves as Parquet.
+//! 2. `flows` gives each of them the dense number of its flow; from here on a packet is a `block` row of 24
+//!    bytes.
+//! 3. Analyses read blocks, each for itself and, with [`Config::threads`] above 1, on other cores:
+//!    `distances` (runs, distances, flow sizes, switches) and one `trains` a window.
+//! 4. [`Analyzer::finish`] gives a [`Partial`]; partials of several files [`Partial::merge`];
+//!    [`Partial::report`] computes ratios and quantiles, and a [`FlowFile`] takes the flows themselves as
+//!    Parquet.
 //!
-//! Everything is streaming: memory grows with the flows and with what a window holds open, not with the packets.
-//! Results are the same, bit for bit, for any number of threads.
+//! Everything is streaming: memory grows with the flows and with what a window holds open, not with the
+//! packets. Results are the same, bit for bit, for any number of threads.
 //!
 //! ```
 //! use slipstream_trace::{Analyzer, Config};
@@ -25,13 +27,14 @@
 //! assert_eq!(report.ip.packets, 0);
 //! # Ok::<(), slipstream_trace::ConfigError>(())
 //! ```
+//!
+//! There is no feature and no unsafe code. It needs Rust 1.95.
 
 #![forbid(unsafe_code)]
 
 mod analyzer;
 mod block;
 mod config;
-mod crew;
 mod distances;
 mod endpoints;
 mod flows;
@@ -39,6 +42,7 @@ mod parquet;
 mod partial;
 mod report;
 mod trains;
+mod workers;
 
 pub use analyzer::Analyzer;
 pub use config::{Config, ConfigError};

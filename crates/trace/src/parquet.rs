@@ -1,11 +1,13 @@
 //! The flows of traces as a Parquet file: one row a directional flow, for DuckDB, pandas, Spark and the like.
 //!
-//! Columns, all of them required: `file` (name of the trace), `vlans` (ids, outermost first, joined by dots; empty for
-//! none), `ip_version` (4 or 6), `src` and `dst` (addresses as text), `protocol` (IP protocol number), `src_port` and
-//! `dst_port` (0 for fragments and protocols without ports), `packets`, `tcp_packets` (those that count as TCP:
-//! not fragments). Rows are in the order of the traces, within a trace in order of first appearance.
+//! Columns, all of them required: `file` (name of the trace), `vlans` (ids, outermost first, joined by dots;
+//! empty for none), `ip_version` (4 or 6), `src` and `dst` (addresses as text), `protocol` (IP protocol
+//! number), `src_port` and `dst_port` (0 for fragments and protocols without ports), `packets`, `tcp_packets`
+//! (those that count as TCP: not fragments). Rows are in the order of the traces, within a trace in order of
+//! first appearance.
 //!
-//! Written column by column without Arrow, in row groups of 65,536 rows, so that memory doesn't grow with the flows.
+//! Written column by column without Arrow, in row groups of 65,536 rows, so that memory doesn't grow with the
+//! flows.
 
 use std::io::Write;
 use std::sync::Arc;

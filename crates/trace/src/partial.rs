@@ -1,4 +1,4 @@
-//! What is known of one trace, or of several together, before any ratio is computed.
+//! The counts of one trace, or of several together, before any ratio is computed.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,8 @@ use crate::trains::{TrainTotals, Trains};
 /// Why two partial results don't go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MergeError {
-    /// They come from different settings (windows, burst, switch batches, encapsulation, number of top addresses).
+    /// They come from different settings (windows, burst, switch batches, encapsulation, number of top
+    /// addresses).
     #[error("results of different settings can't be merged")]
     Settings,
 }
@@ -160,9 +161,10 @@ impl Partial {
 
     /// Adds the result of another trace. The order of merging makes no difference.
     ///
-    /// Counts and distributions of packets, pairs, runs, batches and switches add up: no distance and no train spans
-    /// two traces. Flows are the union: one that occurs in both traces is one flow, with the packets of both, so
-    /// that a rotated capture counts right. The duration is from the earliest start to the latest end.
+    /// Counts and distributions of packets, pairs, runs, batches and switches add up: no distance and no
+    /// train spans two traces. Flows are the union: one that occurs in both traces is one flow, with the
+    /// packets of both, so that a rotated capture counts right. The duration is from the earliest start to
+    /// the latest end.
     ///
     /// # Errors
     /// [`MergeError::Settings`] where the two don't come from the same settings; nothing is merged then.

@@ -1,4 +1,4 @@
-//! What is reported of a trace; serialises to the keys of `analyze --format json`.
+//! The report of a trace; it serialises to the keys of `analyze --format json`.
 
 use std::net::IpAddr;
 
@@ -82,7 +82,7 @@ pub struct Sequence {
     pub temporal_distance_ns: Distribution,
     /// Packets a flow.
     pub flow_size: FlowSizes,
-    /// What holding would do, one entry a window.
+    /// The effect of holding, one entry a window.
     pub windows: Vec<Window>,
     /// Switches between flows, one entry a batch size, those without a complete batch left out.
     pub flow_switches: Vec<FlowSwitches>,
@@ -122,7 +122,7 @@ pub struct FlowSizes {
 /// The trains that a holding window would build. All figures are exact.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Window {
-    /// How long a train waits from its first packet on, in nanoseconds.
+    /// The time that a train waits from its first packet on, in nanoseconds.
     pub window_ns: u64,
     /// Packets at which a train leaves at once.
     pub burst: u32,

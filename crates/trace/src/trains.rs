@@ -1,12 +1,13 @@
-//! The trains that one holding window would build, and the order in which they would leave (paper §3.2, Fig. 9).
+//! The trains that one holding window would build, and the order in which they would leave (paper §3.2, Fig.
+//! 9).
 //!
-//! A batch opens with a packet of a flow that has none open, takes every further packet of the flow that comes strictly
-//! less than `window` after the first, and leaves `window` after the first, or at once with its `burst`-th packet.
-//! Batches that leave at the same time leave in the order of their first packets.
+//! A batch opens with a packet of a flow that has none open, takes every further packet of the flow that
+//! comes strictly less than `window` after the first, and leaves `window` after the first, or at once with
+//! its `burst`-th packet. Batches that leave at the same time leave in the order of their first packets.
 //!
-//! Time never runs backwards here, so batches reach their deadlines in the order in which they opened: a ring holds
-//! them. All deadlines up to a packet's arrival fire before the packet is looked at; hence a batch that is still in the
-//! ring, and not yet full, takes the packet without a look at any clock.
+//! Time never runs backwards here, so batches reach their deadlines in the order in which they opened: a ring
+//! holds them. All deadlines up to a packet's arrival fire before the packet is looked at; hence a batch that
+//! is still in the ring, and not yet full, takes the packet without a look at any clock.
 
 use crate::block::{ACK_FLAG, ADVANCES, Block, CLASS, IN_IP, IN_TCP, NO_FLOW, PURE_ACK, Row};
 
@@ -24,7 +25,7 @@ struct Batch {
 
 const GONE: Batch = Batch { base: 0, flow: NO_FLOW, packets: 0, bits: 0 };
 
-/// What left in one sequence: how many runs of one flow there were.
+/// The packets that left in one sequence: it counts runs of one flow.
 #[derive(Clone, Copy, Debug)]
 struct Output {
     last: u32,
@@ -41,7 +42,7 @@ impl Output {
     }
 }
 
-/// What a window did to one sequence.
+/// The effect of a window on one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrainTotals {
     /// Batches by their size; index 0 is unused.
@@ -52,7 +53,8 @@ pub(crate) struct TrainTotals {
     pub(crate) batches_with_pure_ack: u64,
     /// Batches with a packet whose ACK flag is set.
     pub(crate) batches_with_ack_flag: u64,
-    /// Packets that acknowledge more than their predecessor, a pure acknowledgement in the same batch as they.
+    /// Packets that acknowledge more than their predecessor, a pure acknowledgement in the same batch as
+    /// they.
     pub(crate) advancing: u64,
 }
 
@@ -132,7 +134,7 @@ impl Counts {
     }
 }
 
-/// What left in both sequences.
+/// The packets that left in both sequences.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     ip: Output,
@@ -190,8 +192,9 @@ impl Trains {
         }
     }
 
-    /// Takes rows as far as no batch fills, none that is full waits to be sent, and the ring has room; returns the others. The
-    /// same as [`Trains::advance`] and [`Trains::packet`] for each, with what changes in registers.
+    /// Takes rows as far as no batch fills, none that is full waits to be sent, and the ring has room;
+    /// returns the others. The same as [`Trains::advance`] and [`Trains::packet`] for each, with what changes
+    /// in registers.
     fn usual<'a>(&mut self, mut rows: &'a [Row]) -> &'a [Row] {
         if !self.full.is_empty() || self.burst == 1 {
             return rows;
@@ -298,9 +301,11 @@ impl Trains {
         self.next_event = self.next_event.min(now.saturating_add(1));
     }
 
-    /// Sends what leaves up to `now`: first the full batches of an earlier instant, then those whose deadline has come.
+    /// Sends what leaves up to `now`: first the full batches of an earlier instant, then those whose deadline
+    /// has come.
     ///
-    /// A batch that fills at an instant opened later than any whose deadline that is, so full batches come last.
+    /// A batch that fills at an instant opened later than any whose deadline that is, so full batches come
+    /// last.
     fn advance(&mut self, now: u64) {
         if self.full_at < now && !self.full.is_empty() {
             self.send_full();

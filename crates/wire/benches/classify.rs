@@ -1,6 +1,5 @@
-//! Time of what runs per packet: classification by kind of frame with the hash of the key (fast paths and the reference),
-//! hashes, checksums.
-//! Batches of 256 frames; divide by that, or read the throughput.
+//! Time of what runs per packet: classification by kind of frame with the hash of the key (fast paths and the
+//! reference), hashes, checksums. Batches of 256 frames; divide by that, or read the throughput.
 #![allow(missing_docs)]
 
 use std::hint::black_box;
@@ -52,7 +51,8 @@ fn classification(c: &mut Criterion) {
     ways(c, "reference", &kinds, |frame| classify_reference(LinkType::Ethernet, frame));
 }
 
-/// Generic, so that what is meant to be inlined is. A stage uses the fields at once, so they are taken apart here.
+/// Generic, so that what is meant to be inlined is. A stage uses the fields at once, so they are taken apart
+/// here.
 fn ways(
     c: &mut Criterion,
     way: &str,

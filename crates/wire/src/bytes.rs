@@ -1,7 +1,7 @@
-//! Reading and writing big-endian fields at an offset, without a panic: what lies outside reads as 0 and is not
-//! written. Views check lengths once, in `new_checked`; these keep every accessor total.
+//! Reading and writing big-endian fields at an offset, without a panic: what lies outside reads as 0 and is
+//! not written. Views check lengths once, in `new_checked`; these keep every accessor total.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

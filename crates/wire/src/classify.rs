@@ -2,17 +2,17 @@
 
 use crate::{FlowKey, LinkType, fast, general, tunnel};
 
-/// What [`classify`] learns of a frame.
+/// The headers that [`classify`] finds in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// The directional flow key.
     pub key: FlowKey,
     /// Offset of the IP header that the key comes from, in bytes from the start of the frame.
     pub l3: u16,
-    /// Offset of the transport header (after IPv4 options or IPv6 extension headers). It may lie beyond the captured
-    /// bytes; [`Flags::PORTS`] and [`Flags::TCP`] say what is there.
+    /// Offset of the transport header (after IPv4 options or IPv6 extension headers). It may lie beyond the
+    /// captured bytes; [`Flags::PORTS`] and [`Flags::TCP`] say what is there.
     pub l4: u16,
-    /// What kind of packet this is.
+    /// Facts about the packet.
     pub flags: Flags,
     /// TCP flags (FIN 0x01 … CWR 0x80); 0 where [`Flags::TCP`] is not set.
     pub tcp_flags: u8,
@@ -37,7 +37,7 @@ impl Flags {
     /// The key comes from an inner header of a tunnel.
     pub const INNER: u8 = 16;
 
-    /// Whether any bit of `bits` is set.
+    /// Says that some bit of `bits` is set.
     #[inline]
     #[must_use]
     pub const fn has(self, bits: u8) -> bool {
@@ -70,8 +70,8 @@ pub enum Encapsulation {
 
 /// Headers of a frame, the key from the outermost IP header.
 ///
-/// The usual frame (untagged Ethernet, IPv4 without options, TCP or UDP, no fragment) is read inline with one length
-/// check; every other takes a call.
+/// The usual frame (untagged Ethernet, IPv4 without options, TCP or UDP, no fragment) is read inline with one
+/// length check; every other takes a call.
 ///
 /// ```
 /// use slipstream_wire::{LinkType, Skip, classify};
@@ -99,19 +99,20 @@ pub fn classify(link: LinkType, frame: &[u8]) -> Result<Headers, Skip> {
 /// Bytes of a frame that [`classify_usual`] reads.
 pub const USUAL: usize = fast::UNTAGGED;
 
-/// As [`classify`] on Ethernet for the usual frame (untagged, IPv4 without options, TCP or UDP, no fragment) of at least
-/// [`USUAL`] bytes, which these are the first of; `None` for any other, which [`classify`] has to be asked about.
+/// As [`classify`] on Ethernet for the usual frame (untagged, IPv4 without options, TCP or UDP, no fragment)
+/// of at least [`USUAL`] bytes, which these are the first of; `None` for any other, which [`classify`] has to
+/// be asked about.
 ///
-/// Whoever handles the usual frame apart from all others spares it the way through memory that a result of two kinds
-/// takes.
+/// Whoever handles the usual frame apart from all others spares it the way through memory that a result of
+/// two kinds takes.
 #[inline(always)]
 #[must_use]
 pub fn classify_usual(frame: &[u8; USUAL]) -> Option<Headers> {
     fast::untagged(frame)
 }
 
-/// As [`classify`], without its fast paths: the obvious walk through the headers, which [`classify`] must equal on any
-/// bytes. Tests and benchmarks compare with it.
+/// As [`classify`], without its fast paths: the obvious walk through the headers, which [`classify`] must
+/// equal on any bytes. Tests and benchmarks compare with it.
 ///
 /// # Errors
 /// [`Skip`] where the frame has no flow key.

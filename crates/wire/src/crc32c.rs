@@ -1,4 +1,5 @@
-//! CRC32c (Castagnoli), the checksum of SCTP (RFC 9260 appendix A): eight bytes a step, from tables made at compile time.
+//! CRC32c (Castagnoli), the checksum of SCTP (RFC 9260 appendix A): eight bytes a step, from tables made at
+//! compile time.
 
 /// The polynomial 0x1EDC6F41, bits reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

@@ -1,6 +1,6 @@
-//! Fast paths for the frames that fill a link: Ethernet with at most one VLAN tag, IPv4 without options or IPv6 without
-//! extension headers, TCP or UDP, no fragment. Each makes one length check, then reads words at fixed offsets.
-//! Whatever they decline goes to [`classify_reference`], with which they agree on every frame.
+//! Fast paths for the frames that fill a link: Ethernet with at most one VLAN tag, IPv4 without options or
+//! IPv6 without extension headers, TCP or UDP, no fragment. Each makes one length check, then reads words at
+//! fixed offsets. Whatever they decline goes to [`classify_reference`], with which they agree on every frame.
 
 use crate::key::{FlowKey, NarrowKey, VlanStack};
 use crate::protocol::{ETHERTYPE_IPV6, TCP, UDP};
@@ -21,7 +21,8 @@ pub(crate) fn untagged(frame: &[u8; UNTAGGED]) -> Option<Headers> {
     ipv4(frame.last_chunk()?, 14, 0)
 }
 
-/// Four bytes from `at` on, the first the lowest: one load, where bytes put together are several if not all of them are used.
+/// Four bytes from `at` on, the first the lowest: one load, where bytes put together are several if not all
+/// of them are used.
 #[inline(always)]
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
@@ -63,7 +64,8 @@ fn tagged(frame: &[u8]) -> Option<Headers> {
     ipv4(ip, 18, 1 << 12 | u64::from(tag & 0xfff))
 }
 
-/// A UDP frame without padding, or with a capture length that ends soon after the ports: untagged IPv4, 38 to 47 bytes.
+/// A UDP frame without padding, or with a capture length that ends soon after the ports: untagged IPv4, 38 to
+/// 47 bytes.
 #[inline]
 fn short(frame: &[u8]) -> Option<Headers> {
     let bytes: &[u8; 38] = frame.first_chunk()?;

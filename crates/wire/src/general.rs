@@ -1,5 +1,6 @@
-//! The complete classifier: any link type, any number of VLAN tags, IPv4 options, IPv6 extension headers, short
-//! captures. The fast paths of [`classify`](crate::classify) are shortcuts of it and must agree with it.
+//! The complete classifier: any link type, any number of VLAN tags, IPv4 options, IPv6 extension headers,
+//! short captures. The fast paths of [`classify`](fn@crate::classify) are shortcuts of it and must agree with
+//! it.
 
 use crate::bytes::{array, be16, be32, be64, byte};
 use crate::key::{FlowKey, VlanStack};
@@ -17,7 +18,7 @@ pub(crate) struct Network {
     pub(crate) vlans: VlanStack,
 }
 
-/// What [`ip`] learns: the headers, and the offset of the transport header where it exceeds `u16`.
+/// The result of [`ip`]: the headers, and the offset of the transport header where it exceeds `u16`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parsed {
     pub(crate) headers: Headers,
@@ -127,9 +128,9 @@ fn ipv6(frame: &[u8], at: usize, vlans: VlanStack) -> Parsed {
     Parsed { headers, l4: transport.at, vlans }
 }
 
-/// Walks IPv6 extension headers (RFC 8200 §4; authentication header: RFC 4302 §2.2). Stops at a fragment: what follows
-/// may lie in another packet. A fragment header of a whole packet (RFC 6946) is no fragment. Also stops where fewer than
-/// eight bytes of a header are captured, its own number then is the protocol.
+/// Walks IPv6 extension headers (RFC 8200 §4; authentication header: RFC 4302 §2.2). Stops at a fragment:
+/// what follows may lie in another packet. A fragment header of a whole packet (RFC 6946) is no fragment.
+/// Also stops where fewer than eight bytes of a header are captured, its own number then is the protocol.
 fn extensions(frame: &[u8], ip: usize) -> Transport {
     let mut found = Transport { protocol: byte(frame, ip + 6), at: ip + 40, fragment: false };
     for _ in 0..MAX_EXTENSIONS {
@@ -152,7 +153,7 @@ fn extensions(frame: &[u8], ip: usize) -> Transport {
     found
 }
 
-/// Where the transport header should begin, and what it is.
+/// The offset at which the transport header should begin, and its protocol.
 #[derive(Clone, Copy, Debug)]
 struct Transport {
     protocol: u8,

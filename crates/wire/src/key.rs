@@ -1,18 +1,19 @@
 //! The flow key: which packets belong to one flow.
 //!
-//! Directional: VLAN ids (all tags, outermost first), IP version, source, destination, protocol, and the ports of TCP,
-//! UDP and SCTP; ports are 0 for every fragment and for every other protocol. A key is exact: two flows never have
-//! equal keys, whatever a hash says.
+//! Directional: VLAN ids (all tags, outermost first), IP version, source, destination, protocol, and the
+//! ports of TCP, UDP and SCTP; ports are 0 for every fragment and for every other protocol. A key is exact:
+//! two flows never have equal keys, whatever a hash says.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::protocol;
 
-/// A directional flow key in canonical form: one flow has exactly one representation, so `==` and `Hash` are exact.
+/// A directional flow key in canonical form: one flow has exactly one representation, so `==` and `Hash` are
+/// exact.
 ///
-/// IPv4 with at most one VLAN tag, the common case, is 16 bytes ([`NarrowKey`]); everything else is [`WideKey`].
-/// Keys come from [`classify`](crate::classify) or [`FlowKey::new`], which choose the form.
+/// IPv4 with at most one VLAN tag, the common case, is 16 bytes ([`NarrowKey`]); everything else is
+/// [`WideKey`]. Keys come from [`classify`](fn@crate::classify) or [`FlowKey::new`], which choose the form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowKey {
     /// IPv4 with at most one VLAN tag.
@@ -23,16 +24,17 @@ pub enum FlowKey {
 
 /// IPv4 with at most one VLAN tag, in 16 bytes.
 ///
-/// Word 0: source (high 32 bits), destination (low). Word 1: source port (bits 48..64), destination port (32..48),
-/// protocol (24..32), bits 13..24 zero, tagged (12), VLAN id (0..12).
+/// Word 0: source (high 32 bits), destination (low). Word 1: source port (bits 48..64), destination port
+/// (32..48), protocol (24..32), bits 13..24 zero, tagged (12), VLAN id (0..12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NarrowKey(pub [u64; 2]);
 
 /// Any other flow key, in 56 bytes.
 ///
-/// Words 0 to 3: source and destination, 16 bytes each, an IPv4 address in the low 32 bits. Word 4: source port
-/// (48..64), destination port (32..48), protocol (24..32), IP version (16..24), number of VLAN tags (0..16).
-/// Words 5 and 6: up to [`WideKey::MAX_TAGS`] VLAN ids of 12 bits, the outermost in the highest bits of word 5, five a word.
+/// Words 0 to 3: source and destination, 16 bytes each, an IPv4 address in the low 32 bits. Word 4: source
+/// port (48..64), destination port (32..48), protocol (24..32), IP version (16..24), number of VLAN tags
+/// (0..16). Words 5 and 6: up to [`WideKey::MAX_TAGS`] VLAN ids of 12 bits, the outermost in the highest bits
+/// of word 5, five a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WideKey(pub [u64; 7]);
 
@@ -42,18 +44,29 @@ impl WideKey {
 }
 
 /// Why parts make no flow key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// More VLAN tags than [`WideKey::MAX_TAGS`].
-    #[error("{0} VLAN tags, a flow key holds at most {max}", max = WideKey::MAX_TAGS)]
     TooManyTags(usize),
     /// A VLAN id above 4095.
-    #[error("VLAN id {0} is above 4095")]
     VlanId(u16),
     /// One address is IPv4, the other IPv6.
-    #[error("source and destination are of different IP versions")]
     MixedVersions,
 }
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyTags(tags) => {
+                write!(f, "{tags} VLAN tags, a flow key holds at most {}", WideKey::MAX_TAGS)
+            }
+            Self::VlanId(id) => write!(f, "VLAN id {id} is above 4095"),
+            Self::MixedVersions => f.write_str("source and destination are of different IP versions"),
+        }
+    }
+}
+
+impl core::error::Error for KeyError {}
 
 /// VLAN ids in the packed form of words 5 and 6 of a [`WideKey`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,8 +121,8 @@ impl Iterator for Vlans {
 impl ExactSizeIterator for Vlans {}
 
 impl FlowKey {
-    /// A key from its parts. VLAN ids come outermost first. The ports are taken as 0 for protocols other than TCP, UDP
-    /// and SCTP.
+    /// A key from its parts. VLAN ids come outermost first. The ports are taken as 0 for protocols other than
+    /// TCP, UDP and SCTP.
     ///
     /// ```
     /// use slipstream_wire::FlowKey;
@@ -182,10 +195,10 @@ impl FlowKey {
         Self::Wide(WideKey([src[0], src[1], dst[0], dst[1], rest, first, second]))
     }
 
-    /// A 64-bit hash, uniform in all bits for a secret `seed` (two rounds of folded 64×64→128-bit multiplication; not CRC32c,
-    /// which is linear and can be flooded). The seed enters every factor, so that nobody who does not
-    /// know it can build packets that make one zero, and no two words of a key are joined before each has met
-    /// it, so that no keys collide under every seed. The same on every machine.
+    /// A 64-bit hash, uniform in all bits for a secret `seed` (two rounds of folded 64×64→128-bit
+    /// multiplication; not CRC32c, which is linear and can be flooded). The seed enters every factor, so that
+    /// nobody who does not know it can build packets that make one zero, and no two words of a key are joined
+    /// before each has met it, so that no keys collide under every seed. The same on every machine.
     #[inline]
     #[must_use]
     pub fn hash64(&self, seed: u64) -> u64 {
@@ -258,7 +271,7 @@ impl FlowKey {
         (self.rest() >> 24) as u8
     }
 
-    /// Whether the addresses are IPv6.
+    /// Says that the addresses are IPv6.
     #[inline]
     #[must_use]
     pub const fn is_ipv6(&self) -> bool {
@@ -297,8 +310,8 @@ impl FlowKey {
         }
     }
 
-    /// One key for both directions of a connection: the endpoints ordered by (address, port), smaller first. VLAN ids,
-    /// IP version and protocol stay.
+    /// One key for both directions of a connection: the endpoints ordered by (address, port), smaller first.
+    /// VLAN ids, IP version and protocol stay.
     #[inline]
     #[must_use]
     pub fn bidirectional(&self) -> Self {
@@ -311,8 +324,8 @@ impl FlowKey {
     }
 }
 
-/// `10.0.0.1:80 > 10.0.0.2:1234 tcp`, `[2001:db8::1]:53 > [2001:db8::2]:4000 udp vlan 7.100`; addresses alone where
-/// both ports are 0: protocols without ports, and fragments.
+/// `10.0.0.1:80 > 10.0.0.2:1234 tcp`, `[2001:db8::1]:53 > [2001:db8::2]:4000 udp vlan 7.100`; addresses alone
+/// where both ports are 0: protocols without ports, and fragments.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (src, dst, sp, dp) = (self.src(), self.dst(), self.src_port(), self.dst_port());

@@ -125,7 +125,8 @@ fn what_collides_under_one_seed_does_not_under_another() {
     }
 }
 
-/// Neighbouring keys, as a scan or a load generator makes them, spread evenly by low and by high bits of the hash.
+/// Neighbouring keys, as a scan or a load generator makes them, spread evenly by low and by high bits of the
+/// hash.
 #[test]
 fn hash_spreads_neighbouring_keys() {
     const KEYS: u32 = 1 << 16;

@@ -1,4 +1,5 @@
-//! Numbers that headers carry to say what follows: IP protocols and ethertypes (IANA), and the UDP ports of tunnels.
+//! Numbers that headers carry to say what follows: IP protocols and ethertypes (IANA), and the UDP ports of
+//! tunnels.
 
 /// IPv6 hop-by-hop options.
 pub const HOP_BY_HOP: u8 = 0;
@@ -49,21 +50,22 @@ pub const VXLAN_PORT: u16 = 4789;
 /// UDP destination port of GENEVE (RFC 8926).
 pub const GENEVE_PORT: u16 = 6081;
 
-/// Whether a header of this protocol begins with a source and a destination port that belong to the flow key.
+/// Says that a header of this protocol begins with a source and a destination port that belong to the flow
+/// key.
 #[inline]
 #[must_use]
 pub const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, TCP | UDP | SCTP)
 }
 
-/// Whether a protocol number is that of an IPv6 extension header that classification walks.
+/// Says that a protocol number is that of an IPv6 extension header that classification walks.
 #[inline]
 #[must_use]
 pub const fn is_extension(number: u8) -> bool {
     matches!(number, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION_OPTIONS | MOBILITY)
 }
 
-/// Whether an ethertype is one of a VLAN tag.
+/// Says that an ethertype is one of a VLAN tag.
 #[inline]
 #[must_use]
 pub const fn is_vlan(ethertype: u16) -> bool {

@@ -1,12 +1,12 @@
 //! Receive-side scaling: the Toeplitz hash by which network cards spread flows over queues (Microsoft's RSS
 //! specification), so that software can place a flow on the same worker as the card does.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use crate::FlowKey;
 
-/// Bytes of a key. Inputs are at most 36 bytes long (IPv6 addresses and ports); bit n of the input selects bits n to
-/// n + 32 of the key.
+/// Bytes of a key. Inputs are at most 36 bytes long (IPv6 addresses and ports); bit n of the input selects
+/// bits n to n + 32 of the key.
 const KEY: usize = 40;
 const INPUT: usize = 36;
 const NIBBLES: usize = INPUT * 2;
@@ -27,8 +27,8 @@ impl ToeplitzKey {
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Both directions of a connection hash alike: a key that repeats every 16 bits (Woo and Park, "Scalable TCP
-    /// Session Monitoring with Symmetric Receive-side Scaling", 2012).
+    /// Both directions of a connection hash alike: a key that repeats every 16 bits (Woo and Park, "Scalable
+    /// TCP Session Monitoring with Symmetric Receive-side Scaling", 2012).
     pub const SYMMETRIC: [u8; KEY] = symmetric();
 
     /// Prepares a key.
@@ -67,8 +67,9 @@ impl ToeplitzKey {
     }
 }
 
-/// The RSS hash of a flow: source and destination address, then, of TCP, UDP and SCTP, source and destination port. For
-/// fragments, whose ports are 0, it is the hash over addresses alone. VLAN ids and protocol don't count.
+/// The RSS hash of a flow: source and destination address, then, of TCP, UDP and SCTP, source and destination
+/// port. For fragments, whose ports are 0, it is the hash over addresses alone. VLAN ids and protocol don't
+/// count.
 #[inline]
 #[must_use]
 pub fn rss_hash(flow: &FlowKey, key: &ToeplitzKey) -> u32 {
@@ -118,7 +119,7 @@ const fn symmetric() -> [u8; KEY] {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use core::net::SocketAddr;
 
     use proptest::prelude::*;
 
@@ -134,7 +135,8 @@ mod tests {
         hash
     }
 
-    /// Microsoft, "Verifying the RSS hash calculation": destination, source, hash of addresses, hash with TCP ports.
+    /// Microsoft, "Verifying the RSS hash calculation": destination, source, hash of addresses, hash with TCP
+    /// ports.
     #[test]
     fn verification_suite() {
         let key = ToeplitzKey::new(ToeplitzKey::MICROSOFT);

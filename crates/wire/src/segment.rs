@@ -1,6 +1,6 @@
-//! What stages that look into TCP ask of a classified frame.
+//! TCP segments of classified frames, for stages that look into them.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use crate::bytes::{be16, be32, between, byte};
 use crate::view::TcpOptions;
@@ -21,15 +21,16 @@ pub struct TcpSegment {
     pub at: u16,
     /// Length of the header by its data offset, in bytes, 0 to 60; below 20 the header is malformed.
     pub header_len: u8,
-    /// Whether the whole header was captured and its length is at least 20 bytes: window and options can be relied on.
+    /// Says that the whole header was captured and has at least 20 bytes: window and options can be relied
+    /// on.
     pub complete: bool,
-    /// Length of the payload by the IP length, in bytes, captured or not; padding does not count. 0 if the IP length
-    /// is smaller than the headers, as of packets captured before the network card segments them.
+    /// Length of the payload by the IP length, in bytes, captured or not; padding does not count. 0 if the IP
+    /// length is smaller than the headers, as of packets captured before the network card segments them.
     pub payload_len: u32,
 }
 
 impl TcpSegment {
-    /// Where the options are in the frame; empty unless [`complete`](Self::complete).
+    /// The place of the options in the frame; empty unless [`complete`](Self::complete).
     #[must_use]
     pub fn options_range(&self) -> Range<usize> {
         let start = usize::from(self.at) + 20;
@@ -43,7 +44,7 @@ impl TcpSegment {
         TcpOptions::new(between(frame, start, end))
     }
 
-    /// Where the payload is in the frame, as far as it was captured.
+    /// The place of the payload in the frame, as far as it was captured.
     #[must_use]
     pub fn payload_range(&self, frame: &[u8]) -> Range<usize> {
         let start = (usize::from(self.at) + usize::from(self.header_len)).min(frame.len());
@@ -51,8 +52,8 @@ impl TcpSegment {
     }
 }
 
-/// The TCP header of a classified frame; `None` unless [`Flags::TCP`] is set: another protocol, a fragment, or fewer
-/// than 14 bytes of the header captured. `headers` must come from classifying `frame`.
+/// The TCP header of a classified frame; `None` unless [`Flags::TCP`] is set: another protocol, a fragment,
+/// or fewer than 14 bytes of the header captured. `headers` must come from classifying `frame`.
 #[inline]
 #[must_use]
 pub fn tcp_segment(frame: &[u8], headers: &Headers) -> Option<TcpSegment> {
@@ -76,8 +77,9 @@ pub fn tcp_segment(frame: &[u8], headers: &Headers) -> Option<TcpSegment> {
     })
 }
 
-/// Where the packet ends by its IP length, in bytes from the start of the frame. `headers` must come from classifying
-/// `frame`. It may lie beyond the captured bytes, or, for lengths that lie, before the transport header.
+/// The end of the packet by its IP length, in bytes from the start of the frame. `headers` must come from
+/// classifying `frame`. It may lie beyond the captured bytes, or, for lengths that lie, before the transport
+/// header.
 #[inline]
 #[must_use]
 pub fn ip_end(frame: &[u8], headers: &Headers) -> usize {

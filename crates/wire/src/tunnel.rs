@@ -1,9 +1,10 @@
-//! Tunnels: from the outermost to the innermost IP header, through GRE (RFC 2784, RFC 2890), IP in IP (RFC 2003,
-//! RFC 4213), VXLAN (RFC 7348) and GENEVE (RFC 8926), nested up to [`MAX_DEPTH`].
+//! Tunnels: from the outermost to the innermost IP header, through GRE (RFC 2784, RFC 2890), IP in IP (RFC
+//! 2003, RFC 4213), VXLAN (RFC 7348) and GENEVE (RFC 8926), nested up to [`MAX_DEPTH`].
 //!
-//! The key is that of the innermost header that can be read; its VLAN ids are those of the outer frame followed by
-//! those of the inner one. Where a tunnel can't be followed (a fragment, an unknown version, a control packet, no IP
-//! inside, too many tags, bytes not captured), the deepest header understood gives the key.
+//! The key is that of the innermost header that can be read; its VLAN ids are those of the outer frame
+//! followed by those of the inner one. Where a tunnel can't be followed (a fragment, an unknown version, a
+//! control packet, no IP inside, too many tags, bytes not captured), the deepest header understood gives the
+//! key.
 
 use crate::bytes::{array, be16, byte};
 use crate::general::{self, Network, Parsed};

@@ -8,6 +8,7 @@ use slipstream::measure::{EpochLength, Task};
 use slipstream_sketch::Kind;
 
 use super::Tunnel;
+use super::flags::default_of;
 use crate::units::{Bytes, Count};
 
 /// The most bytes that a sketch may be given: what the `measure` stage takes, too.
@@ -76,10 +77,10 @@ pub(crate) enum MeasureFormat {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Answers {
     /// Keys to list at most.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value = default_of("measure", "top"), value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) top: u32,
     /// Leave out what is lighter, changed less or spread less; by default what the sketch can tell from noise.
-    #[arg(long, value_name = "WEIGHT", default_value = "0")]
+    #[arg(long, value_name = "WEIGHT", default_value = default_of("measure", "threshold"))]
     pub(crate) threshold: Count,
     /// Flow-size: the flow to ask for, as it would be printed. May be given several times.
     #[arg(long, value_name = "KEY")]
@@ -125,18 +126,18 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// What a packet adds to its flow.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value = default_of("measure", "weight"))]
     pub(crate) weight: Weight,
     /// Length of an epoch: packets (2000000p) or time (1s). By time, epochs begin at multiples of it since
     /// 1970.
-    #[arg(long, value_name = "LENGTH", default_value = "2000000p")]
+    #[arg(long, value_name = "LENGTH", default_value = default_of("measure", "epoch"))]
     pub(crate) epoch: EpochLength,
     /// What stands in front of the sketch.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value = default_of("measure", "aggregate"))]
     pub(crate) aggregate: Aggregate,
     /// Memory of the sketch: three quarters for IPv4, one for IPv6. The aggregator's isn't part of it; the
     /// output has both.
-    #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "error", value_parser = memory)]
+    #[arg(long, value_name = "BYTES", default_value = default_of("measure", "memory"), conflicts_with = "error", value_parser = memory)]
     pub(crate) memory: Bytes,
     /// Make the sketch as large as this error needs (a share: of all weight or of the figure), instead of --memory.
     #[arg(long, value_name = "SHARE")]
@@ -157,6 +158,9 @@ pub(crate) struct Measure {
     /// Which IP header of a tunnel makes the flow.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) tunnel: Tunnel,
+    /// Worker threads; all cores by default. Results don't depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) workers: Option<u16>,
     /// Write the sketches of all epochs to a file, for `measure merge` and `measure query`.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::flags::default_of;
 use super::{Live, Pace, Reporting};
 use crate::units::{Bytes, Nanoseconds, Rate};
 
@@ -49,7 +50,7 @@ pub(crate) struct SliceRun {
     #[arg(long, conflicts_with = "slice")]
     pub(crate) whole: bool,
     /// Bytes of each ring between the processes, a power of two.
-    #[arg(long, value_name = "BYTES", default_value = "4MiB")]
+    #[arg(long, value_name = "BYTES", default_value = default_of("shm", "ring"))]
     pub(crate) ring: Bytes,
     /// How long to wait for the other process to come; left out: without end.
     #[arg(long, value_name = "TIME")]
@@ -85,7 +86,7 @@ pub(crate) struct SliceModel {
     #[arg(long, value_name = "BYTES", default_value_t = 54, value_parser = clap::value_parser!(u32).range(34..=1000))]
     pub(crate) headers: u32,
     /// Smallest frame that is sliced.
-    #[arg(long, value_name = "BYTES", default_value_t = 500)]
+    #[arg(long, value_name = "BYTES", default_value = default_of("slice", "threshold"))]
     pub(crate) threshold: u32,
     /// Generation of the slot's PCI Express, 1 to 5.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=5))]
@@ -153,7 +154,7 @@ pub(crate) struct SliceSize {
     #[arg(long, value_name = "RATE", default_value = "100gbps")]
     pub(crate) link: slipstream::units::Rate,
     /// Smallest frame that is sliced.
-    #[arg(long, value_name = "BYTES", default_value_t = 500, value_parser = clap::value_parser!(u32).range(64..=65_535))]
+    #[arg(long, value_name = "BYTES", default_value = default_of("slice", "threshold"), value_parser = clap::value_parser!(u32).range(64..=65_535))]
     pub(crate) threshold: u32,
     /// Largest frame.
     #[arg(long, value_name = "BYTES", default_value_t = 1518, value_parser = clap::value_parser!(u32).range(65..=65_535))]
@@ -168,7 +169,7 @@ pub(crate) struct SliceSize {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) headroom: f64,
     /// Turns of the index that a payload may wait.
-    #[arg(long, value_name = "TURNS", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "TURNS", default_value = default_of("slice", "ttl"), value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) ttl: u16,
     /// Share of packets that the functions drop.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
+use slipstream_report::{Table, bit_rate, count, number, packet_rate, plural, share, time};
 use slipstream_trace::{Analyzer, Config, EndpointSide, FlowFile, Partial, Report, Sequence};
 use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
@@ -20,7 +21,6 @@ use crate::cli;
 use crate::port::Input;
 use crate::replace::Replacement;
 use crate::report::{self, Subject};
-use crate::table::{Table, bit_rate, count, number, packet_rate, plural, share, time};
 use crate::ui::{self, Progress};
 use crate::units::Duration;
 
@@ -75,7 +75,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// What reading one trace gave.
+/// The analysis of one trace.
 struct Analyzed {
     file: String,
     truncated_at_byte: Option<u64>,
@@ -123,7 +123,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
             if analyzed.len() > 1 {
                 as_table(&mut t, &format!("total of {} traces", analyzed.len()), None, total);
             }
-            ui::print(t.render())?;
+            ui::print(t.render(ui::columns()))?;
         }
     }
     if !failed.is_empty() {
@@ -255,7 +255,7 @@ fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
     flows.finish()?.commit().context("--parquet")
 }
 
-/// What several traces are together; nothing for one, which is that itself.
+/// The merged report of several traces; none for a single one.
 fn merged(analyzed: &[Analyzed]) -> anyhow::Result<Option<Report>> {
     let [first, others @ ..] = analyzed else { return Ok(None) };
     if others.is_empty() {

@@ -16,14 +16,14 @@ mod top;
 
 use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
+use slipstream_report::Table;
 use tracing::warn;
 
 use crate::check::{self, Check};
 use crate::cli::{Cli, Reporting, Verb};
-use crate::table::Table;
 use crate::ui;
 
-/// How a verb ended.
+/// The way in which a verb ended.
 pub(crate) enum Outcome {
     /// It did its work.
     Done,
@@ -76,7 +76,7 @@ fn finish(
     if reporting.json() {
         ui::print(serde_json::to_string_pretty(result)?)?;
     } else {
-        ui::print(table().render())?;
+        ui::print(table().render(ui::columns()))?;
     }
     Ok(match check::failed(checks, result)? {
         Some(what) => Outcome::CheckFailed(what),

@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::pipeline::{
-    Diagnostics, Drawing, Group, Plan, Ports, Setting, StageType, json_schema, port_of, stage_type,
-    stage_types,
+    Diagnostics, Drawing, Group, Kind, Plan, Ports, Setting, StageType, built_in, json_schema, port_of,
+    stage_type, stage_types,
 };
+use slipstream_report::{Table, plural};
 
 use super::Outcome;
 use crate::cli;
-use crate::table::{Table, plural};
 use crate::ui;
 
 /// The plan that the command line asks for.
@@ -89,7 +89,7 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
 
 pub(super) fn list(args: &cli::List) -> anyhow::Result<Outcome> {
     if args.schema {
-        ui::print(serde_json::to_string_pretty(&json_schema())?)?;
+        ui::print(serde_json::to_string_pretty(&json_schema(&built_in()))?)?;
         return Ok(Outcome::Done);
     }
     let mut chosen = Vec::new();
@@ -98,6 +98,10 @@ pub(super) fn list(args: &cli::List) -> anyhow::Result<Outcome> {
             stage_type(name)
                 .ok_or_else(|| anyhow!("there is no stage type {name:?}; `slipstream list` shows all"))?,
         );
+    }
+    if args.markdown {
+        ui::print(chosen.into_iter().map(markdown).collect::<Vec<_>>().join("\n\n"))?;
+        return Ok(Outcome::Done);
     }
     let text = match args.format {
         cli::Format::Json => {
@@ -123,7 +127,7 @@ fn overview() -> String {
             t.prose([kind.name, kind.summary]);
         }
     }
-    format!("{}\n\n`slipstream list TYPE` shows ports and settings.", t.render().trim_end())
+    format!("{}\n\n`slipstream list TYPE` shows ports and settings.", t.render(ui::columns()).trim_end())
 }
 
 fn ports(ports: Ports) -> String {
@@ -154,7 +158,34 @@ fn in_full(kind: &StageType) -> String {
         let default = if setting.required { "must be set" } else { setting.default.unwrap_or("–") };
         t.prose([setting.name, &setting.kind.describe(), default, setting.help]);
     }
-    t.render().trim_end().to_owned()
+    t.render(ui::columns()).trim_end().to_owned()
+}
+
+/// The settings as a table in Markdown.
+fn markdown(kind: &StageType) -> String {
+    let quoted = |words: &mut dyn Iterator<Item = &str>| {
+        words.map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ")
+    };
+    let value = |setting: &Setting| match setting.kind {
+        Kind::Choice(words) => quoted(&mut words.iter().copied()),
+        Kind::Words(words) => quoted(&mut words.iter().map(|w| w.0)),
+        kind => kind.describe(),
+    };
+    let default = |setting: &Setting| match setting.default {
+        _ if setting.required => "must be set".to_owned(),
+        Some("") | None => String::new(),
+        Some(text) => format!("`{text}`"),
+    };
+    let mut lines =
+        vec!["| setting | value | default | meaning |".to_owned(), "|---|---|---|---|".to_owned()];
+    for setting in kind.settings {
+        let cells =
+            [format!("`{}`", setting.name), value(setting), default(setting), setting.help.to_owned()];
+        // A bar would end the cell, and < would begin a tag.
+        let cells = cells.map(|cell| cell.replace('|', "\\|").replace('<', "&lt;"));
+        lines.push(format!("| {} |", cells.join(" | ")));
+    }
+    lines.join("\n")
 }
 
 fn type_json(kind: &StageType) -> Value {

@@ -1,25 +1,30 @@
 //! `slipstream reframe`: packets of a flow back to back, between two captures.
 
+use std::any::Any;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde_json::{Map, Value, json};
+use slipstream::io::capture::CaptureReader;
+use slipstream::io::ports::CaptureStage;
 use slipstream::pool::Pool;
-use slipstream::reframe::{Admit, Cause, Class, ClassError, ClassStats, Policy, ReframeConfig, Treatment};
-use slipstream::rules::Rule;
-use slipstream::runtime::{CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Sink, Stamp};
-use slipstream_wire::Encapsulation;
+use slipstream::port::Outlet;
+use slipstream::reframe::{Cause, ClassStats, ReframeConfig};
+use slipstream::runtime::{
+    CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Source as _, Stamp, ToSink,
+};
+use slipstream::stage::Stage;
+use slipstream_report::{Table, count, number, plural, time};
 use tracing::warn;
 
 use super::{Outcome, reframe_live, report_damage};
 use crate::check;
 use crate::cli;
+use crate::live::run_error;
 use crate::port::{AnySource, Input, Output};
-use crate::table::{Table, count, number, plural, time};
 use crate::ui::{self, Progress};
-use crate::units::to_u32;
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
@@ -39,17 +44,16 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
             bail!("--pace is for captures: a live port follows the wall clock");
         }
         let live = reframe_live::run(args)?;
-        let outcome = report(args, &config, &checks, &live.report, None, Some(&live))?;
+        let outcome = print(args, &config, &checks, &live.report, None, Some(&live))?;
         return live.error.map_or(Ok(outcome), Err);
     }
     crate::live::options(&args.live, false)?;
     let replay = Replay::new(&config)?.workers(usize::from(args.workers)).pace(pace);
     let input = Input::open(&args.input)?;
-    let mut output = Output::create(&args.output, input.format())?;
+    let out = outlet(Output::create(&args.output, input.format())?, args.stamp);
     let mut source = AnySource::new(input);
     let mut pool = Pool::new();
-    let replayed;
-    let mut sink = open_sink(&mut output, args.stamp);
+    let (report, damaged);
     {
         let progress = Progress::new("reframing");
         let interrupted = ui::interrupts()?;
@@ -62,25 +66,27 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
             }
         };
         if args.preload || args.turns > 1 {
-            let mut preload = Preload::read(source.as_source(), &mut pool, args.turns)?;
-            replayed = replay.run(&mut preload, pool, sink.as_sink(), &mut tick)?;
+            let preload = Preload::read(&mut source, &mut pool, args.turns)?;
+            damaged = damage(source.details(), args)?;
+            let mut driver = replay.driver(Box::new(preload), pool, out)?;
+            report = driver.run(&mut tick)?;
         } else {
-            replayed = replay.run(source.as_source(), pool, sink.as_sink(), &mut tick)?;
+            let mut driver = replay.driver(Box::new(source), pool, out)?.strict(args.damage.strict);
+            report = driver.run(&mut tick).map_err(run_error)?;
+            damaged = driver.captures().next().map_or(Ok(None), |r| report_damage(r, args.damage.strict))?;
         }
     }
-    let truncated_at_byte = match source.reader() {
-        Some(reader) => report_damage(reader, args.damage.strict)?,
-        None => None,
-    };
-    // A file that holds only a part could be taken for the whole.
-    if !replayed.interrupted {
-        sink.finish()?;
-    }
-    report(args, &config, &checks, &replayed, truncated_at_byte, None)
+    print(args, &config, &checks, &ReplayReport::from(&report), damaged, None)
+}
+
+/// The byte at which the capture behind a source is damaged, if it is.
+fn damage(details: Option<&dyn Any>, args: &cli::Reframe) -> anyhow::Result<Option<u64>> {
+    let reader = details.and_then(|d| d.downcast_ref::<CaptureReader>());
+    reader.map_or(Ok(None), |reader| report_damage(reader, args.damage.strict))
 }
 
 /// Prints what happened, and checks what the user asked for.
-fn report(
+fn print(
     args: &cli::Reframe,
     config: &ReframeConfig,
     checks: &[check::Check],
@@ -111,79 +117,26 @@ fn report(
     })
 }
 
-/// The sink of a replay, and its end.
-enum AnySink {
-    Null(NullSink),
-    Capture(Box<CaptureSink>),
-}
-
-fn open_sink(output: &mut Output, stamp: cli::Stamp) -> AnySink {
+/// The stage that packets leave by.
+fn outlet(output: Output, stamp: cli::Stamp) -> Box<dyn Stage + Send> {
     let stamp = match stamp {
         cli::Stamp::Release => Stamp::Release,
         cli::Stamp::Arrival => Stamp::Arrival,
     };
-    match std::mem::replace(output, Output::Null) {
-        Output::Null => AnySink::Null(NullSink),
-        Output::Capture(writer) => AnySink::Capture(Box::new(CaptureSink::new(*writer, stamp))),
-    }
-}
-
-impl AnySink {
-    fn as_sink(&mut self) -> &mut dyn Sink {
-        match self {
-            Self::Null(s) => s,
-            Self::Capture(s) => s.as_mut(),
-        }
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        if let Self::Capture(sink) = self {
-            sink.into_writer().finish()?;
-        }
-        Ok(())
+    match output {
+        Output::Null => Box::new(ToSink::new(NullSink)),
+        Output::Capture(writer) => Box::new(Outlet::new(CaptureStage::new(CaptureSink::new(*writer, stamp)))),
     }
 }
 
 fn config(args: &cli::Reframe) -> anyhow::Result<ReframeConfig> {
-    let default = Treatment { hold_ns: args.hold.0, burst: args.burst, weight: 1, bypass: false };
-    let config = ReframeConfig {
-        capacity: to_u32(args.capacity, "--capacity")?,
-        capacity_bytes: args.capacity_bytes.0,
-        flows: to_u32(args.flows, "--flows")?,
-        policy: match args.policy {
-            cli::Policy::Oldest => Policy::Oldest,
-            cli::Policy::Waiting => Policy::Waiting,
-            cli::Policy::Shortest => Policy::Shortest,
-        },
-        admit: match args.admit {
-            cli::Admit::Always => Admit::Always,
-            cli::Admit::Second => Admit::Second,
-        },
-        bypass: rule(&args.bypass).context("--bypass")?,
-        classes: classes(args, &default).context("--class")?,
-        compress_ack: args.compress.contains(&cli::Compress::Ack),
-        tcp_order: args.tcp_order,
-        encapsulation: match args.tunnel {
-            cli::Tunnel::Outer => Encapsulation::Outer,
-            cli::Tunnel::Inner => Encapsulation::Inner,
-        },
-        default,
-        ..ReframeConfig::default()
-    };
-    config.validate()?;
-    Ok(config)
-}
-
-/// Rules, or a file of them behind an @.
-fn rule(text: &str) -> anyhow::Result<Rule> {
-    Ok(match text.strip_prefix('@') {
-        Some(file) => Rule::parse_file(Path::new(file))?,
-        None => Rule::parse(text)?,
+    ReframeConfig::from_settings(&args.stage.settings, Path::new("")).map_err(|error| match error.setting {
+        Some(name) => {
+            let option = format!("--{}", name.replace('_', "-"));
+            anyhow::Error::new(error).context(option)
+        }
+        None => error.into(),
     })
-}
-
-fn classes(args: &cli::Reframe, default: &Treatment) -> Result<Vec<Class>, ClassError> {
-    args.class.iter().map(|text| Class::parse(text, default, Path::new(""))).collect()
 }
 
 fn ns(value: Option<f64>) -> Option<u64> {
@@ -358,7 +311,7 @@ fn as_table(
             ]);
         }
     }
-    t.render()
+    t.render(ui::columns())
 }
 
 fn mean(sum: u64, n: u64) -> Option<f64> {

@@ -1,18 +1,19 @@
 //! `slipstream reframe` where a port is live: the same stage in a pipeline of three, by the wall clock.
 
-use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
-use slipstream::pipeline::{Diagnostics, Plan, port_of};
-use slipstream::runtime::{ReplayReport, Run};
+use anyhow::{Context, anyhow, bail};
+use slipstream::pipeline::{
+    Diagnostics, Plan, Ports, Settings, StageType, Value, built_in, port_of, stage_type,
+};
+use slipstream::runtime::{Driver, ReplayReport};
 use slipstream_stats::Histogram;
 
 use crate::cli;
 use crate::live;
 use crate::port::refuse_unbuilt;
 
-/// What a live run gives beyond what a replay does.
+/// Figures of a live run that a replay doesn't have.
 pub(super) struct Live {
     pub(super) report: ReplayReport,
     /// Packets that the output could not send.
@@ -24,28 +25,40 @@ pub(super) struct Live {
     pub(super) error: Option<anyhow::Error>,
 }
 
-/// Whether this is a live run.
+/// True for a live run.
 pub(super) fn is_live(args: &cli::Reframe) -> bool {
     [&args.input, &args.output].into_iter().any(|path| {
         let (kind, _) = port_of(&path.to_string_lossy());
-        slipstream::pipeline::stage_type(kind).is_some_and(|t| t.live())
+        stage_type(kind).is_some_and(StageType::live)
     })
 }
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
-    if args.workers > 1 || args.turns > 1 || args.preload {
-        bail!("a live port goes with one worker and without --preload and --loop");
+    if args.turns > 1 || args.preload {
+        bail!("a live port goes without --preload and --loop");
     }
     let (input, output) = (args.input.to_string_lossy(), args.output.to_string_lossy());
     [&input, &output].into_iter().try_for_each(|name| refuse_unbuilt(name))?;
-    let mut out = port_of(&output);
-    if out.0 == "pcap" {
+    let registry = built_in();
+    let port = |name: &str| -> anyhow::Result<(&'static str, Settings)> {
+        let (kind, texts) = port_of(name);
+        let kind = stage_type(kind).with_context(|| format!("there is no port `{kind}`"))?;
+        let settings = Settings::default().read(kind.settings, &texts, Path::new(""));
+        Ok((kind.name, settings.map_err(|why| anyhow!("{name}: {why}"))?))
+    };
+    let (from, mut to) = (port(&input)?, port(&output)?);
+    // One live port is opened once, both ways.
+    let last = if from == to && registry.get(to.0).is_some_and(both_ways) { "in" } else { "out" };
+    if to.0 == "pcap" {
         let stamp = if args.stamp == cli::Stamp::Arrival { "arrival" } else { "release" };
-        out.1.push(("stamp".into(), stamp.into()));
+        to.1 = to.1.with("stamp", Value::Text(stamp.to_owned()));
     }
-    let plan = Plan::from_graph(&stage(args), Some(port_of(&input)), Some(out), Path::new(""));
+    let reframe = args.stage.settings.clone();
+    let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
+    let plan = Plan::chain(&registry, stages, Path::new(""));
     let pipeline = plan.and_then(|p| p.build(p.seeds(None))).map_err(|e| plainly(&e))?;
-    let mut run = Run::new(pipeline).live(live::options(&args.live, true)?);
+    let mut run =
+        Driver::new(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
     let live::Ended { report: all, error } = live::run(&mut run)?;
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
     let lost = |(name, n): &(&'static str, u64)| {
@@ -66,45 +79,12 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     })
 }
 
+fn both_ways(kind: &StageType) -> bool {
+    kind.live() && kind.inputs != Ports::None && kind.outputs != Ports::None
+}
+
 /// What is wrong, without the place in a graph that the user didn't write.
 fn plainly(errors: &Diagnostics) -> anyhow::Error {
     let all: Vec<&str> = errors.0.iter().map(|d| d.error.message.as_str()).collect();
     anyhow!("{}", all.join("; "))
-}
-
-/// The stage as a graph writes it. Its settings have the names and values of the options.
-fn stage(args: &cli::Reframe) -> String {
-    let choice = |c: &str, on: bool, off: &str| if on { c.to_owned() } else { off.to_owned() };
-    let settings = [
-        ("hold", args.hold.to_string()),
-        ("burst", args.burst.to_string()),
-        ("capacity", args.capacity.0.to_string()),
-        ("capacity_bytes", args.capacity_bytes.0.to_string()),
-        ("flows", args.flows.0.to_string()),
-        (
-            "policy",
-            match args.policy {
-                cli::Policy::Oldest => "oldest",
-                cli::Policy::Waiting => "waiting",
-                cli::Policy::Shortest => "shortest",
-            }
-            .to_owned(),
-        ),
-        ("admit", choice("second", args.admit == cli::Admit::Second, "always")),
-        ("bypass", args.bypass.clone()),
-        ("compress", choice("ack", args.compress.contains(&cli::Compress::Ack), "off")),
-        ("tcp_order", args.tcp_order.to_string()),
-        ("tunnel", choice("inner", args.tunnel == cli::Tunnel::Inner, "outer")),
-    ];
-    let mut text = String::from("reframe(");
-    for (name, value) in settings {
-        let _ = write!(text, "{name}={}, ", quoted(&value));
-    }
-    let classes: Vec<String> = args.class.iter().map(|c| quoted(c)).collect();
-    let _ = write!(text, "class=[{}])", classes.join(", "));
-    text
-}
-
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

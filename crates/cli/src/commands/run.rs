@@ -3,8 +3,9 @@
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::pipeline::{Group, stage_type};
-use slipstream::runtime::{Board, Run, RunReport, SourceReport, StageReport};
+use slipstream::runtime::{Driver, Monitor, RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
+use slipstream_report::{Table, count, plural, time};
 use tracing::warn;
 
 use super::{Outcome, pipeline, report_damage};
@@ -12,7 +13,6 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
-use crate::table::{Table, count, plural, time};
 use crate::ui;
 use crate::units::to_u32;
 
@@ -35,12 +35,13 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
-    let mut run = Run::new(pipeline).live(options);
+    let mut run =
+        Driver::new(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
     if let Some(address) = args.metrics {
-        let board = Board::default();
-        let at = metrics::serve(address, board.clone(), |report| as_json(report, Vec::new()))?;
+        let monitor = Monitor::default();
+        let at = metrics::serve(address, monitor.clone(), |report| as_json(report, Vec::new()))?;
         ui::say(&format!("metrics: http://{at}/metrics"));
-        run = run.board(board);
+        run = run.monitor(monitor);
     }
     let live::Ended { report, error } = live::run(&mut run)?;
     if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
@@ -102,7 +103,7 @@ fn packets_out(report: &RunReport) -> u64 {
     out.map(|s| s.tally.packets - s.drops.total()).sum()
 }
 
-/// Whether a port is one to a process beside this one, from which packets come back on their way from another
+/// True for a port to a process beside this one, from which packets come back on their way from another
 /// port to another: they have come in once, and leave once.
 fn is_detour(report: &RunReport, name: &str) -> bool {
     let shm = |kind| kind == "shm";
@@ -152,7 +153,7 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
         "stages": report.stages.iter().map(stage).collect::<Vec<_>>(),
         "damage": damage,
         "excess_delay_ns": live::excess(report).as_ref().map(live::delay_json),
-        "own_time": report.own_time.as_ref().map(|own| json!({
+        "own_time": report.service_time.as_ref().map(|own| json!({
             "elapsed_ns": own.elapsed_ns,
             "polls": own.polls,
             "interrupted": own.interrupted,
@@ -197,7 +198,7 @@ fn as_table(report: &RunReport) -> String {
     if let Some(excess) = live::excess(report) {
         live::delay_rows(&mut t, &excess);
     }
-    if let Some(own) = &report.own_time {
+    if let Some(own) = &report.service_time {
         t.title("The engine's own time");
         t.row(["passed", &time(Some(own.elapsed_ns as f64))]);
         t.row(["polls", &count(own.polls)]);
@@ -218,5 +219,5 @@ fn as_table(report: &RunReport) -> String {
             t.row([name.replace('_', " "), count(*n)]);
         }
     }
-    t.render()
+    t.render(ui::columns())
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
 use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream_report::{Table, count, rates, time};
 
 use super::Outcome;
 use crate::cli;
 use crate::port::Output;
-use crate::table::{Table, count, rates, time};
 use crate::ui::{self, Progress};
 
 pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
@@ -66,7 +66,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
             t.row(["duration", &time(Some(duration_ns as f64))]);
             t.row(["rate", &rates(packets, bytes, duration_ns)]);
             t.row(["seed", &config.seed.to_string()]);
-            t.render()
+            t.render(ui::columns())
         }
     };
     if args.output.as_os_str() == "-" {

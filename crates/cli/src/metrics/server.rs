@@ -1,5 +1,5 @@
-//! The HTTP server: whatever its clients do, it goes on, with a bounded number of connections and of
-//! descriptors.
+//! The HTTP server. It bounds the number of connections and of descriptors, so that no behaviour of its
+//! clients ends it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tracing::warn;
 
 /// Connections at a time; a further one takes the place of the oldest, whose client may come again.
 const CONNECTIONS: usize = 64;
-/// How long a connection may go without a whole request.
+/// Longest time of a connection without a whole request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// How long a connection may last.
+/// Longest life of a connection.
 const LIFE: Duration = Duration::from_secs(60);
-/// How soon a connection is accepted again after that failed with no connection open.
+/// Wait after an accept that failed with no connection open.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves `app` for ever.
@@ -36,7 +36,7 @@ pub(super) async fn serve(listener: TcpListener, app: Router) {
                 }
                 open.push_back(tokio::spawn(connection(stream, app.clone())));
             }
-            // Most likely no descriptor is left: one of ours is given back.
+            // Most likely no descriptor is left: closing a connection frees one.
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
                     warn!("--metrics: a connection can't be accepted: {error}; the oldest ones are closed");
@@ -63,6 +63,6 @@ async fn connection(stream: TcpStream, app: Router) {
     let service = TowerToHyperService::new(app);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(REQUEST);
-    // Errors are the client's: it went away, or what it sent is no request.
+    // Errors are the client's: it went away, or sent something that is no request.
     let _ = timeout(LIFE, builder.serve_connection(TokioIo::new(stream), service)).await;
 }

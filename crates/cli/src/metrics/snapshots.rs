@@ -1,15 +1,15 @@
-//! Reports of the data path, made for all who ask together: a report costs the data path some time between
-//! two batches, so that there is at most one in [`LEAST_BETWEEN`], however many ask and however fast.
+//! Reports of the data path. One report answers all requests of its time: it costs the data path some time
+//! between two batches, so that at most one is made in [`LEAST_BETWEEN`], for any number of clients.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use slipstream::clock::LiveClock;
-use slipstream::runtime::{Board, RunReport};
+use slipstream::runtime::{Monitor, RunReport};
 use slipstream::time::Nanos;
 use tokio::sync::{Notify, oneshot};
 
-/// How long the data path is waited for. It comes by at least every 100 ms where packets come, or the
+/// Longest wait for the data path. It answers at least every 100 ms where packets come, or the
 /// pipeline is live.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Least time between two reports.
@@ -28,24 +28,24 @@ pub(super) struct Snapshot {
 
 type Answer = Option<Arc<Snapshot>>;
 
-/// Where reports come from.
+/// The source of reports.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    board: Board,
+    monitor: Monitor,
     waiting: Mutex<Vec<oneshot::Sender<Answer>>>,
     asked: Notify,
 }
 
 impl Snapshots {
-    /// Of the run that answers at this board.
-    pub(super) fn of(board: Board) -> Self {
-        Self(Arc::new(Shared { board, waiting: Mutex::default(), asked: Notify::new() }))
+    /// Reports of the run that this monitor watches.
+    pub(super) fn of(monitor: Monitor) -> Self {
+        Self(Arc::new(Shared { monitor, waiting: Mutex::default(), asked: Notify::new() }))
     }
 
-    /// The next report, which is made after this was called; nothing where the run has never answered.
+    /// Waits for a report that is made after this call; none where the run has never answered.
     pub(super) async fn next(&self) -> Answer {
         let (sender, receiver) = oneshot::channel();
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
@@ -61,14 +61,14 @@ impl Snapshots {
             if waiting.iter().all(oneshot::Sender::is_closed) {
                 continue;
             }
-            let board = self.0.board.clone();
-            let report = tokio::task::spawn_blocking(move || board.ask(PATIENCE)).await.ok().flatten();
+            let monitor = self.0.monitor.clone();
+            let report = tokio::task::spawn_blocking(move || monitor.ask(PATIENCE)).await.ok().flatten();
             let snapshot = report.map(|report| {
                 let time = LiveClock::get().now();
                 Arc::new(Snapshot { report, time, metrics: OnceLock::new(), page: OnceLock::new() })
             });
             for sender in waiting {
-                // Who went away needs no answer.
+                // A client that went away needs no answer.
                 let _ = sender.send(snapshot.clone());
             }
             tokio::time::sleep(LEAST_BETWEEN).await;

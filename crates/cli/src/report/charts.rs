@@ -1,11 +1,12 @@
 //! The charts of a trace, each with a sentence on how to read it. Figures are those of the Reframer paper.
 
+use slipstream_report::svg::{About, Axis, Bar, BarChart, Join, Line, LineChart};
+use slipstream_report::{count, number, share};
+
 use slipstream_stats::Bucket;
 use slipstream_trace::{Distribution, Report, Sequence, Window};
 
-use super::svg::{About, Axis, Bar, BarChart, Join, Line, LineChart};
 use super::{Figure, short_time};
-use crate::table::{count, number, share};
 
 /// All charts that a trace has data for. `id` begins the ids of elements.
 pub(super) fn all(id: &str, report: &Report) -> Vec<Figure> {
@@ -267,7 +268,8 @@ fn cdf(
     let values = || lines.iter().flat_map(|l| &l.points).map(|p| p.0).chain(marks.iter().map(|m| m.0));
     lines.iter().find(|l| !l.points.is_empty())?;
     let high = values().fold(1.0, f64::max);
-    // A stray value far below all others would take half of the chart: the axis begins where the lines leave the floor.
+    // A stray value far below all others would take half of the chart: the axis begins where the lines leave
+    // the floor.
     let rises = |p: &&(f64, f64)| p.0 >= 1.0 && p.1 >= 0.005;
     let low = lines.iter().filter_map(|l| l.points.iter().find(rises)).map(|p| p.0);
     let low = low.chain(marks.iter().map(|m| m.0)).filter(|v| *v >= 1.0).fold(high, f64::min);

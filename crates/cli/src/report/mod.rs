@@ -1,21 +1,15 @@
 //! `analyze --report`: one HTML file that needs nothing else: no network, no script, no font.
 //!
-//! `charts` draws a trace's distributions with `svg`; the template `report.html` puts figures, charts and
-//! tables together. Everything but the charts, which escape their own text, is escaped by the template engine, and the
-//! page's policy forbids it to load or run anything.
+//! `charts` draws a trace's distributions; the template `report.html` puts figures, charts and tables
+//! together. Everything but the charts, which escape their own text, is escaped by the template engine, and
+//! the page's policy forbids it to load or run anything.
 
 mod charts;
 pub(crate) mod model;
-pub(crate) mod svg;
 
-use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
+use slipstream_report::{PageError, STYLE, count, number, page, rates, share, time, visible};
 use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
-
-use crate::table::{count, number, rates, share, time, visible};
-
-/// The style sheet of every page.
-pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// A trace to report on.
 pub(crate) struct Subject<'a> {
@@ -43,7 +37,7 @@ struct Section {
     id: String,
     name: String,
     damaged: Option<String>,
-    /// Whether there is an IP packet at all.
+    /// The trace has an IP packet.
     any: bool,
     verdict: String,
     cards: Vec<Card>,
@@ -82,13 +76,9 @@ struct WindowTable {
 ///
 /// # Errors
 /// Only where the template doesn't fit what it is given.
-pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, minijinja::Error> {
-    let mut engine = Environment::new();
-    engine.set_auto_escape_callback(|_| AutoEscape::Html);
-    engine.set_undefined_behavior(UndefinedBehavior::Strict);
-    engine.add_template("report.html", include_str!("report.html"))?;
+pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, PageError> {
     let sections: Vec<Section> = subjects.iter().enumerate().map(|(i, s)| section(i, s)).collect();
-    let page = Page {
+    let values = Page {
         title: sections.first().map(|s| s.name.clone()).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION"),
         style: STYLE,
@@ -96,7 +86,7 @@ pub(crate) fn html(subjects: &[Subject<'_>]) -> Result<String, minijinja::Error>
         several: sections.len() > 1,
         sections,
     };
-    engine.get_template("report.html")?.render(minijinja::value::Serde(page))
+    page(include_str!("report.html"), values)
 }
 
 fn section(index: usize, subject: &Subject<'_>) -> Section {

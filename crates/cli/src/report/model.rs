@@ -3,15 +3,14 @@
 use std::io::Write;
 
 use anyhow::Context;
-use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
+use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
+use slipstream_report::{STYLE, number, page};
 
-use super::svg::{About, Axis, Join, Line, LineChart};
-use super::{Figure, STYLE};
+use super::Figure;
 use crate::replace::Replacement;
-use crate::table;
 
-/// A page in the making.
+/// A page to which figures are added.
 #[derive(Serialize)]
 pub(crate) struct Page {
     title: String,
@@ -111,11 +110,7 @@ impl Page {
 
     /// Writes the page.
     pub(crate) fn write(self, mut file: Replacement) -> anyhow::Result<()> {
-        let mut engine = Environment::new();
-        engine.set_auto_escape_callback(|_| AutoEscape::Html);
-        engine.set_undefined_behavior(UndefinedBehavior::Strict);
-        engine.add_template("model.html", include_str!("model.html"))?;
-        let text = engine.get_template("model.html")?.render(minijinja::value::Serde(self))?;
+        let text = page(include_str!("model.html"), self)?;
         file.write_all(text.as_bytes()).context("--report")?;
         file.commit().context("--report")
     }
@@ -127,7 +122,7 @@ fn y_axis(curves: &Curves) -> Axis {
     let high = values().fold(0.0, f64::max);
     let low = values().filter(|v| *v > LEAST).fold(high, f64::min);
     if curves.log && low > LEAST {
-        // What is less lies at the foot, below all that is not.
+        // Smaller values lie at the foot, below all others.
         let foot = if values().any(|v| v <= LEAST) { low / 10.0 } else { low };
         Axis::log(curves.y, 10.0, (foot, high), short)
     } else {
@@ -141,7 +136,7 @@ fn short(v: f64) -> String {
         0.0 => "0".to_owned(),
         a if a >= 1e4 => format!("{:.0}k", v / 1e3),
         a if a >= 10.0 => format!("{v:.0}"),
-        a if a >= 0.01 => table::number(Some(v), 2).trim_end_matches('0').trim_end_matches('.').to_owned(),
+        a if a >= 0.01 => number(Some(v), 2).trim_end_matches('0').trim_end_matches('.').to_owned(),
         _ => format!("{v:.0e}"),
     }
 }

@@ -1,20 +1,23 @@
 //! From text to a checked plan: the graph and the tables with settings, all errors at once, each with its place.
 
+use slipstream_core::settings::Literal;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toml::de::DeTable;
 
 use super::read::{Graph, Table, Written, read_document};
-use super::registry::{Group, Ports, Role, Site, Slices, StageType, stage_type, stage_types};
-use super::settings::{Settings, Wrong, did_you_mean};
 use super::slicing;
-use super::syntax::{self, Argument, Literal, Mention, PortName};
-use crate::rules::RuleError;
+use super::syntax::{self, Argument, Mention, PortName};
+use crate::stages::built_in;
+use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Site, StageType};
+use slipstream_core::rules::RuleError;
+use slipstream_core::settings::{Settings, Wrong, did_you_mean};
 
-/// What is wrong, where, and what would be right.
+/// An error: its place, and a suggestion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The file, or what stands for one.
@@ -42,7 +45,7 @@ impl fmt::Display for Diagnostics {
     }
 }
 
-/// Where something was written: bytes of the configuration.
+/// The place of a text: bytes of the configuration.
 pub(super) type Span = Range<usize>;
 
 /// A stage of the plan.
@@ -51,17 +54,17 @@ pub struct PlannedStage {
     /// Its name.
     pub name: String,
     /// Its type.
-    pub kind: &'static StageType,
+    pub kind: StageType,
     /// Its settings, checked.
     pub settings: Settings,
-    /// Where it stands.
+    /// Its role in the graph.
     pub role: Role,
     /// Settings as they were written, in the graph's syntax.
     pub(crate) written: Vec<(String, String)>,
     pub(crate) span: Span,
-    spans: BTreeMap<&'static str, Span>,
+    pub(super) spans: BTreeMap<&'static str, Span>,
     /// Every setting could be read.
-    readable: bool,
+    pub(super) readable: bool,
 }
 
 /// A wire of the plan. Ports are resolved when the stages are built, since some name their own.
@@ -89,9 +92,11 @@ pub struct Plan {
     pub(crate) text: String,
     pub(crate) file: String,
     pub(crate) base: PathBuf,
+    /// The types that it is made of.
+    pub(super) registry: Arc<Registry>,
 }
 
-/// What is wrong in one place, before it is known where in the file that is.
+/// An error, before its place in the file is known.
 pub(crate) struct Finding {
     pub(crate) span: Span,
     pub(crate) message: String,
@@ -115,10 +120,18 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong with it, or that it can't be read.
     pub fn from_file(path: &Path) -> Result<Self, Diagnostics> {
+        Self::from_file_with(&built_in(), path)
+    }
+
+    /// As [`from_file`](Self::from_file), with stages of the types in `registry`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, or that it can't be read.
+    pub fn from_file_with(registry: &Registry, path: &Path) -> Result<Self, Diagnostics> {
         let file = path.display().to_string();
         let base = path.parent().unwrap_or(Path::new("")).to_owned();
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::from_toml(&text, &file, &base),
+            Ok(text) => Self::from_toml_with(registry, &text, &file, &base),
             Err(error) => {
                 let error = RuleError::new("", 0, 1, format!("can't be read: {error}"));
                 Err(Diagnostics(vec![Diagnostic { file, error }]))
@@ -131,13 +144,26 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn from_toml(text: &str, file: &str, base: &Path) -> Result<Self, Diagnostics> {
+        Self::from_toml_with(&built_in(), text, file, base)
+    }
+
+    /// As [`from_toml`](Self::from_toml), with stages of the types in `registry`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_toml_with(
+        registry: &Registry,
+        text: &str,
+        file: &str,
+        base: &Path,
+    ) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
         let (document, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             findings.push(Finding::new(&error.span().unwrap_or(0..1), error.message()));
         }
-        let (graph, mut tables) = read_document(document.get_ref(), text, &mut findings);
-        let mut plan = Self::empty(text, file, base);
+        let (graph, mut tables) = read_document(document.get_ref(), text, registry, &mut findings);
+        let mut plan = Self::empty(registry, text, file, base);
         if let Some(graph) = graph {
             plan.wire_up(&graph, &mut tables, &mut findings);
         }
@@ -164,8 +190,22 @@ impl Plan {
         output: Option<(&str, Vec<(String, String)>)>,
         base: &Path,
     ) -> Result<Self, Diagnostics> {
+        Self::from_graph_with(&built_in(), text, input, output, base)
+    }
+
+    /// As [`from_graph`](Self::from_graph), with stages of the types in `registry`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_graph_with(
+        registry: &Registry,
+        text: &str,
+        input: Option<(&str, Vec<(String, String)>)>,
+        output: Option<(&str, Vec<(String, String)>)>,
+        base: &Path,
+    ) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
-        let mut plan = Self::empty(text, "graph", base);
+        let mut plan = Self::empty(registry, text, "graph", base);
         let chains = match syntax::parse(text) {
             Ok(chains) => chains,
             Err(errors) => {
@@ -211,7 +251,7 @@ impl Plan {
             let is = |s: &PlannedStage| s.role == role && s.kind.group == Group::Port;
             let all: Vec<usize> =
                 self.stages.iter().enumerate().filter(|(_, s)| is(s)).map(|(i, _)| i).collect();
-            let (&[one], Some(kind)) = (all.as_slice(), stage_type(kind)) else {
+            let (&[one], Some(kind)) = (all.as_slice(), self.registry.get(kind).copied()) else {
                 let names: Vec<&str> =
                     all.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.name.as_str()).collect();
                 let message = match names.as_slice() {
@@ -252,18 +292,23 @@ impl Plan {
         }
     }
 
-    fn empty(text: &str, file: &str, base: &Path) -> Self {
+    pub(super) fn empty(registry: &Registry, text: &str, file: &str, base: &Path) -> Self {
         Self {
             stages: Vec::new(),
             wires: Vec::new(),
             text: text.to_owned(),
             file: file.to_owned(),
             base: base.to_owned(),
+            registry: Arc::new(registry.clone()),
         }
     }
 
     /// Checks the whole; `aside` are findings that keep nothing else from being looked for.
-    fn done(mut self, mut findings: Vec<Finding>, aside: Vec<Finding>) -> Result<Self, Diagnostics> {
+    pub(super) fn done(
+        mut self,
+        mut findings: Vec<Finding>,
+        aside: Vec<Finding>,
+    ) -> Result<Self, Diagnostics> {
         let readable = findings.is_empty();
         if readable {
             self.check_shape(&mut findings);
@@ -279,15 +324,15 @@ impl Plan {
         Ok(self)
     }
 
-    /// What the stages themselves say of their settings, where those can be read: all errors at once.
+    /// Lets the stages themselves check their settings, where those can be read: all errors at once.
     fn check_settings_together(&self, findings: &mut Vec<Finding>) {
-        let slices = Slices::default();
+        let common = Common::default();
         for stage in self.stages.iter().filter(|s| s.readable) {
             // Without its table, which may come later, or not be right itself, it can't be told what it is worth.
-            if stage.kind.name == super::stages::SPLICE {
+            if stage.kind.properties.payload == Payload::Returns {
                 continue;
             }
-            let (name, role, slices) = (&stage.name, stage.role, &slices);
+            let (name, role, common) = (&stage.name, stage.role, &common);
             let site = Site {
                 name,
                 role,
@@ -297,7 +342,7 @@ impl Plan {
                 choices: 0,
                 live: false,
                 proxied: &[],
-                slices,
+                common,
             };
             if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
                 let finding = Finding::new(&self.setting_span(stage, error.setting), error.message);
@@ -407,8 +452,8 @@ impl Plan {
             }
             name = (2..).map(|n| format!("{name}@{n}")).find(|n| self.stage(n).is_none()).unwrap_or(name);
         }
-        let Some(kind) = stage_type(&kind_name) else {
-            findings.push(unknown_type(&kind_name, &kind_span, mention, tables));
+        let Some(kind) = self.registry.get(&kind_name).copied() else {
+            findings.push(self.unknown_type(&kind_name, &kind_span, mention, tables));
             return None;
         };
         let mut written = Vec::new();
@@ -424,10 +469,35 @@ impl Plan {
         Some(id)
     }
 
+    fn unknown_type(
+        &self,
+        kind: &str,
+        span: &Span,
+        mention: &Mention,
+        tables: &BTreeMap<String, Table>,
+    ) -> Finding {
+        let types = self.registry.types().iter().map(|t| t.name);
+        if mention.kind.is_none()
+            && mention.arguments.is_none()
+            && tables.get(kind).is_some_and(|t| t.kind.is_none())
+        {
+            let message = format!("the table of stage `{kind}` says no type, and there is no type `{kind}`");
+            return Finding::new(span, message)
+                .hint("write type = \"…\" in it; `slipstream list` shows all types");
+        }
+        let known: Vec<&str> = types.chain(tables.keys().map(String::as_str)).collect();
+        let message = if mention.kind.is_some() || mention.arguments.is_some() {
+            format!("there is no stage type `{kind}`")
+        } else {
+            format!("`{kind}` is neither a stage type nor a stage with a table [stage.{kind}]")
+        };
+        Finding::new(span, message).hint(did_you_mean(kind, known.into_iter()))
+    }
+
     pub(super) fn planned(
         &self,
         name: String,
-        kind: &'static StageType,
+        kind: StageType,
         span: Span,
         written: &[Written],
         findings: &mut Vec<Finding>,
@@ -483,25 +553,6 @@ fn written((key, value): &(String, String)) -> Written {
     Written { key: key.clone(), value, key_span: 0..0, value_span: 0..0, raw: None }
 }
 
-fn unknown_type(kind: &str, span: &Span, mention: &Mention, tables: &BTreeMap<String, Table>) -> Finding {
-    let types = stage_types().iter().map(|t| t.name);
-    if mention.kind.is_none()
-        && mention.arguments.is_none()
-        && tables.get(kind).is_some_and(|t| t.kind.is_none())
-    {
-        let message = format!("the table of stage `{kind}` says no type, and there is no type `{kind}`");
-        return Finding::new(span, message)
-            .hint("write type = \"…\" in it; `slipstream list` shows all types");
-    }
-    let known: Vec<&str> = types.chain(tables.keys().map(String::as_str)).collect();
-    let message = if mention.kind.is_some() || mention.arguments.is_some() {
-        format!("there is no stage type `{kind}`")
-    } else {
-        format!("`{kind}` is neither a stage type nor a stage with a table [stage.{kind}]")
-    };
-    Finding::new(span, message).hint(did_you_mean(kind, known.into_iter()))
-}
-
 fn wrong_value(setting: &str, written: &Written, wrong: Wrong) -> Finding {
     let mut span = written.value_span.clone();
     if let (Some(quote), true) = (written.raw, wrong.offset > 0) {
@@ -526,7 +577,7 @@ fn argument(argument: &Argument, graph: &Graph) -> Written {
 }
 
 /// A value as the graph's syntax reads it.
-fn show(value: &Literal) -> String {
+pub(super) fn show(value: &Literal) -> String {
     match value {
         Literal::Text(text) => {
             let plain =

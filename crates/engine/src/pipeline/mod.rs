@@ -15,31 +15,34 @@
 //! assert!(errors.to_string().contains("did you mean `reframe`?"));
 //! ```
 
+mod chain;
 mod config;
+#[cfg(test)]
+mod function_tests;
 mod picture;
+#[cfg(test)]
+mod property_tests;
 mod proxied;
 mod read;
-pub mod registry;
 mod render;
-mod rounds;
 mod schema;
-pub mod settings;
 mod shape;
 mod slicing;
-mod stages;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod topology;
 
+pub use crate::stages::{built_in, port_of, stage_type, stage_types};
 pub(crate) use config::Finding;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
 pub(crate) use proxied::{proxied, unanswered_notes};
-pub(crate) use registry::Slices;
-pub use registry::{
-    BuildError, Group, Made, PortType, Ports, Role, Site, StageType, stage_type, stage_types,
-};
 pub use render::Drawing;
-pub(crate) use rounds::order;
 pub use schema::json_schema;
-pub use settings::{Kind, Setting, Settings, Value};
-pub use stages::port_of;
+pub use slipstream_core::registry::{
+    Attachment, BuildError, Common, Group, Made, Meets, Payload, PortType, Ports, Properties, RegisterError,
+    Registry, Role, Site, StageType,
+};
+pub use slipstream_core::settings::{Kind, Setting, Settings, Value};
+pub use slipstream_core::{registry, settings};
+pub(crate) use topology::order;

@@ -8,8 +8,8 @@
 use std::fmt::Write;
 
 use super::config::Plan;
-use super::registry::Group;
 use super::render::ports;
+use slipstream_core::registry::Group;
 
 /// Width of a box, and its least height.
 const BOX: (f64, f64) = (130.0, 44.0);
@@ -32,7 +32,7 @@ const STYLE: &str = "<style>rect{fill:#fff;stroke:#345;stroke-width:1.5}.port{fi
     stroke:#9ab}.port{fill:#1d3040}.locality{fill:#453a22}text{fill:#e6edf3}.kind,.label{fill:#9ab}\
     path{stroke:#9ab}}</style>";
 
-/// Where everything goes.
+/// The layout of a drawing.
 struct Picture<'a> {
     plan: &'a Plan,
     /// Column and row of each stage.
@@ -74,7 +74,7 @@ impl<'a> Picture<'a> {
         (MARGIN + column as f64 * (BOX.0 + self.gap), MARGIN + row as f64 * (self.height + BETWEEN))
     }
 
-    /// Where a wire meets the box at one of its ends, and its number there.
+    /// The point at which a wire meets the box at one of its ends, and its number there.
     fn end(&self, wire: usize, leaves: bool) -> (f64, f64, usize) {
         let stage = |w: &super::config::Wire| if leaves { w.from } else { w.to };
         let Some(of) = self.plan.wires.get(wire).map(stage) else { return (0.0, 0.0, 0) };

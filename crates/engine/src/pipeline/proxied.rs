@@ -9,9 +9,8 @@
 use ipnet::IpNet;
 
 use super::config::{Finding, Plan, PlannedStage, Wire};
-use super::registry::Role;
-use super::stages::{counts_hops, external, faces_a_link, interfaces};
-use crate::functions::router::Interface;
+use super::topology::search;
+use slipstream_core::registry::{Attachment, Role};
 
 /// The first input and output port of a NAT.
 const INSIDE: [&str; 2] = ["inside", "0"];
@@ -21,7 +20,7 @@ const OUTSIDE: [&str; 2] = ["outside", "0"];
 struct Port {
     router: usize,
     number: usize,
-    interface: Interface,
+    interface: Attachment,
 }
 
 /// For every stage of a plan the addresses that it is to answer for, with the number of the port. What nobody
@@ -29,7 +28,7 @@ struct Port {
 pub(crate) fn proxied(plan: &Plan, findings: &mut Vec<Finding>) -> Vec<Vec<(usize, IpNet)>> {
     let mut all = vec![Vec::new(); plan.stages.len()];
     for (id, stage) in plan.stages.iter().enumerate() {
-        let external = external(stage.kind, &stage.settings);
+        let external = (stage.kind.properties.external)(&stage.settings);
         if external.is_empty() {
             continue;
         }
@@ -52,11 +51,11 @@ fn place(plan: &Plan, stage: &PlannedStage, (message, hint): (String, String)) -
     Finding::new(&plan.setting_span(stage, Some(setting)), message).hint(hint)
 }
 
-/// What is to be said of NATs that stand in a wire, with no router before them: each one's name, and the
+/// Remarks about NATs that stand in a wire, with no router before them: each one's name, and the
 /// advice. Whoever sends to their addresses may know where they are, so that this is no error.
 pub(crate) fn unanswered_notes(plan: &Plan) -> Vec<(String, String)> {
     let note = |(id, stage): (usize, &PlannedStage)| {
-        let external = external(stage.kind, &stage.settings);
+        let external = (stage.kind.properties.external)(&stage.settings);
         let net = external.first().filter(|_| !stage.settings.flag("routed") && leads_to_a_link(plan, id))?;
         ports_before(plan, id)?.is_empty().then(|| {
             let text = format!(
@@ -78,8 +77,7 @@ fn unanswered(stage: &PlannedStage, ports: &[Port], net: &IpNet) -> Option<(Stri
     let shown = show(net);
     let elsewhere = "or say routed = true where others send it here by their routes";
     let Port { interface, .. } = ports.first()?;
-    // On links without Ethernet addresses nobody asks.
-    let quiet = |port: &Port| port.interface.mac.is_none();
+    let quiet = |port: &Port| !port.interface.answers;
     let connected = |port: &Port| port.interface.addresses.iter().find(|own| own.contains(net)).copied();
     let (at, nets) = (&interface.name, networks(interface, net));
     if ports.iter().any(quiet) {
@@ -115,7 +113,7 @@ fn show(net: &IpNet) -> String {
 }
 
 /// The networks of an interface whose IP version is that of `like`.
-fn networks(interface: &Interface, like: &IpNet) -> String {
+fn networks(interface: &Attachment, like: &IpNet) -> String {
     let same = interface.addresses.iter().filter(|net| net.addr().is_ipv4() == like.addr().is_ipv4());
     let nets: Vec<String> = same.map(|net| net.trunc().to_string()).collect();
     if nets.is_empty() { "a network that it has".to_owned() } else { nets.join(" or ") }
@@ -125,49 +123,44 @@ fn is(port: Option<&str>, names: [&str; 2]) -> bool {
     port.is_none_or(|port| names.contains(&port))
 }
 
-/// The ports of routers by which packets come to a NAT from inside; none where a router's can't be told.
+/// The ports of routers by which packets come to a NAT from inside; none if a router's can't be told.
 fn ports_before(plan: &Plan, nat: usize) -> Option<Vec<Port>> {
+    let port = |router: usize, wire: &Wire, stage: &PlannedStage| {
+        let attachments = (stage.kind.properties.attachments)(&stage.settings)?;
+        let name = wire.output.as_deref().unwrap_or("0");
+        let named = attachments.iter().position(|i| i.name == name);
+        let number = named.or_else(|| name.parse().ok())?;
+        Some(Port { router, number, interface: attachments.get(number)?.clone() })
+    };
     let mut ports = Vec::new();
-    let mut seen = vec![nat];
-    let mut at = 0;
-    while let Some(&to) = seen.get(at) {
-        at += 1;
+    search(nat, |to, next| {
         let leads = |w: &&Wire| w.to == to && (to != nat || is(w.input.as_deref(), INSIDE));
         for wire in plan.wires.iter().filter(leads) {
             let Some(from) = plan.stages.get(wire.from) else { continue };
-            if counts_hops(from.kind) {
-                let interfaces = interfaces(from.kind, &from.settings)?;
-                let name = wire.output.as_deref().unwrap_or("0");
-                let named = interfaces.iter().position(|i| i.name == name);
-                let number = named.or_else(|| name.parse().ok())?;
-                let interface = interfaces.get(number)?.clone();
-                ports.push(Port { router: wire.from, number, interface });
-            } else if !matches!(from.role, Role::Source | Role::TwoWay) && !seen.contains(&wire.from) {
-                seen.push(wire.from);
+            if from.kind.properties.counts_hops {
+                ports.push(port(wire.from, wire, from));
+            } else if !matches!(from.role, Role::Source | Role::TwoWay) {
+                next.push(wire.from);
             }
         }
-    }
-    Some(ports)
+    });
+    ports.into_iter().collect()
 }
 
-/// Says that packets which leave a NAT to outside come to a link, before another router.
+/// Returns true if packets that leave a NAT to outside come to a link, before another router.
 fn leads_to_a_link(plan: &Plan, nat: usize) -> bool {
-    let mut seen = vec![nat];
-    let mut at = 0;
-    while let Some(&from) = seen.get(at) {
-        at += 1;
+    let mut found = false;
+    search(nat, |from, next| {
         let leads = |w: &&Wire| w.from == from && (from != nat || is(w.output.as_deref(), OUTSIDE));
         for wire in plan.wires.iter().filter(leads) {
             let Some(to) = plan.stages.get(wire.to) else { continue };
-            if faces_a_link(to.kind) {
-                return true;
-            }
-            if !counts_hops(to.kind) && !seen.contains(&wire.to) {
-                seen.push(wire.to);
+            found |= to.kind.properties.faces_a_link;
+            if !to.kind.properties.counts_hops {
+                next.push(wire.to);
             }
         }
-    }
-    false
+    });
+    found
 }
 
 #[cfg(test)]

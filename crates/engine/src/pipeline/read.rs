@@ -1,13 +1,14 @@
 //! Reads a configuration's document: the graph, and the tables of settings, each thing with its place.
 
+use slipstream_core::settings::Literal;
 use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
 use super::config::{Finding, Span};
-use super::registry::stage_type;
-use super::settings::did_you_mean;
-use super::syntax::{self, Chain, Literal};
+use super::syntax::{self, Chain};
+use slipstream_core::registry::Registry;
+use slipstream_core::settings::did_you_mean;
 
 /// A stage's settings as written in its table.
 pub(super) struct Table {
@@ -24,14 +25,15 @@ pub(super) struct Written {
     pub(super) value: Literal,
     pub(super) key_span: Span,
     pub(super) value_span: Span,
-    /// Whether byte n of the text stands at byte n behind the start of the value's span (+ 1 for the quote).
+    /// Place of the text in the configuration, if byte n of it stands at byte n behind the start of the
+    /// value's span (+ 1 for the quote).
     pub(super) raw: Option<usize>,
 }
 
 /// The graph as written.
 pub(super) struct Graph {
     pub(super) chains: Vec<Chain>,
-    /// Where byte 0 of the graph's text stands in the configuration; none where text and file differ by escapes.
+    /// Place of byte 0 of the graph's text in the configuration; none if text and file differ by escapes.
     pub(super) at: Option<usize>,
     pub(super) span: Span,
 }
@@ -49,6 +51,7 @@ impl Graph {
 pub(super) fn read_document(
     document: &DeTable<'_>,
     text: &str,
+    registry: &Registry,
     findings: &mut Vec<Finding>,
 ) -> (Option<Graph>, BTreeMap<String, Table>) {
     let mut tables = BTreeMap::new();
@@ -84,7 +87,7 @@ pub(super) fn read_document(
             ("stage", _) => findings.push(Finding::new(&span, "`stage` is a table").hint("[stage.NAME]")),
             (other, _) => {
                 let finding = Finding::new(&key.span(), format!("`{other}` is not known here"));
-                let hint = if stage_type(other).is_some() {
+                let hint = if registry.get(other).is_some() {
                     format!("settings of a stage go into [stage.{other}]")
                 } else {
                     did_you_mean(other, ["graph", "stage"].into_iter())

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use super::config::{Plan, Wire};
-use super::registry::Group;
-use super::rounds::order;
+use super::topology::order;
+use slipstream_core::registry::Group;
 
-/// How to draw a graph.
+/// The format of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drawing {
     /// Click's arrows: what the pipeline language reads.

@@ -2,41 +2,30 @@
 
 use serde_json::{Map, Value, json};
 
-use super::registry::{Ports, stage_types};
-use super::settings;
+use slipstream_core::registry::StageType;
+use slipstream_core::registry::{Ports, Registry};
+use slipstream_core::settings::{Kind, Setting};
 
-/// The JSON Schema (2020-12) that a configuration fulfils. Editors use it to complete and to check.
+/// The JSON Schema (2020-12) that a configuration with stages of these types fulfils. Editors use it to
+/// complete and to check.
 #[must_use]
-pub fn json_schema() -> Value {
+pub fn json_schema(registry: &Registry) -> Value {
+    let mut defs = kinds();
     let mut types = Vec::new();
-    for kind in stage_types() {
-        let (mut properties, mut required) = settings::schema(kind.settings);
-        properties.insert("type".into(), json!({ "const": kind.name }));
-        required.insert(0, "type");
-        types.push(json!({
-            "title": kind.name,
-            "description": describe(kind.summary, kind.inputs, kind.outputs),
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": false,
-        }));
+    let mut by_name = Map::new();
+    for kind in registry.types() {
+        let name = format!("stage_{}", kind.name);
+        let reference = format!("#/$defs/{name}");
+        types.push(json!({ "$ref": reference }));
+        by_name.insert(
+            kind.name.to_owned(),
+            json!({ "anyOf": [{ "$ref": reference }, { "$ref": "#/$defs/stage", "required": ["type"] }] }),
+        );
+        defs.insert(name, stage(kind));
     }
-    // The type may be left out where the stage is named after it.
-    let by_name: Map<String, Value> = stage_types()
-        .iter()
-        .map(|kind| {
-            let (mut properties, required) = settings::schema(kind.settings);
-            properties.insert("type".into(), json!({ "const": kind.name }));
-            let bare = json!({
-                "type": "object",
-                "properties": properties,
-                "required": required,
-                "additionalProperties": false,
-            });
-            (kind.name.to_owned(), json!({ "anyOf": [bare, { "$ref": "#/$defs/stage" }] }))
-        })
-        .collect();
+    // The type may be left out where the stage is named after it, or where the graph says it: `a :: reframe`.
+    // Then the settings must be those of some type.
+    defs.insert("stage".into(), json!({ "anyOf": types }));
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Slipstream pipeline",
@@ -55,11 +44,116 @@ pub fn json_schema() -> Value {
         },
         "required": ["graph"],
         "additionalProperties": false,
-        "$defs": { "stage": { "oneOf": types } },
+        "$defs": defs,
     });
     // Published as a file, which changes only where the definitions do.
     schema.sort_all_objects();
     schema
+}
+
+/// A table with settings of a stage of this type.
+fn stage(kind: &StageType) -> Value {
+    let mut properties: Map<String, Value> =
+        kind.settings.iter().map(|s| (s.name.to_owned(), setting(s))).collect();
+    properties.insert("type".into(), json!({ "const": kind.name }));
+    let required: Vec<&str> = kind.settings.iter().filter(|s| s.required).map(|s| s.name).collect();
+    json!({
+        "title": kind.name,
+        "description": describe(kind.summary, kind.inputs, kind.outputs),
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn setting(setting: &Setting) -> Value {
+    let mut schema = of_kind(&setting.kind);
+    if let Some(map) = schema.as_object_mut() {
+        let range = match setting.kind {
+            // Its bounds can't be told to a validator, which sees a text.
+            Kind::Time(..) => format!(" ({})", setting.kind.describe()),
+            _ => String::new(),
+        };
+        map.insert("description".into(), format!("{}{range}", setting.help).into());
+        if let Some(default) = setting.default {
+            map.insert("default".into(), default.into());
+        }
+    }
+    schema
+}
+
+/// The schema of a kind of setting, by reference to the part that it shares with others.
+fn of_kind(kind: &Kind) -> Value {
+    let of = |name: &str| json!({ "$ref": format!("#/$defs/{name}") });
+    match kind {
+        Kind::Time(..) => of("time"),
+        // The bounds are for what is written as a number.
+        Kind::Count(low, high) => json!({ "$ref": "#/$defs/count", "minimum": low, "maximum": high }),
+        Kind::Bytes(low, high) => json!({ "$ref": "#/$defs/bytes", "minimum": low, "maximum": high }),
+        Kind::Rate => of("rate"),
+        Kind::Share => of("share"),
+        Kind::Bool => of("bool"),
+        Kind::Choice(words) => json!({ "enum": words }),
+        Kind::Words(words) => json!({ "enum": words.iter().map(|w| w.0).collect::<Vec<_>>() }),
+        Kind::Rules => of("rules"),
+        Kind::File => of("file"),
+        Kind::Text(_) => of("text"),
+        Kind::Address => of("address"),
+        Kind::Prefix => of("prefix"),
+        Kind::List(kind) => json!({ "type": "array", "items": of_kind(kind) }),
+    }
+}
+
+/// The parts that settings of a kind share.
+fn kinds() -> Map<String, Value> {
+    let number = |suffix: &str, title: &str| {
+        let pattern = format!("^ *[0-9._]+([eE][+-]?[0-9]+)? *{suffix}$");
+        json!({ "title": title, "anyOf": [{ "type": "integer" }, { "type": "string", "pattern": pattern }] })
+    };
+    let text = |title: &str| json!({ "title": title, "type": "string" });
+    let all = [
+        (
+            "time",
+            json!({
+                "title": "a time with its unit, as in 64us",
+                "type": "string",
+                "pattern": r"^ *[0-9._]+([eE][+-]?[0-9]+)? *([nuµμm]?s|min)?$",
+            }),
+        ),
+        ("count", number("[kKmMgG]?", "a whole number, as in 8192 or 8k")),
+        ("bytes", number("([kKmMgG]i?)?[bB]?", "a size in bytes, as in 64MiB")),
+        (
+            "rate",
+            json!({
+                "title": "packets or bits a second, as in 1mpps or 2.2gbps",
+                "type": "string",
+                "pattern": "^ *[0-9._]+([eE][+-]?[0-9]+)? *[kKmMgG]?([pP][pP][sS]|[bB][pP][sS]|[bB][iI][tT])$",
+            }),
+        ),
+        ("share", json!({ "title": "a share", "type": "number", "minimum": 0, "maximum": 1 })),
+        ("bool", json!({ "type": "boolean" })),
+        ("rules", text("packets selected in the rule language, or @FILE")),
+        ("file", text("a file, relative to this one")),
+        ("text", json!({ "type": "string" })),
+        (
+            "address",
+            json!({
+                "title": "an IP address",
+                "type": "string",
+                "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }],
+            }),
+        ),
+        (
+            "prefix",
+            json!({
+                "title": "an IP prefix, as in 10.0.0.0/8",
+                "type": "string",
+                "pattern": "^[0-9a-fA-F.:]+(/[0-9]+)?$",
+            }),
+        ),
+    ];
+    all.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
 
 fn describe(summary: &str, inputs: Ports, outputs: Ports) -> String {

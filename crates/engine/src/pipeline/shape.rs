@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::config::{Finding, Plan, Wire};
 use super::read::Table;
-use super::registry::{Group, Ports, Role, stage_type};
+use slipstream_core::registry::{Group, Ports, Role};
 
 impl Plan {
     /// Leads `in` to the start and the end to `out` where the graph doesn't say.
@@ -28,7 +28,7 @@ impl Plan {
                 [one] => vec![*one],
                 _ => open,
             };
-            let Some(kind) = table.kind.and_then(|(k, _)| stage_type(&k)) else { continue };
+            let Some(kind) = table.kind.and_then(|(k, _)| self.registry.get(&k).copied()) else { continue };
             let end = self.text.len();
             match open.as_slice() {
                 [one] => {
@@ -66,7 +66,7 @@ impl Plan {
         }
     }
 
-    /// What the shape of the graph must be: sources at the start, sinks at the end, no way round but
+    /// Checks the shape of the graph: sources at the start, sinks at the end, no cycle but
     /// through a router.
     pub(super) fn check_shape(&mut self, findings: &mut Vec<Finding>) {
         let count = self.stages.len();
@@ -105,7 +105,7 @@ impl Plan {
                 findings.push(say(format!("no packet leaves `{name}`"), "it is the end of the way"));
             }
         }
-        self.check_rounds(findings);
+        self.check_cycles(findings);
     }
 }
 

@@ -8,23 +8,15 @@
 //!
 //! Statements end at `;` or at the end of a line, unless an arrow says that they go on.
 
-use crate::rules::RuleError;
-
-/// A value of a setting as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Literal {
-    /// A word, number or quoted text.
-    Text(String),
-    /// `[a, b]`.
-    List(Vec<Literal>),
-}
+use slipstream_core::rules::RuleError;
+use slipstream_core::settings::Literal;
 
 /// A setting written in the graph itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Argument {
     pub(crate) key: String,
     pub(crate) value: Literal,
-    /// Where key and value begin, in bytes, and how long they are.
+    /// Offset and length of key and of value, in bytes.
     pub(crate) key_at: (usize, usize),
     pub(crate) value_at: (usize, usize),
 }
@@ -36,7 +28,7 @@ pub(crate) struct Mention {
     pub(crate) name: String,
     /// The type behind `::`.
     pub(crate) kind: Option<(String, (usize, usize))>,
-    /// What stands in parentheses.
+    /// The arguments in parentheses.
     pub(crate) arguments: Option<Vec<Argument>>,
     pub(crate) at: (usize, usize),
 }

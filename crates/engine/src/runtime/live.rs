@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::drive::{Feed, Run, RunError, RunReport};
-use super::poll_log::PollLog;
-use super::replay::Tick;
-use crate::batch::{BATCH, Batch};
-use crate::clock::{LiveClock, Meter};
-use crate::frame::Frame;
-use crate::pool::Pool;
-use crate::time::Nanos;
+use super::driver::{Clock, Driver, End, Limits, Run, RunError};
+use super::feeds::{Course, Feed, Late, Round};
+use slipstream_core::batch::{BATCH, Batch};
+use slipstream_core::clock::LiveClock;
+use slipstream_core::frame::Frame;
+use slipstream_core::pool::Pool;
+use slipstream_core::time::Nanos;
 use slipstream_stats::Histogram;
 
 /// What is due within this time is waited for awake: waking up takes about as long.
@@ -43,12 +42,12 @@ pub struct LiveOptions {
     pub busy_poll: bool,
     /// Room in the log of polls; none is kept without.
     pub poll_log: Option<usize>,
-    /// In the engine's own time: what passes before anything counts in [`OwnTime`](super::OwnTime).
+    /// In service time: what passes before anything counts in [`ServiceTimeReport`](super::ServiceTimeReport).
     pub settle: Duration,
     /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
     pub fast: bool,
     /// Set by somebody else while it runs: stages read anew what they can, see
-    /// [`Run::reloads`](super::Run::reloads). The run takes it back.
+    /// [`Driver::reloads`](super::Driver::reloads). The run takes it back.
     pub reload: Arc<AtomicBool>,
 }
 
@@ -106,12 +105,6 @@ impl Excess {
     }
 }
 
-/// The limits of a run, in absolute terms.
-pub(super) struct Limits {
-    pub(super) end: Nanos,
-    pub(super) packets: u64,
-}
-
 impl LiveOptions {
     /// The limits of a run that begins at `start`.
     pub(super) fn limits(&self, start: Nanos) -> Limits {
@@ -122,148 +115,109 @@ impl LiveOptions {
     }
 }
 
-/// What a round found.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Round {
-    /// Packets came.
-    pub(super) busy: bool,
-    /// A source may have more.
-    pub(super) more: bool,
-    /// What it is to take at least, with all that is done with what came, in ns.
-    pub(super) least_ns: u64,
-    /// A source was asked for less than it might have, since what comes behind has no room.
-    blocked: bool,
+/// The wall clock. It is read once a round.
+pub(super) struct WallTime {
+    clock: LiveClock,
+    options: LiveOptions,
+    /// When it was last asked whether to go on.
+    asked: Nanos,
+    now: Nanos,
+    limit: Nanos,
+    begun: bool,
 }
 
-impl Run {
-    /// Runs until the pipeline's sources have ended, a limit is reached, or `tick` wants no more; then all that is held
-    /// leaves.
-    pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
-        if self.in_own_time() {
-            return self.run_own_time(tick);
-        }
+impl WallTime {
+    pub(super) fn new(options: &LiveOptions) -> Self {
         // By default the kernel is 50 µs late with a thread's timers; where that can't be changed, they stay so.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        let clock = LiveClock::get();
-        let options = self.live.clone();
-        let meter = Meter::new();
-        let mut feeds = self.feeds();
-        self.align(&mut feeds, clock.now())?;
-        self.pipeline.find_ways();
-        let start = clock.now();
-        let limits = options.limits(start);
-        self.log = options.poll_log.map(PollLog::new);
-        let mut asked = start;
-        meter.start();
-        let result = loop {
-            let now = clock.now();
-            if now.since(asked) >= NAP || now == start {
-                asked = now;
-                if tick(None) == ControlFlow::Break(()) {
-                    break Ok(());
-                }
-                if options.reload.swap(false, Ordering::Relaxed) {
-                    self.pipeline.reload(now);
-                }
-            }
-            let taken: u64 = feeds.iter().map(Feed::packets).sum();
-            if now >= limits.end || taken >= limits.packets {
-                break Ok(());
-            }
-            let round = match self.round(&mut feeds, now, limits.packets - taken) {
-                Ok(round) => round,
-                Err(error) => break Err(error),
-            };
-            if !round.more {
-                self.pipeline.run_to(&mut self.pool, now);
-                self.now = self.now.max(now);
-            }
-            self.answer(&feeds, &meter);
-            if round.least_ns > 0 {
-                self.stay_busy(round.least_ns, now);
-            }
-            if round.busy {
-                continue;
-            }
-            self.pipeline.tell_ends(|head| feeds.get(head).is_some_and(Feed::at_end));
-            if feeds.iter().all(Feed::at_end) && self.pipeline.finished() {
-                break Ok(());
-            }
-            if !options.busy_poll && self.sleep(&feeds, round, now, limits.end) {
-                // Signals interrupt sleep: ask at once.
-                asked = Nanos(0);
-            }
-        };
-        meter.stop();
-        self.pipeline.drain(&mut self.pool, clock.now());
-        self.end(result, &feeds, &meter)
+        let (asked, now, limit) = (Nanos(0), Nanos(0), Nanos::MAX);
+        Self { clock: LiveClock::get(), options: options.clone(), asked, now, limit, begun: false }
     }
+}
 
-    /// The end of a live run: what was written is whole, also where a port failed, and what happened until
-    /// then is kept.
-    pub(super) fn end(
-        &mut self,
-        result: Result<(), RunError>,
-        feeds: &[Feed],
-        meter: &Meter,
-    ) -> Result<RunReport, RunError> {
-        let finished = self.finish(feeds, meter);
-        if result.is_err() || finished.is_err() {
-            self.partial = Some(self.report(feeds, meter));
+impl Clock for WallTime {
+    /// Lets the packets of captures begin now.
+    fn begin(&mut self, driver: &mut Driver, run: &mut Run<'_>) -> Result<Limits, RunError> {
+        if self.begun {
+            // The rest of a run that had several threads.
+            run.meter.start();
+            return Ok(Limits { end: self.limit, packets: self.options.packets.unwrap_or(u64::MAX) });
         }
-        result.and(finished)
-    }
-
-    /// Lets the packets of captures begin at `now`.
-    fn align(&mut self, feeds: &mut [Feed], now: Nanos) -> Result<(), RunError> {
-        for (head, feed) in feeds.iter_mut().enumerate().filter(|(_, f)| !f.live) {
-            self.refill(head, feed)?;
+        self.begun = true;
+        let now = self.clock.now();
+        for (head, feed) in run.feeds.iter_mut().enumerate().filter(|(_, f)| !f.live) {
+            driver.refill(head, feed)?;
         }
-        let first = feeds.iter().filter_map(Feed::next).min().unwrap_or(now);
+        let first = run.feeds.iter().filter_map(Feed::next).min().unwrap_or(now);
         let shift = now.0.wrapping_sub(first.0);
-        feeds.iter_mut().for_each(|f| f.shift_by(shift));
-        Ok(())
+        run.feeds.iter_mut().for_each(|f| f.shift_by(shift));
+        let limits = self.options.limits(self.clock.now());
+        self.limit = limits.end;
+        run.meter.start();
+        Ok(limits)
     }
 
-    /// Asks every source once and hands on what has come.
-    pub(super) fn round(&mut self, feeds: &mut [Feed], now: Nanos, max: u64) -> Result<Round, RunError> {
-        let mut round = Round::default();
-        let mut left = max;
-        for (head, feed) in feeds.iter_mut().enumerate() {
-            let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
-            feed.room = self.pipeline.room(head);
-            round.blocked |= feed.room == 0;
-            if feed.live {
-                let most = wanted.min(feed.room);
-                // One that was asked for nothing has not ended.
-                let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, now)? };
-                round.more |= more;
-                round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
-                left -= n as u64;
-            } else {
-                self.refill(head, feed)?;
-                if self.live.fast { feed.come_now(now) } else { feed.not_before(self.now) }
+    fn next(&mut self, driver: &mut Driver, run: &mut Run<'_>) -> Result<ControlFlow<End, Course>, RunError> {
+        self.now = self.clock.now();
+        if self.now.since(self.asked) >= NAP {
+            self.asked = self.now;
+            if run.tick(None).is_break() {
+                return Ok(ControlFlow::Break(End::Well));
+            }
+            if self.options.reload.swap(false, Ordering::Relaxed) {
+                driver.pipeline.reload(self.now);
             }
         }
-        // In the order of time, as far as each source goes before another one has a packet.
-        while let Some((_, head)) =
-            feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(now)?, i))).min()
-        {
-            let others = feeds.iter().enumerate().filter(|(i, _)| *i != head);
-            let until = others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min();
-            let Some(feed) = feeds.get_mut(head) else { break };
-            // Live ones were asked for no more than are wanted.
-            let most = if feed.live { BATCH } else { BATCH.min(usize::try_from(left).unwrap_or(BATCH)) };
-            if most == 0 {
-                break;
-            }
-            let came = |t: Nanos| t <= now && until.is_none_or(|u| (t, head) < u);
-            let n = self.take_from(head, feed, most.min(feed.room), came);
-            feed.room -= n.min(feed.room);
-            left -= if feed.live { 0 } else { n as u64 };
-            round.busy = true;
+        let late = if self.options.fast { Late::ComesNow } else { Late::ComesAtOnce };
+        let course = Course { now: self.now, max: u64::MAX, at_once: BATCH, late, meters: false };
+        Ok(ControlFlow::Continue(course))
+    }
+
+    fn passed(&mut self, driver: &mut Driver, run: &mut Run<'_>, round: Round) -> ControlFlow<End> {
+        if !round.more {
+            driver.let_pass(self.now);
         }
-        Ok(round)
+        if let Some(sections) = run.sections {
+            driver.pipeline.send(sections, &mut run.crossing, true);
+            if !round.busy {
+                // Only when they have done all is it known when something is due.
+                sections.catch_up();
+                if run.at_end() {
+                    return ControlFlow::Break(End::Well);
+                }
+            }
+        }
+        if round.least_ns > 0 {
+            driver.stay_busy(round.least_ns, self.now);
+        }
+        if round.busy {
+            return ControlFlow::Continue(());
+        }
+        driver.pipeline.tell_ends(|head| run.feeds.get(head).is_some_and(Feed::at_end));
+        if run.at_end() && driver.pipeline.finished() {
+            return ControlFlow::Break(End::Well);
+        }
+        let limit = run.sections.map_or(self.limit, |sections| self.limit.min(sections.next_deadline()));
+        if !self.options.busy_poll && driver.sleep(&run.feeds, round, self.now, limit) {
+            // Signals interrupt sleep: ask at once.
+            self.asked = Nanos(0);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn all_came(&mut self, _: &mut Driver, _: &mut Run<'_>) {}
+
+    fn end(&mut self, driver: &mut Driver, run: &mut Run<'_>, _: bool) {
+        run.meter.stop();
+        driver.pipeline.drain(&mut driver.pool, self.clock.now());
+    }
+}
+
+impl Driver {
+    /// Lets time pass to `now`.
+    pub(super) fn let_pass(&mut self, now: Nanos) {
+        self.pipeline.run_to(&mut self.pool, now);
+        self.now = self.now.max(now);
     }
 
     /// Lets pass what a round that began at `now` is to take at least.

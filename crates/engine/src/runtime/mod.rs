@@ -1,35 +1,34 @@
-//! The loops that drive stages: over a capture's own clock, or live.
+//! What drives pipelines.
 //!
-//! [`source`] brings packets in, [`replay`] runs one worker, [`shard`] several, [`paced`] one by the wall clock,
-//! [`sink`] takes what comes out. [`graph`] is a pipeline of many stages, [`drive`] the loop that drives it over
-//! captures, [`rehearsal`] one that only measures it, [`live`] one by the wall clock, with ports whose packets come when they
-//! come; [`own_time`] one in the engine's own time, [`usual`] tells which of its polls were interrupted, [`probe`] how fast the core is;
-//! [`poll_log`] remembers how many packets came at a time; a [`board`] shows others how a run goes.
+//! A [`Driver`] has one loop: its clock says up to when packets may come, [`feeds`] asks the sources for them, the pipeline ([`graph`])
+//! takes them, the clock lets time pass. There are three clocks: [`capture_time`] of replays, the wall clock of [`live`] runs, and
+//! [`service_time`], which counts what polls take ([`outliers`] tells which of them were interrupted, [`probe`] the speed of the core).
+//! [`replay`] is the driver over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie ready; [`poll_log`]
+//! remembers how many packets came at a time, and a [`monitor`] reports on a run while it goes on.
 
-mod board;
-mod drive;
+mod capture_time;
+mod driver;
+mod feeds;
 mod graph;
 mod live;
-mod own_time;
-mod paced;
+mod monitor;
+mod outliers;
 mod poll_log;
 mod probe;
 mod rehearsal;
 mod replay;
-mod shard;
-mod sink;
-mod source;
-mod usual;
+mod service_time;
 
-pub use board::Board;
-pub use drive::{Run, RunError, RunReport, SourceReport};
+pub use driver::{Driver, RunError, RunReport, SourceReport};
 pub use graph::{Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
-pub use own_time::OwnTime;
+pub use monitor::Monitor;
 pub use poll_log::{Poll, PollLog};
 pub use probe::Probe;
 pub use rehearsal::{Timing, Traffic};
-pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick};
-pub use sink::{CaptureSink, NullSink, Sink, Stamp};
-pub(crate) use source::Classifier;
-pub use source::{CaptureSource, LiveSource, OwnTimeSource, Preload, Source, SourceError, SynthSource};
+pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick, ToSink};
+pub use service_time::ServiceTimeReport;
+pub use slipstream_core::source::{LiveSource, OwnTimeSource, Source, SourceError};
+pub use slipstream_io::preload::Preload;
+pub use slipstream_io::sink::{CaptureSink, NullSink, Sink, Stamp};
+pub use slipstream_io::sources::{CaptureSource, SynthSource};

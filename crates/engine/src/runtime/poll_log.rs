@@ -5,8 +5,8 @@
 
 use std::io::{self, Write};
 
-use crate::frame::Frame;
-use crate::time::Nanos;
+use slipstream_core::frame::Frame;
+use slipstream_core::time::Nanos;
 
 /// A poll that brought packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl PollLog {
     /// Writes it as CSV: a line of names, then one line a poll, `time_ns,batch,empty_before,source,newest_ns`.
     ///
     /// # Errors
-    /// What `out` says.
+    /// The error of `out`.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "time_ns,batch,empty_before,source,newest_ns")?;
         for p in &self.polls {
@@ -93,7 +93,7 @@ impl PollLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{PacketMeta, Pool};
+    use slipstream_core::pool::{PacketMeta, Pool};
 
     #[test]
     fn what_is_written() {

@@ -6,17 +6,18 @@
 
 use slipstream_wire::{LinkType, ToeplitzKey, classify, rss_hash};
 
-use super::drive::into_trains;
+use super::feeds::into_trains;
 use super::graph::{Pipeline, StageReport};
-use super::source::Classifier;
-use crate::batch::{Arrivals, BATCH, Batch};
-use crate::clock;
-use crate::frame::Frame;
-use crate::io::capture::Interface;
-use crate::pool::{PacketMeta, Pool};
-use crate::reframe::{Output, Reframe, ReframeConfig};
-use crate::stage::StageError;
-use crate::time::Nanos;
+use slipstream_core::batch::{Arrivals, BATCH, Batch};
+use slipstream_core::classify::Classifier;
+use slipstream_core::clock;
+use slipstream_core::frame::Frame;
+use slipstream_core::interface::Interface;
+use slipstream_core::pool::{PacketMeta, Pool};
+use slipstream_core::stage::Output;
+use slipstream_core::stage::StageError;
+use slipstream_core::time::Nanos;
+use slipstream_reframe::{Reframe, ReframeConfig};
 
 /// A packet of the traffic.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,7 @@ pub struct Traffic {
     bytes: Vec<u8>,
 }
 
-/// What a number of turns took.
+/// Times of a number of turns.
 #[derive(Clone, Debug, Default)]
 pub struct Timing {
     /// Packets of a turn.
@@ -89,7 +90,7 @@ impl Traffic {
         self.packets.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -145,7 +146,7 @@ impl Traffic {
     ///
     /// # Errors
     /// A setting that is out of range.
-    pub fn reframed(&self, config: &ReframeConfig) -> Result<Self, crate::reframe::ConfigError> {
+    pub fn reframed(&self, config: &ReframeConfig) -> Result<Self, slipstream_reframe::ConfigError> {
         let mut stage = Reframe::new(config)?;
         let mut pool = Pool::new();
         let mut classifier = Classifier::default();
@@ -246,7 +247,7 @@ impl Bench {
             }
             ns += clock::thread_cpu_ns() - start;
         }
-        // What is held leaves before the next turn begins.
+        // Packets that are held leave before the next turn begins.
         let end = traffic.packets.last().map_or(Nanos(0), |p| p.time.after(shift));
         let start = clock::thread_cpu_ns();
         pipeline.run_to(&mut self.pool, end.after(900_000));
@@ -269,7 +270,7 @@ impl Bench {
         self.through(pipeline, takes_arrivals);
     }
 
-    /// What lies ready goes through the pipeline.
+    /// Sends the prepared packets through the pipeline.
     #[inline(always)]
     fn through(&mut self, pipeline: &mut Pipeline, takes_arrivals: bool) {
         for arrivals in &mut self.ready {
@@ -312,8 +313,8 @@ impl Output for Collect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::synth::{Synth, SynthConfig};
     use crate::pipeline::Plan;
+    use slipstream_io::synth::{Synth, SynthConfig};
 
     fn traffic() -> Traffic {
         let mut synth =

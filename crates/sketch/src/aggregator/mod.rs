@@ -1,16 +1,18 @@
-//! The aggregator: a small table in front of a sketch that adds up what belongs to one key, so that the sketch is updated
-//! once for many packets (Agg-Evict paper, §3.3 to §3.5).
+//! The aggregator: a small table in front of a sketch that adds up what belongs to one key, so that the
+//! sketch is updated once for many packets (Agg-Evict paper, §3.3 to §3.5).
 //!
-//! k buckets of 16 keys of 4 bytes, one cache line of keys and one of counts each. A key's bucket comes from a keyed hash;
-//! within the bucket all keys are compared at once (SIMD). Where a bucket is full, one entry leaves: the one at the
-//! global round-robin index (GRR), or the least recently used (LRU). Keys of other lengths have a 32-bit fingerprint in the
-//! line and themselves beside it; where fingerprints collide, the older key leaves, so counts stay exact.
+//! k buckets of 16 keys of 4 bytes, one cache line of keys and one of counts each. A key's bucket comes from
+//! a keyed hash; within the bucket all keys are compared at once (SIMD). Where a bucket is full, one entry
+//! leaves: the one at the global round-robin index (GRR), or the least recently used (LRU). Keys of other
+//! lengths have a 32-bit fingerprint in the line and themselves beside it; where fingerprints collide, the
+//! older key leaves, so counts stay exact.
 //!
-//! Which entries are there is told by a mask, not by a key or count that stands for "empty": key 0 is a key as any other.
+//! Which entries are there is told by a mask, not by a key or count that stands for "empty": key 0 is a key
+//! as any other.
 //!
-//! Packets of one flow that follow one another are added up even before they are looked up. What the table saves is the
-//! hits; where there are none, it only costs. So it watches its share of hits and steps aside where that doesn't pay
-//! ([`Aggregator::offer`]).
+//! Packets of one flow that follow one another are added up even before they are looked up. What the table
+//! saves is the hits; where there are none, it only costs. So it watches its share of hits and steps aside
+//! where that doesn't pay ([`Aggregator::offer`]).
 
 mod pass;
 #[cfg(test)]
@@ -31,7 +33,7 @@ pub enum Eviction {
     Lru,
 }
 
-/// What an aggregator is made with.
+/// Parameters of an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AggregatorConfig {
     /// Buckets of 16 entries, 1 to 2²⁴. The paper's 2000 take 256 KB, of long keys 16 × their length more.
@@ -40,8 +42,8 @@ pub struct AggregatorConfig {
     pub eviction: Eviction,
     /// Which instructions compare keys; one that the processor lacks is replaced by the best that it has.
     pub instructions: Instructions,
-    /// The share of hits, runs of one key counted once, below which the aggregator steps aside: 0 = never, above 1 =
-    /// always, so that it does nothing but join runs.
+    /// The share of hits, runs of one key counted once, below which the aggregator steps aside: 0 = never,
+    /// above 1 = always, so that it does nothing but join runs.
     pub worth_from: f64,
     /// Seed of the hash that chooses buckets.
     pub seed: u64,
@@ -68,7 +70,7 @@ pub enum AggregatorError {
     Buckets(usize),
 }
 
-/// How often the aggregator did what.
+/// Counts of the aggregator's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AggregatorStats {
     /// Updates that went through the table.
@@ -124,14 +126,15 @@ struct Watch {
     aside: u64,
     /// For how many windows to stand aside next time.
     patience: u64,
-    /// Whether the table was filled before this window began.
+    /// Says that the table was filled before this window began.
     warm: bool,
     /// While aside: updates still to be handed on as they are.
     unseen: usize,
 }
 
 impl Watch {
-    /// The share of a run of distinct keys that goes through the table, at most: one in 32 windows, later in 128.
+    /// The share of a run of distinct keys that goes through the table, at most: one in 32 windows, later in
+    /// 128.
     const FIRST: u64 = 32;
     const LAST: u64 = 128;
     /// The part of what the table must hit that it must hit while it fills: a full one hits more.
@@ -157,7 +160,7 @@ impl<const N: usize> Aggregator<N> {
         }
         let empty = Bucket { keys: Line([0; 16]), counts: [0; 16] };
         let lru = config.eviction == Eviction::Lru;
-        // What is never judged has no window to be judged by.
+        // An aggregator that never steps aside needs no window to be judged by.
         let window = if config.worth_from > 0.0 { (k as u64 * 4).clamp(512, 1 << 16) } else { u64::MAX };
         Ok(Self {
             buckets: vec![empty; k],
@@ -201,7 +204,7 @@ impl<const N: usize> Aggregator<N> {
         self.instructions.which()
     }
 
-    /// How often it did what.
+    /// Counts of its work so far.
     #[must_use]
     pub const fn stats(&self) -> AggregatorStats {
         self.stats
@@ -210,9 +213,9 @@ impl<const N: usize> Aggregator<N> {
     /// Takes updates in; what leaves goes to `sink`, any number of times. Nothing is lost and nothing
     /// counted twice: after [`Aggregator::drain`], `sink` was given every key's whole weight.
     ///
-    /// Where the share of hits stays below `worth_from` for 4 × buckets updates, what is in the table goes to `sink`, and
-    /// updates pass by it, first for 32 times as many, then up to 128 times; then it tries again. Runs of one key are
-    /// joined also then.
+    /// If the share of hits stays below `worth_from` for 4 × buckets updates, what is in the table goes to
+    /// `sink`, and updates pass by it, first for 32 times as many, then up to 128 times; then it tries again.
+    /// Runs of one key are joined also then.
     #[inline]
     pub fn offer(&mut self, mut updates: &[Update<N>], sink: &mut dyn FnMut(&[Update<N>])) {
         while !updates.is_empty() {
@@ -306,7 +309,8 @@ impl<const N: usize> Aggregator<N> {
         self.watch.tally.hits += tally.hits;
     }
 
-    /// Gives everything that is in the table to `sink`, and empties it. To be called before the sketch behind is asked.
+    /// Gives everything that is in the table to `sink`, and empties it. To be called before the sketch behind
+    /// is asked.
     pub fn drain(&mut self, sink: &mut dyn FnMut(&[Update<N>])) {
         for index in 0..self.used.len() {
             let Some(used) = self.used.get_mut(index) else { break };

@@ -1,10 +1,11 @@
 //! The hot loop: updates into the table, what leaves into the buffer of evictions.
 //!
-//! Updates are taken in by blocks. First runs of one key are joined, and their buckets asked for. Then all runs are looked
-//! up: what is found is added, without a branch on whether it was, for the processor could not predict it; what is not
-//! found is put on a list. Last, the list is put in, and what it displaces leaves. So keys are written only after a whole
-//! block was compared: a comparison that loads a line into which four bytes were just stored would have to wait until
-//! the store has left its buffer, because a store can't be forwarded to a longer load.
+//! Updates are taken in by blocks. First runs of one key are joined, and their buckets asked for. Then all
+//! runs are looked up: what is found is added, without a branch on whether it was, for the processor could
+//! not predict it; what is not found is put on a list. Last, the list is put in, and what it displaces
+//! leaves. So keys are written only after a whole block was compared: a comparison that loads a line into
+//! which four bytes were just stored would have to wait until the store has left its buffer, because a store
+//! can't be forwarded to a longer load.
 
 use std::hint::select_unpredictable;
 
@@ -17,7 +18,8 @@ use crate::simd::{Lookup, Work, prefetch, prefetch_at};
 pub(super) const BLOCK: usize = 64;
 /// Room for evictions: a power of two, too.
 pub(super) const OUT: usize = 256;
-/// Evictions that are collected before the sink gets them; what one block of updates or one bucket gives still fits.
+/// Evictions that are collected before the sink gets them; what one block of updates or one bucket gives
+/// still fits.
 pub(super) const FLUSH: usize = OUT - BLOCK;
 
 /// Some updates on their way through a table.
@@ -28,7 +30,7 @@ pub(super) struct Pass<'a, const N: usize, const LRU: bool> {
     pub(super) tally: Tally,
 }
 
-/// What became of updates.
+/// Counts of updates, by what became of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     /// Runs that updates were joined to.
@@ -98,19 +100,19 @@ impl<const N: usize, const LRU: bool> Work for Pass<'_, N, LRU> {
     }
 }
 
-/// Whether so few updates were joined that it isn't worth the search.
+/// Says that so few updates were joined that the search isn't worth its time.
 pub(super) const fn are_rare(runs: usize, updates: usize) -> bool {
     runs * 10 > updates * 9
 }
 
-/// How many runs of one key there are.
+/// Counts the runs of one key.
 pub(super) fn count_runs<const N: usize>(updates: &[Update<N>]) -> usize {
     let ends = updates.iter().zip(updates.iter().skip(1)).filter(|(a, b)| !same_key(&a.key, &b.key));
     ends.count() + usize::from(!updates.is_empty())
 }
 
-/// Joins updates of one key that follow one another; returns how many there are then. A run ends early where its weight
-/// would overflow. `M` is a power of two, and there are at most so many updates.
+/// Joins updates of one key that follow one another; returns how many there are then. A run ends early where
+/// its weight would overflow. `M` is a power of two, and there are at most so many updates.
 #[inline(always)]
 pub(super) fn join_runs<const N: usize, const M: usize>(
     updates: &[Update<N>],
@@ -132,7 +134,7 @@ pub(super) fn join_runs<const N: usize, const M: usize>(
 }
 
 impl Place {
-    /// Where a key belongs in a table of so many buckets.
+    /// Chooses the bucket of a key, among so many.
     #[inline(always)]
     pub(super) fn of<const N: usize>(hasher: &Hasher, buckets: usize, key: &[u8; N]) -> Self {
         let folded = hasher.fold(key);
@@ -144,8 +146,8 @@ impl Place {
     }
 }
 
-/// The tables and indices of an aggregator while updates pass. What is here can live in registers; in the aggregator itself
-/// it might be changed by any store into its tables, as far as the compiler can tell.
+/// The tables and indices of an aggregator while updates pass. What is here can live in registers; in the
+/// aggregator itself it might be changed by any store into its tables, as far as the compiler can tell.
 struct Hot<'a, const N: usize, const LRU: bool> {
     buckets: &'a mut [Bucket],
     used: &'a mut [u16],

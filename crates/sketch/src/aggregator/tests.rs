@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a bucket has in one place: key, fingerprint, count, last use.
+/// An entry of a bucket: key, fingerprint, count, last use.
 type Place<const N: usize> = ([u8; N], u32, u32, u64);
 
 /// The obvious aggregator: buckets are lists of places. A block's hits come first, then its misses, in order.

@@ -1,12 +1,13 @@
 //! From cells to the list of flows: peeling, then solving for the sizes.
 //!
-//! Peeling finds the keys: a cell that counts one flow holds its key, if the key hashes back to that cell; the flow is taken
-//! out of its four cells, which may leave others with one. Sizes come from the same cells, but a flow that the Bloom
-//! filter hid adds its weight to four cells without being counted there. So sizes are then corrected until the cells'
-//! sums agree: each flow moves by the median of what its cells have left over, which is the descent of Σ|left over| one
-//! coordinate at a time. A hidden flow disturbs four cells; each flow has three others to go by.
+//! Peeling finds the keys: a cell that counts one flow holds its key, if the key hashes back to that cell;
+//! the flow is taken out of its four cells, which may leave others with one. Sizes come from the same cells,
+//! but a flow that the Bloom filter hid adds its weight to four cells without being counted there. So sizes
+//! are then corrected until the cells' sums agree: each flow moves by the median of what its cells have left
+//! over, which is the descent of Σ|left over| one coordinate at a time. A hidden flow disturbs four cells;
+//! each flow has three others to go by.
 //!
-//! Where not all can be peeled, a size that was found is sure as long as no hidden flow lies in the cells
+//! If not all flows can be peeled, a size that was found is sure as long as no hidden flow lies in the cells
 //! that it follows from. Cells in which no undecoded flow is counted must come out even; a flow that shares
 //! such a cell with one that doesn't, directly or through others, is unsure, and where the filter is so full
 //! that it hides flows often, all are. An unsure flow may be anything from nothing to what the sure ones
@@ -20,7 +21,7 @@ const HIDDEN_A_CELL: f64 = 1e-3;
 /// Rounds of correction at most; a hidden flow takes as many as its weight has travelled cells while peeling.
 const ROUNDS: usize = 200;
 
-/// What a [`FlowRadar`] holds.
+/// The flows of a [`FlowRadar`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded<const N: usize> {
     /// Flows with their sizes, by key.
@@ -34,7 +35,7 @@ pub struct Decoded<const N: usize> {
 }
 
 impl<const N: usize> Decoded<N> {
-    /// Whether every flow was found: none undecoded, none hidden.
+    /// Says that every flow was found: none undecoded, none hidden.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.undecoded == 0 && self.hidden == 0
@@ -167,7 +168,8 @@ fn settle<const N: usize>(flows: &mut [Peeled<N>], left: &mut [i128]) {
             let mut rest = flow.places.map(|p| left.get(p).copied().unwrap_or(0));
             rest.sort_unstable();
             let [least, low, high, _] = rest;
-            // Where the two in the middle differ, anything between them is as good: the one nearer to no move.
+            // If the two in the middle differ, anything between them is as good: the one nearer to no move is
+            // taken.
             let by = if low > 0 {
                 low
             } else if high < 0 {
@@ -175,7 +177,7 @@ fn settle<const N: usize>(flows: &mut [Peeled<N>], left: &mut [i128]) {
             } else {
                 0
             };
-            // What is left over is never negative in truth; so that it doesn't stay so:
+            // A remainder is never negative in truth; this keeps it from staying so.
             let by = if by == 0 && least < 0 && low <= 0 { least } else { by };
             let by = by.max(-flow.size);
             if by != 0 {

@@ -1,27 +1,27 @@
-//! FlowRadar (Li, Miao, Kim and Yu, NSDI 2016): the exact list of flows with their sizes, from an invertible Bloom lookup
-//! table.
+//! FlowRadar (Li, Miao, Kim and Yu, NSDI 2016): the exact list of flows with their sizes, from an invertible
+//! Bloom lookup table.
 //!
-//! A flow that a Bloom filter hasn't seen is XORed into one cell of each of four sub-tables; its weight is added to these
-//! cells every time. Decoding ([`decode`](self::decode)) peels cells that hold one flow. Up to about 0.772 flows per cell nearly every
-//! state can be peeled whole; beyond, nearly none. A flow that the Bloom filter wrongly took for known is in no cell's
-//! XOR, but its weight is in four cells: decoding solves for the sizes that the other flows must have.
+//! A flow that a Bloom filter hasn't seen is XORed into one cell of each of four sub-tables; its weight is
+//! added to these cells every time. Decoding ([`decode`]) peels cells that hold one flow. Up to
+//! about 0.772 flows per cell nearly every state can be peeled whole; beyond, nearly none. A flow that the
+//! Bloom filter wrongly took for known is in no cell's XOR, but its weight is in four cells: decoding solves
+//! for the sizes that the other flows must have.
 //!
-//! The filter keeps a flow's eight bits in one cache line. The four cells lie in disjoint sub-tables, so that no flow can
-//! cancel itself.
+//! The filter keeps a flow's eight bits in one cache line. The four cells lie in disjoint sub-tables, so that
+//! no flow can cancel itself.
 
 mod decode;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
-
 pub use decode::Decoded;
 
 use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
-use crate::serial::{Decoder, Encoder, StateError};
+use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
 use crate::sketch::{changes_between, distribution_of, entropy_of, same, select, spreads};
+use crate::state::{Apart, State, state_methods, tables};
 use crate::stats::SHARE;
 use crate::{
     Bounds, BuildError, Change, Confidence, Distribution, Flow, Kind, MergeError, QueryError, Question, Size,
@@ -38,7 +38,7 @@ const AHEAD: usize = 16;
 /// Flows per cell up to which decoding succeeds: 0.75 of the limit for four sub-tables, 0.772.
 const LOAD: f64 = 0.75 * 0.772;
 
-/// What shares a cell.
+/// A cell: the flows that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell<const N: usize> {
     weight: u64,
@@ -52,6 +52,29 @@ impl<const N: usize> Cell<N> {
     #[inline(always)]
     fn flip(&mut self, key: &[u8; N]) {
         self.keys.iter_mut().zip(key).for_each(|(a, b)| *a ^= *b);
+    }
+}
+
+impl<const N: usize> Default for Cell<N> {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<const N: usize> Word for Cell<N> {
+    const BYTES: usize = 12 + N;
+
+    fn write(self, out: &mut Vec<u8>) {
+        out.extend(self.weight.to_le_bytes());
+        out.extend(self.flows.to_le_bytes());
+        out.extend(self.keys);
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (weight, rest) = bytes.split_first_chunk()?;
+        let (flows, keys) = rest.split_first_chunk()?;
+        let keys = *keys.first_chunk()?;
+        Some(Self { weight: u64::from_le_bytes(*weight), flows: u32::from_le_bytes(*flows), keys })
     }
 }
 
@@ -72,6 +95,8 @@ pub struct FlowRadar<const N: usize> {
     /// Cells a sub-table.
     width: usize,
     filter: Vec<[u64; LINE]>,
+    /// Lines of the filter.
+    lines: usize,
     hasher: Hasher,
     filter_hasher: Hasher,
     seed: u64,
@@ -85,15 +110,21 @@ impl<const N: usize> FlowRadar<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: FlowRadarParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
-        Ok(Self {
-            cells: vec![Cell::EMPTY; params.cells * TABLES],
+        let (cells, filter) = (vec![Cell::EMPTY; params.cells * TABLES], vec![[0; LINE]; params.lines]);
+        Ok(Self { cells, filter, ..Self::without_tables(params, seed) })
+    }
+
+    fn without_tables(params: FlowRadarParams, seed: u64) -> Self {
+        Self {
+            cells: Vec::new(),
             width: params.cells,
-            filter: vec![[0; LINE]; params.lines],
+            filter: Vec::new(),
+            lines: params.lines,
             hasher: Hasher::new(seed, 0x66_72),
             filter_hasher: Hasher::new(seed, 0x66_72_62),
             seed,
             weight: 0,
-        })
+        }
     }
 
     fn check(p: FlowRadarParams) -> Result<(), BuildError> {
@@ -107,9 +138,9 @@ impl<const N: usize> FlowRadar<N> {
         }
     }
 
-    /// The table for a size: three quarters of a budget for cells, one for the filter; for an accuracy, cells for that many flows
-    /// at three quarters of the limit of decoding (the list is exact then, whatever error is accepted), and 56 bits of
-    /// the filter a flow.
+    /// The table for a size: three quarters of a budget for cells, one for the filter; for an accuracy, cells
+    /// for that many flows at three quarters of the limit of decoding (the list is exact then, whatever error
+    /// is accepted), and 56 bits of the filter a flow.
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -148,7 +179,7 @@ impl<const N: usize> FlowRadar<N> {
         self.filter.iter().map(full).sum::<f64>() / self.filter.len().max(1) as f64
     }
 
-    /// How many flows the filter may have hidden, at most: where all others are decoded, what is left over
+    /// Bounds the number of flows that the filter has hidden: if all others are decoded, what is left over
     /// tells; else three standard deviations above what is expected.
     fn hidden_at_most(&self, decoded: &Decoded<N>) -> f64 {
         if decoded.undecoded == 0 {
@@ -158,7 +189,8 @@ impl<const N: usize> FlowRadar<N> {
         (usual + 3.0 * usual.sqrt()).floor()
     }
 
-    /// How many flows the filter has hidden, expected, if it had always erred as often as it does now.
+    /// The expected number of flows that the filter has hidden, if it had always erred as often as it does
+    /// now.
     fn hidden_usually(&self) -> f64 {
         let errs = self.filter_errs().min(0.999);
         self.counted() as f64 * errs / (1.0 - errs)
@@ -170,7 +202,7 @@ impl<const N: usize> FlowRadar<N> {
         cells.min().copied().unwrap_or(0)
     }
 
-    /// How many flows it can decode with near certainty.
+    /// The number of flows that it can decode with near certainty.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         (self.cells.len() as f64 * LOAD) as u64
@@ -183,7 +215,8 @@ impl<const N: usize> FlowRadar<N> {
         [below(a, w), w + below(b, w), 2 * w + below(c, w), 3 * w + below(d, w)]
     }
 
-    /// A flow's line of the filter, and its bits there: nine bits of hash each, so the same bit may come twice.
+    /// A flow's line of the filter, and its bits there: nine bits of hash each, so the same bit may come
+    /// twice.
     #[inline(always)]
     fn filter_place(&self, key: &[u8; N]) -> (usize, u64, u64) {
         let [a, b] = self.filter_hasher.hash(key).0;
@@ -220,50 +253,49 @@ impl<const N: usize> FlowRadar<N> {
             }
         }
     }
+}
 
-    pub(crate) fn decode(seed: u64, weight: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let (width, lines) = (d.u32()? as usize, d.u32()? as usize);
-        Self::check(FlowRadarParams { cells: width, lines })
-            .map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        d.has((width * TABLES).saturating_mul(12 + N).saturating_add(lines * 64))?;
-        let mut this = Self {
-            cells: Vec::with_capacity(width * TABLES),
-            width,
-            filter: Vec::with_capacity(lines),
-            hasher: Hasher::new(seed, 0x66_72),
-            filter_hasher: Hasher::new(seed, 0x66_72_62),
-            seed,
-            weight,
-        };
-        for _ in 0..width * TABLES {
-            this.cells.push(Cell { weight: d.u64()?, flows: d.u32()?, keys: d.key()? });
-        }
-        for _ in 0..lines {
-            let mut line = [0; LINE];
-            for word in &mut line {
-                *word = d.u64()?;
+impl<const N: usize> State<N> for FlowRadar<N> {
+    fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
+        let params = FlowRadarParams { cells: d.u32()? as usize, lines: d.u32()? as usize };
+        Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
+        Ok(Self::without_tables(params, seed))
+    }
+
+    fn write_parameters(&self, out: &mut Encoder) {
+        out.u32(self.width as u32);
+        out.u32(self.lines as u32);
+    }
+
+    tables! { self: cells: Apart, self.width * TABLES; filter: Apart, self.lines; }
+
+    /// Lists the flows of one side and puts them in at the other: a flow that both have seen would otherwise
+    /// cancel itself. One side must be decodable; either may be.
+    fn unite(&mut self, other: &Self) -> Result<(), MergeError> {
+        let mut decoded = other.decoded();
+        if !decoded.is_complete() {
+            decoded = self.decoded();
+            if !decoded.is_complete() {
+                return Err(MergeError::Undecodable(self.kind()));
             }
-            this.filter.push(line);
+            self.clone_from(other);
         }
-        Ok(this)
+        for flow in &decoded.flows {
+            self.update(&flow.key, flow.size.estimate);
+        }
+        Ok(())
     }
 }
 
 impl<const N: usize> Sketch<N> for FlowRadar<N> {
+    state_methods!();
+
     fn kind(&self) -> Kind {
         Kind::FlowRadar
     }
 
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
     fn shape(&self) -> String {
         format!("{TABLES} sub-tables of {} cells, {} lines of filter", self.width, self.filter.len())
-    }
-
-    fn weight(&self) -> u64 {
-        self.weight
     }
 
     fn memory_bytes(&self) -> usize {
@@ -290,49 +322,6 @@ impl<const N: usize> Sketch<N> for FlowRadar<N> {
 
     fn update_cost(&self) -> f64 {
         7.0
-    }
-
-    fn clear(&mut self) {
-        self.cells.fill(Cell::EMPTY);
-        self.filter.fill([0; LINE]);
-        self.weight = 0;
-    }
-
-    /// The flows of one side are listed and put in at the other: a flow that both have seen would otherwise
-    /// cancel itself. So one side must be decodable; which one, doesn't matter.
-    fn merge(&mut self, other: &dyn Sketch<N>) -> Result<(), MergeError> {
-        let other = same(self, other)?;
-        let mut decoded = other.decoded();
-        if !decoded.is_complete() {
-            decoded = self.decoded();
-            if !decoded.is_complete() {
-                return Err(MergeError::Undecodable(self.kind()));
-            }
-            self.clone_from(other);
-        }
-        for flow in &decoded.flows {
-            self.update(&flow.key, flow.size.estimate);
-        }
-        Ok(())
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Sketch<N>> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn encode(&self, out: &mut Encoder) {
-        out.u32(self.width as u32);
-        out.u32(self.filter.len() as u32);
-        for cell in &self.cells {
-            out.u64(cell.weight);
-            out.u32(cell.flows);
-            out.key(&cell.keys);
-        }
-        self.filter.iter().for_each(|line| out.all(line));
     }
 
     /// Exact where all is decoded. Of a flow that wasn't, no more than the least that is left in its cells.

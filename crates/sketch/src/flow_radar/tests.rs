@@ -133,7 +133,8 @@ fn overfull_it_counts_sources_and_flows_within_bounds() {
     }
 }
 
-/// A filter so small that flows are hidden: the others' sizes are solved for, and where they can't be, bounds hold the truth.
+/// A filter so small that flows are hidden: the others' sizes are solved for, and where they can't be, bounds
+/// hold the truth.
 #[test]
 fn hidden_flows_do_not_spoil_the_others() {
     let (mut right, mut wrong, mut hidden) = (0, 0, 0);

@@ -1,11 +1,11 @@
 //! Incremental update of a checksum (RFC 1624, equation 3): HC' = ~(~HC + ~m + m').
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::fold;
 
-/// The change that rewritten fields make to a checksum. Fields must lie at even offsets of what the checksum covers: take
-/// a single byte together with its neighbour.
+/// The change that rewritten fields make to a checksum. Fields must lie at even offsets of what the checksum
+/// covers: take a single byte together with its neighbour.
 ///
 /// ```
 /// use slipstream_wire::checksum::{Delta, checksum};
@@ -68,15 +68,16 @@ impl Delta {
         FoldedDelta(fold(self.0))
     }
 
-    /// The updated checksum of an IP header, TCP or ICMP. It equals the recomputed one if `checksum` was right (unless all
-    /// that it covers becomes zero, which no header does).
+    /// The updated checksum of an IP header, TCP or ICMP. It equals the recomputed one if `checksum` was
+    /// right (unless all that it covers becomes zero, which no header does).
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
         if self.0 == 0 { checksum } else { !fold(self.0 + !checksum as u64) }
     }
 
-    /// The updated checksum of UDP: 0 means that there is none and stays 0; a sum that comes to 0 is sent as 0xffff.
+    /// The updated checksum of UDP: 0 means that there is none and stays 0; a sum that comes to 0 is sent as
+    /// 0xffff.
     #[inline]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
@@ -84,7 +85,8 @@ impl Delta {
     }
 }
 
-/// A [`Delta`] that is applied to many packets: its sum in 16 bits, so that one end-around carry is all that is left to do.
+/// A [`Delta`] that is applied to many packets: its sum in 16 bits, so that one end-around carry is all that
+/// is left to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FoldedDelta(u16);
 
@@ -105,7 +107,7 @@ impl FoldedDelta {
     }
 }
 
-/// What UDP makes of an updated checksum: one that was 0 stays 0, and one that comes to 0 is 0xffff.
+/// An updated checksum as UDP writes it: one that was 0 stays 0, and one that comes to 0 is 0xffff.
 #[inline]
 const fn as_udp(checksum: u16, updated: u16) -> u16 {
     match (checksum, updated) {

@@ -1,7 +1,7 @@
-//! Checksums in classified frames: IPv4 header; TCP, UDP and ICMPv6 with their pseudo-header (RFC 9293 §3.1, RFC 768,
-//! RFC 8200 §8.1); ICMP; SCTP's CRC32c.
+//! Checksums in classified frames: IPv4 header; TCP, UDP and ICMPv6 with their pseudo-header (RFC 9293 §3.1,
+//! RFC 768, RFC 8200 §8.1); ICMP; SCTP's CRC32c.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use super::{checksum, combine, sum};
 use crate::bytes::{be16, between, byte, put};
@@ -9,17 +9,18 @@ use crate::protocol::{ICMP, ICMPV6, ROUTING, SCTP, TCP, UDP};
 use crate::view::{Ipv6, Sctp};
 use crate::{Flags, Headers, ip_end};
 
-/// What a check of a checksum found.
+/// The result of verifying a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It is right.
     Right,
     /// It is wrong; also before a network card that was to fill it in has done so.
     Wrong,
-    /// There is none: IPv6 has no header checksum; UDP's is 0. (Over IPv6 only tunnels may do that, RFC 6935.)
+    /// There is none: IPv6 has no header checksum; UDP's is 0. (Over IPv6 only tunnels may do that, RFC
+    /// 6935.)
     Absent,
-    /// It can't be told: a fragment, not wholly captured, a length that can't be, an IPv6 packet on its way through
-    /// a routing header (its last destination is elsewhere), another protocol.
+    /// It can't be told: a fragment, not wholly captured, a length that can't be, an IPv6 packet on its way
+    /// through a routing header (its last destination is elsewhere), another protocol.
     Unknown,
 }
 
@@ -65,8 +66,8 @@ pub fn verify_transport(frame: &[u8], headers: &Headers) -> Verdict {
     if right { Verdict::Right } else { Verdict::Wrong }
 }
 
-/// Writes the right checksum of TCP, UDP, ICMP, ICMPv6 or SCTP; false, and nothing written, if it can't be told (see
-/// [`Verdict::Unknown`]). UDP gets one even if it had none.
+/// Writes the right checksum of TCP, UDP, ICMP, ICMPv6 or SCTP; false, and nothing written, if it can't be
+/// told (see [`Verdict::Unknown`]). UDP gets one even if it had none.
 pub fn fill_transport(frame: &mut [u8], headers: &Headers) -> bool {
     let Some(Transport { covered, field, pseudo }) = transport(frame, headers) else {
         return false;
@@ -88,7 +89,7 @@ pub fn fill_transport(frame: &mut [u8], headers: &Headers) -> bool {
     true
 }
 
-/// What a transport checksum covers.
+/// The bytes that a transport checksum covers.
 struct Transport {
     /// Header and payload, wholly captured, in bytes from the start of the frame.
     covered: Range<usize>,
@@ -138,7 +139,7 @@ fn pseudo_header(frame: &[u8], headers: &Headers, length: usize) -> u16 {
     combine(sum(addresses), combine(length as u16, u16::from(headers.key.protocol())))
 }
 
-/// Whether an IPv6 routing header says that the destination address is not yet the last one.
+/// Says that, by an IPv6 routing header, the destination address is not yet the last one.
 fn on_its_way(frame: &[u8], headers: &Headers) -> bool {
     headers.flags.has(Flags::IPV6)
         && Ipv6::new_unchecked(crate::bytes::from(frame, usize::from(headers.l3)))

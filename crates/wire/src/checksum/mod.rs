@@ -1,8 +1,9 @@
-//! The Internet checksum (RFC 1071): sums, verification and computation over classified frames, and incremental
-//! updates (RFC 1624) for functions that rewrite a few fields.
+//! The Internet checksum (RFC 1071): sums, verification and computation over classified frames, and
+//! incremental updates (RFC 1624) for functions that rewrite a few fields.
 //!
-//! A function that rewrites fields updates the checksum with a [`Delta`]: a right checksum stays right, a wrong one stays
-//! wrong by the same difference, and nothing but the changed fields is read. One delta serves every packet of a train.
+//! A function that rewrites fields updates the checksum with a [`Delta`]: a right checksum stays right, a
+//! wrong one stays wrong by the same difference, and nothing but the changed fields is read. One delta serves
+//! every packet of a train.
 
 mod delta;
 mod frame;
@@ -10,8 +11,8 @@ mod frame;
 pub use delta::{Delta, FoldedDelta};
 pub use frame::{Verdict, fill_ip, fill_transport, verify_ip, verify_transport};
 
-/// Ones' complement sum of 16-bit big-endian words, an odd last byte padded with zero (RFC 1071 §1). 0 only if all
-/// bytes are.
+/// Ones' complement sum of 16-bit big-endian words, an odd last byte padded with zero (RFC 1071 §1). 0 only
+/// if all bytes are.
 #[inline]
 #[must_use]
 pub fn sum(data: &[u8]) -> u16 {
@@ -36,7 +37,7 @@ pub fn sum(data: &[u8]) -> u16 {
     u16::from_be(fold(u64::from(folded as u32) + (folded >> 32) as u64))
 }
 
-/// Whether an IPv4 header without options holds its right checksum.
+/// Verifies the checksum of an IPv4 header without options.
 #[inline]
 #[must_use]
 pub fn is_right_ipv4(header: &[u8; 20]) -> bool {

@@ -58,7 +58,7 @@ proptest! {
         data[0] = 0x45;
         (data[2], data[3]) = (0, 0);
         let before = checksum(&data);
-        let old = |range: std::ops::Range<usize>| data[range].to_vec();
+        let old = |range: core::ops::Range<usize>| data[range].to_vec();
         let delta = Delta::new()
             .word(u16::from_be_bytes(old(4..6).try_into().unwrap()), word)
             .double_word(u32::from_be_bytes(old(8..12).try_into().unwrap()), double)

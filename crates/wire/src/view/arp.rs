@@ -1,6 +1,6 @@
 //! ARP (RFC 826).
 
-use std::net::Ipv4Addr;
+use core::net::Ipv4Addr;
 
 use super::{holds, view};
 use crate::bytes::{array, between, byte};

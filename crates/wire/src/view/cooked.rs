@@ -1,4 +1,5 @@
-//! Linux cooked captures, which stand for the link layer where a capture has none (LINKTYPE_LINUX_SLL, _SLL2).
+//! Linux cooked captures, which stand for the link layer where a capture has none (LINKTYPE_LINUX_SLL,
+//! _SLL2).
 
 use super::{holds, view};
 use crate::bytes::{between, from};
@@ -42,7 +43,7 @@ impl<T: AsRef<[u8]>> Sll<T> {
         between(self.bytes(), field::ADDRESS, field::ADDRESS + length)
     }
 
-    /// What follows the header.
+    /// The bytes that follow the header.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), field::HEADER)
     }
@@ -70,7 +71,7 @@ impl<T: AsRef<[u8]>> Sll2<T> {
         between(self.bytes(), field::ADDRESS_2, field::ADDRESS_2 + length)
     }
 
-    /// What follows the header.
+    /// The bytes that follow the header.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), field::HEADER_2)
     }

@@ -26,14 +26,15 @@ view! {
 }
 
 impl<T: AsRef<[u8]>> Ethernet<T> {
-    /// What follows the ethertype: a [`Vlan`] tag if it says so. Padding is part of it.
+    /// The bytes that follow the ethertype: a [`Vlan`] tag if it says so. Padding is part of it.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), field::HEADER)
     }
 }
 
 view! {
-    /// What follows the ethertype of a VLAN tag: tag control information, the next ethertype, the payload.
+    /// The bytes that follow the ethertype of a VLAN tag: tag control information, the next ethertype, the
+    /// payload.
     Vlan, check |bytes| holds(bytes, field::TAG);
     /// Tag control information: priority (3 bits), drop eligible (1), VLAN id (12).
     tci, set_tci: u16 = field::TCI;
@@ -52,12 +53,12 @@ impl<T: AsRef<[u8]>> Vlan<T> {
         (self.tci() >> 13) as u8
     }
 
-    /// Whether the frame may be dropped first.
+    /// Says that the frame may be dropped first.
     pub fn drop_eligible(&self) -> bool {
         self.tci() & 0x1000 != 0
     }
 
-    /// What follows the tag.
+    /// The bytes that follow the tag.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), field::TAG)
     }

@@ -25,7 +25,7 @@ view! {
 }
 
 impl<T: AsRef<[u8]>> Icmpv4<T> {
-    /// What follows the eight bytes of the header: of an error the packet that caused it.
+    /// The bytes that follow the eight of the header: of an error the packet that caused it.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), field::HEADER)
     }
@@ -45,7 +45,7 @@ view! {
 }
 
 impl<T: AsRef<[u8]>> Icmpv6<T> {
-    /// What follows the eight bytes of the header: of an error the packet that caused it.
+    /// The bytes that follow the eight of the header: of an error the packet that caused it.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), field::HEADER)
     }

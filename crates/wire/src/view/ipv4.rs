@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791; DSCP and ECN: RFC 2474, RFC 3168).
 
-use std::net::Ipv4Addr;
+use core::net::Ipv4Addr;
 
 use super::{HeaderError, holds, view};
 use crate::bytes::{between, byte, put};
@@ -63,22 +63,22 @@ impl<T: AsRef<[u8]>> Ipv4<T> {
         crate::bytes::be16(self.bytes(), field::FRAGMENT)
     }
 
-    /// Whether routers must not fragment the packet.
+    /// Says that routers must not fragment the packet.
     pub fn dont_fragment(&self) -> bool {
         self.fragment() & 0x4000 != 0
     }
 
-    /// Whether fragments follow this one.
+    /// Says that fragments follow this one.
     pub fn more_fragments(&self) -> bool {
         self.fragment() & 0x2000 != 0
     }
 
-    /// Where the payload lies in the payload of the datagram, in bytes.
+    /// The offset of the payload in the payload of the datagram, in bytes.
     pub fn fragment_offset(&self) -> u16 {
         self.fragment() << 3
     }
 
-    /// Whether the packet is a fragment, the first included.
+    /// Says that the packet is a fragment, the first included.
     pub fn is_fragment(&self) -> bool {
         self.fragment() & 0x3fff != 0
     }
@@ -118,11 +118,12 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4<T> {
 pub struct Ipv4Option<'a> {
     /// Copied flag, class and number.
     pub kind: u8,
-    /// What follows the length byte; empty for no-operation (1).
+    /// The bytes that follow the length byte; empty for no-operation (1).
     pub data: &'a [u8],
 }
 
-/// The options of an IPv4 header, up to the end-of-options mark. A length that can't be is an error and the last item.
+/// The options of an IPv4 header, up to the end-of-options mark. A length that can't be is an error and the
+/// last item.
 #[derive(Clone, Debug)]
 pub struct Ipv4Options<'a>(&'a [u8]);
 
@@ -134,8 +135,8 @@ impl<'a> Iterator for Ipv4Options<'a> {
     }
 }
 
-/// Takes an option off a list in the encoding that IPv4 and TCP share: 0 ends the list, 1 stands alone, any other kind
-/// has a length that counts kind, length and data.
+/// Takes an option off a list in the encoding that IPv4 and TCP share: 0 ends the list, 1 stands alone, any
+/// other kind has a length that counts kind, length and data.
 pub(super) fn next_option<'a>(list: &mut &'a [u8]) -> Option<Result<(u8, &'a [u8]), HeaderError>> {
     let (&kind, rest) = list.split_first()?;
     match (kind, rest) {

@@ -1,6 +1,6 @@
 //! IPv6 (RFC 8200) and its extension headers.
 
-use std::net::Ipv6Addr;
+use core::net::Ipv6Addr;
 
 use super::{HeaderError, holds, view};
 use crate::bytes::{be16, between, byte, put};
@@ -30,7 +30,7 @@ view! {
     };
     /// Length of what follows the fixed header, in bytes; 0 for jumbograms.
     payload_length, set_payload_length: u16 = field::PAYLOAD_LENGTH;
-    /// What follows the fixed header: an extension header or the transport protocol.
+    /// The type of the header that follows the fixed one: an extension header or the transport protocol.
     next_header, set_next_header: u8 = field::NEXT_HEADER;
     /// Hops left.
     hop_limit, set_hop_limit: u8 = field::HOP_LIMIT;
@@ -56,7 +56,7 @@ impl<T: AsRef<[u8]>> Ipv6<T> {
         crate::bytes::be32(self.bytes(), field::VERSION_CLASS) & 0xf_ffff
     }
 
-    /// What follows the fixed header by payload length, without padding, as far as it is there.
+    /// The bytes that follow the fixed header by payload length, without padding, as far as it is there.
     pub fn payload(&self) -> &[u8] {
         between(self.bytes(), field::HEADER, field::HEADER + usize::from(self.payload_length()))
     }
@@ -92,7 +92,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6<T> {
 pub struct Extension<'a> {
     /// Its own protocol number: 0, 43, 44, 51, 60 or 135.
     pub protocol: u8,
-    /// Where it begins, in bytes from the start of the IPv6 header.
+    /// The offset at which it begins, in bytes from the start of the IPv6 header.
     pub at: usize,
     /// Its bytes, as far as they are there; at least eight.
     pub bytes: &'a [u8],
@@ -110,8 +110,8 @@ impl Extension<'_> {
     }
 }
 
-/// The extension headers of an IPv6 packet, as [`classify`](crate::classify) walks them: at most 32, each with at least
-/// eight bytes captured, none after a fragment.
+/// The extension headers of an IPv6 packet, as [`classify`](fn@crate::classify) walks them: at most 32, each
+/// with at least eight bytes captured, none after a fragment.
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     packet: &'a [u8],
@@ -126,7 +126,8 @@ impl Extensions<'_> {
         self.protocol
     }
 
-    /// Where that begins, in bytes from the start of the IPv6 header. It may lie beyond the captured bytes.
+    /// The offset at which that begins, in bytes from the start of the IPv6 header. It may lie beyond the
+    /// captured bytes.
     pub fn at(&self) -> usize {
         self.at
     }

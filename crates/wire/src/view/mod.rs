@@ -1,8 +1,8 @@
 //! Views: a header's fields by name, read from and written to the bytes of a packet in place.
 //!
-//! Each view wraps `&[u8]` or `&mut [u8]` that begins with its header. `new_checked` makes sure that the whole header
-//! is there; after it every accessor gives what is on the wire. `new_unchecked` leaves that out: fields beyond the end
-//! then read as 0 and can't be written. Nothing panics either way.
+//! Each view wraps `&[u8]` or `&mut [u8]` that begins with its header. `new_checked` makes sure that the
+//! whole header is there; after it every accessor gives what is on the wire. `new_unchecked` leaves that out:
+//! fields beyond the end then read as 0 and can't be written. Nothing panics either way.
 //!
 //! ```
 //! use slipstream_wire::view::{HeaderError, Ipv4, Udp};
@@ -27,6 +27,8 @@ mod tcp_option;
 mod tunnel;
 mod udp;
 
+use core::fmt;
+
 pub use arp::Arp;
 pub use cooked::{Sll, Sll2};
 pub use ethernet::{Ethernet, Vlan};
@@ -40,10 +42,9 @@ pub use tunnel::{Geneve, Gre, Vxlan};
 pub use udp::Udp;
 
 /// Why bytes are no such header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     /// Fewer bytes than the header has.
-    #[error("the header has {needed} bytes, {have} are there")]
     Truncated {
         /// Bytes that the header has.
         needed: usize,
@@ -51,12 +52,24 @@ pub enum HeaderError {
         have: usize,
     },
     /// Another version of the protocol.
-    #[error("version {0} of the protocol is not understood")]
     Version(u8),
     /// A length field (in bytes) below what the protocol allows.
-    #[error("a length of {0} bytes is too small")]
     Length(usize),
 }
+
+impl fmt::Display for HeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { needed, have } => {
+                write!(f, "the header has {needed} bytes, {have} are there")
+            }
+            Self::Version(version) => write!(f, "version {version} of the protocol is not understood"),
+            Self::Length(bytes) => write!(f, "a length of {bytes} bytes is too small"),
+        }
+    }
+}
+
+impl core::error::Error for HeaderError {}
 
 /// That `bytes` hold at least `needed`.
 fn holds(bytes: &[u8], needed: usize) -> Result<(), HeaderError> {

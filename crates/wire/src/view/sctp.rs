@@ -39,7 +39,7 @@ impl<T: AsRef<[u8]>> Sctp<T> {
         ))
     }
 
-    /// Whether the checksum is right.
+    /// Says that the checksum is right.
     pub fn verify_checksum(&self) -> bool {
         self.checksum() == self.computed_checksum()
     }

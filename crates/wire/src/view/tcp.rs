@@ -75,7 +75,7 @@ impl<T: AsRef<[u8]>> Tcp<T> {
         TcpOptions::new(between(self.bytes(), field::OPTIONS, self.header_len()))
     }
 
-    /// What follows the header, to the end of the bytes.
+    /// The bytes that follow the header, to the end.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), self.header_len())
     }

@@ -15,7 +15,7 @@ pub enum TcpOption<'a> {
     WindowScale(u8),
     /// The sender understands SACK.
     SackPermitted,
-    /// What has arrived beyond the acknowledgement number.
+    /// Ranges that have arrived beyond the acknowledgement number.
     Sack(SackBlocks<'a>),
     /// Timestamps.
     Timestamps {
@@ -28,12 +28,13 @@ pub enum TcpOption<'a> {
     Unknown {
         /// Its number.
         kind: u8,
-        /// What follows the length byte.
+        /// The bytes that follow the length byte.
         data: &'a [u8],
     },
 }
 
-/// The options of a TCP header, up to the end-of-options mark. A length that can't be is an error and the last item.
+/// The options of a TCP header, up to the end-of-options mark. A length that can't be is an error and the
+/// last item.
 #[derive(Clone, Debug)]
 pub struct TcpOptions<'a>(&'a [u8]);
 

@@ -74,7 +74,7 @@ impl<T: AsRef<[u8]>> Gre<T> {
         self.optional(GRE_SEQUENCE)
     }
 
-    /// What follows the header.
+    /// The bytes that follow the header.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), self.header_len())
     }
@@ -119,12 +119,12 @@ impl<T: AsRef<[u8]>> Geneve<T> {
         field::GENEVE_OPTIONS + usize::from(byte(self.bytes(), field::GENEVE_VERSION_LENGTH) & 0x3f) * 4
     }
 
-    /// Whether this is a control packet, which carries no user data.
+    /// Says that this is a control packet, which carries no user data.
     pub fn is_control(&self) -> bool {
         byte(self.bytes(), field::GENEVE_FLAGS) & 0x80 != 0
     }
 
-    /// Whether an option must be understood by who takes the packet out of the tunnel.
+    /// Says that whoever takes the packet out of the tunnel must understand some option.
     pub fn has_critical_options(&self) -> bool {
         byte(self.bytes(), field::GENEVE_FLAGS) & 0x40 != 0
     }
@@ -139,7 +139,7 @@ impl<T: AsRef<[u8]>> Geneve<T> {
         between(self.bytes(), field::GENEVE_OPTIONS, self.header_len())
     }
 
-    /// What follows the header.
+    /// The bytes that follow the header.
     pub fn payload(&self) -> &[u8] {
         from(self.bytes(), self.header_len())
     }

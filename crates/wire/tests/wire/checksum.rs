@@ -125,7 +125,7 @@ fn not_to_be_told() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// What was filled is right, whatever the packet; nothing panics on any bytes.
+    /// A checksum that was filled in is right, whatever the packet; nothing panics on any bytes.
     #[test]
     fn fill_then_verify(
         link in proptest::sample::select(vec![1_u16, 101]), start in proptest::sample::select(vec![0x45_u8, 0x46, 0x60]),

@@ -2,7 +2,7 @@
 
 use slipstream_wire::{Flags, Headers, Skip};
 
-/// What a table expects of a frame: the key as written, offsets of layers 3 and 4, flags.
+/// The row that a table expects of a frame: the key as written, offsets of layers 3 and 4, flags.
 pub(crate) type Expected = Result<(&'static str, u16, u16, u8), Skip>;
 
 pub(crate) fn seen(result: Result<Headers, Skip>) -> Result<(String, u16, u16, u8), Skip> {
@@ -75,7 +75,8 @@ pub(crate) fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     header
 }
 
-/// An IPv6 extension header of eight bytes: number of the next, then length or reserved, then offset and flags.
+/// An IPv6 extension header of eight bytes: number of the next, then length or reserved, then offset and
+/// flags.
 pub(crate) fn extension(next: u8, second: u8, word: u16, payload: &[u8]) -> Vec<u8> {
     let [w0, w1] = word.to_be_bytes();
     [&[next, second, w0, w1, 0, 0, 0, 0], payload].concat()

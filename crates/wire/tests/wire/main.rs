@@ -1,4 +1,4 @@
-//! What the crate promises of bytes on the wire, seen from outside.
+//! The promises of the crate about bytes on the wire, seen from outside.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod checksum;

@@ -1,7 +1,8 @@
 //! `slipstream measure`: questions about flows, answered by sketches.
 //!
-//! Packets of IPv4 and of IPv6 go to a sketch each (keys of four bytes cost much less than keys of sixteen), and answers are put
-//! together exactly: no flow is of both ([`slipstream::measure`]). Here a trace is read; `show` prints, `state` saves.
+//! Packets of IPv4 and of IPv6 go to a sketch each (keys of four bytes cost much less than keys of sixteen),
+//! and answers are put together exactly: no flow is of both ([`slipstream::measure`]). Here a trace is read;
+//! `show` prints, `state` saves.
 
 mod saved;
 mod show;
@@ -9,14 +10,18 @@ mod state;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
 
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
 use slipstream::io::capture::CaptureReader;
-use slipstream::measure::{self, Ask, EpochLength, EpochResult, Keying, Lanes, Plan, Span, Task};
+use slipstream::measure::{
+    self, Ask, EpochResult, Keying, Packet, PacketSource, Plan, SketchSet, Task, TraceEpoch, TraceError,
+    TraceResult, TraceSettings, measure_trace,
+};
 use slipstream_sketch::{Eviction, Kind, Size, Want};
-use slipstream_wire::{Encapsulation, LinkType, classify_with};
+use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
 
 use super::{Outcome, report_damage};
@@ -28,7 +33,7 @@ use crate::ui::{self, Progress};
 
 use state::{Description, Saved, SavedEpoch};
 
-/// Everything that is printed.
+/// The result of a measurement.
 struct Report {
     task: Task,
     sketch: String,
@@ -111,16 +116,22 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         ),
     };
     // Made and asked before any packet is read, so that what can't work is told at once.
-    let lanes = Lanes::new(ask.clone(), plan(args, kind).lanes(&ask))?;
+    let sketches = SketchSet::new(ask.clone(), plan(args, kind).configs(&ask))?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
-    let mut run = Run::new(args, lanes);
-    let (skipped, damage) = run.read(path)?;
-    run.end_epoch(true)?;
-    if run.ipv6 && keying.kind().leaves_ipv6_whole() {
+    let (result, damage) = read(args, sketches, path)?;
+    for (i, _) in result.epochs.iter().enumerate().filter(|(_, e)| e.ended.result.saturated) {
+        warn!("epoch {i}: the sketch is saturated; give it more --memory or a shorter --epoch");
+    }
+    if result.ipv6 && keying.kind().leaves_ipv6_whole() {
         let key = keying.kind();
         warn!(
             "--key {key} names networks of IPv4: IPv6 addresses are left whole; {key}/56 names those of both"
         );
+    }
+    let (mut epochs, mut saved) = (Vec::new(), Vec::new());
+    for TraceEpoch { span, ended } in result.epochs {
+        epochs.push(ended.result);
+        saved.push(SavedEpoch { span, states: ended.states });
     }
     let report = Report {
         task,
@@ -131,14 +142,14 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         epoch: args.epoch.to_string(),
         tunnel: name_of(args.tunnel),
         seed: args.seed,
-        memory_bytes: run.memory_bytes,
-        aggregator_bytes: run.aggregator_bytes,
-        packets: run.all_packets,
-        skipped,
-        spent_ns: Some(run.lanes.spent_ns()),
+        memory_bytes: result.memory_bytes,
+        aggregator_bytes: result.aggregator_bytes,
+        packets: result.packets,
+        skipped: result.skipped,
+        spent_ns: Some(result.spent_ns),
         truncated_at_byte: damage,
         compared: args.compare.is_some(),
-        epochs: run.epochs,
+        epochs,
     };
     if let Some(file) = save {
         let about = Description {
@@ -152,7 +163,7 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
             tunnel: report.tunnel.clone(),
             seed: report.seed,
         };
-        Saved { about, epochs: run.saved }.write(file)?;
+        Saved { about, epochs: saved }.write(file)?;
     }
     show::finish(&report, args.answers.format, &checks)
 }
@@ -162,143 +173,89 @@ fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
 }
 
-/// A trace on its way through the lanes.
-struct Run<'a> {
-    args: &'a cli::Measure,
-    lanes: Lanes,
-    epochs: Vec<EpochResult>,
-    saved: Vec<SavedEpoch>,
-    /// The epoch under way.
-    span: Span,
-    all_packets: u64,
-    /// Whether there was IPv6.
-    ipv6: bool,
-    memory_bytes: usize,
-    aggregator_bytes: usize,
-}
-
-impl<'a> Run<'a> {
-    fn new(args: &'a cli::Measure, lanes: Lanes) -> Self {
-        Self {
-            args,
-            lanes,
-            epochs: Vec::new(),
-            saved: Vec::new(),
-            span: Span::default(),
-            all_packets: 0,
-            ipv6: false,
-            memory_bytes: 0,
-            aggregator_bytes: 0,
-        }
-    }
-
-    /// Reads a trace; returns how many packets were no IP packets, and where it is damaged.
-    fn read(&mut self, path: &Path) -> anyhow::Result<(u64, Option<u64>)> {
-        let name = path.display().to_string();
-        let progress = Progress::new(&name);
-        let interrupted = ui::interrupts()?;
-        let mut skipped = 0;
-        let damage = match Input::open(path)? {
-            Input::Capture(mut reader) => {
-                let mut n = 0u64;
-                while let Some(record) = reader.next_record()? {
-                    skipped += u64::from(!self.packet(
-                        record.time.0,
-                        record.link,
-                        record.original_len,
-                        record.data,
-                    )?);
-                    n += 1;
-                    if n.is_multiple_of(1 << 16) {
-                        progress.at(share(&reader));
-                        if interrupted.load(Ordering::Relaxed) {
-                            return Err(ui::Interrupted.into());
-                        }
-                    }
-                }
-                drop(progress);
-                report_damage(&reader, self.args.strict)?
-            }
-            Input::Synth(mut synth) => {
-                let mut frame = Vec::new();
-                while let Some(at) = synth.next_packet(&mut frame) {
-                    let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
-                    skipped += u64::from(!self.packet(at.0, LinkType::Ethernet, frame.len() as u32, data)?);
-                    if self.all_packets.is_multiple_of(1 << 16) {
-                        progress.at(Some(self.all_packets as f64 / synth.config().packets.max(1) as f64));
-                        if interrupted.load(Ordering::Relaxed) {
-                            return Err(ui::Interrupted.into());
-                        }
-                    }
-                }
-                None
-            }
-        };
-        Ok((skipped, damage))
-    }
-
-    /// Takes in one packet; whether it is an IP packet.
-    fn packet(&mut self, time: u64, link: LinkType, len: u32, data: &[u8]) -> anyhow::Result<bool> {
-        let tunnel = match self.args.tunnel {
+/// Measures the packets of a trace; also tells where the trace is damaged.
+fn read(args: &cli::Measure, sketches: SketchSet, path: &Path) -> anyhow::Result<(TraceResult, Option<u64>)> {
+    let settings = TraceSettings {
+        epoch: args.epoch,
+        bytes: args.weight == cli::Weight::Bytes,
+        encapsulation: match args.tunnel {
             Tunnel::Outer => Encapsulation::Outer,
             Tunnel::Inner => Encapsulation::Inner,
-        };
-        let Ok(headers) = classify_with(link, data, tunnel) else { return Ok(false) };
-        self.ipv6 |= headers.key.is_ipv6();
-        let time = time.max(self.span.last_ns);
-        let epoch = self.args.epoch;
-        if self.all_packets == 0 {
-            self.span = Span::begin(epoch, time);
-        }
-        match epoch {
-            EpochLength::Packets(n) if self.span.packets == n => {
-                self.end_epoch(false)?;
-                self.span = Span::begin(epoch, time);
+        },
+        workers: args.workers.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from),
+    };
+    let name = path.display().to_string();
+    let mut trace = Trace {
+        input: Input::open(path)?,
+        progress: Some(Progress::new(&name)),
+        interrupted: ui::interrupts()?,
+        packets: 0,
+        frame: Vec::new(),
+    };
+    let result = measure_trace(sketches, &settings, &mut trace).map_err(|error| match error {
+        TraceError::Source(error) => error,
+        TraceError::Measure(error) => error.into(),
+    })?;
+    drop(trace.progress.take());
+    let damage = match &trace.input {
+        Input::Capture(reader) => report_damage(reader, args.strict)?,
+        Input::Synth(_) => None,
+    };
+    Ok((result, damage))
+}
+
+/// A trace while it is read.
+struct Trace {
+    input: Input,
+    progress: Option<Progress>,
+    interrupted: Arc<AtomicBool>,
+    packets: u64,
+    frame: Vec<u8>,
+}
+
+impl PacketSource for Trace {
+    type Error = anyhow::Error;
+
+    fn read(&mut self, most: usize, mut visit: impl FnMut(&Packet<'_>)) -> anyhow::Result<bool> {
+        let mut left = most;
+        let done = match &mut self.input {
+            Input::Capture(reader) => {
+                while left > 0 {
+                    let Some(record) = reader.next_record()? else { return Ok(false) };
+                    visit(&Packet {
+                        time_ns: record.time.0,
+                        link: record.link,
+                        original_len: record.original_len,
+                        data: record.data,
+                    });
+                    left -= 1;
+                }
+                share(reader)
             }
-            EpochLength::Time(_) if time >= self.span.end_ns => self.pass_time(time)?,
-            _ => {}
+            Input::Synth(synth) => {
+                while left > 0 {
+                    let Some(at) = synth.next_packet(&mut self.frame) else { return Ok(false) };
+                    let captured = synth.config().captured_len(self.frame.len());
+                    visit(&Packet {
+                        time_ns: at.0,
+                        link: LinkType::Ethernet,
+                        original_len: self.frame.len() as u32,
+                        data: self.frame.get(..captured).unwrap_or(&self.frame),
+                    });
+                    left -= 1;
+                }
+                Some(self.packets as f64 / synth.config().packets.max(1) as f64)
+            }
+        };
+        let before = self.packets;
+        self.packets += most as u64;
+        if before >> 16 != self.packets >> 16 {
+            self.progress.iter().for_each(|p| p.at(done));
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(ui::Interrupted.into());
+            }
         }
-        self.span.last_ns = time;
-        if let EpochLength::Packets(_) = epoch {
-            self.span.end_ns = time;
-        }
-        (self.span.packets, self.all_packets) = (self.span.packets + 1, self.all_packets + 1);
-        let weight = if self.args.weight == cli::Weight::Bytes { len } else { 1 };
-        self.lanes.push(&headers.key, u64::from(weight))?;
         Ok(true)
-    }
-
-    /// Ends epochs that are over; one without packets stands for any number of them in a row.
-    fn pass_time(&mut self, time: u64) -> anyhow::Result<()> {
-        self.end_epoch(false)?;
-        let next = Span::begin(self.args.epoch, time);
-        let ended = self.span.end_ns;
-        if next.start_ns > ended {
-            self.span = Span { start_ns: ended, end_ns: next.start_ns, ..Span::default() };
-            self.end_epoch(false)?;
-        }
-        self.span = next;
-        Ok(())
-    }
-
-    fn end_epoch(&mut self, last: bool) -> anyhow::Result<()> {
-        let by_time = matches!(self.args.epoch, EpochLength::Time(_)) && self.span.packets > 0;
-        self.span.partial = by_time && (last || self.epochs.is_empty());
-        let span = self.span;
-        let ended = self.lanes.end_epoch(span)?;
-        self.memory_bytes = self.memory_bytes.max(ended.memory_bytes);
-        self.aggregator_bytes = self.aggregator_bytes.max(ended.aggregator_bytes);
-        if ended.result.saturated {
-            warn!(
-                "epoch {}: the sketch is saturated; give it more --memory or a shorter --epoch",
-                self.epochs.len()
-            );
-        }
-        self.epochs.push(ended.result);
-        if self.args.save.is_some() {
-            self.saved.push(SavedEpoch { span, states: ended.states });
-        }
-        Ok(())
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn query(path: &Path, task: Option<Task>, answers: &cli::Answers) -> 
     show::finish(&report, answers.format, &checks)
 }
 
-/// What the states say.
+/// Answers the task from saved states.
 fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Report> {
     let about = &saved.about;
     let task = task.unwrap_or(about.task);
@@ -132,7 +132,7 @@ fn one(
     Ok((result, bytes))
 }
 
-/// `second`: there was an epoch before, even if nothing of this IP version came in it.
+/// `second` is set if there was an epoch before, even one without packets of this IP version.
 fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask) -> anyhow::Result<Part> {
     fn of<const N: usize>(now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask) -> anyhow::Result<Part> {
         let now: Box<dyn Sketch<N>> = load(now)?;

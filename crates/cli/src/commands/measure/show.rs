@@ -5,13 +5,13 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, relative_error, wmrd};
+use slipstream_report::{Table, count, number, time};
 use slipstream_sketch::Confidence;
 
 use super::Report;
 use crate::check::{self, Check};
 use crate::cli::measure::MeasureFormat;
 use crate::commands::Outcome;
-use crate::table::{Table, count, number, time};
 use crate::ui;
 
 /// Prints a result and applies the checks to it.
@@ -141,7 +141,7 @@ fn as_table(r: &Report) -> String {
             t.row(["every change listed from", &count(least)]);
         }
     }
-    t.render()
+    t.render(ui::columns())
 }
 
 /// A share in percent, rounded down to a tenth.

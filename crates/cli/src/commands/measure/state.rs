@@ -1,10 +1,10 @@
-//! Saved states: the sketches of all epochs of a run, with what is needed to read them, and to tell what they
-//! can be merged with.
+//! Saved states: the sketches of all epochs of a run, with a head that says how to read them, and which
+//! states they can be merged with.
 //!
-//! `SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch two sketches (IPv4, IPv6), each
-//! a length (u64; 0 = none) and the bytes that `slipstream-sketch` writes; at the end CRC-32 of everything before. A
-//! reader believes no length: nothing is allocated that the file doesn't hold. One version is read: the
-//! present one.
+//! `SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch
+//! two sketches (IPv4, IPv6), each a length (u64; 0 = none) and the bytes that `slipstream-sketch` writes; at
+//! the end CRC-32 of everything before. A reader believes no length: nothing is allocated that the file
+//! doesn't hold. One version is read: the present one.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,11 +19,11 @@ use tracing::warn;
 use crate::replace::Replacement;
 
 const MAGIC: &[u8; 8] = b"SLIPMEAS";
-/// 2: epochs by time begin at multiples of their length; the tunnel mode, the seed and the times of packets
-/// are told.
+/// Version 2: epochs by time begin at multiples of their length; the head has the tunnel mode, the seed and
+/// the times of packets.
 const VERSION: u16 = 2;
 
-/// What a file of states says of itself.
+/// The head of a file of states.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Description {
     pub(super) task: Task,
@@ -33,7 +33,7 @@ pub(super) struct Description {
     pub(super) weight: String,
     pub(super) epoch: String,
     pub(super) aggregate: String,
-    /// Which header of a tunnel made the flows.
+    /// The header of a tunnel, outer or inner, that made the flows.
     pub(super) tunnel: String,
     pub(super) seed: u64,
 }
@@ -54,10 +54,10 @@ pub(super) struct Saved {
 }
 
 impl Description {
-    /// How packets became keys.
+    /// The rule by which packets became keys.
     ///
     /// # Errors
-    /// Where key and task don't fit.
+    /// If key and task don't fit together.
     pub(super) fn keying(&self) -> anyhow::Result<Keying> {
         if !self.pairs {
             return Ok(Keying::plain(self.key));
@@ -147,7 +147,7 @@ impl Saved {
     /// Adds another run's states: epochs by time those of the same time, else the only epoch of each.
     ///
     /// # Errors
-    /// Where the two don't measure the same, or their epochs don't belong together.
+    /// If the two don't measure the same, or their epochs don't belong together.
     pub(super) fn merge(&mut self, other: Self) -> anyhow::Result<()> {
         self.about.check(&other.about)?;
         let lens = self.about.keying()?.lens();
@@ -156,7 +156,7 @@ impl Saved {
         if by_time { self.merge_by_time(other, lens) } else { self.merge_whole(other, lens) }
     }
 
-    /// Whether the sketches fit together, also those of epochs that only one side has.
+    /// Refuses sketches that can't be merged, also of epochs that only one side has.
     fn check_sketches(&self, other: &Self, lens: (usize, usize)) -> anyhow::Result<()> {
         for (side, len) in [lens.0, lens.1].into_iter().enumerate() {
             let some = |saved: &Self| {
@@ -194,8 +194,8 @@ impl Saved {
         Ok(())
     }
 
-    /// Epochs by packets end where each run's own packets do: no two of them cover the same time, but all of
-    /// each run do.
+    /// Merges epochs by packets. They end where each run's own packets do: no two of them cover the same
+    /// time, but all of each run do.
     fn merge_whole(&mut self, other: Self, lens: (usize, usize)) -> anyhow::Result<()> {
         let ([mine], Ok([theirs])) = (self.epochs.as_mut_slice(), <[SavedEpoch; 1]>::try_from(other.epochs))
         else {
@@ -216,7 +216,7 @@ impl Saved {
 }
 
 impl Description {
-    /// Whether both measure the same.
+    /// Refuses files that don't measure the same.
     fn check(&self, other: &Self) -> anyhow::Result<()> {
         let (a, b) = (self, other);
         for (what, a, b) in [
@@ -323,10 +323,10 @@ fn emptied(state: &[u8], len: usize) -> anyhow::Result<Vec<u8>> {
     by_length!(len, of(state))
 }
 
-/// Whether bytes are a state of this sketch and key length.
+/// Refuses bytes that are no state of this sketch and key length.
 ///
 /// # Errors
-/// Where they are not.
+/// If they are not.
 pub(super) fn check_state(bytes: &[u8], sketch: &str, len: usize) -> anyhow::Result<()> {
     let (kind, found) = peek(bytes)?;
     if kind.name() != sketch || found != len {

@@ -3,6 +3,7 @@
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use slipstream_model::{Comparison, Fit, Model, Parameters, PollLog, Solution, compare, fit};
+use slipstream_report::{Table, time};
 
 use super::super::Outcome;
 use super::{finish, inputs, loss, mpps};
@@ -10,7 +11,6 @@ use crate::check;
 use crate::cli::model::Compare;
 use crate::replace::Replacement;
 use crate::report::model::{Page, distribution};
-use crate::table::{Table, time};
 
 /// Bytes that a frame takes on an Ethernet link beside its own: preamble, start and gap.
 const OVERHEAD: u32 = 20;

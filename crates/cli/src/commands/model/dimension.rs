@@ -4,12 +4,12 @@ use std::thread;
 
 use serde_json::{Value, json};
 use slipstream_model::{Candidate, Choices, Dimension, Target, dimension};
+use slipstream_report::{Table, time};
 
 use super::super::Outcome;
 use super::{finish, inputs, loss, mpps, summary};
 use crate::check;
 use crate::cli::model;
-use crate::table::{Table, time};
 
 pub(super) fn run(args: &model::Dimension) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;

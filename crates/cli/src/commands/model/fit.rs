@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 use slipstream_model::{Fit, Line, fit};
+use slipstream_report::{Table, count};
 
 use super::super::Outcome;
 use super::{finish, inputs};
 use crate::check;
 use crate::cli::model;
-use crate::table::{Table, count};
 
 pub(super) fn run(args: &model::Fit) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;

@@ -15,7 +15,7 @@ use crate::units::Nanoseconds;
 
 /// The most interarrival times that are read.
 const MAX_TIMES: usize = 1 << 26;
-/// What an empty poll takes where nothing says so, ns.
+/// Default time of an empty poll, ns.
 const EMPTY_POLL_NS: f64 = 100.0;
 
 pub(super) fn start(kind: StartKind) -> Start {
@@ -34,7 +34,8 @@ pub(super) fn strategy(kind: FitKind) -> Strategy {
     }
 }
 
-/// How the times between packets are distributed, with a mean in slots; an empirical one has its own where none is given.
+/// The distribution of interarrival times with a mean in slots. An empirical one has its own mean unless one
+/// is given.
 pub(super) fn interarrival(args: &Arrivals, slot_ns: f64, mean: Option<f64>) -> anyhow::Result<Interarrival> {
     if args.cv.is_some() && args.interarrival != Process::Negbin {
         bail!("--cv is for --interarrival negbin; the variation of the others follows from their mean");
@@ -124,7 +125,7 @@ pub(super) fn poll_log(path: &Path, clock: Option<f64>) -> anyhow::Result<PollLo
     Ok(PollLog::read(&name, from, clock)?)
 }
 
-/// What a poll log gives: service times, and how they vary.
+/// Service times and their variation, from a poll log.
 pub(super) fn measured(
     log: &PollLog,
     fit: &Fit,

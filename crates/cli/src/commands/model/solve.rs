@@ -3,6 +3,7 @@
 use anyhow::Context;
 use serde_json::{Value, json};
 use slipstream_model::{Effort, Error, Model, Simulated, Solution, simulate};
+use slipstream_report::{Table, time};
 
 use super::super::Outcome;
 use super::{finish, inputs, loss, mpps, summary, whole};
@@ -10,7 +11,6 @@ use crate::check;
 use crate::cli::model::Solve;
 use crate::replace::Replacement;
 use crate::report::model::{Page, distribution};
-use crate::table::{Table, time};
 
 pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;

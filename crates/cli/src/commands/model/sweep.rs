@@ -5,6 +5,7 @@ use std::thread;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use slipstream_model::{Interarrival, Parameters, Solution, solve_all};
+use slipstream_report::{Table, time};
 
 use super::super::Outcome;
 use super::{finish, inputs, loss, mpps, summary};
@@ -12,7 +13,6 @@ use crate::check;
 use crate::cli::model::Sweep;
 use crate::replace::Replacement;
 use crate::report::model::{Curves, Page};
-use crate::table::{Table, time};
 
 struct Point {
     process: String,

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 use slipstream_model::Costs;
 
-/// What an empty poll takes where nothing says so, ns.
+/// Default time of an empty poll, ns.
 const EMPTY_POLL_NS: f64 = 100.0;
 /// The largest file, in bytes: a lab's result has some ten thousand.
 const MAX_BYTES: u64 = 1 << 24;

@@ -1,4 +1,4 @@
-//! What a trace says: how often packets come, what holding does to its locality, and what holding costs.
+//! The curve of a trace: its packet rate, its locality at each hold, and the CPU time that holding costs.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -89,8 +89,9 @@ impl Arrived {
         (self.gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / n).sqrt() / mean
     }
 
-    /// What the reframe stage adds to a packet, in ns: CPU time of the first packets of the trace with the stage and without,
-    /// least of several turns, median over the holds. None where there are too few packets on Ethernet.
+    /// CPU time that the reframe stage adds to a packet, in ns: the first packets of the trace with the stage
+    /// and without, least of several turns, median over the holds. None where there are too few packets on
+    /// Ethernet.
     pub(super) fn hold_cost_ns(&self, holds: &[u64], burst: u16) -> anyhow::Result<Option<f64>> {
         const TURNS: usize = 5;
         if self.sample.len() < FEW {
@@ -159,11 +160,11 @@ fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyh
     };
     config.default.hold_ns = hold_ns;
     config.default.burst = burst;
-    let mut source = AnySource::new(Input::open(path)?);
+    let source = AnySource::new(Input::open(path)?);
     let mut tick = |_| {
         if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let report = Replay::new(&config)?.run(source.as_source(), Pool::new(), &mut NullSink, &mut tick)?;
+    let report = Replay::new(&config)?.run(source, Pool::new(), NullSink, &mut tick)?;
     if report.interrupted {
         return Err(ui::Interrupted.into());
     }

@@ -1,7 +1,7 @@
 //! `slipstream recommend`: how long should packets be held, and what will it bring?
 //!
-//! `curve` holds the trace for every time there is to choose from, `costs` reads what packets cost by locality, the model
-//! predicts what each hold would do at the offered load, `show` prints it.
+//! `curve` holds the trace for every time there is to choose from, `costs` reads what packets cost by
+//! locality, the model predicts what each hold would do at the offered load, `show` prints it.
 
 mod costs;
 mod curve;
@@ -31,7 +31,7 @@ struct Answer {
     offered_pps: f64,
     interarrival: Interarrival,
     costs: Costs,
-    /// Whether the cost of holding was measured here.
+    /// The cost of holding was measured on this machine.
     measured: bool,
     curve: Vec<Gain>,
     outlooks: Vec<Outlook>,
@@ -116,7 +116,8 @@ fn aim(aim: Aim) -> slipstream_model::Aim {
     }
 }
 
-/// How packets come at this rate: as asked for, else with the variation of the trace.
+/// Interarrival times at this rate: of the distribution asked for, else with the trace's coefficient of
+/// variation.
 fn interarrival(args: &Recommend, arrived: &Arrived, rate_pps: f64) -> anyhow::Result<Interarrival> {
     let slot_ns = args.slot.0;
     if slot_ns <= 0.0 {
@@ -153,9 +154,9 @@ fn unreachable(outlooks: &[Outlook], goal: Goal) -> Error {
     Error::Unreachable(match (shortest, goal.p99_ns) {
         (Some(o), Some(most)) => format!(
             "no hold keeps 99 of 100 packets within {}; the least is {}, with a hold of {}",
-            crate::table::time(Some(most)),
-            crate::table::time(Some(o.p99_latency_ns)),
-            crate::table::time(Some(o.hold_ns)),
+            slipstream_report::time(Some(most)),
+            slipstream_report::time(Some(o.p99_latency_ns)),
+            slipstream_report::time(Some(o.hold_ns)),
         ),
         _ => "there is no hold to choose from".to_owned(),
     })

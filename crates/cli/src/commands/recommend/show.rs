@@ -1,16 +1,16 @@
-//! What `recommend` prints: a table, JSON, a page with charts.
+//! The results of `recommend` as a table, as JSON and as a page with charts.
 
 use serde_json::{Value, json};
 use slipstream_model::Outlook;
+use slipstream_report::{Table, count, time, with_error};
 
 use super::Answer;
 use crate::cli::recommend::{Aim, Recommend};
 use crate::report::model::{Curves, Page};
-use crate::table::{Table, count, time, with_error};
 use crate::units::Duration;
 
 impl Answer {
-    /// What there would be without holding.
+    /// The outlook without holding.
     fn none(&self) -> &Outlook {
         self.outlooks.first().unwrap_or(&self.best)
     }

@@ -2,16 +2,17 @@
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use slipstream::data_movement::latency::{Path, Predicted, predict};
-use slipstream::data_movement::memory::Cache;
-use slipstream::data_movement::pcie::{Card, Link, Queues};
-use slipstream::data_movement::sliced_frame;
+use slipstream::slice::TOKEN_LEN;
+use slipstream_model::data_movement::latency::{Path, Predicted, predict};
+use slipstream_model::data_movement::memory::Cache;
+use slipstream_model::data_movement::pcie::{Card, Link, Queues};
+use slipstream_model::data_movement::sliced_frame;
+use slipstream_report::{Table, number, share, time};
 
 use super::super::Outcome;
 use super::finish;
 use crate::check;
 use crate::cli::slice::SliceModel;
-use crate::table::{Table, number, share, time};
 
 /// Everything that is assumed.
 struct Assumed {
@@ -36,7 +37,11 @@ pub(super) fn run(args: &SliceModel) -> anyhow::Result<Outcome> {
     let mut points = Vec::new();
     for rate in &args.rate {
         for size in &args.size {
-            let short = if *size >= args.threshold { sliced_frame(args.headers).min(*size) } else { *size };
+            let short = if *size >= args.threshold {
+                sliced_frame(args.headers, TOKEN_LEN as u32).min(*size)
+            } else {
+                *size
+            };
             for (sliced, frame) in [(false, *size), (true, short)] {
                 let predicted = predict(&assumed.card, &assumed.path, frame, rate.0);
                 points.push(Point { size: *size, rate: rate.0, sliced, frame, predicted });

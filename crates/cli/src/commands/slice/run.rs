@@ -13,6 +13,7 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
         ));
     }
     pipeline::run(&cli::Run {
+        workers: 1,
         pipeline: cli::PipelineArgs {
             config: None,
             expression: Some(graph(args)),

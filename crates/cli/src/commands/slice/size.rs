@@ -2,15 +2,15 @@
 
 use anyhow::{bail, ensure};
 use serde_json::json;
-use slipstream::data_movement::sram::Demand;
-use slipstream::slice::{generation_wraps_ns, residence_ns, unsliced_share, waiting};
+use slipstream::slice::{MAX_PLACES, generation_wraps_ns, residence_ns, unsliced_share, waiting};
 use slipstream::units::Rate;
+use slipstream_model::data_movement::sram::Demand;
+use slipstream_report::{Table, count, share, time};
 
 use super::super::Outcome;
 use super::finish;
 use crate::check;
 use crate::cli::slice::SliceSize;
-use crate::table::{Table, count, share, time};
 
 /// Bits of the generation in a keyed token.
 const GENERATION_BITS: u32 = 24;
@@ -46,6 +46,7 @@ pub(super) fn run(args: &SliceSize) -> anyhow::Result<Outcome> {
         framing: args.framing,
         service_ns: args.service.0,
         headroom: args.headroom,
+        most_entries: MAX_PLACES,
         ..Demand::default()
     };
     let room = demand.room();
@@ -141,5 +142,22 @@ fn explain(t: &mut Table, args: &SliceSize, demand: &Demand, needed: f64) {
     ] {
         t.title(title);
         lines.into_iter().for_each(|line| t.row([line]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipstream::slice::entries_for;
+
+    use super::*;
+
+    /// The table that `slice` sizes by `rate` and `service` has the entries that are calculated here.
+    #[test]
+    fn the_engine_makes_the_same_number_of_entries() {
+        for (service_ns, headroom) in [(0, 1.0), (10_000, 1.0), (25_000, 2.0), (333, 1.5), (u64::MAX, 9.0)] {
+            let demand = Demand { service_ns, headroom, most_entries: MAX_PLACES, ..Demand::default() };
+            let room = demand.room();
+            assert_eq!(room.entries, entries_for(room.rate, service_ns, headroom), "{service_ns} ns");
+        }
     }
 }

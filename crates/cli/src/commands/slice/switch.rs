@@ -2,13 +2,13 @@
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use slipstream::data_movement::switch::{Growth, Switch};
+use slipstream_model::data_movement::switch::{Growth, Switch};
+use slipstream_report::{Table, share};
 
 use super::super::Outcome;
 use super::finish;
 use crate::check;
 use crate::cli::slice::{GrowthKind, SliceSwitch};
-use crate::table::{Table, share};
 
 pub(super) fn run(args: &SliceSwitch) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
@@ -84,7 +84,10 @@ mod tests {
     #[test]
     fn points_are_read_or_refused() {
         let of = |a: &str, b: &str| switch(&[a.to_owned(), b.to_owned()]);
-        assert_eq!(of("4:0.26", "8:0.38").unwrap(), slipstream::data_movement::switch::Switch::default());
+        assert_eq!(
+            of("4:0.26", "8:0.38").unwrap(),
+            slipstream_model::data_movement::switch::Switch::default()
+        );
         for (a, b) in [
             ("4:0.26", "4:0.38"),
             ("8:0.38", "4:0.26"),

@@ -18,9 +18,9 @@ use super::{Outcome, finish};
 use crate::check;
 use crate::cli::top::Top;
 
-/// How long a pipeline may take to be there, and to answer.
+/// Longest wait for a pipeline to start, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How soon to look again for one that isn't there yet.
+/// Time between two attempts to reach a pipeline that hasn't started.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Looks that the chart remembers.
 const HISTORY: usize = 1000;
@@ -31,43 +31,43 @@ pub(super) fn run(args: &Top) -> anyhow::Result<Outcome> {
     if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
         bail!("--interval must lie between 100ms and 60s");
     }
-    let watched = Watched::new(&args.address);
-    let first = watched.wait()?;
+    let client = Client::new(&args.address);
+    let first = client.wait()?;
     if args.once || args.reporting.json() || !checks.is_empty() || !stdout().is_terminal() {
         std::thread::sleep(interval);
-        let second = watched.look().context("the pipeline has ended")?;
+        let second = client.fetch().context("the pipeline has ended")?;
         let rates = Rates::between(&first, &second)?;
         return finish(&args.reporting, &checks, &rates.as_json(), || rates.as_table());
     }
     let mut terminal = ratatui::try_init().context("the screen can't be taken")?;
-    let ended = watch(&mut terminal, &watched, interval, first);
+    let ended = watch(&mut terminal, &client, interval, first);
     ratatui::restore();
     ended.map(|()| Outcome::Done)
 }
 
 /// A pipeline's address.
-struct Watched<'a> {
+struct Client<'a> {
     address: &'a str,
     agent: ureq::Agent,
 }
 
-impl<'a> Watched<'a> {
+impl<'a> Client<'a> {
     fn new(address: &'a str) -> Self {
         let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().into();
         Self { address, agent }
     }
 
-    /// How the run goes.
-    fn look(&self) -> anyhow::Result<Value> {
+    /// Fetches the report of the run.
+    fn fetch(&self) -> anyhow::Result<Value> {
         let mut answer = self.agent.get(format!("http://{}/report", self.address)).call()?;
         Ok(serde_json::from_str(&answer.body_mut().read_to_string()?)?)
     }
 
-    /// As [`Watched::look`], once it is there.
+    /// As [`Client::fetch`], once it is there.
     fn wait(&self) -> anyhow::Result<Value> {
         let until = clock::now() + PATIENCE;
         loop {
-            match self.look() {
+            match self.fetch() {
                 Ok(report) => return Ok(report),
                 Err(error) if clock::now() >= until => {
                     let what = format!(
@@ -85,7 +85,7 @@ impl<'a> Watched<'a> {
 /// Shows how it goes until the user has seen enough.
 fn watch(
     terminal: &mut DefaultTerminal,
-    watched: &Watched<'_>,
+    client: &Client<'_>,
     interval: Duration,
     first: Value,
 ) -> anyhow::Result<()> {
@@ -96,7 +96,7 @@ fn watch(
     let mut due = clock::now() + interval;
     loop {
         let screen = Screen {
-            address: watched.address,
+            address: client.address,
             rates: rates.as_ref(),
             history: &history,
             trouble: trouble.as_deref(),
@@ -112,7 +112,7 @@ fn watch(
             }
         }
         due = clock::now() + interval;
-        match watched.look().map(|after| (Rates::between(&before, &after), after)) {
+        match client.fetch().map(|after| (Rates::between(&before, &after), after)) {
             Ok((new, after)) => {
                 trouble = new.as_ref().err().map(ToString::to_string);
                 if let Ok(new) = new {
@@ -129,7 +129,7 @@ fn watch(
     }
 }
 
-/// Whether a key ends it.
+/// True for a key that ends the screen.
 fn ends(key: KeyCode, modifiers: KeyModifiers) -> bool {
     matches!(key, KeyCode::Char('q') | KeyCode::Esc)
         || key == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL)

@@ -1,8 +1,7 @@
-//! What went on between two looks at a pipeline.
+//! Rates of a pipeline between two of its reports.
 
 use serde_json::{Value, json};
-
-use crate::table::{Table, visible};
+use slipstream_report::{Table, visible};
 
 /// A source or a stage between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,23 +45,23 @@ pub(super) struct Rates {
 /// The two looks are not of one run, or no time lies between them.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pipeline that is watched was started anew")]
-pub(super) struct StartedAnew;
+pub(super) struct Restarted;
 
 impl Rates {
     /// From two answers of `/report`.
-    pub(super) fn between(before: &Value, after: &Value) -> Result<Self, StartedAnew> {
+    pub(super) fn between(before: &Value, after: &Value) -> Result<Self, Restarted> {
         let since = |of: &[&str]| Some(number(after, of)? - number(before, of)?);
         let seconds = since(&["time_ns"]).unwrap_or(0.0) / 1e9;
-        let came = since(&["packets_in"]).ok_or(StartedAnew)?;
+        let came = since(&["packets_in"]).ok_or(Restarted)?;
         if seconds <= 0.0 || came < 0.0 {
-            return Err(StartedAnew);
+            return Err(Restarted);
         }
         let mut rows = Vec::new();
         for list in ["sources", "stages"] {
             let (old, new) = (items(before, list), items(after, list));
             let same = |(a, b): (&Value, &Value)| ["name", "type"].iter().all(|k| a.get(k) == b.get(k));
             if old.len() != new.len() || !old.iter().zip(new).all(same) {
-                return Err(StartedAnew);
+                return Err(Restarted);
             }
             rows.extend(old.iter().zip(new).map(|(old, new)| Row::between(old, new, seconds)));
         }
@@ -124,7 +123,7 @@ impl Rates {
     }
 }
 
-/// What the cells of a row are.
+/// The headings of a row's cells.
 pub(super) const HEADING: [&str; 8] = ["", "type", "in/s", "out/s", "a train", "busy", "held", "dropped/s"];
 
 impl Row {
@@ -235,7 +234,7 @@ mod tests {
         assert_eq!(json["interval_ns"], 2_000_000_000u64);
     }
 
-    /// What answers at the address need not be a pipeline of ours.
+    /// A server at the address need not be a pipeline of ours.
     #[test]
     fn names_do_nothing_to_a_terminal() {
         let mut after = report(2_000_000_000, 5000, 30);
@@ -245,19 +244,19 @@ mod tests {
             report["dropped"]["\u{1b}[2J"] = report["packets_in"].clone();
         }
         let rates = Rates::between(&before, &after).unwrap();
-        let shown = rates.as_table().render() + &rates.rows[1].cells().concat();
+        let shown = rates.as_table().render(None) + &rates.rows[1].cells().concat();
         assert!(!shown.contains(['\u{1b}', '\u{7}']), "{shown:?}");
     }
 
     #[test]
     fn another_run_is_noticed() {
         let (early, late) = (report(1_000_000_000, 5000, 30), report(2_000_000_000, 100, 0));
-        assert_eq!(Rates::between(&early, &late), Err(StartedAnew));
+        assert_eq!(Rates::between(&early, &late), Err(Restarted));
         let mut other = report(2_000_000_000, 6000, 30);
         other["stages"][0]["name"] = json!("nat");
-        assert_eq!(Rates::between(&early, &other), Err(StartedAnew));
-        assert_eq!(Rates::between(&early, &early), Err(StartedAnew), "no time lies between");
-        assert_eq!(Rates::between(&json!({}), &json!({})), Err(StartedAnew));
+        assert_eq!(Rates::between(&early, &other), Err(Restarted));
+        assert_eq!(Rates::between(&early, &early), Err(Restarted), "no time lies between");
+        assert_eq!(Rates::between(&json!({}), &json!({})), Err(Restarted));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The screen: figures of all, how the rate went, and a row for every source and stage.
 
+use slipstream_report::{time, visible};
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
@@ -7,17 +9,16 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Row, Sparkline, Table};
 
 use super::rates::{HEADING, Rates, per_second};
-use crate::table::{time, visible};
 
-/// What is on the screen.
+/// The content of the screen.
 pub(super) struct Screen<'a> {
-    /// Where the pipeline is.
+    /// The address of the pipeline.
     pub(super) address: &'a str,
-    /// What went on lately, if anything is known.
+    /// The rates since the last report; none before the second one.
     pub(super) rates: Option<&'a Rates>,
     /// Packets a second that came in, the oldest first.
     pub(super) history: &'a [u64],
-    /// What is the matter, if something is.
+    /// The error of the last attempt to fetch a report.
     pub(super) trouble: Option<&'a str>,
 }
 

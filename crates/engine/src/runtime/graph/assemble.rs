@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::{Edge, Head, Ledger, Node, Pipeline, Wiring};
-use crate::pipeline::{
-    Diagnostics, Finding, Group, Made, Plan, Ports, Role, Site, Slices, Wire, order, proxied,
-    unanswered_notes,
-};
+use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied, unanswered_notes};
 use crate::runtime::live::Excess;
-use crate::seed::Seeds;
-use crate::stage::DropReason;
+use slipstream_core::registry::{Group, Made, Ports, Role, Site};
+use slipstream_core::seed::Seeds;
+use slipstream_core::stage::DropReason;
 
 impl Plan {
     /// Checks everything that can be checked without opening a port or creating a file.
@@ -65,8 +63,8 @@ impl Pipeline {
         let mut places = vec![None; plan.stages.len()];
         let mut outputs = vec![Vec::new(); plan.stages.len()];
         let mut inputs = vec![Vec::new(); plan.stages.len()];
-        let mut sources = Vec::new();
-        let slices = Slices::default();
+        let (mut sources, mut sharing) = (Vec::new(), Vec::new());
+        let common = Common::default();
         let translated = proxied(plan, &mut findings);
         for id in ordered {
             let Some(planned) = plan.stages.get(id) else { continue };
@@ -80,11 +78,12 @@ impl Pipeline {
                 }
             };
             let site =
-                Site { name, role, dry, base, seed, choices, live: this.live, proxied, slices: &slices };
+                Site { name, role, dry, base, seed, choices, live: this.live, proxied, common: &common };
             let mut ports = match planned.kind.outputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
                 Ports::None | Ports::AsSet(_) => Vec::new(),
             };
+            let uses = common.uses();
             let made = match (planned.kind.build)(&planned.settings, &site) {
                 Ok(made) => made,
                 Err(error) => {
@@ -128,6 +127,11 @@ impl Pipeline {
                 *place = ports;
             }
             if let Some(stage) = stage {
+                if stage.holds() && !planned.kind.properties.holds {
+                    let message =
+                        format!("`{}` holds packets, of which its type says nothing", planned.kind.name);
+                    findings.push(Finding::new(&planned.span, message).hint("set `holds` in its properties"));
+                }
                 let name = planned.name.clone();
                 let end = this.live && planned.kind.group == Group::Port;
                 let excess = end.then(|| Box::new(Excess::default()));
@@ -138,6 +142,9 @@ impl Pipeline {
                     wiring,
                     ledger: Ledger { excess, ..Ledger::default() },
                 });
+                if common.uses() > uses {
+                    sharing.push(this.nodes.len() - 1);
+                }
                 if let Some(place) = places.get_mut(id) {
                     *place = Some(this.nodes.len() - 1);
                 }
@@ -147,11 +154,13 @@ impl Pipeline {
         for (id, source) in sources {
             if let (Some(edge), Some(planned)) = (heads.remove(&id), plan.stages.get(id)) {
                 let (name, kind) = (planned.name.clone(), planned.kind.name);
-                this.heads.push(Head { name, kind, source, edge });
+                this.heads.push(Head { name, kind, source, edge, takes_arrivals: false });
             }
         }
         plan.fail_on(findings)?;
         this.find_reunions();
+        this.look_over();
+        this.together = this.among(&sharing);
         Ok(this)
     }
 

@@ -3,20 +3,64 @@
 use std::collections::VecDeque;
 
 use super::{Edge, Ledger, Node, Wiring};
-use crate::batch::{Batch, Train};
-use crate::clock;
-use crate::pool::Pool;
-use crate::reframe::Output;
-use crate::stage::{Context, DropReason, Stage, Verdict};
-use crate::time::Nanos;
+use slipstream_core::batch::{Arrivals, Batch, Train};
+use slipstream_core::clock;
+use slipstream_core::interface::Interface;
+use slipstream_core::pool::Pool;
+use slipstream_core::stage::Output;
+use slipstream_core::stage::{Context, DropReason, Stage, Verdict};
+use slipstream_core::time::Nanos;
 use slipstream_wire::LinkType;
 
-/// What waits to go back to a router.
+/// Empty batches that are kept for their memory, at most.
+const SPARE: usize = 64;
+
+impl Event {
+    /// Packets that come with it.
+    pub(super) fn packets(&self) -> usize {
+        match self {
+            Self::Batch { batch, .. } => batch.frames.len(),
+            Self::Arrivals { arrivals, .. } => arrivals.frames.len(),
+            Self::End | Self::Until(_) | Self::Interfaces(_) | Self::Drain(_) | Self::Reload(_) => 0,
+        }
+    }
+}
+
+/// Batches that leave the depth-first way: some go back to a router, some on to a section of the pipeline that another thread runs.
 #[derive(Default)]
 pub(super) struct Later {
     batches: VecDeque<(Edge, Batch)>,
+    /// Events for the section behind, where there is one.
+    pub(super) beyond: Vec<Event>,
+    /// Deadlines before this time come before the call that is under way, in the sections behind.
+    pub(super) before: Nanos,
     /// Empty batches, for their memory.
     spare: Vec<Batch>,
+}
+
+/// Something that happens to a section of a pipeline. Events reach it in the order in which they happen in the pipeline as a whole.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Packets come to a stage.
+    Batch {
+        /// Deadlines before this time come first.
+        before: Nanos,
+        now: Nanos,
+        edge: Edge,
+        batch: Batch,
+    },
+    /// Packets come to the stage behind a source, as they arrive.
+    Arrivals { now: Nanos, edge: Edge, arrivals: Arrivals },
+    /// The call that the batches before came from is over: what goes round may go.
+    End,
+    /// Deadlines at or before this time are due.
+    Until(Nanos),
+    /// Interfaces have come up.
+    Interfaces(Vec<Interface>),
+    /// Everything that is held leaves.
+    Drain(Nanos),
+    /// Stages read anew what they can.
+    Reload(Nanos),
 }
 
 impl Later {
@@ -27,15 +71,28 @@ impl Later {
 
     /// A batch that has gone, for its memory.
     pub(super) fn give_back(&mut self, mut batch: Batch) {
-        batch.clear();
-        self.spare.push(batch);
+        if self.spare.len() < SPARE {
+            batch.clear();
+            self.spare.push(batch);
+        }
     }
 
     /// Takes the packets out of a batch.
     fn keep(&mut self, edge: Edge, batch: &mut Batch) {
+        let kept = self.moved(batch);
+        self.batches.push_back((edge, kept));
+    }
+
+    /// Takes the packets out of a batch, which go to a stage of a section behind.
+    pub(super) fn pass(&mut self, now: Nanos, edge: Edge, batch: &mut Batch) {
+        let batch = self.moved(batch);
+        self.beyond.push(Event::Batch { before: self.before, now, edge, batch });
+    }
+
+    fn moved(&mut self, batch: &mut Batch) -> Batch {
         let mut kept = self.spare.pop().unwrap_or_default();
         std::mem::swap(&mut kept, batch);
-        self.batches.push_back((edge, kept));
+        kept
     }
 }
 
@@ -58,11 +115,15 @@ pub(super) fn enter(
 ) -> u64 {
     let Some((node, behind)) = nodes.split_first_mut() else { return 0 };
     let start = way.timed.then(clock::now);
+    let packets = node.ledger.tally.packets;
     let mut cx = Context { now: way.now, pool, input, links: way.links };
     let mut out = Downstream { wiring: &mut node.wiring, behind, first: place + 1, way, later };
     work(node.stage.as_mut(), &mut cx, &mut node.ledger, &mut out);
+    node.ledger.calls += 1;
     let Some(start) = start else { return 0 };
     let all = start.elapsed().as_nanos() as u64;
+    node.ledger.timed_calls += 1;
+    node.ledger.timed_packets += node.ledger.tally.packets - packets;
     let behind = std::mem::take(&mut node.wiring.behind_ns);
     node.ledger.tally.busy_ns += all.saturating_sub(behind);
     all
@@ -92,7 +153,9 @@ impl Downstream<'_> {
         let Some(onwards) = edge.node.checked_sub(self.first) else {
             return self.later.keep(edge, batch);
         };
-        let Some(nodes) = self.behind.get_mut(onwards..) else { return };
+        let Some(nodes) = self.behind.get_mut(onwards..).filter(|nodes| !nodes.is_empty()) else {
+            return self.later.pass(self.way.now, edge, batch);
+        };
         let spent =
             enter(nodes, edge.node, self.way, (pool, self.later), edge.input, |stage, cx, ledger, out| {
                 ledger.process(stage, cx, batch, out);

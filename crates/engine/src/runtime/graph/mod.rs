@@ -6,23 +6,31 @@
 
 mod assemble;
 mod flow;
+mod sections;
 
-use crate::batch::{Arrivals, Batch};
-use crate::clock::LiveClock;
-use crate::io::capture::Interface;
-use crate::pool::Pool;
-use crate::reframe::{Output, ReframeStats};
-use crate::stage::{Context, DropReason, Drops, Stage, StageError};
-use crate::time::Nanos;
+use std::ops::Range;
+
+use slipstream_core::batch::{Arrivals, Batch};
+use slipstream_core::clock::{LiveClock, Meter};
+use slipstream_core::interface::Interface;
+use slipstream_core::pool::Pool;
+use slipstream_core::stage::Output;
+use slipstream_core::stage::{Context, DropReason, Drops, Egress, Stage, StageError};
+use slipstream_core::time::Nanos;
+use slipstream_reframe::ReframeStats;
 use slipstream_stats::Histogram;
 use slipstream_wire::LinkType;
 
-use self::flow::{Later, Way, enter};
+use self::flow::{Event, Later, Way, enter};
+pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
 use super::live::Excess;
-use super::source::Source;
+use slipstream_core::source::Source;
 
 /// How often a packet may come by a router: as often as its time to live can be counted down.
 const MOST_HOPS: u32 = 255;
+
+/// One of so many calls is timed, as a power of two.
+const SAMPLED_BITS: u32 = 4;
 
 /// Where a port leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +50,7 @@ pub struct Tally {
     pub batches: u64,
     /// Packets that went out.
     pub packets_out: u64,
-    /// Time spent in the stage itself, without the stages behind it, in ns.
+    /// Time spent in the stage itself, without the stages behind it, in ns: measured in one of 16 calls, and scaled up.
     pub busy_ns: u64,
 }
 
@@ -59,11 +67,39 @@ struct Node {
 #[derive(Default)]
 struct Ledger {
     tally: Tally,
+    /// Packets that came in calls that were timed.
+    timed_packets: u64,
+    /// Calls in which no packet came, such as deadlines, and those of them that were timed.
+    calls: u64,
+    timed_calls: u64,
+    /// What it takes, where that is not to count.
+    left_out: Option<Box<Meter>>,
     /// Of the stages at the end of a live pipeline.
     excess: Option<Box<Excess>>,
 }
 
 impl Ledger {
+    /// The tally, with the time of all calls reckoned from that of the calls that were timed.
+    fn scaled(&self, packets_out: u64) -> Tally {
+        let share = |all: u64, timed: u64| if timed == 0 { 1.0 } else { all as f64 / timed as f64 };
+        let by_packets = share(self.tally.packets, self.timed_packets);
+        let scale = if self.timed_packets == 0 { share(self.calls, self.timed_calls) } else { by_packets };
+        Tally { packets_out, busy_ns: (self.tally.busy_ns as f64 * scale) as u64, ..self.tally }
+    }
+
+    /// The stage takes packets as they arrive.
+    fn arrive(
+        &mut self,
+        stage: &mut dyn Stage,
+        cx: &mut Context<'_>,
+        arrivals: &mut Arrivals,
+        out: &mut dyn Output,
+    ) {
+        self.tally.packets += arrivals.frames.len() as u64;
+        self.tally.batches += 1;
+        self.tally.trains += stage.arrive(cx, arrivals, out);
+    }
+
     /// The stage takes a batch.
     fn process(
         &mut self,
@@ -78,7 +114,14 @@ impl Ledger {
         if let Some(excess) = &mut self.excess {
             excess.leaving(cx.pool, batch);
         }
-        stage.process(cx, batch, out);
+        match &self.left_out {
+            Some(meter) => {
+                meter.start();
+                stage.process(cx, batch, out);
+                meter.stop();
+            }
+            None => stage.process(cx, batch, out),
+        }
         if let Some(excess) = &mut self.excess {
             excess.left();
         }
@@ -106,11 +149,25 @@ pub(super) struct Head {
     pub(super) kind: &'static str,
     pub(super) source: Box<dyn Source + Send>,
     edge: Edge,
+    /// The stage that it leads to takes packets as they arrive.
+    takes_arrivals: bool,
 }
 
 /// A pipeline that was built.
 pub struct Pipeline {
     nodes: Vec<Node>,
+    /// Place of the first of them, in the pipeline that this is a section of.
+    base: usize,
+    /// Other sections run elsewhere: they are told of the time.
+    split: bool,
+    /// Some packets go round.
+    rounds: bool,
+    /// The time of the call that is under way.
+    now: Nanos,
+    /// Places of nodes that must be in one section: those that share something, and where packets come between them.
+    together: Range<usize>,
+    /// Calls so far.
+    calls: u32,
     pub(super) heads: Vec<Head>,
     links: Vec<LinkType>,
     timed: bool,
@@ -170,20 +227,86 @@ impl Pipeline {
             Node { name, kind: "", stage, wiring, ledger: Ledger::default() }
         };
         let nodes = stages.into_iter().enumerate().map(node).collect();
-        let source = Box::new(super::source::Preload::default());
-        let head = Head { name: "in".into(), kind: "null", source, edge: Edge { node: 0, input: 0 } };
-        Self::of(nodes, vec![head])
+        let source = Box::new(slipstream_io::preload::Preload::default());
+        let edge = Edge { node: 0, input: 0 };
+        let head = Head { name: "in".into(), kind: "null", source, edge, takes_arrivals: false };
+        let mut this = Self::of(nodes, vec![head]);
+        this.look_over();
+        this
     }
 
     fn of(nodes: Vec<Node>, heads: Vec<Head>) -> Self {
         let (links, ways, before, told) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, heads, links, timed: true, live: false, ways, before, told, later: Later::default() }
+        let later = Later::default();
+        Self {
+            nodes,
+            base: 0,
+            split: false,
+            rounds: false,
+            now: Nanos(0),
+            together: 0..0,
+            calls: 0,
+            heads,
+            links,
+            timed: true,
+            live: false,
+            ways,
+            before,
+            told,
+            later,
+        }
+    }
+
+    /// With this source in place of the one that it has.
+    #[must_use]
+    pub fn from_source(mut self, source: Box<dyn Source + Send>) -> Self {
+        if let Some(head) = self.heads.first_mut() {
+            head.source = source;
+        }
+        self
+    }
+
+    /// Leaves the time of a stage out of that of the run: it is measured, batch by batch.
+    pub(super) fn leave_out(&mut self, name: &str) {
+        let named = self.nodes.iter_mut().filter(|n| n.name == name);
+        named.for_each(|n| n.ledger.left_out = Some(Box::default()));
+    }
+
+    /// Real time and CPU time of the stages that are left out, in ns.
+    pub(super) fn left_out(&self) -> (u64, u64) {
+        let meters = self.nodes.iter().filter_map(|n| n.ledger.left_out.as_ref());
+        meters.fold((0, 0), |(real, cpu), meter| (real + meter.elapsed_ns(), cpu + meter.cpu_ns()))
+    }
+
+    /// Whether a stage takes only so many packets at a time.
+    pub(super) fn is_bounded(&mut self) -> bool {
+        (0..self.heads.len()).any(|head| self.room(head) < usize::MAX)
+    }
+
+    /// Whether a stage can write nothing more.
+    pub(super) fn failed(&mut self) -> bool {
+        self.ends().any(|end| end.failed())
+    }
+
+    /// The stages that write something outside of the pipeline.
+    fn ends(&mut self) -> impl Iterator<Item = &mut dyn Egress> {
+        self.nodes.iter_mut().filter_map(|n| n.stage.egress())
     }
 
     /// The stages by themselves, in an order in which every wire led onwards.
     #[must_use]
     pub fn into_stages(self) -> Vec<(String, Box<dyn Stage + Send>)> {
         self.nodes.into_iter().map(|n| (n.name, n.stage)).collect()
+    }
+
+    /// Finds out, once it is wired up, what goes round and where packets are taken as they arrive.
+    fn look_over(&mut self) {
+        let back =
+            |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
+        self.rounds = self.nodes.iter().enumerate().any(back);
+        for head in &mut self.heads {
+            head.takes_arrivals = self.nodes.get(head.edge.node).is_some_and(|n| n.stage.takes_arrivals());
+        }
     }
 
     /// Finds the stages whose output ports lead to one stage in the end.
@@ -200,9 +323,29 @@ impl Pipeline {
         }
     }
 
+    /// The places of nodes that share something, and of all that packets come to from there: a stage that parked payloads hears
+    /// of a packet that is freed, behind a splicer too that didn't know it any more, and has to hear of it at the same time
+    /// whoever runs it. Whoever shares anything is taken to share all of it.
+    fn among(&self, sharing: &[usize]) -> Range<usize> {
+        let mut reached = Vec::new();
+        sharing.iter().for_each(|place| self.reach(*place, &mut reached));
+        let start = reached.iter().min().copied().unwrap_or_default();
+        start..reached.iter().max().map_or(start, |place| place + 1)
+    }
+
     fn reachable(&self, from: usize) -> Vec<usize> {
-        let mut all = vec![from];
-        let mut at = 0;
+        let mut all = Vec::new();
+        self.reach(from, &mut all);
+        all
+    }
+
+    /// Adds a node and what packets come to from there, not beyond those that are in `all`.
+    fn reach(&self, from: usize, all: &mut Vec<usize>) {
+        if all.contains(&from) {
+            return;
+        }
+        let mut at = all.len();
+        all.push(from);
         while let Some(node) = all.get(at).and_then(|n| self.nodes.get(*n)) {
             for edge in node.wiring.edges.iter().flatten() {
                 if !all.contains(&edge.node) {
@@ -211,10 +354,10 @@ impl Pipeline {
             }
             at += 1;
         }
-        all
     }
 
-    /// Whether events must go through one by one to keep their order: packets may meet others that were held elsewhere.
+    /// Says that events must go through one by one to keep their order: packets may meet others that were held elsewhere. Stages that
+    /// hold packets one behind the other need no such thing: what each of them emits is in the order of time.
     pub(super) fn needs_single_events(&self) -> bool {
         let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
         let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
@@ -222,7 +365,7 @@ impl Pipeline {
         let all = met.len();
         met.sort_unstable();
         met.dedup();
-        holding > 1 || holding == 1 && met.len() < all
+        holding > 0 && met.len() < all
     }
 
     /// Don't measure the time of each stage.
@@ -233,7 +376,10 @@ impl Pipeline {
     /// Tells all stages of interfaces that have come up.
     pub(super) fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
         self.links.extend(new.iter().map(|i| LinkType::from_number(i.link_number as u16)));
-        self.nodes.iter_mut().try_for_each(|n| n.stage.interfaces(new))
+        if self.split {
+            self.pass_on(Event::Interfaces(new.to_vec()));
+        }
+        self.ends().try_for_each(|end| end.interfaces(new))
     }
 
     pub(super) fn links(&self) -> &[LinkType] {
@@ -242,24 +388,28 @@ impl Pipeline {
 
     /// Whether the first stage behind a source takes packets as they arrive.
     pub(super) fn takes_arrivals(&self, head: usize) -> bool {
-        let node = self.heads.get(head).and_then(|h| self.nodes.get(h.edge.node));
-        node.is_some_and(|n| n.stage.takes_arrivals())
+        self.heads.get(head).is_some_and(|h| h.takes_arrivals)
     }
 
     /// Hands arrivals to the first stage behind a source.
     pub(super) fn arrive(&mut self, head: usize, pool: &mut Pool, now: Nanos, arrivals: &mut Arrivals) {
-        let packets = arrivals.frames.len() as u64;
         let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
+        if edge.node >= self.nodes.len() {
+            self.pass_on(Event::Arrivals { now, edge, arrivals: std::mem::take(arrivals) });
+            return self.pass_end();
+        }
         self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
-            ledger.tally.packets += packets;
-            ledger.tally.batches += 1;
-            ledger.tally.trains += stage.arrive(cx, arrivals, out);
+            ledger.arrive(stage, cx, arrivals, out);
         });
     }
 
     /// Hands a batch to the first stage behind a source.
     pub(super) fn push(&mut self, head: usize, pool: &mut Pool, now: Nanos, batch: &mut Batch) {
         let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
+        if edge.node >= self.nodes.len() {
+            self.later.pass(now, edge, batch);
+            return self.pass_end();
+        }
         self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
             ledger.process(stage, cx, batch, out);
         });
@@ -267,11 +417,26 @@ impl Pipeline {
 
     /// Does what is due at or before `now`, each at its own time: in the order of deadlines, then of stages.
     pub(super) fn run_to(&mut self, pool: &mut Pool, now: Nanos) {
+        self.run_due(pool, now);
+        self.pass_on(Event::Until(now));
+    }
+
+    /// Does the same here; the sections behind are told of what comes to them by it, and not of the time.
+    fn run_due(&mut self, pool: &mut Pool, now: Nanos) {
         loop {
             let due =
                 self.nodes.iter().map(|n| n.stage.next_deadline()).enumerate().min_by_key(|(i, d)| (*d, *i));
-            let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { return };
-            self.call(node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
+            let Some((node, deadline)) = due.filter(|(_, d)| *d <= now && *d < Nanos::MAX) else { break };
+            self.later.before = deadline;
+            self.call(self.base + node, pool, deadline, 0, |stage, cx, _, out| stage.on_deadline(cx, out));
+        }
+        self.later.before = Nanos(0);
+    }
+
+    /// Does what is due before `time`, while a call that is not of this section goes on.
+    fn run_before(&mut self, pool: &mut Pool, time: Nanos) {
+        if time.0 > 0 && self.next_deadline() < time {
+            self.run_due(pool, Nanos(time.0 - 1));
         }
     }
 
@@ -302,7 +467,7 @@ impl Pipeline {
     /// Packets that all stages on the ways of a source have room for.
     pub(super) fn room(&mut self, head: usize) -> usize {
         let way = self.ways.get(head).map_or(&[][..], Vec::as_slice);
-        let rooms = way.iter().filter_map(|n| self.nodes.get_mut(*n).map(|n| n.stage.room()));
+        let rooms = way.iter().filter_map(|n| self.nodes.get_mut(*n)?.stage.egress().map(|end| end.room()));
         rooms.min().unwrap_or(usize::MAX)
     }
 
@@ -316,7 +481,9 @@ impl Pipeline {
                 && !self.before.get(node).is_some_and(|before| before.iter().any(held));
             if over && let (Some(n), Some(told)) = (self.nodes.get_mut(node), self.told.get_mut(node)) {
                 *told = true;
-                n.stage.no_more();
+                if let Some(end) = n.stage.egress() {
+                    end.no_more();
+                }
             }
         }
     }
@@ -327,20 +494,21 @@ impl Pipeline {
     }
 
     /// Whether no stage holds packets, or waits until somebody has taken them.
-    pub(super) fn finished(&self) -> bool {
-        self.nodes.iter().all(|n| n.stage.held() == 0 && !n.stage.unfinished())
+    pub(super) fn finished(&mut self) -> bool {
+        self.nodes.iter().all(|n| n.stage.held() == 0) && !self.ends().any(|end| end.unfinished())
     }
 
     /// Everything that is held leaves now, also what comes by a stage again that had let go all that it held.
     pub(super) fn drain(&mut self, pool: &mut Pool, now: Nanos) {
         for _ in 0..=MOST_HOPS {
             for node in 0..self.nodes.len() {
-                self.call(node, pool, now, 0, |stage, cx, _, out| stage.drain(cx, out));
+                self.call(self.base + node, pool, now, 0, |stage, cx, _, out| stage.drain(cx, out));
             }
             if self.nodes.iter().all(|n| n.stage.held() == 0) {
-                return;
+                break;
             }
         }
+        self.pass_on(Event::Drain(now));
     }
 
     /// The stages that can read something anew, and what.
@@ -351,11 +519,12 @@ impl Pipeline {
     /// Has them do so.
     pub(super) fn reload(&mut self, now: Nanos) {
         self.nodes.iter_mut().for_each(|n| n.stage.reload(now));
+        self.pass_on(Event::Reload(now));
     }
 
     /// Finishes all files, also where one can't be; then the first error.
     pub(super) fn finish(&mut self) -> Result<(), StageError> {
-        let finished: Vec<_> = self.nodes.iter_mut().map(|n| n.stage.finish()).collect();
+        let finished: Vec<_> = self.ends().map(|end| end.finish()).collect();
         finished.into_iter().collect()
     }
 
@@ -370,12 +539,12 @@ impl Pipeline {
             StageReport {
                 name: node.name.clone(),
                 kind: node.kind,
-                tally: Tally { packets_out: node.wiring.packets_out, ..node.ledger.tally },
+                tally: node.ledger.scaled(node.wiring.packets_out),
                 counters,
                 drops,
                 held: node.stage.held(),
                 report: node.stage.report(),
-                reframe: node.stage.reframe_stats().map(Box::new),
+                reframe: node.stage.figures().and_then(|f| f.downcast().ok()),
                 excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),
                 transit: node.ledger.excess.as_ref().map(|e| e.transit().clone()),
             }
@@ -386,24 +555,67 @@ impl Pipeline {
     /// Lets a stage do its work, and the stages behind it theirs, until nothing waits between stages.
     fn call(
         &mut self,
-        node: usize,
+        place: usize,
         pool: &mut Pool,
         now: Nanos,
         input: u8,
         work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Ledger, &mut dyn Output),
     ) {
-        let Self { nodes, later, links, timed, .. } = self;
-        let way = Way { now, links, timed: *timed };
-        if let Some(nodes) = nodes.get_mut(node..) {
-            enter(nodes, node, way, (pool, later), input, work);
+        let timed = self.sample();
+        let sent = self.later.beyond.len();
+        self.step(place, pool, (now, timed), input, work);
+        self.go_round(pool, (now, timed));
+        if self.later.beyond.len() > sent {
+            self.pass_end();
         }
-        while let Some((edge, mut batch)) = later.take() {
-            if let Some(nodes) = nodes.get_mut(edge.node..) {
-                enter(nodes, edge.node, way, (pool, later), edge.input, |stage, cx, ledger, out| {
-                    ledger.process(stage, cx, &mut batch, out);
-                });
-            }
-            later.give_back(batch);
+    }
+
+    /// Tells the section behind that a call is over, where packets go round.
+    fn pass_end(&mut self) {
+        if self.rounds {
+            self.pass_on(Event::End);
+        }
+    }
+
+    /// Tells the section behind, where there is one.
+    fn pass_on(&mut self, event: Event) {
+        if self.split {
+            self.later.beyond.push(event);
+        }
+    }
+
+    /// Says whether the next call is one of those that are timed.
+    fn sample(&mut self) -> bool {
+        // A multiplicative hash: calls of kinds that come in turns are sampled alike. The first one is timed.
+        let hash = self.calls.wrapping_mul(0x9E37_79B9);
+        self.calls = self.calls.wrapping_add(1);
+        self.timed && hash >> (32 - SAMPLED_BITS) == 0
+    }
+
+    /// Lets a stage do its work, and the stages behind it theirs.
+    fn step(
+        &mut self,
+        place: usize,
+        pool: &mut Pool,
+        (now, timed): (Nanos, bool),
+        input: u8,
+        work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Ledger, &mut dyn Output),
+    ) {
+        self.now = now;
+        let Self { nodes, later, links, base, .. } = self;
+        let way = Way { now, links, timed };
+        if let Some(nodes) = place.checked_sub(*base).and_then(|n| nodes.get_mut(n..)) {
+            enter(nodes, place, way, (pool, later), input, work);
+        }
+    }
+
+    /// Lets go what waits to go back to a router.
+    fn go_round(&mut self, pool: &mut Pool, (now, timed): (Nanos, bool)) {
+        while let Some((edge, mut batch)) = self.later.take() {
+            self.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
+                ledger.process(stage, cx, &mut batch, out);
+            });
+            self.later.give_back(batch);
         }
     }
 }

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Runs several lists of make's targets side by side: `ci/lanes.py "clippy unit" "suite docs"`.
+
+Their output doesn't mix: that of the first list is printed as it comes, that of each other one when it has ended. Exit status 1
+if any failed. No list is run by `make --jobs`, whose jobserver cargo would take for its own.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def main():
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    lanes, failed = [], []
+    for targets in sys.argv[1:]:
+        into = tempfile.TemporaryFile() if lanes else None
+        words = [os.environ.get("MAKE", "make"), "--no-print-directory", *targets.split()]
+        since = time.monotonic()
+        lanes.append((targets, since, into, subprocess.Popen(words, env=environment, stdout=into, stderr=into and subprocess.STDOUT)))
+    for targets, since, into, process in lanes:
+        status = process.wait()
+        if into:
+            into.seek(0)
+            sys.stdout.buffer.write(into.read())
+        print(f"== {targets}: status {status}, {time.monotonic() - since:.0f} s until here", flush=True)
+        if status:
+            failed.append(targets)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+//! The cost of the way through C: the same bursts pushed and polled by Rust's methods and by C's functions, one round each by turns,
+//! medians over all rounds, in ns of CPU time a packet. C's functions are called by pointers that the compiler can't see through, as a program
+//! in another language calls them.
+//!
+//! `cargo bench -p slipstream-capi --bench border`; with `--test` one short round that says only that both give the same.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
+
+use std::hint::black_box;
+use std::ptr::{null, null_mut};
+
+use rustix::time::{ClockId, clock_gettime};
+use slipstream_capi::packet::{slip_packet, slip_train};
+use slipstream_capi::reframe::*;
+use slipstream_reframe::embed::{Packet, Reframer};
+use slipstream_reframe::{Nanos, ReframeConfig};
+
+const TRAINS: usize = 64;
+const HANDLES: usize = 512;
+
+/// Packets of `flows` flows, in random order: Ethernet, IPv4, UDP, 64 bytes.
+fn traffic(flows: u32, packets: usize) -> Vec<[u8; 64]> {
+    let mut random = 7_u64;
+    let mut packet = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let flow = ((random >> 33) as u32 % flows).to_be_bytes();
+        let mut bytes = [0; 64];
+        bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 50, 0, 0, 0, 0, 64, 17]);
+        bytes[26..34].copy_from_slice(&[10, flow[1], flow[2], flow[3], 10, 0, 0, 9]);
+        bytes[35] = 53;
+        bytes
+    };
+    (0..packets).map(|_| packet()).collect()
+}
+
+/// What came out, so that nobody can leave it out: trains, and a sum of the handles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    trains: u64,
+    sum: u64,
+}
+
+type Push = unsafe extern "C" fn(*mut slip_reframe, *const slip_packet, u32, u64) -> i32;
+type Poll = unsafe extern "C" fn(*mut slip_reframe, u64, *mut slip_train, u32, *mut u32, u32) -> i32;
+
+#[inline(never)]
+fn through_rust(reframer: &mut Reframer, packets: &[&[u8]], burst: usize, now: &mut u64) -> Seen {
+    let mut seen = Seen::default();
+    let mut handles = [0; HANDLES];
+    let mut handle = 0;
+    for packets in packets.chunks(burst) {
+        *now += 50 * packets.len() as u64;
+        let numbered = packets.iter().enumerate().map(|(n, bytes)| Packet::new(handle + n as u32, bytes));
+        reframer.push_burst(Nanos(*now), numbered).unwrap();
+        handle += packets.len() as u32;
+        loop {
+            let mut trains = [slip_train::default(); TRAINS];
+            let (n, packets) = reframer.poll_burst(Nanos(*now), TRAINS, &mut handles, |at, train| {
+                let count = train.handles.len() as u32;
+                trains[at] = slip_train { release_ns: train.release.0, flow: train.flow, count };
+            });
+            black_box(&trains);
+            seen.trains += n as u64;
+            seen.sum += handles[..packets].iter().map(|h| u64::from(*h)).sum::<u64>();
+            if n < TRAINS && packets + 256 <= HANDLES {
+                break;
+            }
+        }
+    }
+    seen
+}
+
+#[inline(never)]
+fn through_c(
+    (reframe, push, poll): (*mut slip_reframe, Push, Poll),
+    packets: &[&[u8]],
+    burst: usize,
+    now: &mut u64,
+) -> Seen {
+    let mut seen = Seen::default();
+    let mut handles = [0; HANDLES];
+    let mut handle = 0;
+    let nothing = slip_packet { data: null(), key: null(), captured: 0, length: 0, handle: 0, reserved: 0 };
+    let mut described = [nothing; 256];
+    for packets in packets.chunks(burst) {
+        *now += 50 * packets.len() as u64;
+        for ((n, bytes), to) in packets.iter().enumerate().zip(&mut described) {
+            let handle = handle + n as u32;
+            *to = slip_packet { data: bytes.as_ptr(), captured: bytes.len() as u32, handle, ..nothing };
+        }
+        handle += packets.len() as u32;
+        // SAFETY: pointers to what is there, as long as is said.
+        let code = unsafe { push(reframe, described.as_ptr(), packets.len() as u32, *now) };
+        assert_eq!(code, 0);
+        loop {
+            let mut trains = [slip_train::default(); TRAINS];
+            // SAFETY: as above.
+            let n = unsafe {
+                poll(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, handles.as_mut_ptr(), HANDLES as u32)
+            };
+            black_box(&trains);
+            let n = usize::try_from(n).unwrap();
+            let packets = trains[..n].iter().map(|t| t.count as usize).sum::<usize>();
+            seen.trains += n as u64;
+            seen.sum += handles[..packets].iter().map(|h| u64::from(*h)).sum::<u64>();
+            if n < TRAINS && packets + 256 <= HANDLES {
+                break;
+            }
+        }
+    }
+    seen
+}
+
+/// CPU time of this thread: what neighbours take doesn't count.
+fn cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let test = !std::env::args().any(|a| a == "--bench");
+    let (rounds, n) = if test { (1, 10_000) } else { (101, 200_000) };
+    println!(
+        "flows  burst   Rust      C   C - Rust   (ns a packet, medians of {rounds} rounds of {n} packets)"
+    );
+    for flows in [16, 1000, 100_000] {
+        for burst in [1, 32, 256] {
+            let bytes = traffic(flows, n);
+            // As a data plane has them: somewhere, of a length that only memory tells.
+            let packets: Vec<&[u8]> = black_box(bytes.iter().map(|p| p.as_slice()).collect());
+            let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
+            // SAFETY: NULL is allowed.
+            let reframe = unsafe { slip_reframe_new(null(), null_mut(), 0) };
+            let c: (_, Push, Poll) =
+                (reframe, black_box(slip_reframe_push_burst as Push), black_box(slip_reframe_poll as Poll));
+            let (mut now_rust, mut now_c) = (0, 0);
+            let (mut rust, mut other, mut differences) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                let start = cpu_ns();
+                let a = through_rust(&mut reframer, &packets, burst, &mut now_rust);
+                let middle = cpu_ns();
+                let b = through_c(c, &packets, burst, &mut now_c);
+                let (first, second) = ((middle - start) / n as f64, (cpu_ns() - middle) / n as f64);
+                assert_eq!(a, b, "the same comes out");
+                rust.push(first);
+                other.push(second);
+                differences.push(second - first);
+            }
+            // SAFETY: it is one.
+            assert_eq!(unsafe { slip_reframe_free(reframe) }, 0);
+            let (rust, other, difference) = (median(rust), median(other), median(differences));
+            println!("{flows:>6} {burst:>5} {rust:>7.1} {other:>6.1} {difference:>8.1}");
+        }
+    }
+}

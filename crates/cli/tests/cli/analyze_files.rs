@@ -1,0 +1,180 @@
+//! `analyze --report` and `--parquet`, as a user runs them.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
+use roxmltree::{Document, ParsingOptions};
+use serde_json::Value;
+
+fn analyze(folder: &Path, arguments: &[&str]) -> Output {
+    let run = Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .arg("analyze")
+        .args(arguments)
+        .current_dir(folder)
+        .output();
+    run.unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const TRAFFIC: &str = "synth:profile=campus,packets=4000,seed=3";
+
+/// The page is well-formed, has no figure that is none, and loads nothing.
+fn check_page(page: &str) -> Document<'_> {
+    let tree =
+        Document::parse_with_options(page, ParsingOptions { allow_dtd: true, ..Default::default() }).unwrap();
+    for node in tree.descendants() {
+        let texts = node.attributes().map(|a| a.value()).chain(node.text());
+        for text in texts {
+            let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+            assert!(!words.iter().any(|w| ["NaN", "inf", "None", "undefined"].contains(w)), "{text}");
+        }
+        assert!(
+            !["script", "link", "img", "iframe"].contains(&node.tag_name().name()),
+            "{:?}",
+            node.tag_name()
+        );
+        let foreign = |a: &roxmltree::Attribute<'_, '_>| {
+            ["src", "href"].contains(&a.name()) && !a.value().starts_with('#')
+        };
+        assert!(!node.attributes().any(|a| foreign(&a) || a.name().starts_with("on")));
+    }
+    let mut ids: Vec<_> = tree.descendants().filter_map(|n| n.attribute("id")).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "ids are unique");
+    for svg in tree.descendants().filter(|n| n.tag_name().name() == "svg") {
+        let labels: Vec<&str> = svg.attribute("aria-labelledby").unwrap().split(' ').collect();
+        assert!(labels.iter().all(|l| ids.contains(l)), "{labels:?}");
+        let drawn = |n: roxmltree::Node<'_, '_>| {
+            n.tag_name().name() == "rect" || n.attribute("d").is_some_and(|d| d.len() > 30)
+        };
+        assert!(svg.descendants().any(drawn), "a chart without data: {labels:?}");
+    }
+    tree
+}
+
+#[test]
+fn a_page_shows_the_figures_of_the_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let result = json(&analyze(folder.path(), &[TRAFFIC, "--report", "r.html", "--format", "json"]));
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    let tree = check_page(&page);
+    let cells: Vec<&str> = tree.descendants().filter_map(|n| n.text()).collect();
+    for of in ["ip", "tcp"] {
+        let s = &result[of];
+        let slf = format!("{:.3}", s["slf"].as_f64().unwrap());
+        assert!(cells.contains(&slf.as_str()), "{of}: {slf}");
+        for w in s["windows"].as_array().unwrap() {
+            let after = format!("{:.3}", w["slf_after"].as_f64().unwrap());
+            assert!(cells.contains(&after.as_str()), "{of}: {after}");
+        }
+    }
+    for e in result["top_endpoints"].as_array().unwrap() {
+        assert!(cells.contains(&e["address"].as_str().unwrap()));
+    }
+    let charts = tree.descendants().filter(|n| n.tag_name().name() == "svg").count();
+    let captions = tree.descendants().filter(|n| n.tag_name().name() == "figcaption").count();
+    assert!(charts >= 8 && charts == captions, "{charts} charts, {captions} captions");
+}
+
+#[test]
+fn several_traces_have_a_total_and_a_part_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = "synth:flows=5,packets=300,seed=4,protocol=udp";
+    json(&analyze(folder.path(), &[TRAFFIC, other, "--report", "r.html", "--format", "json"]));
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    let tree = check_page(&page);
+    let heads: Vec<_> = tree.descendants().filter(|n| n.tag_name().name() == "h2").collect();
+    let heads: Vec<_> = heads.iter().map(|n| n.descendants().find_map(|d| d.text()).unwrap()).collect();
+    assert_eq!(heads, ["total of 2 traces", TRAFFIC, other]);
+}
+
+#[test]
+fn a_trace_without_packets_makes_a_sensible_page() {
+    let folder = tempfile::tempdir().unwrap();
+    // A pcap file that ends after its header.
+    let header = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    fs::write(folder.path().join("empty.pcap"), header).unwrap();
+    let arguments = ["empty.pcap", "--report", "r.html", "--parquet", "f.parquet", "--format", "json"];
+    json(&analyze(folder.path(), &arguments));
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    let tree = check_page(&page);
+    assert!(!tree.descendants().any(|n| n.tag_name().name() == "svg"));
+    assert!(page.contains("no IP packet"));
+    let flows = SerializedFileReader::new(File::open(folder.path().join("f.parquet")).unwrap()).unwrap();
+    assert_eq!(flows.metadata().file_metadata().num_rows(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hostile_file_name_stays_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "<script>alert(1)<\\script>&\"'{{ 7*7 }}\u{1b}[31m.pcap";
+    json(&analyze(folder.path(), &["synth:packets=300,flows=3", "--format", "json"]));
+    let make = Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .args(["synth", "--packets", "300", "--flows", "3", name])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(make.status.success());
+    json(&analyze(folder.path(), &[name, "--report", "r.html", "--format", "json"]));
+    let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
+    let tree = check_page(&page);
+    let head = tree.descendants().find(|n| n.tag_name().name() == "bdi").unwrap();
+    assert_eq!(head.text(), Some(name.replace('\u{1b}', "\u{fffd}").as_str()));
+}
+
+#[test]
+fn flows_of_all_traces_add_up_to_the_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = "synth:flows=5,packets=300,seed=4";
+    let result =
+        json(&analyze(folder.path(), &[TRAFFIC, other, "--parquet", "f.parquet", "--format", "json"]));
+    let reader = SerializedFileReader::new(File::open(folder.path().join("f.parquet")).unwrap()).unwrap();
+    let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+    for trace in result["traces"].as_array().unwrap() {
+        let file = trace["file"].as_str().unwrap();
+        let rows: Vec<_> = rows.iter().filter(|r| r.get_string(0).unwrap() == file).collect();
+        let sum = |column: usize| rows.iter().map(|r| r.get_long(column).unwrap() as u64).sum::<u64>();
+        let flows = rows.iter().filter(|r| r.get_long(9).unwrap() > 0).count() as u64;
+        assert_eq!(trace["ip"]["flows"], rows.len() as u64);
+        assert_eq!(trace["ip"]["packets"], sum(8));
+        assert_eq!(trace["tcp"]["flows"], flows);
+        assert_eq!(trace["tcp"]["packets"], sum(9));
+    }
+}
+
+#[test]
+fn a_path_that_can_not_be_written_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for option in ["--report", "--parquet"] {
+        for (path, why) in [("no/such/folder/f", "there is no folder"), (".", "directory"), ("-", "stdout")] {
+            let output = analyze(folder.path(), &["synth:packets=100", option, path]);
+            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{complaint}");
+            assert!(
+                complaint.contains(&format!("{option} {path}")) && complaint.contains(why),
+                "{complaint}"
+            );
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_failed_analysis_leaves_older_files_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("r.html"), "old").unwrap();
+    let output = analyze(folder.path(), &["no-such.pcap", "--report", "r.html", "--parquet", "f.parquet"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read(folder.path().join("r.html")).unwrap(), b"old");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}

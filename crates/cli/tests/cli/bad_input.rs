@@ -1,0 +1,249 @@
+//! Whatever is wrong with what it is given: exit status 2, a message that names it and says what to do,
+//! nothing on stdout, no file left behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{self, BINARY, Ended, names, run, run_in, scratch, small, text};
+
+/// Both verbs that read must refuse this input in these words.
+#[track_caller]
+fn refused(input: &Path, words: &[&str]) {
+    let dir = scratch();
+    run([Path::new("analyze"), input]).with(2).silent().saying(words);
+    run([Path::new("reframe"), input, &dir.path().join("out.pcap")]).with(2).silent().saying(words);
+    assert_eq!(names(dir.path()), [""; 0], "something was left behind");
+}
+
+#[test]
+fn a_format_that_is_none() {
+    let dir = scratch();
+    let file = dir.path().join("notes.txt");
+    fs::write(&file, "some notes, no packets at all\n").unwrap();
+    refused(&file, &["notes.txt", "not pcap or pcapng"]);
+    fs::write(&file, [0x7f, b'E', b'L', b'F', 2, 1, 1, 0]).unwrap();
+    refused(&file, &["notes.txt", "not pcap or pcapng"]);
+}
+
+#[test]
+fn an_empty_file() {
+    let dir = scratch();
+    let file = dir.path().join("empty.pcap");
+    fs::write(&file, "").unwrap();
+    refused(&file, &["empty.pcap", "empty"]);
+}
+
+#[test]
+fn a_missing_file() {
+    refused(Path::new("/nowhere/at-all.pcap"), &["/nowhere/at-all.pcap", "no such file"]);
+}
+
+#[test]
+fn a_directory() {
+    let dir = scratch();
+    refused(dir.path(), &[text(dir.path()), "directory"]);
+    run([Path::new("reframe"), small(), dir.path()])
+        .with(2)
+        .silent()
+        .saying(&[text(dir.path()), "directory"]);
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_file_that_may_not_be_read() {
+    let dir = scratch();
+    let (secret, binary) = (dir.path().join("secret.pcap"), dir.path().join("slipstream"));
+    fs::copy(small(), &secret).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
+    let mut command = if fs::File::open(&secret).is_ok() {
+        // Privileged: permissions don't bind us, so somebody else has to try.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(BINARY, &binary).unwrap();
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary);
+        other
+    } else {
+        Command::new(BINARY)
+    };
+    let output =
+        command.arg("analyze").arg(&secret).output().expect("setpriv (util-linux) is there when run as root");
+    Ended::of(output).with(2).silent().saying(&["secret.pcap", "permission"]);
+}
+
+#[test]
+fn a_file_cut_off_in_a_packet() {
+    let dir = scratch();
+    let cut = dir.path().join("cut.pcap");
+    let bytes = fs::read(small()).unwrap();
+    // A header of 24 bytes, 100 records of 16 + 96 bytes at most; the cut is in the middle of one.
+    let mut at = 24;
+    while at < 9000 {
+        at += 16 + u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+    }
+    fs::write(&cut, &bytes[..at + 20]).unwrap();
+    let said = format!("byte {at}");
+    let words = ["cut.pcap", said.as_str()];
+
+    let analyzed = run(["analyze", "--format", "json", text(&cut)]).with(0).saying(&words);
+    assert_eq!(analyzed.json()["truncated_at_byte"], at);
+    let out = dir.path().join("out.pcap");
+    let reframed = run(["reframe", text(&cut), text(&out), "--format", "json"]).with(0).saying(&words);
+    assert_eq!(reframed.json()["truncated_at_byte"], at);
+    let again = run(["analyze", "--format", "json", text(&out)]).with(0);
+    assert_eq!(
+        again.json()["records"],
+        analyzed.json()["records"],
+        "the packets before the damage are all there"
+    );
+    assert_eq!(again.json()["truncated_at_byte"], serde_json::Value::Null);
+
+    fs::remove_file(&out).unwrap();
+    run(["analyze", "--strict", text(&cut)]).with(2).silent().saying(&words);
+    run(["reframe", "--strict", text(&cut), text(&out)]).with(2).silent().saying(&words);
+    for workers in ["1", "2"] {
+        let replay = ["run", "-i", text(&cut), "-o", text(&out), "-e", "counter", "--workers", workers];
+        run(replay.iter().chain(&["--strict"])).with(2).silent().saying(&words);
+    }
+    assert_eq!(names(dir.path()), ["cut.pcap"], "--strict leaves no output behind");
+}
+
+#[test]
+fn a_compressed_file_cut_off() {
+    let dir = scratch();
+    let cut = dir.path().join("cut.pcap.gz");
+    let bytes = fs::read(common::campus()).unwrap();
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let ended = run(["analyze", "--format", "json", text(&cut)]).with(0).saying(&["cut.pcap.gz", "gzip"]);
+    let records = ended.json()["records"].as_u64().unwrap();
+    assert!((1_000..24_000).contains(&records), "{records} packets of half a file");
+    run(["analyze", "--strict", text(&cut)]).with(2).silent().saying(&["cut.pcap.gz"]);
+}
+
+/// Settings that must be refused before anything is done: the options, and what the message must say.
+#[test]
+fn settings_out_of_range_and_words_that_are_none() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--hold", "64 parsecs"], &["--hold", "parsecs", "us"]),
+        (&["--hold", "64"], &["--hold", "unit"]),
+        (&["--hold", "5s"], &["hold", "4s"]),
+        (&["--burst", "0"], &["burst", "1 to 256"]),
+        (&["--burst", "257"], &["burst", "1 to 256"]),
+        (&["--burst", "many"], &["--burst", "many"]),
+        (&["--capacity", "0"], &["capacity"]),
+        (&["--capacity", "12 apples"], &["--capacity", "apples"]),
+        (&["--workers", "0"], &["--workers"]),
+        (&["--loop", "0"], &["--loop"]),
+        (&["--policy", "fifo"], &["--policy", "fifo", "oldest, waiting, shortest"]),
+        (&["--admit", "third"], &["--admit", "third", "always, second"]),
+        (&["--compress", "zip"], &["--compress", "zip", "ack"]),
+        (&["--bypass", "tcp prot 80"], &["--bypass", "line 1, column 5", "prot", "proto"]),
+        (&["--bypass", "tcp port 80 or\nudp prt 53"], &["--bypass", "line 2, column 5", "prt"]),
+        (&["--bypass", "tcp port 65536"], &["--bypass", "column 10", "65536"]),
+        (&["--bypass", "(tcp syn"], &["--bypass", "column"]),
+        (&["--bypass", "@/nowhere/rules"], &["--bypass", "/nowhere/rules"]),
+        (&["--class", "web: tcp prt 80 => hold=1ms"], &["--class", "web", "column 5", "prt"]),
+        (&["--class", "tcp port 80"], &["--class", "NAME: RULE"]),
+        (&["--class", "web: tcp port 80"], &["--class", "=>"]),
+        (&["--class", "web: tcp port 80 => hold=1parsec"], &["web", "hold", "parsec"]),
+        (&["--class", "web: tcp port 80 => burst=257"], &["burst", "1 to 256"]),
+        (&["--class", "web: tcp port 80 => speed=1"], &["web", "speed", "hold, burst, weight and bypass"]),
+        (&["--fail-if", "slf_out"], &["--fail-if", "comparison"]),
+        (&["--fail-if", "slf_out<one"], &["--fail-if", "one", "number"]),
+        (&["--pace", "real", "--workers", "2"], &["--pace real"]),
+        (&["--no-such-option"], &["--no-such-option"]),
+    ];
+    let dir = scratch();
+    for (options, words) in table {
+        let out = dir.path().join("out.pcap");
+        let base = ["reframe", text(small()), text(&out)];
+        let ended = run(base.iter().chain(*options));
+        assert_eq!(ended.status, Some(2), "{options:?}: {}", ended.stderr);
+        assert!(ended.stdout.is_empty(), "{options:?} wrote to stdout");
+        for word in *words {
+            assert!(ended.stderr.contains(word), "{options:?}: {word:?} is not in: {}", ended.stderr);
+        }
+        assert_eq!(names(dir.path()), [""; 0], "{options:?} left something behind");
+    }
+    // That there is no such key is known only once the result is there.
+    run(["reframe", text(small()), "null", "--fail-if", "no.such.key<1"])
+        .with(2)
+        .saying(&["--fail-if", "\"no\""]);
+}
+
+#[test]
+fn settings_of_analyze() {
+    for (options, words) in [
+        (["--window", "64 parsecs"], ["--window", "parsecs"]),
+        (["--window", "16us,64"], ["--window", "unit"]),
+        (["--burst", "0"], ["--burst", "0"]),
+        (["--tunnel", "middle"], ["--tunnel", "outer, inner"]),
+        (["--format", "xml"], ["--format", "table, json"]),
+    ] {
+        run(["analyze", text(small())].iter().chain(&options)).with(2).silent().saying(&words);
+    }
+}
+
+#[test]
+fn an_output_in_a_directory_that_is_not_there() {
+    let dir = scratch();
+    let out = dir.path().join("not/there/out.pcap");
+    run(["reframe", text(small()), text(&out)]).with(2).silent().saying(&[text(&out), "folder"]);
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn ports_that_are_not_built() {
+    run(["analyze", "af_packet:eth0"]).with(2).silent().saying(&["af_packet:eth0", "live port"]);
+    run(["reframe", "af_packet:nope0", "null"]).with(2).silent().saying(&["nope0"]);
+    run(["reframe", text(small()), "af_packet:nope0"]).with(2).silent().saying(&["nope0"]);
+    run(["reframe", text(small()), "af_xdp:nope0"]).with(2).silent().saying(&["af_xdp:nope0", "not built"]);
+    run(["reframe", "af_packet:nope0", "dpdk:nope0"]).with(2).silent().saying(&["dpdk:nope0", "not built"]);
+    run(["reframe", text(small()), "null", "--duration", "1s"])
+        .with(2)
+        .silent()
+        .saying(&["--duration", "live"]);
+    run(["run", "-i", text(small()), "-o", "null", "-e", "counter", "--poll-log", "x.csv"])
+        .with(2)
+        .silent()
+        .saying(&["--poll-log", "live"]);
+    for port in ["af_xdp:eth0:1", "dpdk:0000:01:00.0"] {
+        run(["reframe", port, "null"]).with(2).silent().saying(&[port, "not built", "capture file"]);
+        run(["reframe", text(small()), port]).with(2).silent().saying(&[port, "not built"]);
+        run(["analyze", port]).with(2).silent().saying(&[port, "not built"]);
+    }
+    run(["analyze", "null"]).with(2).silent().saying(&["null"]);
+    run(["reframe", text(small()), "synth:packets=5"]).with(2).silent().saying(&["synth"]);
+    run(["analyze", "synth:packets=many"]).with(2).silent().saying(&["packets"]);
+}
+
+/// A pcapng block: its type, then its body between two lengths.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = (12 + body.len() as u32).to_le_bytes();
+    [&kind.to_le_bytes(), &length[..], body, &length].concat()
+}
+
+/// A pcapng file with an Ethernet and a raw IP interface and a packet of 4 bytes from each.
+fn two_links() -> Vec<u8> {
+    let section = [&0x1a2b_3c4d_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat();
+    let packet = |interface: u32| {
+        let fields = [interface, 0, 1, 4, 4].map(u32::to_le_bytes).concat();
+        block(6, &[fields, vec![1, 2, 3, 4]].concat())
+    };
+    let interface = |link: u8| block(1, &[link, 0, 0, 0, 0, 0, 0, 0]);
+    [block(0x0a0d_0d0a, &section), interface(1), interface(101), packet(0), packet(1)].concat()
+}
+
+#[test]
+fn links_of_two_types_do_not_fit_a_pcap() {
+    let dir = scratch();
+    let both = dir.path().join("both.pcapng");
+    fs::write(&both, two_links()).unwrap();
+    let out = dir.path().join("out.pcap");
+    run(["reframe", text(&both), text(&out)]).with(2).silent().saying(&["out.pcap", "pcapng"]);
+    assert_eq!(names(dir.path()), ["both.pcapng"], "no half-written output");
+    let report =
+        run_in(dir.path(), ["reframe", "both.pcapng", "out.pcapng", "--format", "json"]).with(0).json();
+    assert_eq!(report["packets_out"], 2);
+}

@@ -1,0 +1,131 @@
+//! Helpers of the command's tests: they run it, make directories, find the bundled trace.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// The program under test.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_slipstream");
+
+/// The directory of bundled traces.
+pub(crate) fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../traces")
+        .canonicalize()
+        .expect("traces/ is in the repository")
+}
+
+/// A bundled trace of 24,000 packets, gzip inside.
+pub(crate) fn campus() -> PathBuf {
+    traces().join("campus.pcap.gz")
+}
+
+/// A small plain pcap of 2,000 packets of 96 bytes, made once.
+pub(crate) fn small() -> &'static Path {
+    static SMALL: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let make = || {
+        let dir = scratch();
+        let file = dir.path().join("small.pcap");
+        let words = ["synth", "--profile", "campus", "--packets", "2000", "--seed", "5", "--snap-len", "96"];
+        let done = Command::new(BINARY).args(words).arg(&file).output().expect("the program starts");
+        assert!(done.status.success(), "{done:?}");
+        (dir, file)
+    };
+    &SMALL.get_or_init(make).1
+}
+
+/// An empty directory, removed when dropped.
+pub(crate) fn scratch() -> TempDir {
+    tempfile::tempdir().expect("a directory for temporary files")
+}
+
+/// Output and exit status of a run.
+pub(crate) struct Ended {
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    pub(crate) fn of(output: Output) -> Self {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Self { status: output.status.code(), stdout: output.stdout, stderr }
+    }
+
+    /// It must have ended with this status; no panic whatever it was.
+    #[track_caller]
+    pub(crate) fn with(self, status: i32) -> Self {
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        assert_eq!(self.status, Some(status), "stderr: {}", self.stderr);
+        self
+    }
+
+    /// Each of these must be in what it said on stderr.
+    #[track_caller]
+    pub(crate) fn saying(self, words: &[&str]) -> Self {
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in: {}", self.stderr);
+        }
+        self
+    }
+
+    /// Results belong on stdout; a run without one must leave it empty.
+    #[track_caller]
+    pub(crate) fn silent(self) -> Self {
+        assert!(self.stdout.is_empty(), "on stdout: {}", String::from_utf8_lossy(&self.stdout));
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.stdout)))
+    }
+}
+
+/// Runs the program in a directory.
+pub(crate) fn run_in<S: AsRef<std::ffi::OsStr>>(dir: &Path, words: impl IntoIterator<Item = S>) -> Ended {
+    let command = Command::new(BINARY).args(words).current_dir(dir).stdin(Stdio::null()).output();
+    Ended::of(command.expect("the program starts"))
+}
+
+/// Runs the program.
+pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Ended {
+    run_in(Path::new("."), words)
+}
+
+/// Runs the program with these bytes on stdin.
+pub(crate) fn run_with(stdin: &[u8], words: &[&str]) -> Ended {
+    let mut child = Command::new(BINARY)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut pipe = child.stdin.take().expect("stdin is a pipe");
+    let bytes = stdin.to_vec();
+    // It may end before it has read everything; that is for the caller to judge.
+    let writer = std::thread::spawn(move || drop(pipe.write_all(&bytes)));
+    let output = child.wait_with_output().expect("the program ends");
+    writer.join().expect("writing to a pipe doesn't panic");
+    Ended::of(output)
+}
+
+/// A path as text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are UTF-8")
+}
+
+/// Names in a directory, in order.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = dir.read_dir().expect("the directory is there").map(|e| e.expect("an entry").file_name());
+    let mut names: Vec<String> = entries.map(|n| n.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,285 @@
+//! Everyday use: typing errors, interrupts, terminals, units.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text};
+use serde_json::Value;
+
+fn stdout(ended: &Ended) -> String {
+    String::from_utf8(ended.stdout.clone()).unwrap()
+}
+
+/// Runs a command on a terminal; returns stdout and stderr in one, and the exit status.
+fn on_a_terminal(command: &str) -> (String, i32) {
+    let words = ["-qec", command, "/dev/null"];
+    let output =
+        Command::new("script").args(words).stdin(Stdio::null()).output().expect("script is installed");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap())
+}
+
+#[test]
+fn ports_of_a_configuration_can_be_replaced() {
+    let dir = scratch();
+    fs::create_dir(dir.path().join("conf")).unwrap();
+    let write = |name: &str, config: &str| fs::write(dir.path().join("conf").join(name), config).unwrap();
+    let ports = "[stage.in]\ntype = \"pcap\"\npath = \"nothing.pcap\"\n[stage.out]\ntype = \"null\"\n";
+    write("one.toml", &format!("graph = \"in -> reframe -> out\"\n{ports}"));
+    write("two.toml", &format!("graph = \"in -> [0]f :: counter -> out; b :: synth -> [0]f\"\n{ports}"));
+    fs::copy(small(), dir.path().join("mine.pcap")).unwrap();
+    let words = "run conf/one.toml -i mine.pcap -o out.pcap --format json";
+    let json = run_in(dir.path(), words.split(' ')).with(0).json();
+    assert_eq!(json["packets_in"], 2000);
+    assert!(dir.path().join("out.pcap").exists(), "paths of the command line are where the user is");
+    run_in(dir.path(), ["run", "conf/two.toml", "-i", "mine.pcap"])
+        .with(2)
+        .silent()
+        .saying(&["-i could stand in for each of b, in"]);
+    // Nothing is made of an output that can't be one.
+    run_in(dir.path(), ["run", "conf/one.toml", "-o", "synth:"])
+        .with(2)
+        .silent()
+        .saying(&["no packet can go to"]);
+}
+
+#[test]
+fn a_reader_of_a_pipeline_that_goes_away_is_no_error() {
+    let command = format!(
+        "{BINARY} run -i {} -o - -e reframe 2>/dev/null | head -c 100 >/dev/null; echo ${{PIPESTATUS[0]}}",
+        text(&campus())
+    );
+    let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0");
+}
+
+/// A file that has a name is not whole without the rest.
+#[test]
+fn a_named_pipe_whose_reader_goes_away_is_an_error() {
+    let dir = scratch();
+    let command = format!(
+        "mkfifo pipe; head -c 100 pipe >/dev/null & {BINARY} reframe {} pipe 2>/dev/null; echo $?",
+        text(&campus())
+    );
+    let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "2");
+}
+
+#[test]
+fn slips_are_answered_with_what_was_meant() {
+    let (trace, dir) = (text(small()), scratch());
+    let answers: [(&[&str], &[&str]); 8] = [
+        (
+            &["run", "-i", trace, "-o", "null", "-e", "reframe -> reframe"],
+            &["goes round", "a :: reframe -> b :: reframe"],
+        ),
+        (&["measure", trace, "b.pcap"], &["2 traces", "--save", "measure merge"]),
+        (&["reframe", "lo", "null"], &["lo: no such file", "af_packet:lo"]),
+        (&["reframe", trace, "lo"], &["af_packet:lo", "./lo"]),
+        (&["run", "-i", "lo", "-o", "null", "-e", "reframe"], &["af_packet:lo"]),
+        (
+            &["reframe", trace, "null", "--hold", "5s"],
+            &["--hold", "5s is out of range", "0 to 4s are possible"],
+        ),
+        (&["analyze", trace, "--fail-if", "ip.slf=<2"], &["\"=<\" is no comparison", "<="]),
+        (&["model", "solve", "--strict"], &["--strict"]),
+    ];
+    for (words, said) in answers {
+        run_in(dir.path(), words).with(2).silent().saying(said);
+    }
+    assert_eq!(names(dir.path()), [""; 0]);
+    run_in(dir.path(), ["analyze", trace, "--html", "a.html"]).with(0);
+    assert_eq!(names(dir.path()), ["a.html"]);
+}
+
+/// An error names the file that was asked for, once, and no temporary one.
+#[test]
+fn a_missing_folder_is_named() {
+    let dir = scratch();
+    let trace = text(small());
+    let graph = "flow_stats(export=\"no/flows.ipfix\")";
+    for words in [
+        vec!["reframe", trace, "no/out.pcap"],
+        vec!["analyze", trace, "--report", "no/a.html"],
+        vec!["run", "-i", trace, "-o", "no/out.pcap", "-e", "reframe"],
+        vec!["run", "-i", trace, "-o", "null", "-e", graph],
+    ] {
+        let ended = run_in(dir.path(), &words).with(2).silent().saying(&["there is no folder no"]);
+        assert!(!ended.stderr.contains("os error"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn flow_records_have_the_mode_of_any_new_file() {
+    let dir = scratch();
+    let command = format!(
+        "umask 022; {BINARY} run -i {} -o null -e 'flow_stats(export=\"flows.ipfix\")' >/dev/null && stat -c %a flows.ipfix",
+        text(small())
+    );
+    let output = Command::new("sh").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "644");
+    let mode = fs::metadata(dir.path().join("flows.ipfix")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+}
+
+/// Ctrl-C: what was done until then is told, and no file could be taken for a whole one.
+#[test]
+fn an_interrupted_replay_tells_what_it_did() {
+    let verbs: [&[&str]; 3] = [
+        &["reframe", "synth:packets=1G,size=60", "out.pcap"],
+        &["reframe", "synth:packets=1G,size=60", "out.pcap", "--workers", "2"],
+        &["run", "-i", "synth:packets=1G,size=60", "-o", "out.pcap", "-e", "reframe"],
+    ];
+    for words in verbs {
+        let dir = scratch();
+        let child = Command::new(BINARY)
+            .args(words)
+            .args(["--format", "json"])
+            .current_dir(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let ended = Ended::of(child.wait_with_output().unwrap()).with(130).saying(&["interrupted"]);
+        let json = ended.json();
+        assert_eq!(json["interrupted"], true);
+        assert!(json["packets_in"].as_u64().unwrap() > 0, "{words:?}: {json}");
+        assert_eq!(names(dir.path()), [""; 0], "{words:?}");
+    }
+}
+
+#[test]
+fn packets_do_not_go_to_a_terminal() {
+    for words in ["reframe X -", "run -i X -o - -e reframe", "synth -"] {
+        let command = format!("{BINARY} {}", words.replace('X', text(small())));
+        let (shown, status) = on_a_terminal(&command);
+        assert!(status == 2 && shown.contains("don't go to a terminal"), "{words}: {status} {shown:?}");
+    }
+}
+
+#[test]
+fn warnings_have_colours_only_where_they_are_wanted() {
+    let dir = scratch();
+    let cut = dir.path().join("cut.pcap");
+    let bytes = fs::read(small()).unwrap();
+    fs::write(&cut, &bytes[..bytes.len() - 5]).unwrap();
+    let analyze = format!("{BINARY} analyze {} >/dev/null", text(&cut));
+    assert!(on_a_terminal(&analyze).0.contains('\u{1b}'));
+    let (plain, _) = on_a_terminal(&format!("NO_COLOR=1 {analyze}"));
+    assert!(plain.contains("damaged") && !plain.contains('\u{1b}'), "{plain:?}");
+}
+
+/// A bar says how much time is left once it knows, and never that it is still nothing.
+#[test]
+fn progress_says_what_is_left() {
+    let (shown, _) = on_a_terminal(&format!("stty cols 100; {BINARY} synth null --packets 3M --size 60"));
+    assert!(shown.contains("making packets") && !shown.contains("still"), "{shown:?}");
+    assert!(!shown.contains(" 0s left") && !shown.contains(" 0 seconds left"), "{shown:?}");
+}
+
+#[test]
+fn more_is_said_where_more_is_asked_for() {
+    run(["analyze", text(small())]).with(0);
+    for verb in [vec!["analyze", text(small())], vec!["list"], vec!["synth", "null", "--packets", "10"]] {
+        run(verb.iter().chain(&["-v"])).with(0).saying(&["ended after", "MiB of memory"]);
+    }
+}
+
+/// One file that is no capture keeps nobody from the results of the others.
+#[test]
+fn one_bad_trace_of_several() {
+    let dir = scratch();
+    fs::write(dir.path().join("README"), "no capture").unwrap();
+    let words = ["analyze", "README", text(small()), "--format", "json"];
+    let ended = run_in(dir.path(), words).with(2).saying(&["README: not pcap", "1 of 2 traces"]);
+    let json = ended.json();
+    assert_eq!(json["traces"].as_array().unwrap().len(), 1);
+    assert_eq!(json["total"]["records"], 2000);
+    assert_eq!(json["failed"][0]["file"], "README");
+    run_in(dir.path(), words.iter().chain(&["--strict"])).with(2).silent().saying(&["README"]);
+    run_in(dir.path(), ["analyze", "README", "README"]).with(2).silent().saying(&["none of the traces"]);
+    run_in(dir.path(), ["analyze", "README"]).with(2).silent().saying(&["README: not pcap"]);
+}
+
+#[test]
+fn units_suit_the_values() {
+    let dir = scratch();
+    let slow = dir.path().join("slow.pcap");
+    run(["synth", "--packets", "20", "--rate", "1pps", "--size", "60", text(&slow)]).with(0);
+    let table = stdout(&run(["analyze", text(&slow), "--top", "3"]).with(0));
+    let row = |label: &str| table.lines().find(|l| l.trim_start().starts_with(label)).unwrap_or_default();
+    assert!(
+        row("packets a second").ends_with("1.053 pps") && row("rate").ends_with("505.3 bit/s"),
+        "{table}"
+    );
+    let endpoints = |top: &str| {
+        let table = stdout(&run(["analyze", text(small()), "--top", top]).with(0));
+        let rows = table.lines().skip_while(|l| !l.starts_with("Addresses")).skip(2);
+        rows.take_while(|l| !l.is_empty()).count()
+    };
+    assert_eq!([endpoints("3"), endpoints("7"), endpoints("0")], [3, 7, 0]);
+    let entropy = stdout(&run(["measure", text(small()), "--task", "entropy"]).with(0));
+    assert!(entropy.lines().any(|l| l.contains("estimate") && l.ends_with(" bits")), "{entropy}");
+    let changes = stdout(&run(["measure", text(small()), "--task", "heavy-changes"]).with(0));
+    assert!(changes.contains("a shorter --epoch makes more"), "{changes}");
+}
+
+/// Bytes 24 to 31 of a pcap file are the time of its first packet.
+#[test]
+fn one_packet_is_one_packet() {
+    let mut bytes = fs::read(small()).unwrap();
+    bytes[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
+    let later = run_with(&bytes, &["analyze", "-"]).with(0);
+    assert!(later.stderr.contains("packets ran backwards"), "{}", later.stderr);
+    let two = stdout_of_two(&bytes);
+    for words in [&["analyze", "-"][..], &["reframe", "-", "null"]] {
+        run_with(&two, words).with(0).saying(&["the times of 1 packet ran backwards"]);
+    }
+}
+
+/// The header and the first two packets of a pcap file of packets cut at 96 bytes.
+fn stdout_of_two(pcap: &[u8]) -> Vec<u8> {
+    let record = |at: usize| 16 + u32::from_le_bytes(pcap[at + 8..at + 12].try_into().unwrap()) as usize;
+    let second = 24 + record(24);
+    pcap[..second + record(second)].to_vec()
+}
+
+#[test]
+fn lists_can_be_read() {
+    for words in [vec!["list"], vec!["list", "router"], vec!["lab"]] {
+        let shown = stdout(&run(&words).with(0));
+        let longest = shown.lines().map(|l| l.chars().count()).max().unwrap();
+        assert!(longest <= 112, "{words:?}: {longest} columns\n{shown}");
+        let json = run(words.iter().chain(&["--format", "json"])).with(0).json();
+        let mut texts = Vec::new();
+        for item in json["stages"].as_array().or(json["labs"].as_array()).unwrap() {
+            texts.extend(["summary", "what"].iter().filter_map(|k| item[k].as_str()));
+            texts
+                .extend(item["settings"].as_array().into_iter().flatten().filter_map(|s| s["help"].as_str()));
+        }
+        let shown: Vec<&str> = shown.split_whitespace().collect();
+        let broken = texts.iter().take(if words.len() > 1 { usize::MAX } else { 1 });
+        for word in broken.flat_map(|t| t.split_whitespace()) {
+            assert!(
+                shown.iter().any(|s| s.trim_end_matches(':') == word.trim_end_matches(':')),
+                "{word:?} is broken"
+            );
+        }
+    }
+}
+
+#[test]
+fn synth_says_its_defaults_and_makes_no_more_than_it_must() {
+    let help = stdout(&run(["synth", "--help"]).with(0));
+    for line in ["Packets to make [default: 100000]", "Flows alive at a time [default: 10000]"] {
+        assert!(help.contains(line), "{help}");
+    }
+    let made: Value = run(["synth", "null", "--format", "json"]).with(0).json();
+    assert!(made["packets"] == 100_000 && made["bytes"].as_u64().unwrap() < 100_000_000, "{made}");
+    assert!(!Path::new("null").exists());
+}

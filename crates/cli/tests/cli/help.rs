@@ -1,0 +1,154 @@
+//! The command's help with examples that run, its completions, its manual page.
+
+use std::process::Command;
+
+use crate::common::{self, BINARY, Ended, run, scratch, traces};
+
+/// Every verb, as the help lists them, those of `model` and `slice` too, which are nothing without; the empty
+/// one is the command itself.
+fn verbs() -> Vec<String> {
+    let mut verbs = listed("");
+    assert!(verbs.len() >= 5, "{verbs:?}");
+    verbs.extend(listed("model"));
+    verbs.extend(listed("slice"));
+    verbs.push(String::new());
+    verbs
+}
+
+/// The verbs that the help of a verb lists.
+fn listed(verb: &str) -> Vec<String> {
+    let help = help(verb);
+    let listed = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names = listed.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    names.filter(|n| *n != "help").map(|n| format!("{verb} {n}").trim().to_owned()).collect()
+}
+
+fn help(verb: &str) -> String {
+    let ended = run(verb.split_whitespace().chain(["--help"]));
+    let ended = ended.with(0);
+    assert_eq!(ended.stderr, "", "help belongs on stdout");
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+/// The commands below "Example:" or "Examples:": indented by two, a line that goes on ends with a backslash.
+fn examples(help: &str) -> Vec<String> {
+    let lines =
+        help.lines().skip_while(|l| !l.starts_with("Example")).skip(1).take_while(|l| l.starts_with("  "));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let commands = text.replace("\\\n", " ");
+    commands.lines().map(|l| l.trim().to_owned()).collect()
+}
+
+/// Commands of a verb run as they stand, one after the other, in a directory with the bundled traces.
+fn examples_run(verb: &str) {
+    let help = help(verb);
+    let examples = examples(&help);
+    assert!(!examples.is_empty(), "{verb}: no example in\n{help}");
+    let dir = scratch();
+    std::os::unix::fs::symlink(traces(), dir.path().join("traces")).unwrap();
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink(BINARY, bin.join("slipstream")).unwrap();
+    // The reader of manual pages may not be installed.
+    if !Command::new("man").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        Command::new("ln").arg("-s").arg("/bin/cat").arg(bin.join("man")).status().unwrap();
+    }
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    for example in examples {
+        assert!(example.starts_with("slipstream "), "{verb}: {example:?} is no command");
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &example]).current_dir(dir.path()).env("PATH", &path);
+        let ended = Ended::of(shell.stdin(std::process::Stdio::null()).output().unwrap());
+        assert_eq!(ended.status, Some(0), "{example}\n{}", ended.stderr);
+        assert!(!ended.stdout.is_empty() || example.contains('>'), "{example} printed nothing");
+    }
+}
+
+#[test]
+fn every_example_runs() {
+    for verb in verbs() {
+        examples_run(&verb);
+    }
+}
+
+#[test]
+fn examples_can_be_copied_from_a_terminal_of_80_columns() {
+    for verb in verbs() {
+        let help = help(&verb);
+        for line in help.lines().skip_while(|l| !l.starts_with("Example")) {
+            assert!(line.chars().count() <= 80, "{verb}: {line}");
+        }
+    }
+}
+
+#[test]
+fn both_kinds_of_help_name_every_option() {
+    for verb in verbs().iter().filter(|v| !v.is_empty()) {
+        let (long, short) = (
+            help(verb),
+            String::from_utf8(run(verb.split_whitespace().chain(["-h"])).with(0).stdout).unwrap(),
+        );
+        let options = |help: &str| {
+            let words = help.split_whitespace().filter(|w| w.starts_with("--") && w.len() > 2);
+            let words = words.map(|w| w.trim_end_matches([',', ';', '.', ']', ':']).to_owned());
+            let listed = help.lines().map(str::trim_start).filter(|l| l.starts_with('-'));
+            let listed: String = listed.collect::<Vec<_>>().join("\n");
+            words.filter(|w| listed.contains(w.as_str())).collect::<std::collections::BTreeSet<_>>()
+        };
+        let missing: Vec<_> = options(&short).difference(&options(&long)).cloned().collect();
+        assert_eq!(missing, [""; 0], "{verb}: in -h but not in --help");
+    }
+}
+
+#[test]
+fn completions_for_every_shell_know_the_verbs() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ended = run(["completions", shell]).with(0);
+        let script = String::from_utf8(ended.stdout).unwrap();
+        for word in ["analyze", "reframe", "synth", "hold", "policy"] {
+            assert!(script.contains(word), "{shell}: no {word}");
+        }
+    }
+    run(["completions", "command.com"]).with(2).silent().saying(&["bash"]);
+    let dir = scratch();
+    let file = dir.path().join("slipstream.bash");
+    std::fs::write(&file, run(["completions", "bash"]).with(0).stdout).unwrap();
+    let sourced = Command::new("bash")
+        .args(["-euc", "source \"$0\"; complete -p slipstream"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    Ended::of(sourced).with(0);
+}
+
+#[test]
+fn manual_pages_render() {
+    for verb in verbs().iter().filter(|v| !v.contains(' ')) {
+        let words = ["man", verb.as_str()];
+        let page = run(words.iter().filter(|w| !w.is_empty())).with(0).stdout;
+        let text = String::from_utf8(page.clone()).unwrap();
+        assert!(text.contains(".TH") && text.contains(".SH"), "{verb}: {text}");
+        let dir = scratch();
+        let file = dir.path().join("page.1");
+        std::fs::write(&file, page).unwrap();
+        let Ok(groff) = Command::new("groff").args(["-Kutf8", "-man", "-Tutf8", "-ww"]).arg(&file).output()
+        else {
+            assert!(std::env::var_os("CI").is_none(), "groff is not installed");
+            eprintln!("groff is not installed: the page was not rendered");
+            continue;
+        };
+        let ended = Ended::of(groff).with(0);
+        assert!(!ended.stdout.is_empty());
+        assert_eq!(ended.stderr, "", "{verb}: groff complains");
+    }
+    run(["man", "nonsense"]).with(2).silent().saying(&["nonsense"]);
+}
+
+#[test]
+fn version_and_usage() {
+    let version = run(["--version"]).with(0).stdout;
+    assert_eq!(String::from_utf8(version).unwrap(), format!("slipstream {}\n", env!("CARGO_PKG_VERSION")));
+    common::run::<&str>([]).with(2).silent().saying(&["Usage"]);
+    run(["frobnicate"]).with(2).silent().saying(&["frobnicate"]);
+    run(["analyze"]).with(2).silent().saying(&["<TRACE>"]);
+}

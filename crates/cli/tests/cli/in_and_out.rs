@@ -1,0 +1,271 @@
+//! Inputs and outputs: pipes, the same file, a full disk; and exit status 1 for a check that holds.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{BINARY, Ended, campus, names, run, run_in, run_with, scratch, small, text};
+
+#[test]
+fn stdin_is_a_capture_like_any_other() {
+    let bytes = fs::read(small()).unwrap();
+    let piped = run_with(&bytes, &["analyze", "-", "--format", "json"]).with(0).json();
+    let named = run(["analyze", text(small()), "--format", "json"]).with(0).json();
+    assert_eq!(piped["ip"], named["ip"]);
+    assert_eq!(piped["records"], 2000);
+    let compressed = fs::read(campus()).unwrap();
+    assert_eq!(
+        run_with(&compressed, &["analyze", "-", "--format", "json"]).with(0).json()["records"],
+        24_000
+    );
+    run_with(b"", &["analyze", "-"]).with(2).silent().saying(&["stdin", "empty"]);
+    run_with(b"hello", &["analyze", "-"]).with(2).silent().saying(&["stdin"]);
+}
+
+#[test]
+fn stdout_has_the_packets_and_stderr_the_report() {
+    let dir = scratch();
+    let out = dir.path().join("out.pcap");
+    run(["reframe", text(small()), text(&out)]).with(0);
+    let piped = run(["reframe", text(small()), "-", "--format", "json"]).with(0);
+    assert!(piped.stdout == fs::read(&out).unwrap(), "stdout has what the file has, and nothing else");
+    let report: serde_json::Value =
+        serde_json::from_str(&piped.stderr).expect("stderr has the report, as JSON");
+    assert_eq!(report["packets_in"], 2000);
+    let bytes = fs::read(small()).unwrap();
+    let both = run_with(&bytes, &["reframe", "-", "-"]).with(0).saying(&["SLF"]);
+    assert!(both.stdout == piped.stdout, "from a pipe to a pipe");
+    let made = run(["synth", "--packets", "10", "-"]).with(0).saying(&["packets"]);
+    assert_eq!(run_with(&made.stdout, &["analyze", "-", "--format", "json"]).with(0).json()["records"], 10);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let command = format!(
+        "{BINARY} reframe {} - 2>/dev/null | head -c 100 >/dev/null; echo ${{PIPESTATUS[0]}}",
+        text(&campus())
+    );
+    let output = Command::new("bash").args(["-c", &command]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0");
+}
+
+/// Of a named pipe all is meant to be read: who leaves early makes the run fail.
+#[test]
+fn a_reader_that_leaves_a_named_pipe_is_an_error() {
+    let dir = scratch();
+    let command = format!(
+        "mkfifo pipe; head -c 100 pipe > /dev/null & {BINARY} reframe {} pipe; echo $?",
+        text(&campus())
+    );
+    let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+    let ended = Ended::of(output);
+    assert_eq!(String::from_utf8_lossy(&ended.stdout).lines().last(), Some("2"));
+    ended.saying(&["pipe", "gone away"]);
+}
+
+#[test]
+fn the_output_may_be_the_input() {
+    let dir = scratch();
+    let (file, other) = (dir.path().join("trace.pcap"), dir.path().join("other.pcap"));
+    fs::copy(small(), &file).unwrap();
+    run(["reframe", text(small()), text(&other)]).with(0);
+    run(["reframe", text(&file), text(&file)]).with(0);
+    assert!(fs::read(&file).unwrap() == fs::read(&other).unwrap(), "in place as to another file");
+    assert_eq!(names(dir.path()), ["other.pcap", "trace.pcap"]);
+    let link = dir.path().join("link.pcap");
+    std::os::unix::fs::symlink("trace.pcap", &link).unwrap();
+    run(["reframe", text(&link), text(&link), "--hold", "0"]).with(0);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "a link stays a link");
+    assert_eq!(run(["analyze", text(&file), "--format", "json"]).with(0).json()["records"], 2000);
+}
+
+#[test]
+fn an_input_that_fails_leaves_the_old_output_alone() {
+    let dir = scratch();
+    let (cut, out) = (dir.path().join("cut.pcap"), dir.path().join("out.pcap"));
+    let bytes = fs::read(small()).unwrap();
+    fs::write(&cut, &bytes[..bytes.len() - 5]).unwrap();
+    fs::write(&out, "what was there before").unwrap();
+    run(["reframe", "--strict", text(&cut), text(&out)]).with(2);
+    assert_eq!(fs::read(&out).unwrap(), b"what was there before");
+    assert_eq!(names(dir.path()), ["cut.pcap", "out.pcap"]);
+}
+
+#[test]
+fn a_device_that_is_full() {
+    run([Path::new("reframe"), &campus(), Path::new("/dev/full")])
+        .with(2)
+        .silent()
+        .saying(&["/dev/full", "space"]);
+    run(["synth", "--packets", "10000", "/dev/full"]).with(2).silent().saying(&["/dev/full", "space"]);
+    let to_full = format!("{BINARY} analyze {} > /dev/full", text(small()));
+    Ended::of(Command::new("sh").args(["-c", &to_full]).output().unwrap()).with(2).saying(&["space"]);
+}
+
+#[test]
+fn a_file_that_may_not_grow_leaves_nothing_behind() {
+    for verb in ["reframe IN out.pcap", "reframe IN out.pcapng.gz", "synth --packets 100000 out.pcap"] {
+        let dir = scratch();
+        let words = verb.replace("IN", text(&campus()));
+        // 64 kB at most; the signal that comes with it is ignored, so that writing fails as on a full disk.
+        let command = format!("trap '' XFSZ; ulimit -f 64; exec {BINARY} {words}");
+        let output = Command::new("bash").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+        Ended::of(output).with(2).silent().saying(&["out.pcap"]);
+        assert_eq!(names(dir.path()), [""; 0], "{verb}");
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_keeps_the_old_file() {
+    let dir = scratch();
+    let command = format!(
+        "mount -t tmpfs -o size=128k none . && cd \"$PWD\" && echo old > out.pcap && {{ {BINARY} reframe {} out.pcap; echo $?; \
+         cat out.pcap; ls -A; }}",
+        text(&campus())
+    );
+    let unshare = ["--map-root-user", "--mount", "bash", "-c", &command];
+    let output = Command::new("unshare").args(unshare).current_dir(dir.path()).output().unwrap();
+    let ended = Ended::of(output);
+    if ended.stdout.is_empty() {
+        let what = format!("no file system can be mounted here: {}", ended.stderr);
+        assert!(std::env::var_os("CI").is_none(), "{what}");
+        eprintln!("{what}; a full disk was not tried");
+        return;
+    }
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "2\nold\nout.pcap\n",
+        "status, old content, only that file"
+    );
+    ended.saying(&["out.pcap", "space"]);
+}
+
+#[test]
+fn the_name_of_the_output_says_its_format() {
+    let dir = scratch();
+    let magic = [
+        ("a.pcap", &[0x4d, 0x3c, 0xb2, 0xa1][..]),
+        ("a.PCAP", &[0x4d, 0x3c, 0xb2, 0xa1]),
+        ("a.pcapng", &[0x0a, 0x0d, 0x0d, 0x0a]),
+        ("a.pcap.gz", &[0x1f, 0x8b]),
+        ("a.pcapng.zst", &[0x28, 0xb5, 0x2f, 0xfd]),
+        ("as-the-input", &[0x4d, 0x3c, 0xb2, 0xa1]),
+    ];
+    for (name, magic) in magic {
+        run_in(dir.path(), ["reframe", text(small()), name]).with(0);
+        assert!(fs::read(dir.path().join(name)).unwrap().starts_with(magic), "{name}");
+    }
+}
+
+#[test]
+fn a_check_that_holds_is_status_one() {
+    let reframe = |check: &str| run(["reframe", text(small()), "null", "--fail-if", check]);
+    reframe("slf_out>1").with(1).saying(&["slf_out>1"]);
+    reframe("slf_out<1").with(0);
+    reframe("delay_ns.max > 64000").with(0);
+    reframe("released.deadline>=1").with(1);
+    let two = ["--fail-if", "records!=2000", "--fail-if", "ip.windows.1.mean_train<100"];
+    run(["analyze", text(small())].iter().chain(&two)).with(1).saying(&["ip.windows.1.mean_train<100"]);
+    let ended = run(["analyze", text(small()), "--format", "json", "--fail-if", "records==2000"]).with(1);
+    assert_eq!(ended.json()["records"], 2000, "the result is printed all the same");
+}
+
+/// A first Ctrl-C ends a replay by the wall clock well: what is held leaves, the file is whole, nothing is
+/// left over.
+#[test]
+fn an_interrupted_replay_by_the_wall_clock_ends_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .args(["synth", "--packets", "100000", "--rate", "1kpps", "--size", "60", "in.pcap"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_slipstream"))
+        .args(["reframe", "in.pcap", "out.pcap", "--pace", "real", "--hold", "1s", "--format", "json"])
+        .current_dir(dir.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut text).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(result["released"]["drain"].as_u64().unwrap() > 0, "{text}");
+    assert_eq!(result["packets_in"], result["packets_out"]);
+    let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["in.pcap", "out.pcap"]);
+}
+
+/// Neither Ctrl-C nor the end of the terminal leaves anything half-written behind.
+#[test]
+fn an_interrupted_synth_leaves_nothing() {
+    interrupt("-INT");
+    interrupt("-HUP");
+}
+
+fn interrupt(signal: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    // Whoever runs the tests under `nohup` would hand that on.
+    let mut child = std::process::Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_slipstream")])
+        .args(["synth", "--packets", "1G", "--size", "60", "out.pcap.gz"])
+        .current_dir(dir.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A run that has its result in memory until the end leaves nothing of it either, when a signal ends it on
+/// its way.
+#[test]
+fn an_analysis_that_is_ended_leaves_nothing() {
+    for signal in ["-HUP", "-TERM"] {
+        let dir = scratch();
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", BINARY])
+            .args(["analyze", "-", "--report", "page.html", "--parquet", "flows.parquet"])
+            .stdin(std::process::Stdio::piped())
+            .current_dir(dir.path())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(names(dir.path()), [""; 0], "{signal}");
+    }
+}
+
+/// A program under `nohup` outlives its terminal.
+#[test]
+fn the_end_of_the_terminal_may_be_ignored() {
+    let dir = scratch();
+    let command = format!("trap '' HUP; exec {BINARY} synth --packets 1G --size 60 out.pcap.gz");
+    let mut child = Command::new("bash")
+        .args(["-c", &command])
+        .stderr(std::process::Stdio::null())
+        .current_dir(dir.path())
+        .spawn()
+        .unwrap();
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(500));
+    let kill = |signal: &str, pid: &str| {
+        assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
+    };
+    pause();
+    kill("-HUP", &child.id().to_string());
+    pause();
+    assert!(child.try_wait().unwrap().is_none(), "it ended");
+    kill("-INT", &child.id().to_string());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}

@@ -1,0 +1,15 @@
+//! Tests of the binary `slipstream`, as somebody at a terminal or a script uses it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod analyze_files;
+mod bad_input;
+mod book;
+mod common;
+mod everyday;
+mod help;
+mod in_and_out;
+mod json_shape;
+mod measure;
+mod measure_states;
+mod metrics;

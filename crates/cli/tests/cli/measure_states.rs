@@ -1,0 +1,317 @@
+//! States of `measure` put together: shards answer as one pass does, epochs go by the clock, and what doesn't
+//! belong together is refused.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::{campus, run, scratch, small, text};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn measure(trace: &Path, words: &[&str]) -> Value {
+    let all = ["measure", text(trace), "--format", "json"];
+    run(all.iter().chain(words)).with(0).json()
+}
+
+fn merge(states: &[String], words: &[&str]) -> Value {
+    let states = states.iter().map(String::as_str);
+    run(["measure", "merge", "--format", "json"].into_iter().chain(states).chain(words.iter().copied()))
+        .with(0)
+        .json()
+}
+
+/// A place for files, by name.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(scratch())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// The header of a small-endian capture of Ethernet with times in ns.
+const HEADER: [u8; 24] =
+    [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
+
+/// A packet of one IPv4 source at a time in ns.
+fn packet(time: u64, source: [u8; 4]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend([0x45, 0, 0, 20, 0, 0, 0, 0, 64, 61, 0, 0]);
+    frame.extend(source);
+    frame.extend([192, 0, 2, 1]);
+    let mut record = Vec::new();
+    for word in
+        [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, frame.len() as u32, frame.len() as u32]
+    {
+        record.extend(word.to_le_bytes());
+    }
+    record.extend(frame);
+    record
+}
+
+fn write(path: &Path, packets: &[Vec<u8>]) {
+    std::fs::write(path, [HEADER.to_vec(), packets.concat()].concat()).unwrap();
+}
+
+/// The packets of the small capture, those of the second half a day later.
+fn two_days() -> ([u8; 24], Vec<Vec<u8>>) {
+    let bytes = std::fs::read(small()).unwrap();
+    let (header, mut rest) = bytes.split_first_chunk::<24>().unwrap();
+    let mut packets = Vec::new();
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize + 16;
+        packets.push(rest[..len].to_vec());
+        rest = &rest[len..];
+    }
+    let half = packets.len() / 2;
+    for packet in &mut packets[half..] {
+        let seconds = u32::from_le_bytes(packet[..4].try_into().unwrap()) + 86_400;
+        packet[..4].copy_from_slice(&seconds.to_le_bytes());
+    }
+    (*header, packets)
+}
+
+/// Every epoch without its mark of the first and the last: a shard may begin later than the others.
+fn without_partial(result: &Value) -> Vec<Value> {
+    let mut epochs = result["epochs"].as_array().unwrap().clone();
+    epochs.iter_mut().for_each(|e| drop(e.as_object_mut().unwrap().remove("partial")));
+    epochs
+}
+
+/// One, two, four and seven shards, over two days: the same epochs at the same times, the same answers, bit
+/// for bit.
+#[test]
+fn shards_are_merged_by_time_into_what_one_pass_says() {
+    let (header, packets) = two_days();
+    let files = Files::new();
+    let write = |name: &str, some: &[&Vec<u8>]| {
+        let bytes = some.iter().flat_map(|p| p.iter().copied());
+        std::fs::write(files.path(name), header.into_iter().chain(bytes).collect::<Vec<u8>>()).unwrap();
+    };
+    write("whole", &packets.iter().collect::<Vec<_>>());
+    for (sketch, task) in [
+        ("exact", "heavy-changes"),
+        ("flow-radar", "heavy-changes"),
+        ("linear-counting", "cardinality"),
+        ("count-min", "heavy-hitters"),
+    ] {
+        let words =
+            ["--sketch", sketch, "--task", task, "--epoch", "300us", "--top", "1000", "--memory", "200KiB"];
+        let one = measure(&files.path("whole"), &words);
+        let quiet = |e: &&Value| e["packets"] == 0;
+        assert!(one["epochs"].as_array().unwrap().iter().any(|e| quiet(&e)), "a day without packets");
+        for shards in [1, 2, 4, 7] {
+            let mut states = Vec::new();
+            for shard in 0..shards {
+                let (trace, state) = (format!("{shard}.pcap"), files.text(&format!("{shard}.state")));
+                // By bursts, so that some have no packet in some epochs.
+                let mine: Vec<_> = packets
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| i / 40 % shards == shard)
+                    .map(|p| p.1)
+                    .collect();
+                write(&trace, &mine);
+                measure(&files.path(&trace), &[&words[..], &["--save", &state]].concat());
+                states.push(state);
+            }
+            states.reverse();
+            let merged = merge(&states, &["--top", "1000"]);
+            assert_eq!(without_partial(&merged), without_partial(&one), "{sketch} of {shards} shards");
+        }
+    }
+}
+
+/// Flows that every shard finds lighter than its own are the heaviest of all: they are listed after the
+/// merge.
+#[test]
+fn flows_spread_over_shards_are_found() {
+    let files = Files::new();
+    let mut states = Vec::new();
+    for shard in 0..4u8 {
+        let mut packets = Vec::new();
+        for i in 0..200 {
+            (0..10).for_each(|_| packets.push(packet(5, [10, shard, 0, i])));
+        }
+        for i in 0..20 {
+            (0..9).for_each(|_| packets.push(packet(6, [172, 16, 0, i])));
+        }
+        let trace = files.path("trace");
+        write(&trace, &packets);
+        states.push(files.text(&format!("{shard}.state")));
+        measure(&trace, &["--sketch", "count-min", "--save", states.last().unwrap()]);
+    }
+    let merged = merge(&states, &[]);
+    let epoch = &merged["epochs"][0];
+    let rows = epoch["answers"].as_array().unwrap();
+    assert_eq!(rows.len(), 20);
+    for row in rows {
+        assert!(row["key"].as_str().unwrap().starts_with("172.16.0."), "{row}");
+        assert_eq!(row["estimate"], 36);
+    }
+    assert_eq!(epoch["unlisted_at_most"], 10, "the shards' own flows");
+}
+
+/// With too little memory to find them, the answer says how heavy they may be, and a warning that the list
+/// isn't sure.
+#[test]
+fn what_a_merge_can_not_know_is_said() {
+    let files = Files::new();
+    let mut states = Vec::new();
+    for shard in 0..4u8 {
+        let own = (0..250u8).flat_map(|i| vec![packet(5, [10, shard, 0, i]); 10]);
+        let shared = (0..20u8).flat_map(|i| vec![packet(6, [172, 16, 0, i]); 9]);
+        let trace = files.path("trace");
+        write(&trace, &own.chain(shared).collect::<Vec<_>>());
+        states.push(files.text(&format!("{shard}.state")));
+        let words = ["--sketch", "count-min", "--memory", "48KiB", "--save", states.last().unwrap()];
+        measure(&trace, &words);
+    }
+    let epoch = &merge(&states, &[])["epochs"][0];
+    assert!(epoch["unlisted_at_most"].as_u64().unwrap() >= 36, "{epoch}");
+    let states = states.iter().map(String::as_str);
+    run(["measure", "merge"].into_iter().chain(states)).with(0).saying(&["no state kept", "--memory"]);
+}
+
+#[test]
+fn states_that_do_not_belong_together() {
+    let files = Files::new();
+    let base = files.text("base");
+    let by_time = ["--epoch", "1s", "--sketch", "univmon"];
+    measure(small(), &[&by_time[..], &["--save", &base]].concat());
+    let later = files.path("later.pcap");
+    write(&later, &[packet(86_400_000_000_000, [10, 0, 0, 1])]);
+    for (trace, words, saying) in [
+        (small(), &["--tunnel", "inner"][..], &["tunnel mode", "inner", "outer"][..]),
+        // No epoch of one is an epoch of the other, and still they don't fit.
+        (&later, &["--seed", "9"], &["seeds"]),
+        (&later, &["--memory", "64KiB"], &["shapes"]),
+    ] {
+        let other = files.text("other");
+        measure(trace, &[&by_time[..], words, &["--save", &other]].concat());
+        run(["measure", "merge", &base, &other]).with(2).silent().saying(saying);
+        run(["measure", "merge", &other, &base]).with(2).silent().saying(saying);
+    }
+    // Epochs by packets end where each state's own packets do.
+    let (some, whole) = (files.text("some"), files.text("whole"));
+    measure(small(), &["--epoch", "700p", "--save", &some]);
+    run(["measure", "merge", &some, &some]).with(2).silent().saying(&["700", "--epoch by time"]);
+    // Days that are added up into one epoch are no mistake, but they are told.
+    measure(small(), &["--save", &whole]);
+    let other = files.text("other");
+    measure(&later, &["--save", &other]);
+    let said = run(["measure", "merge", &whole, &other]).with(0).stderr;
+    assert!(said.contains("different times"), "{said}");
+    let said = run(["measure", "merge", &whole, &whole]).with(0).stderr;
+    assert!(!said.contains("different times"), "{said}");
+}
+
+#[test]
+fn files_of_other_versions_are_refused_with_advice() {
+    let files = Files::new();
+    let state = files.text("state");
+    measure(small(), &["--save", &state]);
+    let whole = std::fs::read(&state).unwrap();
+    for (version, advice) in [(1u16, "measure the traffic again"), (3, "newer program")] {
+        let mut bytes = whole.clone();
+        bytes[8..10].copy_from_slice(&version.to_le_bytes());
+        std::fs::write(&state, bytes).unwrap();
+        let version = format!("version {version}");
+        run(["measure", "query", &state]).with(2).silent().saying(&[&version, advice]);
+    }
+}
+
+/// The number of flows to list belongs to the question, not to the state.
+#[test]
+fn states_fit_together_whatever_is_listed() {
+    let files = Files::new();
+    for sketch in ["count-min", "space-saving", "univmon", "flow-radar"] {
+        let (a, b) = (files.text("a"), files.text("b"));
+        measure(small(), &["--sketch", sketch, "--top", "5", "--save", &a]);
+        measure(small(), &["--sketch", sketch, "--top", "500", "--save", &b]);
+        assert_eq!(merge(&[a, b], &[])["packets"], 4000);
+    }
+}
+
+/// Epochs by time begin at multiples of their length since 1970, whenever the first packet came.
+#[test]
+fn epochs_lie_on_the_clock() {
+    let files = Files::new();
+    let trace = files.path("trace");
+    let second = 1_000_000_000;
+    let at = |ms: u64| packet(1_700_000_000 * second + ms * 1_000_000, [10, 0, 0, 1]);
+    write(&trace, &[at(300), at(900), at(1001), at(1999), at(2000), at(5500)]);
+    let result = measure(&trace, &["--epoch", "1s", "--sketch", "exact"]);
+    let epochs = result["epochs"].as_array().unwrap();
+    let of = |e: &Value, key: &str| e[key].as_u64().unwrap();
+    let start =
+        |e: &Value| (of(e, "start_ns") / second - 1_700_000_000, of(e, "end_ns") / second - 1_700_000_000);
+    assert!(epochs.iter().all(|e| of(e, "start_ns") % second == 0 && of(e, "end_ns") % second == 0));
+    let spans: Vec<_> = epochs.iter().map(|e| (start(e), of(e, "packets"))).collect();
+    assert_eq!(spans, [((0, 1), 2), ((1, 2), 2), ((2, 3), 1), ((3, 5), 0), ((5, 6), 1)]);
+    let partial: Vec<_> = epochs.iter().map(|e| e["partial"].as_bool().unwrap()).collect();
+    assert_eq!(partial, [true, false, false, false, true]);
+    assert_eq!(of(&epochs[0], "first_packet_ns") % second, 300_000_000);
+    assert_eq!(of(&epochs[0], "last_packet_ns") % second, 900_000_000);
+    assert!(epochs[3].get("first_packet_ns").is_none(), "nothing came");
+}
+
+/// A FlowRadar that can't be decoded whole: what it says of a change has the truth within its bounds.
+#[test]
+fn changes_of_an_overfull_flow_radar_are_within_their_bounds() {
+    for memory in ["8KiB", "16KiB", "32KiB"] {
+        let words =
+            ["--sketch", "flow-radar", "--task", "heavy-changes", "--key", "5tuple", "--epoch", "8000p"];
+        let more = ["--memory", memory, "--weight", "bytes", "--top", "1000", "--compare", "exact"];
+        let result = measure(&campus(), &[&words[..], &more].concat());
+        for epoch in &result["epochs"].as_array().unwrap()[1..] {
+            assert_eq!(epoch["saturated"], true, "{memory}");
+            for row in epoch["answers"].as_array().unwrap() {
+                let of = |key: &str| row[key].as_u64().unwrap();
+                assert!(of("lower") <= of("true") && of("true") <= of("upper"), "{memory}: {row}");
+            }
+        }
+    }
+}
+
+/// Networks of IPv4 say nothing of IPv6: its addresses stay whole, and that is told.
+#[test]
+fn a_prefix_of_ipv4_leaves_ipv6_whole() {
+    let files = Files::new();
+    let trace = files.path("both.pcap");
+    run(["synth", "--packets", "2000", "--flows", "100", "--ipv6", "0.5", "--seed", "4", text(&trace)])
+        .with(0);
+    let result = measure(&trace, &["--sketch", "exact", "--key", "src/24", "--top", "1000"]);
+    let whole = measure(&trace, &["--sketch", "exact", "--key", "src", "--top", "1000"]);
+    let keys = |r: &Value| {
+        let rows = r["epochs"][0]["answers"].as_array().unwrap().iter();
+        rows.map(|a| a["key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let six = |r: &Value| keys(r).into_iter().filter(|k| k.contains(':')).collect::<Vec<_>>();
+    assert!(!six(&whole).is_empty());
+    assert_eq!(six(&result), six(&whole));
+    assert!(keys(&result).iter().all(|k| k.contains(':') || k.ends_with("/24")));
+    run(["measure", text(&trace), "--key", "src/24"]).with(0).saying(&["src/24/56", "whole"]);
+    let said = run(["measure", text(&trace), "--key", "src/24/56"]).with(0).stderr;
+    assert!(!said.contains("whole"), "{said}");
+}
+
+/// The budget is the sketch's; what stands in front of it takes more, and both are told.
+#[test]
+fn memory_of_sketch_and_aggregator_is_told() {
+    let result = measure(small(), &["--memory", "64KiB"]);
+    let of = |key: &str| result[key].as_u64().unwrap();
+    assert!(of("memory_bytes") <= 64 << 10 && of("aggregator_bytes") > 64 << 10, "{result}");
+    let table = run(["measure", text(small()), "--memory", "64KiB"]).with(0);
+    let table = String::from_utf8(table.stdout).unwrap();
+    for row in ["memory of the sketch", "memory of the aggregator", "together"] {
+        assert!(table.contains(row), "{row} is not in {table}");
+    }
+}

@@ -1,0 +1,237 @@
+//! `run --metrics`: a live pipeline watched over HTTP, as Prometheus and a person with a browser would.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{self, BINARY};
+use serde_json::Value;
+
+const GRAPH: &str = "in :: paced(rate=20kpps, traffic=\"flows=50,packets=5000,slf=2,zipf=1\") \
+                     -> reframe(hold=64us) -> heavy :: measure(epoch=200ms) \
+                     -> measure(task=cardinality, key=5tuple, epoch=1000p) -> sw :: switch(ports=[\"some: src port 1-30000\"]); \
+                     sw[some] -> discard; sw[other] -> out :: null";
+
+/// A pipeline that runs, and where it can be watched; it is ended when dropped.
+struct Watched {
+    child: Child,
+    address: String,
+}
+
+impl Watched {
+    fn new() -> Self {
+        Self::running(GRAPH, 1024)
+    }
+
+    /// Of a process that may have so many descriptors.
+    fn running(graph: &str, descriptors: u32) -> Self {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""), BINARY])
+            .args(["run", "--metrics", "127.0.0.1:0", "--duration", "60s", "-e", graph])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.next().expect("it says where").unwrap();
+        let address = line.split("http://").nth(1).and_then(|l| l.split('/').next());
+        let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+        Self { child, address }
+    }
+
+    /// Status and body.
+    fn get(&self, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    fn page(&self, path: &str) -> String {
+        let (status, body) =
+            self.get(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of the sample whose name and labels begin so.
+fn sample(text: &str, begins: &str) -> f64 {
+    let line =
+        text.lines().find(|l| l.starts_with(begins)).unwrap_or_else(|| panic!("no {begins} in {text}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_live_pipeline_can_be_watched() {
+    let watched = Watched::new();
+    // Until an epoch is over and answered.
+    let json = (0..200)
+        .find_map(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            let json: Value = serde_json::from_str(&watched.page("/measure")).unwrap();
+            let ended = |i: usize| json["stages"][i]["measure"]["epochs_ended"].as_u64().unwrap() > 1;
+            (ended(0) && ended(1)).then_some(json)
+        })
+        .expect("no epoch ended in ten seconds");
+    assert_eq!(json["schema"], 1);
+    let heavy = &json["stages"][0];
+    assert_eq!((&heavy["name"], &heavy["measure"]["task"]), (&"heavy".into(), &"heavy-hitters".into()));
+    let answers = heavy["measure"]["epochs"][0]["answers"].as_array().unwrap();
+    assert!(answers[0]["estimate"].as_u64().unwrap() > 0);
+    assert!(json["stages"][1]["measure"]["epochs"][0]["estimate"].as_f64().unwrap() > 10.0);
+
+    let text = watched.page("/metrics");
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let came = sample(&text, "slipstream_source_packets_total{source=\"in\"");
+    assert!(came > 1000.0);
+    for stage in ["heavy", "sw", "out", "reframe"] {
+        let taken = sample(&text, &format!("slipstream_stage_packets_total{{stage=\"{stage}\""));
+        assert!(taken > 0.0 && taken <= came, "{stage}: {taken} of {came}");
+    }
+    for begins in [
+        "slipstream_stage_busy_seconds_total{stage=\"heavy\",type=\"measure\"}",
+        "slipstream_stage_value{stage=\"heavy\",type=\"measure\",name=\"updates\"}",
+        "slipstream_measure_flow{stage=\"heavy\",task=\"heavy-hitters\",key=",
+        "slipstream_measure_figure{stage=\"measure\",task=\"cardinality\",bound=\"estimate\"}",
+        "slipstream_measure_epoch_end_seconds{stage=\"heavy\"",
+        "slipstream_dropped_packets_total{stage=\"discard\",type=\"discard\",reason=\"discarded\"}",
+        "slipstream_excess_delay_seconds_count{stage=\"out\"",
+        "slipstream_elapsed_seconds_total",
+        "slipstream_cpu_seconds_total",
+    ] {
+        assert!(sample(&text, begins) > 0.0, "{begins}");
+    }
+    // A run publishes between batches: on a busy machine two questions may get the same answer.
+    let goes_on = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        sample(&watched.page("/metrics"), "slipstream_source_packets_total{source=\"in\"") > came
+    });
+    assert!(goes_on, "counters stand still at {came}");
+}
+
+#[test]
+fn top_says_what_goes_on() {
+    let watched = Watched::new();
+    let words = ["top", &watched.address, "--once", "--interval", "500ms", "--format", "json"];
+    let json = |words: &[&str], status| -> Value {
+        serde_json::from_slice(&common::run(words).with(status).stdout).unwrap()
+    };
+    // A busy machine may be late with an answer, and the next look then sees what this one missed.
+    let shown = (0..20)
+        .map(|_| json(&words, 0))
+        .find(|j| j["packets_in_pps"].as_f64().unwrap() > 1000.0)
+        .expect("nothing goes on for ten seconds");
+    assert_eq!(shown["schema"], 1);
+    let names: Vec<_> =
+        shown["stages"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["in", "reframe", "heavy", "measure", "sw", "out", "discard"]);
+    let reframed = &shown["stages"][2];
+    assert!(
+        reframed["mean_train"].as_f64().unwrap() >= 1.0 && reframed["busy"].as_f64().unwrap() < 1.0,
+        "{shown}"
+    );
+    assert!(shown["dropped_pps"]["discarded"].as_f64().unwrap() > 0.0, "{shown}");
+    let table = String::from_utf8(common::run(["top", &watched.address, "--once"]).with(0).stdout).unwrap();
+    assert!(table.contains("in/s") && table.contains("reframe"), "{table}");
+    // A check makes a probe for monitoring of it.
+    let failed = ["top", &watched.address, "--fail-if", "packets_in_pps>=0", "--format", "json"];
+    assert!(json(&failed, 1)["interval_ns"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn top_says_what_it_can_not_watch() {
+    common::run(["top", "--interval", "1ms"]).with(2).silent().saying(&["--interval", "100ms"]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    common::run(["top", &free, "--once"]).with(2).silent().saying(&[
+        "no pipeline answers at",
+        &free,
+        "--metrics",
+    ]);
+}
+
+#[test]
+fn what_is_no_request_for_it_is_refused() {
+    let watched = Watched::new();
+    let get = |line: &str| watched.get(&format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).0;
+    assert_eq!(get("GET /"), 200);
+    assert_eq!(get("GET /nothing"), 404);
+    assert_eq!(get("POST /metrics"), 405);
+    assert_eq!(watched.get("nonsense\r\n\r\n").0, 400);
+    // It goes on after all that.
+    assert!(watched.page("/metrics").contains("slipstream_elapsed"));
+}
+
+/// Clients that connect and say nothing cost it neither its descriptors nor its life.
+#[test]
+fn idle_connections_do_not_end_it() {
+    for descriptors in [1024, 40] {
+        let watched = Watched::running(GRAPH, descriptors);
+        let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(&watched.address).unwrap()).collect();
+        assert!(watched.page("/metrics").contains("slipstream_elapsed"), "with {descriptors} descriptors");
+        drop(idle);
+        assert!(watched.page("/metrics").contains("slipstream_elapsed"));
+    }
+}
+
+/// The data path makes at most one report in a tenth of a second, and who asks gets one that is newer than
+/// the question.
+#[test]
+fn many_who_ask_share_one_report() {
+    let watched = Watched::new();
+    watched.page("/report");
+    let ask = || {
+        let until = slipstream::clock::now() + Duration::from_secs(2);
+        let mut times = Vec::new();
+        while slipstream::clock::now() < until {
+            let report: Value = serde_json::from_str(&watched.page("/report")).unwrap();
+            times.push(report["time_ns"].as_u64().unwrap());
+        }
+        times
+    };
+    let times: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(times.iter().all(|t| t.is_sorted_by(|a, b| a < b)), "{times:?}");
+    let mut reports = times.concat();
+    reports.sort_unstable();
+    reports.dedup();
+    assert!((2..=25).contains(&reports.len()), "{} reports in two seconds", reports.len());
+}
+
+/// An alert on a series that begins with the first drop misses that drop.
+#[test]
+fn reasons_are_there_before_the_first_drop() {
+    let graph = "paced(rate=1kpps, traffic=\"flows=5,packets=5000\") -> n :: nat(pool=[192.0.2.1]) -> null";
+    let watched = Watched::running(graph, 1024);
+    let text = watched.page("/metrics");
+    for reason in ["no_port", "table_full"] {
+        let known =
+            format!("slipstream_dropped_packets_total{{stage=\"n\",type=\"nat\",reason=\"{reason}\"}}");
+        assert_eq!(sample(&text, &known), 0.0);
+    }
+    let healthy = ["top", &watched.address, "--once", "--fail-if", "dropped_pps.table_full>0"];
+    common::run(healthy).with(0);
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_an_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let words = ["run", "--metrics", &address, "-e", "in :: synth -> out :: null"];
+    common::run(words).with(2).silent().saying(&["--metrics", &address]);
+    common::run(["run", "--metrics", "nowhere", "-e", "in :: synth -> out :: null"]).with(2);
+}

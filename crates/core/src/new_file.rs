@@ -1,0 +1,168 @@
+//! Files in the making: they have no name until they are complete, so that nothing is left of them however
+//! the program ends.
+//!
+//! On file systems that can't do that (open(2), `O_TMPFILE`), they are hidden files beside the one that they
+//! will be, which go away when they are dropped.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, linkat};
+use tempfile::{NamedTempFile, TempPath};
+
+/// Names that are tried for a file that is about to take the place of another.
+const NAMES: u32 = 100;
+
+/// A file in the making, which is written like any other.
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    path: PathBuf,
+    /// Its name meanwhile, where it has to have one.
+    hidden: Option<TempPath>,
+}
+
+impl NewFile {
+    /// Begins the file `path`, with the mode that any new file gets there.
+    ///
+    /// # Errors
+    /// The system's error: there is no such directory, or no right to write there.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let folder = folder(path);
+        let path = path.to_path_buf();
+        let unnamed = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o666)
+            .custom_flags(libc::O_TMPFILE)
+            .open(folder)
+            .ok()
+            .filter(|file| open_path(file).exists());
+        if let Some(file) = unnamed {
+            return Ok(Self { file, path, hidden: None });
+        }
+        let (file, hidden) = hidden(&path)?.into_parts();
+        Ok(Self { file, path, hidden: Some(hidden) })
+    }
+
+    /// The file itself, to set its mode.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it its name, in place of any older file of that name.
+    ///
+    /// # Errors
+    /// The system's error; the older file stays then.
+    pub fn persist(self) -> io::Result<()> {
+        let Self { file, path, hidden } = self;
+        if let Some(hidden) = hidden {
+            return hidden.persist(path).map_err(|failed| failed.error);
+        }
+        // A file without a name can't replace one: it takes one beside it for a moment.
+        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_os_string();
+        name.push(format!(".{}.", std::process::id()));
+        for n in 0..NAMES {
+            let mut beside = std::ffi::OsString::from(".");
+            beside.push(&name);
+            beside.push(n.to_string());
+            let beside = folder(&path).join(beside);
+            match linkat(CWD, open_path(&file), CWD, &beside, AtFlags::SYMLINK_FOLLOW) {
+                Ok(()) => {
+                    return fs::rename(&beside, &path).inspect_err(|_| {
+                        // It is the renaming that failed, and that is said.
+                        let _ = fs::remove_file(&beside);
+                    });
+                }
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The path by which the system names an open file.
+fn open_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn hidden(path: &Path) -> io::Result<NamedTempFile> {
+    let mut prefix = std::ffi::OsString::from(".");
+    prefix.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    prefix.push(".");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).permissions(fs::Permissions::from_mode(0o666));
+    builder.tempfile_in(folder(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_has_no_name_before_it_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let mut file = NewFile::create(&path).unwrap();
+        file.write_all(b"half").unwrap();
+        if file.hidden.is_none() {
+            // Whatever ends the program now leaves nothing.
+            assert_eq!(names(folder.path()), [""; 0]);
+        }
+        drop(file);
+        assert_eq!(names(folder.path()), [""; 0]);
+        fs::write(&path, "old").unwrap();
+        let mut file = NewFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        file.persist().unwrap();
+        assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["f".to_owned()]));
+    }
+
+    /// Both ways give a new file the same mode.
+    #[test]
+    fn a_file_with_a_name_meanwhile_does_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|n| folder.path().join(n));
+        let (file, path) = hidden(&a).unwrap().into_parts();
+        NewFile { file, path: a.clone(), hidden: Some(path) }.persist().unwrap();
+        NewFile::create(&b).unwrap().persist().unwrap();
+        let [a, b] = [a, b].map(|path| fs::metadata(path).unwrap().permissions().mode());
+        assert_eq!(a, b);
+        assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn what_can_not_be_made_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(NewFile::create(&folder.path().join("no/such/f")).is_err());
+        let path = folder.path().join("taken");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("x"), "").unwrap();
+        assert!(NewFile::create(&path).unwrap().persist().is_err());
+        assert_eq!(names(folder.path()), ["taken"]);
+    }
+}

@@ -1,0 +1,520 @@
+//! Where the bytes of packets live while they are inside.
+//!
+//! Memory comes in slabs of 8 MiB, cut into slots of 64-byte units by size class; a freed slot is used again
+//! by the next packet of its class. A 60-byte packet takes 128 bytes, not a 2 KiB buffer, so thousands of
+//! held packets fit a cache. Slabs are taken when first needed and kept. They lie one behind the other, so
+//! that a packet's number says where its bytes are.
+//!
+//! Threads that hand packets to each other have pools that are siblings ([`Pool::siblings`]): what one of
+//! them stored, another reads, changes and frees.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use adopted::Adopted;
+use memory::Memory;
+use meta::{head, meta_of};
+use siblings::Sibling;
+use slabs::Slabs;
+
+use crate::prefetch::prefetch_address;
+
+#[cfg_attr(not(feature = "std"), path = "pool/not_adopted.rs")]
+mod adopted;
+mod memory;
+mod meta;
+#[cfg_attr(not(feature = "std"), path = "pool/alone.rs")]
+mod siblings;
+mod slabs;
+mod sliced;
+
+#[cfg(feature = "std")]
+pub use adopted::{AdoptError, Buffers, LEAD, Region};
+pub use meta::{Head, PacketMeta};
+pub use sliced::SHORT;
+
+const UNIT: usize = 64;
+const SLAB_UNITS: usize = 1 << 17;
+const SLAB_BYTES: usize = SLAB_UNITS * UNIT;
+/// Bytes that numbers of 32 bits can tell apart.
+const MOST: usize = UNIT << 32;
+const HEADER: usize = 16;
+/// Slot sizes in units, up to 1 MiB. Larger packets get a slab of their own.
+const CLASS_UNITS: [usize; 21] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
+const OVERSIZE: u8 = u8::MAX;
+/// Of packets in memory that was adopted: a class of its own, whose slots are as large as their owner says.
+const ADOPTED: u8 = CLASS_UNITS.len() as u8;
+const CLASSES: usize = CLASS_UNITS.len() + 1;
+/// What of the first byte of a slot is its size class. [`OVERSIZE`] has all of it, and all that can be set
+/// beside it.
+const CLASS: u8 = (1 << 5) - 1;
+/// Set beside the size class of a packet whose payload waits elsewhere.
+const SLICED: u8 = 1 << 6;
+/// Set beside [`SLICED`]: the payload waits in the same slot, behind the packet. The slot is its table's as
+/// well.
+const IN_PLACE: u8 = 1 << 5;
+/// Set beside both: the packet is gone, and the slot is its table's alone.
+const LEFT: u8 = 1 << 7;
+/// What stands at the end of the slot of such a packet: its token, and whose it is.
+const TAIL: usize = TOKEN_LEN + 4;
+/// Bytes that stand in a packet for the payload that waits elsewhere.
+pub const TOKEN_LEN: usize = 8;
+
+#[inline]
+fn is_sliced(class: u8) -> bool {
+    class != OVERSIZE && class & SLICED != 0
+}
+
+#[inline]
+fn is_in_place(class: u8) -> bool {
+    class != OVERSIZE && class & IN_PLACE != 0
+}
+
+/// The place of a packet in its [`Pool`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BufId(pub u32);
+
+/// All packet bytes of one worker.
+///
+/// ```
+/// use slipstream_core::pool::{PacketMeta, Pool};
+///
+/// let mut pool = Pool::new();
+/// let meta = PacketMeta { original_len: 60, ..PacketMeta::default() };
+/// let packet = pool.insert(meta, &[7; 60]);
+/// pool.data_mut(packet, 60)[0] = 8;
+/// assert_eq!((pool.data(packet, 2), pool.meta(packet), pool.live()), (&[8, 7][..], meta, 1));
+/// pool.free(packet);
+/// assert_eq!(pool.live(), 0);
+/// ```
+pub struct Pool {
+    memory: Memory,
+    /// What `memory` was taken for; siblings keep it elsewhere.
+    slabs: Slabs,
+    /// Free slots, by class. Of adopted memory: buffers that are to be given back, and no others.
+    free: [Vec<u32>; CLASSES],
+    /// Number of the slab being cut up, in units, and its next unused unit. Siblings have none here, nor have
+    /// pools with adopted memory.
+    bump: (u32, usize),
+    retain: bool,
+    /// Whether packets have to leave their places to be sliced: retained ones, and those that another thread
+    /// may free.
+    fixed: bool,
+    /// Packets stored less packets freed: of one of several siblings it may be negative.
+    live: i64,
+    /// What it has together with other pools.
+    sibling: Option<Box<Sibling>>,
+    /// What it knows of memory that it adopted.
+    adopted: Option<Box<Adopted>>,
+    /// For a packet that moves.
+    scratch: Vec<u8>,
+    /// Sliced packets that were freed: whose, and their tokens.
+    dropped: Vec<(u32, u64)>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("memory", &self.memory())
+            .field("live", &self.live())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool {
+    /// An empty pool.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            memory: Memory::new(),
+            slabs: Slabs::default(),
+            free: [const { Vec::new() }; CLASSES],
+            bump: (0, SLAB_UNITS),
+            retain: false,
+            fixed: false,
+            live: 0,
+            sibling: None,
+            adopted: None,
+            scratch: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Whether freed packets are kept.
+    #[inline]
+    #[must_use]
+    pub fn retains(&self) -> bool {
+        self.retain
+    }
+
+    /// From now on [`Pool::free`] keeps the bytes: the packets of a preloaded trace are read again and again.
+    /// Siblings have to be told one by one.
+    pub fn retain(&mut self) {
+        (self.retain, self.fixed) = (true, true);
+    }
+
+    /// Packets stored and not freed. Reads 0 when everything that came in has left. Siblings count together,
+    /// what others did since they last [settled](Pool::settle) left out.
+    #[must_use]
+    pub fn live(&self) -> u64 {
+        let live = self.sibling.as_ref().map_or(self.live, |sibling| sibling.live(self.live));
+        live.max(0) as u64
+    }
+
+    /// Bytes of memory taken so far, by all siblings together.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let slabs = self.sibling.as_ref().map_or_else(|| self.slabs.in_use(), |sibling| sibling.slabs());
+        (slabs * SLAB_BYTES) as u64
+    }
+
+    /// Stores a packet.
+    pub fn insert(&mut self, meta: PacketMeta, data: &[u8]) -> BufId {
+        self.insert_with(meta, data.len(), |to| to.copy_from_slice(data))
+    }
+
+    /// Stores a packet of `len` bytes, which `fill` writes; what was there before is some other packet's.
+    #[inline]
+    pub fn insert_with(&mut self, meta: PacketMeta, len: usize, fill: impl FnOnce(&mut [u8])) -> BufId {
+        let (id, class) = self.allocate(len + HEADER);
+        if let Some(slot) = self.slot_mut(id, HEADER + len)
+            && let Some((header, rest)) = slot.split_first_chunk_mut::<HEADER>()
+        {
+            *header = head(meta, class);
+            fill(rest);
+        }
+        self.live += 1;
+        BufId(id)
+    }
+
+    fn allocate(&mut self, bytes: usize) -> (u32, u8) {
+        let units = bytes.div_ceil(UNIT);
+        let Some(class) = CLASS_UNITS.iter().position(|&u| units <= u) else {
+            return (self.allocate_oversize(units.div_ceil(SLAB_UNITS)), OVERSIZE);
+        };
+        let units = CLASS_UNITS.get(class).copied().unwrap_or(units);
+        if let Some(id) = self.free.get_mut(class).and_then(Vec::pop) {
+            return (id, class as u8);
+        }
+        if self.bump.1 + units > SLAB_UNITS {
+            return self.more(class, bytes);
+        }
+        let id = self.bump.0 + self.bump.1 as u32;
+        self.bump.1 += units;
+        (id, class as u8)
+    }
+
+    /// A slot of a class that has none free, where the slab being cut up has no room for it.
+    #[cold]
+    fn more(&mut self, class: usize, bytes: usize) -> (u32, u8) {
+        let units = CLASS_UNITS.get(class).copied().unwrap_or_default();
+        let Self { free, sibling, adopted, slabs, memory, .. } = self;
+        if let Some(adopted) = adopted
+            && let Some(list) = free.get_mut(usize::from(ADOPTED))
+            && let Some(id) = adopted.take(bytes, list)
+        {
+            return (id, ADOPTED);
+        }
+        if let Some(sibling) = sibling
+            && let Some(list) = free.get_mut(class)
+        {
+            let id = sibling.more(class, units, list);
+            self.settle();
+            return (id, class as u8);
+        }
+        if let Some(adopted) = adopted {
+            return (adopted.more(class, units, slabs, memory), class as u8);
+        }
+        let first = slabs.take(1);
+        memory.grow(slabs.bytes());
+        self.bump = (first, units);
+        (first, class as u8)
+    }
+
+    /// So many slabs for one packet.
+    #[cold]
+    fn allocate_oversize(&mut self, n: usize) -> u32 {
+        if let Some(sibling) = &self.sibling {
+            return sibling.oversize(n);
+        }
+        let id = self.slabs.take_oversize(n);
+        self.memory.grow(self.slabs.bytes());
+        id
+    }
+
+    /// Gives the slabs of a packet back that has some of its own.
+    #[cold]
+    fn free_oversize(&mut self, id: u32) {
+        let Self { sibling, slabs, memory, .. } = self;
+        match sibling {
+            Some(sibling) => sibling.free_oversize(id),
+            None => slabs.free_oversize(id, |bytes| memory.release(bytes)),
+        }
+    }
+
+    /// Bytes of a slot of this class, without the end that a sliced packet's token takes; 0 of a packet with
+    /// a slab of its own.
+    #[inline]
+    fn room(&self, id: u32, class: u8) -> usize {
+        let bytes = match (class & CLASS, &self.adopted) {
+            (ADOPTED, Some(adopted)) => adopted.room(id),
+            (class, _) => CLASS_UNITS.get(usize::from(class)).map_or(0, |units| units * UNIT),
+        };
+        bytes.saturating_sub(if is_sliced(class) { TAIL } else { 0 })
+    }
+
+    /// So many bytes from where a slot begins.
+    #[inline(always)]
+    fn slot(&self, id: u32, len: usize) -> Option<&[u8]> {
+        let start = id as usize * UNIT;
+        self.memory.get(start..start + len)
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    fn slot_mut(&mut self, id: u32, len: usize) -> Option<&mut [u8]> {
+        let start = id as usize * UNIT;
+        self.memory.get_mut(start..start + len)
+    }
+
+    /// The first byte of a slot: its size class, and what is set beside it.
+    #[inline(always)]
+    fn class(&self, id: u32) -> Option<u8> {
+        self.slot(id, 1)?.first().copied()
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    fn class_mut(&mut self, id: u32) -> Option<&mut u8> {
+        self.slot_mut(id, 1)?.first_mut()
+    }
+
+    /// A packet with what is kept beside it: one check for both.
+    #[inline(always)]
+    fn packet_bytes(&self, id: BufId, len: u32) -> Option<(&[u8; HEADER], &[u8])> {
+        self.slot(id.0, HEADER + len as usize)?.split_first_chunk()
+    }
+
+    /// The same, to be changed.
+    #[inline(always)]
+    fn packet_bytes_mut(&mut self, id: BufId, len: u32) -> Option<(&mut [u8; HEADER], &mut [u8])> {
+        self.slot_mut(id.0, HEADER + len as usize)?.split_first_chunk_mut()
+    }
+
+    /// The first `len` bytes of a packet. Empty for a place that holds none.
+    #[inline]
+    #[must_use]
+    pub fn data(&self, id: BufId, len: u32) -> &[u8] {
+        self.packet_bytes(id, len).map(|(_, data)| data).unwrap_or_default()
+    }
+
+    /// As [`Pool::data`], to be changed.
+    #[inline]
+    #[must_use]
+    pub fn data_mut(&mut self, id: BufId, len: u32) -> &mut [u8] {
+        self.packet_bytes_mut(id, len).map(|(_, data)| data).unwrap_or_default()
+    }
+
+    /// Puts `front` in place of the first `cut` bytes of a packet of `len` bytes; returns where the packet is
+    /// now and how long. Its length on the wire changes by as much. A packet that still fits its place stays
+    /// there.
+    pub fn replace_front(&mut self, id: BufId, len: u32, cut: u32, front: &[u8]) -> (BufId, u32) {
+        let cut = cut.min(len);
+        let (rest, new) = ((len - cut) as usize, len - cut + front.len() as u32);
+        let mut meta = self.meta(id);
+        meta.original_len =
+            (meta.original_len - cut.min(meta.original_len)).saturating_add(front.len() as u32);
+        let class = self.class(id.0).unwrap_or(OVERSIZE);
+        let room = self.room(id.0, class);
+        if HEADER + new as usize <= room && !self.retain && !is_in_place(class) {
+            let from = HEADER + cut as usize;
+            if let Some(slot) = self.slot_mut(id.0, HEADER + len.max(new) as usize) {
+                slot.copy_within(from..from + rest, HEADER + front.len());
+                if let Some(to) = slot.get_mut(HEADER..HEADER + front.len()) {
+                    to.copy_from_slice(front);
+                }
+            }
+            self.set_header(id, meta, class);
+            return (id, new);
+        }
+        let mut bytes = core::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(front);
+        bytes.extend_from_slice(self.data(id, len).get(cut as usize..).unwrap_or_default());
+        let sliced = self.tail(id.0, class);
+        self.free_spliced(id);
+        let id = match sliced {
+            Some((owner, token)) => self.insert_sliced(meta, &bytes, owner, token),
+            None => self.insert(meta, &bytes),
+        };
+        self.scratch = bytes;
+        (id, new)
+    }
+
+    /// Another packet of the same `len` bytes and meta data.
+    pub fn copy(&mut self, id: BufId, len: u32) -> BufId {
+        let meta = self.meta(id);
+        let mut bytes = core::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(self.data(id, len));
+        let copy = self.insert(meta, &bytes);
+        self.scratch = bytes;
+        copy
+    }
+
+    /// Gives a packet another length on the wire and another interface.
+    pub fn set_meta(&mut self, id: BufId, meta: PacketMeta) {
+        let class = self.class(id.0).unwrap_or(OVERSIZE);
+        self.set_header(id, meta, class);
+    }
+
+    /// Gives a packet of `len` bytes these meta data; its bytes, to be changed.
+    #[inline]
+    pub fn replace_meta(&mut self, id: BufId, meta: Head, len: u32) -> Option<&mut [u8]> {
+        let (header, data) = self.packet_bytes_mut(id, len)?;
+        let [class, ..] = *header;
+        *header = meta.of_class(class);
+        Some(data)
+    }
+
+    #[inline]
+    fn set_header(&mut self, id: BufId, meta: PacketMeta, class: u8) {
+        if let Some((header, _)) = self.packet_bytes_mut(id, 0) {
+            *header = head(meta, class);
+        }
+    }
+
+    /// What is kept beside a packet.
+    #[inline]
+    #[must_use]
+    pub fn meta(&self, id: BufId) -> PacketMeta {
+        self.packet_bytes(id, 0).map_or_else(PacketMeta::default, |(head, _)| meta_of(head))
+    }
+
+    /// The first `N` bytes of a packet of at least so many.
+    #[inline(always)]
+    pub fn front<const N: usize>(&self, id: BufId) -> Option<&[u8; N]> {
+        self.packet_bytes(id, N as u32)?.1.first_chunk()
+    }
+
+    /// What is kept beside a packet, and its first `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn meta_and_data(&self, id: BufId, len: u32) -> (PacketMeta, &[u8]) {
+        match self.packet_bytes(id, len) {
+            Some((head, data)) => (meta_of(head), data),
+            None => (PacketMeta::default(), &[]),
+        }
+    }
+
+    /// A packet's first `len` bytes and its length on the wire, unless its payload waits elsewhere.
+    #[inline(always)]
+    pub fn unsliced(&self, id: BufId, len: u32) -> Option<(u32, &[u8])> {
+        let (head, data) = self.packet_bytes(id, len)?;
+        (head[0] & SLICED == 0).then(|| (meta_of(head).original_len, data))
+    }
+
+    /// As [`Pool::meta_and_data`], the meta data as they stand there; `None` for a place that holds none.
+    #[inline]
+    pub fn head_and_data(&self, id: BufId, len: u32) -> Option<(Head, &[u8])> {
+        self.packet_bytes(id, len).map(|(head, data)| (Head(*head), data))
+    }
+
+    /// As [`Pool::meta_and_data`], the bytes to be changed.
+    #[inline]
+    #[must_use]
+    pub fn meta_and_data_mut(&mut self, id: BufId, len: u32) -> (PacketMeta, &mut [u8]) {
+        match self.packet_bytes_mut(id, len) {
+            Some((head, data)) => (meta_of(head), data),
+            None => (PacketMeta::default(), &mut []),
+        }
+    }
+
+    /// A packet's interface and its first `len` bytes.
+    #[inline]
+    pub fn packet(&self, id: BufId, len: u32) -> (u32, &[u8]) {
+        let (meta, data) = self.meta_and_data(id, len);
+        (meta.interface, data)
+    }
+
+    /// Gives a packet's place back.
+    #[inline]
+    pub fn free(&mut self, id: BufId) {
+        if !self.retain {
+            self.free_slot(id);
+        }
+    }
+
+    fn free_slot(&mut self, id: BufId) {
+        let Some(class) = self.class(id.0) else { return };
+        self.free_class(id, class);
+    }
+
+    #[inline]
+    fn free_class(&mut self, id: BufId, class: u8) {
+        if class & SLICED != 0 {
+            return self.free_unusual(id, class);
+        }
+        self.live -= 1;
+        if let Some(list) = self.free.get_mut(usize::from(class)) {
+            if list.len() == list.capacity() {
+                return self.overflow(usize::from(class), id.0);
+            }
+            list.push(id.0);
+        }
+    }
+
+    /// Gives a slot back to a class whose list of free ones is full.
+    #[cold]
+    fn overflow(&mut self, class: usize, id: u32) {
+        let Self { free, sibling, adopted, .. } = self;
+        let Some(list) = free.get_mut(class) else { return };
+        match (sibling, adopted) {
+            (_, Some(adopted)) if class == usize::from(ADOPTED) => adopted.give_back(list),
+            (Some(sibling), _) => sibling.make_room(class, list),
+            (None, Some(adopted)) => return adopted.keep(class, id),
+            (None, None) => {}
+        }
+        list.push(id);
+        self.settle();
+    }
+
+    /// Gives back the place of a packet that has a slab of its own, or whose payload waits elsewhere.
+    #[cold]
+    fn free_unusual(&mut self, id: BufId, class: u8) {
+        if class == OVERSIZE {
+            self.live -= 1;
+            self.free_oversize(id.0);
+            return;
+        }
+        self.report_freed(id);
+        self.leave(id, class);
+    }
+
+    /// Asks for a packet's first cache line ahead of use.
+    #[inline(always)]
+    pub fn prefetch(&self, id: BufId) {
+        prefetch_address(self.memory.address(id.0 as usize * UNIT));
+    }
+
+    /// Asks for a packet's first two cache lines ahead of use: the headers of all but the longest lie in
+    /// them. A packet of `len` bytes that is little more than its headers has them in the first.
+    #[inline(always)]
+    pub fn prefetch_headers(&self, id: BufId, len: u32) {
+        let start = id.0 as usize * UNIT;
+        let second = start + (usize::from(len > 2 * UNIT as u32) * UNIT);
+        prefetch_address(self.memory.address(start));
+        prefetch_address(self.memory.address(second));
+    }
+}
+
+#[cfg(test)]
+mod tests;

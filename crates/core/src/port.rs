@@ -1,0 +1,292 @@
+//! Ports: where packets come in and go out, such as capture files, network interfaces, shared memory. What a
+//! port takes stays its own until it says that it is complete: a card sends from the buffer, and only then is
+//! that free.
+//!
+//! A port has two halves. The one that receives is a [`Source`], with a live side where packets come by the
+//! wall clock. The one that transmits is a [`Transmit`]; at the end of a pipeline it stands as an [`Outlet`].
+//! Both use the same pool, and where that has [adopted](crate::pool::Region) memory, packets are received,
+//! changed and sent in place.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use crate::batch::{Arrivals, Batch};
+use crate::interface::Interface;
+use crate::pool::Pool;
+use crate::registry::Made;
+use crate::source::{Source, SourceError};
+use crate::stage::{Context, Drops, Egress, Observe, Output, Stage, StageError};
+use crate::time::Nanos;
+
+/// Why a port can't be used any more, in the words of whoever implements it.
+pub type PortError = SourceError;
+
+/// The half of a port that packets go to.
+pub trait Transmit {
+    /// Takes the packets of a batch, each with its buffer, and leaves the batch empty. A buffer is freed, or
+    /// [let go](Pool::let_go), when its packet has left or can't; of a sliced packet, it is
+    /// [`Pool::free_spliced`] that doesn't count as a drop. What can't leave is counted in
+    /// [`Transmit::drops`].
+    fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch);
+
+    /// Frees the buffers of packets that have left since; returns how many. It is asked before each batch.
+    fn complete(&mut self, _pool: &mut Pool) -> u64 {
+        0
+    }
+
+    /// Packets that it has taken and whose buffers are not freed.
+    fn in_flight(&self) -> u64 {
+        0
+    }
+
+    /// When it wants to look after what it has, though no packet comes; [`Nanos::MAX`] for never.
+    fn next_look(&self) -> Nanos {
+        Nanos::MAX
+    }
+
+    /// Does that: the time is here.
+    fn look(&mut self, cx: &mut Context<'_>) {
+        self.complete(cx.pool);
+    }
+
+    /// Nothing more comes. Waits a moment for what is on its way; when this returns, all buffers are freed,
+    /// or are no longer the pool's.
+    fn drain(&mut self, cx: &mut Context<'_>) {
+        self.complete(cx.pool);
+    }
+
+    /// Learns of interfaces that packets come from, in the order of their numbers.
+    ///
+    /// # Errors
+    /// Its format can't hold them.
+    fn interfaces(&mut self, _new: &[Interface]) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// Packets that it can take now without losing any, where that is limited.
+    fn room(&mut self) -> usize {
+        usize::MAX
+    }
+
+    /// Returns true if a live run is to go on, all sources having ended, since what was sent has yet to be
+    /// taken.
+    fn unfinished(&self) -> bool {
+        self.in_flight() > 0
+    }
+
+    /// Learns, in a live run, that nothing more will come.
+    fn no_more(&mut self) {}
+
+    /// Visits its counters, by name.
+    fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
+
+    /// Packets that it dropped, by reason.
+    fn drops(&self) -> Drops {
+        Drops::default()
+    }
+
+    /// Figures of a type that only its implementer and those who ask for them know.
+    fn figures(&self) -> Option<Box<dyn Any + Send>> {
+        None
+    }
+
+    /// Says that it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells why.
+    fn failed(&self) -> bool {
+        false
+    }
+
+    /// Finishes what it writes, such as a capture file.
+    ///
+    /// # Errors
+    /// The packets did not all get where they should.
+    fn finish(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+}
+
+/// The event to wait for until a port may have packets.
+#[derive(Clone, Copy, Debug)]
+pub enum Wait<'a> {
+    /// This becomes readable when one comes.
+    Readable(BorrowedFd<'a>),
+    /// It is to be asked again after this time, in ns.
+    Within(u64),
+    /// It is to be asked at once: only asking tells.
+    No,
+    /// Nothing more will come.
+    Ended,
+}
+
+/// A port: its halves.
+#[derive(Default)]
+pub struct Port {
+    /// The half that packets come from, if there is one.
+    pub receive: Option<Box<dyn Source + Send>>,
+    /// The half that packets go to, if there is one.
+    pub transmit: Option<Box<dyn Transmit + Send>>,
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (receive, transmit) = (self.receive.is_some(), self.transmit.is_some());
+        f.debug_struct("Port").field("receive", &receive).field("transmit", &transmit).finish()
+    }
+}
+
+impl Port {
+    /// One that packets come from.
+    #[must_use]
+    pub fn receiving(source: impl Source + Send + 'static) -> Self {
+        Self { receive: Some(Box::new(source)), transmit: None }
+    }
+
+    /// One that packets go to.
+    #[must_use]
+    pub fn transmitting(transmit: impl Transmit + Send + 'static) -> Self {
+        Self { receive: None, transmit: Some(Box::new(transmit)) }
+    }
+
+    /// Both ways.
+    #[must_use]
+    pub fn both(source: impl Source + Send + 'static, transmit: impl Transmit + Send + 'static) -> Self {
+        Self { receive: Some(Box::new(source)), transmit: Some(Box::new(transmit)) }
+    }
+
+    /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how
+    /// many. Of a port that is not live, 0 is the end.
+    ///
+    /// # Errors
+    /// [`PortError`] where nothing more can come.
+    pub fn rx(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Nanos,
+    ) -> Result<usize, PortError> {
+        let Some(source) = &mut self.receive else { return Ok(0) };
+        if let Some(live) = source.live() {
+            return live.poll(pool, arrivals, max, now);
+        }
+        source.fill(pool, arrivals, max)
+    }
+
+    /// Takes the packets of a batch; of a port that nothing goes to, they stay in it.
+    pub fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        if let Some(transmit) = &mut self.transmit {
+            transmit.tx(cx, batch);
+        }
+    }
+
+    /// Frees the buffers of packets that have left; returns how many.
+    pub fn complete(&mut self, pool: &mut Pool) -> u64 {
+        self.transmit.as_mut().map_or(0, |transmit| transmit.complete(pool))
+    }
+
+    /// The event to wait for until packets may have come.
+    pub fn wait(&mut self) -> Wait<'_> {
+        let Some(source) = &mut self.receive else { return Wait::Ended };
+        let Some(live) = source.live() else { return Wait::No };
+        if live.ended() {
+            return Wait::Ended;
+        }
+        match (live.patience(), live.descriptor()) {
+            (_, Some(descriptor)) => Wait::Readable(descriptor),
+            (Some(ns), None) => Wait::Within(ns),
+            (None, None) => Wait::No,
+        }
+    }
+}
+
+/// A port becomes a source, a stage or both, by its place in the graph.
+impl From<Port> for Made {
+    fn from(port: Port) -> Self {
+        match (port.receive, port.transmit) {
+            (Some(source), None) => Self::Source(source),
+            (None, Some(transmit)) => Self::Stage(Box::new(Outlet(transmit))),
+            (Some(source), Some(transmit)) => Self::TwoWay(source, Box::new(Outlet(transmit))),
+            (None, None) => Self::Checked,
+        }
+    }
+}
+
+/// The transmitting half of a port at the end of a pipeline.
+pub struct Outlet(Box<dyn Transmit + Send>);
+
+impl fmt::Debug for Outlet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outlet").field("in_flight", &self.0.in_flight()).finish()
+    }
+}
+
+impl Outlet {
+    /// Packets go there.
+    #[must_use]
+    pub fn new(transmit: impl Transmit + Send + 'static) -> Self {
+        Self(Box::new(transmit))
+    }
+}
+
+impl Stage for Outlet {
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
+        self.0.complete(cx.pool);
+        self.0.tx(cx, batch);
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        self.0.next_look()
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
+        self.0.look(cx);
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
+        self.0.drain(cx);
+    }
+
+    fn egress(&mut self) -> Option<&mut dyn Egress> {
+        Some(self)
+    }
+}
+
+impl Observe for Outlet {
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        self.0.counters(visit);
+    }
+
+    fn drops(&self) -> Drops {
+        self.0.drops()
+    }
+
+    fn figures(&self) -> Option<Box<dyn Any + Send>> {
+        self.0.figures()
+    }
+}
+
+impl Egress for Outlet {
+    fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
+        self.0.interfaces(new).map_err(|e| StageError(e.to_string()))
+    }
+
+    fn unfinished(&self) -> bool {
+        self.0.unfinished()
+    }
+
+    fn room(&mut self) -> usize {
+        self.0.room()
+    }
+
+    fn no_more(&mut self) {
+        self.0.no_more();
+    }
+
+    fn failed(&self) -> bool {
+        self.0.failed()
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        self.0.finish().map_err(|e| StageError(e.to_string()))
+    }
+}

@@ -1,0 +1,54 @@
+//! The fields of a packet that a decision reads.
+
+use crate::frame::Frame;
+use crate::pool::Pool;
+
+/// Fields beyond the flow key that a decision depends on: packets of a train that differ in one of them don't share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads(u64);
+
+impl Reads {
+    /// The flow key alone.
+    pub const KEY: Self = Self(0);
+    /// Bits that say if the packet is a fragment, and which headers could be read: always part of the
+    /// comparison too.
+    pub const SHAPE: Self = Self(0xff << 32);
+    /// Offset of the IP header.
+    pub const L3: Self = Self(0xffff);
+    /// TCP flags.
+    pub const TCP_FLAGS: Self = Self(0xff << 40);
+    /// DSCP.
+    pub const DSCP: Self = Self(0xfc << 48);
+    /// ECN.
+    pub const ECN: Self = Self(0x03 << 48);
+    /// Length on the wire.
+    pub const LENGTH: Self = Self(1 << 63);
+
+    /// Fields by their places in a word of [`Flags`](slipstream_wire::Flags) (bits 0 to 8), TCP flags (8 to 16) and TOS (16 to 24).
+    #[must_use]
+    pub const fn of_word(mask: u32) -> Self {
+        Self((mask as u64 & 0xff_ffff) << 32)
+    }
+
+    /// These fields and those.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns true if all of these fields are among them.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Returns true if two packets of one flow agree in these fields.
+    #[inline]
+    #[must_use]
+    pub fn agree(self, pool: &Pool, a: &Frame, b: &Frame) -> bool {
+        let mask = (self.0 | Self::SHAPE.0) & !Self::LENGTH.0;
+        (a.info.bits() ^ b.info.bits()) & mask == 0
+            && (self.0 & Self::LENGTH.0 == 0
+                || pool.meta(a.buf).original_len == pool.meta(b.buf).original_len)
+    }
+}

@@ -1,0 +1,495 @@
+//! Stage types: their ports, settings and properties, and registries of them. `list`, `--help`, the JSON
+//! Schema and the checks all read these definitions.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use crate::settings::{Setting, Settings};
+use crate::source::Source;
+use crate::stage::{DropReason, Stage};
+
+/// A port of a stage type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortType {
+    /// Its name.
+    pub name: &'static str,
+    /// What comes or goes by it.
+    pub help: &'static str,
+    /// What packets count as that leave by it where it leads nowhere; none: it must lead somewhere.
+    pub unconnected: Option<DropReason>,
+}
+
+/// The ports on one side of a stage type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// None.
+    None,
+    /// These, numbered in this order.
+    These(&'static [PortType]),
+    /// As the settings name them; the text says how.
+    AsSet(&'static str),
+}
+
+/// What a stage type is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// Where packets come from and go to.
+    Port,
+    /// What makes trains.
+    Locality,
+    /// What decides about packets.
+    Function,
+    /// What leads packets about.
+    Plumbing,
+}
+
+impl Group {
+    /// All groups.
+    pub const ALL: [Self; 4] = [Self::Port, Self::Locality, Self::Function, Self::Plumbing];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Port => "ports",
+            Self::Locality => "locality",
+            Self::Function => "functions",
+            Self::Plumbing => "plumbing",
+        }
+    }
+}
+
+/// Where in the graph a stage stands, which decides what a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Packets come from it.
+    Source,
+    /// Packets go to it.
+    Sink,
+    /// Both.
+    Inner,
+    /// A port at both ends: packets come from it, and go to it.
+    TwoWay,
+}
+
+/// What a stage is built with besides its settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// Its name in the graph.
+    pub name: &'a str,
+    /// Where it stands.
+    pub role: Role,
+    /// Only check: create no file, open no port.
+    pub dry: bool,
+    /// Directory that relative paths start from.
+    pub base: &'a Path,
+    /// Seed of hashes: secret where packets come from a network.
+    pub seed: u64,
+    /// Seed of choices that others can see, such as ports: where seeds are secret, it says nothing about
+    /// `seed`.
+    pub choices: u64,
+    /// Whether packets come or go by the wall clock somewhere in the pipeline.
+    pub live: bool,
+    /// Of a router: addresses that stages behind its ports, by number, translate.
+    pub proxied: &'a [(usize, IpNet)],
+    /// Things that the stages share which were built before.
+    pub common: &'a Common,
+}
+
+/// Things that stages of one pipeline share, such as a table that one fills and another empties: each thing
+/// by the name of the stage that made it, and by its type, so that only who knows the type finds it.
+#[derive(Default)]
+pub struct Common(RefCell<Vec<(String, Box<dyn Any>)>>, Cell<u64>);
+
+impl Common {
+    /// The number of things of this type.
+    #[must_use]
+    pub fn count<T: Any>(&self) -> usize {
+        self.0.borrow().iter().filter(|(_, thing)| thing.is::<T>()).count()
+    }
+
+    /// How often something was added or looked for: where that changes while a stage is built, the stage shares something, and
+    /// has to run on the same thread as those that it shares it with.
+    #[must_use]
+    pub fn uses(&self) -> u64 {
+        self.1.get()
+    }
+
+    /// Adds what the stage `name` shares with those that are built after it.
+    pub fn add<T: Any>(&self, name: &str, thing: T) {
+        self.1.set(self.1.get() + 1);
+        self.0.borrow_mut().push((name.to_owned(), Box::new(thing)));
+    }
+
+    /// The thing that the stage `name` shares; where no name is given, the only thing of this type that there
+    /// is.
+    #[must_use]
+    pub fn find<T: Any + Clone>(&self, name: Option<&str>) -> Option<T> {
+        self.1.set(self.1.get() + 1);
+        let all = self.0.borrow();
+        let mut of_type = all.iter().filter_map(|(by, thing)| Some((by, thing.downcast_ref::<T>()?)));
+        match name {
+            Some(name) => of_type.find(|(by, _)| *by == name).map(|(_, thing)| thing.clone()),
+            None => {
+                let (_, only) = of_type.next()?;
+                of_type.next().is_none().then(|| only.clone())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Common {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.borrow().iter().map(|(name, _)| name)).finish()
+    }
+}
+
+/// What a stage type makes of its settings.
+pub enum Made {
+    /// A stage.
+    Stage(Box<dyn Stage + Send>),
+    /// A stage with these output ports.
+    WithPorts(Box<dyn Stage + Send>, Vec<String>),
+    /// A stage whose ports have these names, on the way in as on the way out.
+    Between(Box<dyn Stage + Send>, Vec<String>),
+    /// Where packets come from.
+    Source(Box<dyn Source + Send>),
+    /// Where packets come from, and where they go to.
+    TwoWay(Box<dyn Source + Send>, Box<dyn Stage + Send>),
+    /// Nothing, since it is only a check.
+    Checked,
+}
+
+/// Why a stage can't be built: which setting is to blame, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct BuildError {
+    /// The setting, where it is one.
+    pub setting: Option<&'static str>,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub hint: Option<String>,
+}
+
+impl BuildError {
+    /// About a setting.
+    #[must_use]
+    pub fn setting(name: &'static str, message: impl Into<String>) -> Self {
+        Self { setting: Some(name), message: message.into(), hint: None }
+    }
+
+    /// About the stage as a whole.
+    #[must_use]
+    pub fn stage(message: impl Into<String>) -> Self {
+        Self { setting: None, message: message.into(), hint: None }
+    }
+
+    /// The same error with a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// A type of stages.
+#[derive(Clone, Copy, Debug)]
+pub struct StageType {
+    /// Its name, as written behind `type =` and in graphs.
+    pub name: &'static str,
+    /// What it is for.
+    pub group: Group,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// How it may stand in a graph.
+    pub example: &'static str,
+    /// Input ports.
+    pub inputs: Ports,
+    /// Output ports.
+    pub outputs: Ports,
+    /// Its settings.
+    pub settings: &'static [Setting],
+    /// Facts about its stages that others must know.
+    pub properties: Properties,
+    /// Makes one.
+    pub build: fn(&Settings, &Site<'_>) -> Result<Made, BuildError>,
+}
+
+/// Which packets must come to the same core, where a pipeline runs on several, each with stages and tables of
+/// its own. The fragments of a datagram count as packets of its flow, and ICMP errors as packets of the
+/// connection that they are about.
+///
+/// Bounds don't count, such as the places of a table or the answers given a second: each core has its share
+/// of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Meets {
+    /// None: a packet, or a train, is decided about from itself alone.
+    Nothing,
+    /// Those of a flow, in one direction.
+    Flow,
+    /// Those of a connection, in both directions.
+    Connection,
+    /// All.
+    Everything,
+}
+
+/// The fate of payloads in a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// They go with their packets, or stay where they wait.
+    Passes,
+    /// They are parked: packets leave without.
+    Parks,
+    /// Packets get those back that another stage parked.
+    Returns,
+}
+
+/// An interface to a link, as far as others have to know it that lead packets there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Name of its port.
+    pub name: String,
+    /// Addresses, each with the length of its network's prefix.
+    pub addresses: Vec<IpNet>,
+    /// Stations on the link ask for its addresses (ARP, neighbour discovery), and it answers.
+    pub answers: bool,
+}
+
+/// Facts about the stages of a type that others must know: who puts a pipeline together, checks it, or
+/// spreads it over cores. Those that depend on settings are functions of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Properties {
+    /// Packets come or go by the wall clock here, so that the pipeline runs live. One that has inputs and
+    /// outputs may stand at both ends.
+    pub live: bool,
+    /// Packets may leave later than they came, in trains that were made here.
+    pub holds: bool,
+    /// More packets may leave than came.
+    pub copies: bool,
+    /// Packets that come by again and again are dropped in the end.
+    pub counts_hops: bool,
+    /// Packets that leave come to a link, where stations ask each other for addresses.
+    pub faces_a_link: bool,
+    /// The fate of payloads.
+    pub payload: Payload,
+    /// Why packets are dropped here, as far as that is known beforehand; the reasons of output ports that may
+    /// lead nowhere aside. A stage may still count others, which its report then has.
+    pub drops: &'static [DropReason],
+    /// Why it can't do with packets whose payload waits elsewhere, if it can't.
+    pub needs_payload: fn(&Settings) -> Option<&'static str>,
+    /// Packets get other addresses or ports.
+    pub rewrites_flows: fn(&Settings) -> bool,
+    /// Addresses that packets are given on their way out, which somebody has to answer for.
+    pub external: fn(&Settings) -> Vec<IpNet>,
+    /// Interfaces to links, by the numbers of its ports; none where they can't be read, or there are none.
+    pub attachments: fn(&Settings) -> Option<Vec<Attachment>>,
+    /// Which packets must come to the same core.
+    pub meets: fn(&Settings) -> Meets,
+}
+
+impl Properties {
+    /// Those of a stage that lets packets pass as they are, or drops them, and that is not live. Which
+    /// packets must meet has to be said of every type, since a wrong answer gives wrong verdicts.
+    #[must_use]
+    pub const fn new(meets: fn(&Settings) -> Meets) -> Self {
+        Self {
+            live: false,
+            holds: false,
+            copies: false,
+            counts_hops: false,
+            faces_a_link: false,
+            payload: Payload::Passes,
+            drops: &[],
+            needs_payload: |_| None,
+            rewrites_flows: |_| false,
+            external: |_| Vec::new(),
+            attachments: |_| None,
+            meets,
+        }
+    }
+}
+
+impl StageType {
+    /// Whether packets come or go by the wall clock here, so that the pipeline runs live.
+    #[must_use]
+    pub fn live(&self) -> bool {
+        self.properties.live
+    }
+
+    /// The reasons for which its stages drop packets, as far as they are known beforehand, in the order of
+    /// their numbers: those of the stage itself, and those of output ports that may lead nowhere.
+    #[must_use]
+    pub fn drop_reasons(&self) -> Vec<DropReason> {
+        let mut all = self.properties.drops.to_vec();
+        if let Ports::These(ports) = self.outputs {
+            all.extend(ports.iter().filter_map(|p| p.unconnected));
+        }
+        all.sort_unstable_by_key(|r| *r as u8);
+        all.dedup();
+        all
+    }
+
+    /// Why it can't do with packets whose payload waits elsewhere, if it can't with these settings.
+    #[must_use]
+    pub fn needs_payload(&self, settings: &Settings) -> Option<&'static str> {
+        (self.properties.needs_payload)(settings)
+    }
+
+    /// Which packets must come to the same core with these settings.
+    #[must_use]
+    pub fn meets(&self, settings: &Settings) -> Meets {
+        (self.properties.meets)(settings)
+    }
+}
+
+/// Why a stage type can't be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// Another type has its name.
+    #[error("there is a stage type `{0}` already")]
+    Taken(&'static str),
+    /// It couldn't be written in a graph.
+    #[error("`{0}` can't be the name of a stage type or setting: a-z, then a-z, 0-9 and _")]
+    Name(&'static str),
+    /// Two of its settings have one name.
+    #[error("stage type `{kind}` has two settings `{setting}`")]
+    TwoSettings {
+        /// The type.
+        kind: &'static str,
+        /// The setting.
+        setting: &'static str,
+    },
+    /// `type` says in a configuration which type is meant.
+    #[error("stage type `{0}` can't have a setting `type`")]
+    SettingType(&'static str),
+    /// The default of a setting can't be read.
+    #[error("the default of setting `{setting}` of stage type `{kind}` can't be read: {why}")]
+    Default {
+        /// The type.
+        kind: &'static str,
+        /// The setting.
+        setting: &'static str,
+        /// The reason, in words.
+        why: String,
+    },
+    /// A setting that must be written has no use for a default.
+    #[error("setting `{setting}` of stage type `{kind}` has a default, and yet it is required")]
+    RequiredDefault {
+        /// The type.
+        kind: &'static str,
+        /// The setting.
+        setting: &'static str,
+    },
+}
+
+/// The stage types that a configuration may name, in the order of a list of them.
+///
+/// ```
+/// use slipstream_core::batch::Batch;
+/// use slipstream_core::registry::{
+///     Group, IN, Made, Meets, Ports, Properties, RegisterError, Registry, StageType,
+/// };
+/// use slipstream_core::settings::{Kind, Setting};
+/// use slipstream_core::stage::{Context, Observe, Output, Stage};
+///
+/// /// Frees every packet.
+/// struct Sink;
+///
+/// impl Observe for Sink {}
+///
+/// impl Stage for Sink {
+///     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
+///         batch.frames.iter().for_each(|frame| cx.pool.free(frame.buf));
+///         batch.clear();
+///     }
+/// }
+///
+/// const SINK: StageType = StageType {
+///     name: "sink",
+///     group: Group::Plumbing,
+///     summary: "Swallows packets",
+///     example: "in -> sink(every=2)",
+///     inputs: IN,
+///     outputs: Ports::None,
+///     settings: &[Setting::new("every", Kind::Count(1, 1000), "Packets of which one is looked at").or("1")],
+///     properties: Properties::new(|_| Meets::Nothing),
+///     build: |_, _| Ok(Made::Stage(Box::new(Sink))),
+/// };
+///
+/// let mut registry = Registry::default();
+/// registry.register(SINK)?;
+/// assert_eq!(registry.get("sink").map(|kind| kind.settings[0].default), Some(Some("1")));
+/// assert_eq!(registry.register(SINK), Err(RegisterError::Taken("sink")));
+/// # Ok::<(), RegisterError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Registry(Vec<StageType>);
+
+impl Registry {
+    /// These and no others.
+    #[must_use]
+    pub fn of(types: &[StageType]) -> Self {
+        Self(types.to_vec())
+    }
+
+    /// Adds a type.
+    ///
+    /// # Errors
+    /// [`RegisterError`] where it has the name of another, or its definitions contradict themselves.
+    pub fn register(&mut self, kind: StageType) -> Result<(), RegisterError> {
+        if !is_name(kind.name) {
+            return Err(RegisterError::Name(kind.name));
+        }
+        if self.get(kind.name).is_some() {
+            return Err(RegisterError::Taken(kind.name));
+        }
+        for (i, setting) in kind.settings.iter().enumerate() {
+            let (kind_name, name) = (kind.name, setting.name);
+            if !is_name(name) {
+                return Err(RegisterError::Name(name));
+            }
+            if name == "type" {
+                return Err(RegisterError::SettingType(kind_name));
+            }
+            if kind.settings.iter().take(i).any(|s| s.name == name) {
+                return Err(RegisterError::TwoSettings { kind: kind_name, setting: name });
+            }
+            if setting.required && setting.default.is_some() {
+                return Err(RegisterError::RequiredDefault { kind: kind_name, setting: name });
+            }
+            if let Err(why) = setting.default_value(Path::new("")) {
+                return Err(RegisterError::Default { kind: kind_name, setting: name, why });
+            }
+        }
+        self.0.push(kind);
+        Ok(())
+    }
+
+    /// The type of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&StageType> {
+        self.0.iter().find(|t| t.name == name)
+    }
+
+    /// All types.
+    #[must_use]
+    pub fn types(&self) -> &[StageType] {
+        &self.0
+    }
+}
+
+/// Says that a graph and a table can name it.
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// The one input of most stages.
+pub const IN: Ports = Ports::These(&[PortType { name: "in", help: "packets", unconnected: None }]);
+/// The one output of most stages.
+pub const OUT: Ports = Ports::These(&[PortType { name: "out", help: "packets", unconnected: None }]);

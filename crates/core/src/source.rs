@@ -1,0 +1,139 @@
+//! Sources of packets, as a replay or a live run asks them.
+
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use crate::batch::{Arrivals, BATCH};
+use crate::interface::Interface;
+use crate::pool::Pool;
+use crate::time::Nanos;
+
+/// Why a source ended early, in the words of whoever implements it.
+#[derive(Debug)]
+pub struct SourceError(Box<dyn Error + Send + Sync>);
+
+impl SourceError {
+    /// With this cause, whose text is the whole message.
+    #[must_use]
+    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+
+    /// The cause, where it is of this type.
+    #[must_use]
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for SourceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Brings packets in.
+pub trait Source {
+    /// Appends up to `max` packets, not yet classified, in the order of arrival; returns how many (0 at the end).
+    ///
+    /// # Errors
+    /// [`SourceError`] where the rest can't be had.
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError>;
+
+    /// Interfaces seen so far; grows.
+    fn interfaces(&self) -> &[Interface];
+
+    /// Packets whose time ran backwards; they were taken to arrive with the packet before them.
+    fn clock_backwards(&self) -> u64 {
+        0
+    }
+
+    /// Returns true if filling is part of the data path, not of loading.
+    fn preloaded(&self) -> bool {
+        false
+    }
+
+    /// Progress as a share of 1, if that is known.
+    fn progress(&self) -> Option<f64> {
+        None
+    }
+
+    /// Details of a type that only its implementer knows, such as the reader of a capture file.
+    fn details(&self) -> Option<&dyn Any> {
+        None
+    }
+
+    /// Its live side, where packets come by the wall clock.
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        None
+    }
+
+    /// Visits its counters, by name.
+    fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
+}
+
+/// A source whose packets come when they come: having none now is not the end.
+pub trait LiveSource {
+    /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how many. `now` was
+    /// read from the [`LiveClock`](crate::clock::LiveClock) just before; what came since counts as coming at that time.
+    ///
+    /// # Errors
+    /// [`SourceError`] where nothing more can come.
+    fn poll(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Nanos,
+    ) -> Result<usize, SourceError>;
+
+    /// Packets that it gives at a time at most: so many may mean that there are more.
+    fn at_once(&self) -> usize {
+        BATCH
+    }
+
+    /// A descriptor that becomes readable when a packet comes; none: it has to be polled.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Without a descriptor: how long it may be left unasked when it had nothing, in ns; none: it is to be asked at once.
+    fn patience(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns true if nothing more will come.
+    fn ended(&self) -> bool;
+
+    /// Minimum time of a poll that found so many packets, with all that is done with them, in ns: the engine
+    /// stays busy until then.
+    fn least_ns(&self, _packets: usize) -> u64 {
+        0
+    }
+
+    /// A poll took longer than that.
+    fn took_longer(&mut self) {}
+
+    /// Its side that lets packets come in the engine's own time, where they do.
+    fn own_time(&mut self) -> Option<&mut dyn OwnTimeSource> {
+        None
+    }
+}
+
+/// A source whose packets come in the engine's own time: between two polls, while that time stands still.
+pub trait OwnTimeSource {
+    /// Lets come what is due at or before `now`; the first time is that of the start.
+    fn come(&mut self, now: Nanos);
+
+    /// Calls `visit` with the arrival times of the last `n` packets that were taken, as long as nothing came since.
+    fn taken(&self, n: usize, visit: &mut dyn FnMut(Nanos));
+
+    /// Packets that have come, and how many of these were dropped.
+    fn come_and_dropped(&self) -> (u64, u64);
+}

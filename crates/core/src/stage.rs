@@ -1,0 +1,522 @@
+//! The stages that a pipeline is made of: they take batches of trains and emit batches of trains.
+//!
+//! A stage is called once per batch, never per packet, and reads no clock: the time is handed in. What it emits goes to
+//! an [`Output`]: the stages after it. Ports are numbered; a batch says which of its trains go to which.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
+
+use slipstream_wire::LinkType;
+
+use crate::batch::{Arrivals, Batch};
+use crate::frame::Frame;
+use crate::interface::Interface;
+use crate::pool::Pool;
+use crate::time::Nanos;
+
+/// The time, the packets and the links that a stage works with.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The time.
+    pub now: Nanos,
+    /// The bytes of all packets.
+    pub pool: &'a mut Pool,
+    /// Number of the port at which the batch comes in.
+    pub input: u8,
+    /// Link types of the interfaces that packets come from, by [`PacketMeta::interface`](crate::pool::PacketMeta).
+    pub links: &'a [LinkType],
+}
+
+/// The link type of a packet, where `links` are those of the interfaces.
+#[inline]
+pub fn link_type(links: &[LinkType], pool: &Pool, frame: &Frame) -> LinkType {
+    match links {
+        [one] => *one,
+        all => {
+            let interface = pool.meta(frame.buf).interface as usize;
+            all.get(interface).copied().unwrap_or(LinkType::Other(u16::MAX))
+        }
+    }
+}
+
+impl Context<'_> {
+    /// The link type of a packet.
+    #[inline]
+    #[must_use]
+    pub fn link(&self, frame: &Frame) -> LinkType {
+        link_type(self.links, self.pool, frame)
+    }
+
+    /// The bytes of a packet.
+    #[inline]
+    #[must_use]
+    pub fn data(&self, frame: &Frame) -> &[u8] {
+        self.pool.data(frame.buf, frame.len)
+    }
+
+    /// The bytes of a packet, to be changed.
+    #[inline]
+    #[must_use]
+    pub fn data_mut(&mut self, frame: &Frame) -> &mut [u8] {
+        self.pool.data_mut(frame.buf, frame.len)
+    }
+}
+
+/// Takes what a stage emits.
+pub trait Output {
+    /// Takes the batch's packets, whose buffers it now owns, and leaves the batch empty.
+    fn emit(&mut self, pool: &mut Pool, batch: &mut Batch);
+}
+
+/// A step of a pipeline (Click: element, VPP: node): it processes packets.
+///
+/// A stage that only passes packets on implements [`process`](Self::process) and an empty [`Observe`]. One that writes
+/// something outside of the pipeline implements [`Egress`] too, and returns itself from [`egress`](Self::egress).
+///
+/// ```
+/// use slipstream_core::batch::Batch;
+/// use slipstream_core::frame::Frame;
+/// use slipstream_core::pool::{PacketMeta, Pool};
+/// use slipstream_core::stage::{Context, Observe, Output, Stage};
+/// use slipstream_core::time::Nanos;
+/// use slipstream_wire::LinkType;
+///
+/// /// Writes this over the first byte of every packet.
+/// struct Mark(u8);
+///
+/// impl Stage for Mark {
+///     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+///         for frame in &batch.frames {
+///             if let Some(first) = cx.data_mut(frame).first_mut() {
+///                 *first = self.0;
+///             }
+///         }
+///         out.emit(cx.pool, batch);
+///     }
+/// }
+///
+/// impl Observe for Mark {}
+///
+/// /// The end: bytes are gathered, and packets freed.
+/// #[derive(Default)]
+/// struct End(Vec<u8>);
+///
+/// impl Output for End {
+///     fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+///         for frame in &batch.frames {
+///             self.0.extend_from_slice(pool.data(frame.buf, frame.len));
+///             pool.free(frame.buf);
+///         }
+///         batch.clear();
+///     }
+/// }
+///
+/// let (mut pool, mut batch, mut end) = (Pool::new(), Batch::new(), End::default());
+/// let buf = pool.insert(PacketMeta::default(), &[1, 2, 3]);
+/// batch.push_single(Frame::unclassified(Nanos(5), buf, 3), Nanos(5), 0);
+/// let mut cx = Context { now: Nanos(5), pool: &mut pool, input: 0, links: &[LinkType::Ethernet] };
+/// Mark(9).process(&mut cx, &mut batch, &mut end);
+/// assert_eq!((end.0, batch.is_empty(), pool.live()), (vec![9, 2, 3], true, 0));
+/// ```
+pub trait Stage: Observe {
+    /// Takes a batch, whose packets it now owns, and leaves it empty.
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output);
+
+    /// The time at which it is called although no packet comes; [`Nanos::MAX`] for never.
+    fn next_deadline(&self) -> Nanos {
+        Nanos::MAX
+    }
+
+    /// Does everything that is due at or before `cx.now`.
+    fn on_deadline(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
+
+    /// Emits everything that it holds: nothing more will come.
+    fn drain(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
+
+    /// Returns true if it takes packets as they arrive, not yet classified, where it stands right behind a source.
+    fn takes_arrivals(&self) -> bool {
+        false
+    }
+
+    /// Takes packets as they arrive; leaves none. Returns the number of trains that they came as: runs of one flow, and
+    /// packets without a flow.
+    fn arrive(&mut self, _cx: &mut Context<'_>, _arrivals: &mut Arrivals, _out: &mut dyn Output) -> u64 {
+        0
+    }
+
+    /// Returns true if a packet may leave it later than it came.
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// Names the tables that it can read anew while it runs, as in "its routes"; none where there are none.
+    fn reloads(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Reads these tables anew; they hold from `now` on. An error leaves the old ones in place, and is in its report.
+    fn reload(&mut self, _now: Nanos) {}
+
+    /// The stage as one that writes something outside of the pipeline, if it does.
+    fn egress(&mut self) -> Option<&mut dyn Egress> {
+        None
+    }
+}
+
+/// A stage in place of one that is only checked, and not to open a port or take memory. It keeps what it gets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Placeholder;
+
+impl Stage for Placeholder {
+    fn process(&mut self, _: &mut Context<'_>, _: &mut Batch, _: &mut dyn Output) {}
+}
+
+impl Observe for Placeholder {}
+
+/// Everything about a stage that is observed from outside, and changes nothing in it.
+pub trait Observe {
+    /// Visits its counters, by name.
+    fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
+
+    /// Packets that it dropped, by reason.
+    fn drops(&self) -> Drops {
+        Drops::default()
+    }
+
+    /// Packets that it holds.
+    fn held(&self) -> u64 {
+        0
+    }
+
+    /// Its report beyond counters, as JSON.
+    #[cfg(feature = "std")]
+    fn report(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// Remarks for the user on how it understood its settings, such as rules that it leaves out.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Figures of a type that only its implementer and those who ask for them know.
+    fn figures(&self) -> Option<Box<dyn Any + Send>> {
+        None
+    }
+}
+
+/// The side of a stage that writes something outside of the pipeline: to a port, a capture file, a collector of records.
+pub trait Egress {
+    /// Learns of interfaces that packets come from, in the order of their numbers.
+    ///
+    /// # Errors
+    /// The format that it writes can't hold them.
+    fn interfaces(&mut self, _new: &[Interface]) -> Result<(), StageError> {
+        Ok(())
+    }
+
+    /// Packets that it can take now without losing any, where that is limited: sources that lead here are then asked for no
+    /// more.
+    fn room(&mut self) -> usize {
+        usize::MAX
+    }
+
+    /// Learns, in a live run, that nothing more will come: all sources that lead here have ended, and no stage on the way
+    /// holds anything.
+    fn no_more(&mut self) {}
+
+    /// Returns true if a live run must go on although all sources have ended, since packets that it sent have yet to be taken.
+    fn unfinished(&self) -> bool {
+        false
+    }
+
+    /// Returns true if it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells why.
+    fn failed(&self) -> bool {
+        false
+    }
+
+    /// Finishes the files that it writes, such as captures.
+    ///
+    /// # Errors
+    /// The cause of a failure to write, in words for the user.
+    fn finish(&mut self) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+/// A stage fails while it works: its output can't be written.
+#[derive(Debug)]
+pub struct StageError(pub String);
+
+impl fmt::Display for StageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for StageError {}
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DropReason {
+    /// The stage is there to throw packets away.
+    Discarded,
+    /// The port that the packet left by leads nowhere.
+    Unconnected,
+    /// A firewall rule says so.
+    Denied,
+    /// Connection tracking takes it for no part of any connection.
+    Invalid,
+    /// No route to the destination.
+    NoRoute,
+    /// A route that says so.
+    Blackhole,
+    /// Time to live or hop limit used up.
+    HopLimit,
+    /// Longer than the way out allows, and must not be fragmented.
+    TooBig,
+    /// Headers that can't be, or were not captured far enough.
+    Malformed,
+    /// The function has no use for this kind of packet.
+    Unsupported,
+    /// No address or port is left for translation.
+    NoPort,
+    /// No translation exists for a packet from outside, and none may be made.
+    NoMapping,
+    /// The table of connections is full.
+    TableFull,
+    /// A host, or a port of it, has as many connections as it may have.
+    SessionLimit,
+    /// Over the rate.
+    RateLimited,
+    /// No backend is healthy.
+    NoBackend,
+    /// It would go out by the port that it came in by.
+    SamePort,
+    /// A live port can't send it.
+    NotSent,
+    /// Addresses that no packet on its way may have, such as a source that is no single host.
+    Martian,
+    /// Sent to another station of the link.
+    OtherStation,
+    /// For the stage itself, which has done what was asked.
+    Local,
+    /// Nobody says who has the address of the next hop.
+    Unresolved,
+    /// It carries the mark of sliced packets, and came from the network.
+    Marked,
+    /// Its token was never made, or for another packet.
+    ForgedToken,
+    /// The entry of its token holds a later payload.
+    StaleToken,
+    /// Its payload was given up before it came for it.
+    LateToken,
+    /// Its payload left with another packet.
+    DuplicateToken,
+    /// The bytes around its token are not those that were sliced.
+    MangledSlice,
+    /// A fragment whose datagram was not complete in time.
+    FragmentTimeout,
+    /// A fragment of a datagram whose fragments overlap, or disagree about its end.
+    FragmentOverlap,
+    /// A fragment that was there already.
+    FragmentDuplicate,
+    /// A fragment whose incomplete datagram gave way to later ones, or has too many of them.
+    FragmentLimit,
+}
+
+impl DropReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 32] = [
+        Self::Discarded,
+        Self::Unconnected,
+        Self::Denied,
+        Self::Invalid,
+        Self::NoRoute,
+        Self::Blackhole,
+        Self::HopLimit,
+        Self::TooBig,
+        Self::Malformed,
+        Self::Unsupported,
+        Self::NoPort,
+        Self::NoMapping,
+        Self::TableFull,
+        Self::SessionLimit,
+        Self::RateLimited,
+        Self::NoBackend,
+        Self::SamePort,
+        Self::NotSent,
+        Self::Martian,
+        Self::OtherStation,
+        Self::Local,
+        Self::Unresolved,
+        Self::Marked,
+        Self::ForgedToken,
+        Self::StaleToken,
+        Self::LateToken,
+        Self::DuplicateToken,
+        Self::MangledSlice,
+        Self::FragmentTimeout,
+        Self::FragmentOverlap,
+        Self::FragmentDuplicate,
+        Self::FragmentLimit,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Discarded => "discarded",
+            Self::Unconnected => "unconnected",
+            Self::Denied => "denied",
+            Self::Invalid => "invalid",
+            Self::NoRoute => "no_route",
+            Self::Blackhole => "blackhole",
+            Self::HopLimit => "hop_limit",
+            Self::TooBig => "too_big",
+            Self::Malformed => "malformed",
+            Self::Unsupported => "unsupported",
+            Self::NoPort => "no_port",
+            Self::NoMapping => "no_mapping",
+            Self::TableFull => "table_full",
+            Self::SessionLimit => "session_limit",
+            Self::RateLimited => "rate_limited",
+            Self::NoBackend => "no_backend",
+            Self::SamePort => "same_port",
+            Self::NotSent => "not_sent",
+            Self::Martian => "martian",
+            Self::OtherStation => "other_station",
+            Self::Local => "local",
+            Self::Unresolved => "unresolved",
+            Self::Marked => "marked",
+            Self::ForgedToken => "forged_token",
+            Self::StaleToken => "stale_token",
+            Self::LateToken => "late_token",
+            Self::DuplicateToken => "duplicate_token",
+            Self::MangledSlice => "mangled_slice",
+            Self::FragmentTimeout => "fragment_timeout",
+            Self::FragmentOverlap => "fragment_overlap",
+            Self::FragmentDuplicate => "fragment_duplicate",
+            Self::FragmentLimit => "fragment_limit",
+        }
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Packets dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops([u64; DropReason::ALL.len()]);
+
+impl Drops {
+    /// Counts packets.
+    #[inline]
+    pub fn add(&mut self, reason: DropReason, packets: u64) {
+        if let Some(n) = self.0.get_mut(reason as usize) {
+            *n += packets;
+        }
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// All packets.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The reasons for which packets were dropped, and how many.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.into_iter().zip(self.0).filter(|(_, n)| *n > 0)
+    }
+}
+
+/// The verdict about a packet: it leaves by a port, or is dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Verdict(u8);
+
+impl Verdict {
+    /// It leaves by port 0.
+    pub const PASS: Self = Self(0);
+    /// The function keeps it, to let it go later or never.
+    pub const KEPT: Self = Self(u8::MAX);
+    /// Ports that there can be.
+    pub const MAX_PORTS: u8 = 128;
+
+    /// It leaves by this port (up to [`Verdict::MAX_PORTS`] − 1).
+    #[inline]
+    #[must_use]
+    pub const fn port(port: u8) -> Self {
+        Self(port & (Self::MAX_PORTS - 1))
+    }
+
+    /// It is dropped.
+    #[inline]
+    #[must_use]
+    pub const fn drop(reason: DropReason) -> Self {
+        Self(Self::MAX_PORTS | reason as u8)
+    }
+
+    /// Returns true if all of these packets leave by port 0.
+    #[inline]
+    pub fn all_pass(verdicts: &[Self]) -> bool {
+        // All of them are looked at, so that many are at once.
+        verdicts.iter().fold(0, |all, verdict| all | verdict.0) == Self::PASS.0
+    }
+
+    /// The port, or why the packet is dropped; of [`Verdict::KEPT`] neither is to be asked.
+    #[inline]
+    pub fn outcome(self) -> Result<u8, DropReason> {
+        if self.0 < Self::MAX_PORTS {
+            return Ok(self.0);
+        }
+        let reason = usize::from(self.0 - Self::MAX_PORTS);
+        Err(DropReason::ALL.get(reason).copied().unwrap_or(DropReason::Malformed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_keep_their_numbers_and_names() {
+        let mut names: Vec<_> = DropReason::ALL.iter().map(|r| r.name()).collect();
+        for (i, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, i);
+            assert_eq!(Verdict::drop(reason).outcome(), Err(reason));
+            assert_ne!(Verdict::drop(reason), Verdict::KEPT);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), DropReason::ALL.len());
+        for port in 0..Verdict::MAX_PORTS {
+            assert_eq!(Verdict::port(port).outcome(), Ok(port));
+        }
+    }
+
+    #[test]
+    fn drops_add_up() {
+        let mut drops = Drops::default();
+        drops.add(DropReason::Denied, 3);
+        drops.add(DropReason::NotSent, 1);
+        let mut all = drops;
+        all.merge(&drops);
+        assert_eq!(all.total(), 8);
+        assert_eq!(all.iter().collect::<Vec<_>>(), [(DropReason::Denied, 6), (DropReason::NotSent, 2)]);
+    }
+}

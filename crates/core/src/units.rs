@@ -1,0 +1,219 @@
+//! Numbers with units, as people write them.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+/// A time in ns: `64us`, `1.5ms`, `2s`, `100ns`, `0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duration(pub u64);
+
+/// A count: `8192`, `64k`, `1.5M`, `1e6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+/// A size in bytes: `65536`, `64KiB`, `1MiB`, `2MB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+/// The nearest whole number to one that is not negative, halves upwards; `core` has no `round`. From 2⁵³ on all are whole.
+fn rounded(x: f64) -> f64 {
+    if x >= (1_u64 << 53) as f64 {
+        return x;
+    }
+    let whole = x as u64 as f64;
+    if x - whole >= 0.5 { whole + 1.0 } else { whole }
+}
+
+/// A number and what follows it.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let numeric = |c: char| c.is_ascii_digit() || c == '.' || c == '_';
+    let mut end = text.find(|c| !numeric(c)).unwrap_or(text.len());
+    // An exponent: e or E, a sign perhaps, and digits.
+    if let Some(rest) = text.get(end..).and_then(|t| t.strip_prefix(['e', 'E'])) {
+        let digits = rest.trim_start_matches(['+', '-']);
+        let n = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        if n > 0 && rest.len() - digits.len() <= 1 {
+            end += 1 + (rest.len() - digits.len()) + n;
+        }
+    }
+    let (number, unit) = text.split_at_checked(end)?;
+    let number: f64 = number.replace('_', "").parse().ok()?;
+    Some((number, unit.trim()))
+}
+
+fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Result<u64, String> {
+    let known = || units.iter().map(|u| u.0).filter(|u| !u.is_empty()).collect::<Vec<_>>().join(", ");
+    let Some((number, unit)) = split(text) else {
+        return Err(format!("{text:?} is not {what}; write a number and a unit ({})", known()));
+    };
+    if unit.is_empty() && needs_unit && number != 0.0 {
+        return Err(format!(
+            "{text:?} lacks a unit; write one of {} behind it, as in {text}{}",
+            known(),
+            first(units)
+        ));
+    }
+    let Some((_, factor)) = units.iter().find(|(u, _)| u.eq_ignore_ascii_case(unit)) else {
+        return Err(format!("{unit:?} is not a unit of {what}; there are {}", known()));
+    };
+    let value = rounded(number * factor);
+    if !(0.0..1.8e19).contains(&value) {
+        return Err(format!("{text:?} is out of range"));
+    }
+    if value == 0.0 && number != 0.0 {
+        return Err(format!("{text:?} is too small: it rounds to 0"));
+    }
+    Ok(value as u64)
+}
+
+fn first<'a>(units: &[(&'a str, f64)]) -> &'a str {
+    units.iter().map(|u| u.0).find(|u| !u.is_empty()).unwrap_or_default()
+}
+
+const TIMES: [(&str, f64); 8] =
+    [("us", 1e3), ("ns", 1.0), ("ms", 1e6), ("s", 1e9), ("µs", 1e3), ("μs", 1e3), ("min", 6e10), ("", 0.0)];
+const COUNTS: [(&str, f64); 4] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)];
+const SIZES: [(&str, f64); 8] = [
+    ("", 1.0),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("kB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("B", 1.0),
+];
+
+impl FromStr for Duration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &TIMES, true, "a time").map(Self)
+    }
+}
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &COUNTS, false, "a count").map(Self)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &SIZES, false, "a size").map(Self)
+    }
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0 => return write!(f, "0"),
+            1..1_000 => (ns, "ns"),
+            1_000..1_000_000 => (ns / 1e3, "us"),
+            1_000_000..1_000_000_000 => (ns / 1e6, "ms"),
+            _ => (ns / 1e9, "s"),
+        };
+        write!(f, "{}{unit}", rounded(value * 1000.0) / 1000.0)
+    }
+}
+
+/// A rate of packets or bits: `1mpps`, `500kpps`, `2.2gbps`, `10Mbit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Packets a second.
+    Packets(u64),
+    /// Bits a second.
+    Bits(u64),
+}
+
+const RATES: [(&str, f64, bool); 12] = [
+    ("pps", 1.0, true),
+    ("kpps", 1e3, true),
+    ("mpps", 1e6, true),
+    ("gpps", 1e9, true),
+    ("bps", 1.0, false),
+    ("kbps", 1e3, false),
+    ("mbps", 1e6, false),
+    ("gbps", 1e9, false),
+    ("bit", 1.0, false),
+    ("kbit", 1e3, false),
+    ("mbit", 1e6, false),
+    ("gbit", 1e9, false),
+];
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units: Vec<(&str, f64)> = RATES.iter().map(|(unit, factor, _)| (*unit, *factor)).collect();
+        let value = parse(text, &units, true, "a rate")?;
+        let unit = split(text).map(|(_, unit)| unit).unwrap_or_default();
+        let packets = RATES.iter().any(|(u, _, packets)| *packets && u.eq_ignore_ascii_case(unit));
+        Ok(if packets { Self::Packets(value) } else { Self::Bits(value) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, ns) in
+            [("64us", 64_000), ("1.5ms", 1_500_000), ("0", 0), ("2 s", 2_000_000_000), ("1e3ns", 1000)]
+        {
+            assert_eq!(text.parse(), Ok(Duration(ns)), "{text}");
+        }
+        for text in ["64 parsecs", "64", "", "us", "-1us", "1e-9ns", "1e99s", "0.1.2us"] {
+            assert!(text.parse::<Duration>().is_err(), "{text}");
+        }
+        assert!("64 parsecs".parse::<Duration>().unwrap_err().contains("parsecs"));
+    }
+
+    #[test]
+    fn rounding_is_that_of_the_standard_library() {
+        let odd = [
+            0.0,
+            0.499_999_999_999_999_94,
+            0.5,
+            1.5,
+            2.5,
+            1e15 + 0.5,
+            9_007_199_254_740_993.0,
+            1.7e19,
+            1e300,
+        ];
+        for x in odd.into_iter().chain((0..1000).map(|i| f64::from(i) * 0.123_4)) {
+            assert_eq!(rounded(x), x.round(), "{x}");
+        }
+        assert_eq!(rounded(f64::INFINITY), f64::INFINITY);
+    }
+
+    #[test]
+    fn printed_times_parse_to_themselves() {
+        for ns in [0, 1, 999, 1000, 64_000, 1_700_000, 4_000_000_000] {
+            assert_eq!(Duration(ns).to_string().parse(), Ok(Duration(ns)));
+        }
+    }
+
+    #[test]
+    fn counts_and_sizes() {
+        assert_eq!("1M".parse(), Ok(Count(1_000_000)));
+        assert_eq!("1e6".parse(), Ok(Count(1_000_000)));
+        assert_eq!("8_192".parse(), Ok(Count(8192)));
+        assert_eq!("64MiB".parse(), Ok(Bytes(64 << 20)));
+        assert_eq!("1.5Mpps".parse(), Ok(Rate::Packets(1_500_000)));
+        assert_eq!("2.2 gbps".parse(), Ok(Rate::Bits(2_200_000_000)));
+        assert!("7".parse::<Rate>().unwrap_err().contains("lacks a unit"));
+        assert!("12 apples".parse::<Count>().is_err());
+    }
+}

@@ -1,0 +1,527 @@
+//! The driver of pipelines: one loop for replays, live runs and measurements of the engine itself.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use slipstream_core::batch::{Arrivals, Batch};
+use slipstream_core::classify::Classifier;
+use slipstream_core::clock::Meter;
+use slipstream_core::pool::Pool;
+use slipstream_core::source::SourceError;
+use slipstream_core::stage::StageError;
+use slipstream_core::time::Nanos;
+use slipstream_io::capture::CaptureReader;
+use thiserror::Error;
+
+use super::capture_time::CaptureTime;
+use super::feeds::{Course, Feed, Round};
+use super::graph::{Crossing, Pipeline, Sections, StageReport, StopOnPanic};
+use super::live::{LiveOptions, WallTime};
+use super::monitor::Monitor;
+use super::poll_log::PollLog;
+use super::replay::{Pace, Tick};
+use super::service_time::{ServiceTime, ServiceTimeReport};
+
+/// Why a run ended early.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// An input can't be read on.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A capture is damaged, of a run that was to be [strict](Driver::strict).
+    #[error("{file}: damaged at byte {byte}: {what}")]
+    Damaged {
+        /// Its name.
+        file: String,
+        /// Byte at which the first record or block begins that can't be read.
+        byte: u64,
+        /// The damage, in words.
+        what: String,
+    },
+    /// An output can't be written.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// A worker thread can't be started.
+    #[error("a worker thread can't be started: {0}")]
+    Worker(io::Error),
+    /// A pipeline needs one thread.
+    #[error("this pipeline runs on one thread: {0}; leave out --workers")]
+    Alone(&'static str),
+    /// A worker thread ended before its work did.
+    #[error("a worker thread ended before its work did; this is a fault of the program: please report it")]
+    Died,
+    /// Packets of one source come in the engine's own time, and there is another source, whose don't.
+    #[error("a source whose packets come in the engine's own time must be the only one")]
+    ServiceTime,
+}
+
+/// What came from a source.
+#[derive(Clone, Debug)]
+pub struct SourceReport {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: &'static str,
+    /// Packets.
+    pub packets: u64,
+    /// Packets whose time ran backwards.
+    pub clock_backwards: u64,
+    /// Its own counters.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// What a run did.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// Every source.
+    pub sources: Vec<SourceReport>,
+    /// Every stage.
+    pub stages: Vec<StageReport>,
+    /// Real time of the data path, in ns.
+    pub elapsed_ns: u64,
+    /// CPU time of the data path, in ns.
+    pub cpu_ns: u64,
+    /// Packets that are still inside: 0, or packets were lost.
+    pub live: u64,
+    /// Of a run in the engine's own time: how that went.
+    pub service_time: Option<ServiceTimeReport>,
+    /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
+    /// written.
+    pub interrupted: bool,
+}
+
+/// The end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Everything that came has left.
+    Well,
+    /// It stopped where it was.
+    Interrupted,
+}
+
+/// Where a run ends, whatever the sources still have.
+pub(super) struct Limits {
+    pub(super) end: Nanos,
+    pub(super) packets: u64,
+}
+
+impl Limits {
+    pub(super) const NONE: Self = Self { end: Nanos(u64::MAX), packets: u64::MAX };
+}
+
+/// The clock that a run goes by.
+pub(super) trait Clock {
+    /// Gets ready for the first round.
+    fn begin(&mut self, driver: &mut Driver, run: &mut Run<'_>) -> Result<Limits, RunError>;
+
+    /// The course of the next round, once it may begin; or the end.
+    fn next(&mut self, driver: &mut Driver, run: &mut Run<'_>) -> Result<ControlFlow<End, Course>, RunError>;
+
+    /// Nothing more will come, and other threads run sections: lets time run on there, where that is for them to do.
+    fn all_came(&mut self, driver: &mut Driver, run: &mut Run<'_>);
+
+    /// Lets time pass after a round; or ends.
+    fn passed(&mut self, driver: &mut Driver, run: &mut Run<'_>, round: Round) -> ControlFlow<End>;
+
+    /// Lets what is held leave, unless the run was interrupted.
+    fn end(&mut self, driver: &mut Driver, run: &mut Run<'_>, interrupted: bool);
+}
+
+/// A run that is under way.
+pub(super) struct Run<'a> {
+    pub(super) feeds: Vec<Feed>,
+    pub(super) meter: Meter,
+    pub(super) sections: Option<&'a Sections>,
+    pub(super) crossing: Crossing,
+    tick: &'a mut dyn FnMut(Option<f64>) -> ControlFlow<()>,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        driver: &mut Driver,
+        sections: Option<&'a Sections>,
+        tick: &'a mut dyn FnMut(Option<f64>) -> ControlFlow<()>,
+    ) -> Self {
+        let (feeds, meter, crossing) = (driver.feeds(), Meter::new(), Crossing::default());
+        Self { feeds, meter, sections, crossing, tick }
+    }
+
+    /// Tells how far it is; asks whether to go on.
+    pub(super) fn tick(&mut self, done: Option<f64>) -> ControlFlow<()> {
+        (self.tick)(done)
+    }
+
+    /// Packets that went in.
+    pub(super) fn taken(&self) -> u64 {
+        self.feeds.iter().map(|f| f.packets).sum()
+    }
+
+    /// Whether no source has anything more.
+    pub(super) fn at_end(&self) -> bool {
+        self.feeds.iter().all(Feed::at_end)
+    }
+}
+
+/// Drives a pipeline by one of three clocks: the captures' own, as fast as it goes or slowed down to the wall clock; the wall clock, where
+/// a port is live; or the time that its own work takes. A replay may have several threads.
+///
+/// A replay over captures and generated traffic is a discrete-event simulation. Several sources are merged by time. Where all packets take one way,
+/// whole batches go through; where packets that were held may meet others, events go through one by one, so that everything happens in the
+/// order of time.
+///
+/// ```
+/// use std::ops::ControlFlow;
+///
+/// use slipstream::pipeline::Plan;
+/// use slipstream::runtime::Driver;
+///
+/// let traffic = "flows=4,packets=1000,order=round-robin";
+/// let graph = format!("in :: synth(traffic=\"{traffic}\") -> reframe(hold=64us) -> counter -> null");
+/// let plan = Plan::from_graph(&graph, None, None, "".as_ref())?;
+/// // On two threads what comes out is that of one, to the byte.
+/// let mut driver = Driver::new(plan.build(plan.seeds(None))?).workers(2);
+/// let report = driver.run(&mut |_| ControlFlow::Continue(()))?;
+/// assert_eq!((report.sources[0].packets, report.live), (1000, 0));
+/// let trains = report.stages.iter().find(|stage| stage.name == "counter").map(|stage| stage.tally.trains);
+/// assert!(trains < Some(1000), "packets of a flow came back to back");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Driver {
+    pub(super) pipeline: Pipeline,
+    pub(super) pool: Pool,
+    pub(super) now: Nanos,
+    pub(super) live: LiveOptions,
+    pub(super) log: Option<PollLog>,
+    pub(super) service_time: Option<ServiceTimeReport>,
+    monitor: Option<Monitor>,
+    /// The report of a live run that ended with an error.
+    pub(super) partial: Option<RunReport>,
+    workers: usize,
+    pace: Pace,
+    strict: bool,
+    /// CPU time of the threads beside this one, in ns.
+    workers_cpu_ns: u64,
+    pub(super) classifier: Classifier,
+    pub(super) batch: Batch,
+    pub(super) arrivals: Arrivals,
+    pub(super) sequence: u64,
+    /// Interfaces of all sources.
+    pub(super) interfaces: u32,
+}
+
+impl Driver {
+    /// Of this pipeline.
+    #[must_use]
+    pub fn new(pipeline: Pipeline) -> Self {
+        Self {
+            pipeline,
+            pool: Pool::new(),
+            workers: 1,
+            pace: Pace::Fast,
+            strict: false,
+            workers_cpu_ns: 0,
+            classifier: Classifier::default(),
+            batch: Batch::new(),
+            arrivals: Arrivals::default(),
+            now: Nanos(0),
+            sequence: 0,
+            interfaces: 0,
+            live: LiveOptions::default(),
+            log: None,
+            service_time: None,
+            monitor: None,
+            partial: None,
+        }
+    }
+
+    /// On so many threads (at least 1), should it be a replay. What comes out is the same to the byte, whatever their number: see
+    /// the sections of a pipeline.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// By this clock, should it be a replay. By the wall clock it takes one thread, whatever was asked for.
+    #[must_use]
+    pub fn pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
+    }
+
+    /// With a damaged capture as an error, should it be a replay: no file is written then. Otherwise all that precedes the damage
+    /// is used.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// With this pool, in which packets of its sources lie already.
+    #[must_use]
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.pool = pool;
+        self
+    }
+
+    /// With these settings, should it be a live run.
+    #[must_use]
+    pub fn live(mut self, options: LiveOptions) -> Self {
+        self.live = options;
+        self
+    }
+
+    /// Reports to this monitor while it goes on, when it is asked.
+    #[must_use]
+    pub fn monitor(mut self, monitor: Monitor) -> Self {
+        self.monitor = Some(monitor);
+        self
+    }
+
+    /// The polls of the live run that is over, if they were to be logged.
+    #[must_use]
+    pub fn poll_log(&self) -> Option<&PollLog> {
+        self.log.as_ref()
+    }
+
+    /// The report of a live run that an error ended, up to then; once.
+    pub fn take_partial(&mut self) -> Option<RunReport> {
+        self.partial.take()
+    }
+
+    /// The stages that can read something anew while a live run goes on, and what: see
+    /// [`LiveOptions::reload`].
+    #[must_use]
+    pub fn reloads(&self) -> Vec<(&str, &'static str)> {
+        self.pipeline.reloads()
+    }
+
+    /// Says that it follows the wall clock.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.pipeline.live()
+    }
+
+    /// By which such a run is asked to do so.
+    #[must_use]
+    pub fn reload_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.live.reload)
+    }
+
+    /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then with the
+    /// progress; where it wants no more, the run stops where it is, its report says that it was
+    /// [interrupted](RunReport::interrupted), and no file is written.
+    ///
+    /// Where a port of the pipeline is live, so is the run: it follows the wall clock, until the sources have ended (which
+    /// interfaces never do), a limit of [`LiveOptions`] is reached, or `tick` wants no more, and always ends well.
+    ///
+    /// # Errors
+    /// [`RunError`] where an input can't be read or an output can't be written.
+    pub fn run(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        if self.pipeline.live() { self.run_live(tick) } else { self.replay(tick) }
+    }
+
+    /// A run by the wall clock, or in service time.
+    pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        self.pipeline.find_ways();
+        let mut clock: Box<dyn Clock> = if self.in_service_time() {
+            Box::new(ServiceTime::new(self)?)
+        } else {
+            Box::new(WallTime::new(&self.live))
+        };
+        self.log = self.live.poll_log.map(PollLog::new);
+        let sections = if self.workers > 1 { self.cut_live()? } else { None };
+        let mut run = Run::new(self, sections.as_ref(), tick);
+        let mut result = self.in_sections(clock.as_mut(), &mut run);
+        if let Some(sections) = &sections {
+            run.sections = None;
+            self.workers_cpu_ns = sections.cpu_ns();
+            let died = sections.is_stopped() && result.is_ok();
+            let joined = sections.rejoin(&mut self.pipeline).map_err(RunError::from);
+            result = result.and(joined).and_then(|()| {
+                if died {
+                    return Err(RunError::Died);
+                }
+                // What the sections still hold leaves, and what was sent is waited for, on this thread.
+                let limits = clock.begin(self, &mut run)?;
+                self.rounds(clock.as_mut(), &mut run, &limits)
+            });
+        }
+        clock.end(self, &mut run, false);
+        let result = result.map(drop);
+        let finished = result.and_then(|()| self.pipeline.finish().map_err(RunError::from));
+        let report = self.report(&run);
+        match finished {
+            Ok(()) => Ok(report),
+            Err(error) => {
+                // What was written is whole, also where a port failed, and what happened until then is kept.
+                let _ = self.pipeline.finish();
+                self.partial = Some(report);
+                Err(error)
+            }
+        }
+    }
+
+    /// Cuts a live pipeline, where every stage takes all that comes.
+    fn cut_live(&mut self) -> Result<Option<Sections>, RunError> {
+        if self.in_service_time() {
+            return Err(RunError::Alone("a run in service time counts what one thread takes"));
+        }
+        if self.pipeline.is_bounded() {
+            return Err(RunError::Alone(
+                "a stage takes only so many packets at a time, which the sources have to know before they bring more",
+            ));
+        }
+        Ok(self.pipeline.cut(&mut self.pool))
+    }
+
+    /// The rounds of a run, with other threads for the sections, where there are any.
+    fn in_sections(&mut self, clock: &mut dyn Clock, run: &mut Run<'_>) -> Result<End, RunError> {
+        let limits = clock.begin(self, run)?;
+        let Some(sections) = run.sections else { return self.rounds(clock, run, &limits) };
+        thread::scope(|scope| {
+            let _told = StopOnPanic(sections);
+            let mut threads = Vec::new();
+            for n in 1..self.workers {
+                let worker = thread::Builder::new().name(format!("worker-{n}"));
+                match worker.spawn_scoped(scope, || sections.work()) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        sections.stop();
+                        return Err(RunError::Worker(error));
+                    }
+                }
+            }
+            let result = self.rounds(clock, run, &limits);
+            match &result {
+                Ok(End::Interrupted) | Err(_) => sections.stop(),
+                Ok(End::Well) => {
+                    clock.all_came(self, run);
+                    self.pipeline.send(sections, &mut run.crossing, true);
+                    sections.close();
+                }
+            }
+            run.meter.stop();
+            // One that panicked has said so, and has stopped all.
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+            result
+        })
+    }
+
+    /// A run by the clock of the captures, on as many threads as were asked for.
+    fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        let mut clock = CaptureTime::new(&self.pipeline, self.pace);
+        let parallel = self.workers > 1 && self.pace == Pace::Fast;
+        let Some(sections) = (if parallel { self.pipeline.cut(&mut self.pool) } else { None }) else {
+            let mut run = Run::new(self, None, tick);
+            let limits = clock.begin(self, &mut run)?;
+            let interrupted = self.rounds(&mut clock, &mut run, &limits)? == End::Interrupted;
+            clock.end(self, &mut run, interrupted);
+            return self.end(&run, interrupted);
+        };
+        let mut run = Run::new(self, Some(&sections), tick);
+        let result = self.in_sections(&mut clock, &mut run);
+        run.sections = None;
+        let stopped = sections.is_stopped();
+        self.workers_cpu_ns = sections.cpu_ns();
+        let joined = sections.rejoin(&mut self.pipeline);
+        let interrupted = result? == End::Interrupted;
+        joined?;
+        if stopped && !interrupted {
+            return Err(RunError::Died);
+        }
+        self.end(&run, interrupted)
+    }
+
+    /// The one loop: the clock says up to when packets may come, the sources are asked for them, they go through the pipeline, and the
+    /// clock lets time pass.
+    fn rounds(&mut self, clock: &mut dyn Clock, run: &mut Run<'_>, limits: &Limits) -> Result<End, RunError> {
+        loop {
+            let mut course = match clock.next(self, run)? {
+                ControlFlow::Continue(course) => course,
+                ControlFlow::Break(end) => return Ok(end),
+            };
+            let taken = run.taken();
+            if course.now >= limits.end || taken >= limits.packets {
+                return Ok(End::Well);
+            }
+            course.max = limits.packets - taken;
+            let round = self.round(run, &course)?;
+            if let Some(sections) = run.sections {
+                self.pipeline.send(sections, &mut run.crossing, false);
+                sections.make_room();
+                if sections.is_stopped() {
+                    return Err(RunError::Died);
+                }
+            }
+            if self.monitor.as_ref().is_some_and(Monitor::wanted) {
+                self.show(run);
+            }
+            if let ControlFlow::Break(end) = clock.passed(self, run, round) {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Finishes what is written, unless only a part is there, and says what happened.
+    fn end(&mut self, run: &Run<'_>, interrupted: bool) -> Result<RunReport, RunError> {
+        if !interrupted {
+            self.refuse_damage()?;
+            self.pipeline.finish()?;
+        }
+        Ok(RunReport { interrupted, ..self.report(run) })
+    }
+
+    fn refuse_damage(&self) -> Result<(), RunError> {
+        let damaged = self.captures().find_map(|reader| Some((reader.name(), reader.damage()?)));
+        match damaged.filter(|_| self.strict) {
+            Some((file, damage)) => {
+                Err(RunError::Damaged { file: file.to_owned(), byte: damage.byte, what: damage.what.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reports to the monitor.
+    #[cold]
+    fn show(&self, run: &Run<'_>) {
+        if let Some(monitor) = &self.monitor {
+            monitor.show(self.report(run));
+        }
+    }
+
+    fn report(&self, run: &Run<'_>) -> RunReport {
+        let left_out = self.pipeline.left_out();
+        let mut stages = self.pipeline.reports();
+        stages.extend(run.sections.iter().flat_map(|s| s.reports()));
+        let source = |(head, feed): (&super::graph::Head, &Feed)| {
+            let mut counters = Vec::new();
+            head.source.counters(&mut |name, n| counters.push((name, n)));
+            SourceReport {
+                name: head.name.clone(),
+                kind: head.kind,
+                packets: feed.packets,
+                clock_backwards: head.source.clock_backwards(),
+                counters,
+            }
+        };
+        RunReport {
+            sources: self.pipeline.heads.iter().zip(&run.feeds).map(source).collect(),
+            stages,
+            elapsed_ns: run.meter.elapsed_ns().saturating_sub(left_out.0),
+            cpu_ns: (run.meter.cpu_ns() + self.workers_cpu_ns).saturating_sub(left_out.1),
+            live: self.pool.live(),
+            service_time: self.service_time.clone(),
+            interrupted: false,
+        }
+    }
+
+    /// The readers of the captures behind the sources.
+    pub fn captures(&self) -> impl Iterator<Item = &CaptureReader> {
+        self.pipeline.heads.iter().filter_map(|h| h.source.details()?.downcast_ref())
+    }
+}

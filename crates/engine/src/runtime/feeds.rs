@@ -1,0 +1,340 @@
+//! The sources of a run: packets that were read and have not gone in yet, and a round in which every source is asked once.
+
+use slipstream_core::batch::{Arrivals, BATCH, Batch, Train};
+use slipstream_core::frame::Frame;
+use slipstream_core::interface::Interface;
+use slipstream_core::pool::PacketMeta;
+use slipstream_core::time::Nanos;
+use slipstream_wire::FlowKey;
+
+use super::driver::{Driver, Run, RunError};
+
+/// The course of a round.
+pub(super) struct Course {
+    /// Packets that come later than this stay where they are.
+    pub(super) now: Nanos,
+    /// Packets that are taken at most.
+    pub(super) max: u64,
+    /// Packets that go in at once, at most.
+    pub(super) at_once: usize,
+    /// What becomes of packets of captures whose time has passed.
+    pub(super) late: Late,
+    /// The time that the data path takes is measured round by round: reading is no part of it.
+    pub(super) meters: bool,
+}
+
+/// What becomes of packets of captures whose time has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    /// They come at their own time: there is no other.
+    Stays,
+    /// They come at once, no earlier than what came before them.
+    ComesAtOnce,
+    /// All come now, late or not.
+    ComesNow,
+}
+
+/// What a round found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    /// Packets came.
+    pub(super) busy: bool,
+    /// A source may have more.
+    pub(super) more: bool,
+    /// What it is to take at least, with all that is done with what came, in ns.
+    pub(super) least_ns: u64,
+    /// A source was asked for less than it might have, since what comes behind has no room.
+    pub(super) blocked: bool,
+}
+
+/// A source, what it has brought, and what of that has not arrived yet.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    pub(super) live: bool,
+    pending: Arrivals,
+    /// How many of the pending packets went in already.
+    at: usize,
+    /// The numbers that its interfaces have among those of all sources.
+    numbers: Vec<u32>,
+    pub(super) ended: bool,
+    pub(super) packets: u64,
+    /// Packets that may go in now, in a live run.
+    pub(super) room: usize,
+    /// What the last poll was to take at least, in ns.
+    pub(super) least_ns: u64,
+    /// What is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
+    shift: u64,
+}
+
+impl Feed {
+    /// Packets that were read and have not gone in come no earlier than this.
+    pub(super) fn not_before(&mut self, time: Nanos) {
+        let left = self.pending.frames.get_mut(self.at..).unwrap_or_default();
+        left.iter_mut().take_while(|f| f.arrival < time).for_each(|f| f.arrival = time);
+    }
+
+    /// Packets that were read and have not gone in come now.
+    pub(super) fn come_now(&mut self, now: Nanos) {
+        let left = self.pending.frames.get_mut(self.at..).unwrap_or_default();
+        left.iter_mut().for_each(|f| f.arrival = now);
+    }
+
+    /// The packets that are ready may go in, and there is room for some.
+    pub(super) fn ready(&self, now: Nanos) -> Option<Nanos> {
+        self.next().filter(|t| *t <= now && self.room > 0)
+    }
+
+    /// Whether it has to be read on before it is known which source has the next packet.
+    fn exhausted(&self) -> bool {
+        !self.live && !self.ended && self.next().is_none()
+    }
+
+    /// Whether nothing more will come.
+    pub(super) fn at_end(&self) -> bool {
+        self.ended && self.next().is_none()
+    }
+
+    /// From now on packets come by so much later (modulo 2⁶⁴), those that have been read too.
+    pub(super) fn shift_by(&mut self, shift: u64) {
+        self.shift = shift;
+        self.shift_times();
+    }
+
+    fn shift_times(&mut self) {
+        if self.shift != 0 && !self.live {
+            self.pending
+                .frames
+                .iter_mut()
+                .for_each(|f| f.arrival = Nanos(f.arrival.0.wrapping_add(self.shift)));
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.pending.frames.get(self.at).map(|f| f.arrival)
+    }
+}
+
+impl Driver {
+    /// One for each source.
+    pub(super) fn feeds(&mut self) -> Vec<Feed> {
+        let feed = |h: &mut super::graph::Head| Feed { live: h.source.live().is_some(), ..Feed::default() };
+        self.pipeline.heads.iter_mut().map(feed).collect()
+    }
+
+    /// Asks every source and hands on what has come by `course.now`, in the order of time.
+    pub(super) fn round(&mut self, run: &mut Run<'_>, course: &Course) -> Result<Round, RunError> {
+        let mut round = Round::default();
+        let Run { feeds, meter, .. } = run;
+        let mut left = course.max;
+        for (head, feed) in feeds.iter_mut().enumerate() {
+            let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+            feed.room = self.pipeline.room(head);
+            round.blocked |= feed.room == 0;
+            if feed.live {
+                let most = wanted.min(feed.room);
+                // One that was asked for nothing has not ended.
+                let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
+                round.more |= more;
+                round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
+                left -= n as u64;
+            } else {
+                self.refill(head, feed)?;
+                match course.late {
+                    Late::Stays => {}
+                    Late::ComesNow => feed.come_now(course.now),
+                    Late::ComesAtOnce => feed.not_before(self.now),
+                }
+            }
+        }
+        if course.meters {
+            meter.start();
+        }
+        // In the order of time, as far as each source goes before another one has a packet.
+        while let Some((_, head)) =
+            feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(course.now)?, i))).min()
+        {
+            let others = feeds.iter().enumerate().filter(|(i, _)| *i != head);
+            let until = others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min();
+            let Some(feed) = feeds.get_mut(head) else { break };
+            // Live ones were asked for no more than are wanted.
+            let wanted = if feed.live { BATCH } else { BATCH.min(usize::try_from(left).unwrap_or(BATCH)) };
+            if wanted == 0 {
+                break;
+            }
+            let came = |t: Nanos| t <= course.now && until.is_none_or(|u| (t, head) < u);
+            let n = self.take_from(head, feed, wanted.min(course.at_once).min(feed.room), came);
+            feed.room -= n.min(feed.room);
+            left -= if feed.live { 0 } else { n as u64 };
+            round.busy = true;
+            if feed.exhausted() {
+                break;
+            }
+        }
+        if course.meters && run.sections.is_none() {
+            meter.stop();
+        }
+        Ok(round)
+    }
+
+    /// Reads on where everything that was read has gone in.
+    pub(super) fn refill(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
+        if feed.at < feed.pending.frames.len() || feed.ended {
+            return Ok(());
+        }
+        feed.pending.clear();
+        feed.at = 0;
+        let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
+        // Packets that lie in memory come fewer at once, so that they stay in the first-level cache on their way.
+        let at_once = if source.preloaded() { BATCH / 4 } else { BATCH };
+        let n = source.fill(&mut self.pool, &mut feed.pending, at_once)?;
+        feed.ended = n == 0;
+        feed.shift_times();
+        self.new_interfaces(head, feed)
+    }
+
+    /// Asks a live source for up to `max` packets that have come by `now`; returns how many, and whether there may be more.
+    pub(super) fn poll(
+        &mut self,
+        head: usize,
+        feed: &mut Feed,
+        max: usize,
+        now: Nanos,
+    ) -> Result<(usize, bool), RunError> {
+        feed.pending.clear();
+        (feed.at, feed.least_ns) = (0, 0);
+        let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
+        let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
+        let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
+        feed.ended = n == 0 && source.ended();
+        feed.least_ns = source.least_ns(n);
+        let more = n >= max.min(source.at_once());
+        if let Some(log) = &mut self.log {
+            log.poll(head, now, &feed.pending.frames);
+        }
+        // The clock of the stages may have gone past what came late; what came since the clock was read comes now.
+        feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(now).max(self.now));
+        if n > 0 {
+            self.new_interfaces(head, feed)?;
+        }
+        Ok((n, more))
+    }
+
+    fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
+        let Some(source) = self.pipeline.heads.get(head).map(|h| &h.source) else { return Ok(()) };
+        let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
+        if !new.is_empty() {
+            feed.numbers.extend(self.interfaces..self.interfaces + new.len() as u32);
+            self.interfaces += new.len() as u32;
+            self.pipeline.interfaces(&new)?;
+            self.classifier.links(self.pipeline.links());
+        }
+        if feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len()) {
+            for frame in &feed.pending.frames {
+                let mut meta = self.pool.meta(frame.buf);
+                meta.interface =
+                    feed.numbers.get(meta.interface as usize).copied().unwrap_or(PacketMeta::MAX_INTERFACE);
+                self.pool.set_meta(frame.buf, meta);
+            }
+        }
+        Ok(())
+    }
+
+    /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which` says;
+    /// returns how many.
+    pub(super) fn take_from(
+        &mut self,
+        head: usize,
+        feed: &mut Feed,
+        most: usize,
+        which: impl Fn(Nanos) -> bool,
+    ) -> usize {
+        let left = feed.pending.frames.get(feed.at..).unwrap_or_default();
+        let n = left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1);
+        let arriving = left.get(..n).unwrap_or(left);
+        self.arrivals.frames.extend_from_slice(arriving);
+        feed.at += arriving.len();
+        feed.packets += arriving.len() as u64;
+        self.take(head);
+        n
+    }
+
+    /// Packets arrive at a head.
+    fn take(&mut self, head: usize) {
+        self.arrivals.first = self.sequence;
+        self.sequence += self.arrivals.frames.len() as u64;
+        let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
+        self.pipeline.run_to(&mut self.pool, first);
+        self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
+        if self.pipeline.takes_arrivals(head) {
+            self.pipeline.arrive(head, &mut self.pool, self.now, &mut self.arrivals);
+        } else {
+            self.classifier.classify(&self.pool, &mut self.arrivals);
+            into_trains(&mut self.arrivals, &mut self.batch);
+            self.pipeline.push(head, &mut self.pool, self.now, &mut self.batch);
+            self.batch.clear();
+        }
+        self.arrivals.clear();
+    }
+}
+
+/// Packets as they came, as a batch: what comes back to back of one flow is a train.
+pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
+    batch.clear();
+    batch.frames.extend_from_slice(&arrivals.frames);
+    let Batch { trains, .. } = batch;
+    let mut before: Option<&FlowKey> = None;
+    for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(&arrivals.keys)) {
+        let known = frame.info.classified().then_some(key);
+        match trains.last_mut() {
+            Some(train) if known.is_some() && known == before => train.len += 1,
+            _ => trains.push(Train {
+                flow: Frame::NO_FLOW,
+                start,
+                len: 1,
+                release: frame.arrival,
+                order: 0,
+                sequence: arrivals.first + u64::from(start),
+                continues: false,
+            }),
+        }
+        before = known;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use slipstream_wire::{Flags, Headers, NarrowKey};
+
+    use super::*;
+    use slipstream_core::frame::Info;
+    use slipstream_core::pool::BufId;
+    use slipstream_core::time::Nanos;
+
+    proptest! {
+        /// Against the obvious twin: neighbours of one key, and nothing that could not be classified.
+        #[test]
+        fn trains_are_neighbours_of_one_key(packets in prop::collection::vec((0u64..3, prop::bool::weighted(0.8)), 0..40)) {
+            let mut arrivals = Arrivals { first: 7, ..Arrivals::default() };
+            for (n, (flow, classified)) in (0u32..).zip(&packets) {
+                let key = FlowKey::Narrow(NarrowKey([*flow, 17 << 24]));
+                let headers = Headers { key, l3: 14, l4: 34, flags: Flags(Flags::PORTS), tcp_flags: 0, tos: 0 };
+                let mut frame = Frame::unclassified(Nanos(n.into()), BufId(n), 60);
+                frame.info = if *classified { Info::new(&headers) } else { Info::default() };
+                arrivals.frames.push(frame);
+                arrivals.keys.push(key);
+            }
+            let mut batch = Batch::new();
+            into_trains(&mut arrivals, &mut batch);
+            prop_assert_eq!(&batch.frames, &arrivals.frames);
+            let mut start = 0;
+            for twin in packets.chunk_by(|a, b| a == b && a.1) {
+                let train = batch.trains.remove(0);
+                prop_assert_eq!((train.start as usize, train.len as usize), (start, twin.len()));
+                prop_assert_eq!((train.release, train.sequence), (Nanos(start as u64), 7 + start as u64));
+                start += twin.len();
+            }
+            prop_assert!(batch.trains.is_empty());
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! A pipeline on several threads, with the result that it has on one.
+//!
+//! The nodes, which stand in an order in which wires lead onwards, are cut into sections. A section is run by one thread at a time, any of
+//! them, and takes its events in the order in which they happen in the pipeline as a whole: batches, deadlines that are due, the end.
+//! So every stage is called as on one thread, one call after the other, with the same batches at the same times; while one thread has a
+//! stage decide about some packets, another one has the stages before it at work on later packets. Nothing is divided between
+//! threads, neither tables nor their bounds, and nothing that leaves depends on their number or on when which of them runs.
+//!
+//! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the memory that all threads' pools
+//! have together. A thread that has run a section takes the same chunk on to the next section while it is in its cache, and looks for other
+//! work where another thread is there already.
+
+use std::collections::VecDeque;
+use std::mem::take;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+use slipstream_core::clock::thread_cpu_ns;
+use slipstream_core::pool::Pool;
+use slipstream_core::stage::StageError;
+use slipstream_core::time::Nanos;
+
+use super::{Event, Pipeline, StageReport};
+
+/// Packets of a chunk, about.
+const CHUNK: usize = 2048;
+/// Events of a chunk at most, where they have few packets each.
+const EVENTS: usize = 1024;
+/// Chunks that wait for a section at most.
+const WAITING: usize = 4;
+/// A thread that finds nothing to do looks again after this time, if nobody has woken it before.
+const NAP: Duration = Duration::from_millis(1);
+
+/// A part of a pipeline, and the pool of whoever runs it.
+struct Section {
+    pipeline: Pipeline,
+    pool: Pool,
+    error: Option<StageError>,
+}
+
+impl Section {
+    fn take(&mut self, chunk: Vec<Event>) {
+        for event in chunk {
+            self.event(event);
+        }
+        // Who waits for the memory of these packets is to have it soon.
+        self.pool.settle();
+    }
+
+    fn event(&mut self, event: Event) {
+        let Self { pipeline, pool, error } = self;
+        match event {
+            Event::Batch { before, now, edge, mut batch } => {
+                pipeline.run_before(pool, before);
+                pipeline.later.before = before;
+                if !pipeline.has(edge.node) {
+                    return pipeline.later.beyond.push(Event::Batch { before, now, edge, batch });
+                }
+                let timed = pipeline.sample();
+                pipeline.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
+                    ledger.process(stage, cx, &mut batch, out);
+                });
+                pipeline.later.give_back(batch);
+            }
+            Event::Arrivals { now, edge, mut arrivals } => {
+                pipeline.later.before = Nanos(0);
+                if !pipeline.has(edge.node) {
+                    return pipeline.later.beyond.push(Event::Arrivals { now, edge, arrivals });
+                }
+                let timed = pipeline.sample();
+                pipeline.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
+                    ledger.arrive(stage, cx, &mut arrivals, out);
+                });
+            }
+            Event::End => {
+                let (now, timed) = (pipeline.now, pipeline.sample());
+                pipeline.go_round(pool, (now, timed));
+                pipeline.pass_on(Event::End);
+            }
+            Event::Until(time) => pipeline.run_to(pool, time),
+            Event::Interfaces(new) => {
+                if let Err(wrong) = pipeline.interfaces(&new) {
+                    error.get_or_insert(wrong);
+                }
+            }
+            Event::Drain(now) => pipeline.drain(pool, now),
+            Event::Reload(now) => pipeline.reload(now),
+        }
+    }
+}
+
+/// A section and what waits for it.
+struct Cell {
+    section: Mutex<Section>,
+    input: Mutex<VecDeque<Vec<Event>>>,
+    waiting: AtomicUsize,
+    /// When its next stage wants to be called, in ns.
+    due: AtomicU64,
+}
+
+/// The sections behind the first one, which whoever asks the sources runs.
+pub(in crate::runtime) struct Sections {
+    cells: Vec<Cell>,
+    /// Chunks that were sent and are not through.
+    under_way: AtomicUsize,
+    /// Nothing more will be sent.
+    closed: AtomicBool,
+    /// Nobody is to do anything more.
+    stopped: AtomicBool,
+    /// A stage can write nothing more.
+    failed: AtomicBool,
+    sleeping: AtomicUsize,
+    bell: (Mutex<()>, Condvar),
+    /// CPU time of the threads that [`work`](Self::work) here, in ns.
+    cpu_ns: AtomicU64,
+}
+
+/// Stops everything should its thread panic: nobody is to wait for what will not come.
+pub(in crate::runtime) struct StopOnPanic<'a>(pub(in crate::runtime) &'a Sections);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Packets and events on their way out of a section.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct Crossing {
+    packets: usize,
+    counted: usize,
+}
+
+impl Pipeline {
+    /// Whether a node is of this section.
+    fn has(&self, place: usize) -> bool {
+        (self.base..self.base + self.nodes.len()).contains(&place)
+    }
+
+    /// The places before which it can be cut: no wire leads back over them, and no stages on both sides share anything.
+    fn cuts(&self) -> Vec<usize> {
+        let over = |cut: usize| {
+            let mut before = self.nodes.iter().enumerate().skip(cut);
+            before.any(|(_, node)| node.wiring.edges.iter().flatten().any(|edge| edge.node < cut))
+        };
+        let apart = |cut: usize| self.together.start < cut && cut < self.together.end;
+        (0..self.nodes.len()).filter(|cut| !over(*cut) && !apart(*cut)).collect()
+    }
+
+    /// Cuts it into sections; this one keeps the sources, and what stands before the first cut. `pool` becomes that of this one.
+    ///
+    /// None where it can't be cut.
+    #[allow(unsafe_code)]
+    pub(in crate::runtime) fn cut(&mut self, pool: &mut Pool) -> Option<Sections> {
+        let cuts = self.cuts();
+        if cuts.is_empty() {
+            return None;
+        }
+        // SAFETY: a packet is in one place at a time: with the source, in a batch that passes between sections behind a lock, in an
+        // event of a chunk behind a lock, or held by a stage, which belongs to a section that one thread at a time has locked. Stages
+        // give a `BufId` on with its packet, or free it, and forget it then; lengths are those that came with packets, or are made
+        // shorter.
+        let mut pools = unsafe { take(pool).siblings(cuts.len() + 1) };
+        *pool = pools.pop()?;
+        if pools.len() < cuts.len() {
+            // Its memory was adopted, and stays with one thread.
+            return None;
+        }
+        let mut cells = Vec::with_capacity(cuts.len());
+        for (cut, pool) in cuts.into_iter().rev().zip(pools) {
+            let mut behind = Self::of(self.nodes.split_off(cut), Vec::new());
+            behind.base = cut;
+            behind.split = !cells.is_empty();
+            (behind.rounds, behind.timed) = (self.rounds, self.timed);
+            behind.links.clone_from(&self.links);
+            let section = Mutex::new(Section { pipeline: behind, pool, error: None });
+            cells.push(Cell {
+                section,
+                input: Mutex::default(),
+                waiting: AtomicUsize::new(0),
+                due: AtomicU64::new(u64::MAX),
+            });
+        }
+        cells.reverse();
+        self.split = true;
+        Some(Sections {
+            cells,
+            under_way: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            sleeping: AtomicUsize::new(0),
+            bell: Default::default(),
+            cpu_ns: AtomicU64::new(0),
+        })
+    }
+
+    /// What leaves this section goes on to the next one, where it is a chunk, or where `all` of it is to go.
+    pub(in crate::runtime) fn send(&mut self, sections: &Sections, crossing: &mut Crossing, all: bool) {
+        let events = &self.later.beyond;
+        crossing.packets += events.iter().skip(crossing.counted).map(Event::packets).sum::<usize>();
+        crossing.counted = events.len();
+        if all && crossing.counted > 0 || crossing.packets >= CHUNK || crossing.counted >= EVENTS {
+            *crossing = Crossing::default();
+            sections.push(0, take(&mut self.later.beyond));
+        }
+    }
+}
+
+impl Sections {
+    fn push(&self, to: usize, chunk: Vec<Event>) {
+        let Some(cell) = self.cells.get(to) else { return };
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        lock(&cell.input).push_back(chunk);
+        cell.waiting.fetch_add(1, Ordering::AcqRel);
+        self.ring();
+    }
+
+    /// Wakes who sleeps.
+    fn ring(&self) {
+        if self.sleeping.load(Ordering::Acquire) > 0 {
+            let _held = lock(&self.bell.0);
+            self.bell.1.notify_all();
+        }
+    }
+
+    fn sleep(&self) {
+        self.sleeping.fetch_add(1, Ordering::AcqRel);
+        let held = lock(&self.bell.0);
+        drop(self.bell.1.wait_timeout(held, NAP));
+        self.sleeping.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Works until there is room behind the first section.
+    pub(in crate::runtime) fn make_room(&self) {
+        while self.is_full(0) && !self.is_stopped() {
+            self.help_or_wait();
+        }
+    }
+
+    fn is_full(&self, at: usize) -> bool {
+        self.cells.get(at).is_some_and(|cell| cell.waiting.load(Ordering::Acquire) >= WAITING)
+    }
+
+    /// Runs a section with one of its chunks, if there is one, room behind it, and nobody else at it.
+    fn step(&self, at: usize) -> bool {
+        let Some(cell) = self.cells.get(at) else { return false };
+        if cell.waiting.load(Ordering::Acquire) == 0 || self.is_full(at + 1) {
+            return false;
+        }
+        let mut section = match cell.section.try_lock() {
+            Ok(section) => section,
+            Err(TryLockError::WouldBlock) => return false,
+            // Its thread is gone, and has stopped all.
+            Err(TryLockError::Poisoned(_)) => return false,
+        };
+        let _told = StopOnPanic(self);
+        let Some(chunk) = lock(&cell.input).pop_front() else { return false };
+        cell.waiting.fetch_sub(1, Ordering::AcqRel);
+        section.take(chunk);
+        if section.error.is_some() || section.pipeline.failed() {
+            self.failed.store(true, Ordering::Release);
+        }
+        cell.due.store(section.pipeline.next_deadline().0, Ordering::Release);
+        let beyond = take(&mut section.pipeline.later.beyond);
+        if !beyond.is_empty() {
+            self.push(at + 1, beyond);
+        }
+        drop(section);
+        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.ring();
+        true
+    }
+
+    /// Does some of what there is to do, the last sections first; returns whether there was anything.
+    fn help(&self) -> bool {
+        let found = (0..self.cells.len()).rev().find(|at| self.step(*at));
+        let Some(at) = found else { return false };
+        // The same chunk goes on while it is in the cache.
+        (at + 1..self.cells.len()).all(|next| self.step(next));
+        true
+    }
+
+    /// Works until all that was sent is through.
+    pub(in crate::runtime) fn catch_up(&self) {
+        while self.under_way.load(Ordering::Acquire) > 0 && !self.is_stopped() {
+            self.help_or_wait();
+        }
+    }
+
+    /// When the next stage in these sections wants to be called, as far as they have caught up.
+    pub(in crate::runtime) fn next_deadline(&self) -> Nanos {
+        let due = self.cells.iter().map(|cell| cell.due.load(Ordering::Acquire)).min();
+        Nanos(due.unwrap_or(u64::MAX))
+    }
+
+    /// As [`help`](Self::help); waits a little where there was nothing to do.
+    pub(in crate::runtime) fn help_or_wait(&self) {
+        if !self.help() {
+            self.sleep();
+        }
+    }
+
+    /// Works until nothing more will come. CPU time is accounted for.
+    pub(in crate::runtime) fn work(&self) {
+        let before = thread_cpu_ns();
+        while !self.stopped.load(Ordering::Acquire) && !self.through() {
+            self.help_or_wait();
+        }
+        self.cpu_ns.fetch_add(thread_cpu_ns() - before, Ordering::Relaxed);
+    }
+
+    fn through(&self) -> bool {
+        self.closed.load(Ordering::Acquire) && self.under_way.load(Ordering::Acquire) == 0
+    }
+
+    /// Nothing more will be sent; works until all is through.
+    pub(in crate::runtime) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        while !self.stopped.load(Ordering::Acquire) && !self.through() {
+            self.help_or_wait();
+        }
+        self.ring();
+    }
+
+    /// Nobody does anything more: what is under way stays where it is.
+    pub(in crate::runtime) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Whether a stage can write nothing more.
+    pub(in crate::runtime) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Whether it was stopped before all was through.
+    pub(in crate::runtime) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// The reports of all stages in these sections, each section's between two chunks.
+    pub(in crate::runtime) fn reports(&self) -> Vec<StageReport> {
+        self.cells.iter().flat_map(|cell| lock(&cell.section).pipeline.reports()).collect()
+    }
+
+    /// CPU time of the threads that have worked here.
+    pub(in crate::runtime) fn cpu_ns(&self) -> u64 {
+        self.cpu_ns.load(Ordering::Relaxed)
+    }
+
+    /// Makes one pipeline of all sections again.
+    ///
+    /// # Errors
+    /// That of the first stage that could not go on.
+    pub(in crate::runtime) fn rejoin(&self, pipeline: &mut Pipeline) -> Result<(), StageError> {
+        let mut result = Ok(());
+        for cell in &self.cells {
+            let mut section = lock(&cell.section);
+            pipeline.nodes.append(&mut section.pipeline.nodes);
+            if let (Ok(()), Some(error)) = (&result, section.error.take()) {
+                result = Err(error);
+            }
+        }
+        pipeline.split = false;
+        pipeline.later.beyond.clear();
+        result
+    }
+}

@@ -1,0 +1,41 @@
+//! A stage type that another crate defines is as good as a built-in one.
+
+#[allow(dead_code, reason = "the example's own main")]
+#[allow(clippy::module_inception, reason = "the example's own name")]
+#[path = "../../examples/own_stage.rs"]
+mod own_stage;
+
+use std::path::Path;
+
+use own_stage::{registry, run};
+use slipstream::pipeline::{Plan, json_schema};
+
+#[test]
+fn it_runs_in_a_pipeline() {
+    let report =
+        run("reframe -> s :: sample(every=4) -> rest :: null; s[sampled] -> sampled :: null").unwrap();
+    let stage = |name: &str| report.stages.iter().find(|s| s.name == name).unwrap();
+    let (all, rest, sampled) = (&stage("s").tally, &stage("rest").tally, &stage("sampled").tally);
+    assert!(all.trains > 1000, "{}", all.trains);
+    assert_eq!(sampled.trains, all.trains / 4);
+    assert_eq!(rest.trains + sampled.trains, all.trains);
+    assert_eq!((rest.packets + sampled.packets, report.live), (report.sources[0].packets, 0));
+    assert!(stage("s").counters.contains(&("trains", all.trains)));
+}
+
+#[test]
+fn its_settings_are_checked_and_published() {
+    let errors = run("sample(every=0) -> null").unwrap_err().to_string();
+    assert!(errors.contains("1 to 1048576 are possible"), "{errors}");
+    let errors = run("sample(evry=2) -> null").unwrap_err().to_string();
+    assert!(errors.contains("did you mean `every`?"), "{errors}");
+    let schema = json_schema(&registry().unwrap());
+    assert_eq!(schema["$defs"]["stage_sample"]["properties"]["every"]["default"], "8");
+}
+
+#[test]
+fn without_its_registry_it_is_unknown() {
+    let plan = Plan::from_graph("in :: null -> sample -> out :: null", None, None, Path::new(""));
+    assert!(plan.unwrap_err().to_string().contains("`sample` is neither a stage type"));
+    assert!(registry().unwrap().register(own_stage::SAMPLE).unwrap_err().to_string().contains("already"));
+}

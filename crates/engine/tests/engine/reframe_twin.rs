@@ -1,0 +1,318 @@
+//! The stage against its slow twin, and the invariants under every setting.
+
+use std::collections::HashMap;
+
+use crate::common::{Kind, Packet, run};
+use proptest::prelude::*;
+use slipstream::reframe::{Admit, Class, ClassSettings, Policy, ReframeConfig};
+use slipstream::rules::Rule;
+
+/// The stage as one would first write it down: lists that are searched from end to end.
+#[derive(Default)]
+struct Twin {
+    trains: Vec<TwinTrain>,
+    leaving: Vec<TwinTrain>,
+    flows: HashMap<(u16, bool), (u64, u64)>,
+    instant: u64,
+    out: Vec<(u64, usize)>,
+}
+
+#[derive(Clone)]
+struct TwinTrain {
+    flow: (u16, bool),
+    class: usize,
+    base: u64,
+    deadline: u64,
+    packets: Vec<usize>,
+    order: u64,
+}
+
+impl Twin {
+    fn run(config: &ReframeConfig, packets: &[Packet]) -> Vec<(u64, usize)> {
+        let mut twin = Self::default();
+        let mut now = 0;
+        for (i, packet) in packets.iter().enumerate() {
+            now = now.max(packet.time);
+            twin.pass_time(config, now);
+            twin.packet(config, packets, i, now);
+        }
+        twin.pass_time(config, u64::MAX);
+        twin.out
+    }
+
+    fn settings(config: &ReframeConfig, class: usize) -> &ClassSettings {
+        if class == 0 { &config.default } else { &config.classes[class - 1].settings }
+    }
+
+    fn pass_time(&mut self, config: &ReframeConfig, now: u64) {
+        while let Some(due) = self.trains.iter().map(|t| t.deadline).min().filter(|d| *d <= now) {
+            if due > self.instant {
+                self.emit();
+                self.instant = due;
+            }
+            let at = self.trains.iter().position(|t| t.deadline == due).unwrap();
+            self.leave(config, at);
+        }
+        if self.instant < now {
+            self.emit();
+            self.instant = now;
+        }
+    }
+
+    fn leave(&mut self, config: &ReframeConfig, at: usize) {
+        let mut train = self.trains.remove(at);
+        let (first_seen, count) = self.flows[&train.flow];
+        let weight = u64::from(Self::settings(config, train.class).weight);
+        let weighted = config.classes.iter().any(|c| c.settings.weight != 1) || config.default.weight != 1;
+        let age = |since: u64| if weighted { u64::MAX - (self.instant - since) * weight } else { since };
+        train.order = match config.policy {
+            Policy::Oldest => age(first_seen),
+            Policy::Waiting => age(train.base),
+            Policy::Shortest => (count << 32) / weight,
+        };
+        self.leaving.push(train);
+    }
+
+    fn emit(&mut self) {
+        self.leaving.sort_by_key(|t| (t.order, t.packets[0]));
+        for train in self.leaving.drain(..) {
+            self.out.extend(train.packets.iter().map(|p| (self.instant, *p)));
+        }
+    }
+
+    fn packet(&mut self, config: &ReframeConfig, packets: &[Packet], i: usize, now: u64) {
+        let packet = &packets[i];
+        if packet.kind == Kind::Arp {
+            self.out.push((now, i));
+            return;
+        }
+        let is_tcp = packet.kind != Kind::Udp;
+        let syn = packet.kind == Kind::Tcp { syn: true };
+        let flow = (packet.flow, is_tcp);
+        let new = !self.flows.contains_key(&flow);
+        self.flows.entry(flow).or_insert((now, 0)).1 += 1;
+        // The classes of these tests go by the port: class k has the flows k, k + 4, ...
+        let class = (1..=config.classes.len()).find(|k| usize::from(packet.flow) % 4 == *k).unwrap_or(0);
+        let t = Self::settings(config, class);
+        let bypass = t.bypass || (!config.bypass.is_never() && syn) || (new && config.admit == Admit::Second);
+        let mine = |twin: &Self| twin.trains.iter().position(|t| t.flow == flow);
+        if bypass || t.hold_ns == 0 || t.burst == 1 {
+            if let Some(at) = mine(self) {
+                self.leave(config, at);
+            }
+            self.emit();
+            self.out.push((now, i));
+            return;
+        }
+        let held = |twin: &Self| -> (usize, usize) {
+            let all = || twin.trains.iter().flat_map(|t| &t.packets);
+            (all().count(), all().map(|p| packets[*p].len.max(60)).sum())
+        };
+        let leaving: usize = self.leaving.iter().map(|t| t.packets.len()).sum();
+        let full = |(n, bytes): (usize, usize), leaving: usize| {
+            n + leaving >= config.capacity as usize
+                || bytes + packet.len.max(60) > config.capacity_bytes as usize
+        };
+        if full(held(self), leaving) {
+            self.emit();
+            while full(held(self), 0) && !self.trains.is_empty() {
+                let oldest = (0..self.trains.len()).min_by_key(|t| self.trains[*t].packets[0]).unwrap();
+                self.leave(config, oldest);
+                self.emit();
+            }
+        }
+        match mine(self) {
+            Some(at) => {
+                self.trains[at].packets.push(i);
+                if self.trains[at].packets.len() >= usize::from(t.burst) {
+                    self.leave(config, at);
+                }
+            }
+            None => {
+                let deadline = now.saturating_add(t.hold_ns);
+                self.trains.push(TwinTrain { flow, class, base: now, deadline, packets: vec![i], order: 0 });
+            }
+        }
+    }
+}
+
+fn settings() -> impl Strategy<Value = ClassSettings> {
+    let hold = prop_oneof![Just(0u64), 1u64..40, Just(1000)];
+    (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2))
+        .prop_map(|(hold_ns, burst, weight, bypass)| ClassSettings { hold_ns, burst, weight, bypass })
+}
+
+fn config() -> impl Strategy<Value = ReframeConfig> {
+    let policy = prop_oneof![Just(Policy::Oldest), Just(Policy::Waiting), Just(Policy::Shortest)];
+    let classes = prop_oneof![
+        2 => Just(Vec::new()),
+        1 => proptest::collection::vec(settings(), 1..4)
+    ];
+    let capacity = prop_oneof![Just(8192u32), 1u32..12];
+    let capacity_bytes = prop_oneof![3 => Just(1u64 << 20), 1 => 50u64..500];
+    (settings(), classes, policy, capacity, capacity_bytes, any::<bool>(), any::<bool>()).prop_map(
+        |(default, classes, policy, capacity, capacity_bytes, second, bypass)| {
+            // Class k: source ports 1 + k, 5 + k, ..., as Twin has it.
+            let ports = |k: usize| (0..4).map(|n| (4 * n + k).to_string()).collect::<Vec<_>>().join(",");
+            let class = |(i, settings): (usize, ClassSettings)| Class {
+                name: format!("c{i}"),
+                rule: Rule::parse(&format!("src port {}", ports(i + 1))).unwrap(),
+                settings,
+            };
+            ReframeConfig {
+                default: ClassSettings { bypass: false, ..default },
+                classes: classes.into_iter().enumerate().map(class).collect(),
+                policy,
+                capacity,
+                capacity_bytes,
+                admit: if second { Admit::Second } else { Admit::Always },
+                bypass: if bypass { Rule::parse("tcp syn").unwrap() } else { Rule::never() },
+                ..ReframeConfig::default()
+            }
+        },
+    )
+}
+
+/// Packets of a few flows; gaps of 0 are common, and the clock runs backwards now and then.
+fn packets() -> impl Strategy<Value = Vec<Packet>> {
+    let gap = prop_oneof![4 => Just(0i64), 6 => 1i64..30, 1 => Just(2000), 1 => -20i64..0];
+    let kind = prop_oneof![
+        5 => Just(Kind::Udp), 4 => Just(Kind::Tcp { syn: false }), 1 => Just(Kind::Tcp { syn: true }), 1 => Just(Kind::Arp)
+    ];
+    let packet = (gap, 0u16..16, kind, 60usize..200);
+    proptest::collection::vec(packet, 0..200).prop_map(|steps| {
+        let mut time = 1000i64;
+        let step = |(gap, flow, kind, len): (i64, u16, Kind, usize)| {
+            time = (time + gap).max(0);
+            Packet { time: time as u64, flow, kind, len }
+        };
+        steps.into_iter().map(step).collect()
+    })
+}
+
+/// Checks the invariants of any run, whatever the settings (architecture: invariants 1 to 3).
+fn check_invariants(
+    config: &ReframeConfig,
+    packets: &[Packet],
+    out: &[(u64, usize)],
+) -> Result<(), TestCaseError> {
+    let mut seen: Vec<usize> = out.iter().map(|o| o.1).collect();
+    seen.sort_unstable();
+    prop_assert_eq!(seen, (0..packets.len()).collect::<Vec<_>>(), "conservation");
+    let mut now = 0;
+    let clamp = |p: &Packet| {
+        now = now.max(p.time);
+        now
+    };
+    let clamped: Vec<u64> = packets.iter().map(clamp).collect();
+    let longest =
+        config.classes.iter().map(|c| c.settings.hold_ns).max().unwrap_or(0).max(config.default.hold_ns);
+    let mut last: HashMap<(u16, u8), usize> = HashMap::new();
+    let mut before = 0;
+    for &(release, id) in out {
+        prop_assert!(release >= before, "time of release runs backwards");
+        before = release;
+        prop_assert!(release >= clamped[id] && release - clamped[id] <= longest, "bounded delay");
+        let p = &packets[id];
+        let proto = match p.kind {
+            Kind::Udp => 17,
+            Kind::Tcp { .. } => 6,
+            Kind::Arp => 0,
+        };
+        let flow = if proto == 0 { (0, 0) } else { (p.flow, proto) };
+        if let Some(previous) = last.insert(flow, id) {
+            prop_assert!(previous < id, "packet {} left before {}", previous, id);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_stage_does_what_its_twin_does(config in config(), packets in packets()) {
+        let (out, report) = run(&config, 1, &packets);
+        prop_assert_eq!(&out, &Twin::run(&config, &packets));
+        check_invariants(&config, &packets, &out)?;
+        let stats = &report.stats;
+        let total = stats.total();
+        prop_assert_eq!(stats.packets_in, packets.len() as u64);
+        prop_assert_eq!(stats.packets_out, packets.len() as u64);
+        prop_assert_eq!(total.packets_in, total.packets_out);
+        prop_assert_eq!(stats.unclassified + total.packets_out, stats.packets_out);
+        prop_assert_eq!(total.released.iter().sum::<u64>(), total.trains);
+        prop_assert_eq!(total.lengths.iter().sum::<u64>(), total.trains);
+        prop_assert_eq!(total.delay.count(), total.packets_out);
+        prop_assert!(stats.held_max <= config.capacity);
+        prop_assert_eq!(stats.held, 0);
+    }
+
+    #[test]
+    fn workers_keep_the_invariants_and_repeat_themselves(config in config(), packets in packets(), workers in 2usize..5) {
+        let (out, report) = run(&config, workers, &packets);
+        check_invariants(&config, &packets, &out)?;
+        prop_assert_eq!(report.stats.packets_out, packets.len() as u64);
+        prop_assert_eq!(&run(&config, workers, &packets).0, &out);
+    }
+
+    /// While nothing overflows and nothing is bypassed, more workers change nothing at all.
+    #[test]
+    fn workers_do_what_one_does(mut config in config(), packets in packets(), workers in 2usize..5) {
+        config.capacity = 8192;
+        config.capacity_bytes = 1 << 20;
+        config.bypass = Rule::never();
+        config.admit = Admit::Always;
+        config.classes.clear();
+        config.default.burst = config.default.burst.max(2);
+        config.default.hold_ns = config.default.hold_ns.max(1);
+        let packets: Vec<Packet> = packets.into_iter().filter(|p| p.kind != Kind::Arp).collect();
+        let (one, alone) = run(&config, 1, &packets);
+        let (many, together) = run(&config, workers, &packets);
+        prop_assert_eq!(one, many);
+        prop_assert_eq!(alone.stats.runs_in, together.stats.runs_in);
+        prop_assert_eq!(alone.stats.runs_out, together.stats.runs_out);
+        prop_assert_eq!(alone.stats.total(), together.stats.total());
+    }
+
+    /// SLF out is that of the packets as they leave.
+    #[test]
+    fn runs_are_counted_right(config in config(), packets in packets(), workers in 1usize..4) {
+        let (out, report) = run(&config, workers, &packets);
+        let flow = |i: usize| (packets[i].flow, packets[i].kind == Kind::Udp);
+        let runs = |order: Vec<usize>| {
+            let flows: Vec<_> = order.into_iter().filter(|i| packets[*i].kind != Kind::Arp).map(flow).collect();
+            flows.len().min(1) + flows.windows(2).filter(|w| w[0] != w[1]).count()
+        };
+        prop_assert_eq!(report.stats.runs_in as usize, runs((0..packets.len()).collect()));
+        prop_assert_eq!(report.stats.runs_out as usize, runs(out.iter().map(|o| o.1).collect()));
+    }
+}
+
+/// More flows than the flow table holds: flows are forgotten, packets are not.
+#[test]
+fn a_full_flow_table_drops_nothing() {
+    for policy in [Policy::Oldest, Policy::Waiting, Policy::Shortest] {
+        let config = ReframeConfig {
+            default: ClassSettings { hold_ns: 500, burst: 4, weight: 1, bypass: false },
+            capacity: 300,
+            flows: 1,
+            policy,
+            bypass: Rule::never(),
+            ..ReframeConfig::default()
+        };
+        let mut x = 1u64;
+        let packet = |i: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            Packet { time: i * 3, flow: (x >> 50) as u16, kind: Kind::Udp, len: 60 }
+        };
+        let packets: Vec<Packet> = (0..60_000).map(packet).collect();
+        let (out, report) = run(&config, 1, &packets);
+        assert!(report.stats.flow_evictions > 1000);
+        check_invariants(&config, &packets, &out).unwrap();
+        if policy == Policy::Waiting {
+            // Needs no memory of flows, so forgetting them must not show.
+            assert_eq!(out, Twin::run(&config, &packets));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Pipelines on several threads: the same bytes and the same counts as on one, whatever their number.
+
+use std::fmt::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use proptest::prelude::*;
+use slipstream::batch::Batch;
+use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions};
+use slipstream::pipeline::Plan;
+use slipstream::runtime::{CaptureSource, Driver, NullSink, Pipeline, RunError, RunReport, ToSink};
+use slipstream::stage::{Context, Observe, Output, Stage};
+
+const CAMPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/campus.pcap.gz");
+
+/// Everything that a run reports but times, which differ from run to run.
+fn counts(report: &RunReport) -> String {
+    let mut text = String::new();
+    for source in &report.sources {
+        writeln!(text, "{}: {} {:?}", source.name, source.packets, source.counters).unwrap();
+    }
+    for stage in &report.stages {
+        let t = stage.tally;
+        let tally = (t.packets, t.trains, t.batches, t.packets_out);
+        let (drops, report) = (stage.drops.iter().collect::<Vec<_>>(), &stage.report);
+        writeln!(text, "{}: {tally:?} {:?} {drops:?} {} {report:?}", stage.name, stage.counters, stage.held)
+            .unwrap();
+    }
+    writeln!(text, "{} left", report.live).unwrap();
+    text
+}
+
+/// Runs a graph on `workers` threads in a directory of its own; the counts, and the files that it wrote by their names.
+fn run(graph: &str, base: &Path, workers: usize) -> (String, Vec<(PathBuf, Vec<u8>)>) {
+    let dir = base.join(workers.to_string());
+    std::fs::create_dir_all(&dir).unwrap();
+    let plan = Plan::from_graph(graph, None, None, &dir).unwrap_or_else(|e| panic!("{graph}\n{e}"));
+    let pipeline = plan.build(7).unwrap_or_else(|e| panic!("{graph}\n{e}"));
+    let report = Driver::new(pipeline).workers(workers).run(&mut |_| ControlFlow::Continue(())).unwrap();
+    let mut files: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into(), std::fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    (counts(&report), files)
+}
+
+fn same_on_any_number(graph: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let (counts, files) = run(graph, dir.path(), 1);
+    assert!(files.iter().any(|(_, bytes)| bytes.len() > 1000), "nothing was written:\n{graph}\n{counts}");
+    for workers in [2, 3, 4, 7] {
+        let (others, written) = run(graph, dir.path(), workers);
+        assert_eq!(others, counts, "{workers} workers\n{graph}");
+        for ((name, bytes), (other, written)) in files.iter().zip(&written) {
+            assert_eq!(name, other, "{workers} workers\n{graph}");
+            assert!(bytes == written, "{} differs with {workers} workers\n{graph}", name.display());
+        }
+        assert_eq!(files.len(), written.len(), "{workers} workers\n{graph}");
+    }
+}
+
+/// The function stages, each with settings under which it has something to do, and the rules that they need.
+fn functions(dir: &Path) -> Vec<String> {
+    let rules = dir.join("rules.txt");
+    std::fs::write(
+        &rules,
+        "deny tcp dst port 1-2000\ncount udp\nreset tcp src port 1024-9000\ndeny dscp 10\nallow length 60-700\ndefault allow\n",
+    )
+    .unwrap();
+    let stateful = dir.join("stateful.txt");
+    std::fs::write(
+        &stateful,
+        "deny state invalid\nallow state established,related\nallow state new src port 1-40000\ndefault deny\n",
+    )
+    .unwrap();
+    let iptables = dir.join("iptables.txt");
+    std::fs::write(
+        &iptables,
+        "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -p tcp -m limit --limit 20/sec --limit-burst 10 -j ACCEPT\n\
+         -A FORWARD -p tcp --syn -j DROP\nCOMMIT\n",
+    )
+    .unwrap();
+    let firewall = |file: &Path, more: &str| format!("firewall(rules=\"{}\"{more})", file.display());
+    vec![
+        firewall(&rules, ""),
+        firewall(&rules, ", cache=64"),
+        firewall(&rules, ", decide=packet"),
+        firewall(&stateful, ""),
+        firewall(&stateful, ", connections=64"),
+        firewall(&iptables, ", format=iptables, chain=FORWARD"),
+        "nat(pool=[192.0.2.0/30])".into(),
+        "nat(pool=[192.0.2.1], sessions=200)".into(),
+        "meter(cir=20mbps, cbs=30000, ebs=30000, mark=af2)".into(),
+        "meter(cir=1mbps, cbs=3000, pir=2mbps, pbs=6000, per=flow, mark=af1)".into(),
+        "flow_stats(flows=64)".into(),
+        "flow_stats(active=1s, idle=300ms)".into(),
+        "limit(rate=20kpps)".into(),
+        "counter".into(),
+        "vlan_push(id=7)".into(),
+        "reframe(hold=200us)".into(),
+        "reframe(hold=30us, capacity=64, tcp_order=true, compress=ack)".into(),
+        "measure(task=heavy-hitters, epoch=2000p)".into(),
+        "slice -> meter(cir=20mbps, cbs=30000, ebs=30000, mark=af2) -> splice".into(),
+    ]
+}
+
+#[test]
+fn every_function_on_a_campus() {
+    let dir = tempfile::tempdir().unwrap();
+    for function in functions(dir.path()) {
+        same_on_any_number(&format!(
+            "in :: pcap(path=\"{CAMPUS}\") -> reframe(hold=64us) -> {function} -> out :: pcap(path=out.pcapng)"
+        ));
+    }
+}
+
+/// The first packets of the campus, sent to a router's station.
+fn addressed_to_a_router(path: &Path) {
+    let mut reader = CaptureReader::open(Path::new(CAMPUS)).unwrap();
+    let options = WriterOptions::for_path(path, Format::Pcap);
+    let mut writer = CaptureWriter::create(path, options).unwrap();
+    let mut known = 0;
+    for _ in 0..3000 {
+        let Some(record) = reader.next_record().unwrap() else { break };
+        let (mut data, time, len) = (record.data.to_vec(), record.time, record.original_len);
+        data[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        for interface in reader.interfaces().iter().skip(known) {
+            writer.add_interface(interface).unwrap();
+            known += 1;
+        }
+        writer.write(0, time, len, &data).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Ways that part and meet again, packets that go round, several sources.
+#[test]
+fn graphs_of_any_shape() {
+    let dir = tempfile::tempdir().unwrap();
+    let to_router = dir.path().join("to_router.pcap");
+    addressed_to_a_router(&to_router);
+    let routes = dir.path().join("routes.txt");
+    std::fs::write(&routes, "0.0.0.0/0 via 192.0.2.254\n").unwrap();
+    let router = format!(
+        "router(interfaces=[\"lan 10.0.0.1/30 02:00:00:00:00:01\", \"wan 192.0.2.1/24 02:00:00:00:00:02\", \
+         \"back 198.51.100.1/24 02:00:00:00:00:03\"], neighbours=[\"192.0.2.254 02:00:00:00:00:03\"], routes=\"{}\")",
+        routes.display()
+    );
+    let synth = |seed: u64| {
+        format!(
+            "synth(traffic=\"flows=200,packets=6000,slf=2,protocol=0.6,ipv6=0.2,vlan=0.2,size=100..1400,seed={seed}\")"
+        )
+    };
+    let (a, b) = (synth(1), synth(2));
+    let rules = dir.path().join("rules.txt");
+    std::fs::write(&rules, "deny tcp dst port 1-2000\ndeny udp\ndefault allow\n").unwrap();
+    for graph in [
+        // Payloads are given up as soon as their packets are dropped, by a stage behind the splicer in the order of stages.
+        format!(
+            "in :: pcap(path=\"{CAMPUS}\") -> reframe -> slice(entries=64) -> f :: firewall(rules=\"{}\") -> splice -> \
+             vlan_push(id=7) -> out :: pcap(path=out.pcapng); f[denied] -> discard",
+            rules.display()
+        ),
+        format!(
+            "in :: pcap(path=\"{CAMPUS}\") -> s :: switch(ports=[\"tcp: tcp\", \"udp: udp\"]); \
+             s[tcp] -> reframe(hold=100us) -> m :: counter -> out :: pcap(path=out.pcapng); \
+             s[udp] -> reframe(hold=20us) -> m; s[2] -> rest :: pcap(path=rest.pcapng)"
+        ),
+        format!(
+            "in :: pcap(path=\"{CAMPUS}\") -> t :: tee(ports=2); t[0] -> reframe -> out :: pcap(path=out.pcapng); \
+             t[1] -> flow_stats -> other :: pcap(path=other.pcapng)"
+        ),
+        format!(
+            "a :: {a} -> m :: counter -> reframe -> out :: pcap(path=out.pcapng); b :: {b} -> reframe(hold=1ms) -> m"
+        ),
+        // The next hop is the router itself, until the hop limit is used up.
+        format!(
+            "in :: pcap(path=\"{}\") -> reframe -> [lan]r :: {router}; r[lan] -> l :: pcap(path=lan.pcapng); \
+             r[wan] -> t :: tee(ports=2); t[0] -> w :: pcap(path=wan.pcapng); t[1] -> discard; r[back] -> b :: pcap(path=back.pcapng)",
+            to_router.display()
+        ),
+        format!(
+            "in :: pcap(path=\"{}\") -> reframe -> [lan]r :: {router}; r[lan] -> l :: pcap(path=lan.pcapng); \
+             r[wan] -> flow_stats -> tap(path=loop.pcapng) -> [back]r; r[back] -> b :: pcap(path=back.pcapng)",
+            to_router.display()
+        ),
+        // The meter's marks take the place of those by which the splicer knows packets, which leave without their payloads.
+        format!(
+            "in :: pcap(path=\"{CAMPUS}\") -> reframe -> slice(mode=paper) -> meter(cir=1mbps, cbs=20KB, ebs=30KB, mark=af1) -> \
+             splice -> vlan_push(id=7) -> out :: pcap(path=out.pcapng)"
+        ),
+        // What two reframers let go each at its own time goes round before what follows.
+        format!(
+            "in :: pcap(path=\"{}\") -> reframe(hold=300us) -> two :: reframe(hold=170us) -> [lan]r :: {router}; \
+             r[lan] -> l :: pcap(path=lan.pcapng); r[wan] -> tap(path=loop.pcapng) -> [back]r; r[back] -> b :: pcap(path=back.pcapng)",
+            to_router.display()
+        ),
+        format!(
+            "a :: {a} -> [a]br :: l2fwd(ports=[a, b, c]); b :: {b} -> [b]br; br[a] -> x :: pcap(path=a.pcapng); \
+             br[b] -> reframe -> y :: pcap(path=b.pcapng); br[c] -> z :: pcap(path=c.pcapng)"
+        ),
+    ] {
+        same_on_any_number(&graph);
+    }
+}
+
+/// A stage with a fault.
+struct Faulty {
+    good: usize,
+}
+
+impl Observe for Faulty {}
+
+impl Stage for Faulty {
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+        assert!(self.good > 0, "a fault of a test's stage");
+        self.good -= 1;
+        out.emit(cx.pool, batch);
+    }
+}
+
+/// On whichever thread a stage panics, the run ends, and doesn't go well.
+#[test]
+fn a_fault_of_a_stage_ends_the_run() {
+    for (workers, good) in [(2, 0), (2, 3), (3, 20), (4, 41)] {
+        let run = move || {
+            let faulty: Box<dyn Stage + Send> = Box::new(Faulty { good });
+            let stages = vec![
+                ("first".to_owned(), Box::new(Faulty { good: usize::MAX }) as Box<dyn Stage + Send>),
+                ("faulty".to_owned(), faulty),
+                ("out".to_owned(), Box::new(ToSink::new(NullSink)) as Box<dyn Stage + Send>),
+            ];
+            let source = CaptureSource::new(CaptureReader::open(Path::new(CAMPUS)).unwrap());
+            let pipeline = Pipeline::chain(stages).from_source(Box::new(source));
+            Driver::new(pipeline).workers(workers).run(&mut |_| ControlFlow::Continue(())).map(|_| ())
+        };
+        // A panic of the thread that reads goes on; that of another one becomes an error.
+        let ended = thread::spawn(run).join();
+        assert!(!matches!(ended, Ok(Ok(()))), "{workers} workers went on");
+        if let Ok(Err(error)) = ended {
+            assert!(matches!(error, RunError::Died), "{error}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Random chains of functions over random traffic.
+    #[test]
+    fn chains_of_functions(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..5),
+        seed in 0u64..1000,
+        flows in 1u32..300,
+        slf in 1u32..6,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let all = functions(dir.path());
+        let named = |(n, pick): (usize, &prop::sample::Index)| format!("f{n} :: {}", pick.get(&all));
+        let chain: Vec<String> = picks.iter().enumerate().map(named).collect();
+        // A splice must say whose payloads it brings back where there are two slices.
+        prop_assume!(chain.iter().filter(|f| f.contains("slice")).count() < 2);
+        let slf = slf.min(flows);
+        let graph = format!(
+            "in :: synth(traffic=\"flows={flows},packets=4000,slf={slf},protocol=0.6,ipv6=0.2,vlan=0.2,size=100..1400,seed={seed}\") \
+             -> {} -> out :: pcap(path=out.pcapng)",
+            chain.join(" -> ")
+        );
+        same_on_any_number(&graph);
+    }
+}

@@ -1,0 +1,389 @@
+//! The load balancer: which backend a connection goes to, and stays with.
+//!
+//! A new connection's backend comes from [`Maglev`], so that several balancers agree; an affinity table keeps connections
+//! where they are when backends come and go. A backend that is not healthy, or has weight 0, gets no new connections; one
+//! that is not healthy loses those that it has, one of weight 0 keeps them (it drains).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use slipstream_wire::{FlowKey, NarrowKey};
+
+use super::maglev::{Maglev, MaglevError, Member};
+use super::nat::{ErrorRewrite, Rewrite, Tuple};
+use super::table::{Key, Table};
+use slipstream_core::time::Nanos;
+
+/// A backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// Its address, by which it is known when the list changes.
+    pub address: IpAddr,
+    /// Its share of new connections, relative to the others' weights.
+    pub weight: u32,
+    /// True if it works.
+    pub healthy: bool,
+}
+
+impl Backend {
+    fn identity(&self) -> u64 {
+        let bits = match self.address {
+            IpAddr::V4(a) => u128::from(a.to_bits()) | 4 << 64,
+            IpAddr::V6(a) => a.to_bits(),
+        };
+        // Without a seed: all balancers of a service make the same table.
+        NarrowKey([(bits >> 64) as u64, bits as u64]).hash(0)
+    }
+
+    fn member(&self) -> Member {
+        Member { identity: self.identity(), weight: if self.healthy { self.weight } else { 0 } }
+    }
+}
+
+/// Counters of a balancer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalancerCounters {
+    /// Connections that got a backend.
+    pub connections: u64,
+    /// Connections that lost their backend and got another.
+    pub moved: u64,
+    /// Packets (or trains) that were balanced without being remembered: the table was full.
+    pub unremembered: u64,
+    /// Packets (or trains) for which there was no backend.
+    pub nobody: u64,
+}
+
+/// A balancer of one service.
+#[derive(Debug)]
+pub struct Balancer {
+    backends: Vec<Backend>,
+    maglev: Maglev,
+    size: u32,
+    /// Connections and their backend's place in the list.
+    affinity: Table<FlowKey, u32>,
+    idle: u64,
+    counters: BalancerCounters,
+}
+
+/// Settings of a balancer, besides its backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalancerConfig {
+    /// Places of the Maglev table, a prime: [`SMALL`](super::maglev::SMALL), [`LARGE`](super::maglev::LARGE).
+    pub places: u32,
+    /// Connections remembered at most, 1 to 2³⁰.
+    pub connections: u32,
+    /// Nanoseconds after which a silent connection is forgotten.
+    pub idle: u64,
+    /// Seed of the connection table.
+    pub seed: u64,
+}
+
+/// The hash that chooses a place is the same in all balancers of a service.
+const PLACE_SEED: u64 = 0x736c_6970_7374_7265;
+
+impl Balancer {
+    /// A balancer over these backends.
+    ///
+    /// # Errors
+    /// [`MaglevError`] for a number of places that is no prime or too small.
+    pub fn new(config: &BalancerConfig, backends: Vec<Backend>) -> Result<Self, MaglevError> {
+        let maglev = Self::table(&backends, config.places)?;
+        Ok(Self {
+            backends,
+            maglev,
+            size: config.places,
+            affinity: Table::new(config.connections, config.seed),
+            idle: config.idle,
+            counters: BalancerCounters::default(),
+        })
+    }
+
+    fn table(backends: &[Backend], size: u32) -> Result<Maglev, MaglevError> {
+        let members: Vec<Member> = backends.iter().map(Backend::member).collect();
+        Maglev::new(&members, size)
+    }
+
+    /// Asks for the index line of a connection, ahead of use; returns the connection's hash.
+    #[inline]
+    pub fn prefetch(&self, key: &FlowKey) -> u64 {
+        let hash = self.affinity.hash(key);
+        self.affinity.prefetch_index(hash);
+        hash
+    }
+
+    /// The backend of the packet with this key and this hash (see [`Balancer::prefetch`]), from client to service; `None`
+    /// where there is none.
+    #[inline]
+    pub fn choose(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+        let deadline = now.after(self.idle);
+        let Some(id) = self.affinity.find(key, hash).filter(|&id| !self.affinity.is_due(id, now)) else {
+            return self.choose_new(key, hash, now);
+        };
+        let backend = self.affinity.get(id).copied()?;
+        if self.backends.get(backend as usize).is_some_and(|b| b.healthy) {
+            self.affinity.extend(id, deadline);
+            return Some(backend);
+        }
+        let other = self.by_hash(key)?;
+        self.counters.moved += 1;
+        if let Some(value) = self.affinity.get_mut(id) {
+            *value = other;
+        }
+        self.affinity.extend(id, deadline);
+        Some(other)
+    }
+
+    /// Up to when packets of a connection whose backend was chosen at `now` are sure to go there too.
+    #[must_use]
+    pub fn holds_until(&self, key: &FlowKey, hash: u64, now: Nanos) -> Nanos {
+        self.affinity.find(key, hash).map_or(now, |id| self.affinity.deadline(id))
+    }
+
+    /// A packet of a connection whose backend was chosen came at `now`.
+    pub fn extend(&mut self, key: &FlowKey, hash: u64, now: Nanos) {
+        if let Some(id) = self.affinity.find(key, hash) {
+            self.affinity.extend(id, now.after(self.idle));
+        }
+    }
+
+    /// The backend that has the connection of this key, or would get it; nothing is remembered.
+    #[must_use]
+    pub fn backend_of(&self, key: &FlowKey, now: Nanos) -> Option<u32> {
+        let known =
+            self.affinity.find(key, self.affinity.hash(key)).filter(|&id| !self.affinity.is_due(id, now));
+        let backend = known.and_then(|id| self.affinity.get(id)).copied();
+        let healthy = |n: &u32| self.backends.get(*n as usize).is_some_and(|b| b.healthy);
+        backend.filter(healthy).or_else(|| self.maglev.backend(key.hash(PLACE_SEED)))
+    }
+
+    fn by_hash(&mut self, key: &FlowKey) -> Option<u32> {
+        let backend = self.maglev.backend(key.hash(PLACE_SEED));
+        self.counters.nobody += u64::from(backend.is_none());
+        backend
+    }
+
+    #[inline(never)]
+    fn choose_new(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+        let backend = self.by_hash(key)?;
+        self.expire(now, 16);
+        if self.affinity.is_full() {
+            self.expire(now, u32::MAX);
+        }
+        if let Some(past) = self.affinity.find(key, hash) {
+            self.affinity.remove(past);
+        }
+        match self.affinity.insert(*key, hash, backend, now.after(self.idle)) {
+            Ok(_) => self.counters.connections += 1,
+            Err(_) => self.counters.unremembered += 1,
+        }
+        Some(backend)
+    }
+
+    /// Another list of backends, known by their addresses: connections stay with those that remain.
+    ///
+    /// # Errors
+    /// [`MaglevError`], and nothing changed, for too many backends.
+    pub fn set_backends(&mut self, backends: Vec<Backend>) -> Result<(), MaglevError> {
+        self.maglev = Self::table(&backends, self.size)?;
+        let place = |old: &Backend| backends.iter().position(|b| b.address == old.address);
+        let moves: Vec<u32> =
+            self.backends.iter().map(|old| place(old).map_or(u32::MAX, |n| n as u32)).collect();
+        let ids: Vec<u32> = self.affinity.ids().collect();
+        for id in ids {
+            if let Some(backend) = self.affinity.get_mut(id) {
+                // A place in no list: the next packet gets another backend.
+                *backend = moves.get(*backend as usize).copied().unwrap_or(u32::MAX);
+            }
+        }
+        self.backends = backends;
+        Ok(())
+    }
+
+    /// Forgets silent connections, `visits` at most.
+    pub fn expire(&mut self, now: Nanos, mut visits: u32) {
+        while let Some(id) = self.affinity.next_due(now, &mut visits) {
+            self.affinity.remove(id);
+        }
+    }
+
+    /// The backends.
+    #[must_use]
+    pub fn backends(&self) -> &[Backend] {
+        &self.backends
+    }
+
+    /// Entries far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.affinity.long_probes()
+    }
+
+    /// Connections remembered.
+    #[must_use]
+    pub fn connections(&self) -> u32 {
+        self.affinity.len()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &BalancerCounters {
+        &self.counters
+    }
+}
+
+/// NAT mode for IPv4: the service's endpoint becomes the backend's, and on the way back the backend's becomes the
+/// service's. Without state: a backend's port belongs to one service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NatMode {
+    /// TCP (6) or UDP (17).
+    pub protocol: u8,
+    /// Address and port that clients know.
+    pub service: (Ipv4Addr, u16),
+    /// The backends' port.
+    pub port: u16,
+}
+
+impl NatMode {
+    /// From client to backend; `None` if the packet is not for the service.
+    #[inline]
+    #[must_use]
+    pub fn to_backend(&self, key: NarrowKey, backend: Ipv4Addr) -> Option<Rewrite> {
+        let was = Tuple::of(key);
+        let ours = (was.protocol, was.dst, was.dst_port)
+            == (self.protocol, self.service.0.to_bits(), self.service.1);
+        ours.then(|| {
+            Rewrite::between(key, Tuple { dst: backend.to_bits(), dst_port: self.port, ..was }.key())
+        })
+    }
+
+    /// From backend to client; `None` if the packet is not from the backend's port. The caller has made sure that the
+    /// source is a backend.
+    #[inline]
+    #[must_use]
+    pub fn from_backend(&self, key: NarrowKey) -> Option<Rewrite> {
+        let was = Tuple::of(key);
+        let (address, port) = self.service;
+        let ours = (was.protocol, was.src_port) == (self.protocol, self.port);
+        ours.then(|| Rewrite::between(key, Tuple { src: address.to_bits(), src_port: port, ..was }.key()))
+    }
+
+    /// An ICMP error from a client, or from a router on the way there, about a packet of the service: `outer`
+    /// is its own key, `quoted` that of the packet, which the backend sent.
+    #[must_use]
+    pub fn error_to_backend(&self, outer: NarrowKey, quoted: NarrowKey, backend: Ipv4Addr) -> ErrorRewrite {
+        let (to, about) = (Tuple::of(outer), Tuple::of(quoted));
+        let backend = backend.to_bits();
+        let (to, sent) = (Tuple { dst: backend, ..to }, Tuple { src: backend, src_port: self.port, ..about });
+        ErrorRewrite::between([outer, to.key()], [quoted, sent.key()])
+    }
+
+    /// An ICMP error about a packet that went to a backend, from the backend or from a router on the way
+    /// there; `None` if the packet was not for the backend's port. The caller has made sure that the packet
+    /// went to a backend.
+    #[must_use]
+    pub fn error_from_backend(&self, outer: NarrowKey, quoted: NarrowKey) -> Option<ErrorRewrite> {
+        let (from, about) = (Tuple::of(outer), Tuple::of(quoted));
+        let (service, port) = (self.service.0.to_bits(), self.service.1);
+        let src = if from.src == about.dst { service } else { from.src };
+        let (from, sent) = (Tuple { src, ..from }, Tuple { dst: service, dst_port: port, ..about });
+        let ours = (about.protocol, about.dst_port) == (self.protocol, self.port);
+        ours.then(|| ErrorRewrite::between([outer, from.key()], [quoted, sent.key()]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::nat::Packet;
+    use crate::test_packets::{ipv4, tcp};
+
+    fn key(n: u32) -> FlowKey {
+        FlowKey::new(&[], Ipv4Addr::from_bits(0x0a00_0000 + n).into(), [192, 0, 2, 1].into(), 6, 5000, 80)
+            .unwrap()
+    }
+
+    fn backend(n: u8, weight: u32, healthy: bool) -> Backend {
+        Backend { address: [10, 1, 0, n].into(), weight, healthy }
+    }
+
+    const CONFIG: BalancerConfig =
+        BalancerConfig { places: 1009, connections: 64, idle: 1_000_000_000, seed: 3 };
+
+    proptest! {
+        /// A connection stays with its backend while both live; a map knows where it was.
+        #[test]
+        fn connections_stay(
+            steps in proptest::collection::vec((0..100_u32, 0..400_000_000_u64, prop::option::weighted(0.1, any::<[(u8, bool); 5]>())), 1..200),
+        ) {
+            let all: Vec<Backend> = (0..5).map(|n| backend(n, 1, true)).collect();
+            let mut balancer = Balancer::new(&CONFIG, all).unwrap();
+            let mut twin: HashMap<u32, (IpAddr, u64)> = HashMap::new();
+            let mut now = 1 << 60;
+            for (n, gap, change) in steps {
+                now += gap;
+                if let Some(states) = change {
+                    let backends = (0..5).zip(states).filter(|(_, (w, _))| w % 4 != 3);
+                    let mut list: Vec<Backend> =
+                        backends.map(|(n, (w, healthy))| backend(n, u32::from(w % 4), healthy)).collect();
+                    let by = usize::from(states[0].0) % list.len().max(1);
+                    list.rotate_left(by);
+                    // Who leaves the list loses its connections, even if it comes back.
+                    twin.retain(|_, (address, _)| list.iter().any(|b| b.address == *address));
+                    balancer.set_backends(list).unwrap();
+                }
+                let chosen = balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(now));
+                let list = balancer.backends();
+                let works = |a: &IpAddr| list.iter().any(|b| b.address == *a && b.healthy);
+                let chosen = chosen.map(|at| list[at as usize]);
+                let before = twin.get(&n).filter(|(a, deadline)| *deadline > now && works(a)).copied();
+                let fresh = Maglev::new(&list.iter().map(Backend::member).collect::<Vec<_>>(), 1009).unwrap();
+                let fresh = fresh.backend(key(n).hash(PLACE_SEED)).map(|at| list[at as usize]);
+                match (before, chosen) {
+                    // Beyond 64 connections the table may not know it any more.
+                    (Some((address, _)), Some(chosen)) => {
+                        prop_assert!(chosen.address == address || twin.len() > 64 && Some(chosen) == fresh);
+                    }
+                    (_, chosen) => prop_assert_eq!(chosen, fresh),
+                }
+                if let Some(chosen) = chosen {
+                    prop_assert!(chosen.healthy);
+                    twin.insert(n, (chosen.address, now + CONFIG.idle));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_still_balances() {
+        let mut balancer = Balancer::new(&CONFIG, (0..3).map(|n| backend(n, 1, true)).collect()).unwrap();
+        let seen: Vec<_> = (0..300)
+            .map(|n| balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(5)).unwrap())
+            .collect();
+        assert_eq!((balancer.connections(), balancer.counters().unremembered), (64, 236));
+        assert!((0..3).all(|b| seen.iter().filter(|s| **s == b).count() > 60));
+        let again: Vec<_> = (0..300)
+            .map(|n| balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(6)).unwrap())
+            .collect();
+        assert_eq!(seen, again);
+        assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), 0, Nanos(1)), None);
+    }
+
+    #[test]
+    fn nat_mode_there_and_back() {
+        let mode = NatMode { protocol: 6, service: ([192, 0, 2, 1].into(), 80), port: 8080 };
+        let (client, backend) = (0x0808_0808, Ipv4Addr::new(10, 1, 0, 1));
+        let service = mode.service.0.to_bits();
+        let mut request = ipv4(6, client, service, &tcp(5000, 80, 2, b""));
+        let packet = Packet::read(&request, 0).unwrap();
+        mode.to_backend(packet.key, backend).unwrap().apply(&mut request, 0, 20).unwrap();
+        assert_eq!(request, ipv4(6, client, backend.to_bits(), &tcp(5000, 8080, 2, b"")));
+        let mut reply = ipv4(6, backend.to_bits(), client, &tcp(8080, 5000, 18, b"x"));
+        let packet = Packet::read(&reply, 0).unwrap();
+        mode.from_backend(packet.key).unwrap().apply(&mut reply, 0, 20).unwrap();
+        assert_eq!(reply, ipv4(6, service, client, &tcp(80, 5000, 18, b"x")));
+        assert_eq!(mode.to_backend(packet.key, backend), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! IP in IP: the header that takes a packet to a backend as it is, so that the backend answers the client directly
+//! (direct server return). IPv4 outside: RFC 2003; IPv6 outside: RFC 2473; ECN: RFC 6040.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use slipstream_wire::checksum::checksum;
+use slipstream_wire::protocol::{IPV4, IPV6};
+
+use super::bytes::be16;
+
+/// Why a packet can't be encapsulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncapError {
+    /// With the outer header it is longer than the link takes, and may not be fragmented: the sender gets "fragmentation
+    /// needed" or "packet too big".
+    #[error("the packet is too long for the tunnel, which takes {mtu} bytes")]
+    TooBig {
+        /// Longest inner packet that the tunnel takes, in bytes.
+        mtu: u16,
+    },
+    /// Neither IPv4 nor IPv6, or its header was not captured.
+    #[error("no IP packet")]
+    NotIp,
+}
+
+/// An outer header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    bytes: [u8; 40],
+    len: u8,
+    /// True if the whole is longer than the link takes: the next router fragments it, as it would have done
+    /// with the inner packet.
+    pub oversize: bool,
+}
+
+impl Outer {
+    /// The bytes to prepend: 20 or 40.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// A tunnel's ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// IPv4 outside.
+    V4 {
+        /// Source address of outer packets.
+        src: Ipv4Addr,
+        /// The backend.
+        dst: Ipv4Addr,
+        /// Longest IP packet that the link takes, in bytes; at least 68.
+        mtu: u16,
+        /// Time to live of the outer header.
+        ttl: u8,
+    },
+    /// IPv6 outside.
+    V6 {
+        /// Source address of outer packets.
+        src: Ipv6Addr,
+        /// The backend.
+        dst: Ipv6Addr,
+        /// Longest IP packet that the link takes, in bytes; at least 1280.
+        mtu: u16,
+        /// Hop limit of the outer header.
+        hop_limit: u8,
+    },
+}
+
+/// The fields of an inner packet that its encapsulation depends on.
+struct Inner {
+    length: u16,
+    protocol: u8,
+    tos: u8,
+    /// It must not be fragmented.
+    whole: bool,
+}
+
+impl Inner {
+    fn read(packet: &[u8]) -> Option<Self> {
+        let first = be16(packet, 0)?;
+        match first >> 12 {
+            4 => {
+                let whole = be16(packet, 6)? & 0x4000 != 0;
+                Some(Self { length: be16(packet, 2)?, protocol: IPV4, tos: first as u8, whole })
+            }
+            6 => {
+                let length = be16(packet, 4)?.checked_add(40)?;
+                Some(Self { length, protocol: IPV6, tos: (first >> 4) as u8, whole: true })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Tunnel {
+    /// A tunnel from one address to another of the same IP version; `None` if they are not.
+    #[must_use]
+    pub fn new(src: IpAddr, dst: IpAddr, mtu: u16) -> Option<Self> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4 { src, dst, mtu: mtu.max(68), ttl: 64 }),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                Some(Self::V6 { src, dst, mtu: mtu.max(1280), hop_limit: 64 })
+            }
+            _ => None,
+        }
+    }
+
+    /// The header to put before `packet`, an IP packet. `ident` is its IPv4 identification where it may be fragmented: a
+    /// counter does (RFC 6864 §4.1: what may not be needs none).
+    ///
+    /// # Errors
+    /// [`EncapError`] for a packet that does not fit, or is not IP.
+    pub fn header(&self, packet: &[u8], ident: u16) -> Result<Outer, EncapError> {
+        let inner = Inner::read(packet).ok_or(EncapError::NotIp)?;
+        match *self {
+            Self::V4 { src, dst, mtu, ttl } => {
+                let total = u32::from(inner.length) + 20;
+                let oversize = total > u32::from(mtu);
+                if (oversize && inner.whole) || total > 0xffff {
+                    return Err(EncapError::TooBig { mtu: mtu.saturating_sub(20) });
+                }
+                let ident = if inner.whole { 0 } else { ident };
+                Ok(Outer { bytes: ipv4(&inner, total as u16, ident, ttl, src, dst), len: 20, oversize })
+            }
+            Self::V6 { src, dst, mtu, hop_limit } => {
+                // RFC 2473 §7.2 b would fragment the outer packet; hosts that answer "fragmentation needed" spare that.
+                if u32::from(inner.length) + 40 > u32::from(mtu) {
+                    return Err(EncapError::TooBig { mtu: mtu - 40 });
+                }
+                Ok(Outer { bytes: ipv6(&inner, hop_limit, src, dst), len: 40, oversize: false })
+            }
+        }
+    }
+}
+
+fn ipv4(inner: &Inner, total: u16, ident: u16, ttl: u8, src: Ipv4Addr, dst: Ipv4Addr) -> [u8; 40] {
+    let [l0, l1] = total.to_be_bytes();
+    let [i0, i1] = ident.to_be_bytes();
+    // RFC 2003 §3.1: an inner don't-fragment is the outer's too.
+    let fragment = if inner.whole { 0x40 } else { 0 };
+    let start = [0x45, inner.tos, l0, l1, i0, i1, fragment, 0, ttl, inner.protocol, 0, 0];
+    let mut header = [0; 40];
+    let fields = start.into_iter().chain(src.octets()).chain(dst.octets());
+    header.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+    let sum = checksum(header.get(..20).unwrap_or_default()).to_be_bytes();
+    super::bytes::put(&mut header, 10, &sum);
+    header
+}
+
+fn ipv6(inner: &Inner, hop_limit: u8, src: Ipv6Addr, dst: Ipv6Addr) -> [u8; 40] {
+    let [l0, l1] = inner.length.to_be_bytes();
+    let start = [0x60 | inner.tos >> 4, inner.tos << 4, 0, 0, l0, l1, inner.protocol, hop_limit];
+    let mut header = [0; 40];
+    let fields = start.into_iter().chain(src.octets()).chain(dst.octets());
+    header.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use slipstream_wire::{Encapsulation, LinkType, classify, classify_with};
+
+    use super::*;
+    use crate::test_packets::{ipv4 as packet4, ipv4_fragment, ipv6 as packet6, is_right, tcp, udp};
+
+    fn six(n: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n)
+    }
+
+    /// A receiver decapsulates the packet that was encapsulated, for all four combinations.
+    #[test]
+    fn in_and_out() {
+        let four = Tunnel::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 1500).unwrap();
+        let outer6 = Tunnel::new(six(1).into(), six(2).into(), 1500).unwrap();
+        assert_eq!(Tunnel::new([192, 0, 2, 1].into(), six(2).into(), 1500), None);
+        let mut marked = packet6(6, six(7), six(8), &tcp(1, 2, 2, b"x"));
+        (marked[0], marked[1]) = (0x6b, 0x90);
+        for tunnel in [four, outer6] {
+            for inner in [
+                packet4(17, 1, 2, &udp(3, 4, b"data")),
+                ipv4_fragment(6, 1, 2, 0x4000, &[], &tcp(1, 2, 2, b"")),
+                marked.clone(),
+            ] {
+                let header = tunnel.header(&inner, 77).unwrap();
+                let whole = [header.bytes(), &inner].concat();
+                assert!(is_right(&whole) && !header.oversize);
+                let outside = classify(LinkType::RawIp, &whole).unwrap();
+                let inside = classify_with(LinkType::RawIp, &whole, Encapsulation::Inner).unwrap();
+                let alone = classify(LinkType::RawIp, &inner).unwrap();
+                assert_eq!(inside.key, alone.key);
+                assert_eq!(outside.tos, alone.tos);
+                etherparse::SlicedPacket::from_ip(&whole).unwrap();
+                if whole[0] >> 4 == 4 {
+                    assert_eq!(whole[2..4], (whole.len() as u16).to_be_bytes());
+                    let whole_inner = inner[0] >> 4 == 6 || inner[6] & 0x40 != 0;
+                    assert_eq!((whole[4..6] == [0, 0], whole[6] == 0x40), (whole_inner, whole_inner));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit() {
+        let tunnel = Tunnel::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 1500).unwrap();
+        let of = |size: usize, df| ipv4_fragment(17, 1, 2, df, &[], &udp(3, 4, &vec![0; size - 28]));
+        assert!(tunnel.header(&of(1480, 0x4000), 0).is_ok_and(|h| !h.oversize));
+        assert_eq!(tunnel.header(&of(1481, 0x4000), 0), Err(EncapError::TooBig { mtu: 1480 }));
+        assert!(tunnel.header(&of(1481, 0), 5).is_ok_and(|h| h.oversize));
+        assert_eq!(tunnel.header(&of(65_520, 0), 5), Err(EncapError::TooBig { mtu: 1480 }));
+        let tunnel = Tunnel::new(six(1).into(), six(2).into(), 1500).unwrap();
+        assert!(tunnel.header(&of(1460, 0), 0).is_ok());
+        assert_eq!(tunnel.header(&of(1461, 0), 0), Err(EncapError::TooBig { mtu: 1460 }));
+        for bad in [&[][..], &[0x45], &[0x45, 0, 0, 28], &[0x50; 40]] {
+            assert_eq!(tunnel.header(bad, 0), Err(EncapError::NotIp));
+        }
+    }
+}

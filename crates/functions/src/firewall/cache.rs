@@ -1,0 +1,140 @@
+//! A cache of decisions by whole flow keys: two flows never share an entry, whatever their hashes say.
+
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+
+use super::fields::NO_ICMP;
+use super::{PacketFields, Reads};
+use slipstream_core::huge;
+
+/// Places that a key may be in.
+const WAYS: usize = 4;
+/// In place of a rule: no rule matched.
+const NO_RULE: u32 = u32::MAX;
+/// In place of a rule: nothing is known.
+const EMPTY: u32 = u32::MAX - 1;
+
+/// The first matching rule of flows seen lately: bounded, four-way set-associative, the least recently used of four making
+/// room.
+///
+/// If rules read more than the flow key ([`Reads`]), such as TCP flags, the bits that they read are part of
+/// what must be equal. ICMP is not cached where rules read its type. Rules that read the packet's length or
+/// the state of its connection can't be cached by flow at all: the cache then never knows anything.
+#[derive(Clone, Debug)]
+pub struct DecisionCache {
+    narrow: Table<NarrowKey>,
+    wide: Table<WideKey>,
+    mask: u32,
+    usable: bool,
+    icmp: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry<K> {
+    key: K,
+    word: u32,
+    rule: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Table<K> {
+    sets: Vec<[Entry<K>; WAYS]>,
+    mask: usize,
+}
+
+impl DecisionCache {
+    /// A cache of `flows` IPv4 flows and a quarter as many others (IPv6, or more than one VLAN tag), at least four of each, both
+    /// rounded up to powers of two, for rules that read what `reads` says.
+    #[must_use]
+    pub fn new(flows: usize, reads: Reads) -> Self {
+        Self {
+            narrow: Table::new(flows, NarrowKey([0; 2])),
+            wide: Table::new(flows / 4, WideKey([0; 7])),
+            mask: reads.word,
+            usable: !reads.length && !reads.state,
+            icmp: reads.icmp,
+        }
+    }
+
+    /// The first rule that matches packets of this flow like `packet` (inner `None`: no rule does), if it is known. `hash` is
+    /// [`FlowKey::hash64`] of `key`, always with the same seed.
+    #[inline]
+    pub fn get(&mut self, key: &FlowKey, hash: u64, packet: &PacketFields) -> Option<Option<u32>> {
+        if !self.knows(packet) {
+            return None;
+        }
+        let word = packet.word() & self.mask;
+        let rule = match key {
+            FlowKey::Narrow(key) => self.narrow.get(key, hash, word),
+            FlowKey::Wide(key) => self.wide.get(key, hash, word),
+        }?;
+        Some((rule != NO_RULE).then_some(rule))
+    }
+
+    /// Remembers the first rule that matches packets of this flow like `packet`.
+    #[inline]
+    pub fn put(&mut self, key: &FlowKey, hash: u64, packet: &PacketFields, rule: Option<u32>) {
+        if !self.knows(packet) {
+            return;
+        }
+        let word = packet.word() & self.mask;
+        let rule = rule.unwrap_or(NO_RULE);
+        match key {
+            FlowKey::Narrow(key) => self.narrow.put(*key, hash, word, rule),
+            FlowKey::Wide(key) => self.wide.put(*key, hash, word, rule),
+        }
+    }
+
+    /// Returns true if what is decided about a packet can be known by its flow.
+    #[inline]
+    fn knows(&self, packet: &PacketFields) -> bool {
+        self.usable && !(self.icmp && packet.icmp != NO_ICMP)
+    }
+
+    /// Forgets everything: for another rule set that reads the same.
+    pub fn clear(&mut self) {
+        self.narrow.clear();
+        self.wide.clear();
+    }
+
+    /// Memory in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        size_of_val(self.narrow.sets.as_slice()) + size_of_val(self.wide.sets.as_slice())
+    }
+}
+
+impl<K: Copy + Eq> Table<K> {
+    fn new(flows: usize, key: K) -> Self {
+        let count = flows.div_ceil(WAYS).next_power_of_two();
+        let mut sets = huge::with_capacity(count);
+        sets.resize(count, [Entry { key, word: 0, rule: EMPTY }; WAYS]);
+        Self { sets, mask: count - 1 }
+    }
+
+    /// Finds the cached rule; its entry becomes the first of its set.
+    #[inline]
+    fn get(&mut self, key: &K, hash: u64, word: u32) -> Option<u32> {
+        let set = self.sets.get_mut(hash as usize & self.mask)?;
+        let at = set.iter().position(|e| e.key == *key && e.word == word && e.rule != EMPTY)?;
+        if at > 0 {
+            set.get_mut(..=at)?.rotate_right(1);
+        }
+        let [first, ..] = set;
+        Some(first.rule)
+    }
+
+    #[inline]
+    fn put(&mut self, key: K, hash: u64, word: u32, rule: u32) {
+        let Some(set) = self.sets.get_mut(hash as usize & self.mask) else { return };
+        let known = set.iter().position(|e| e.key == key && e.word == word);
+        if let Some(used) = set.get_mut(..=known.unwrap_or(WAYS - 1)) {
+            used.rotate_right(1);
+        }
+        let [first, ..] = set;
+        *first = Entry { key, word, rule };
+    }
+
+    fn clear(&mut self) {
+        self.sets.iter_mut().flatten().for_each(|entry| entry.rule = EMPTY);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a firewall in a pipeline can be told.
+
+use std::path::Path;
+
+use super::stage::Checksums;
+use super::{Firewall, FirewallStage, IpSets, IptablesOptions, Method, RuleSet};
+use crate::conntrack::{CONNECTIONS, ConntrackConfig, EARLY_DROP};
+use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
+use crate::{DECIDE, FragmentLimits, MAX_TOKENS, RateLimiter, stage_of};
+use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
+use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::stage::DropReason;
+
+/// The stage type.
+pub const FIREWALL: StageType = StageType {
+    name: "firewall",
+    group: Group::Function,
+    summary: "Filters packets by ordered rules: the first that allows, denies or resets decides",
+    example: "in -> firewall(rules=\"acl.txt\") -> out",
+    inputs: Ports::These(&[
+        PortType { name: "in", help: "packets", unconnected: None },
+        PortType { name: "back", help: "packets of the other direction", unconnected: None },
+    ]),
+    outputs: Ports::These(&[
+        PortType {
+            name: "out",
+            help: "packets that came by `in` and may pass, and replies to senders of the other direction",
+            unconnected: None,
+        },
+        PortType { name: "denied", help: "packets that may not", unconnected: Some(DropReason::Denied) },
+        PortType {
+            name: "replies",
+            help: "TCP resets and ICMP errors for the senders of packets that a rule resets",
+            unconnected: Some(DropReason::Unconnected),
+        },
+        PortType {
+            name: "back",
+            help: "packets that came by `back` and may pass",
+            unconnected: Some(DropReason::Unconnected),
+        },
+    ]),
+    settings: &[
+        Setting {
+            name: "rules",
+            kind: Kind::File,
+            default: None,
+            required: true,
+            help: "File of rules, one a line behind its action (allow, deny, reset, count, log 1/N), or of iptables-save",
+        },
+        Setting {
+            name: "format",
+            kind: Kind::Choice(&["auto", "rules", "iptables"]),
+            default: Some("auto"),
+            required: false,
+            help: "What the file is; auto: iptables-save where it has a line `*filter`",
+        },
+        Setting {
+            name: "chain",
+            kind: Kind::Text("name of a chain"),
+            default: Some("FORWARD"),
+            required: false,
+            help: "Of iptables-save: the chain that decides",
+        },
+        Setting {
+            name: "in",
+            kind: Kind::Text("name of an interface"),
+            default: None,
+            required: false,
+            help: "Of iptables-save: the interface that packets come in by, for rules with -i",
+        },
+        Setting {
+            name: "out",
+            kind: Kind::Text("name of an interface"),
+            default: None,
+            required: false,
+            help: "Of iptables-save: the interface that packets go out by, for rules with -o",
+        },
+        Setting {
+            name: "sets",
+            kind: Kind::File,
+            default: None,
+            required: false,
+            help: "Of iptables-save: file of `ipset save` with the sets of rules with -m set",
+        },
+        Setting {
+            name: "unsupported",
+            kind: Kind::Choice(&["error", "leave_out"]),
+            default: Some("error"),
+            required: false,
+            help: "Of iptables-save: what becomes of rules that ask for what isn't known here, such as marks",
+        },
+        Setting {
+            name: "classifier",
+            kind: Kind::Choice(&["fast", "linear"]),
+            default: Some("fast"),
+            required: false,
+            help: "Decision trees, or one rule after the other (the obvious twin, for comparison)",
+        },
+        Setting {
+            name: "cache",
+            kind: Kind::Count(0, 1 << 26),
+            default: Some("0"),
+            required: false,
+            help: "Flows whose decision is remembered, by whole flow key; 0: none",
+        },
+        Setting {
+            name: "track",
+            kind: Kind::Choice(&["auto", "on", "off"]),
+            default: Some("auto"),
+            required: false,
+            help: "Track connections; auto: where a rule asks for a state",
+        },
+        CONNECTIONS,
+        EARLY_DROP,
+        Setting {
+            name: "checksum",
+            kind: Kind::Choice(&["off", "state", "all"]),
+            default: Some("off"),
+            required: false,
+            help: "Whose checksums the tracker verifies (a wrong one: invalid): state: those of packets that begin a connection, \
+                   and of SYN, FIN and RST",
+        },
+        Setting {
+            name: "replies",
+            kind: Kind::Count(1, 1_000_000_000),
+            default: Some("1000"),
+            required: false,
+            help: "Resets and ICMP errors made a second at most",
+        },
+        Setting {
+            name: "other",
+            kind: Kind::Choice(&["allow", "deny"]),
+            default: Some("allow"),
+            required: false,
+            help: "What becomes of packets that are not IP, such as ARP",
+        },
+        Setting {
+            kind: Kind::Count(0, 1 << 20),
+            help: "Fragments that wait for their datagram to be complete, at most; the oldest datagrams give way. 0: each fragment \
+                   is decided about by itself",
+            ..FRAGMENTS
+        },
+        FRAGMENT_BYTES,
+        FRAGMENT_TIMEOUT,
+        DECIDE,
+    ],
+    properties: Properties { drops: &[DropReason::Denied, DropReason::TableFull], ..Properties::new(meets) },
+    build,
+};
+
+/// The tracker remembers connections, and the rules' file decides with `auto` whether there is one. Fragments
+/// wait for their datagram. Rules alone read a packet's own headers; what they count adds up.
+fn meets(settings: &Settings) -> Meets {
+    match settings.text("track") {
+        "off" if settings.number("fragments") == 0 => Meets::Nothing,
+        "off" => Meets::Flow,
+        _ => Meets::Connection,
+    }
+}
+
+fn text_of(setting: &'static str, path: &Path) -> Result<String, BuildError> {
+    std::fs::read_to_string(path)
+        .map_err(|e| BuildError::setting(setting, format!("{} can't be read: {e}", path.display())))
+}
+
+/// The sets that rules name, where there is a file of them.
+fn sets(settings: &Settings) -> Result<Option<IpSets>, BuildError> {
+    let Some(path) = settings.file("sets") else { return Ok(None) };
+    let sets = IpSets::parse(&text_of("sets", path)?);
+    sets.map(Some).map_err(|e| BuildError::setting("sets", e.in_file(path).to_string()))
+}
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let path = settings.file("rules").unwrap_or(Path::new(""));
+    let text = text_of("rules", path)?;
+    let iptables = match settings.text("format") {
+        "auto" => text.lines().any(|l| l.trim() == "*filter"),
+        format => format == "iptables",
+    };
+    let sets = sets(settings)?;
+    let given = |name: &str| Some(settings.text(name)).filter(|text| !text.is_empty());
+    let rules = if iptables {
+        RuleSet::parse_iptables_with(
+            &text,
+            &IptablesOptions {
+                chain: settings.text("chain"),
+                input: given("in"),
+                output: given("out"),
+                sets: sets.as_ref(),
+                leave_out_unsupported: settings.text("unsupported") == "leave_out",
+            },
+        )
+    } else {
+        RuleSet::parse(&text)
+    };
+    let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;
+    let track = match settings.text("track") {
+        "auto" => rules.reads().state,
+        track => track == "on",
+    };
+    let method = if settings.text("classifier") == "linear" { Method::Linear } else { Method::Fast };
+    let mut stage = FirewallStage::new(
+        Firewall::new(rules, method),
+        settings.number("cache") as usize,
+        settings.text("other") == "allow",
+        site.seed,
+    );
+    // To iptables a reassembled datagram is no fragment.
+    stage.reassemble(FragmentLimits { marked: !iptables, ..limits(settings, site.seed) });
+    if track {
+        stage.track(&ConntrackConfig::from_settings(settings, site.seed));
+    }
+    stage.checksums = match settings.text("checksum") {
+        "state" => Checksums::State,
+        "all" => Checksums::All,
+        _ => Checksums::Off,
+    };
+    stage.limiter = RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS));
+    Ok(Made::Stage(stage_of(stage, settings)))
+}

@@ -1,0 +1,495 @@
+//! Flow statistics: what is known of each flow, and when it is handed out.
+//!
+//! A flow (directional, as the flow key has it) is handed out when it was silent for the idle timeout, when it has lasted
+//! for the active timeout (then it is counted on from zero), when its place is needed, and at the end. One update counts
+//! any number of packets of a train.
+
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+
+use super::table::{Key, NONE, Table};
+use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::time::Nanos;
+
+/// The amounts that one update adds to a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+    /// TCP flags of all of them, or-ed.
+    pub tcp_flags: u8,
+    /// TOS or traffic class of the first.
+    pub tos: u8,
+    /// When the first of them came.
+    pub first: Nanos,
+    /// When the last of them came.
+    pub last: Nanos,
+}
+
+/// Why a record ends (flowEndReason, RFC 5102 §5.11.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum EndReason {
+    /// Silent for the idle timeout.
+    Idle = 1,
+    /// Lasting for the active timeout; the flow goes on.
+    Active = 2,
+    /// Everything is handed out: the end of the input.
+    Forced = 4,
+    /// Its place was needed.
+    Resources = 5,
+}
+
+/// The record of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// The flow.
+    pub key: FlowKey,
+    /// Packets, since the last record of the flow.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+    /// When the first came.
+    pub first: Nanos,
+    /// When the last came.
+    pub last: Nanos,
+    /// TCP flags of all, or-ed.
+    pub tcp_flags: u8,
+    /// TOS or traffic class of the first.
+    pub tos: u8,
+    /// Why it ends.
+    pub reason: EndReason,
+}
+
+/// When flows are handed out, and how many are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowStatsConfig {
+    /// Flows at most, 1 to 2³⁰.
+    pub flows: u32,
+    /// Idle timeout in nanoseconds.
+    pub idle: u64,
+    /// Active timeout in nanoseconds.
+    pub active: u64,
+    /// Seed of the hash.
+    pub seed: u64,
+}
+
+/// The settings of [`FlowStatsConfig`], in a pipeline and here by default.
+pub const SETTINGS: &[Setting] = &[FLOWS, IDLE, ACTIVE];
+pub(super) const FLOWS: Setting = Setting::new(
+    "flows",
+    Kind::Count(1, 1 << 26),
+    "Flows counted at a time, at most; then one of the oldest is exported",
+)
+.or("131072");
+pub(super) const IDLE: Setting =
+    Setting::new("idle", Kind::Time(1_000_000, 86_400_000_000_000), "Silence after which a flow is exported")
+        .or("15s");
+pub(super) const ACTIVE: Setting = Setting::new(
+    "active",
+    Kind::Time(1_000_000, 86_400_000_000_000),
+    "Time after which a flow that goes on is exported",
+)
+.or("30min");
+
+impl FlowStatsConfig {
+    /// The configuration that these values make.
+    #[must_use]
+    pub fn from_settings(settings: &Settings, seed: u64) -> Self {
+        Self {
+            flows: settings.number("flows") as u32,
+            idle: settings.number("idle"),
+            active: settings.number("active"),
+            seed,
+        }
+    }
+}
+
+impl Default for FlowStatsConfig {
+    fn default() -> Self {
+        Self::from_settings(&Settings::defaults(SETTINGS), 0)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    packets: u64,
+    bytes: u64,
+    first: Nanos,
+    last: Nanos,
+    tcp_flags: u8,
+    tos: u8,
+}
+
+impl Counts {
+    fn of(seen: &Observed) -> Self {
+        let Observed { packets, bytes, tcp_flags, tos, first, last } = *seen;
+        Self { packets, bytes, first, last, tcp_flags, tos }
+    }
+
+    /// Adds packets; the first ones anew where there are none since the last record.
+    #[inline(always)]
+    fn add(&mut self, seen: &Observed) {
+        if self.packets == 0 {
+            *self = Self::of(seen);
+            return;
+        }
+        self.packets += seen.packets;
+        self.bytes += seen.bytes;
+        self.tcp_flags |= seen.tcp_flags;
+        self.last = self.last.max(seen.last);
+    }
+
+    /// When the flow is handed out if nothing more comes.
+    #[inline(always)]
+    fn deadline(&self, config: &FlowStatsConfig) -> Nanos {
+        self.last.after(config.idle).min(self.first.after(config.active))
+    }
+
+    fn record(&self, key: FlowKey, reason: EndReason) -> FlowRecord {
+        let Self { packets, bytes, first, last, tcp_flags, tos } = *self;
+        FlowRecord { key, packets, bytes, first, last, tcp_flags, tos, reason }
+    }
+}
+
+/// A flow key as the table holds it: the word with the ports and the protocol first, which has an IP version only in a long
+/// key, and the addresses. Two words are all of a short key, so that they lie in one cache line with what is counted.
+#[derive(Clone, Copy, Debug)]
+struct Packed([u64; 7]);
+
+impl Packed {
+    fn new(key: &FlowKey) -> Self {
+        let mut packed = Self([0; 7]);
+        packed.set(key);
+        packed
+    }
+
+    /// Becomes another key. The words beyond a short one keep what they had, and nobody asks for it.
+    #[inline(always)]
+    fn set(&mut self, key: &FlowKey) {
+        match *key {
+            FlowKey::Narrow(NarrowKey([addresses, rest])) => {
+                let Self([first, second, ..]) = self;
+                (*first, *second) = (rest, addresses);
+            }
+            FlowKey::Wide(WideKey([a, b, c, d, rest, e, f])) => *self = Self([rest, a, b, c, d, e, f]),
+        }
+    }
+
+    #[inline(always)]
+    const fn is_short(&self) -> bool {
+        let Self([rest, ..]) = *self;
+        rest & 0xff_0000 == 0
+    }
+
+    fn key(&self) -> FlowKey {
+        let Self([rest, a, b, c, d, e, f]) = *self;
+        if self.is_short() {
+            FlowKey::Narrow(NarrowKey([a, rest]))
+        } else {
+            FlowKey::Wide(WideKey([a, b, c, d, rest, e, f]))
+        }
+    }
+}
+
+impl PartialEq for Packed {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let (Self([rest, first, more @ ..]), Self([other_rest, other_first, others @ ..])) = (self, other);
+        rest == other_rest && first == other_first && (self.is_short() || more == others)
+    }
+}
+
+impl Eq for Packed {}
+
+impl Key for Packed {
+    fn hash(&self, seed: u64) -> u64 {
+        self.key().hash64(seed)
+    }
+}
+
+/// A flow that is looked for ahead of its packets being counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    key: Packed,
+    hash: u64,
+    /// Most likely its number.
+    id: u32,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { key: Packed([0; 7]), hash: 0, id: NONE }
+    }
+}
+
+/// The flows of one worker.
+#[derive(Debug)]
+pub struct FlowStats {
+    table: Table<Packed, Counts>,
+    config: FlowStatsConfig,
+}
+
+impl FlowStats {
+    /// No flows yet.
+    #[must_use]
+    pub fn new(config: &FlowStatsConfig) -> Self {
+        Self { table: Table::new(config.flows, config.seed), config: *config }
+    }
+
+    /// The hash of a flow, as the other functions want it.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
+        key.hash64(self.config.seed)
+    }
+
+    /// Computes the hash of a flow, and prefetches its line of the index.
+    #[inline(always)]
+    pub fn prefetch_index(&self, key: &FlowKey, flow: &mut Flow) {
+        flow.key.set(key);
+        flow.hash = self.hash(key);
+        self.table.prefetch_index(flow.hash);
+    }
+
+    /// Finds the flow's number in that line, once it has come, and prefetches its record.
+    #[inline(always)]
+    pub fn prefetch_record(&self, flow: &mut Flow) {
+        flow.id = self.table.candidate(flow.hash);
+    }
+
+    /// The number of a flow that was looked for, if it is known and its time has not passed at `now`. It may be known and
+    /// not be found here.
+    #[inline(always)]
+    #[must_use]
+    pub fn known(&self, flow: &Flow, now: Nanos) -> Option<u32> {
+        self.table.holds(flow.id, &flow.key, now).then_some(flow.id)
+    }
+
+    /// Up to when packets are sure to belong to the same record as one that came at `now`: to that of a known
+    /// flow, or to one that is not known or whose time had passed.
+    #[must_use]
+    pub fn holds_until(&self, known: Option<u32>, now: Nanos) -> Nanos {
+        match known {
+            Some(id) => self.table.deadline(id),
+            None => now,
+        }
+    }
+
+    /// Counts packets of a known flow, whose time has not passed when they come.
+    #[inline(always)]
+    pub fn count_known(&mut self, id: u32, seen: &Observed) {
+        let config = &self.config;
+        self.table.touch(id, |counts| {
+            counts.add(seen);
+            counts.deadline(config)
+        });
+    }
+
+    /// Counts packets of a flow with this hash. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
+    /// had passed, or of another whose place it takes.
+    pub fn count(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        let flow = Flow { key: Packed::new(key), hash, id: self.table.candidate(hash) };
+        match self.known(&flow, seen.first) {
+            Some(id) => self.count_known(id, seen),
+            None => self.count_anew(&flow, seen, ended),
+        }
+    }
+
+    /// Counts packets of a flow that is not known, or whose time had passed.
+    #[inline(never)]
+    pub fn count_anew(&mut self, flow: &Flow, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        let Flow { key, hash, .. } = *flow;
+        let found = self.table.find(&key, hash);
+        if let Some(id) = found.filter(|&id| self.table.is_due(id, seen.first)) {
+            self.end(id, seen.first, ended);
+        }
+        match found.and_then(|_| self.table.find(&key, hash)) {
+            Some(id) => self.count_known(id, seen),
+            None => self.begin(key, hash, seen, ended),
+        }
+    }
+
+    #[inline(never)]
+    fn begin(&mut self, key: Packed, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+        self.expire(seen.first, 16, ended);
+        if self.table.is_full()
+            && let Some(id) = self.table.soonest()
+            && let Some((key, counts)) = self.table.remove(id)
+            && counts.packets > 0
+        {
+            ended(&counts.record(key.key(), EndReason::Resources));
+        }
+        let counts = Counts::of(seen);
+        let deadline = counts.deadline(&self.config);
+        // There is room now: a table has a place at least, and every flow in it a deadline.
+        let _ = self.table.insert(key, hash, counts, deadline);
+    }
+
+    /// A flow's time has passed: hands it out; it stays, at zero, where only the active timeout has.
+    fn end(&mut self, id: u32, now: Nanos, ended: &mut impl FnMut(&FlowRecord)) {
+        let (Some(&key), Some(&counts)) = (self.table.key(id), self.table.get(id)) else { return };
+        let idle_at = counts.last.after(self.config.idle);
+        let reason = if idle_at <= now { EndReason::Idle } else { EndReason::Active };
+        if counts.packets > 0 {
+            ended(&counts.record(key.key(), reason));
+        }
+        if reason == EndReason::Idle {
+            self.table.remove(id);
+        } else {
+            if let Some(counts) = self.table.get_mut(id) {
+                counts.packets = 0;
+            }
+            self.table.renew(id, idle_at);
+        }
+    }
+
+    /// Hands out flows whose time has passed, `visits` at most, within 67 ms if called that often.
+    pub fn expire(&mut self, now: Nanos, mut visits: u32, ended: &mut impl FnMut(&FlowRecord)) {
+        while let Some(id) = self.table.next_due(now, &mut visits) {
+            self.end(id, now, ended);
+        }
+    }
+
+    /// Hands out everything, in no order that means anything, but always the same.
+    pub fn drain(&mut self, ended: &mut impl FnMut(&FlowRecord)) {
+        let ids: Vec<u32> = self.table.ids().collect();
+        for id in ids {
+            if let Some((key, counts)) = self.table.remove(id)
+                && counts.packets > 0
+            {
+                ended(&counts.record(key.key(), EndReason::Forced));
+            }
+        }
+    }
+
+    /// About when the next flow's time will have passed; `None` where no flow is remembered.
+    pub fn next_end(&mut self) -> Option<Nanos> {
+        self.table.soonest().map(|id| self.table.deadline(id))
+    }
+
+    /// Entries far from where their hash says; see [`Index::long_probes`](super::table::Index::long_probes).
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.table.long_probes()
+    }
+
+    /// Flows remembered.
+    #[must_use]
+    pub fn flows(&self) -> u32 {
+        self.table.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(n: u8) -> FlowKey {
+        if n.is_multiple_of(2) {
+            FlowKey::Narrow(NarrowKey([u64::from(n), 17 << 24]))
+        } else {
+            FlowKey::Wide(WideKey([1, 2, 3, u64::from(n), 6 << 16, 0, 0]))
+        }
+    }
+
+    const IDLE: u64 = 2_000_000_000;
+    const ACTIVE: u64 = 5_000_000_000;
+
+    proptest! {
+        /// Keys come out of the table as they went in, and are told from each other as before.
+        #[test]
+        fn packed_keys_are_the_same(
+            vlans in proptest::collection::vec(0..4_u16, 0..3), six in any::<bool>(), a in 0..2_u8, b in 0..2_u8,
+            protocol in prop_oneof![Just(6_u8), Just(17), Just(0)], ports in (0..2_u16, 0..2_u16), change in 0..5_u8,
+        ) {
+            let key = |a: u8, b: u8, vlans: &[u16], src_port| {
+                let address = |n: u8| -> std::net::IpAddr {
+                    if six { std::net::Ipv6Addr::from_bits(n.into()).into() } else { [0, 0, 0, n].into() }
+                };
+                FlowKey::new(vlans, address(a), address(b), protocol, src_port, ports.1).unwrap()
+            };
+            let one = key(a, b, &vlans, ports.0);
+            let other = match change {
+                0 => key(1 - a, b, &vlans, ports.0),
+                1 => key(a, 1 - b, &vlans, ports.0),
+                2 => key(a, b, &vlans, 1 - ports.0),
+                3 => key(a, b, &[&vlans[..], &[3]].concat(), ports.0),
+                _ => one,
+            };
+            prop_assert_eq!(Packed::new(&one).key(), one);
+            prop_assert_eq!(Packed::new(&one) == Packed::new(&other), one == other);
+            prop_assert_eq!(Packed::new(&one).hash(5), one.hash64(5));
+        }
+
+        /// Every packet is in one record, and records are cut where the packets of the flow say so: never within a stretch
+        /// that no timeout ends, always after one that the idle timeout does.
+        #[test]
+        fn every_packet_is_counted_once(
+            packets in proptest::collection::vec((0..20_u8, 1..5_u64, any::<u8>(), 0..900_000_000_u64), 1..300),
+            flows in prop_oneof![Just(100_u32), 1..20_u32],
+        ) {
+            let config = FlowStatsConfig { flows, idle: IDLE, active: ACTIVE, seed: 5 };
+            let mut stats = FlowStats::new(&config);
+            let mut records: Vec<FlowRecord> = vec![];
+            let mut sent: BTreeMap<FlowKey, Vec<Observed>> = BTreeMap::new();
+            let mut now = 1 << 60;
+            for (n, packets, tcp_flags, gap) in packets {
+                now += gap;
+                let seen = Observed {
+                    packets, bytes: packets * 100 + 1, tcp_flags, tos: n, first: Nanos(now), last: Nanos(now + 1000),
+                };
+                stats.count(&key(n), stats.hash(&key(n)), &seen, &mut |r| records.push(*r));
+                sent.entry(key(n)).or_default().push(seen);
+                stats.expire(Nanos(now), 3, &mut |r| records.push(*r));
+                prop_assert!(stats.flows() <= flows);
+            }
+            stats.drain(&mut |r| records.push(*r));
+            prop_assert_eq!(stats.flows(), 0);
+            for (key, all) in sent {
+                let mut rest = &all[..];
+                for record in records.iter().filter(|r| r.key == key) {
+                    let end = rest.partition_point(|o| o.last <= record.last);
+                    let (these, later) = rest.split_at(end);
+                    prop_assert!(!these.is_empty());
+                    prop_assert_eq!(record.packets, these.iter().map(|o| o.packets).sum::<u64>());
+                    prop_assert_eq!(record.bytes, these.iter().map(|o| o.bytes).sum::<u64>());
+                    prop_assert_eq!(record.tcp_flags, these.iter().fold(0, |all, o| all | o.tcp_flags));
+                    prop_assert_eq!((record.first, record.tos), (these[0].first, these[0].tos));
+                    for pair in these.windows(2) {
+                        prop_assert!(pair[1].first < pair[0].last.after(IDLE), "silence within a record");
+                        prop_assert!(pair[1].first < record.first.after(ACTIVE), "a record beyond its time");
+                    }
+                    let next = later.first().map(|o| o.first);
+                    match record.reason {
+                        EndReason::Idle => prop_assert!(next.is_none_or(|n| n >= record.last.after(IDLE))),
+                        EndReason::Active => prop_assert!(next.is_none_or(|n| n >= record.first.after(ACTIVE))),
+                        EndReason::Forced => prop_assert!(next.is_none()),
+                        EndReason::Resources => prop_assert!(flows < 20),
+                    }
+                    rest = later;
+                }
+                prop_assert!(rest.is_empty(), "packets in no record");
+            }
+            let keys: BTreeSet<_> = records.iter().map(|r| r.key).collect();
+            prop_assert!(keys.len() <= 20);
+        }
+    }
+
+    #[test]
+    fn a_long_flow_is_handed_out_as_it_lasts() {
+        let mut stats = FlowStats::new(&FlowStatsConfig { flows: 4, idle: IDLE, active: ACTIVE, seed: 1 });
+        let mut records = vec![];
+        for second in 0..12 {
+            let at = Nanos(second * 1_000_000_000);
+            let seen = Observed { packets: 1, bytes: 10, first: at, last: at, ..Observed::default() };
+            stats.count(&key(2), stats.hash(&key(2)), &seen, &mut |r| records.push((r.packets, r.reason)));
+        }
+        stats.expire(Nanos(14_000_000_000), 100, &mut |r| records.push((r.packets, r.reason)));
+        assert_eq!(records, [(5, EndReason::Active), (5, EndReason::Active), (2, EndReason::Idle)]);
+    }
+}

@@ -1,0 +1,230 @@
+//! Flow records as IPFIX messages (RFC 7011), one template for IPv4 flows and one for IPv6 flows.
+//!
+//! The exporter fills messages up to a size and hands them to a writer of the caller's: a UDP socket, for which templates
+//! are sent again from time to time (RFC 7011 §8.1), or a file (RFC 5655), where once is enough.
+
+use std::io;
+use std::net::IpAddr;
+
+use slipstream_wire::FlowKey;
+
+use super::flow_stats::FlowRecord;
+use slipstream_core::time::Nanos;
+
+const VERSION: u16 = 10;
+const HEADER: usize = 16;
+const TEMPLATE_SET: u16 = 2;
+const TEMPLATE_V4: u16 = 256;
+const TEMPLATE_V6: u16 = 257;
+
+/// Information elements after the addresses: number and length in bytes (IANA's IPFIX registry).
+const FIELDS: [(u16, u16); 11] = [
+    (7, 2),   // sourceTransportPort
+    (11, 2),  // destinationTransportPort
+    (4, 1),   // protocolIdentifier
+    (5, 1),   // ipClassOfService
+    (6, 2),   // tcpControlBits
+    (58, 2),  // vlanId
+    (2, 8),   // packetDeltaCount
+    (1, 8),   // octetDeltaCount
+    (152, 8), // flowStartMilliseconds
+    (153, 8), // flowEndMilliseconds
+    (136, 1), // flowEndReason
+];
+/// sourceIPv4Address, destinationIPv4Address.
+const ADDRESSES_V4: [(u16, u16); 2] = [(8, 4), (12, 4)];
+/// sourceIPv6Address, destinationIPv6Address.
+const ADDRESSES_V6: [(u16, u16); 2] = [(27, 16), (28, 16)];
+
+/// Settings of the exporter's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpfixConfig {
+    /// Observation domain id.
+    pub domain: u32,
+    /// Longest message in bytes, 256 to 65,535. Over UDP at most the path's MTU less its headers: 1420 is safe on Ethernet,
+    /// 512 where nothing is known (RFC 7011 §10.3.3).
+    pub max_message: u16,
+    /// Nanoseconds after which templates are sent again; `None`: only once.
+    pub template_interval: Option<u64>,
+}
+
+impl Default for IpfixConfig {
+    fn default() -> Self {
+        Self { domain: 0, max_message: 1420, template_interval: Some(600_000_000_000) }
+    }
+}
+
+/// Counters of an exporter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpfixCounters {
+    /// Messages handed to the writer.
+    pub messages: u64,
+    /// Flow records in them.
+    pub records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// An exporter.
+#[derive(Debug)]
+pub struct Exporter {
+    config: IpfixConfig,
+    message: Vec<u8>,
+    /// Start of the open set, and its id.
+    set: Option<(usize, u16)>,
+    /// Records in the message.
+    pending: u32,
+    /// Records in the messages before it, modulo 2³².
+    sequence: u32,
+    templates_sent: Option<Nanos>,
+    counters: IpfixCounters,
+}
+
+impl Exporter {
+    /// An exporter that has sent nothing.
+    #[must_use]
+    pub fn new(config: &IpfixConfig) -> Self {
+        let config = IpfixConfig { max_message: config.max_message.max(256), ..*config };
+        Self {
+            message: Vec::with_capacity(usize::from(config.max_message)),
+            config,
+            set: None,
+            pending: 0,
+            sequence: 0,
+            templates_sent: None,
+            counters: IpfixCounters::default(),
+        }
+    }
+
+    /// Adds a record. `write` gets each message that is full, whole, in one call.
+    ///
+    /// # Errors
+    /// Those of `write`; the message is lost then and the sequence number shows it (RFC 7011 §3.1).
+    pub fn push(
+        &mut self,
+        record: &FlowRecord,
+        now: Nanos,
+        write: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (id, size) = if record.key.is_ipv6() {
+            (TEMPLATE_V6, length(&ADDRESSES_V6))
+        } else {
+            (TEMPLATE_V4, length(&ADDRESSES_V4))
+        };
+        let set_header = if self.set.is_some_and(|(_, open)| open == id) { 0 } else { 4 };
+        let mut result = Ok(());
+        if self.message.len() + set_header + size > usize::from(self.config.max_message) {
+            result = self.flush(now, write);
+        }
+        if self.message.is_empty() {
+            self.message.resize(HEADER, 0);
+            self.put_templates(now);
+        }
+        if self.set.is_none_or(|(_, open)| open != id) {
+            self.close_set();
+            self.open_set(id);
+        }
+        put_record(&mut self.message, record);
+        self.pending += 1;
+        result
+    }
+
+    /// Sends what there is.
+    ///
+    /// # Errors
+    /// Those of `write`; the message is lost then.
+    pub fn flush(&mut self, now: Nanos, write: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        if self.pending == 0 {
+            return Ok(());
+        }
+        self.close_set();
+        let seconds = (now.0 / 1_000_000_000) as u32;
+        let header = [
+            VERSION.to_be_bytes(),
+            (self.message.len() as u16).to_be_bytes(),
+            ((seconds >> 16) as u16).to_be_bytes(),
+            (seconds as u16).to_be_bytes(),
+            ((self.sequence >> 16) as u16).to_be_bytes(),
+            (self.sequence as u16).to_be_bytes(),
+            ((self.config.domain >> 16) as u16).to_be_bytes(),
+            (self.config.domain as u16).to_be_bytes(),
+        ];
+        self.message.iter_mut().zip(header.as_flattened()).for_each(|(byte, field)| *byte = *field);
+        self.sequence = self.sequence.wrapping_add(self.pending);
+        self.counters.messages += 1;
+        self.counters.records += u64::from(self.pending);
+        self.counters.bytes += self.message.len() as u64;
+        self.pending = 0;
+        let result = write(&self.message);
+        self.message.clear();
+        result
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &IpfixCounters {
+        &self.counters
+    }
+
+    fn put_templates(&mut self, now: Nanos) {
+        let again = match (self.templates_sent, self.config.template_interval) {
+            (None, _) => true,
+            (Some(last), Some(interval)) => now.since(last) >= interval,
+            (Some(_), None) => false,
+        };
+        if !again {
+            return;
+        }
+        self.templates_sent = Some(now);
+        self.open_set(TEMPLATE_SET);
+        for (id, addresses) in [(TEMPLATE_V4, &ADDRESSES_V4), (TEMPLATE_V6, &ADDRESSES_V6)] {
+            self.message.extend(id.to_be_bytes());
+            self.message.extend(((addresses.len() + FIELDS.len()) as u16).to_be_bytes());
+            for (element, length) in addresses.iter().chain(&FIELDS) {
+                self.message.extend(element.to_be_bytes());
+                self.message.extend(length.to_be_bytes());
+            }
+        }
+        self.close_set();
+    }
+
+    fn open_set(&mut self, id: u16) {
+        self.set = Some((self.message.len(), id));
+        self.message.extend(id.to_be_bytes());
+        self.message.extend([0, 0]);
+    }
+
+    /// Writes the length of the open set.
+    fn close_set(&mut self) {
+        if let Some((start, _)) = self.set.take() {
+            let length = (self.message.len() - start) as u16;
+            super::bytes::put(&mut self.message, start + 2, &length.to_be_bytes());
+        }
+    }
+}
+
+/// Bytes of a record.
+fn length(addresses: &[(u16, u16)]) -> usize {
+    addresses.iter().chain(&FIELDS).map(|(_, length)| usize::from(*length)).sum()
+}
+
+/// The fields of a record, in the order of its template.
+fn put_record(out: &mut Vec<u8>, record: &FlowRecord) {
+    let key: &FlowKey = &record.key;
+    for address in [key.src(), key.dst()] {
+        match address {
+            IpAddr::V4(a) => out.extend(a.octets()),
+            IpAddr::V6(a) => out.extend(a.octets()),
+        }
+    }
+    out.extend(key.src_port().to_be_bytes());
+    out.extend(key.dst_port().to_be_bytes());
+    out.extend([key.protocol(), record.tos, 0, record.tcp_flags]);
+    // The outermost; 0 of an untagged flow.
+    out.extend(key.vlans().next().unwrap_or(0).to_be_bytes());
+    out.extend(record.packets.to_be_bytes());
+    out.extend(record.bytes.to_be_bytes());
+    out.extend((record.first.0 / 1_000_000).to_be_bytes());
+    out.extend((record.last.0 / 1_000_000).to_be_bytes());
+    out.push(record.reason as u8);
+}

@@ -1,0 +1,108 @@
+//! The bridge against a slow twin: a map of who was seen where and when.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use slipstream_wire::{LinkType, classify};
+
+use super::Bridge;
+use crate::mac_table::MacTable;
+use crate::{PerPacket, PerTrain};
+use slipstream_core::batch::{Batch, Train};
+use slipstream_core::frame::{Frame, Info};
+use slipstream_core::pool::{PacketMeta, Pool};
+use slipstream_core::stage::Output;
+use slipstream_core::stage::{Context, Observe, Stage};
+use slipstream_core::time::Nanos;
+
+const PORTS: u8 = 4;
+const AGEING: u64 = 1_000_000_000;
+
+/// A packet that leaves: port and bytes.
+#[derive(Default)]
+struct Collect(Vec<(u8, Vec<u8>)>);
+
+impl Output for Collect {
+    fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
+        for (i, (_, frames)) in batch.iter().enumerate() {
+            let port = batch.ports.get(i).copied().unwrap_or(0);
+            for frame in frames {
+                self.0.push((port, pool.data(frame.buf, frame.len).to_vec()));
+                pool.free(frame.buf);
+            }
+        }
+        batch.clear();
+    }
+}
+
+/// A frame: sender, receiver (250 and up: a group), VLAN, and a number that tells it from others of its train.
+type Sent = (u8, u8, u8, u8);
+
+fn bytes((from, to, vlan, n): Sent) -> Vec<u8> {
+    let mut frame = vec![if to >= 250 { 1 } else { 2 }, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from];
+    if vlan > 0 {
+        frame.extend([0x81, 0, 0, vlan]);
+    }
+    frame.extend([
+        8, 0, 0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 9, 0, 0, n,
+    ]);
+    frame
+}
+
+fn train(pool: &mut Pool, batch: &mut Batch, now: Nanos, sent: &[Sent]) {
+    let start = batch.frames.len() as u32;
+    for one in sent {
+        let data = bytes(*one);
+        let meta = PacketMeta { original_len: data.len() as u32, interface: 0, time: now };
+        let buf = pool.insert(meta, &data);
+        let info = Info::new(&classify(LinkType::Ethernet, &data).unwrap());
+        batch.frames.push(Frame { info, ..Frame::unclassified(now, buf, data.len() as u32) });
+    }
+    let len = sent.len() as u32;
+    batch.trains.push(Train { flow: 0, start, len, release: now, order: 0, sequence: 0, continues: false });
+}
+
+fn run(stage: &mut dyn Stage, pool: &mut Pool, input: u8, now: Nanos, sent: &[Sent]) -> Vec<(u8, Vec<u8>)> {
+    let (mut batch, mut out) = (Batch::new(), Collect::default());
+    // Trains are of one flow: one VLAN.
+    for same in sent.chunk_by(|a, b| a.2 == b.2) {
+        train(pool, &mut batch, now, same);
+    }
+    let links = [LinkType::Ethernet];
+    let mut cx = Context { now, pool, input, links: &links };
+    stage.process(&mut cx, &mut batch, &mut out);
+    out.0.sort();
+    out.0
+}
+
+proptest! {
+    #[test]
+    fn equals_a_map(batches in proptest::collection::vec(
+        (0..PORTS, 0..400_000_000_u64, proptest::collection::vec((0..8_u8, prop_oneof![0..8_u8, 250..=255_u8], 0..3_u8, any::<u8>()), 1..12)),
+        1..40,
+    )) {
+        let bridge = || Bridge::new(PORTS, MacTable::new(1000, AGEING, 3));
+        let (mut trains, mut packets) = (PerTrain::new(bridge()), PerPacket::new(bridge()));
+        let mut pool = Pool::new();
+        let mut seen: HashMap<(u8, u8), (u8, u64)> = HashMap::new();
+        let mut now = 7;
+        for (input, gap, sent) in batches {
+            now += gap;
+            let mut expected = Vec::new();
+            for one @ (from, to, vlan, _) in &sent {
+                seen.insert((*vlan, *from), (input, now));
+                let known = seen.get(&(*vlan, *to)).filter(|(_, t)| now < t + AGEING).map(|(port, _)| *port);
+                for port in (0..PORTS).filter(|port| *port != input && known.is_none_or(|k| k == *port)) {
+                    expected.push((port, bytes(*one)));
+                }
+            }
+            expected.sort();
+            let by_train = run(&mut trains, &mut pool, input, Nanos(now), &sent);
+            prop_assert_eq!(&by_train, &expected);
+            prop_assert_eq!(run(&mut packets, &mut pool, input, Nanos(now), &sent), expected);
+        }
+        prop_assert_eq!(pool.live(), 0);
+        prop_assert!(trains.decisions() <= packets.decisions());
+        prop_assert_eq!(trains.drops(), packets.drops());
+    }
+}

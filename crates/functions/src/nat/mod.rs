@@ -1,0 +1,280 @@
+//! Network address translation for IPv4 (NAT44): the core, which knows keys and times but no frames.
+//!
+//! An inside host's endpoint (address and port) gets an external endpoint, the same for all destinations
+//! (endpoint-independent mapping, RFC 4787 REQ-1), which no other has at the time. Each pair of endpoints
+//! that an inside host made talk is a *session*, found by its key from inside and by its key from outside
+//! with one look-up; sessions have the timers, and a *mapping* lives as long as it has sessions.
+//!
+//! Nobody outside can fill a table. A packet from outside that belongs to no session is translated by the
+//! mapping alone, where the filter lets it in, and leaves no trace: only what an inside host sends begins a
+//! session. A static mapping needs none at all. An inside host, and each of its mappings, has so many
+//! sessions at most. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off in the book's NAT
+//! checklist.
+//!
+//! [`Packet::read`] reads a packet, [`Nat::outbound`] or [`Nat::inbound`] decides, [`Rewrite::apply`] changes it:
+//!
+//! ```
+//! use slipstream_functions::nat::{Nat, NatConfig, Packet, Verdict};
+//! use slipstream_core::time::Nanos;
+//!
+//! let config = NatConfig { pool: vec![[192, 0, 2, 1].into()], ..NatConfig::default() };
+//! let mut nat = Nat::new(&config)?;
+//! let mut udp = [
+//!     0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 198, 51, 100, 7, 0x13, 0x88, 0, 53, 0, 8, 0, 0,
+//! ];
+//! let packet = Packet::read(&udp, 0).expect("an IPv4 packet");
+//! let Verdict::Rewrite { rewrite, .. } = nat.outbound(&packet, Nanos(1)) else { panic!("a new session") };
+//! rewrite.apply(&mut udp, 0, 20).expect("a whole header");
+//! assert_eq!(udp[12..22], [192, 0, 2, 1, 198, 51, 100, 7, 0x13, 0x88]);
+//! # Ok::<(), slipstream_functions::nat::NatConfigError>(())
+//! ```
+
+mod config;
+mod counters;
+mod error;
+mod mapping;
+pub mod nptv6;
+mod packet;
+mod ports;
+mod rewrite;
+mod session;
+mod stage;
+mod statics;
+
+pub use config::{Filtering, NatConfig, NatConfigError, NatTimeouts, Pooling, StaticMapping};
+pub use counters::{DropReason, NatCounters};
+pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
+pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
+pub use stage::NAT;
+pub use stage::NatStage;
+
+use slipstream_wire::NarrowKey;
+
+use self::mapping::Mappings;
+use self::session::Session;
+use super::table::{Index, Table};
+use slipstream_core::time::Nanos;
+
+/// The verdict about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on, rewritten.
+    Rewrite {
+        /// The change; the same for all packets of its flow while the session or the mapping lives.
+        rewrite: Rewrite,
+        /// The session, for [`Nat::observe`]; [`NONE`](super::table::NONE) where it has none.
+        session: u32,
+    },
+    /// An ICMP error goes on, rewritten.
+    Error(ErrorRewrite),
+    /// It goes on as it is: neither an inside source nor an external destination of this NAT.
+    Pass,
+    /// It is dropped, and counted.
+    Drop(DropReason),
+}
+
+/// Which side of the NAT a packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// From inside.
+    Inside,
+    /// From outside.
+    Outside,
+}
+
+/// A NAT44.
+#[derive(Debug)]
+pub struct Nat {
+    config: NatConfig,
+    /// By the key of packets from inside.
+    sessions: Table<NarrowKey, Session>,
+    /// The same by the key of packets from outside.
+    outside: Index,
+    mappings: Mappings,
+    /// Under address-dependent filtering: sessions begun from inside, by external endpoint and remote address.
+    contacts: Table<NarrowKey, u32>,
+    counters: NatCounters,
+}
+
+impl Nat {
+    /// A NAT with no sessions.
+    ///
+    /// # Errors
+    /// [`NatConfigError`] where the configuration contradicts itself.
+    pub fn new(config: &NatConfig) -> Result<Self, NatConfigError> {
+        config.check()?;
+        let contacts = if config.filtering == Filtering::AddressDependent { config.sessions } else { 1 };
+        Ok(Self {
+            sessions: Table::new(config.sessions, config.seed),
+            outside: Index::new(config.sessions),
+            mappings: Mappings::new(config),
+            contacts: Table::new(contacts, config.seed),
+            counters: NatCounters::default(),
+            config: config.clone(),
+        })
+    }
+
+    /// The hash of a packet's key.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, packet: &Packet) -> u64 {
+        self.sessions.hash(&packet.key)
+    }
+
+    /// Asks for the index line of a packet, a batch ahead of its verdict.
+    #[inline]
+    pub fn prefetch_index(&self, side: Side, hash: u64) {
+        match side {
+            Side::Inside => self.sessions.prefetch_index(hash),
+            Side::Outside => self.outside.prefetch(hash),
+        }
+    }
+
+    /// Asks for the session of a packet, a few packets ahead of its verdict; most likely this is its number.
+    #[inline]
+    pub fn prefetch_session(&self, side: Side, hash: u64) -> u32 {
+        match side {
+            Side::Inside => self.sessions.candidate(hash),
+            Side::Outside => {
+                let id = self.outside.candidate(hash);
+                self.sessions.prefetch_entry(id);
+                id
+            }
+        }
+    }
+
+    /// Translates a packet from inside that most likely belongs to the session of this number, in the simple
+    /// case: the packet does belong to it, and the session leads outside. Otherwise returns `None` and does
+    /// nothing: [`outbound`](Self::outbound) handles every case.
+    #[inline(always)]
+    pub(super) fn known_outbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<(Rewrite, u32)> {
+        if packet.kind != Kind::Opens || !self.sessions.holds(id, &packet.key, now) {
+            return None;
+        }
+        let rewrite = self.simple_rewrite(id)?;
+        self.note_use(id, Side::Inside, packet.tcp_flags, now);
+        Some((rewrite, id))
+    }
+
+    /// Decides about a packet from inside.
+    #[inline]
+    pub fn outbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let verdict = match packet.kind {
+            Kind::Opens | Kind::Reply => self.outbound_session(packet, now),
+            Kind::Error(quoted) => self.outbound_error(packet.key, quoted, now),
+            Kind::LaterFragment => self.later_fragment(packet, Side::Inside),
+        };
+        self.conclude(verdict)
+    }
+
+    /// Decides about a packet from outside.
+    #[inline]
+    pub fn inbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let verdict = match packet.kind {
+            Kind::Opens | Kind::Reply => self.inbound_session(packet, now),
+            Kind::Error(quoted) => self.inbound_error(packet.key, quoted, now),
+            Kind::LaterFragment => self.later_fragment(packet, Side::Outside),
+        };
+        self.conclude(verdict)
+    }
+
+    /// Up to when a packet with the same key and flags is sure to be rewritten as the one that was at `now`
+    /// by this session; `now` where two sessions take part.
+    #[must_use]
+    pub fn holds_until(&self, session: u32, now: Nanos) -> Nanos {
+        if self.is_hairpin(session) { now } else { self.sessions.deadline(session) }
+    }
+
+    /// Counts further packets of a stranger's train, whose first one was translated by the mapping alone.
+    pub(super) fn unsolicited_too(&mut self, packets: u64) {
+        self.counters.unsolicited += packets;
+    }
+
+    /// Tells of the last packet of a train whose first one got the verdict with this session. No packet of it
+    /// has SYN, FIN or RST set: each of those is asked about.
+    pub fn observe(&mut self, session: u32, side: Side, tcp_flags: u8, now: Nanos) {
+        self.note_use(session, side, tcp_flags, now);
+    }
+
+    /// Ends sessions whose time has passed, `visits` at most. A session whose time has passed is never used,
+    /// called or not.
+    #[inline(always)]
+    pub fn expire(&mut self, now: Nanos, visits: u32) {
+        if !self.sessions.is_quiet(now) {
+            self.release_due(now, visits);
+        }
+    }
+
+    /// Ends all sessions whose time has passed, before another one begins: which mappings are left, and what
+    /// there is room for, follows from the packets and their times then, not from how many decisions were
+    /// made about them.
+    fn make_room(&mut self, now: Nanos) {
+        self.expire(now, u32::MAX);
+    }
+
+    #[inline(never)]
+    fn release_due(&mut self, now: Nanos, mut visits: u32) {
+        while let Some(id) = self.sessions.next_due(now, &mut visits) {
+            self.release(id, now);
+        }
+        self.counters.mappings_released += self.mappings.expire(now, &mut visits);
+    }
+
+    /// Sessions remembered.
+    #[must_use]
+    pub fn sessions(&self) -> u32 {
+        self.sessions.len()
+    }
+
+    /// Dynamic mappings in force.
+    #[must_use]
+    pub fn mappings(&self) -> u32 {
+        self.mappings.len()
+    }
+
+    /// Entries of its tables far from where their hash says; see [`Index::long_probes`].
+    #[must_use]
+    pub const fn long_probes(&self) -> u64 {
+        self.sessions.long_probes() + self.outside.long_probes() + self.mappings.long_probes()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &NatCounters {
+        &self.counters
+    }
+
+    /// Live sessions, as the keys of their packets: (from inside before translation, from outside before translation).
+    pub fn live(&self, now: Nanos) -> impl Iterator<Item = (NarrowKey, NarrowKey)> + '_ {
+        self.sessions
+            .ids()
+            .filter(move |&id| !self.sessions.is_due(id, now))
+            .filter_map(|id| Some((*self.sessions.key(id)?, self.sessions.get(id)?.outside)))
+    }
+
+    /// Counts a drop.
+    #[inline(always)]
+    fn conclude(&mut self, verdict: Verdict) -> Verdict {
+        if let Verdict::Drop(reason) = verdict {
+            self.counters.count(reason);
+        }
+        verdict
+    }
+
+    /// A later fragment by itself has no ports: whoever has the whole datagram asks about that.
+    fn later_fragment(&self, packet: &Packet, side: Side) -> Verdict {
+        let Tuple { src, dst, .. } = Tuple::of(packet.key);
+        let ours = match side {
+            Side::Inside => self.mappings.translates(&self.config, src),
+            Side::Outside => self.mappings.owns(dst),
+        };
+        if ours { Verdict::Drop(DropReason::UnknownFragment) } else { Verdict::Pass }
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod room_tests;
+#[cfg(test)]
+mod tests;

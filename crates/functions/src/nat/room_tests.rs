@@ -1,0 +1,196 @@
+//! Limits of a NAT's table: strangers take no room, hosts and mappings at most their share.
+
+use super::tests::{A, B, EXT, NOW, R, config, expect, read, send};
+use super::*;
+use crate::tcp_state::{ACK, RST, SECOND, SYN};
+use crate::test_packets::{error, ipv4, tcp, udp};
+
+/// Strangers send to an open mapping from more endpoints than there are sessions, for longer than its timer:
+/// no inside host notices, and the mapping ends when it would have ended.
+#[test]
+fn a_mapping_filled_from_outside_leaves_inside_hosts_untouched() {
+    for filtering in [Filtering::EndpointIndependent, Filtering::AddressDependent] {
+        let mut nat = Nat::new(&NatConfig { filtering, sessions: 1024, ..config() }).unwrap();
+        send(&mut nat, Side::Inside, &mut ipv4(17, A, R, &udp(5000, 53, b"")), NOW);
+        // 440 a second, as long as the mapping lives and longer.
+        let mut let_in = 0_u32;
+        for n in 0..440 * 320_u32 {
+            let at = NOW.after(u64::from(n) * SECOND / 440);
+            let from = if filtering == Filtering::EndpointIndependent { R + 1 + n } else { R };
+            let mut packet = ipv4(17, from, EXT, &udp(1024 + (n % 60_000) as u16, 5000, b"x"));
+            match send(&mut nat, Side::Outside, &mut packet, at) {
+                Verdict::Rewrite { .. } => {
+                    let_in += 1;
+                    assert_eq!((read(&packet).dst, read(&packet).dst_port), (A, 5000));
+                }
+                verdict => assert_eq!(verdict, Verdict::Drop(DropReason::NoMapping)),
+            }
+            if n % 440 == 0 {
+                let mut other = ipv4(17, B, R, &udp(6000 + (n / 440) as u16, 53, b""));
+                assert!(matches!(send(&mut nat, Side::Inside, &mut other, at), Verdict::Rewrite { .. }));
+            }
+        }
+        assert!((440 * 300..440 * 301).contains(&let_in), "{let_in} were let in");
+        assert_eq!(nat.counters().unsolicited, u64::from(let_in));
+        assert!(nat.sessions() <= 302 && nat.counters().dropped(DropReason::SessionsFull) == 0);
+    }
+}
+
+/// A connection that a stranger opens has a session from the host's answer on; a port that is closed resets
+/// it.
+#[test]
+fn a_stranger_s_connection_begins_with_the_answer() {
+    let stranger = R + 9;
+    for filtering in [Filtering::EndpointIndependent, Filtering::AddressDependent] {
+        let mut nat = Nat::new(&NatConfig { filtering, loose: false, ..config() }).unwrap();
+        for remote in [R, stranger] {
+            send(&mut nat, Side::Inside, &mut ipv4(6, A, remote, &tcp(5000, 80, SYN, b"")), NOW);
+        }
+        let run = |nat: &mut Nat, side, port: u16, flags| {
+            let (mut packet, expected) = match side {
+                Side::Outside => (
+                    ipv4(6, stranger, EXT, &tcp(port, 5000, flags, b"")),
+                    ipv4(6, stranger, A, &tcp(port, 5000, flags, b"")),
+                ),
+                Side::Inside => (
+                    ipv4(6, A, stranger, &tcp(5000, port, flags, b"")),
+                    ipv4(6, EXT, stranger, &tcp(5000, port, flags, b"")),
+                ),
+            };
+            let verdict = send(nat, side, &mut packet, NOW);
+            if matches!(verdict, Verdict::Rewrite { .. }) {
+                assert_eq!(packet, expected);
+            }
+            (verdict, nat.sessions())
+        };
+        let passes = |(verdict, sessions): (Verdict, u32), expected| {
+            assert!(matches!(verdict, Verdict::Rewrite { .. }), "{verdict:?}");
+            assert_eq!(sessions, expected);
+        };
+        passes(run(&mut nat, Side::Outside, 999, SYN), 2);
+        passes(run(&mut nat, Side::Inside, 999, SYN | ACK), 3);
+        passes(run(&mut nat, Side::Outside, 999, ACK), 3);
+        passes(run(&mut nat, Side::Outside, 998, SYN), 3);
+        passes(run(&mut nat, Side::Inside, 998, RST | ACK), 3);
+        let drop = Verdict::Drop(DropReason::NoSession);
+        assert_eq!(run(&mut nat, Side::Outside, 997, ACK).0, drop);
+        assert_eq!(run(&mut nat, Side::Inside, 997, ACK).0, drop);
+        // Nobody answers for a host that has no mapping.
+        let mut packet = ipv4(6, B, R, &tcp(80, 999, SYN | ACK, b""));
+        assert_eq!(send(&mut nat, Side::Inside, &mut packet, NOW), drop);
+    }
+}
+
+/// An inside host that a stranger reached tells him of a closed port.
+#[test]
+fn errors_about_a_stranger_s_packet_leave_as_from_the_mapping() {
+    let mut nat = Nat::new(&config()).unwrap();
+    send(&mut nat, Side::Inside, &mut ipv4(17, B, R, &udp(5000, 53, b"")), NOW);
+    let mut request = ipv4(17, A, R, &udp(5000, 53, b"abc"));
+    send(&mut nat, Side::Inside, &mut request, NOW);
+    let sent = ipv4(17, R + 5, EXT, &udp(777, read(&request).src_port, b"hello"));
+    let mut seen = sent.clone();
+    assert!(matches!(send(&mut nat, Side::Outside, &mut seen, NOW), Verdict::Rewrite { .. }));
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(1, A, R + 5, &error(3, 3, &seen)),
+        &ipv4(1, EXT, R + 5, &error(3, 3, &sent)),
+    );
+}
+
+/// One host that opens all that it can leaves room for others; so does one of its ports for the others of the
+/// host.
+#[test]
+fn a_host_and_a_mapping_have_so_many_sessions() {
+    let limits = NatConfig { host_sessions: 10, mapping_sessions: 6, ..config() };
+    let mut nat = Nat::new(&limits).unwrap();
+    let mut open = |host, port, remote: u32, at| {
+        send(&mut nat, Side::Inside, &mut ipv4(17, host, R + remote, &udp(port, 53, b"")), at)
+    };
+    let mut opened = |host, port, at| {
+        (0..20).filter(|n| matches!(open(host, port, *n, at), Verdict::Rewrite { .. })).count()
+    };
+    assert_eq!((opened(A, 5000, NOW), opened(A, 5001, NOW), opened(A, 5002, NOW)), (6, 4, 0));
+    assert_eq!((opened(B, 5000, NOW), opened(B, 5001, NOW)), (6, 4));
+    assert_eq!(opened(A, 5002, NOW.after(301 * SECOND)), 6, "time makes room");
+    let dropped = |reason| nat.counters().dropped(reason);
+    assert_eq!(dropped(DropReason::MappingSessions), 14 + 14 + 14);
+    assert_eq!(dropped(DropReason::HostSessions), 16 + 20 + 16);
+}
+
+#[test]
+fn packets_from_outside_keep_a_mapping_only_where_that_was_asked_for() {
+    for inbound_refresh in [false, true] {
+        let mut nat = Nat::new(&NatConfig { inbound_refresh, ..config() }).unwrap();
+        send(&mut nat, Side::Inside, &mut ipv4(17, A, R, &udp(5000, 53, b"")), NOW);
+        let mut come = |from, second: u64| {
+            let mut packet = ipv4(17, from, EXT, &udp(53, 5000, b""));
+            let verdict = send(&mut nat, Side::Outside, &mut packet, NOW.after(second * SECOND));
+            (matches!(verdict, Verdict::Rewrite { .. }), nat.sessions(), nat.mappings())
+        };
+        assert_eq!(come(R, 200), (true, 1, 1));
+        assert_eq!(come(R + 1, 299), (true, 1, 1), "a stranger");
+        let refreshed = if inbound_refresh { (true, 1, 1) } else { (false, 0, 0) };
+        assert_eq!(come(R, 301), refreshed);
+        assert_eq!(come(R + 1, 600), if inbound_refresh { (true, 1, 1) } else { (false, 0, 0) });
+        // The session is over, the mapping isn't.
+        assert_eq!(come(R + 1, 899), if inbound_refresh { (true, 0, 1) } else { (false, 0, 0) });
+        assert_eq!(come(R + 1, 1200), (false, 0, 0));
+    }
+}
+
+/// Static mappings translate whatever comes, however much, and keep nothing.
+#[test]
+fn a_static_mapping_has_no_sessions() {
+    let forward = StaticMapping::Port { protocol: 6, inside: (B.into(), 8080), external: (EXT.into(), 80) };
+    let mut nat = Nat::new(&NatConfig { statics: vec![forward], sessions: 4, ..config() }).unwrap();
+    for n in 0..1000 {
+        let inside = ipv4(6, R + n, B, &tcp(999, 8080, SYN, b""));
+        let outside = ipv4(6, R + n, EXT, &tcp(999, 80, SYN, b""));
+        expect(&mut nat, Side::Outside, outside, &inside);
+        let answer = ipv4(6, B, R + n, &tcp(8080, 999, SYN | ACK, b""));
+        let answer_outside = ipv4(6, EXT, R + n, &tcp(80, 999, SYN | ACK, b""));
+        expect(&mut nat, Side::Inside, answer, &answer_outside);
+        // Errors about what it sent, and about what came.
+        expect(
+            &mut nat,
+            Side::Outside,
+            ipv4(1, 0x0101_0101, EXT, &error(3, 1, &answer_outside)),
+            &ipv4(1, 0x0101_0101, B, &error(3, 1, &ipv4(6, B, R + n, &tcp(8080, 999, SYN | ACK, b"")))),
+        );
+    }
+    // Reached by its external endpoint from inside, too.
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(6, A, EXT, &tcp(7000, 80, SYN, b"")),
+        &ipv4(6, EXT, B, &tcp(7000, 8080, SYN, b"")),
+    );
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(6, B, EXT, &tcp(8080, 7000, SYN | ACK, b"")),
+        &ipv4(6, EXT, A, &tcp(80, 7000, SYN | ACK, b"")),
+    );
+    assert_eq!((nat.sessions(), nat.mappings()), (1, 1));
+}
+
+/// Ports that others see tell nothing of those to come to who doesn't know the seed, not even that of the
+/// tables.
+#[test]
+fn fallback_ports_follow_the_seed_of_choices_alone() {
+    let ports = |seed, choices| -> Vec<u16> {
+        let mut nat = Nat::new(&NatConfig { seed, choices, ..config() }).unwrap();
+        send(&mut nat, Side::Inside, &mut ipv4(17, B, R, &udp(5000, 53, b"")), NOW);
+        let taken = (0..50).map(|n| {
+            let mut packet = ipv4(17, A + 256 * n, R, &udp(5000, 53, b""));
+            send(&mut nat, Side::Inside, &mut packet, NOW);
+            read(&packet).src_port
+        });
+        taken.collect()
+    };
+    assert_eq!(ports(1, 7), ports(2, 7));
+    let same = ports(1, 7).into_iter().zip(ports(1, 8)).filter(|(a, b)| a == b).count();
+    assert!(same <= 1, "{same} of 50 ports are the same under another seed");
+}

@@ -1,0 +1,513 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::tcp_state::{ACK, RST, SECOND, SYN};
+use crate::test_packets::{echo, error, headers, ipv4, ipv4_fragment, is_right, tcp, udp};
+
+pub(super) const A: u32 = 0x0a00_0001;
+pub(super) const B: u32 = 0x0a00_0002;
+pub(super) const R: u32 = 0x0808_0808;
+pub(super) const EXT: u32 = 0xc000_0201;
+pub(super) const NOW: Nanos = Nanos(1_700_000_000 * SECOND);
+
+pub(super) fn config() -> NatConfig {
+    NatConfig { pool: vec![EXT.into()], ..NatConfig::default() }
+}
+
+/// Translates a packet in place as the stage does.
+pub(super) fn send(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) -> Verdict {
+    let read = Packet::read(packet, 0).unwrap();
+    let verdict = match side {
+        Side::Inside => nat.outbound(&read, now),
+        Side::Outside => nat.inbound(&read, now),
+    };
+    let l4 = usize::from(headers(packet).l4);
+    match verdict {
+        Verdict::Rewrite { rewrite, .. } => {
+            rewrite.apply(packet, 0, l4).unwrap();
+        }
+        Verdict::Error(rewrite) => {
+            rewrite.apply(packet, 0, l4).unwrap();
+        }
+        Verdict::Pass | Verdict::Drop(_) => {}
+    }
+    verdict
+}
+
+pub(super) fn read(packet: &[u8]) -> Tuple {
+    Tuple::of(Packet::read(packet, 0).unwrap().key)
+}
+
+/// Checks that a packet becomes `expected`, with all checksums right.
+pub(super) fn expect(nat: &mut Nat, side: Side, mut packet: Vec<u8>, expected: &[u8]) {
+    send(nat, side, &mut packet, NOW);
+    assert_eq!(packet, expected);
+}
+
+#[test]
+fn an_echo_goes_out_and_comes_back() {
+    let mut nat = Nat::new(&config()).unwrap();
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(1, A, R, &echo(8, 77, b"ping")),
+        &ipv4(1, EXT, R, &echo(8, 77, b"ping")),
+    );
+    // The identifier is taken: the other host gets another one.
+    let mut other = ipv4(1, B, R, &echo(8, 77, b"pong!"));
+    send(&mut nat, Side::Inside, &mut other, NOW);
+    let id = read(&other).src_port;
+    assert!(id != 77 && is_right(&other));
+    expect(
+        &mut nat,
+        Side::Outside,
+        ipv4(1, R, EXT, &echo(0, 77, b"ping")),
+        &ipv4(1, R, A, &echo(0, 77, b"ping")),
+    );
+    expect(
+        &mut nat,
+        Side::Outside,
+        ipv4(1, R, EXT, &echo(0, id, b"pong!")),
+        &ipv4(1, R, B, &echo(0, 77, b"pong!")),
+    );
+    // Nobody inside is asked for echoes, whatever identifiers are in use.
+    let mut marker = ipv4(1, A, R, &echo(8, 0x0800, b""));
+    send(&mut nat, Side::Inside, &mut marker, NOW);
+    let mut ping = ipv4(1, R, EXT, &echo(8, 9, b""));
+    assert_eq!(send(&mut nat, Side::Outside, &mut ping, NOW), Verdict::Drop(DropReason::NoMapping));
+}
+
+#[test]
+fn a_port_is_forwarded() {
+    let forward = StaticMapping::Port { protocol: 6, inside: (B.into(), 8080), external: (EXT.into(), 80) };
+    let mut nat = Nat::new(&NatConfig { statics: vec![forward], ..config() }).unwrap();
+    expect(
+        &mut nat,
+        Side::Outside,
+        ipv4(6, R, EXT, &tcp(999, 80, SYN, b"")),
+        &ipv4(6, R, B, &tcp(999, 8080, SYN, b"")),
+    );
+    let answer = SYN | ACK;
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(6, B, R, &tcp(8080, 999, answer, b"")),
+        &ipv4(6, EXT, R, &tcp(80, 999, answer, b"")),
+    );
+    // Its external port is nobody else's.
+    let mut own = ipv4(6, A, R, &tcp(80, 5, SYN, b""));
+    send(&mut nat, Side::Inside, &mut own, NOW);
+    assert_ne!(read(&own).src_port, 80);
+    assert!((1..1024).contains(&read(&own).src_port), "a low port stays low");
+}
+
+#[test]
+fn an_address_stands_for_another_with_all_protocols() {
+    let external = 0xc000_0209;
+    let whole = StaticMapping::Address { inside: B.into(), external: external.into() };
+    let mut nat = Nat::new(&NatConfig { statics: vec![whole], ..config() }).unwrap();
+    for payload in [&b"\0\0\x08\0gre"[..], b"\0\0\x88\xbesome other gre"] {
+        expect(&mut nat, Side::Outside, ipv4(47, R, external, payload), &ipv4(47, R, B, payload));
+        expect(&mut nat, Side::Inside, ipv4(47, B, R, payload), &ipv4(47, external, R, payload));
+    }
+    expect(
+        &mut nat,
+        Side::Outside,
+        ipv4(1, R, external, &echo(8, 5, b"?")),
+        &ipv4(1, R, B, &echo(8, 5, b"?")),
+    );
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(1, B, R, &echo(0, 5, b"?")),
+        &ipv4(1, external, R, &echo(0, 5, b"?")),
+    );
+    let sctp = [0x10, 0, 0x20, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+    expect(&mut nat, Side::Inside, ipv4(132, B, R, &sctp), &ipv4(132, external, R, &sctp));
+    let mut gre = ipv4(47, A, R, b"\0\0\x08\0");
+    assert_eq!(send(&mut nat, Side::Inside, &mut gre, NOW), Verdict::Drop(DropReason::Protocol));
+    assert_eq!(nat.counters().dropped(DropReason::Protocol), 1);
+}
+
+/// Both hosts see each other's external endpoint, and a second look at the same session gives the same.
+#[test]
+fn a_hairpin_turns_packets_back_inside() {
+    let mut nat = Nat::new(&config()).unwrap();
+    let mut first = ipv4(17, B, R, &udp(4000, 53, b"x"));
+    send(&mut nat, Side::Inside, &mut first, NOW);
+    for _ in 0..2 {
+        expect(
+            &mut nat,
+            Side::Inside,
+            ipv4(17, A, EXT, &udp(5000, 4000, b"hi")),
+            &ipv4(17, EXT, B, &udp(5000, 4000, b"hi")),
+        );
+        expect(
+            &mut nat,
+            Side::Inside,
+            ipv4(17, B, EXT, &udp(4000, 5000, b"ho")),
+            &ipv4(17, EXT, A, &udp(4000, 5000, b"ho")),
+        );
+    }
+    // B has no such port: an error goes back the same way.
+    let seen_by_b = ipv4(17, EXT, B, &udp(5000, 4000, b"hi"));
+    let sent_by_a = ipv4(17, A, EXT, &udp(5000, 4000, b"hi"));
+    expect(
+        &mut nat,
+        Side::Inside,
+        ipv4(1, B, EXT, &error(3, 3, &seen_by_b)),
+        &ipv4(1, EXT, A, &error(3, 3, &sent_by_a)),
+    );
+
+    let mut straight = Nat::new(&NatConfig { hairpin: false, ..config() }).unwrap();
+    let mut packet = ipv4(17, A, EXT, &udp(5000, 4000, b"hi"));
+    assert_eq!(send(&mut straight, Side::Inside, &mut packet, NOW), Verdict::Drop(DropReason::Hairpin));
+}
+
+#[test]
+fn errors_from_outside_reach_the_host_that_they_are_for() {
+    for (protocol, payload) in
+        [(6, tcp(5000, 80, SYN, b"")), (17, udp(5000, 53, b"abc")), (1, echo(8, 5, b"abc"))]
+    {
+        let mut nat = Nat::new(&config()).unwrap();
+        // The port is taken, so that the quoted one changes.
+        send(&mut nat, Side::Inside, &mut ipv4(protocol, B, R, &payload), NOW);
+        let inside = ipv4(protocol, A, R, &payload);
+        let mut outside = inside.clone();
+        send(&mut nat, Side::Inside, &mut outside, NOW);
+        assert_ne!(outside[20..], inside[20..]);
+        let router = 0x0101_0101;
+        for cut in [28, inside.len()] {
+            let (quoted, expected) = (&outside[..cut], &inside[..cut]);
+            expect(
+                &mut nat,
+                Side::Outside,
+                ipv4(1, router, EXT, &error(11, 0, quoted)),
+                &ipv4(1, router, A, &error(11, 0, expected)),
+            );
+        }
+    }
+}
+
+#[test]
+fn errors_from_inside_leave_as_from_the_host_s_external_address() {
+    let mut nat = Nat::new(&config()).unwrap();
+    send(&mut nat, Side::Inside, &mut ipv4(17, B, R, &udp(5000, 53, b"")), NOW);
+    let mut request = ipv4(17, A, R, &udp(5000, 53, b"abc"));
+    send(&mut nat, Side::Inside, &mut request, NOW);
+    let port = read(&request).src_port;
+    let reply = ipv4(17, R, EXT, &udp(53, port, b"abc"));
+    let mut inside = reply.clone();
+    send(&mut nat, Side::Outside, &mut inside, NOW);
+    for sender in [A, 0x0a00_00fe] {
+        expect(
+            &mut nat,
+            Side::Inside,
+            ipv4(1, sender, R, &error(3, 3, &inside)),
+            &ipv4(1, EXT, R, &error(3, 3, &reply)),
+        );
+    }
+    let unknown = ipv4(17, R, A, &udp(53, 9, b""));
+    let mut packet = ipv4(1, A, R, &error(3, 3, &unknown));
+    assert_eq!(send(&mut nat, Side::Inside, &mut packet, NOW), Verdict::Drop(DropReason::UnknownError));
+}
+
+#[test]
+fn an_error_keeps_nothing_alive_and_ends_nothing() {
+    let mut nat = Nat::new(&config()).unwrap();
+    let mut request = ipv4(17, A, R, &udp(5000, 53, b"abc"));
+    send(&mut nat, Side::Inside, &mut request, NOW);
+    let at = |s| NOW.after(s * SECOND);
+    for second in [100, 200, 299] {
+        let mut packet = ipv4(1, R, EXT, &error(3, 1, &request));
+        assert!(matches!(send(&mut nat, Side::Outside, &mut packet, at(second)), Verdict::Error(_)));
+    }
+    let mut packet = ipv4(1, R, EXT, &error(3, 1, &request));
+    assert_eq!(send(&mut nat, Side::Outside, &mut packet, at(300)), Verdict::Drop(DropReason::UnknownError));
+}
+
+#[test]
+fn fragments_become_what_their_datagram_becomes() {
+    let data: Vec<u8> = (0..61).collect();
+    for (protocol, payload) in
+        [(17, udp(5000, 53, &data)), (6, tcp(5000, 80, 2, &data)), (1, echo(8, 77, &data))]
+    {
+        let whole = ipv4(protocol, A, R, &payload);
+        let mut nat = Nat::new(&config()).unwrap();
+        // The port is taken, so that it changes too.
+        send(&mut nat, Side::Inside, &mut ipv4(protocol, B, R, &payload), NOW);
+        let mut expected = whole.clone();
+        let Verdict::Rewrite { rewrite, .. } = send(&mut nat, Side::Inside, &mut expected, NOW) else {
+            panic!("a new session")
+        };
+        assert!(is_right(&expected));
+        for size in (8..payload.len()).step_by(8) {
+            let mut together = Vec::new();
+            for (n, piece) in whole[20..].chunks(size).enumerate() {
+                let start = n * size;
+                let more = if start + piece.len() < payload.len() { 0x2000 } else { 0 };
+                let mut fragment = ipv4_fragment(protocol, A, R, more | (start / 8) as u16, &[], piece);
+                // Short frames are padded; what pads them stays.
+                fragment.resize(fragment.len().max(46), 0xee);
+                let padding = fragment[20 + piece.len()..].to_vec();
+                rewrite.apply(&mut fragment, 0, 20).unwrap();
+                assert_eq!(fragment[12..20], expected[12..20]);
+                assert_eq!(fragment[20 + piece.len()..], padding);
+                assert!(is_right(&fragment));
+                together.extend_from_slice(&fragment[20..20 + piece.len()]);
+            }
+            assert_eq!(together, expected[20..], "protocol {protocol} in pieces of {size}");
+        }
+    }
+}
+
+#[test]
+fn a_later_fragment_by_itself_is_translated_by_nobody() {
+    let mut nat = Nat::new(&config()).unwrap();
+    let mut ours = ipv4_fragment(17, A, R, 0x0003, &[], &[7; 24]);
+    assert_eq!(send(&mut nat, Side::Inside, &mut ours, NOW), Verdict::Drop(DropReason::UnknownFragment));
+    let mut foreign = ipv4_fragment(17, R, R + 1, 0x0003, &[], &[7; 24]);
+    assert_eq!(send(&mut nat, Side::Outside, &mut foreign, NOW), Verdict::Pass);
+}
+
+#[test]
+fn what_is_not_ours_passes() {
+    let inside = vec!["10.0.0.0/24".parse().unwrap()];
+    let mut nat = Nat::new(&NatConfig { inside, ..config() }).unwrap();
+    let mut packet = ipv4(17, 0x0b00_0001, R, &udp(1, 2, b""));
+    assert_eq!(send(&mut nat, Side::Inside, &mut packet, NOW), Verdict::Pass);
+    let mut packet = ipv4(17, R, 0x0b00_0001, &udp(1, 2, b""));
+    assert_eq!(send(&mut nat, Side::Outside, &mut packet, NOW), Verdict::Pass);
+}
+
+#[test]
+fn full_tables_are_counted_drops_and_leave_no_port_taken() {
+    let mut nat = Nat::new(&NatConfig { sessions: 2, mappings: 8, ..config() }).unwrap();
+    for (port, dst) in [(1024, 1), (1025, 1)] {
+        assert!(matches!(
+            send(&mut nat, Side::Inside, &mut ipv4(17, A, R + dst, &udp(port, 9, b"")), NOW),
+            Verdict::Rewrite { .. }
+        ));
+    }
+    for n in 0..5 {
+        let mut packet = ipv4(17, A, R, &udp(3000 + n, 9, b""));
+        assert_eq!(send(&mut nat, Side::Inside, &mut packet, NOW), Verdict::Drop(DropReason::SessionsFull));
+    }
+    assert_eq!((nat.sessions(), nat.mappings(), nat.counters().dropped(DropReason::SessionsFull)), (2, 2, 5));
+    // Time makes room without anybody calling `expire`.
+    let later = NOW.after(301 * SECOND);
+    assert!(matches!(
+        send(&mut nat, Side::Inside, &mut ipv4(17, B, R, &udp(1024, 9, b"")), later),
+        Verdict::Rewrite { .. }
+    ));
+    assert_eq!((nat.sessions(), nat.mappings()), (1, 1));
+
+    let mut nat = Nat::new(&NatConfig { mappings: 1, ..config() }).unwrap();
+    send(&mut nat, Side::Inside, &mut ipv4(17, A, R, &udp(1024, 9, b"")), NOW);
+    let verdict = send(&mut nat, Side::Inside, &mut ipv4(17, A, R, &udp(1025, 9, b"")), NOW);
+    assert_eq!(verdict, Verdict::Drop(DropReason::MappingsFull));
+}
+
+#[test]
+fn a_reset_shortens_and_traffic_revives() {
+    let mut nat = Nat::new(&config()).unwrap();
+    let mut run = |side, flags, second: u64| {
+        let mut packet = match side {
+            Side::Inside => ipv4(6, A, R, &tcp(5000, 80, flags, b"")),
+            Side::Outside => ipv4(6, R, EXT, &tcp(80, 5000, flags, b"")),
+        };
+        send(&mut nat, side, &mut packet, NOW.after(second * SECOND))
+    };
+    let alive = |verdict| matches!(verdict, Verdict::Rewrite { .. });
+    assert!(alive(run(Side::Inside, SYN, 0)));
+    assert!(alive(run(Side::Outside, SYN | ACK, 1)));
+    assert!(alive(run(Side::Inside, ACK, 1)));
+    assert!(alive(run(Side::Outside, RST, 2)));
+    assert!(alive(run(Side::Inside, ACK, 200)), "a forged reset did not end it");
+    assert!(alive(run(Side::Outside, ACK, 200 + 7439)), "established: 2 h 4 min");
+    assert!(alive(run(Side::Outside, RST, 7700)));
+    assert_eq!(run(Side::Outside, ACK, 7700 + 240), Verdict::Drop(DropReason::NoMapping));
+}
+
+#[test]
+fn contradictions_are_errors() {
+    let address = |inside: u32, external: u32| StaticMapping::Address {
+        inside: inside.into(),
+        external: external.into(),
+    };
+    let port = |protocol, inside: (u32, u16), external: (u32, u16)| StaticMapping::Port {
+        protocol,
+        inside: (inside.0.into(), inside.1),
+        external: (external.0.into(), external.1),
+    };
+    let with = |statics| NatConfig { statics, ..config() };
+    let ext = EXT.into();
+    for (config, error) in [
+        (NatConfig::default(), NatConfigError::Nothing),
+        (NatConfig { pool: vec![ext; 2], ..config() }, NatConfigError::TwiceAddress(ext)),
+        (NatConfig { pool: (0..5000).map(Into::into).collect(), ..config() }, NatConfigError::PoolSize(5000)),
+        (NatConfig { ports: 0..=5, ..config() }, NatConfigError::Ports),
+        (NatConfig { low_ports: 0..=5, ..config() }, NatConfigError::Ports),
+        (with(vec![address(A, EXT)]), NatConfigError::TwiceAddress(ext)),
+        (with(vec![address(A, 1), address(A, 2)]), NatConfigError::TwiceAddress(A.into())),
+        (with(vec![port(47, (A, 1), (EXT, 1))]), NatConfigError::Protocol(47)),
+        (with(vec![port(6, (A, 0), (EXT, 1))]), NatConfigError::PortZero),
+        (
+            with(vec![port(6, (A, 1), (EXT, 1)), port(6, (B, 1), (EXT, 1))]),
+            NatConfigError::TwiceEndpoint(ext, 1),
+        ),
+        (with(vec![port(6, (A, 1), (1, 1)), address(B, 1)]), NatConfigError::TwiceEndpoint(1.into(), 1)),
+        (with(vec![port(6, (A, 1), (EXT, 1)), address(A, 1)]), NatConfigError::TwiceEndpoint(A.into(), 1)),
+    ] {
+        assert_eq!(Nat::new(&config).err(), Some(error));
+    }
+    let both = with(vec![port(6, (A, 1), (EXT, 1)), port(17, (A, 1), (EXT, 1)), port(6, (B, 2), (EXT, 2))]);
+    assert!(Nat::new(&both).is_ok());
+}
+
+fn payload() -> impl Strategy<Value = (u8, Vec<u8>)> {
+    let data = || proptest::collection::vec(any::<u8>(), 0..60);
+    prop_oneof![
+        (any::<[u16; 2]>(), any::<u8>(), data()).prop_map(|([s, d], f, data)| (6, tcp(s, d, f, &data))),
+        (any::<[u16; 2]>(), data()).prop_map(|([s, d], data)| (17, udp(s, d, &data))),
+        (any::<u16>(), data()).prop_map(|(id, data)| (1, echo(8, id, &data))),
+        (any::<u16>(), data()).prop_map(|(id, data)| (1, echo(0, id, &data))),
+        data().prop_map(|data| (50, data)),
+    ]
+}
+
+proptest! {
+    /// Any change of endpoints: the packet is the one that would have been built with the new ones, and back again.
+    #[test]
+    fn a_rewritten_packet_is_the_packet_of_the_new_endpoints(
+        (protocol, payload) in payload(), src: u32, dst: u32, new_src: u32, new_dst: u32, ports: [u16; 2],
+        options in prop_oneof![Just(vec![]), Just(vec![1, 1, 1, 0]), Just(vec![1; 40])],
+        no_checksum: bool, cut in any::<prop::sample::Index>(),
+    ) {
+        let mut packet = ipv4_fragment(protocol, src, dst, 0x4000, &options, &payload);
+        let l4 = 20 + options.len();
+        let old = Packet::read(&packet, 0).unwrap().key;
+        let [src_port, dst_port] = ports;
+        let was = Tuple::of(old);
+        let new = match (protocol, payload[..].first()) {
+            (6 | 17, _) => Tuple { protocol, src: new_src, src_port, dst: new_dst, dst_port },
+            (1, Some(8)) => Tuple { src: new_src, src_port, dst: new_dst, ..was },
+            (1, _) => Tuple { src: new_src, dst: new_dst, dst_port, ..was },
+            _ => Tuple { src: new_src, dst: new_dst, ..was },
+        };
+        let mut expected_payload = payload.clone();
+        match (protocol, payload.first()) {
+            (6 | 17, _) => {
+                expected_payload[..2].copy_from_slice(&src_port.to_be_bytes());
+                expected_payload[2..4].copy_from_slice(&dst_port.to_be_bytes());
+            }
+            (1, Some(8)) => expected_payload[4..6].copy_from_slice(&src_port.to_be_bytes()),
+            (1, _) => expected_payload[4..6].copy_from_slice(&dst_port.to_be_bytes()),
+            _ => {}
+        }
+        let mut expected = ipv4_fragment(protocol, new_src, new_dst, 0x4000, &options, &expected_payload);
+        if protocol == 17 && no_checksum {
+            packet[l4 + 6..l4 + 8].fill(0);
+            expected[l4 + 6..l4 + 8].fill(0);
+        }
+        let original = packet.clone();
+        let rewrite = Rewrite::between(old, new.key());
+        rewrite.apply(&mut packet, 0, l4).unwrap();
+        prop_assert_eq!(&packet, &expected);
+        prop_assert!(is_right(&packet));
+        Rewrite::between(new.key(), old).apply(&mut packet, 0, l4).unwrap();
+        prop_assert_eq!(&packet, &original);
+
+        // The captured part of a packet is rewritten as in the whole one.
+        let cut = cut.index(original.len() + 1);
+        let mut short = original[..cut].to_vec();
+        let applied = rewrite.apply(&mut short, 0, l4);
+        prop_assert_eq!(applied.is_ok(), cut >= 20);
+        let partial = |at: usize| cut == at + 1;
+        if !(l4..l4 + 18).any(partial) {
+            prop_assert_eq!(&short[..], if cut >= 20 { &expected[..cut] } else { &original[..cut] });
+        }
+    }
+
+    /// As another implementation sees it.
+    #[test]
+    fn etherparse_agrees(data in proptest::collection::vec(any::<u8>(), 0..60), src: [u8; 4], dst: [u8; 4], ports: [u16; 4]) {
+        use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+        let [s, d, new_s, new_d] = ports;
+        for protocol in [6, 17] {
+            let mut packet = Vec::new();
+            let builder = PacketBuilder::ipv4(src, dst, 64);
+            if protocol == 6 {
+                builder.tcp(s, d, 1, 100).write(&mut packet, &data).unwrap();
+            } else {
+                builder.udp(s, d).write(&mut packet, &data).unwrap();
+            }
+            let old = Packet::read(&packet, 0).unwrap().key;
+            let new = key_of(protocol, EXT, new_s, R, new_d);
+            Rewrite::between(old, new).apply(&mut packet, 0, 20).unwrap();
+            let sliced = SlicedPacket::from_ip(&packet).unwrap();
+            let Some(etherparse::NetSlice::Ipv4(ip)) = &sliced.net else { panic!("no IPv4") };
+            let header = ip.header().to_header();
+            prop_assert_eq!(header.calc_header_checksum(), header.header_checksum);
+            prop_assert_eq!((header.source, header.destination), (EXT.to_be_bytes(), R.to_be_bytes()));
+            match sliced.transport.unwrap() {
+                TransportSlice::Tcp(tcp) => {
+                    prop_assert_eq!((tcp.source_port(), tcp.destination_port()), (new_s, new_d));
+                    prop_assert_eq!(tcp.calc_checksum_ipv4(header.source, header.destination).unwrap(), tcp.checksum());
+                }
+                TransportSlice::Udp(udp) => {
+                    prop_assert_eq!((udp.source_port(), udp.destination_port()), (new_s, new_d));
+                    let computed = udp.to_header().calc_checksum_ipv4(&header, udp.payload()).unwrap();
+                    prop_assert_eq!(computed, udp.checksum());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Any bytes, any cut: nothing panics, and only the captured bytes of the packet itself change.
+    #[test]
+    fn hostile_bytes_cost_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), proto in 0..3_u8, seed: u64) {
+        if let [first, _, _, _, _, _, _, _, _, protocol, ..] = &mut bytes[..] {
+            *first = 0x45 + (*first & 1);
+            *protocol = [1, 6, 17][usize::from(proto)];
+        }
+        let mut nat = Nat::new(&NatConfig { seed, ..config() }).unwrap();
+        for side in [Side::Inside, Side::Outside] {
+            if let Ok(packet) = Packet::read(&bytes, 0) {
+                let verdict = match side {
+                    Side::Inside => nat.outbound(&packet, NOW),
+                    Side::Outside => nat.inbound(&packet, NOW),
+                };
+                let l4 = usize::from(bytes[0] & 15) * 4;
+                match verdict {
+                    Verdict::Rewrite { rewrite, .. } => {
+                        rewrite.apply(&mut bytes, 0, l4).unwrap()
+                    }
+                    Verdict::Error(rewrite) => rewrite.apply(&mut bytes, 0, l4).unwrap(),
+                    _ => false,
+                };
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// The short way of reading a packet against the one for all packets.
+    #[test]
+    fn the_fast_path_reads_packets_as_the_general_one(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        first in prop_oneof![4 => Just(0x45u8), 1 => any::<u8>()],
+        protocol in prop_oneof![4 => Just(6u8), 4 => Just(17), 1 => any::<u8>()],
+        fragment in prop_oneof![4 => Just([0u8, 0]), 2 => Just([0x40, 0]), 1 => any::<[u8; 2]>()],
+        l3 in 0usize..16,
+    ) {
+        for (at, value) in [(0, first), (6, fragment[0]), (7, fragment[1]), (9, protocol)] {
+            if let Some(place) = bytes.get_mut(l3 + at) {
+                *place = value;
+            }
+        }
+        prop_assert_eq!(Packet::read(&bytes, l3), Packet::any(&bytes, l3));
+    }
+}

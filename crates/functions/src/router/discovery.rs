@@ -1,0 +1,267 @@
+//! Messages of ARP (RFC 826) and neighbour discovery (RFC 4861 §4.3, §4.4) over Ethernet: read and built.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use slipstream_wire::checksum::{fill_transport, verify_transport};
+use slipstream_wire::protocol::ICMPV6;
+use slipstream_wire::view::Arp;
+use slipstream_wire::{LinkType, checksum, classify};
+
+use super::fib::solicited_node;
+use super::interface::{Interface, Mac};
+
+/// Bytes of an Ethernet header.
+pub(super) const ETHERNET: usize = 14;
+const BROADCAST: Mac = [0xff; 6];
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
+/// Only neighbours can send this (RFC 4861 §3.1).
+const HOP_LIMIT: u8 = 255;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// Flags of an advertisement: from a router, asked for, newer than what is known.
+const ROUTER: u8 = 0x80;
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+
+/// The message of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Says {
+    /// The address that is spoken for, and where it is; none where the sender has no address yet.
+    pub(super) sender: Option<(IpAddr, Mac)>,
+    /// The address that is asked for; none in an answer.
+    pub(super) wants: Option<IpAddr>,
+    /// Destination of the answer: IP and Ethernet address.
+    pub(super) reply_to: (IpAddr, Mac),
+    /// The sender's address must be remembered only if it is known already.
+    pub(super) only_known: bool,
+}
+
+/// Reads an ARP packet behind its Ethernet header.
+pub(super) fn read_arp(frame: &[u8]) -> Option<Says> {
+    let arp = Arp::new_checked(frame.get(ETHERNET..)?).ok()?;
+    if arp.hardware() != 1 || arp.hardware_length() != 6 {
+        return None;
+    }
+    let (sender, target) = arp.ipv4()?;
+    let mac = *arp.sender_hardware().first_chunk::<6>()?;
+    if mac[0] & 1 == 1 || mac == [0; 6] || sender.is_multicast() || sender.is_broadcast() {
+        return None;
+    }
+    let wants = match arp.operation() {
+        1 => Some(IpAddr::V4(target)),
+        2 => None,
+        _ => return None,
+    };
+    // RFC 5227: a probe, of one who has no address yet.
+    let known = !sender.is_unspecified();
+    let reply_to = (IpAddr::V4(sender), mac);
+    Some(Says { sender: known.then_some(reply_to), wants, reply_to, only_known: wants.is_none() })
+}
+
+/// Reads a neighbour solicitation or advertisement whose IPv6 header begins at `l3` and whose ICMPv6 header at `l4`, with
+/// the checks of RFC 4861 §7.1; none for anything else.
+pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says> {
+    let ip = frame.get(l3..)?;
+    let headers = classify(LinkType::Ethernet, frame).ok()?;
+    let right = verify_transport(frame, &headers) == checksum::Verdict::Right;
+    if ip.get(7) != Some(&HOP_LIMIT) || l4 != l3 + 40 || !right {
+        return None;
+    }
+    let (IpAddr::V6(src), IpAddr::V6(dst)) = (headers.key.src(), headers.key.dst()) else { return None };
+    let end = 40 + usize::from(u16::from_be_bytes(*ip.get(4..)?.first_chunk()?));
+    let message = ip.get(40..end)?;
+    let target = Ipv6Addr::from(*message.get(8..)?.first_chunk::<16>()?);
+    if target.is_multicast() || message.get(1) != Some(&0) {
+        return None;
+    }
+    let from = frame.get(6..).and_then(<[u8]>::first_chunk).copied()?;
+    let own = |option| link_layer(message.get(24..)?, option);
+    match *message.first()? {
+        SOLICITATION => {
+            let source = own(1).filter(|_| !src.is_unspecified());
+            // To who has no address yet, the answer goes to all nodes.
+            let (to, at) =
+                if src.is_unspecified() { (ALL_NODES, ALL_NODES_MAC) } else { (src, source.unwrap_or(from)) };
+            Some(Says {
+                sender: source.map(|mac| (src.into(), mac)),
+                wants: Some(target.into()),
+                reply_to: (to.into(), at),
+                only_known: false,
+            })
+        }
+        ADVERTISEMENT => {
+            let solicited = message.get(4)? & SOLICITED != 0;
+            if solicited && dst.is_multicast() {
+                return None;
+            }
+            // An answer to a question of ours may leave the option out.
+            let mac = own(2).or(solicited.then_some(from));
+            Some(Says {
+                sender: mac.map(|mac| (target.into(), mac)),
+                wants: None,
+                reply_to: (src.into(), from),
+                only_known: true,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The Ethernet address in an option of this type.
+fn link_layer(mut options: &[u8], kind: u8) -> Option<Mac> {
+    while let [found, length, ..] = options {
+        let length = usize::from(*length) * 8;
+        if length == 0 {
+            return None;
+        }
+        if *found == kind && length == 8 {
+            return options.get(2..)?.first_chunk::<6>().copied().filter(|mac| mac[0] & 1 == 0);
+        }
+        options = options.get(length..)?;
+    }
+    None
+}
+
+/// Asks who has `address`: all, or the one who had it.
+pub(super) fn question(
+    interface: &Interface,
+    address: IpAddr,
+    known: Option<Mac>,
+    out: &mut Vec<u8>,
+) -> bool {
+    out.clear();
+    let (Some(mac), Some(source)) = (interface.mac, interface.source(address)) else { return false };
+    match (source, address) {
+        (IpAddr::V4(source), IpAddr::V4(target)) => {
+            arp(1, (mac, source), ([0; 6], target), known.unwrap_or(BROADCAST), out);
+        }
+        (IpAddr::V6(source), IpAddr::V6(target)) => {
+            let (group, group_mac) = solicited_node(target);
+            let (to, at) = known.map_or((group, group_mac), |known| (target, known));
+            icmpv6((mac, source), (at, to), [SOLICITATION, 0], (target, 1), out);
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Answers that `address` is here.
+pub(super) fn answer(mac: Mac, address: IpAddr, to: (IpAddr, Mac), out: &mut Vec<u8>) {
+    out.clear();
+    match (address, to) {
+        (IpAddr::V4(address), (IpAddr::V4(ip), at)) => arp(2, (mac, address), (at, ip), at, out),
+        (IpAddr::V6(address), (IpAddr::V6(ip), at)) => {
+            let solicited = if ip.is_multicast() { 0 } else { SOLICITED };
+            let flags = ROUTER | solicited | OVERRIDE;
+            icmpv6((mac, address), (at, ip), [ADVERTISEMENT, flags], (address, 2), out);
+        }
+        _ => {}
+    }
+}
+
+/// Tells the link, unasked, that `address` is here: an ARP request for it from itself (RFC 5227 §2.3), or an
+/// advertisement to all nodes (RFC 4861 §7.2.6). False where the link has no Ethernet addresses.
+pub(super) fn announcement(interface: &Interface, address: IpAddr, out: &mut Vec<u8>) -> bool {
+    out.clear();
+    let Some(mac) = interface.mac else { return false };
+    match address {
+        IpAddr::V4(address) => arp(1, (mac, address), ([0; 6], address), BROADCAST, out),
+        IpAddr::V6(address) => {
+            let flags = [ADVERTISEMENT, ROUTER | OVERRIDE];
+            icmpv6((mac, address), (ALL_NODES_MAC, ALL_NODES), flags, (address, 2), out);
+        }
+    }
+    true
+}
+
+fn arp(operation: u8, from: (Mac, Ipv4Addr), to: (Mac, Ipv4Addr), at: Mac, out: &mut Vec<u8>) {
+    out.extend(at);
+    out.extend(from.0);
+    out.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
+    for (mac, ip) in [from, to] {
+        out.extend(mac);
+        out.extend(ip.octets());
+    }
+}
+
+/// A message about `target` with the sender's Ethernet address in an option.
+fn icmpv6(
+    from: (Mac, Ipv6Addr),
+    to: (Mac, Ipv6Addr),
+    [kind, flags]: [u8; 2],
+    (target, option): (Ipv6Addr, u8),
+    out: &mut Vec<u8>,
+) {
+    out.extend(to.0);
+    out.extend(from.0);
+    out.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, ICMPV6, HOP_LIMIT]);
+    out.extend(from.1.octets());
+    out.extend(to.1.octets());
+    out.extend([kind, 0, 0, 0, flags, 0, 0, 0]);
+    out.extend(target.octets());
+    out.extend([option, 1]);
+    out.extend(from.0);
+    if let Ok(headers) = classify(LinkType::Ethernet, out) {
+        fill_transport(out, &headers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Mac = [2, 0, 0, 0, 0, 1];
+    const B: Mac = [2, 0, 0, 0, 0, 2];
+
+    fn interface() -> Interface {
+        Interface::parse("lan 10.0.0.1/24 2001:db8::1/64 02:00:00:00:00:01").unwrap()
+    }
+
+    #[test]
+    fn questions_are_read_as_they_were_built() {
+        for (address, own) in
+            [("10.0.0.7", "10.0.0.1"), ("2001:db8::7", "2001:db8::1"), ("fe80::7", "fe80::ff:fe00:1")]
+        {
+            let (address, own): (IpAddr, IpAddr) = (address.parse().unwrap(), own.parse().unwrap());
+            for known in [None, Some(B)] {
+                let mut out = Vec::new();
+                assert!(question(&interface(), address, known, &mut out));
+                let says =
+                    if address.is_ipv4() { read_arp(&out) } else { read_discovery(&out, 14, 54) }.unwrap();
+                let reply_to = (own, A);
+                assert_eq!(
+                    says,
+                    Says { sender: Some(reply_to), wants: Some(address), reply_to, only_known: false }
+                );
+                assert_eq!(out[0] & 1 == 1, known.is_none());
+                answer(B, address, says.reply_to, &mut out);
+                let says =
+                    if address.is_ipv4() { read_arp(&out) } else { read_discovery(&out, 14, 54) }.unwrap();
+                assert_eq!((says.sender, says.wants, says.only_known), (Some((address, B)), None, true));
+                assert_eq!(out[..6], A);
+            }
+        }
+    }
+
+    #[test]
+    fn forged_and_broken_ones_are_not_read() {
+        let mut out = Vec::new();
+        question(&interface(), "2001:db8::7".parse().unwrap(), None, &mut out);
+        for (at, value) in [(21, 254), (40, 7), (57, 1), (79, 0), (62, 0xff)] {
+            let mut wrong = out.clone();
+            wrong[at] = value;
+            assert_eq!(read_discovery(&wrong, 14, 54).and_then(|s| s.sender), None, "byte {at}");
+        }
+        for len in 0..out.len() {
+            assert_eq!(read_discovery(&out[..len], 14, 54), None);
+            assert_eq!(read_arp(&out[..len]), None);
+        }
+        question(&interface(), "10.0.0.7".parse().unwrap(), None, &mut out);
+        for (at, value) in [(15, 6), (16, 9), (18, 5), (21, 3), (22, 3), (28, 224)] {
+            let mut wrong = out.clone();
+            wrong[at] = value;
+            assert_eq!(read_arp(&wrong), None, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! An IP router (RFC 1812; RFC 8200): longest-prefix match, next hop, output port.
+//!
+//! In comes a packet at the port of an interface; out it goes by another, one less to live, between other Ethernet
+//! addresses. All packets of a train share the look-ups (paper: "Packet Order Matters!", §5.1); what is done to their
+//! headers is done packet by packet.
+//!
+//! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
+//! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones;
+//!   [`discovery`]: how one asks.
+//! - [`due`]: what happens although no packet comes.
+//! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it sends.
+//! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
+
+mod discovery;
+mod due;
+mod fib;
+mod forward;
+mod interface;
+mod neighbours;
+#[cfg(test)]
+mod neighbours_tests;
+mod open;
+mod own;
+mod proxy;
+#[cfg(test)]
+mod scan_tests;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use slipstream_wire::protocol::{ETHERTYPE_ARP, ICMP, ICMPV6};
+use slipstream_wire::{Flags, LinkType};
+
+pub(crate) use interface::mac;
+pub use interface::{Interface, InterfaceError, interfaces};
+pub use stage::ROUTER;
+
+use super::bytes::{be16, be32, be128};
+use super::icmp::Message;
+use super::{FunctionContext, NetworkFunction, NewPacket, RateLimiter, Reads};
+use discovery::ETHERNET;
+use fib::{Fib, Hop, is_martian_destination, is_martian_source};
+use interface::{Mac, Macs, is_link_local};
+use neighbours::{Known, Neighbours};
+use slipstream_core::frame::Frame;
+use slipstream_core::stage::{Context, DropReason, Drops, Observe, Verdict};
+use slipstream_core::time::Nanos;
+use watch::Watch;
+
+/// Counters of a router.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    icmp_sent: u64,
+    icmp_suppressed: u64,
+    echo_replies: u64,
+    questions: u64,
+    answers: u64,
+    announcements: u64,
+    conflicts: u64,
+    unroutable: u64,
+    fragmented: u64,
+    fragments: u64,
+    reloads: u64,
+    reload_errors: u64,
+}
+
+/// A router.
+#[derive(Debug)]
+pub struct Router {
+    interfaces: Arc<[Interface]>,
+    /// All its addresses.
+    own: Vec<IpAddr>,
+    fib: Fib,
+    /// Numbers of the gateways of [`Fib::gateways`] among the neighbours.
+    gateways: Vec<Option<u32>>,
+    neighbours: Neighbours,
+    watch: Option<Watch>,
+    limiter: RateLimiter,
+    counters: Counters,
+    drops: Drops,
+    /// The capture interface of the last packet: packets that the router makes belong to it.
+    capture: u32,
+    last_error: Option<String>,
+    /// The neighbour that the last decision sends to, if it does so because of what it said.
+    towards: Option<u32>,
+    /// The links have not been told yet which translated addresses are here.
+    unannounced: bool,
+    scratch: Vec<u8>,
+    message: Vec<u8>,
+}
+
+/// A decision of a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Goes out by a port of this MTU, between these Ethernet addresses (destination, source), where there are any.
+    Forward {
+        /// The port.
+        port: u8,
+        /// MTU of its interface.
+        mtu: u32,
+        /// The Ethernet addresses that the frame begins with.
+        macs: Option<Macs>,
+    },
+    /// Waits until it is known where this neighbour is.
+    Wait {
+        /// The neighbour's number.
+        neighbour: u32,
+        /// MTU of its interface.
+        mtu: u32,
+    },
+    /// For the router itself, or a group that it is in.
+    Own,
+    /// ARP.
+    Arp,
+    /// Dropped; the sender may be told.
+    Refuse(DropReason, Option<Message>),
+}
+
+/// Source and destination, Ethernet destination.
+struct Addresses {
+    src: IpAddr,
+    dst: IpAddr,
+    to: Option<Mac>,
+}
+
+/// An adjacency: the port that packets leave by, and the neighbour behind it.
+#[derive(Clone, Copy)]
+struct Adjacency {
+    port: u8,
+    /// The neighbour that takes it; none where links have no addresses, or where something before the link
+    /// does.
+    neighbour: Option<u32>,
+}
+
+impl Router {
+    fn interface(&self, port: u8) -> Option<&Interface> {
+        self.interfaces.get(usize::from(port))
+    }
+
+    /// Reads source and destination of a packet at this port.
+    fn read(&self, cx: &Context<'_>, frame: &Frame) -> Result<Addresses, Decision> {
+        let drop = |reason| Err(Decision::Refuse(reason, None));
+        let Some(interface) = self.interface(cx.input) else { return drop(DropReason::Unsupported) };
+        let data = cx.data(frame);
+        let (to, start) = match (cx.link(frame), interface.mac) {
+            (LinkType::Ethernet, Some(mac)) => {
+                let Some(to) = data.first_chunk::<6>().copied() else { return drop(DropReason::Malformed) };
+                if to != mac && to[0] & 1 == 0 {
+                    return drop(DropReason::OtherStation);
+                }
+                (Some(to), ETHERNET)
+            }
+            (LinkType::RawIp, None) => (None, 0),
+            _ => return drop(DropReason::Unsupported),
+        };
+        if !frame.info.classified() {
+            return match be16(data, 12).filter(|_| to.is_some()) {
+                Some(ETHERTYPE_ARP) => Err(Decision::Arp),
+                Some(0x0800 | 0x86dd) | None => drop(DropReason::Malformed),
+                Some(_) => drop(DropReason::Unsupported),
+            };
+        }
+        let v4 = match (be16(data, 12), to) {
+            (Some(0x0800), Some(_)) => true,
+            (Some(0x86dd), Some(_)) => false,
+            (_, None) => data.first().is_some_and(|b| b >> 4 == 4),
+            // Tagged: another network.
+            _ => return drop(DropReason::Unsupported),
+        };
+        let found = if v4 {
+            let four = |at| be32(data, start + at).map(|a| IpAddr::V4(Ipv4Addr::from_bits(a)));
+            four(12).zip(four(16))
+        } else {
+            let six = |at| be128(data, start + at).map(|a| IpAddr::V6(Ipv6Addr::from_bits(a)));
+            six(8).zip(six(24))
+        };
+        found
+            .map(|(src, dst)| Addresses { src, dst, to })
+            .ok_or(Decision::Refuse(DropReason::Malformed, None))
+    }
+
+    /// As [`choose`](Self::choose), for the most frequent kind of packet: IPv4 in an untagged Ethernet frame for this station, from one
+    /// host to another behind a gateway whose Ethernet address is known. Returns `None`, and does nothing, for any other.
+    #[inline(always)]
+    fn choose_fast(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<(Decision, u32)> {
+        let interface = self.interface(cx.input)?;
+        let mac = interface.mac?;
+        let bytes: &[u8; ETHERNET + 20] = data.first_chunk()?;
+        let (link, ip) = bytes.split_first_chunk::<ETHERNET>()?;
+        let to_us = *link.first_chunk()? == mac && [link[12], link[13]] == [0x08, 0x00];
+        if !to_us || !frame.info.classified() || cx.link(frame) != LinkType::Ethernet {
+            return None;
+        }
+        let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
+        // An address that may not be a source is no host's.
+        let host = |a: Ipv4Addr| !is_martian_source(a.into());
+        if !host(src) || !host(dst) || self.own.contains(&IpAddr::V4(src)) || interface.translates(src.into())
+        {
+            return None;
+        }
+        let Some(Hop::Gateway(port, gateway)) = self.fib.look_up_v4(dst) else { return None };
+        let interface = self.interface(port)?;
+        let (mtu, own) = (interface.mtu, interface.mac?);
+        let neighbour = self.gateways.get(gateway as usize).copied().flatten()?;
+        let to = self.neighbours.settled(neighbour, cx.now)?;
+        Some((Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }, neighbour))
+    }
+
+    fn choose(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Decision {
+        let drop = |reason| Decision::Refuse(reason, None);
+        self.towards = None;
+        if self.unannounced {
+            self.announce(fx);
+        }
+        let Addresses { src, dst, to } = match self.read(fx.cx, frame) {
+            Ok(addresses) => addresses,
+            Err(decision) => return decision,
+        };
+        if dst.is_multicast() {
+            // Neighbour discovery is for groups; multicast is not forwarded.
+            return if dst.is_ipv6() { Decision::Own } else { drop(DropReason::Unsupported) };
+        }
+        if to.is_some_and(|to| to[0] & 1 == 1) {
+            // RFC 1812 §5.3.4: what was sent to all stations is not forwarded.
+            return drop(DropReason::OtherStation);
+        }
+        let own = self.is_ours(fx.cx.input, src) && !self.came_round(fx.cx, frame, src);
+        if is_martian_source(src) || is_martian_destination(dst) || own {
+            return drop(DropReason::Martian);
+        }
+        let hop = self.fib.look_up(dst);
+        if let Some(Hop::Translated(port)) = hop
+            && let Some(decision) = self.stays(fx.cx, frame, dst, port)
+        {
+            return decision;
+        }
+        match hop {
+            None => Decision::Refuse(DropReason::NoRoute, Some(Message::NetUnreachable)),
+            Some(Hop::Own) => Decision::Own,
+            Some(Hop::Broadcast) => drop(DropReason::Unsupported),
+            Some(Hop::Blackhole) => drop(DropReason::Blackhole),
+            Some(Hop::Unreachable) => Decision::Refuse(DropReason::Blackhole, Some(Message::NetUnreachable)),
+            Some(Hop::Prohibit) => Decision::Refuse(DropReason::Blackhole, Some(Message::AdminProhibited)),
+            // RFC 4291 §2.5.6: they stay on their link.
+            Some(_) if is_link_local(src) || is_link_local(dst) => drop(DropReason::Martian),
+            Some(hop @ (Hop::Link(_) | Hop::Gateway(..) | Hop::Translated(_))) => {
+                match self.way(hop, dst, fx.cx.now) {
+                    Some(way) => self.send_by(fx, way),
+                    None => drop(DropReason::TableFull),
+                }
+            }
+        }
+    }
+
+    /// The way that a hop stands for; none where no more neighbours can be remembered.
+    fn way(&mut self, hop: Hop, dst: IpAddr, now: Nanos) -> Option<Adjacency> {
+        let (port, gateway) = match hop {
+            Hop::Link(port) => (port, None),
+            Hop::Gateway(port, gateway) => (port, Some(gateway)),
+            Hop::Translated(port) => return Some(Adjacency { port, neighbour: None }),
+            _ => return None,
+        };
+        if self.interface(port)?.mac.is_none() {
+            return Some(Adjacency { port, neighbour: None });
+        }
+        let neighbour = match gateway {
+            Some(gateway) => self.gateways.get(gateway as usize).copied().flatten(),
+            None => self.neighbours.number(port, dst, now),
+        };
+        neighbour.map(|id| Adjacency { port, neighbour: Some(id) })
+    }
+
+    /// Decides about packets on this way out; asks for the neighbour if that is due.
+    fn send_by(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        Adjacency { port, neighbour }: Adjacency,
+    ) -> Decision {
+        let Some(interface) = self.interface(port) else {
+            return Decision::Refuse(DropReason::Unsupported, None);
+        };
+        let (mtu, own) = (interface.mtu, interface.mac);
+        let (Some(id), Some(own)) = (neighbour, own) else {
+            // To what translates it, which gives it back to this interface.
+            return Decision::Forward { port, mtu, macs: own.map(|own| Macs::new(own, own)) };
+        };
+        let known = self.neighbours.ask(id, fx.cx.now);
+        self.towards = Some(id);
+        for frame in self.neighbours.take_displaced() {
+            self.drops.add(DropReason::Unresolved, 1);
+            fx.cx.pool.free(frame.buf);
+        }
+        let ask_at = match known {
+            Known::Asks => Some(None),
+            Known::Doubtful(mac) => Some(Some(mac)),
+            _ => None,
+        };
+        if let Some(at) = ask_at
+            && let Some((port, address)) = self.neighbours.name(id)
+        {
+            self.question(fx, port, address, at);
+        }
+        match known {
+            Known::At(to) | Known::Doubtful(to) => {
+                Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }
+            }
+            Known::Waits | Known::Asks => Decision::Wait { neighbour: id, mtu },
+            Known::Forgotten => Decision::Refuse(DropReason::TableFull, None),
+        }
+    }
+
+    /// Offset of the IP header.
+    #[inline]
+    fn start(&self) -> usize {
+        if self.interfaces.first().is_some_and(|i| i.mac.is_some()) { ETHERNET } else { 0 }
+    }
+
+    /// Applies what is seldom decided.
+    #[inline(never)]
+    fn apply_other(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        decision: Decision,
+        frames: &[Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        // Anything that a later packet of the train sets off happens at that packet's time.
+        match decision {
+            Decision::Forward { port, mtu, macs } => self.forward(fx, (port, mtu, macs), frames, verdicts),
+            Decision::Wait { neighbour, mtu } => self.wait(fx, (neighbour, mtu), frames, verdicts),
+            Decision::Own => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    fx.cx.now = fx.cx.now.max(frame.arrival);
+                    *verdict = self.take(fx, frame);
+                }
+            }
+            Decision::Arp => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    fx.cx.now = fx.cx.now.max(frame.arrival);
+                    *verdict = self.take_arp(fx, frame);
+                }
+            }
+            Decision::Refuse(reason, message) => {
+                for (frame, verdict) in frames.iter().zip(verdicts) {
+                    fx.cx.now = fx.cx.now.max(frame.arrival);
+                    *verdict = self.refuse(fx, frame, reason, message);
+                }
+            }
+        }
+    }
+}
+
+impl NetworkFunction for Router {
+    type Decision = Decision;
+    type Lookahead = ();
+
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key of a packet
+    /// in a tunnel may be that of its inner header; what one ICMP packet says may change what becomes of the next, and
+    /// so may what is due between two packets.
+    fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
+        self.sharing(cx, first, std::slice::from_ref(other)) == 1
+    }
+
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        let flags = Flags(first.info.flags());
+        if flags.has(Flags::INNER) || !first.info.classified() {
+            return 0;
+        }
+        let (data, start) = (cx.data(first), usize::from(first.info.l3()));
+        if !flags.has(Flags::PORTS) {
+            let at = if flags.has(Flags::IPV6) { 6 } else { 9 };
+            if let None | Some(&(ICMP | ICMPV6)) = data.get(start + at) {
+                return 0;
+            }
+        }
+        let due = NetworkFunction::next_deadline(self);
+        let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
+        let to = station(data);
+        let shares = |other: &Frame| {
+            other.arrival < due
+                && Reads::L3.agree(cx.pool, first, other)
+                && (start == 0 || to == station(cx.data(other)))
+        };
+        others.iter().position(|other| !shares(other)).unwrap_or(others.len())
+    }
+
+    /// A neighbour is asked again after a while, and what is due happens before a later packet is decided
+    /// about: what is due already, and the second of any question that an answer to these packets may ask
+    /// first.
+    fn holds_until(&self, _: &Decision, now: Nanos) -> Nanos {
+        let confirmed = self.towards.map_or(Nanos::MAX, |id| self.neighbours.confirmed_until(id));
+        NetworkFunction::next_deadline(self).min(confirmed).min(self.neighbours.asked_again(now))
+    }
+
+    #[inline(always)]
+    fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, (): &mut ()) {
+        cx.pool.prefetch(first.buf);
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, (): &()) -> Decision {
+        let now = fx.cx.now;
+        if self.neighbours.next_deadline() <= now {
+            self.due(fx);
+        }
+        if self.watch.as_mut().is_some_and(|w| w.packet(now)) {
+            self.poll_routes(fx);
+        }
+        let (interface, data) = fx.cx.pool.packet(first.buf, first.len);
+        self.capture = interface;
+        match self.choose_fast(fx.cx, first, data) {
+            Some((decision, neighbour)) => {
+                debug_assert_eq!(
+                    decision,
+                    self.choose(fx, first),
+                    "the fast path decides as the general one"
+                );
+                self.towards = Some(neighbour);
+                decision
+            }
+            None => self.choose(fx, first),
+        }
+    }
+
+    #[inline(always)]
+    fn apply(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        decision: &Decision,
+        frames: &mut [Frame],
+        verdicts: &mut [Verdict],
+    ) {
+        match *decision {
+            Decision::Forward { port, mtu, macs } => self.forward(fx, (port, mtu, macs), frames, verdicts),
+            other => self.apply_other(fx, other, frames, verdicts),
+        }
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        let watch = self.watch.as_ref().map_or(Nanos::MAX, Watch::deadline);
+        self.neighbours.next_deadline().min(watch)
+    }
+
+    fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        self.due(fx);
+    }
+
+    fn drain(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        for frame in self.neighbours.take_all() {
+            self.drops.add(DropReason::Unresolved, 1);
+            fx.cx.pool.free(frame.buf);
+        }
+    }
+
+    fn reloads(&self) -> Option<&'static str> {
+        self.watch.as_ref().map(|_| "its routes")
+    }
+
+    fn reload(&mut self, now: Nanos) {
+        if let Some(watch) = &mut self.watch {
+            watch.reload(now);
+        }
+    }
+}
+
+impl Observe for Router {
+    fn held(&self) -> u64 {
+        self.neighbours.held()
+    }
+
+    fn drops(&self) -> Drops {
+        self.drops
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let (c, n) = (&self.counters, &self.neighbours.counters);
+        visit("routes", self.fib.routes as u64);
+        visit("route_memory_bytes", self.fib.memory() as u64);
+        visit("route_reloads", c.reloads);
+        visit("route_reload_errors", c.reload_errors);
+        visit("neighbours", u64::from(self.neighbours.len()));
+        visit("neighbours_learned", n.learned);
+        visit("neighbours_changed", n.changed);
+        visit("neighbours_failed", n.failed);
+        visit("neighbours_full", n.full);
+        visit("neighbour_questions_displaced", n.displaced);
+        visit("neighbour_questions_limited", n.limited);
+        visit("neighbour_questions", c.questions);
+        visit("neighbour_answers", c.answers);
+        visit("neighbour_announcements", c.announcements);
+        visit("address_conflicts", c.conflicts);
+        visit("icmp_errors", c.icmp_sent);
+        visit("icmp_errors_suppressed", c.icmp_suppressed);
+        visit("echo_replies", c.echo_replies);
+        visit("own_packets_unroutable", c.unroutable);
+        visit("fragmented", c.fragmented);
+        visit("fragments", c.fragments);
+    }
+
+    fn report(&self) -> Option<serde_json::Value> {
+        let error = self.last_error.as_ref()?;
+        Some(serde_json::json!({ "routes_error": error }))
+    }
+}

@@ -1,0 +1,282 @@
+//! Packets for the router itself, and packets that it sends: ICMP, ARP, neighbour discovery.
+
+use std::net::IpAddr;
+
+use slipstream_wire::checksum::{Delta, Verdict as Sum, fill_ip, verify_transport};
+use slipstream_wire::protocol::{ICMP, ICMPV6, UDP};
+use slipstream_wire::{Flags, Headers, LinkType, classify};
+
+use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
+use super::fib::Hop;
+use super::forward::{check_v4, check_v6};
+use super::interface::{Mac, is_link_local};
+use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router};
+use crate::bytes::{be16, put};
+use crate::icmp;
+use crate::icmp::Link;
+use slipstream_core::frame::{Frame, Info};
+use slipstream_core::pool::PacketMeta;
+use slipstream_core::stage::{DropReason, Verdict};
+
+/// First word of an echo request, and of its reply.
+const ECHO_V4: (u16, u16) = (8 << 8, 0);
+const ECHO_V6: (u16, u16) = (128 << 8, 129 << 8);
+/// Time to live of what the router sends.
+const LIVES: u8 = 64;
+
+impl Router {
+    /// An ARP packet.
+    pub(super) fn take_arp(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Verdict {
+        fx.cx.now = fx.cx.now.max(frame.arrival);
+        match read_arp(fx.cx.data(frame)) {
+            Some(says) => {
+                self.heard(fx, says);
+                Verdict::drop(DropReason::Local)
+            }
+            None => Verdict::drop(DropReason::Malformed),
+        }
+    }
+
+    /// A packet for the router, or for a group.
+    pub(super) fn take(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Verdict {
+        fx.cx.now = fx.cx.now.max(frame.arrival);
+        let start = self.start();
+        let on_wire = fx.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
+        let link = if start == 0 { LinkType::RawIp } else { LinkType::Ethernet };
+        let data = fx.cx.data(frame);
+        let ip = data.get(start..).unwrap_or_default();
+        let v6 = ip.first().is_some_and(|b| b >> 4 == 6);
+        let Some(total) = (if v6 { check_v6(ip, on_wire) } else { check_v4(ip, on_wire) }) else {
+            return Verdict::drop(DropReason::Malformed);
+        };
+        // The outer headers, whatever the flow key is of.
+        let Ok(headers) = classify(link, data) else { return Verdict::drop(DropReason::Malformed) };
+        let group = headers.key.dst().is_multicast();
+        let kind = data.get(usize::from(headers.l4)).copied();
+        match (headers.key.protocol(), kind) {
+            _ if headers.flags.has(Flags::FRAGMENT) => Verdict::drop(DropReason::Unsupported),
+            (ICMPV6, Some(135 | 136)) if v6 && start > 0 => {
+                match read_discovery(data, start, usize::from(headers.l4)) {
+                    Some(says) => {
+                        self.heard(fx, says);
+                        Verdict::drop(DropReason::Local)
+                    }
+                    None => Verdict::drop(DropReason::Malformed),
+                }
+            }
+            _ if group => Verdict::drop(DropReason::Unsupported),
+            (ICMP, Some(8)) if !v6 => self.echo(fx, frame, &headers, total),
+            (ICMPV6, Some(128)) if v6 => self.echo(fx, frame, &headers, total),
+            (UDP, _) => self.refuse(fx, frame, DropReason::Local, Some(Message::PortUnreachable)),
+            _ => Verdict::drop(DropReason::Local),
+        }
+    }
+
+    /// Answers an echo request (RFC 1122 §3.2.2.6, RFC 4443 §4.2).
+    fn echo(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        frame: &Frame,
+        headers: &Headers,
+        total: u32,
+    ) -> Verdict {
+        let data = fx.cx.data(frame);
+        if verify_transport(data, headers) != Sum::Right {
+            return Verdict::drop(DropReason::Malformed);
+        }
+        let start = self.start();
+        let mut packet = std::mem::take(&mut self.message);
+        packet.clear();
+        packet.extend_from_slice(data.get(start..start + total as usize).unwrap_or_default());
+        let (src, dst) = (headers.key.src(), headers.key.dst());
+        let l4 = usize::from(headers.l4) - start;
+        let (request, reply) = if src.is_ipv6() { ECHO_V6 } else { ECHO_V4 };
+        let whole = match (src, dst) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                put(&mut packet, 8, &[LIVES])
+                    && put(&mut packet, 12, &b.octets())
+                    && put(&mut packet, 16, &a.octets())
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                put(&mut packet, 7, &[LIVES])
+                    && put(&mut packet, 8, &b.octets())
+                    && put(&mut packet, 24, &a.octets())
+            }
+            _ => false,
+        };
+        let code_is_zero = be16(&packet, l4) == Some(request);
+        if whole
+            && code_is_zero
+            && let Some(sum) = be16(&packet, l4 + 2)
+        {
+            put(&mut packet, l4, &reply.to_be_bytes());
+            put(&mut packet, l4 + 2, &Delta::new().word(request, reply).apply(sum).to_be_bytes());
+            if let Ok(headers) = classify(LinkType::RawIp, &packet) {
+                fill_ip(&mut packet, &headers);
+            }
+            self.counters.echo_replies += 1;
+            self.send(fx, src, &packet);
+        }
+        self.message = packet;
+        Verdict::drop(DropReason::Local)
+    }
+
+    /// A neighbour said something.
+    fn heard(&mut self, fx: &mut FunctionContext<'_, '_>, says: Says) {
+        let port = fx.cx.input;
+        let Some(interface) = self.interface(port) else { return };
+        let Some(own) = interface.mac else { return };
+        let asked = says.wants.filter(|wanted| interface.answers_for(*wanted));
+        if let Some((address, mac)) = says.sender {
+            if self.own.contains(&address) || interface.translates(address) {
+                self.counters.conflicts += 1;
+                return;
+            }
+            if interface.reaches(address) {
+                let new = !says.only_known && asked.is_some();
+                let waited = self.neighbours.heard(port, address, mac, new, fx.cx.now);
+                for frame in waited.unwrap_or_default() {
+                    Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
+                    fx.made.push(NewPacket { frame, port });
+                }
+            }
+        }
+        if let Some(address) = asked {
+            let mut message = std::mem::take(&mut self.message);
+            discovery::answer(own, address, says.reply_to, &mut message);
+            self.counters.answers += 1;
+            self.emit(fx, port, &message);
+            self.message = message;
+        }
+    }
+
+    /// Asks for a neighbour.
+    pub(super) fn question(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        port: u8,
+        address: IpAddr,
+        known: Option<Mac>,
+    ) {
+        let mut message = std::mem::take(&mut self.message);
+        if self.interface(port).is_some_and(|i| discovery::question(i, address, known, &mut message)) {
+            self.counters.questions += 1;
+            self.emit(fx, port, &message);
+        }
+        self.message = message;
+    }
+
+    /// A new packet, which belongs to the capture interface of the last one.
+    fn store(&self, fx: &mut FunctionContext<'_, '_>, bytes: &[u8]) -> Frame {
+        let now = fx.cx.now;
+        let meta = PacketMeta { original_len: bytes.len() as u32, interface: self.capture, time: now };
+        let buf = fx.cx.pool.insert(meta, bytes);
+        let link = if self.start() == 0 { LinkType::RawIp } else { LinkType::Ethernet };
+        let info = classify(link, bytes).map_or(Info::default(), |h| Info::new(&h));
+        Frame { info, ..Frame::unclassified(now, buf, bytes.len() as u32) }
+    }
+
+    pub(super) fn emit(&self, fx: &mut FunctionContext<'_, '_>, port: u8, bytes: &[u8]) {
+        let frame = self.store(fx, bytes);
+        fx.made.push(NewPacket { frame, port });
+    }
+
+    /// Drops a packet, and tells its sender where that may be done.
+    pub(super) fn refuse(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        frame: &Frame,
+        reason: DropReason,
+        message: Option<Message>,
+    ) -> Verdict {
+        if let Some(message) = message {
+            fx.cx.now = fx.cx.now.max(frame.arrival);
+            self.error(fx, fx.cx.input, frame, message);
+        }
+        Verdict::drop(reason)
+    }
+
+    /// The next hop of a packet doesn't answer (RFC 1812 §4.3.3.1).
+    pub(super) fn unreachable(&mut self, fx: &mut FunctionContext<'_, '_>, port: u8, frame: &Frame) {
+        self.error(fx, port, frame, Message::HostUnreachable);
+    }
+
+    /// Tells the sender of a packet what became of it. The message comes from the address of the interface that it leaves
+    /// by (RFC 1812 §4.3.2.4).
+    fn error(&mut self, fx: &mut FunctionContext<'_, '_>, port: u8, frame: &Frame, message: Message) {
+        let (start, now) = (self.start(), fx.cx.now);
+        let data = fx.cx.data(frame);
+        let link = if start == 0 { LinkType::RawIp } else { LinkType::Ethernet };
+        let Ok(headers) = classify(link, data) else { return };
+        let packet = data.get(start..).unwrap_or_default();
+        let on_wire = fx.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
+        let to = headers.key.src();
+        let right = if to.is_ipv6() { check_v6(packet, on_wire) } else { check_v4(packet, on_wire) };
+        // No answer to a header that may be wrong, or to the router itself, unless another stands behind its
+        // address.
+        let translated = self.interface(port).is_some_and(|i| i.translates(to));
+        if right.is_none() || self.own.contains(&to) && !translated {
+            return;
+        }
+        let Some(way) = self.way_back(to, port, now) else {
+            self.counters.unroutable += 1;
+            return;
+        };
+        let outgoing = self.interface(way.port).and_then(|i| i.source(to));
+        let any = || self.own.iter().copied().find(|a| a.is_ipv6() == to.is_ipv6() && !is_link_local(*a));
+        let Some(source) = outgoing.or_else(any) else {
+            self.counters.unroutable += 1;
+            return;
+        };
+        let mut scratch = std::mem::take(&mut self.message);
+        if icmp::answer(message, packet, Link::Unicast, source, &mut scratch).is_ok() {
+            if self.limiter.allow(1, now) {
+                self.counters.icmp_sent += 1;
+                self.send_on(fx, way, &scratch);
+            } else {
+                self.counters.icmp_suppressed += 1;
+            }
+        }
+        self.message = scratch;
+    }
+
+    /// The way to an address that has sent a packet that came in by `port`.
+    fn way_back(&mut self, to: IpAddr, port: u8, now: slipstream_core::time::Nanos) -> Option<Adjacency> {
+        let hop = if is_link_local(to) { Hop::Link(port) } else { self.fib.look_up(to)? };
+        self.way(hop, to, now)
+    }
+
+    /// Sends a packet of the router's own.
+    fn send(&mut self, fx: &mut FunctionContext<'_, '_>, to: IpAddr, packet: &[u8]) {
+        match self.way_back(to, fx.cx.input, fx.cx.now) {
+            Some(way) => self.send_on(fx, way, packet),
+            None => self.counters.unroutable += 1,
+        }
+    }
+
+    fn send_on(&mut self, fx: &mut FunctionContext<'_, '_>, way: Adjacency, packet: &[u8]) {
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        if self.start() == ETHERNET {
+            bytes.extend_from_slice(&[0; 12]);
+            let v6 = packet.first().is_some_and(|b| b >> 4 == 6);
+            bytes.extend_from_slice(if v6 { &[0x86, 0xdd] } else { &[8, 0] });
+        }
+        bytes.extend_from_slice(packet);
+        let frame = self.store(fx, &bytes);
+        self.scratch = bytes;
+        match self.send_by(fx, way) {
+            Decision::Forward { port, macs, .. } => {
+                if let Some(macs) = macs {
+                    macs.write_to(fx.cx.data_mut(&frame));
+                }
+                fx.made.push(NewPacket { frame, port });
+            }
+            Decision::Wait { neighbour, .. } => self.hold(fx, neighbour, frame),
+            _ => {
+                self.counters.unroutable += 1;
+                fx.cx.pool.free(frame.buf);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Watches the file of routes, and reads it anew when it changes: on a thread of its own, while packets go on by the old
+//! table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+use std::time::SystemTime;
+
+use super::fib::Fib;
+use super::interface::Interface;
+use crate::routes::Routes;
+use slipstream_core::time::Nanos;
+
+/// Time between two checks whether a file that is wanted has been read, in ns.
+const SOON: u64 = 10_000_000;
+
+/// The attributes that tell one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    changed: Option<SystemTime>,
+    len: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = fs::metadata(path).ok()?;
+    Some(Stamp {
+        changed: meta.modified().ok(),
+        len: meta.len(),
+        #[cfg(unix)]
+        inode: std::os::unix::fs::MetadataExt::ino(&meta),
+    })
+}
+
+/// The result of a check of the file.
+#[derive(Debug)]
+pub(super) enum Reload {
+    /// The file is as it was, or is still being read.
+    Unchanged,
+    /// A new table.
+    Table(Box<Fib>),
+    /// The file can't be used, for this reason.
+    Failed(String),
+}
+
+/// The table of a file.
+pub(super) fn load(path: &Path, interfaces: &[Interface]) -> Result<Fib, String> {
+    let routes = Routes::parse_file(path).map_err(|e| e.to_string())?;
+    Fib::build(interfaces, routes.routes()).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// A file that is watched.
+#[derive(Debug)]
+pub(super) struct Watch {
+    path: PathBuf,
+    interfaces: Arc<[Interface]>,
+    /// Time between two checks, in ns.
+    every: u64,
+    seen: Option<Stamp>,
+    due: Nanos,
+    /// Packets have come since the last check: the next one is due at `due`.
+    armed: bool,
+    /// It is to be read, whether it has changed or not, and whether packets come or not.
+    wanted: bool,
+    loading: Option<Receiver<Result<Fib, String>>>,
+}
+
+impl Watch {
+    /// Reads the file, and watches it from then on.
+    pub(super) fn start(
+        path: &Path,
+        interfaces: Arc<[Interface]>,
+        every: u64,
+    ) -> Result<(Self, Fib), String> {
+        let seen = stamp(path);
+        let fib = load(path, &interfaces)?;
+        let path = path.to_owned();
+        let (due, armed, wanted, loading) = (Nanos(0), false, false, None);
+        Ok((Self { path, interfaces, every, seen, due, armed, wanted, loading }, fib))
+    }
+
+    /// Time of the next check; never while no packets come, so that a replay ends.
+    #[inline]
+    pub(super) fn deadline(&self) -> Nanos {
+        if self.armed { self.due } else { Nanos::MAX }
+    }
+
+    /// Notes that a packet came; returns true if a check is due.
+    #[inline]
+    pub(super) fn packet(&mut self, now: Nanos) -> bool {
+        self.armed = true;
+        self.due <= now
+    }
+
+    /// Has the file read from `now` on, also where no packets come: for live runs.
+    pub(super) fn reload(&mut self, now: Nanos) {
+        (self.due, self.armed, self.wanted, self.loading) = (now, true, true, None);
+    }
+
+    /// Checks the file once, and sets the time of the next check.
+    pub(super) fn poll(&mut self, now: Nanos) -> Reload {
+        let result = self.poll_once();
+        self.armed = self.wanted;
+        self.due = now.after(if self.wanted { SOON.min(self.every) } else { self.every });
+        result
+    }
+
+    fn poll_once(&mut self) -> Reload {
+        if let Some(loading) = &self.loading {
+            let loaded = match loading.try_recv() {
+                Err(TryRecvError::Empty) => return Reload::Unchanged,
+                Err(TryRecvError::Disconnected) => {
+                    Err("the thread that read the routes ended early".to_owned())
+                }
+                Ok(loaded) => loaded,
+            };
+            (self.loading, self.wanted) = (None, false);
+            return match loaded {
+                Ok(fib) => Reload::Table(Box::new(fib)),
+                Err(why) => Reload::Failed(why),
+            };
+        }
+        let found = stamp(&self.path);
+        if found == self.seen && !self.wanted {
+            return Reload::Unchanged;
+        }
+        self.seen = found;
+        let (send, receive) = channel();
+        let (path, interfaces) = (self.path.clone(), self.interfaces.clone());
+        let work = move || drop(send.send(load(&path, &interfaces)));
+        match thread::Builder::new().name("routes".into()).spawn(work) {
+            Ok(_) => {
+                self.loading = Some(receive);
+                Reload::Unchanged
+            }
+            Err(error) => {
+                self.wanted = false;
+                Reload::Failed(format!("no thread to read the routes: {error}"))
+            }
+        }
+    }
+}

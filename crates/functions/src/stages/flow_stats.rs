@@ -1,0 +1,374 @@
+//! Flow statistics in a pipeline, exported by IPFIX (RFC 7011) over UDP, to a file, or not at all.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+
+use slipstream_wire::FlowKey;
+
+use crate::answer::ip_length;
+use crate::flow_stats::{ACTIVE, FLOWS, Flow, FlowRecord, FlowStats, FlowStatsConfig, IDLE, Observed};
+use crate::ipfix::{Exporter, IpfixConfig};
+use crate::{DECIDE, FunctionContext, NetworkFunction, stage_of};
+use slipstream_core::frame::Frame;
+use slipstream_core::new_file::NewFile;
+use slipstream_core::packet::{any_key_of, fast_key_of};
+use slipstream_core::reads::Reads;
+use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
+use slipstream_core::registry::{Meets, Properties};
+use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::stage::{Context, Observe, StageError, Verdict};
+use slipstream_core::time::Nanos;
+
+/// The stage type.
+pub const FLOW_STATS: StageType = StageType {
+    name: "flow_stats",
+    group: Group::Function,
+    summary: "Counts packets, bytes and TCP flags of every flow, and exports them by IPFIX",
+    example: "in -> flow_stats(export=\"udp:192.0.2.9:4739\") -> out",
+    inputs: Ports::These(&[PortType { name: "in", help: "packets", unconnected: None }]),
+    outputs: Ports::These(&[PortType { name: "out", help: "the same packets", unconnected: None }]),
+    settings: &[
+        Setting {
+            name: "export",
+            kind: Kind::Text("none, udp:HOST:PORT, or a file (of IPFIX messages back to back, RFC 5655)"),
+            default: Some("none"),
+            required: false,
+            help: "Where records go",
+        },
+        FLOWS,
+        IDLE,
+        ACTIVE,
+        Setting {
+            name: "domain",
+            kind: Kind::Count(0, u32::MAX as u64),
+            default: Some("0"),
+            required: false,
+            help: "Observation domain id",
+        },
+        DECIDE,
+    ],
+    properties: Properties { ..Properties::new(meets) },
+    build,
+};
+
+/// A flow's packets are counted in one place. A file is one sequence of messages; by UDP each core is an
+/// exporter with a session of its own (RFC 7011 §10.3).
+fn meets(settings: &Settings) -> Meets {
+    let export = settings.text("export");
+    if export == "none" || export.starts_with("udp:") { Meets::Flow } else { Meets::Everything }
+}
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let config = FlowStatsConfig::from_settings(settings, site.seed);
+    let target = target(settings.text("export"), site)?;
+    let ipfix = IpfixConfig {
+        domain: settings.number("domain") as u32,
+        template_interval: match target {
+            Target::File { .. } => None,
+            _ => IpfixConfig::default().template_interval,
+        },
+        ..IpfixConfig::default()
+    };
+    let stage = FlowStatsStage::new(&config, &ipfix, target);
+    Ok(Made::Stage(stage_of(stage, settings)))
+}
+
+fn target(text: &str, site: &Site<'_>) -> Result<Target, BuildError> {
+    let wrong = |e: io::Error| BuildError::setting("export", format!("{text}: {e}"));
+    if text == "none" {
+        return Ok(Target::None);
+    }
+    if let Some(address) = text.strip_prefix("udp:") {
+        let to = address.to_socket_addrs().map_err(wrong)?.next();
+        let to = to.ok_or_else(|| BuildError::setting("export", format!("{address}: no such host")))?;
+        let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(any).and_then(|s| s.connect(to).map(|()| s)).map_err(wrong)?;
+        // A full socket buffer must not stop packets: the message is lost, and counted.
+        socket.set_nonblocking(true).map_err(wrong)?;
+        return Ok(Target::Udp(socket));
+    }
+    let path = site.base.join(text);
+    if path.is_dir() {
+        return Err(BuildError::setting("export", format!("{} is a directory", path.display())));
+    }
+    if site.dry {
+        return Ok(Target::None);
+    }
+    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.exists()) {
+        let message = format!("{}: there is no folder {}; make it first", path.display(), folder.display());
+        return Err(BuildError::setting("export", message));
+    }
+    let file = NewFile::create(&path).map_err(wrong)?;
+    Ok(Target::File { out: Some(BufWriter::new(file)), path, failed: None })
+}
+
+/// Destination of messages.
+pub enum Target {
+    /// Nowhere.
+    None,
+    /// To a collector.
+    Udp(UdpSocket),
+    /// To a file, which takes its name at the end.
+    File {
+        /// The file that is being written.
+        out: Option<BufWriter<NewFile>>,
+        /// Its name.
+        path: PathBuf,
+        /// The first error.
+        failed: Option<io::Error>,
+    },
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Udp(_) => "Udp",
+            Self::File { .. } => "File",
+        })
+    }
+}
+
+impl Target {
+    fn write(&mut self, message: &[u8]) -> io::Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Udp(socket) => socket.send(message).map(|_| ()),
+            Self::File { out, failed, .. } => {
+                let result = out.as_mut().map_or(Ok(()), |o| o.write_all(message));
+                result.inspect_err(|e| {
+                    failed.get_or_insert_with(|| io::Error::new(e.kind(), e.to_string()));
+                })
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), StageError> {
+        let Self::File { out, path, failed } = self else { return Ok(()) };
+        let wrong = |e: &dyn fmt::Display| StageError(format!("{}: {e}", path.display()));
+        if let Some(error) = failed {
+            return Err(wrong(error));
+        }
+        let Some(out) = out.take() else { return Ok(()) };
+        let file = out.into_inner().map_err(|e| wrong(e.error()))?;
+        file.persist().map_err(|e| wrong(&e))
+    }
+}
+
+/// Records on their way out.
+#[derive(Debug)]
+struct Export {
+    exporter: Exporter,
+    target: Target,
+    records: u64,
+    /// Messages that could not be sent.
+    lost: u64,
+}
+
+impl Export {
+    fn record(&mut self, record: &FlowRecord, now: Nanos) {
+        self.records += 1;
+        if matches!(self.target, Target::None) {
+            return;
+        }
+        let Self { exporter, target, lost, .. } = self;
+        *lost += u64::from(exporter.push(record, now, &mut |message| target.write(message)).is_err());
+    }
+
+    fn flush(&mut self, now: Nanos) {
+        let Self { exporter, target, lost, .. } = self;
+        *lost += u64::from(exporter.flush(now, &mut |message| target.write(message)).is_err());
+    }
+}
+
+/// Flow statistics as a network function.
+#[derive(Debug)]
+pub struct FlowStatsStage {
+    flows: FlowStats,
+    /// The flow that packets were counted of last that was not known.
+    asked: Flow,
+    export: Export,
+    next: Nanos,
+    counted: u64,
+    unclassified: u64,
+    /// Times that flows whose time had passed were looked for.
+    turns: u64,
+}
+
+/// Interval, in ns, of the search for expired flows while no packet comes.
+const TURN: u64 = 1_000_000_000;
+
+impl FlowStatsStage {
+    /// Counts flows, and hands their records to `target`.
+    #[must_use]
+    pub fn new(config: &FlowStatsConfig, ipfix: &IpfixConfig, target: Target) -> Self {
+        Self {
+            flows: FlowStats::new(config),
+            asked: Flow::default(),
+            export: Export { exporter: Exporter::new(ipfix), target, records: 0, lost: 0 },
+            next: Nanos::MAX,
+            counted: 0,
+            unclassified: 0,
+            turns: 0,
+        }
+    }
+}
+
+/// The result of reading a packet ahead.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found {
+    /// True if there is a flow.
+    is_flow: bool,
+    flow: Flow,
+}
+
+/// Whose packets there are to count.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted {
+    /// A flow's that is known, with this number.
+    Known(u32),
+    /// The one's that was asked for last: it is not known, or no longer.
+    Anew,
+    /// No flow's.
+    Nobody,
+}
+
+impl FlowStatsStage {
+    #[inline(never)]
+    fn look_at_any(&self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
+        let key = any_key_of(cx, first);
+        found.is_flow = key.is_some();
+        if let Some(key) = key {
+            self.flows.prefetch_index(&key, &mut found.flow);
+        }
+    }
+
+    #[inline(never)]
+    fn count_anew(&mut self, seen: &Observed) {
+        let Self { flows, export, .. } = self;
+        flows.count_anew(&self.asked, seen, &mut |record| export.record(record, seen.first));
+    }
+}
+
+impl NetworkFunction for FlowStatsStage {
+    type Decision = Counted;
+    type Lookahead = Found;
+
+    fn reads(&self) -> Reads {
+        Reads::KEY
+    }
+
+    /// A record ends where its flow was silent or has lasted too long.
+    #[inline]
+    fn holds_until(&self, counted: &Counted, now: Nanos) -> Nanos {
+        match *counted {
+            Counted::Known(id) => self.flows.holds_until(Some(id), now),
+            Counted::Anew => self.flows.holds_until(None, now),
+            Counted::Nobody => Nanos::MAX,
+        }
+    }
+
+    #[inline(always)]
+    fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
+        // Most keys are short: such a one is written where it belongs, without the room that a long one would take.
+        match fast_key_of(cx, first) {
+            Some(key) => {
+                found.is_flow = true;
+                self.flows.prefetch_index(&FlowKey::Narrow(key), &mut found.flow);
+            }
+            None => self.look_at_any(cx, first, found),
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&mut self, _: &Context<'_>, found: &mut [Found]) {
+        found.iter_mut().for_each(|found| self.flows.prefetch_record(&mut found.flow));
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, _: &Frame, ahead: &Found) -> Counted {
+        if !ahead.is_flow {
+            return Counted::Nobody;
+        }
+        match self.flows.known(&ahead.flow, fx.cx.now) {
+            Some(id) => Counted::Known(id),
+            None => {
+                self.asked = ahead.flow;
+                Counted::Anew
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn apply(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        counted: &Counted,
+        frames: &mut [Frame],
+        _: &mut [Verdict],
+    ) {
+        let now = fx.cx.now;
+        if matches!(counted, Counted::Nobody) {
+            self.unclassified += frames.len() as u64;
+            return;
+        }
+        let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
+        let mut seen = Observed {
+            packets: frames.len() as u64,
+            bytes: 0,
+            tcp_flags: 0,
+            tos: first.info.tos(),
+            first: now,
+            last: now.max(last.arrival),
+        };
+        for frame in &*frames {
+            seen.bytes += u64::from(ip_length(fx.cx, frame));
+            seen.tcp_flags |= frame.info.tcp_flags();
+        }
+        match *counted {
+            Counted::Known(id) => self.flows.count_known(id, &seen),
+            _ => self.count_anew(&seen),
+        }
+        if self.next == Nanos::MAX {
+            self.next = now.after(TURN);
+        }
+        self.counted += seen.packets;
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        self.next
+    }
+
+    fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        let now = fx.cx.now;
+        self.turns += 1;
+        let Self { flows, export, .. } = self;
+        flows.expire(now, u32::MAX, &mut |record| export.record(record, now));
+        export.flush(now);
+        // A capture may be silent for years: nothing is looked for before there can be something.
+        self.next = self.flows.next_end().map_or(Nanos::MAX, |end| end.max(now.after(TURN)));
+    }
+
+    fn finish(&mut self, now: Nanos) -> Result<(), StageError> {
+        let Self { flows, export, .. } = self;
+        flows.drain(&mut |record| export.record(record, now));
+        export.flush(now);
+        export.target.finish()
+    }
+}
+
+impl Observe for FlowStatsStage {
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_counted", self.counted);
+        visit("flows", u64::from(self.flows.flows()));
+        visit("records", self.export.records);
+        visit("not_ip", self.unclassified);
+        visit("expiry_turns", self.turns);
+        visit("long_probes", self.flows.long_probes());
+        let c = self.export.exporter.counters();
+        visit("messages", c.messages);
+        visit("messages_lost", self.export.lost);
+    }
+}

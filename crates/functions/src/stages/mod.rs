@@ -1,0 +1,12 @@
+//! Functions whose cores know no frames, as stages.
+
+mod balancer;
+mod flow_stats;
+mod meter;
+
+pub use balancer::BALANCER;
+pub use balancer::{BalancerStage, Mode};
+pub use flow_stats::FLOW_STATS;
+pub use flow_stats::{FlowStatsStage, Target};
+pub use meter::METER;
+pub use meter::MeterStage;

@@ -1,0 +1,134 @@
+//! A network interface as a port, by a packet socket (packet(7)).
+//!
+//! Packets come in through a ring that the kernel writes (packet_mmap), each with the kernel's time stamp in ns, and go out
+//! in batches of one system call. What the port itself sends doesn't come back to it. VLAN tags that the kernel took out
+//! of the frame are put back; a transport checksum that the sender left to its network card is filled in.
+//!
+//! - [`receive`]: the ring as a source; [`send`]: the way out.
+//! - [`ring`], [`sys`]: the only unsafe code.
+
+mod error;
+mod receive;
+#[allow(unsafe_code)]
+mod ring;
+mod send;
+mod stage;
+#[allow(unsafe_code)]
+mod sys;
+
+use std::sync::Arc;
+
+pub use error::PortError;
+pub use receive::Receiver;
+pub use send::Sender;
+pub use stage::AF_PACKET;
+
+use sys::Socket;
+
+/// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and two VLAN tags.
+const OVERHEAD: u32 = 14 + 2 * 4;
+
+/// Settings for opening a port.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The interface's name.
+    pub interface: String,
+    /// Take packets for other stations too.
+    pub promiscuous: bool,
+    /// Packets that the ring has room for while nobody looks.
+    pub ring: u32,
+    /// Longest frame in bytes; 0: as the interface's MTU says.
+    pub longest: u32,
+    /// Send past traffic control, straight to the driver.
+    pub bypass_queueing: bool,
+    /// Bytes on their way out at most.
+    pub send_buffer: u32,
+}
+
+impl Options {
+    /// Of an interface, everything else as is usual: promiscuous, a ring of 4096 packets.
+    #[must_use]
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            promiscuous: true,
+            ring: 4096,
+            longest: 0,
+            bypass_queueing: false,
+            send_buffer: 4 << 20,
+        }
+    }
+
+    /// Opens the port to receive and to send.
+    ///
+    /// # Errors
+    /// [`PortError`], which says what to do about it.
+    pub fn open(&self) -> Result<(Receiver, Sender), PortError> {
+        let (port, ring) = self.socket(true)?;
+        let ring = ring.ok_or_else(|| PortError::NoInterface(self.interface.clone()))?;
+        Ok((Receiver::new(Arc::clone(&port), ring), Sender::new(port)))
+    }
+
+    /// Opens it to receive.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open_receiver(&self) -> Result<Receiver, PortError> {
+        self.open().map(|(receiver, _)| receiver)
+    }
+
+    /// Opens it to send; nothing is received.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open_sender(&self) -> Result<Sender, PortError> {
+        self.socket(false).map(|(port, _)| Sender::new(port))
+    }
+
+    fn socket(&self, receive: bool) -> Result<(Arc<Port>, Option<ring::Ring>), PortError> {
+        let name = self.interface.as_str();
+        let failed = |what| PortError::of(name, what);
+        let socket = Socket::new().map_err(failed("opening a packet socket"))?;
+        let info = socket.interface(name).map_err(failed("asking for the interface"))?;
+        if !info.up {
+            return Err(PortError::Down(name.to_owned()));
+        }
+        if ![libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&info.hardware) {
+            return Err(PortError::NotEthernet { name: name.to_owned(), hardware: info.hardware });
+        }
+        let mut ring = None;
+        if receive {
+            let longest = if self.longest == 0 { info.mtu + OVERHEAD } else { self.longest };
+            let request = ring::request(self.ring, longest as usize);
+            let bytes = u64::from(request.tp_block_size) * u64::from(request.tp_block_nr);
+            let no_memory = |error| PortError::NoMemory { name: name.to_owned(), bytes, error };
+            socket.use_ring(&request).map_err(no_memory)?;
+            ring = Some(ring::Ring::map(socket.fd(), &request).map_err(no_memory)?);
+            // A kernel that is too old for it leaves such packets to be told apart one by one.
+            let _ = socket.ignore_outgoing();
+            if self.promiscuous {
+                socket.promiscuous(info.index).map_err(failed("switching to promiscuous"))?;
+            }
+        }
+        if self.bypass_queueing {
+            socket.bypass_queueing().map_err(failed("bypassing traffic control"))?;
+        }
+        socket.send_buffer(self.send_buffer as i32).map_err(failed("setting the send buffer"))?;
+        socket.bind(info.index, receive).map_err(failed("binding to the interface"))?;
+        Ok((Arc::new(Port { socket, name: name.to_owned() }), ring))
+    }
+}
+
+/// The parts of a port that both directions share.
+#[derive(Debug)]
+struct Port {
+    socket: Socket,
+    name: String,
+}
+
+impl Port {
+    /// The error of an interface that is no more.
+    fn gone(&self) -> Option<PortError> {
+        (!sys::interface_exists(&self.name)).then(|| PortError::Gone(self.name.clone()))
+    }
+}

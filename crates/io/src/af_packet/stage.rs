@@ -1,0 +1,134 @@
+//! Network interfaces as ports, by packet sockets.
+
+use crate::af_packet::{Options, PortError, Sender};
+use slipstream_core::batch::Batch;
+use slipstream_core::port::{self, Port, Transmit};
+use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::stage::{Context, DropReason, Drops, Placeholder};
+
+/// The stage type.
+pub const AF_PACKET: StageType = StageType {
+    name: "af_packet",
+    group: Group::Port,
+    summary: "A network interface: where packets come from, where they go to, or both, by its place in the graph",
+    example: "lan :: af_packet(interface=eth1); wan :: af_packet(interface=eth2); lan -> reframe -> wan; wan -> lan",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[
+        Setting {
+            name: "interface",
+            kind: Kind::Text("name of an interface, as `ip link` shows it"),
+            default: None,
+            required: true,
+            help: "The interface, which must be up",
+        },
+        Setting {
+            name: "promiscuous",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Take packets for other stations too",
+        },
+        Setting {
+            name: "ring",
+            kind: Kind::Count(32, 1 << 20),
+            default: Some("4096"),
+            required: false,
+            help: "Packets that the kernel keeps while the engine is busy; what comes beyond that is lost, and counted",
+        },
+        Setting {
+            name: "longest",
+            kind: Kind::Count(64, 1 << 17),
+            default: None,
+            required: false,
+            help: "Longest frame in bytes; left out: as the interface's MTU says",
+        },
+        Setting {
+            name: "bypass_queueing",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Send past the interface's queueing discipline, straight to its driver",
+        },
+        Setting {
+            name: "send_buffer",
+            kind: Kind::Bytes(1 << 12, 1 << 30),
+            default: Some("4MiB"),
+            required: false,
+            help: "Bytes on their way out at most; when they are, the engine waits, 5 ms at most, then packets are dropped",
+        },
+    ],
+    properties: Properties {
+        live: true,
+        faces_a_link: true,
+        drops: &[DropReason::NotSent],
+        ..Properties::new(
+            // Each packet is received and sent by itself; the kernel can spread what comes over several
+            // sockets.
+            |_| Meets::Nothing,
+        )
+    },
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let interface = settings.text("interface");
+    if interface.is_empty() || interface.len() > 15 || interface.contains(['/', ' ', '\0']) {
+        let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
+        return Err(error.hint("1 to 15 characters without `/` or space"));
+    }
+    if site.dry {
+        return Ok(match site.role {
+            Role::Source => Made::Checked,
+            _ => Made::Stage(Box::new(Placeholder)),
+        });
+    }
+    let options = Options {
+        promiscuous: settings.flag("promiscuous"),
+        ring: settings.number("ring") as u32,
+        longest: settings.number("longest") as u32,
+        bypass_queueing: settings.flag("bypass_queueing"),
+        send_buffer: settings.number("send_buffer") as u32,
+        ..Options::new(interface)
+    };
+    let wrong = |e: PortError| BuildError::setting("interface", e.to_string());
+    let port = match site.role {
+        Role::Source => Port::receiving(options.open_receiver().map_err(wrong)?),
+        Role::TwoWay => {
+            let (receiver, sender) = options.open().map_err(wrong)?;
+            Port::both(receiver, sender)
+        }
+        Role::Sink | Role::Inner => Port::transmitting(options.open_sender().map_err(wrong)?),
+    };
+    Ok(port.into())
+}
+
+/// The kernel copies what it sends, so that buffers are free at once.
+impl Transmit for Sender {
+    fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        self.send(batch.frames.iter().map(|f| cx.data(f)));
+        batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
+        batch.clear();
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let counts = self.counts();
+        visit("packets_sent", counts.packets);
+        visit("bytes_sent", counts.bytes);
+        visit("too_long", counts.too_long);
+        visit("no_room", counts.no_room);
+        visit("refused", counts.refused);
+        visit("waits_for_room", counts.waits);
+    }
+
+    fn drops(&self) -> Drops {
+        let mut drops = Drops::default();
+        drops.add(DropReason::NotSent, self.counts().not_sent());
+        drops
+    }
+
+    fn finish(&mut self) -> Result<(), port::PortError> {
+        Ok(self.check()?)
+    }
+}

@@ -1,0 +1,200 @@
+//! The system calls of a packet socket, each wrapped as thinly as it can be; all unsafe code of the port but the ring's.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_uint, c_ulong, c_void, socklen_t};
+
+/// Packets that one system call sends at most.
+pub(super) const SEND_AT_ONCE: usize = 64;
+
+/// Every protocol, in network byte order, as a packet socket is told.
+const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+
+fn checked(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A packet socket (packet(7)).
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+/// The kernel's attributes of an interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InterfaceInfo {
+    pub(super) index: c_uint,
+    pub(super) up: bool,
+    /// Link type as in ARP (`ARPHRD_…`).
+    pub(super) hardware: u16,
+    /// Largest payload of a frame, in bytes.
+    pub(super) mtu: u32,
+}
+
+impl Socket {
+    /// A socket that receives nothing until it is bound to an interface.
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no pointer is passed; the result is checked.
+        let fd = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+        // SAFETY: the descriptor was just made, and nothing else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn set<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+        let len = size_of::<T>() as socklen_t;
+        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads it.
+        let result = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                std::ptr::from_ref(value).cast::<c_void>(),
+                len,
+            )
+        };
+        checked(result).map(|_| ())
+    }
+
+    /// An option that all zero bytes are a value of.
+    fn get<T: Plain>(&self, level: c_int, option: c_int) -> io::Result<T> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        let mut len = size_of::<T>() as socklen_t;
+        // SAFETY: pointer and length are those of `value`, which the call fills in part or whole.
+        let result = unsafe {
+            libc::getsockopt(self.0.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut len)
+        };
+        checked(result)?;
+        // SAFETY: every byte was set, to zero or by the kernel, and `Plain` types may have any bytes.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// The attributes of the interface of this name; `ENODEV` if there is none.
+    pub(super) fn interface(&self, name: &str) -> io::Result<InterfaceInfo> {
+        let flags = self.ask(name, libc::SIOCGIFFLAGS)?;
+        let hardware = self.ask(name, libc::SIOCGIFHWADDR)?;
+        let mtu = self.ask(name, libc::SIOCGIFMTU)?;
+        let index = self.ask(name, libc::SIOCGIFINDEX)?;
+        // SAFETY: each request filled the field of the union that is read here; all are plain numbers.
+        unsafe {
+            Ok(InterfaceInfo {
+                index: index.ifr_ifru.ifru_ifindex as c_uint,
+                up: c_int::from(flags.ifr_ifru.ifru_flags) & libc::IFF_UP != 0,
+                hardware: hardware.ifr_ifru.ifru_hwaddr.sa_family,
+                mtu: mtu.ifr_ifru.ifru_mtu as u32,
+            })
+        }
+    }
+
+    fn ask(&self, name: &str, request: c_ulong) -> io::Result<libc::ifreq> {
+        // SAFETY: an `ifreq` is numbers and arrays of them: all zero bytes are one.
+        let mut question: libc::ifreq = unsafe { zeroed() };
+        let (room, bytes) = (question.ifr_name.len(), name.as_bytes());
+        if bytes.is_empty() || bytes.len() >= room || bytes.contains(&0) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in question.ifr_name.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        // SAFETY: these requests read the name, which ends with a zero, and write into the `ifreq`, which outlives them.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &mut question) })?;
+        Ok(question)
+    }
+
+    /// Ring frames in the second layout: each frame has its own state, so that a packet can be read as soon as it is
+    /// there (the third hands over blocks of many packets, at the latest after a millisecond).
+    pub(super) fn use_ring(&self, request: &libc::tpacket_req) -> io::Result<()> {
+        let version = libc::tpacket_versions::TPACKET_V2 as c_int;
+        self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        self.set(libc::SOL_PACKET, libc::PACKET_RX_RING, request)
+    }
+
+    /// Not to be told of packets that this machine sends by the interface; kernels before 4.20 can't.
+    pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)
+    }
+
+    /// Send past traffic control, straight to the driver.
+    pub(super) fn bypass_queueing(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
+    }
+
+    /// Room for packets on their way out, in bytes; more than the system's limit where the process may.
+    pub(super) fn send_buffer(&self, bytes: c_int) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+    }
+
+    /// Takes what is for other stations too, as long as the socket is open.
+    pub(super) fn promiscuous(&self, index: c_uint) -> io::Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: index as c_int,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    }
+
+    /// Binds to an interface: from now on it receives all that comes there, or, where it doesn't `receive`, nothing.
+    pub(super) fn bind(&self, index: c_uint, receive: bool) -> io::Result<()> {
+        // SAFETY: a `sockaddr_ll` is numbers and arrays of them: all zero bytes are one.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = if receive { ALL_PROTOCOLS } else { 0 };
+        address.sll_ifindex = index as c_int;
+        let len = size_of::<libc::sockaddr_ll>() as socklen_t;
+        // SAFETY: pointer and length are those of an address of the family that the socket has.
+        let result = unsafe {
+            libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast::<libc::sockaddr>(), len)
+        };
+        checked(result).map(|_| ())
+    }
+
+    /// Packets that found no place in the ring since this was last asked.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        let stats: libc::tpacket_stats = self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        Ok(u64::from(stats.tp_drops))
+    }
+
+    /// The error that the socket keeps, such as that its interface went down; asking forgets it.
+    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let code: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
+        Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+    }
+
+    /// Sends up to [`SEND_AT_ONCE`] frames in order, without waiting; returns how many left. An error is about the first.
+    pub(super) fn send(&self, frames: &[&[u8]]) -> io::Result<usize> {
+        // SAFETY: both are pointers and numbers, of which all zero bytes are a value (null, nothing).
+        let (mut parts, mut messages): ([libc::iovec; SEND_AT_ONCE], [libc::mmsghdr; SEND_AT_ONCE]) =
+            unsafe { (zeroed(), zeroed()) };
+        let mut n = 0;
+        for ((frame, part), message) in frames.iter().zip(&mut parts).zip(&mut messages) {
+            *part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            n += 1;
+        }
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the first `n` messages point at one part each, of `parts`, and these at borrowed frames, which sending
+        // only reads; all of them outlive the call.
+        let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), n, flags as _) };
+        checked(sent).map(|n| n as usize)
+    }
+}
+
+/// Returns true if there is (still) an interface of this number.
+pub(super) fn interface_exists(name: &str) -> bool {
+    let Ok(name) = CString::new(name) else { return false };
+    // SAFETY: the name ends with a zero and outlives the call.
+    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+}
+
+/// Types that may have any bytes.
+trait Plain {}
+impl Plain for c_int {}
+impl Plain for libc::tpacket_stats {}

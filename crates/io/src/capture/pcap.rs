@@ -1,0 +1,146 @@
+//! Classic pcap: a 24-byte file header, then records of a 16-byte header and data
+//! (draft-ietf-opsawg-pcap; the modified form has 24-byte record headers).
+
+use slipstream_wire::LinkType;
+
+use super::fields::Order;
+use super::window::{Stop, Window};
+use super::{Damage, Interface, MAX_CAPTURED};
+use slipstream_core::time::Nanos;
+
+/// Bytes of the file header.
+pub(super) const FILE_HEADER: usize = 24;
+
+/// Magic number of microsecond files, as a number.
+const MICROS: u32 = 0xa1b2_c3d4;
+/// Magic number of nanosecond files; the one that is written.
+pub(super) const NANOS: u32 = 0xa1b2_3c4d;
+/// Magic number of Kuznetzov's modified form, in microseconds.
+const MODIFIED: u32 = 0xa1b2_cd34;
+
+/// A record, cut out of the window.
+pub(super) struct Cut {
+    pub(super) time: Nanos,
+    pub(super) interface: u32,
+    pub(super) link: LinkType,
+    pub(super) original_len: u32,
+    /// Place of its data in the window.
+    pub(super) data: std::ops::Range<usize>,
+}
+
+/// The version of a pcap file, where it is not one that can be read.
+pub(super) struct BadVersion {
+    pub(super) major: u16,
+    pub(super) minor: u16,
+}
+
+/// A decoder of the records of a pcap file.
+pub(super) struct Pcap {
+    order: Order,
+    /// Nanoseconds in one unit of the second time field.
+    unit: u64,
+    /// Bytes of a record header: 16 or 24.
+    header: usize,
+    link: LinkType,
+    /// Files before version 2.4 have the two lengths in either order: the smaller is the captured one.
+    either_order: bool,
+}
+
+/// The layout of a file, if it is pcap: byte order, nanoseconds per unit, bytes of a record header.
+pub(super) fn layout(begin: &[u8]) -> Option<(Order, u64, usize)> {
+    let magic = begin.first_chunk::<4>()?;
+    for order in [Order::Little, Order::Big] {
+        match order.u32(magic, 0) {
+            MICROS => return Some((order, 1000, 16)),
+            NANOS => return Some((order, 1, 16)),
+            MODIFIED => return Some((order, 1000, 24)),
+            _ => {}
+        }
+    }
+    None
+}
+
+impl Pcap {
+    /// Reads the file header that `bytes` begin with. `layout` comes from [`layout`].
+    ///
+    /// # Errors
+    ///
+    /// The version is neither 2 nor 543.0 (DG/UX).
+    pub(super) fn new(
+        (order, unit, header): (Order, u64, usize),
+        bytes: &[u8],
+    ) -> Result<(Self, Interface), BadVersion> {
+        let (major, minor) = (order.u16(bytes, 4), order.u16(bytes, 6));
+        if major != 2 && (major, minor) != (543, 0) {
+            return Err(BadVersion { major, minor });
+        }
+        let interface =
+            Interface { link_number: order.u32(bytes, 20), snap_len: order.u32(bytes, 16), name: None };
+        let pcap = Self { order, unit, header, link: interface.link(), either_order: minor < 4 };
+        Ok((pcap, interface))
+    }
+
+    /// Cuts the next record.
+    #[inline]
+    pub(super) fn next(&self, window: &mut Window) -> Result<Cut, Stop> {
+        loop {
+            // The order is a constant in either call, and no field asks for it.
+            let ready = match self.order {
+                Order::Little => self.ready(Order::Little, window),
+                Order::Big => self.ready(Order::Big, window),
+            };
+            match ready {
+                Some(cut) => return Ok(cut),
+                None => self.prepare(window)?,
+            }
+        }
+    }
+
+    /// The next record, if it is sound and all of it is in the window.
+    #[inline(always)]
+    fn ready(&self, order: Order, window: &mut Window) -> Option<Cut> {
+        let head = window.unread().first_chunk::<16>()?;
+        let (seconds, fraction) = (order.u32(head, 0), order.u32(head, 4));
+        let (captured, original_len) = self.lengths(order, head);
+        let total = self.header + captured as usize;
+        if captured > MAX_CAPTURED || total > window.unread().len() {
+            return None;
+        }
+        // The largest sum, 2^32 s and 2^32 us, is below 2^63.
+        let time = Nanos(u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit);
+        let data = window.take(total, self.header, total);
+        Some(Cut { time, interface: 0, link: self.link, original_len, data })
+    }
+
+    /// Makes [`Pcap::ready`] succeed, or says why it can't.
+    #[cold]
+    #[inline(never)]
+    fn prepare(&self, window: &mut Window) -> Result<(), Stop> {
+        if !window.want(self.header)? {
+            return Err(window.end("a record header"));
+        }
+        let (captured, _) = self.lengths(self.order, window.unread());
+        if captured > MAX_CAPTURED {
+            return Err(absurd(window, captured));
+        }
+        let total = self.header + captured as usize;
+        if !window.want(total)? {
+            return Err(window.cut(window.position(), &format!("a record of {total} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Captured and original length in a record header.
+    #[inline(always)]
+    fn lengths(&self, order: Order, head: &[u8]) -> (u32, u32) {
+        let (captured, original) = (order.u32(head, 8), order.u32(head, 12));
+        if self.either_order && captured > original { (original, captured) } else { (captured, original) }
+    }
+}
+
+#[cold]
+fn absurd(window: &Window, captured: u32) -> Stop {
+    let what =
+        format!("a record that claims {captured} captured bytes (the most there can be: {MAX_CAPTURED})");
+    Stop::Damage(Damage { byte: window.position(), what })
+}

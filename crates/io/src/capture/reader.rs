@@ -1,0 +1,312 @@
+//! [`CaptureReader`]: opens a capture, finds out what it is, and hands out its records.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::decompress::{self, Device, DeviceError};
+use super::pcap::{self, Pcap};
+use super::pcapng::{self, PcapNg};
+use super::window::{Stop, Window};
+use super::{CaptureError, Compression, Damage, Format, Interface, Record, sniff};
+
+/// Maximum number of layers of compression; a file can be made that unpacks to itself.
+const LAYERS: usize = 4;
+
+/// Counts of events that are neither packets nor damage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Packets whose time was before 1970 or beyond what [`Nanos`](slipstream_core::time::Nanos) can hold (2554), and was
+    /// moved to that bound.
+    pub clamped_times: u64,
+    /// Blocks of a pcapng file that are neither packets, interfaces nor section headers, and were passed over.
+    pub skipped_blocks: u64,
+    /// Sections of a pcapng file begun so far.
+    pub sections: u64,
+}
+
+enum Framing {
+    Pcap(Pcap),
+    PcapNg(PcapNg),
+    /// The end was reached, or damage.
+    Over,
+}
+
+/// Reads the records of a capture, one after another.
+///
+/// Memory: a window of 256 KiB, which grows to the largest record met (at most 65 MiB, and only as bytes arrive), plus
+/// the window of each decompressor (32 KiB for gzip, what a zstd frame asks for, at most 128 MiB).
+///
+/// ```
+/// use slipstream_io::capture::CaptureReader;
+///
+/// // An empty capture: a pcap header, Ethernet.
+/// let header = &[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+/// let mut reader = CaptureReader::from_reader(header.as_slice(), "header")?;
+/// while let Some(record) = reader.next_record()? {
+///     println!("{} {} bytes", record.time, record.data.len());
+/// }
+/// assert_eq!(reader.damage(), None);
+/// # Ok::<(), slipstream_io::capture::CaptureError>(())
+/// ```
+pub struct CaptureReader {
+    window: Window,
+    framing: Framing,
+    interfaces: Vec<Interface>,
+    notes: Notes,
+    damage: Option<Damage>,
+    format: Format,
+    compression: Compression,
+    read: Arc<AtomicU64>,
+    file_len: Option<u64>,
+    name: String,
+}
+
+impl std::fmt::Debug for CaptureReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CaptureReader")
+            .field("name", &self.name)
+            .field("format", &self.format)
+            .field("compression", &self.compression)
+            .field("position", &self.window.position())
+            .finish_non_exhaustive()
+    }
+}
+
+impl CaptureReader {
+    /// Opens the capture file at `path`, by its content: its name does not matter.
+    ///
+    /// # Errors
+    ///
+    /// It can't be opened or read, or it is not a capture: see [`CaptureError`].
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        let failed = |error| CaptureError::open(path, error);
+        let metadata = fs::metadata(path).map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(CaptureError::IsDirectory { file: path.display().to_string() });
+        }
+        let file = File::open(path).map_err(failed)?;
+        let len = metadata.is_file().then_some(metadata.len());
+        Self::start(file, path.display().to_string(), len)
+    }
+
+    /// Reads a capture from `input`: a pipe, memory. `name` stands for it in errors.
+    ///
+    /// # Errors
+    ///
+    /// As [`CaptureReader::open`].
+    pub fn from_reader(input: impl Read + Send + 'static, name: &str) -> Result<Self, CaptureError> {
+        Self::start(input, name.to_owned(), None)
+    }
+
+    /// The next record; None at the end of the capture or at damage: see [`CaptureReader::damage`].
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Read`]: the device failed. That ends the capture: asked again, there is no further record.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
+        let cut = match &mut self.framing {
+            Framing::Pcap(pcap) => pcap.next(&mut self.window),
+            Framing::PcapNg(ng) => ng.next(&mut self.window, &mut self.interfaces, &mut self.notes),
+            Framing::Over => return Ok(None),
+        };
+        match cut {
+            Ok(cut) => Ok(Some(Record {
+                time: cut.time,
+                interface: cut.interface,
+                link: cut.link,
+                original_len: cut.original_len,
+                data: self.window.slice(cut.data),
+            })),
+            Err(stop) => self.stop(stop).map(|()| None),
+        }
+    }
+
+    /// The damage to the capture, and its place, once [`CaptureReader::next_record`] has come to it.
+    #[must_use]
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// The interfaces met so far; [`Record::interface`] is an index. A pcapng file may bring more at any time, and
+    /// those of all its sections are kept.
+    #[must_use]
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The file format.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The outermost compression.
+    #[must_use]
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    /// Bytes read so far of the underlying file, which may be compressed.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Size of the underlying file in bytes; None for pipes and the like.
+    #[must_use]
+    pub fn file_len(&self) -> Option<u64> {
+        self.file_len
+    }
+
+    /// The events so far that are neither packets nor damage.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        self.notes
+    }
+
+    /// The capture's name in errors.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn start(
+        input: impl Read + Send + 'static,
+        name: String,
+        file_len: Option<u64>,
+    ) -> Result<Self, CaptureError> {
+        let read = Arc::new(AtomicU64::new(0));
+        let opening = Opening { name: &name, read: &read };
+        let device = Window::new(Box::new(Device::new(input, Arc::clone(&read))));
+        let (mut window, compression) = opening.unpack(device)?;
+        let mut notes = Notes::default();
+        let (framing, format, interfaces) = opening.framing(&mut window, &mut notes)?;
+        Ok(Self {
+            window,
+            framing,
+            interfaces,
+            notes,
+            damage: None,
+            format,
+            compression,
+            read,
+            file_len,
+            name,
+        })
+    }
+
+    /// Deals with what came instead of a record.
+    #[cold]
+    fn stop(&mut self, stop: Stop) -> Result<(), CaptureError> {
+        self.framing = Framing::Over;
+        match stop {
+            Stop::End => {}
+            Stop::Damage(damage) => self.damage = Some(damage),
+            Stop::Io(error) => return Err(Opening { name: &self.name, read: &self.read }.failed(error)),
+        }
+        Ok(())
+    }
+}
+
+/// The steps from a device to a framing; knows what to call it in errors.
+struct Opening<'a> {
+    name: &'a str,
+    read: &'a AtomicU64,
+}
+
+impl Opening<'_> {
+    /// Puts decompressors upon `window` until something else shows; tells the outermost compression.
+    fn unpack(&self, mut window: Window) -> Result<(Window, Compression), CaptureError> {
+        let mut outermost = Compression::None;
+        for _ in 0..=LAYERS {
+            self.want(&mut window, 4)?;
+            let compression = decompress::compression(window.unread());
+            if compression == Compression::None {
+                return Ok((window, outermost));
+            }
+            if outermost == Compression::None {
+                outermost = compression;
+            }
+            window = decompress::layer(window, compression).map_err(|error| self.failed(error))?;
+        }
+        Err(CaptureError::TooManyLayers { file: self.file(), layers: LAYERS })
+    }
+
+    /// Finds out the format and reads the file header.
+    fn framing(
+        &self,
+        window: &mut Window,
+        notes: &mut Notes,
+    ) -> Result<(Framing, Format, Vec<Interface>), CaptureError> {
+        if !self.want(window, 1)? {
+            return Err(match window.fault() {
+                Some(fault) => CaptureError::BadCompression { file: self.file(), what: fault.to_owned() },
+                None => CaptureError::Empty { file: self.file() },
+            });
+        }
+        self.want(window, 4)?;
+        if let Some(layout) = pcap::layout(window.unread()) {
+            self.header(window, Format::Pcap, pcap::FILE_HEADER)?;
+            let (pcap, interface) = Pcap::new(layout, window.unread()).map_err(|version| {
+                let (major, minor) = (version.major, version.minor);
+                CaptureError::UnsupportedVersion { file: self.file(), format: Format::Pcap, major, minor }
+            })?;
+            window.take(pcap::FILE_HEADER, 0, 0);
+            return Ok((Framing::Pcap(pcap), Format::Pcap, vec![interface]));
+        }
+        if window.unread().starts_with(&pcapng::SECTION.to_le_bytes()) {
+            self.header(window, Format::PcapNg, pcapng::SECTION_MIN)?;
+            let framing = PcapNg::new(window, notes).map_err(|stop| self.bad_section(window, stop))?;
+            return Ok((Framing::PcapNg(framing), Format::PcapNg, Vec::new()));
+        }
+        self.want(window, sniff::LOOK)?;
+        let (found, advice) = sniff::name(window.unread().get(..sniff::LOOK).unwrap_or(window.unread()));
+        Err(CaptureError::UnknownFormat { file: self.file(), found, advice })
+    }
+
+    /// Makes the file header available.
+    fn header(&self, window: &mut Window, format: Format, needed: usize) -> Result<(), CaptureError> {
+        if self.want(window, needed)? {
+            return Ok(());
+        }
+        let (found, why) = (window.unread().len(), window.fault().map(str::to_owned));
+        Err(CaptureError::HeaderTruncated { file: self.file(), format, found, needed, why })
+    }
+
+    /// From what is wrong with the first section header.
+    fn bad_section(&self, window: &Window, stop: Stop) -> CaptureError {
+        match stop {
+            Stop::Io(error) => self.failed(error),
+            Stop::Damage(Damage { byte, what }) => match pcapng::version(window.unread()) {
+                Some((major, minor)) if major != 1 => CaptureError::UnsupportedVersion {
+                    file: self.file(),
+                    format: Format::PcapNg,
+                    major,
+                    minor,
+                },
+                _ => CaptureError::BadHeader { file: self.file(), byte, what },
+            },
+            Stop::End => CaptureError::Empty { file: self.file() },
+        }
+    }
+
+    fn want(&self, window: &mut Window, n: usize) -> Result<bool, CaptureError> {
+        window.want(n).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: std::io::Error) -> CaptureError {
+        let source = DeviceError::unwrap(error);
+        if source.kind() == std::io::ErrorKind::IsADirectory {
+            return CaptureError::IsDirectory { file: self.file() };
+        }
+        CaptureError::Read { file: self.file(), byte: self.read.load(Ordering::Relaxed), source }
+    }
+
+    fn file(&self) -> String {
+        self.name.to_owned()
+    }
+}

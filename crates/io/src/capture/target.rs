@@ -1,0 +1,145 @@
+//! Destinations of a capture: a file that appears whole or not at all, a device, a pipe.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::{CaptureError, Compression};
+use slipstream_core::new_file::NewFile;
+
+/// The destination of bytes.
+pub(super) enum Target {
+    /// A file that takes its name when it is complete.
+    New(NewFile),
+    /// An existing file that is not a regular one: a device, a pipe.
+    Direct(File),
+    /// The caller's own.
+    Other(Box<dyn Write + Send>),
+}
+
+impl Target {
+    /// Opens `path` for writing.
+    pub(super) fn create(path: &Path) -> Result<Self, CaptureError> {
+        let failed = |error| CaptureError::create(path, error);
+        // The file itself where `path` is a link to it: the link stays.
+        let (path, existing) = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(CaptureError::IsDirectory { file: path.display().to_string() });
+            }
+            Ok(metadata) if !metadata.is_file() => {
+                return OpenOptions::new().write(true).open(path).map(Self::Direct).map_err(failed);
+            }
+            Ok(metadata) => (fs::canonicalize(path).map_err(failed)?, Some(metadata.permissions())),
+            Err(_) => (path.to_path_buf(), None),
+        };
+        let file = NewFile::create(&path).map_err(failed)?;
+        if let Some(permissions) = existing {
+            file.file().set_permissions(permissions).map_err(failed)?;
+        }
+        Ok(Self::New(file))
+    }
+
+    /// Puts the complete file in its place.
+    pub(super) fn complete(mut self) -> io::Result<()> {
+        self.flush()?;
+        match self {
+            Self::New(file) => file.persist(),
+            Self::Direct(_) | Self::Other(_) => Ok(()),
+        }
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::New(file) => file.write(bytes),
+            Self::Direct(file) => file.write(bytes).map_err(reader_left),
+            Self::Other(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::New(file) => file.flush(),
+            Self::Direct(file) => file.flush(),
+            Self::Other(out) => out.flush(),
+        }
+    }
+}
+
+/// Whoever reads a pipe that was named has asked for all of it, unlike the next command of a pipeline (`… | head`), which takes
+/// what it wants: that it went away is an error.
+fn reader_left(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            io::Error::other("whoever read it has gone away; packets are missing there")
+        }
+        _ => error,
+    }
+}
+
+/// Counts what reaches the target.
+pub(super) struct Counted {
+    target: Target,
+    written: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.target.write(bytes)?;
+        self.written += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.target.flush()
+    }
+}
+
+/// A target behind a compressor.
+pub(super) enum Sink {
+    Plain(Counted),
+    Gzip(flate2::write::GzEncoder<Counted>),
+    Zstd(zstd::Encoder<'static, Counted>),
+}
+
+/// gzip level: close to the size of the usual 6, at twice its speed.
+const GZIP_LEVEL: u32 = 3;
+/// Zstandard level: its default.
+const ZSTD_LEVEL: i32 = 3;
+
+impl Sink {
+    pub(super) fn new(target: Target, compression: Compression) -> io::Result<Self> {
+        let counted = Counted { target, written: 0 };
+        Ok(match compression {
+            Compression::None => Self::Plain(counted),
+            Compression::Gzip => {
+                Self::Gzip(flate2::write::GzEncoder::new(counted, flate2::Compression::new(GZIP_LEVEL)))
+            }
+            Compression::Zstd => {
+                let mut encoder = zstd::Encoder::new(counted, ZSTD_LEVEL)?;
+                encoder.include_checksum(true)?;
+                Self::Zstd(encoder)
+            }
+        })
+    }
+
+    pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(out) => out.write_all(bytes),
+            Self::Gzip(out) => out.write_all(bytes),
+            Self::Zstd(out) => out.write_all(bytes),
+        }
+    }
+
+    /// Ends the compressed stream and puts the file in its place; tells how many bytes it has.
+    pub(super) fn complete(self) -> io::Result<u64> {
+        let counted = match self {
+            Self::Plain(out) => out,
+            Self::Gzip(out) => out.finish()?,
+            Self::Zstd(out) => out.finish()?,
+        };
+        counted.target.complete()?;
+        Ok(counted.written)
+    }
+}

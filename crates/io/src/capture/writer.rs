@@ -1,0 +1,312 @@
+//! [`CaptureWriter`]: writes a capture, always with nanoseconds.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::target::{Sink, Target};
+use super::{CaptureError, Compression, Format, Interface, MAX_CAPTURED, MAX_INTERFACE_NAME, pcap, pcapng};
+use slipstream_core::time::Nanos;
+
+/// Bytes gathered before they are handed on.
+const CHUNK: usize = 256 * 1024;
+/// Snap length in a pcap header where none is known: what tcpdump and Wireshark write.
+const SNAP_LEN: u32 = 262_144;
+/// pcapng option: the program that wrote the file.
+const SHB_USERAPPL: u16 = 4;
+/// pcapng option: bits of frame check sequence at the end of every packet.
+const IF_FCSLEN: u16 = 13;
+
+/// Settings for writing a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// File format.
+    pub format: Format,
+    /// Compression around it.
+    pub compression: Compression,
+}
+
+impl WriterOptions {
+    /// The settings that the extension of `path` asks for: `.pcap`, `.cap` or `.dmp` for pcap, `.pcapng` or
+    /// `.ntar` for pcapng, any of them (or none) followed by `.gz` or `.zst` for compression. Upper case
+    /// counts as lower. Any other extension means `otherwise`: the format of the input.
+    #[must_use]
+    pub fn for_path(path: &Path, otherwise: Format) -> Self {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let (name, compression) = match name.rsplit_once('.') {
+            Some((rest, "gz" | "gzip")) => (rest, Compression::Gzip),
+            Some((rest, "zst" | "zstd")) => (rest, Compression::Zstd),
+            _ => (name.as_str(), Compression::None),
+        };
+        let format = match name.rsplit_once('.') {
+            Some((_, "pcap" | "cap" | "dmp")) => Format::Pcap,
+            Some((_, "pcapng" | "ntar")) => Format::PcapNg,
+            _ => otherwise,
+        };
+        Self { format, compression }
+    }
+}
+
+/// Amounts that were written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Packets.
+    pub packets: u64,
+    /// Captured bytes of these packets.
+    pub data_bytes: u64,
+    /// Bytes of the file, as compressed.
+    pub file_bytes: u64,
+}
+
+/// Writes a capture file.
+///
+/// A file is written under a temporary name in its directory and takes its place at [`CaptureWriter::finish`]; dropped
+/// before, the writer leaves nothing behind. So the output may be the very file that is being read. What exists and
+/// is not a regular file (a device, a pipe) is written directly.
+///
+/// ```
+/// use slipstream_io::capture::{CaptureWriter, Compression, Format, Interface, WriterOptions};
+/// use slipstream_core::time::Nanos;
+///
+/// let options = WriterOptions { format: Format::PcapNg, compression: Compression::None };
+/// let mut writer = CaptureWriter::to_writer(std::io::sink(), "nowhere", options)?;
+/// let ethernet = writer.add_interface(&Interface { link_number: 1, snap_len: 96, name: Some("eth0".into()) })?;
+/// writer.write(ethernet, Nanos(1_700_000_000_000_000_001), 1514, &[0; 96])?;
+/// assert_eq!(writer.finish()?.packets, 1);
+/// # Ok::<(), slipstream_io::capture::CaptureError>(())
+/// ```
+pub struct CaptureWriter {
+    sink: Sink,
+    /// Bytes not yet handed on.
+    pending: Vec<u8>,
+    format: Format,
+    interfaces: Vec<Interface>,
+    /// pcap: whether the file header is written. It waits for the first packet, for the interfaces to be known.
+    headed: bool,
+    /// A write failed, and the file has a hole: it must never be completed.
+    failed: bool,
+    summary: Summary,
+    name: String,
+}
+
+impl std::fmt::Debug for CaptureWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CaptureWriter")
+            .field("name", &self.name)
+            .field("format", &self.format)
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CaptureWriter {
+    /// Writes to the file `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::IsDirectory`], [`CaptureError::Create`].
+    pub fn create(path: &Path, options: WriterOptions) -> Result<Self, CaptureError> {
+        Self::start(Target::create(path)?, path.display().to_string(), options)
+    }
+
+    /// Writes to `out`; `name` stands for it in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Write`]: the compressor could not be set up.
+    pub fn to_writer(
+        out: impl Write + Send + 'static,
+        name: &str,
+        options: WriterOptions,
+    ) -> Result<Self, CaptureError> {
+        Self::start(Target::Other(Box::new(out)), name.to_owned(), options)
+    }
+
+    fn start(target: Target, name: String, options: WriterOptions) -> Result<Self, CaptureError> {
+        let sink = match Sink::new(target, options.compression) {
+            Ok(sink) => sink,
+            Err(source) => return Err(CaptureError::Write { file: name, source }),
+        };
+        let mut pending = Vec::with_capacity(CHUNK);
+        if options.format == Format::PcapNg {
+            section_header(&mut pending);
+        }
+        let (format, interfaces, summary) = (options.format, Vec::new(), Summary::default());
+        Ok(Self { sink, pending, format, interfaces, headed: false, failed: false, summary, name })
+    }
+
+    /// Adds an interface; the result is its number for [`CaptureWriter::write`]. A pcapng file takes them at any time, a pcap
+    /// file any number of the same link number.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::LinkTypesDiffer`]: pcap has room for one link number.
+    pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, CaptureError> {
+        match self.format {
+            Format::Pcap => {
+                if let Some(Interface { link_number: first, .. }) = self.interfaces.first()
+                    && *first != interface.link_number
+                {
+                    let (first, second) = (*first, interface.link_number);
+                    return Err(CaptureError::LinkTypesDiffer { file: self.name.clone(), first, second });
+                }
+            }
+            Format::PcapNg => interface_description(&mut self.pending, interface),
+        }
+        self.interfaces.push(interface.clone());
+        Ok(self.interfaces.len() as u32 - 1)
+    }
+
+    /// Writes a packet: captured at `time` on `interface`, `original_len` bytes long, of which `data` was captured. It is
+    /// written as it is, be it longer than the interface's snap length or than `original_len`.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::UnknownInterface`], [`CaptureError::PacketTooLong`], [`CaptureError::TimeTooLate`] (pcap only),
+    /// [`CaptureError::Write`].
+    #[inline]
+    pub fn write(
+        &mut self,
+        interface: u32,
+        time: Nanos,
+        original_len: u32,
+        data: &[u8],
+    ) -> Result<(), CaptureError> {
+        if interface as usize >= self.interfaces.len() || data.len() > MAX_CAPTURED as usize {
+            return Err(self.refused(interface, data.len()));
+        }
+        let captured = data.len() as u32;
+        match self.format {
+            Format::Pcap => {
+                let Ok(seconds) = u32::try_from(time.0 / 1_000_000_000) else {
+                    let packet = self.summary.packets + 1;
+                    return Err(CaptureError::TimeTooLate { file: self.name.clone(), packet, time });
+                };
+                self.head();
+                let nanos = (time.0 % 1_000_000_000) as u32;
+                put(&mut self.pending, [seconds, nanos, captured, original_len]);
+                self.pending.extend_from_slice(data);
+            }
+            Format::PcapNg => {
+                let padding = data.len().next_multiple_of(4) - data.len();
+                let len = 32 + captured + padding as u32;
+                let (high, low) = ((time.0 >> 32) as u32, time.0 as u32);
+                put(&mut self.pending, [pcapng::PACKET, len, interface, high, low, captured, original_len]);
+                self.pending.extend_from_slice(data);
+                self.pending.extend([0; 3].into_iter().take(padding));
+                self.pending.extend_from_slice(&len.to_le_bytes());
+            }
+        }
+        self.summary.packets += 1;
+        self.summary.data_bytes += u64::from(captured);
+        if self.pending.len() >= CHUNK { self.hand_on() } else { Ok(()) }
+    }
+
+    /// Completes the file and puts it in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Write`]: nothing is left behind.
+    pub fn finish(mut self) -> Result<Summary, CaptureError> {
+        if self.format == Format::Pcap {
+            self.head();
+        }
+        self.hand_on()?;
+        let Self { sink, mut summary, name, .. } = self;
+        summary.file_bytes = sink.complete().map_err(|source| CaptureError::Write { file: name, source })?;
+        Ok(summary)
+    }
+
+    /// Hands on what was gathered.
+    #[cold]
+    fn hand_on(&mut self) -> Result<(), CaptureError> {
+        let written = if self.failed {
+            Err(io::Error::other("an earlier write failed"))
+        } else {
+            self.sink.write_all(&self.pending)
+        };
+        self.failed = written.is_err();
+        self.pending.clear();
+        self.pending.shrink_to(2 * CHUNK);
+        written.map_err(|source| CaptureError::Write { file: self.name.clone(), source })
+    }
+
+    /// Writes the pcap file header, once.
+    #[inline]
+    fn head(&mut self) {
+        if !self.headed {
+            self.headed = true;
+            file_header(&mut self.pending, &self.interfaces);
+        }
+    }
+
+    /// Why a packet can't be written.
+    #[cold]
+    fn refused(&self, interface: u32, len: usize) -> CaptureError {
+        let (file, packet, known) = (self.name.clone(), self.summary.packets + 1, self.interfaces.len());
+        if interface as usize >= known {
+            CaptureError::UnknownInterface { file, packet, interface, known }
+        } else {
+            CaptureError::PacketTooLong { file, packet, len }
+        }
+    }
+}
+
+/// Appends words in the byte order of what is written: little-endian on every machine.
+#[inline]
+fn put<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
+    out.extend_from_slice(words.map(u32::to_le_bytes).as_flattened());
+}
+
+/// The header of a pcap file with packets of `interfaces`, which share a link number.
+fn file_header(out: &mut Vec<u8>, interfaces: &[Interface]) {
+    let link = interfaces.first().map_or(1, |interface| interface.link_number);
+    let snap_len =
+        |interface: &Interface| if interface.snap_len == 0 { SNAP_LEN } else { interface.snap_len };
+    let snap_len = interfaces.iter().map(snap_len).max().unwrap_or(SNAP_LEN);
+    let version = 4 << 16 | 2;
+    put(out, [pcap::NANOS, version, 0, 0, snap_len, link]);
+}
+
+/// Opens a pcapng section.
+fn section_header(out: &mut Vec<u8>) {
+    let mut body = Vec::new();
+    // Version 1.0; the section's length is not told.
+    put(&mut body, [pcapng::BYTE_ORDER, 1, u32::MAX, u32::MAX]);
+    option(&mut body, SHB_USERAPPL, b"slipstream");
+    option(&mut body, 0, &[]);
+    block(out, pcapng::SECTION, &body);
+}
+
+/// Describes an interface in pcapng.
+fn interface_description(out: &mut Vec<u8>, interface: &Interface) {
+    let mut body = Vec::new();
+    put(&mut body, [interface.link_number & 0xffff, interface.snap_len]);
+    if let Some(name) = &interface.name {
+        let cut = name.floor_char_boundary(MAX_INTERFACE_NAME);
+        option(&mut body, pcapng::IF_NAME, name.get(..cut).unwrap_or_default().as_bytes());
+    }
+    option(&mut body, pcapng::IF_TSRESOL, &[9]);
+    // A pcap link field has, where bit 26 is set, the length of the frame check sequence in its top 4 bits, in
+    // units of 16 bits.
+    if interface.link_number & 1 << 26 != 0 {
+        option(&mut body, IF_FCSLEN, &[(interface.link_number >> 28) as u8 * 16]);
+    }
+    option(&mut body, 0, &[]);
+    block(out, pcapng::INTERFACE, &body);
+}
+
+/// Appends a pcapng block around `body`, a multiple of four bytes.
+fn block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
+    let len = body.len() as u32 + 12;
+    put(out, [kind, len]);
+    out.extend_from_slice(body);
+    out.extend_from_slice(&len.to_le_bytes());
+}
+
+/// Appends a pcapng option, padded to four bytes.
+fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
+    out.extend_from_slice(&code.to_le_bytes());
+    out.extend_from_slice(&(value.len() as u16).to_le_bytes());
+    out.extend_from_slice(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}

@@ -1,0 +1,21 @@
+//! Sources and destinations of packets: capture files, generated traffic, network interfaces, other processes.
+//!
+//! Read it in this order:
+//!
+//! 1. [`capture`]: pcap and pcapng, read and written, whatever is wrong with them.
+//! 2. [`synth`]: traffic of known locality, the same on every machine.
+//! 3. [`sources`], [`preload`], [`sink`]: both as sources and ends of a pipeline; [`ports`]: their stage types.
+//! 4. [`af_packet`]: network interfaces; [`paced`]: made traffic by the wall clock; [`shm`]: another process.
+//!
+//! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`] and [`shm`], where memory is shared with
+//! the kernel or with a process. It needs Rust 1.95, and Linux for these two.
+
+pub mod af_packet;
+pub mod capture;
+pub mod paced;
+pub mod ports;
+pub mod preload;
+pub mod shm;
+pub mod sink;
+pub mod sources;
+pub mod synth;

@@ -1,0 +1,264 @@
+//! Ports of a replay: capture files, generated traffic, nowhere.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use crate::capture::{CaptureError, CaptureReader, CaptureWriter, Format, WriterOptions};
+use crate::sink::{CaptureSink, Sink, Stamp};
+use crate::sources::{CaptureSource, SynthSource};
+use crate::synth::{Synth, SynthConfig};
+use slipstream_core::batch::Batch;
+use slipstream_core::interface::Interface;
+use slipstream_core::port::{Port, PortError, Transmit};
+use slipstream_core::registry::{
+    BuildError, Group, IN, Made, Meets, OUT, Ports, Properties, Role, Site, StageType,
+};
+use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::stage::{Context, DropReason, Drops};
+
+/// The stage type.
+pub const PCAP: StageType = StageType {
+    name: "pcap",
+    group: Group::Port,
+    summary: "Reads or writes a capture file (pcap, pcapng; plain, gzip, zstd), by its place in the graph",
+    example: "in :: pcap(path=a.pcapng) -> reframe -> out :: pcap(path=b.pcapng)",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[
+        Setting {
+            name: "path",
+            kind: Kind::File,
+            default: None,
+            required: true,
+            help: "The file; `-` for stdin or stdout",
+        },
+        Setting {
+            name: "stamp",
+            kind: Kind::Choice(&["release", "arrival"]),
+            default: Some("release"),
+            required: false,
+            help: "Which time is written with a packet",
+        },
+        Setting {
+            name: "format",
+            kind: Kind::Choice(&["pcap", "pcapng"]),
+            default: Some("pcapng"),
+            required: false,
+            help: "What to write where the file's name doesn't say",
+        },
+    ],
+    properties: Properties {
+        drops: &[DropReason::NotSent],
+        ..Properties::new(
+            // A file is one sequence, which one core reads or writes.
+            |_| Meets::Everything,
+        )
+    },
+    build: pcap,
+};
+
+/// The stage type.
+pub const SYNTH: StageType = StageType {
+    name: "synth",
+    group: Group::Port,
+    summary: "Makes traffic with a known locality",
+    example: "in :: synth(traffic=\"flows=1024,packets=100k,slf=4\") -> counter -> out :: null",
+    inputs: Ports::None,
+    outputs: OUT,
+    settings: &[Setting {
+        name: "traffic",
+        kind: Kind::Text("KEY=VALUE,… as for `slipstream synth`"),
+        default: Some(""),
+        required: false,
+        help: "What to make",
+    }],
+    properties: Properties {
+        ..Properties::new(
+            // One sequence of random numbers makes all packets.
+            |_| Meets::Everything,
+        )
+    },
+    build: synth,
+};
+
+/// The stage type.
+pub const NULL: StageType = StageType {
+    name: "null",
+    group: Group::Port,
+    summary: "Brings nothing, or takes everything",
+    example: "in -> reframe -> out :: null",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[],
+    properties: Properties {
+        ..Properties::new(
+            // Nothing is decided, and what is counted adds up.
+            |_| Meets::Nothing,
+        )
+    },
+    build: null,
+};
+
+fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let path = settings.file("path").unwrap_or(Path::new("-"));
+    let stdio = path.as_os_str() == "-";
+    let wrong = |e: &dyn std::error::Error| BuildError::setting("path", e.to_string());
+    if site.role == Role::Source {
+        if site.dry && (stdio || is_stream(path)) {
+            return Ok(Made::Checked);
+        }
+        let reader =
+            if stdio { CaptureReader::from_reader(io::stdin(), "stdin") } else { CaptureReader::open(path) };
+        return reader.map(|r| Port::receiving(CaptureSource::new(r)).into()).map_err(|e| wrong(&e));
+    }
+    if site.dry {
+        return Ok(Port::transmitting(Nowhere::default()).into());
+    }
+    let format = if settings.text("format") == "pcap" { Format::Pcap } else { Format::PcapNg };
+    let options = WriterOptions::for_path(path, format);
+    let writer = if stdio {
+        CaptureWriter::to_writer(io::stdout(), "stdout", options)
+    } else {
+        CaptureWriter::create(path, options)
+    };
+    let stamp = if settings.text("stamp") == "arrival" { Stamp::Arrival } else { Stamp::Release };
+    let writer = writer.map_err(|e| wrong(&e))?;
+    Ok(Port::transmitting(CaptureStage::new(CaptureSink::new(writer, stamp))).into())
+}
+
+/// Returns true if what is read from a file is gone then: a pipe or a device. A check must leave it to the
+/// run.
+fn is_stream(path: &Path) -> bool {
+    let kind = std::fs::metadata(path).map(|m| m.file_type());
+    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
+}
+
+fn synth(settings: &Settings, _: &Site<'_>) -> Result<Made, BuildError> {
+    let wrong = |e: &dyn std::error::Error| BuildError::setting("traffic", e.to_string());
+    let config = SynthConfig::from_text(settings.text("traffic")).map_err(|e| wrong(&e))?;
+    let synth = Synth::new(config).map_err(|e| wrong(&e))?;
+    Ok(Port::receiving(SynthSource::new(synth)).into())
+}
+
+fn null(_: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    if site.role == Role::Source {
+        return Ok(Port::receiving(crate::preload::Preload::default()).into());
+    }
+    Ok(Port::transmitting(Nowhere::default()).into())
+}
+
+/// Takes everything, to be forgotten: the packets did leave.
+#[derive(Debug, Default)]
+pub struct Nowhere {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Transmit for Nowhere {
+    fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        self.packets += batch.frames.len() as u64;
+        for frame in &batch.frames {
+            self.bytes += u64::from(frame.len);
+            cx.pool.free(frame.buf);
+        }
+        batch.clear();
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_written", self.packets);
+        visit("bytes_written", self.bytes);
+    }
+}
+
+/// Writes packets to a capture.
+#[derive(Debug)]
+pub struct CaptureStage {
+    sink: Option<CaptureSink>,
+    failed: Option<CaptureError>,
+    packets: u64,
+    bytes: u64,
+    drops: Drops,
+}
+
+impl CaptureStage {
+    /// To this file.
+    #[must_use]
+    pub fn new(sink: CaptureSink) -> Self {
+        Self { sink: Some(sink), failed: None, packets: 0, bytes: 0, drops: Drops::default() }
+    }
+
+    /// Writes the packets of a batch, which stay.
+    pub fn write(&mut self, cx: &Context<'_>, batch: &Batch) {
+        let Some(sink) = &mut self.sink else { return };
+        for (train, frames) in batch.iter() {
+            for frame in frames {
+                let meta = cx.pool.meta(frame.buf);
+                let time = train.release.max(frame.arrival);
+                match (&self.failed, sink.packet(time, meta, cx.data(frame))) {
+                    (None, Ok(())) => {
+                        self.packets += 1;
+                        self.bytes += u64::from(frame.len);
+                    }
+                    (None, Err(error)) => {
+                        self.failed = Some(error);
+                        self.drops.add(DropReason::NotSent, 1);
+                    }
+                    (Some(_), _) => self.drops.add(DropReason::NotSent, 1),
+                }
+            }
+        }
+    }
+}
+
+/// Packets given to a file are copied, so that buffers are free at once.
+impl Transmit for CaptureStage {
+    fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        self.write(cx, batch);
+        batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
+        batch.clear();
+    }
+
+    fn interfaces(&mut self, new: &[Interface]) -> Result<(), PortError> {
+        let Some(sink) = &mut self.sink else { return Ok(()) };
+        Ok(new.iter().try_for_each(|i| sink.interface(i))?)
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_written", self.packets);
+        visit("bytes_written", self.bytes);
+    }
+
+    fn drops(&self) -> Drops {
+        self.drops
+    }
+
+    fn failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    fn finish(&mut self) -> Result<(), PortError> {
+        let written = match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.sink.take().map_or(Ok(()), |s| s.into_writer().finish().map(drop)),
+        };
+        match written {
+            // Who reads stdout may have seen enough, as in `… | head`.
+            Err(error) if error.reader_left_stdout() => Ok(()),
+            written => Ok(written?),
+        }
+    }
+}
+
+/// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`, `af_packet:IF`, `shm:FILE`): its stage type and settings.
+#[must_use]
+pub fn port_of(text: &str) -> (&'static str, Vec<(String, String)>) {
+    let setting = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    match text.split_once(':') {
+        Some(("synth", traffic)) => ("synth", setting("traffic", traffic)),
+        Some(("shm", path)) => ("shm", setting("path", path)),
+        Some(("af_packet", interface)) => ("af_packet", setting("interface", interface)),
+        _ if text == "null" => ("null", Vec::new()),
+        _ => ("pcap", setting("path", text)),
+    }
+}

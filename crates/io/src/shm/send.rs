@@ -1,0 +1,280 @@
+//! The way out of a side: frames into the ring.
+
+use std::sync::Arc;
+
+use super::error::ShmError;
+use super::parked::{DROPS, MARK, Mark, Parked, SLICED};
+use super::ring::{Producer, Record, Refused, room_for};
+use super::session::{Peer, Session};
+use slipstream_core::clock::LiveClock;
+use slipstream_core::time::Nanos;
+
+/// Longest wait for room for one packet, in ns, where a stage emits more than there was said to be room for.
+const PATIENCE: u64 = 5_000_000;
+/// Interval, in ns, of checks of the other side's state while something waits for it.
+const ASK: u64 = 1_000_000;
+/// Bytes that a packet is taken to have before longer ones were seen.
+const USUAL: usize = 2048;
+
+/// The policy for packets that find the ring full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// No more is taken from the sources that lead here until there is room; nothing is lost.
+    #[default]
+    Wait,
+    /// They are dropped and counted.
+    Drop,
+}
+
+/// Counters of packets sent and not sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounts {
+    /// Packets put into the ring.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the ring that they took: headers of records and padding to 64 bytes included.
+    pub ring_bytes: u64,
+    /// Packets that found the ring full.
+    pub full: u64,
+    /// Packets longer than half the ring.
+    pub too_long: u64,
+    /// Packets that nobody would have taken out any more.
+    pub abandoned: u64,
+    /// Times that a packet had to wait for room.
+    pub waits: u64,
+    /// Packets that the other side was told were dropped here.
+    pub drops_told: u64,
+}
+
+impl SendCounts {
+    /// Packets that were not sent.
+    #[must_use]
+    pub fn not_sent(&self) -> u64 {
+        self.full + self.too_long + self.abandoned
+    }
+}
+
+/// The sending end of a side.
+#[derive(Debug)]
+pub struct Sender {
+    session: Arc<Session>,
+    pub(super) producer: Producer,
+    when_full: WhenFull,
+    counts: SendCounts,
+    /// Which dropped packets the other side is to be told of, where it listens.
+    parked: Option<Arc<Parked>>,
+    /// When to try again to tell it.
+    tell: Nanos,
+    /// Longest packet so far, in bytes.
+    longest: usize,
+    /// When to ask again what became of the other side.
+    ask: Nanos,
+    /// Nobody takes anything out any more; why, if that is an error.
+    gone: bool,
+    failed: Option<ShmError>,
+}
+
+impl Sender {
+    pub(super) fn new(
+        session: Arc<Session>,
+        producer: Producer,
+        when_full: WhenFull,
+        parked: Option<Arc<Parked>>,
+    ) -> Self {
+        let (counts, ask, tell) = (SendCounts::default(), Nanos(0), Nanos(0));
+        let (gone, failed) = (false, None);
+        Self { session, producer, when_full, counts, parked, tell, longest: USUAL, ask, gone, failed }
+    }
+
+    /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or counted it as not
+    /// sent.
+    pub fn send(&mut self, frame: &Outgoing<'_>) -> bool {
+        if self.gone {
+            self.counts.abandoned += 1;
+            return false;
+        }
+        // A port that nothing comes back by asks about nothing.
+        let mark = frame.sliced.filter(|_| self.parked.is_some()).map(Mark::to_bytes);
+        let data = [frame.data, mark.as_ref().map_or(&[][..], |mark| mark)];
+        let len = frame.data.len() + data[1].len();
+        self.longest = self.longest.max(len);
+        let record = Record {
+            len: len as u32,
+            original_len: frame.original_len,
+            interface: frame.interface | if mark.is_some() { SLICED } else { 0 },
+            link: frame.link,
+            arrival: frame.arrival.0,
+            time: frame.time.0,
+        };
+        let mut result = self.producer.push(&record, data);
+        if result == Err(Refused::Full) {
+            result = self.push_after_all(&record, data);
+        }
+        match result {
+            Ok(()) => {
+                self.counts.packets += 1;
+                self.counts.bytes += frame.data.len() as u64;
+                self.counts.ring_bytes += room_for(len);
+            }
+            Err(Refused::TooLong) => self.counts.too_long += 1,
+            Err(Refused::Full) if self.gone => self.counts.abandoned += 1,
+            Err(Refused::Full) => self.counts.full += 1,
+        }
+        result.is_ok()
+    }
+
+    /// Tells the other side of packets that were dropped, as far as there is room: nobody waits for it.
+    fn tell_drops(&mut self) {
+        let Self { parked: Some(parked), producer, gone, counts, tell, .. } = self else { return };
+        if !parked.any() {
+            return;
+        }
+        parked.tell(|marks| {
+            let len = marks.len();
+            let record = Record { len: len as u32, interface: DROPS, ..Record::default() };
+            let sent = *gone || producer.push(&record, [marks, &[]]).is_ok();
+            if sent && !*gone {
+                counts.drops_told += (len / MARK) as u64;
+                counts.ring_bytes += room_for(len);
+            }
+            sent
+        });
+        if parked.any() {
+            *tell = LiveClock::get().now().after(ASK);
+        }
+    }
+
+    /// Publishes the packets sent last: the other side sees them from now on.
+    pub fn flush(&mut self) {
+        self.tell_drops();
+        self.producer.publish();
+        if self.ask == Nanos(0) {
+            self.ask = LiveClock::get().now();
+        }
+    }
+
+    /// There seems to be no room: looks whether there is by now, and waits a while where that is the rule.
+    fn push_after_all(&mut self, record: &Record, data: [&[u8]; 2]) -> Result<(), Refused> {
+        self.producer.publish();
+        let clock = LiveClock::get();
+        let until = clock.now().after(PATIENCE);
+        let mut waited = false;
+        loop {
+            self.look();
+            let result = self.producer.push(record, data);
+            if result != Err(Refused::Full) || self.gone || self.when_full == WhenFull::Drop {
+                return result;
+            }
+            self.counts.waits += u64::from(!waited);
+            waited = true;
+            let now = clock.now();
+            if now >= until {
+                return result;
+            }
+            self.attend(now);
+            std::thread::yield_now();
+        }
+    }
+
+    fn look(&mut self) {
+        if let Err(damage) = self.producer.look() {
+            self.failed.get_or_insert_with(|| self.session.damaged(damage));
+            self.gone = true;
+        }
+    }
+
+    /// Finds out what became of the other side, now and then.
+    fn attend(&mut self, now: Nanos) {
+        if now < self.ask || self.gone {
+            return;
+        }
+        self.ask = now.after(ASK);
+        if self.producer.abandoned() {
+            self.gone = true;
+        } else if self.session.peer() == Peer::Left && !self.producer.abandoned() {
+            self.gone = true;
+            self.failed = Some(self.session.peer_died());
+        }
+    }
+
+    /// To be called when [`Sender::next_look`] says so, or more often.
+    pub fn look_around(&mut self) {
+        self.look();
+        self.attend(LiveClock::get().now());
+        self.tell_drops();
+        self.producer.publish();
+    }
+
+    /// When to look what became of packets that the other side has not taken yet, or to tell it of dropped ones; never while
+    /// there are none.
+    #[must_use]
+    pub fn next_look(&self) -> Option<Nanos> {
+        let asks = !self.gone && self.when_full == WhenFull::Wait && self.producer.waiting() > 0;
+        let tells = self.parked.as_ref().is_some_and(|parked| parked.any());
+        [asks.then_some(self.ask), tells.then_some(self.tell)].into_iter().flatten().min()
+    }
+
+    /// Packets of the longest length so far that there is room for; as many as one likes where nobody is waited for.
+    pub fn room(&mut self) -> usize {
+        if self.gone || self.when_full == WhenFull::Drop {
+            return usize::MAX;
+        }
+        // One more may be lost at the ring's end.
+        let each = room_for(self.longest);
+        let fit = |free: u64| (free / each).saturating_sub(1) as usize;
+        let known = fit(self.producer.free());
+        if known >= slipstream_core::batch::BATCH {
+            return known;
+        }
+        self.look();
+        fit(self.producer.free())
+    }
+
+    /// Bytes that the other side has yet to take; none where nobody waits for it.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        if self.gone || self.when_full == WhenFull::Drop { 0 } else { self.producer.waiting() }
+    }
+
+    /// Says to the other side that nothing more will come.
+    pub fn close(&mut self) {
+        self.look();
+        self.tell_drops();
+        self.producer.publish();
+        self.producer.close();
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counts(&self) -> SendCounts {
+        self.counts
+    }
+
+    /// The error of the port, once.
+    ///
+    /// # Errors
+    /// [`ShmError`] where the other side ended without finishing, or wrote what can't be.
+    pub fn check(&mut self) -> Result<(), ShmError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+/// A frame to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Its bytes.
+    pub data: &'a [u8],
+    /// Bytes on the wire.
+    pub original_len: u32,
+    /// The interface that it came from.
+    pub interface: u32,
+    /// That interface's link type, as in capture files.
+    pub link: u32,
+    /// When it arrived.
+    pub arrival: Nanos,
+    /// The time that it was captured at.
+    pub time: Nanos,
+    /// Of a sliced packet: whose payload waits in this process. The other side says so when it drops the packet.
+    pub sliced: Option<Mark>,
+}

@@ -1,0 +1,407 @@
+//! The rings against a queue, two sides against each other, and files that are not what they should be.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::layout::{CLOSED, HEADER, Side, file_bytes};
+use super::memory::Memory;
+use super::ring::{Consumer, Damage, Producer, Record, Refused, room_for};
+use super::*;
+use slipstream_core::batch::Arrivals;
+use slipstream_core::pool::Pool;
+use slipstream_core::source::{LiveSource, Source};
+use slipstream_core::time::Nanos;
+
+const RING: u64 = 1 << 16;
+
+fn memory() -> (Arc<Memory>, File) {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(file_bytes(RING)).unwrap();
+    (Arc::new(Memory::map(&file, file_bytes(RING) as usize).unwrap()), file)
+}
+
+fn ends(memory: &Arc<Memory>) -> (Producer, Consumer) {
+    let place = Side::BOTH[0].ring(RING);
+    (Producer::new(Arc::clone(memory), place), Consumer::new(Arc::clone(memory), place))
+}
+
+fn packet(number: u64, len: usize) -> (Record, Vec<u8>) {
+    let data: Vec<u8> = (0..len).map(|i| (number as usize * 31 + i) as u8).collect();
+    let record = Record {
+        len: len as u32,
+        original_len: len as u32 + 4,
+        interface: number as u32 % 5,
+        link: 1,
+        arrival: number << 20,
+        time: !number,
+    };
+    (record, data)
+}
+
+fn take(consumer: &mut Consumer) -> Result<Option<(Record, Vec<u8>)>, Damage> {
+    let Some(record) = consumer.next()? else { return Ok(None) };
+    let mut data = vec![0; record.len as usize];
+    consumer.read(0, &mut data);
+    consumer.pass(record.len);
+    Ok(Some((record, data)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Against the obvious twin, a queue of one thread that counts bytes as the ring does.
+    #[test]
+    fn does_what_a_queue_does(steps in proptest::collection::vec((0u8..4, 0usize..9000, 1usize..6), 1..300)) {
+        let (memory, _file) = memory();
+        let (mut producer, mut consumer) = ends(&memory);
+        let (mut twin, mut put, mut taken, mut number) = (VecDeque::new(), 0u64, 0u64, 0);
+        let mut published = 0;
+        for (step, len, times) in steps {
+            for _ in 0..times {
+                match step {
+                    0 | 1 => {
+                        let (record, data) = packet(number, len);
+                        let end = RING - put % RING;
+                        let room = room_for(len);
+                        let takes = if room > end { room + end } else { room };
+                        producer.look().unwrap();
+                        let result = producer.push(&record, [&data, &[]]);
+                        if RING - (put - taken) >= takes {
+                            prop_assert_eq!(result, Ok(()));
+                            put += takes;
+                            twin.push_back((record, data, put));
+                            number += 1;
+                        } else {
+                            prop_assert_eq!(result, Err(Refused::Full));
+                        }
+                        prop_assert_eq!(producer.free(), RING - (put - taken));
+                    }
+                    2 => { producer.publish(); published = number; }
+                    _ => {
+                        let got = take(&mut consumer).unwrap();
+                        let seen = twin.front().is_some_and(|(r, ..): &(Record, Vec<u8>, u64)| r.arrival >> 20 < published);
+                        let want = if seen { twin.pop_front() } else { None };
+                        if let Some((_, _, position)) = &want { taken = *position }
+                        prop_assert_eq!(got, want.map(|(r, d, _)| (r, d)));
+                        consumer.give_back();
+                    }
+                }
+            }
+        }
+        producer.publish();
+        while let Some((record, data, _)) = twin.pop_front() {
+            prop_assert_eq!(take(&mut consumer).unwrap(), Some((record, data)));
+        }
+        prop_assert_eq!(take(&mut consumer), Ok(None));
+    }
+
+    /// Whatever lies in the ring and its positions: packets or damage, never a packet beyond the ring, and no end of it.
+    #[test]
+    fn nothing_in_the_ring_is_believed(bytes in proptest::collection::vec(any::<u8>(), 0..4096), tail in any::<u64>(), near in any::<bool>()) {
+        let (memory, file) = memory();
+        let (_, mut consumer) = ends(&memory);
+        file.write_at(&bytes, HEADER as u64).unwrap();
+        let tail = if near { tail % (RING + 128) / 64 * 64 } else { tail };
+        memory.word(Side::BOTH[0].ring(RING).tail).unwrap().store(tail, Ordering::Release);
+        let mut sum = 0;
+        while let Ok(Some(record)) = consumer.next() {
+            sum += room_for(record.len as usize);
+            prop_assert!(sum <= RING);
+            consumer.read(0, &mut vec![0; record.len as usize]);
+            consumer.pass(record.len);
+        }
+    }
+}
+
+#[test]
+fn packets_that_never_fit_are_told_from_those_that_do_not_now() {
+    let (memory, _file) = memory();
+    let (mut producer, mut consumer) = ends(&memory);
+    let (record, data) = packet(0, RING as usize / 2 - 31);
+    assert_eq!(producer.push(&record, [&data, &[]]), Err(Refused::TooLong));
+    let (record, data) = packet(0, RING as usize / 2 - 32);
+    assert_eq!(producer.push(&record, [&data, &[]]), Ok(()));
+    assert_eq!(producer.push(&record, [&data, &[]]), Ok(()));
+    assert_eq!(producer.push(&record, [&data, &[]]), Err(Refused::Full));
+    assert_eq!(consumer.next(), Ok(None), "not published yet");
+    producer.publish();
+    assert_eq!(take(&mut consumer), Ok(Some((record, data.clone()))));
+    consumer.give_back();
+    assert_eq!(producer.push(&record, [&data, &[]]), Err(Refused::Full), "not looked yet");
+    producer.look().unwrap();
+    assert_eq!(producer.push(&record, [&data, &[]]), Ok(()));
+}
+
+#[test]
+fn a_consumer_that_takes_what_was_not_there_is_found_out() {
+    let (memory, _file) = memory();
+    let (mut producer, _) = ends(&memory);
+    let head = memory.word(Side::BOTH[0].ring(RING).head).unwrap();
+    for wrong in [64, u64::MAX, 1] {
+        head.store(wrong, Ordering::Release);
+        assert!(producer.look().is_err(), "{wrong}");
+    }
+    head.store(0, Ordering::Release);
+    producer.look().unwrap();
+}
+
+#[test]
+fn between_two_threads_nothing_is_lost_or_torn() {
+    const ALL: u64 = 50_000;
+    let (memory, _file) = memory();
+    let (mut producer, mut consumer) = ends(&memory);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..ALL {
+                let (record, data) = packet(number, (number * 7 % 1600) as usize);
+                while producer.push(&record, [&data, &[]]).is_err() {
+                    producer.publish();
+                    producer.look().unwrap();
+                    std::thread::yield_now();
+                }
+                if number % 13 == 0 {
+                    producer.publish();
+                }
+            }
+            producer.publish();
+            producer.close();
+        });
+        let mut number = 0;
+        while number < ALL {
+            let finished = consumer.finished();
+            match take(&mut consumer).unwrap() {
+                Some(got) => {
+                    assert!(got == packet(number, (number * 7 % 1600) as usize), "packet {number}");
+                    number += 1;
+                    if number % 17 == 0 {
+                        consumer.give_back();
+                    }
+                }
+                None => {
+                    assert!(!finished, "{number} packets and no more");
+                    consumer.give_back();
+                    std::thread::yield_now();
+                }
+            }
+        }
+    });
+}
+
+fn options(dir: &TempDir) -> Options {
+    Options { ring: RING, ..Options::new(dir.path().join("shm")) }
+}
+
+fn frame(data: &[u8], time: u64) -> Outgoing<'_> {
+    let time = Nanos(time);
+    Outgoing {
+        data,
+        original_len: data.len() as u32,
+        interface: 7,
+        link: 113,
+        arrival: time,
+        time,
+        sliced: None,
+    }
+}
+
+fn poll(receiver: &mut Receiver, now: u64) -> Result<Vec<Vec<u8>>, slipstream_core::source::SourceError> {
+    let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+    receiver.poll(&mut pool, &mut arrivals, 256, Nanos(now))?;
+    Ok(arrivals.frames.iter().map(|f| pool.data(f.buf, f.len).to_vec()).collect())
+}
+
+#[test]
+fn two_sides_send_both_ways_and_end_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut from_b, mut to_b) = options(&dir).open().unwrap();
+    // The second takes the size of the first.
+    let (mut from_a, mut to_a) = Options { ring: RING * 4, ..options(&dir) }.open().unwrap();
+    assert!(matches!(options(&dir).open(), Err(ShmError::InUse(_))));
+    to_b.send(&frame(b"to b", 5));
+    assert_eq!(poll(&mut from_a, 0).unwrap(), [b""; 0]);
+    to_b.flush();
+    to_a.send(&frame(b"to a", 6));
+    to_a.flush();
+    assert_eq!(poll(&mut from_a, 0).unwrap(), [b"to b"]);
+    assert_eq!(poll(&mut from_b, 0).unwrap(), [b"to a"]);
+    assert_eq!((from_a.interfaces().len(), from_a.interfaces()[0].link_number), (1, 113));
+    assert_eq!((to_b.counts().packets, to_b.counts().bytes, to_b.counts().ring_bytes), (1, 4, 64));
+    to_b.look_around();
+    assert_eq!(to_b.waiting(), 0);
+    to_b.close();
+    assert!(poll(&mut from_a, 0).unwrap().is_empty() && from_a.ended());
+    drop((from_a, to_a));
+    // The other way nobody said that it was over.
+    let mut now = 0;
+    let error = loop {
+        match poll(&mut from_b, now) {
+            Ok(packets) => assert!(packets.is_empty()),
+            Err(error) => break error,
+        }
+        now += 1_000_000;
+        assert!(now < 1_000_000_000);
+    };
+    assert!(error.to_string().contains("ended without finishing"), "{error}");
+    drop((from_b, to_b));
+    assert!(!dir.path().join("shm").exists(), "the last one takes the file away");
+}
+
+#[test]
+fn a_side_that_only_receives_or_sends_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sender = options(&dir).open_sender().unwrap();
+    for n in 0..10 {
+        sender.send(&frame(&[n; 100], n.into()));
+    }
+    sender.close();
+    assert_eq!(sender.waiting(), 10 * 192);
+    let (mut receiver, mut back) = options(&dir).open().unwrap();
+    assert_eq!(poll(&mut receiver, 0).unwrap().len(), 10);
+    assert!(poll(&mut receiver, 0).unwrap().is_empty() && receiver.ended());
+    sender.look_around();
+    assert_eq!((sender.waiting(), sender.next_look()), (0, None));
+    // The other way nobody takes anything, which is no error.
+    for _ in 0..RING / 64 + 5 {
+        back.send(&frame(b"x", 0));
+    }
+    assert_eq!(back.counts().abandoned, 5);
+    back.check().unwrap();
+}
+
+#[test]
+fn a_full_ring_drops_and_counts_or_has_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_keep, mut waits) = options(&dir).open().unwrap();
+    let (_other, mut drops) = Options { when_full: WhenFull::Drop, ..options(&dir) }.open().unwrap();
+    assert_eq!((drops.room(), drops.waiting()), (usize::MAX, 0));
+    for _ in 0..RING / 1024 + 3 {
+        drops.send(&frame(&[0; 1024 - 32], 0));
+    }
+    assert_eq!((drops.counts().packets, drops.counts().full, drops.counts().not_sent()), (RING / 1024, 3, 3));
+    let mut sent = 0;
+    while waits.room() > 0 {
+        waits.send(&frame(&[0; 1500], 0));
+        sent += 1;
+    }
+    assert_eq!((waits.counts().packets, waits.counts().full), (sent, 0));
+    assert!(sent > 20);
+}
+
+#[test]
+fn a_side_that_left_is_noticed_and_not_taken_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (receiver, mut sender) = options(&dir).open().unwrap();
+    let (other, gone) = options(&dir).open().unwrap();
+    sender.send(&frame(b"lost", 0));
+    sender.flush();
+    assert_eq!(sender.waiting(), 64);
+    drop((other, gone));
+    assert!(matches!(options(&dir).open(), Err(ShmError::Over(_))));
+    // Asked at once, then every millisecond.
+    sender.look_around();
+    std::thread::sleep(std::time::Duration::from_millis(3));
+    sender.look_around();
+    assert_eq!((sender.waiting(), sender.room()), (0, usize::MAX));
+    drop(receiver);
+}
+
+fn with_file(change: impl FnOnce(&mut File)) -> ShmError {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shm");
+    let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&path).unwrap();
+    file.write_all(&super::layout::header(RING)).unwrap();
+    file.set_len(file_bytes(RING)).unwrap();
+    change(&mut file);
+    let before = std::fs::read(&path).unwrap();
+    let error = options(&dir).open().unwrap_err();
+    assert_eq!(std::fs::read(&path).unwrap(), before, "a file that is not ours must stay as it is");
+    error
+}
+
+#[test]
+fn files_that_are_something_else_are_left_alone() {
+    let at = |file: &mut File, place, bytes: &[u8]| {
+        file.seek(SeekFrom::Start(place)).unwrap();
+        file.write_all(bytes).unwrap();
+    };
+    assert!(matches!(with_file(|f| at(f, 0, b"#!/bin/sh")), ShmError::NotOurs(_)));
+    assert!(matches!(with_file(|f| f.set_len(10).unwrap()), ShmError::NotOurs(_)));
+    assert!(matches!(with_file(|f| at(f, 8, &[9])), ShmError::Version { found: 9, known: 2, .. }));
+    assert!(matches!(with_file(|f| at(f, 16, &[1])), ShmError::Damaged { .. }));
+    assert!(matches!(with_file(|f| f.set_len(5000).unwrap()), ShmError::Damaged { .. }));
+    let error = options(&tempfile::tempdir().unwrap()).path;
+    let missing = Options::new(error.join("no/such/directory")).open().unwrap_err();
+    assert!(missing.to_string().contains("opening"), "{missing}");
+    assert!(matches!(Options::new(PathBuf::from("/dev/null")).open(), Err(ShmError::NotOurs(_))));
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(Options { ring: 3 << 16, ..options(&dir) }.open(), Err(ShmError::Size(_))));
+    assert!(matches!(Options { ring: 1 << 12, ..options(&dir) }.open(), Err(ShmError::Size(_))));
+}
+
+/// A file that others may use is not used, whatever is in it, and stays as it is.
+#[test]
+fn files_that_others_may_use_are_refused() {
+    for mode in [0o666, 0o660, 0o604] {
+        let error = with_file(|f| f.set_permissions(PermissionsExt::from_mode(mode)).unwrap());
+        assert!(matches!(error, ShmError::NotPrivate { .. }), "{error}");
+        assert!(
+            error.to_string().contains(&format!("mode {mode:03o}"))
+                && error.to_string().contains("remove it")
+        );
+    }
+}
+
+/// Who waits for so long and no longer says that nobody came; who was there in time is waited for without
+/// end.
+#[test]
+fn nobody_is_waited_for_longer_than_was_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { wait_ns: Some(1_000_000_000), ..options(&dir) };
+    let (mut receiver, _sender) = options.open().unwrap();
+    let mut pool = Pool::new();
+    let mut look = |receiver: &mut Receiver, now| {
+        receiver.poll(&mut pool, &mut Arrivals::default(), 8, Nanos(now)).map_err(|e| e.to_string())
+    };
+    for now in (0..=1_000_000_000).step_by(20_000_000) {
+        assert_eq!(look(&mut receiver, now), Ok(0));
+    }
+    let error = look(&mut receiver, 1_040_000_000).unwrap_err();
+    assert!(error.contains("nobody came") && error.contains("1 s"), "{error}");
+    drop((receiver, _sender));
+    let (mut receiver, _sender) = options.open().unwrap();
+    assert_eq!(look(&mut receiver, 0), Ok(0));
+    let _other = Options::new(&options.path).open().unwrap();
+    for now in (0..=5_000_000_000u64).step_by(20_000_000) {
+        assert_eq!(look(&mut receiver, now), Ok(0));
+    }
+}
+
+#[test]
+fn an_empty_file_is_made_a_port_and_what_a_session_left_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    File::options().create_new(true).write(true).mode(0o600).open(dir.path().join("shm")).unwrap();
+    let place = Side::BOTH[1].ring(RING);
+    {
+        let (_receiver, mut sender) = options(&dir).open().unwrap();
+        sender.send(&frame(b"old", 0));
+        sender.close();
+        // Another hard link keeps the file when the session takes its name away.
+        std::fs::hard_link(dir.path().join("shm"), dir.path().join("kept")).unwrap();
+    }
+    std::fs::rename(dir.path().join("kept"), dir.path().join("shm")).unwrap();
+    let (mut receiver, _sender) = options(&dir).open().unwrap();
+    let file = File::open(dir.path().join("shm")).unwrap();
+    let mut word = [9; 8];
+    file.read_exact_at(&mut word, (place.tail + CLOSED) as u64).unwrap();
+    assert_eq!(word, [0; 8]);
+    assert!(poll(&mut receiver, 0).unwrap().is_empty() && !receiver.ended());
+}

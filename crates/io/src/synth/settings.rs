@@ -1,0 +1,100 @@
+//! Settings of the generator as text: `flows=1024,packets=1M,size=60`.
+
+use serde_json::{Map, Value, json};
+
+use super::config::SynthConfig;
+use slipstream_core::units::Count;
+
+/// Settings that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(String);
+
+/// Settings whose values are words, whatever they look like.
+const WORDS: [&str; 7] = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];
+
+impl SynthConfig {
+    /// Settings written as `key=value,key=value`. A value may hold commas where no key follows, as in
+    /// `size=64:7,594:4,1518:1`.
+    ///
+    /// # Errors
+    /// What can't be read, and what would be right.
+    pub fn from_text(text: &str) -> Result<Self, SettingsError> {
+        let mut settings: Vec<(String, String)> = Vec::new();
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            match (part.split_once('='), settings.last_mut()) {
+                (Some((key, value)), _) => {
+                    settings.push((key.trim().replace('_', "-"), value.trim().to_owned()));
+                }
+                (None, Some((_, value))) => value.extend([",", part]),
+                (None, None) => {
+                    return Err(SettingsError(format!(
+                        "synth:{text}: {part:?} is not KEY=VALUE, as in synth:flows=1024,packets=1M,size=60"
+                    )));
+                }
+            }
+        }
+        Self::from_settings(settings).map_err(|e| SettingsError(format!("synth:{text}: {e}")))
+    }
+
+    /// Settings by name, as on the command line; numbers are told from words by their look.
+    ///
+    /// # Errors
+    /// What can't be read.
+    pub fn from_settings(
+        settings: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, SettingsError> {
+        let mut map = Map::new();
+        for (key, value) in settings {
+            let value = value_of(&key, value)?;
+            map.insert(key, value);
+        }
+        serde_json::from_value(map.into()).map_err(|e| SettingsError(e.to_string()))
+    }
+}
+
+fn value_of(key: &str, value: String) -> Result<Value, SettingsError> {
+    if key == "protocol"
+        && let Ok(tcp) = value.strip_prefix("mix:").unwrap_or(&value).parse::<f64>()
+    {
+        return Ok(json!({ "mix": tcp }));
+    }
+    if WORDS.contains(&key) {
+        return Ok(value.into());
+    }
+    if key == "vlan-ids" {
+        let ids = value.split(',').map(str::parse::<u16>).collect::<Result<Vec<_>, _>>();
+        return match ids {
+            Ok(ids) => Ok(ids.into()),
+            Err(_) => Err(SettingsError(format!("vlan-ids: {value:?} is not a list of numbers"))),
+        };
+    }
+    Ok(if let Ok(n) = value.parse::<u64>() {
+        n.into()
+    } else if let Ok(Count(n)) = value.parse()
+        && !value.contains('.')
+    {
+        n.into()
+    } else if let Ok(n) = value.parse::<f64>() {
+        n.into()
+    } else if let Ok(b) = value.parse::<bool>() {
+        b.into()
+    } else {
+        value.into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_people_write_them() {
+        let config = SynthConfig::from_text("flows=1k,packets=2M,size=64:7,594:4,slf=1.5,vlan=0.5").unwrap();
+        assert_eq!((config.flows, config.packets, config.slf), (1000, 2_000_000, 1.5));
+        for (text, part) in [("flows", "KEY=VALUE"), ("flos=3", "flos"), ("vlan-ids=a", "list of numbers")] {
+            let error = SynthConfig::from_text(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! The gain of a reframer in front of a chain of functions, and inside it (Figs. 12, 14, 15, 16, 18; §5.2).
+
+use std::collections::HashMap;
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use serde_json::{Map, Value, json};
+use slipstream::functions::firewall::Firewall;
+use slipstream::functions::firewall::generate::Kind;
+use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::pipeline::Plan;
+use slipstream::reframe::{Class, ClassSettings, ReframeConfig};
+use slipstream::rules::Rule;
+use slipstream::runtime::{Pipeline, Timing, Traffic};
+use slipstream_report::plural;
+use slipstream_wire::{FlowKey, LinkType, classify};
+
+use super::bench::{self, NamedStage, Per};
+use super::{Bench, Chart, Claim, Findings, Lab};
+
+pub(super) const LAB: Lab = Lab {
+    name: "chain",
+    source: "Packet Order Matters! (NSDI'22), §5.1 to §5.3, Figs. 12, 14, 15, 16, 18",
+    what: "the chain flow statistics, router, firewall, NAT over campus traffic, with and without a reframer",
+    run,
+};
+
+const HOLDS: [u64; 3] = [16_000, 64_000, 128_000];
+/// Packets that a driver hands over in a burst.
+const BURST: usize = 32;
+/// Share of packets that the large flows carry: the largest flows that together carry so much.
+const LARGE_SHARE: f64 = 0.8;
+/// DSCP that marks packets of large flows.
+const LARGE_DSCP: u8 = 10;
+
+/// Campus traffic whose flows have the given keys.
+pub(super) struct Campus {
+    pub(super) traffic: Traffic,
+    /// The keys that it uses.
+    pub(super) keys: Vec<FlowKey>,
+    large_share: f64,
+}
+
+pub(super) fn campus(copies: usize, packets: usize, pool: &[FlowKey]) -> anyhow::Result<Campus> {
+    let config = SynthConfig::from_text(&format!("profile=campus,copies={copies},packets={packets},seed=7"))?;
+    let mut synth = Synth::new(config)?;
+    let mut frame = Vec::new();
+    let mut flows: HashMap<FlowKey, usize> = HashMap::new();
+    let mut sizes: Vec<usize> = Vec::new();
+    let mut seen = Vec::with_capacity(packets);
+    while let Some(time) = synth.next_packet(&mut frame) {
+        let Ok(headers) = classify(LinkType::Ethernet, &frame) else { continue };
+        let next = flows.len();
+        let flow = *flows.entry(headers.key).or_insert(next);
+        if flow == sizes.len() {
+            sizes.push(0);
+        }
+        if let Some(size) = sizes.get_mut(flow) {
+            *size += 1;
+        }
+        seen.push((time, flow, frame.len() as u32));
+    }
+    let keys = pool
+        .get(..flows.len())
+        .ok_or_else(|| anyhow!("{} flows, but only {} keys", flows.len(), pool.len()))?;
+    let large_from = large_from(&sizes);
+    let frames: Vec<Vec<u8>> = keys
+        .iter()
+        .zip(&sizes)
+        .map(|(key, size)| bench::frame_with_dscp(key, if *size >= large_from { LARGE_DSCP } else { 0 }))
+        .collect();
+    let mut traffic = Traffic::default();
+    for (time, flow, len) in &seen {
+        if let Some(frame) = frames.get(*flow) {
+            traffic.push(*time, *len, frame);
+        }
+    }
+    let large: usize = sizes.iter().filter(|s| **s >= large_from).sum();
+    Ok(Campus { traffic, keys: keys.to_vec(), large_share: large as f64 / seen.len().max(1) as f64 })
+}
+
+/// Packets from which on a flow counts as large.
+fn large_from(sizes: &[usize]) -> usize {
+    let mut sizes = sizes.to_vec();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let all: usize = sizes.iter().sum();
+    let mut sum = 0;
+    let enough = |size: &usize| {
+        sum += size;
+        sum as f64 >= all as f64 * LARGE_SHARE
+    };
+    sizes.iter().copied().find(enough).unwrap_or(1)
+}
+
+pub(super) fn config(hold_ns: u64) -> ReframeConfig {
+    let mut config = ReframeConfig { capacity: 65_536, bypass: Rule::never(), ..ReframeConfig::default() };
+    config.default.hold_ns = hold_ns;
+    config
+}
+
+/// Only packets that are marked as of large flows are held.
+fn config_of_large(hold_ns: u64) -> anyhow::Result<ReframeConfig> {
+    let mut config = config(0);
+    config.classes.push(Class {
+        name: "large".into(),
+        rule: Rule::parse(&format!("dscp {LARGE_DSCP}"))?,
+        settings: ClassSettings { hold_ns, ..config.default.clone() },
+    });
+    Ok(config)
+}
+
+/// The reframe stage with a configuration's hold, as a stage of the chain.
+pub(super) fn reframe_stage(hold_ns: u64, large: bool) -> anyhow::Result<NamedStage> {
+    let graph = if large {
+        format!(
+            "in :: null -> reframe(hold=0, capacity=65536, bypass=none, \
+             class=[\"large: dscp {LARGE_DSCP} => hold={hold_ns}ns\"]) -> out :: null"
+        )
+    } else {
+        format!("in :: null -> reframe(hold={hold_ns}ns, capacity=65536, bypass=none) -> out :: null")
+    };
+    let stages = Plan::from_graph(&graph, None, None, "".as_ref())?.build(3)?.into_stages();
+    stages.into_iter().find(|(name, _)| name == "reframe").context("the reframe stage was not built")
+}
+
+/// The arrangement of reframer and chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrangement {
+    /// Every function decides for every packet, as packets come.
+    Baseline,
+    /// The same with full batches, whatever flows are in them (Batchy-like).
+    Batches,
+    /// Decisions once per train, of trains as they come.
+    Trains,
+    /// Packets come reframed; functions decide for every packet: nothing but the order differs from the
+    /// baseline, as in the paper.
+    FrontPackets(u64),
+    /// The same, and functions decide once per train.
+    FrontTrains(u64),
+    /// The same in batches of 256.
+    Front(u64),
+    /// The reframe stage is in the chain, its cost included.
+    InChain(u64),
+    /// The same, only large flows being held.
+    InChainLarge(u64),
+}
+
+impl Arrangement {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline, per packet",
+            Self::Batches => "batches of 256, per packet",
+            Self::Trains => "per train, as they come",
+            Self::FrontPackets(_) => "reframer in front, per packet",
+            Self::FrontTrains(_) => "reframer in front, per train",
+            Self::Front(_) => "reframer in front, per train, batches of 256",
+            Self::InChain(_) => "reframer in the chain, per train",
+            Self::InChainLarge(_) => "reframer in the chain, large flows only",
+        }
+    }
+
+    fn hold(self) -> Option<u64> {
+        match self {
+            Self::Baseline | Self::Batches | Self::Trains => None,
+            Self::FrontPackets(h)
+            | Self::FrontTrains(h)
+            | Self::Front(h)
+            | Self::InChain(h)
+            | Self::InChainLarge(h) => Some(h),
+        }
+    }
+
+    fn pipeline(self, wall: &Firewall) -> anyhow::Result<Pipeline> {
+        let per = match self {
+            Self::Baseline | Self::Batches | Self::FrontPackets(_) => Per::Packet,
+            _ => Per::Train,
+        };
+        let mut stages = Vec::new();
+        match self {
+            Self::InChain(hold) => stages.push(reframe_stage(hold, false)?),
+            Self::InChainLarge(hold) => stages.push(reframe_stage(hold, true)?),
+            _ => {}
+        }
+        stages.extend(bench::chain(wall, 200, per)?);
+        bench::pipeline(stages)
+    }
+
+    fn at_once(self) -> usize {
+        match self {
+            Self::Batches | Self::Front(_) => 256,
+            _ => BURST,
+        }
+    }
+}
+
+/// The cost of an arrangement.
+pub(super) struct Cost {
+    arrangement: Arrangement,
+    pub(super) timing: Timing,
+    pub(super) slf: f64,
+    mean_latency_ns: f64,
+    p999_latency_ns: f64,
+}
+
+impl Cost {
+    /// Adds a repeated measurement; the latency goes with the least cost.
+    fn add(&mut self, again: Self) {
+        if again.timing.least() < self.timing.least() {
+            (self.mean_latency_ns, self.p999_latency_ns) = (again.mean_latency_ns, again.p999_latency_ns);
+        }
+        self.timing.extend(&again.timing);
+    }
+}
+
+/// Latency of packets that wait for the reframer and for a server that takes `cost` ns each, in the order in
+/// which they come: mean and 99.9th percentile. A calculation (Lindley's recursion), not a measurement.
+fn latency(times: impl Iterator<Item = (u64, u64)>, cost: f64) -> (f64, f64) {
+    let mut free = 0.0f64;
+    let mut all: Vec<f64> = times
+        .map(|(comes, arrived)| {
+            free = free.max(comes as f64) + cost;
+            free - arrived as f64
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
+    let p999 = all.get(all.len() * 999 / 1000).copied().unwrap_or(0.0);
+    (mean, p999)
+}
+
+pub(super) fn measure(
+    arrangement: Arrangement,
+    campus: &Traffic,
+    wall: &Firewall,
+    turns: usize,
+) -> anyhow::Result<Cost> {
+    let held = match arrangement {
+        Arrangement::FrontPackets(h)
+        | Arrangement::FrontTrains(h)
+        | Arrangement::Front(h)
+        | Arrangement::InChain(h) => Some(campus.reframed(&config(h))?),
+        Arrangement::InChainLarge(h) => Some(campus.reframed(&config_of_large(h)?)?),
+        _ => None,
+    };
+    let comes = held.as_ref().unwrap_or(campus);
+    let input = if matches!(arrangement, Arrangement::InChain(_) | Arrangement::InChainLarge(_)) {
+        campus
+    } else {
+        comes
+    };
+    let (timing, _) = input.rehearse(&mut arrangement.pipeline(wall)?, turns, arrangement.at_once())?;
+    let (mean, p999) = latency(comes.times().map(|(t, a)| (t.0, a.0)), timing.least());
+    Ok(Cost { arrangement, timing, slf: comes.slf(), mean_latency_ns: mean, p999_latency_ns: p999 })
+}
+
+fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timing) -> Map<String, Value> {
+    let ns = cost.timing.least();
+    let gbps = campus.traffic.mean_len() * 8.0 / ns;
+    let value = json!({
+        "rules": rules,
+        "copies": copies,
+        "way": cost.arrangement.name(),
+        "hold_ns": cost.arrangement.hold(),
+        "slf": cost.slf,
+        "ns_per_packet": ns,
+        "ns_per_packet_median": cost.timing.median(),
+        "throughput_mpps": 1e3 / ns,
+        "throughput_gbps": gbps,
+        "gain": baseline.least() / ns,
+        "gain_median": baseline.median() / cost.timing.median(),
+        "latency_mean_ns": cost.mean_latency_ns,
+        "latency_p999_ns": cost.p999_latency_ns,
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    let (packets, effort) = if lab.quick { (60_000, (3, 3)) } else { (300_000, (5, 3)) };
+    let loads: &[usize] = if lab.quick { &[8] } else { &[1, 4, 8, 16] };
+    let mut findings = Findings::default();
+    let mixed = bench::rules(Kind::Mixed, 10_000);
+    let pool = bench::keys(&mixed, packets / 2)?;
+    let arrangements = arrangements();
+    let steps = ((loads.len() + 1) * arrangements.len() * effort.0) as f64;
+    let mut done = 0.0;
+    let mut gains: Vec<(usize, Arrangement, f64)> = Vec::new();
+    let mut trivial: Vec<(Arrangement, f64)> = Vec::new();
+    for &copies in loads {
+        let campus = campus(copies, packets, &pool)?;
+        gains.extend(
+            measure_all(
+                "10k mixed",
+                copies,
+                &campus,
+                &mixed,
+                &arrangements,
+                effort,
+                &mut findings,
+                &mut || {
+                    done += 1.0;
+                    lab.step(done / steps)
+                },
+            )?
+            .into_iter()
+            .map(|(arrangement, gain)| (copies, arrangement, gain)),
+        );
+        if copies == 8 {
+            let hosts = bench::host_rules(&campus.keys, 10_000)?;
+            trivial = measure_all(
+                "10k hosts",
+                copies,
+                &campus,
+                &hosts,
+                &arrangements,
+                effort,
+                &mut findings,
+                &mut || {
+                    done += 1.0;
+                    lab.step(done / steps)
+                },
+            )?;
+            workers(&campus.traffic, &mixed, effort.0 * effort.1, &mut findings)?;
+        }
+    }
+    claims(&gains, &trivial, &mut findings);
+    Ok(findings)
+}
+
+fn arrangements() -> Vec<Arrangement> {
+    let mut arrangements = vec![Arrangement::Baseline, Arrangement::Batches, Arrangement::Trains];
+    for hold in HOLDS {
+        arrangements.extend([
+            Arrangement::FrontPackets(hold),
+            Arrangement::FrontTrains(hold),
+            Arrangement::Front(hold),
+            Arrangement::InChain(hold),
+        ]);
+    }
+    arrangements.push(Arrangement::InChainLarge(64_000));
+    arrangements
+}
+
+#[expect(clippy::too_many_arguments, reason = "one table of the lab, with all that it is about")]
+fn measure_all(
+    rules: &str,
+    copies: usize,
+    campus: &Campus,
+    wall: &Firewall,
+    arrangements: &[Arrangement],
+    (rounds, turns): (usize, usize),
+    findings: &mut Findings,
+    step: &mut dyn FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<(Arrangement, f64)>> {
+    let mut costs: Vec<Cost> = Vec::new();
+    // Arrangements take turns, round after round, so that other work on the machine hits all of them.
+    for _ in 0..rounds {
+        for (at, arrangement) in arrangements.iter().enumerate() {
+            let cost = measure(*arrangement, &campus.traffic, wall, turns)?;
+            match costs.get_mut(at) {
+                Some(known) => known.add(cost),
+                None => costs.push(cost),
+            }
+            step()?;
+        }
+    }
+    let baseline = costs
+        .iter()
+        .find(|c| c.arrangement == Arrangement::Baseline)
+        .context("the baseline was not measured")?;
+    findings.rows.extend(costs.iter().map(|c| row(rules, copies, campus, c, &baseline.timing)));
+    let chart = |title: &str, y: &str, f: &dyn Fn(&Cost) -> f64| Chart {
+        title: format!(
+            "{title}, {rules} rules, {copies} campuses ({:.0} % in large flows)",
+            campus.large_share * 100.0
+        ),
+        caption:
+            "Least of several turns, in memory, one core. In front: the reframer's own cost is not counted."
+                .into(),
+        x_label: "hold".into(),
+        y_label: y.into(),
+        groups: costs.iter().map(|c| label(c.arrangement)).collect(),
+        series: vec![(y.to_owned(), costs.iter().map(|c| Some(f(c))).collect())],
+    };
+    findings.charts.push(chart("Cost (Figs. 12a, 15a)", "ns a packet", &|c| c.timing.least()));
+    let median = baseline.timing.median();
+    Ok(costs.iter().map(|c| (c.arrangement, median / c.timing.median())).collect())
+}
+
+fn label(arrangement: Arrangement) -> String {
+    let short = match arrangement {
+        Arrangement::Baseline => "baseline",
+        Arrangement::Batches => "batches",
+        Arrangement::Trains => "trains",
+        Arrangement::FrontPackets(_) => "front/packet",
+        Arrangement::FrontTrains(_) => "front/train",
+        Arrangement::Front(_) => "front/256",
+        Arrangement::InChain(_) => "in chain",
+        Arrangement::InChainLarge(_) => "large only",
+    };
+    arrangement.hold().map_or(short.to_owned(), |h| format!("{short} {} us", h / 1000))
+}
+
+/// Throughput of one and two workers, each with its share of the flows (Fig. 14a).
+fn workers(traffic: &Traffic, wall: &Firewall, turns: usize, findings: &mut Findings) -> anyhow::Result<()> {
+    for arrangement in [Arrangement::Baseline, Arrangement::InChain(128_000)] {
+        let mut one = 0.0;
+        for count in [1usize, 2] {
+            let shares = traffic.shared_out(count);
+            let run = |share: &Traffic| -> anyhow::Result<f64> {
+                let (timing, _) =
+                    share.rehearse(&mut arrangement.pipeline(wall)?, turns, arrangement.at_once())?;
+                Ok(1e3 / timing.least())
+            };
+            let rates: Vec<anyhow::Result<f64>> = thread::scope(|scope| {
+                let all: Vec<_> = shares.iter().map(|share| scope.spawn(move || run(share))).collect();
+                all.into_iter().map(|t| t.join().map_err(|_| anyhow!("a worker failed"))?).collect()
+            });
+            let mpps: f64 = rates.into_iter().sum::<anyhow::Result<f64>>()?;
+            one = if count == 1 { mpps } else { one };
+            if let Value::Object(map) = json!({ "workers": count, "way": arrangement.name(), "throughput_mpps": mpps, "scaling": mpps / one })
+            {
+                findings.rows.push(map);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gains of one arrangement over the loads: the median, the least and the largest. Each is the ratio of the
+/// medians of many turns.
+struct Gains(Vec<f64>);
+
+impl Gains {
+    fn of(all: &[(usize, Arrangement, f64)], arrangement: Arrangement) -> Self {
+        Self(all.iter().filter(|(_, w, _)| *w == arrangement).map(|g| g.2).collect())
+    }
+
+    /// Gains over those of another arrangement, load by load.
+    fn over(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+        let n = sorted.len();
+        if n % 2 == 1 { at(n / 2) } else { (at((n / 2).wrapping_sub(1)) + at(n / 2)) / 2.0 }
+    }
+
+    fn least(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NAN, f64::min)
+    }
+
+    fn text(&self) -> String {
+        let most = self.0.iter().copied().fold(f64::NAN, f64::max);
+        let loads = plural(self.0.len() as u64, "load");
+        format!("{:.2} ({:.2} to {most:.2} over {loads})", self.median(), self.least())
+    }
+}
+
+fn claims(gains: &[(usize, Arrangement, f64)], trivial: &[(Arrangement, f64)], findings: &mut Findings) {
+    let of = |arrangement| Gains::of(gains, arrangement);
+    let mut add = |claim: &str, paper: Value, measured: &Gains, least: f64| {
+        let judged = Claim::at_least(claim, paper, measured.median(), least, 1.0);
+        findings.claims.push(Claim {
+            measured: json!(measured.text()),
+            criterion: format!("median over the loads {}", judged.criterion),
+            ..judged
+        });
+    };
+    let order = of(Arrangement::FrontPackets(64_000));
+    add(
+        "gain of the order alone: reframer in front (64 us, its cost not counted), per packet, polls of 32 as in the baseline",
+        json!(1.84),
+        &order,
+        1.84,
+    );
+    let order = of(Arrangement::FrontPackets(128_000));
+    add("the same at 128 us", json!("1.98 (Fig. 15a)"), &order, 1.84);
+    let trains = of(Arrangement::FrontTrains(64_000));
+    add(
+        "gain of deciding once per train, over the row above at 64 us (not in the paper)",
+        Value::Null,
+        &trains.over(&of(Arrangement::FrontPackets(64_000))),
+        1.0,
+    );
+    let front = of(Arrangement::Front(64_000));
+    add("gain of batches of 256 over that (not in the paper)", Value::Null, &front.over(&trains), 1.0);
+    add("order, trains and batches together, 64 us (our own aim)", Value::Null, &front, 1.84);
+    add(
+        "gain of batches that mix flows (as Batchy), per packet",
+        json!(1.04),
+        &of(Arrangement::Batches),
+        1.04,
+    );
+    let inside = of(Arrangement::InChain(64_000));
+    add("gain of a reframer in the chain, 64 us, its cost counted, per train", json!(1.6), &inside, 1.6);
+    add("the same at 16 us (our own aim: no loss)", Value::Null, &of(Arrangement::InChain(16_000)), 1.0);
+    let large = of(Arrangement::InChainLarge(64_000)).over(&inside);
+    findings.claims.push(Claim::checked(
+        "large flows only, against all flows, 64 us",
+        "0.96 to 1.0",
+        large.text(),
+        "median over the loads at least 0.9",
+        large.median() >= 0.9,
+    ));
+    let arrangements = |w: &Arrangement| {
+        matches!(
+            w,
+            Arrangement::FrontPackets(_)
+                | Arrangement::FrontTrains(_)
+                | Arrangement::Front(_)
+                | Arrangement::InChain(_)
+        )
+    };
+    let least = trivial
+        .iter()
+        .filter(|(arrangement, _)| arrangements(arrangement))
+        .map(|t| t.1)
+        .fold(f64::NAN, f64::min);
+    findings.claims.push(Claim::checked(
+        "trivial rules (10,000 hosts): least gain of any reframer (our own aim)",
+        Value::Null,
+        least,
+        "at least 1.0",
+        least >= 1.0,
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{large_from, latency};
+
+    #[test]
+    fn large_flows_carry_most_packets() {
+        assert_eq!(large_from(&[1, 50, 1, 30, 1, 17]), 30);
+        assert_eq!((large_from(&[5]), large_from(&[])), (5, 1));
+    }
+
+    #[test]
+    fn waiting_adds_up() {
+        // Two at once, served one after the other, each 10 ns: 10 and 20 ns; a third later: 10 ns and 5 held
+        // before.
+        let (mean, p999) = latency([(100, 100), (100, 100), (500, 495)].into_iter(), 10.0);
+        assert!((mean - (10.0 + 20.0 + 15.0) / 3.0).abs() < 1e-9);
+        assert!((p999 - 20.0).abs() < 1e-9);
+    }
+}

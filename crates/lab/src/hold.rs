@@ -1,0 +1,186 @@
+//! Is the hold that `recommend` would choose the best one? The chain of §5.1 with a reframer in it, predicted
+//! from α, β′ and the gain curve of campus traffic, and run at every hold.
+//!
+//! Times are CPU times of one core over packets in memory, so that other programs take little part in them.
+//! The costs are measured on other traffic than the one that is predicted: flows in random order with a set
+//! number of packets back to back.
+
+use serde_json::{Map, Value, json};
+use slipstream::functions::firewall::generate::Kind;
+use slipstream_model::{
+    Aim, Costs, Gain, Goal, Interarrival, Outlook, Parameters, ServiceTimes, Start, Variation, outlook,
+    recommend,
+};
+
+use super::bench::{self, Per};
+use super::chain::{self, Arrangement, Campus};
+use super::{Bench, Chart, Claim, Findings, Lab};
+
+pub(super) const LAB: Lab = Lab {
+    name: "hold",
+    source: "Packet Order Matters! (NSDI'22), §2.4 (cost = α / SLF + β) applied to §5.1",
+    what: "the hold that `recommend` chooses for campus traffic and a chain, beside the chain run at every hold",
+    run,
+};
+
+/// Spatial locality factors at which costs are measured.
+const SLFS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Flows where costs are measured.
+const FLOWS: usize = 10_000;
+/// Holds to choose from, ns.
+const HOLDS: [u64; 7] = [0, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000];
+/// Copies of the campus traffic, for a load that is worth holding.
+const COPIES: usize = 8;
+
+/// The prediction and the measurement of a hold.
+struct Trial {
+    predicted: Outlook,
+    measured_ns: f64,
+}
+
+fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    let (packets, turns) = if lab.quick { (60_000, 5) } else { (300_000, 11) };
+    let wall = bench::rules(Kind::Mixed, 10_000);
+    let pool = bench::keys(&wall, (packets / 2).max(FLOWS))?;
+    let mut points = Vec::new();
+    for (i, slf) in SLFS.iter().enumerate() {
+        let keys = pool.get(..FLOWS).unwrap_or(&pool);
+        let traffic = bench::traffic(keys, *slf, packets);
+        let mut pipeline = bench::pipeline(bench::chain(&wall, 200, Per::Train)?)?;
+        let (timing, _) = traffic.rehearse(&mut pipeline, turns, 256)?;
+        points.push((*slf as f64, timing.least()));
+        lab.step(0.3 * (i + 1) as f64 / SLFS.len() as f64)?;
+    }
+    let campus = chain::campus(COPIES, packets, &pool)?;
+    let costs = Costs { per_held_packet_ns: hold_cost(&campus, turns)?, ..Costs::fit(&points, 100.0)? };
+    let (mut gains, mut measured) = (Vec::new(), Vec::new());
+    for (i, hold) in HOLDS.iter().enumerate() {
+        let arrangement = if *hold == 0 { Arrangement::Trains } else { Arrangement::InChain(*hold) };
+        let cost = chain::measure(arrangement, &campus.traffic, &wall, turns)?;
+        gains.push(gain(&campus, *hold, cost.slf)?);
+        measured.push(cost.timing.least());
+        lab.step(0.4 + 0.6 * (i + 1) as f64 / HOLDS.len() as f64)?;
+    }
+    let outlooks = outlook(&parameters(&campus, &costs)?, &costs, &gains, 2)?;
+    let best = recommend(&outlooks, Goal { aim: Aim::Capacity, p99_ns: None }).map(|o| o.hold_ns);
+    let tried = outlooks.into_iter().zip(measured);
+    let tried: Vec<Trial> = tried.map(|(predicted, measured_ns)| Trial { predicted, measured_ns }).collect();
+    Ok(findings(&costs, &tried, best))
+}
+
+/// CPU time that the reframe stage adds to a packet, in ns.
+fn hold_cost(campus: &Campus, turns: usize) -> anyhow::Result<f64> {
+    let cost = |stages| -> anyhow::Result<f64> {
+        Ok(campus.traffic.rehearse(&mut bench::pipeline(stages)?, turns, 32)?.0.least())
+    };
+    let without = cost(Vec::new())?;
+    Ok((cost(vec![chain::reframe_stage(64_000, false)?])? - without).max(0.0))
+}
+
+/// The locality behind a hold, and the time that packets are held.
+fn gain(campus: &Campus, hold: u64, slf: f64) -> anyhow::Result<Gain> {
+    let held =
+        if hold == 0 { campus.traffic.clone() } else { campus.traffic.reframed(&chain::config(hold))? };
+    let mut delays: Vec<u64> = held.times().map(|(left, came)| left.since(came)).collect();
+    delays.sort_unstable();
+    let at = |share: usize| delays.get(delays.len() * share / 1000).copied().unwrap_or(0) as f64;
+    let sum: u64 = delays.iter().sum();
+    Ok(Gain {
+        hold_ns: hold as f64,
+        slf,
+        mean_delay_ns: sum as f64 / delays.len().max(1) as f64,
+        p995_delay_ns: at(995),
+    })
+}
+
+/// Campus traffic at its own rate, with a ring of typical size.
+fn parameters(campus: &Campus, costs: &Costs) -> anyhow::Result<Parameters> {
+    let mut times = campus.traffic.times().map(|t| t.0);
+    let first = times.next().unwrap_or_default();
+    let span = times.last().unwrap_or_default().since(first).max(1) as f64;
+    Ok(Parameters {
+        queue: 4096,
+        batch: 256,
+        slot_ns: 10.0,
+        interarrival: Interarrival::geometric(span / campus.traffic.len().max(1) as f64 / 10.0)?,
+        service: ServiceTimes::linear(0.0, costs.packet_ns(1.0), costs.empty_poll_ns)?,
+        variation: Variation::Poisson,
+        start: Start::Equilibrium,
+    })
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn findings(costs: &Costs, tried: &[Trial], best: Option<f64>) -> Findings {
+    let mut findings = Findings::default();
+    findings.rows.push(object(json!({
+        "per_train_ns": costs.per_train_ns, "per_train_error_ns": costs.per_train_error_ns,
+        "per_packet_ns": costs.per_packet_ns, "per_packet_error_ns": costs.per_packet_error_ns,
+        "per_held_packet_ns": costs.per_held_packet_ns,
+    })));
+    let off = |t: &Trial| t.predicted.packet_ns / t.measured_ns - 1.0;
+    findings.rows.extend(tried.iter().map(|t| {
+        object(json!({
+            "hold_ns": t.predicted.hold_ns as u64, "slf": t.predicted.slf, "ns_per_packet": t.measured_ns,
+            "ns_per_packet_predicted": t.predicted.packet_ns, "off": off(t),
+            "capacity_mpps": 1e3 / t.measured_ns, "capacity_mpps_predicted": t.predicted.capacity_pps / 1e6,
+            "mean_latency_predicted_ns": t.predicted.mean_latency_ns,
+        }))
+    }));
+    let most = tried.iter().map(|t| off(t).abs()).fold(0.0, f64::max);
+    let mut claim = |claim: &str, measured: Value, criterion: &str, holds: bool| {
+        findings.claims.push(Claim::checked(claim, Value::Null, measured, criterion, holds));
+    };
+    claim(
+        "cost of a packet at every hold, predicted from α, β′ and SLF: off by a share of",
+        json!(most),
+        "at most 0.2",
+        most <= 0.2,
+    );
+    let least = tried.iter().map(|t| t.measured_ns).fold(f64::INFINITY, f64::min);
+    let chosen = tried.iter().find(|t| Some(t.predicted.hold_ns) == best);
+    if let Some(chosen) = chosen {
+        let lost = chosen.measured_ns / least - 1.0;
+        let text = format!(
+            "{:.0} us, {:.1} % above the least cost measured",
+            chosen.predicted.hold_ns / 1e3,
+            lost * 100.0
+        );
+        claim(
+            "what the recommended hold costs beside the best one",
+            json!(text),
+            "at most 5 % more",
+            lost <= 0.05,
+        );
+    }
+    if let Some((none, chosen)) = tried.first().zip(chosen) {
+        let gain = |f: &dyn Fn(&Trial) -> f64| f(none) / f(chosen);
+        let (predicted, measured) = (gain(&|t| t.predicted.packet_ns), gain(&|t| t.measured_ns));
+        let text = format!("{measured:.2} measured, {predicted:.2} predicted");
+        claim(
+            "gain of the recommended hold over none",
+            json!(text),
+            "predicted within 20 % of measured",
+            (predicted / measured - 1.0).abs() <= 0.2,
+        );
+    }
+    findings.charts.push(Chart {
+        title: "Cost a packet by hold".into(),
+        caption:
+            "Predicted from α, β′ and the locality behind the hold; measured with the reframer in the chain."
+                .into(),
+        x_label: "hold, us".into(),
+        y_label: "ns a packet".into(),
+        groups: tried.iter().map(|t| format!("{:.0}", t.predicted.hold_ns / 1e3)).collect(),
+        series: vec![
+            ("measured".into(), tried.iter().map(|t| Some(t.measured_ns)).collect()),
+            ("predicted".into(), tried.iter().map(|t| Some(t.predicted.packet_ns)).collect()),
+        ],
+    });
+    findings
+}

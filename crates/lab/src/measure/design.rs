@@ -1,0 +1,150 @@
+//! The design of the aggregator: its size under more and less skewed traffic (Fig. 7), its eviction policy
+//! and the instructions that compare keys (Fig. 8).
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use slipstream::clock::thread_cpu_ns;
+use slipstream_sketch::{Aggregator, AggregatorConfig, Eviction, Instructions, Kind, Update};
+
+use super::super::Claim;
+use super::{BURST, InFront, Study, compare, flow_numbers, front, grr, time_in_turn, updates};
+
+/// Fig. 7: skew, and the size of the aggregator.
+pub(super) fn skew_and_size(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
+    let (mut plain, mut with, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    for skew in [0.3, 0.6, 0.9, 1.1, 1.5, 2.0] {
+        let stream = updates::<4>(&flow_numbers(study.packets, study.packets * 3 / 10, skew, 1.0));
+        let mut fronts =
+            [front::<4>(Kind::FlowRadar, InFront::Nothing)?, front::<4>(Kind::FlowRadar, grr())?];
+        let (a, b, _) = compare(time_in_turn(&mut fronts, &stream, 256, study.rounds), &fronts);
+        study.row(json!({ "figure": "7ab", "skew": skew, "ns_plain": a, "ns_aggregated": b }));
+        labels.push(skew.to_string());
+        plain.push(a);
+        with.push(b);
+    }
+    let falls = with.first() > with.last();
+    study.chart(
+        "Fig. 7b: FlowRadar by skew",
+        "Zipf exponent",
+        "ns an update",
+        labels,
+        vec![("plain", plain), ("aggregator", with)],
+    );
+    study.claim(
+        "Fig. 7b: behind the aggregator, time falls as traffic is more skewed",
+        json!(true),
+        json!(falls),
+        "less at exponent 2 than at 0.3",
+        falls,
+    );
+    sizes(study, shuffled)
+}
+
+/// Fig. 7c: the size of the aggregator. A larger one hits more, and leaves the nearer caches.
+fn sizes(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
+    let stream = updates::<4>(shuffled);
+    let buckets = [125, 250, 500, 1000, 2000, 4000, 8000];
+    let with = |buckets| InFront::Aggregator(AggregatorConfig { buckets, ..AggregatorConfig::default() });
+    let mut fronts = Vec::new();
+    for n in buckets {
+        fronts.push(front::<4>(Kind::FlowRadar, with(n))?);
+    }
+    let times = time_in_turn(&mut fronts, &stream, 256, study.rounds);
+    let (mut hits, mut alone) = (Vec::new(), Vec::new());
+    for ((n, front), ns) in buckets.into_iter().zip(&fronts).zip(&times) {
+        let stats = front.stats().unwrap_or_default();
+        let share = stats.hits as f64 / stats.updates.max(1) as f64;
+        let table = aggregator_alone(n, &stream, study.rounds)?;
+        study.row(json!({
+            "figure": "7c", "buckets": n, "aggregator_bytes": front.aggregator_bytes(), "hit_share": share,
+            "aside_share": stats.aside as f64 / (stats.updates + stats.aside).max(1) as f64,
+            "ns_aggregated": ns, "ns_aggregator_alone": table,
+        }));
+        hits.push(share);
+        alone.push(table);
+    }
+    let labels: Vec<String> = buckets.iter().map(ToString::to_string).collect();
+    study.chart(
+        "Fig. 7c: FlowRadar by size of the aggregator",
+        "buckets of 16",
+        "ns an update",
+        labels,
+        vec![("with FlowRadar", times.clone()), ("aggregator alone", alone.clone())],
+    );
+    let small_and_paper =
+        |of: &[f64]| (of.first().copied().unwrap_or(f64::NAN), of.get(4).copied().unwrap_or(f64::NAN));
+    let (few, many) = small_and_paper(&hits);
+    let text = "Fig. 7c: a larger aggregator hits more (share of hits, 125 and 2000 buckets)";
+    study.claim(
+        text,
+        json!(true),
+        json!(format!("{few:.2} and {many:.2}")),
+        "more hits with 2000",
+        many > few,
+    );
+    let ((small, large), (table, larger)) = (small_and_paper(&times), small_and_paper(&alone));
+    let text = "Fig. 7c: so it is faster (ns an update with 125 and 2000 buckets; the aggregator's own part)";
+    let measured = json!(format!("{small:.1} and {large:.1}; {table:.1} and {larger:.1}"));
+    study.claim(text, json!(true), measured, "less time with 2000", large < small);
+    Ok(())
+}
+
+/// Time of an aggregator with no sketch behind it, in ns an update.
+fn aggregator_alone(buckets: usize, stream: &[Update<4>], rounds: usize) -> anyhow::Result<f64> {
+    let mut aggregator = Aggregator::<4>::new(&AggregatorConfig { buckets, ..AggregatorConfig::default() })?;
+    let mut best = f64::INFINITY;
+    let mut out = 0usize;
+    for round in 0..=rounds {
+        let since = thread_cpu_ns();
+        stream.chunks(256).for_each(|some| aggregator.offer(some, &mut |left| out += left.len()));
+        aggregator.drain(&mut |left| out += left.len());
+        let ns = (thread_cpu_ns() - since) as f64 / stream.len().max(1) as f64;
+        if round > 0 {
+            best = best.min(ns);
+        }
+    }
+    std::hint::black_box(out);
+    Ok(best)
+}
+
+/// Fig. 8: GRR against LRU, SIMD against none.
+pub(super) fn design(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<()> {
+    let with = |eviction, instructions| {
+        InFront::Aggregator(AggregatorConfig { eviction, instructions, ..AggregatorConfig::default() })
+    };
+    let best = Instructions::best();
+    let (four, eight) = (updates::<4>(shuffled), updates::<8>(shuffled));
+    let mut grr_wins = 0;
+    for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Exact) {
+        let (grr, lru) = (with(Eviction::Grr, best), with(Eviction::Lru, best));
+        let (a, b, _) = if kind == Kind::TwoLevel {
+            let mut fronts = [front::<8>(kind, grr)?, front::<8>(kind, lru)?];
+            compare(time_in_turn(&mut fronts, &eight, 256, study.rounds), &fronts)
+        } else {
+            let mut fronts = [front::<4>(kind, grr)?, front::<4>(kind, lru)?];
+            compare(time_in_turn(&mut fronts, &four, 256, study.rounds), &fronts)
+        };
+        grr_wins += u32::from(a <= b);
+        study.row(json!({ "figure": "8a", "sketch": kind.name(), "ns_grr": a, "ns_lru": b }));
+    }
+    let claim = "Fig. 8a: GRR is faster than LRU for the seven solutions without a heap";
+    study.claim(claim, json!("7 of 9"), json!(format!("{grr_wins} of 9")), "at least 7", grr_wins >= 7);
+    let mut times = BTreeMap::new();
+    let all = Instructions::available();
+    let mut fronts = Vec::new();
+    for instructions in &all {
+        fronts.push(front::<4>(Kind::FlowRadar, with(Eviction::Grr, *instructions))?);
+    }
+    let stream = updates::<4>(&flow_numbers(study.packets, study.packets / 100, 1.1, BURST));
+    for (instructions, ns) in all.iter().zip(time_in_turn(&mut fronts, &stream, 256, study.rounds)) {
+        let name = format!("{instructions:?}").to_lowercase();
+        study.row(json!({ "figure": "8bc", "instructions": name, "ns_aggregated": ns }));
+        times.insert(name, ns);
+    }
+    let portable = times.get("portable").copied().unwrap_or(f64::NAN);
+    let simd = times.values().copied().fold(f64::INFINITY, f64::min);
+    let claim = "Fig. 8c: SIMD saves about so many ns an update";
+    study.findings.claims.push(Claim::number(claim, 20.0, portable - simd, 0.25, 0.0));
+    Ok(())
+}

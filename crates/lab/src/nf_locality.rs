@@ -1,0 +1,297 @@
+//! The cost of a packet to network functions, by spatial locality (Figs. 4, 5, 20).
+
+use std::process::Command;
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+use slipstream::functions::firewall::generate::Kind;
+use slipstream_wire::FlowKey;
+
+use super::bench::{self, NamedStage, Per};
+use super::{Bench, Chart, Claim, Findings, Lab};
+
+pub(super) const LAB: Lab = Lab {
+    name: "nf-locality",
+    source: "Packet Order Matters! (NSDI'22), §2.4, Figs. 4, 5; appendix A.1, Fig. 20",
+    what: "cost of NAT, firewall and a chain by packet locality, per packet and per train",
+    run,
+};
+
+const SLFS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Flows, as in the paper's experiment.
+const FLOWS: usize = 10_000;
+
+/// The functions of a measurement, with the flows that they let pass.
+struct Subject {
+    name: &'static str,
+    keys: Vec<FlowKey>,
+    make: Box<dyn Fn(Per) -> anyhow::Result<Vec<NamedStage>>>,
+}
+
+fn subjects() -> anyhow::Result<Vec<Subject>> {
+    let (large, mixed) = (bench::rules(Kind::Mixed, 20_000), bench::rules(Kind::Mixed, 10_000));
+    let (large_keys, mixed_keys) = (bench::keys(&large, FLOWS)?, bench::keys(&mixed, FLOWS)?);
+    let cached = large.clone();
+    Ok(vec![
+        Subject { name: "nat", keys: mixed_keys.clone(), make: Box::new(|per| Ok(vec![bench::nat(per)?])) },
+        Subject {
+            name: "firewall",
+            keys: large_keys.clone(),
+            make: Box::new(move |per| Ok(vec![bench::firewall(&large, 0, per)])),
+        },
+        Subject {
+            name: "firewall with cache",
+            keys: large_keys,
+            make: Box::new(move |per| Ok(vec![bench::firewall(&cached, 16_384, per)])),
+        },
+        Subject {
+            name: "chain",
+            keys: mixed_keys,
+            make: Box::new(move |per| bench::chain(&mixed, 200, per)),
+        },
+    ])
+}
+
+/// Least squares of cost = α / SLF + β: α, β and the root mean square error.
+fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
+    let n = points.len() as f64;
+    let mean = |f: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(f).sum::<f64>() / n;
+    let (mx, my) = (mean(&|p| 1.0 / p.0), mean(&|p| p.1));
+    let sxy = mean(&|p| (1.0 / p.0 - mx) * (p.1 - my));
+    let sxx = mean(&|p| (1.0 / p.0 - mx).powi(2));
+    let alpha = sxy / sxx;
+    let beta = my - alpha * mx;
+    let error = mean(&|p| (alpha / p.0 + beta - p.1).powi(2)).sqrt();
+    (alpha, beta, error)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    if let Ok(point) = std::env::var(POINT) {
+        return run_point(&point);
+    }
+    let (packets, turns) = if lab.quick { (60_000, 5) } else { (200_000, 15) };
+    let mut findings = Findings::default();
+    let subjects = subjects()?;
+    let steps = (subjects.len() * SLFS.len()) as f64;
+    let mut done = 0.0;
+    for subject in &subjects {
+        let mut costs: [Vec<(f64, f64)>; 2] = [Vec::new(), Vec::new()];
+        for slf in SLFS {
+            let traffic = bench::traffic(&subject.keys, slf, packets);
+            for (per, costs) in Per::BOTH.into_iter().zip(&mut costs) {
+                let mut pipeline = bench::pipeline((subject.make)(per)?)?;
+                let (timing, reports) = traffic.rehearse(&mut pipeline, turns, 256)?;
+                let dropped: u64 = reports.iter().map(|r| r.drops.total()).sum();
+                costs.push((slf as f64, timing.least()));
+                findings.rows.push(object(json!({
+                    "function": subject.name,
+                    "per": per.name(),
+                    "slf": slf,
+                    "ns_per_packet": timing.least(),
+                    "ns_per_packet_median": timing.median(),
+                    "dropped": dropped,
+                })));
+            }
+            done += 1.0;
+            lab.step(done / steps)?;
+        }
+        conclude(subject.name, &costs, &mut findings);
+    }
+    if !lab.quick {
+        count_all(lab, &subjects, &mut findings)?;
+    }
+    Ok(findings)
+}
+
+/// The environment variable that names the point to run under Callgrind.
+const POINT: &str = "SLIPSTREAM_LAB_POINT";
+/// The function whose instructions and misses count.
+const COUNTED: &str = "*rehearsal*Bench*pass*";
+/// Packets of the one turn that is counted, behind one that fills the tables.
+const COUNTED_PACKETS: usize = 20_000;
+
+/// Runs one point, `SUBJECT,PER,SLF`, for a few turns and without results.
+fn run_point(point: &str) -> anyhow::Result<Findings> {
+    let mut parts = point.split(',');
+    let (name, per, slf) = (parts.next(), parts.next(), parts.next());
+    let subjects = subjects()?;
+    let subject = subjects.iter().find(|s| Some(s.name) == name).context("no such subject")?;
+    let per = if per == Some("packet") { Per::Packet } else { Per::Train };
+    let slf = slf.and_then(|s| s.parse().ok()).context("no SLF")?;
+    let traffic = bench::traffic(&subject.keys, slf, COUNTED_PACKETS);
+    let mut pipeline = bench::pipeline((subject.make)(per)?)?;
+    traffic.rehearse(&mut pipeline, 1, 256)?;
+    Ok(Findings::default())
+}
+
+/// Instructions and simulated cache misses a packet (Figs. 5, 20b to d), where Callgrind is installed.
+fn count_all(lab: &Bench<'_>, subjects: &[Subject], findings: &mut Findings) -> anyhow::Result<()> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        tracing::warn!("valgrind is not installed: instructions and cache misses are not counted");
+        return Ok(());
+    }
+    for subject in subjects {
+        for per in Per::BOTH {
+            for slf in [1, 16] {
+                let counts = count(lab, &format!("{},{},{slf}", subject.name, per.name()))?;
+                let a_packet = |n: u64| n as f64 / COUNTED_PACKETS as f64;
+                findings.rows.push(object(json!({
+                    "counted": subject.name,
+                    "per": per.name(),
+                    "slf": slf,
+                    "instructions": a_packet(counts.instructions),
+                    "l1_misses": a_packet(counts.l1_misses),
+                    "ll_misses": a_packet(counts.ll_misses),
+                })));
+                lab.step(1.0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts of Callgrind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    instructions: u64,
+    l1_misses: u64,
+    ll_misses: u64,
+}
+
+fn count(lab: &Bench<'_>, point: &str) -> anyhow::Result<Counts> {
+    let file = tempfile::NamedTempFile::new()?;
+    let out = Command::new("valgrind")
+        .args([
+            "--tool=callgrind",
+            "--cache-sim=yes",
+            "--I1=32768,8,64",
+            "--D1=32768,8,64",
+            "--LL=524288,8,64",
+        ])
+        .arg(format!("--toggle-collect={COUNTED}"))
+        .arg(format!("--callgrind-out-file={}", file.path().display()))
+        .arg(&lab.program)
+        .args(["lab", LAB.name, "--quick"])
+        .env(POINT, point)
+        .output()
+        .context("valgrind can't be run")?;
+    anyhow::ensure!(out.status.success(), "valgrind: {}", String::from_utf8_lossy(&out.stderr));
+    totals(&std::fs::read_to_string(file.path())?).context("Callgrind's file has no totals")
+}
+
+/// The totals of a Callgrind file, its events named in a line before.
+fn totals(text: &str) -> Option<Counts> {
+    let line = |key: &str| text.lines().find_map(|l| l.strip_prefix(key));
+    let names: Vec<&str> = line("events:")?.split_whitespace().collect();
+    let values: Vec<u64> = line("totals:")
+        .or(line("summary:"))?
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let sum = |wanted: &[&str]| {
+        let of = |(name, value): (&&str, &u64)| if wanted.contains(name) { *value } else { 0 };
+        names.iter().zip(&values).map(of).sum()
+    };
+    Some(Counts {
+        instructions: sum(&["Ir"]),
+        l1_misses: sum(&["D1mr", "D1mw", "I1mr"]),
+        ll_misses: sum(&["DLmr", "DLmw", "ILmr"]),
+    })
+}
+
+/// Cycles a packet at SLF 1 over those at SLF 32: the points of Fig. 4b that the authors published.
+fn paper_ratio(name: &str) -> Option<f64> {
+    match name {
+        "nat" => Some(1427.41 / 1113.78),
+        "firewall" => Some(1273.7 / 788.0),
+        "firewall with cache" => Some(1430.86 / 702.368),
+        _ => None,
+    }
+}
+
+fn conclude(name: &str, [packet, train]: &[Vec<(f64, f64)>; 2], findings: &mut Findings) {
+    for (per, points) in [("packet", packet), ("train", train)] {
+        let (alpha, beta, error) = fit(points);
+        findings.rows.push(object(json!({
+            "fit": name,
+            "per": per,
+            "alpha_ns": alpha,
+            "beta_ns": beta,
+            "rms_error_ns": error,
+        })));
+    }
+    for (per, points) in [("packet", packet), ("train", train)] {
+        let (alpha, beta, error) = fit(points);
+        let mean = points.iter().map(|p| p.1).sum::<f64>() / points.len() as f64;
+        findings.claims.push(Claim::checked(
+            format!("{name}, per {per}: the cost a packet follows α / SLF + β"),
+            "fits (Fig. 4b)",
+            format!(
+                "{alpha:.0} / SLF + {beta:.0} ns, α's share {:.2}, error {error:.1} ns",
+                alpha / (alpha + beta)
+            ),
+            "root mean square error at most 10 % of the mean cost",
+            error <= 0.1 * mean,
+        ));
+    }
+    let ratio = |points: &[(f64, f64)]| match (points.first(), points.last()) {
+        (Some(first), Some(last)) => first.1 / last.1,
+        _ => f64::NAN,
+    };
+    let text = format!("{name}, per packet: SLF 1 costs so many times what SLF 32 costs");
+    findings.claims.push(match paper_ratio(name) {
+        Some(paper) => Claim::number(format!("{text} (Fig. 4b)"), paper, ratio(packet), 0.2, 1.0),
+        None => Claim::not_comparable(
+            text,
+            "432 us over 124 us of sojourn (Fig. 20a)",
+            ratio(packet),
+            "the paper's figure is a time in the system under load, and its functions decide otherwise",
+        ),
+    });
+    findings.claims.push(Claim::at_least(
+        format!("{name}, per train: SLF 1 costs so many times what SLF 32 costs (our own way)"),
+        Value::Null,
+        ratio(train),
+        ratio(packet),
+        1.0,
+    ));
+    findings.charts.push(Chart {
+        title: format!("{name}: cost a packet (Fig. 4b, Fig. 20)"),
+        caption: "Least of several turns, in memory, one core; packets of 10,000 flows in random order."
+            .into(),
+        x_label: "SLF".into(),
+        y_label: "ns a packet".into(),
+        groups: SLFS.iter().map(ToString::to_string).collect(),
+        series: [("per packet", packet), ("per train", train)]
+            .into_iter()
+            .map(|(label, points)| (label.to_owned(), points.iter().map(|p| Some(p.1)).collect()))
+            .collect(),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counts, fit, totals};
+
+    #[test]
+    fn callgrind_files_are_read() {
+        let text = "version: 1\nevents: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\nfn=x\ntotals: 100 20 10 1 2 3 4 5 6\n";
+        assert_eq!(totals(text), Some(Counts { instructions: 100, l1_misses: 6, ll_misses: 15 }));
+        assert_eq!(totals("nothing"), None);
+    }
+
+    #[test]
+    fn a_line_is_found_again() {
+        let points: Vec<(f64, f64)> = [1.0, 2.0, 4.0, 8.0].map(|s| (s, 90.0 / s + 12.0)).into();
+        let (alpha, beta, error) = fit(&points);
+        assert!((alpha - 90.0).abs() < 1e-9 && (beta - 12.0).abs() < 1e-9 && error < 1e-9);
+    }
+}

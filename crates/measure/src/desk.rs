@@ -1,0 +1,221 @@
+//! Answers while packets go on: there are two sets of sketches. One takes packets in; the other is asked by a
+//! thread of its own, about the epoch before, and then comes back empty.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use slipstream_wire::FlowKey;
+
+use super::lane::Past;
+use super::{Ask, EpochLength, MeasureError, SketchConfig, SketchSet, Span, Task};
+
+/// The answers of the last epochs.
+#[derive(Debug, Default)]
+struct Results {
+    ended: u64,
+    saturated: u64,
+    memory_bytes: usize,
+    aggregator_bytes: usize,
+    last: VecDeque<Value>,
+}
+
+/// The fate of an epoch that was to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is being answered, and the next one is under way.
+    Ended,
+    /// The epoch before is still being answered: this one goes on.
+    GoesOn,
+}
+
+/// Why there are no more answers.
+#[derive(Debug, thiserror::Error)]
+pub enum EndError {
+    /// The thread that answers ended early.
+    #[error("the thread that answers has failed")]
+    Thread,
+    /// Nothing can be measured.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// No thread could be started.
+    #[error("no thread can be started: {0}")]
+    Start(#[from] std::io::Error),
+}
+
+/// Two sets of sketches and the thread that answers.
+#[derive(Debug)]
+pub struct Snapshots {
+    sketches: SketchSet,
+    full: Option<Sender<(SketchSet, Span)>>,
+    free: Receiver<SketchSet>,
+    results: Arc<Mutex<Results>>,
+    thread: Option<JoinHandle<()>>,
+    may_wait: bool,
+    /// Says that the trace may end within the last epoch: of a replay by time, whose clock runs on to the
+    /// epoch's end.
+    cut: bool,
+}
+
+impl Snapshots {
+    /// With these sketches, for epochs of this length; of those that have ended, the answers of the last
+    /// `keep` are kept. Where it may not wait ([`Snapshots::end_epoch`]), packets come by the wall clock.
+    ///
+    /// # Errors
+    /// [`EndError`] where sketches or thread can't be made.
+    pub fn new(
+        ask: &Arc<Ask>,
+        configs: &[SketchConfig; 2],
+        epoch: EpochLength,
+        keep: usize,
+        may_wait: bool,
+    ) -> Result<Self, EndError> {
+        let make = || -> Result<SketchSet, MeasureError> {
+            let mut sketches = SketchSet::new(ask.clone(), configs.clone())?;
+            sketches.make_all()?;
+            Ok(sketches)
+        };
+        let (sketches, spare) = (make()?, make()?);
+        let (full, to_answer) = channel();
+        let (back, free) = channel();
+        // Both ends are here, so this can't fail.
+        let _ = back.send(spare);
+        let results = Arc::new(Mutex::new(Results::default()));
+        let answerer = Answerer {
+            results: results.clone(),
+            keep,
+            past: Default::default(),
+            ended_at: None,
+            // Only changes tell an epoch in which nothing came from none.
+            quiet: (ask.task == Task::HeavyChanges && matches!(epoch, EpochLength::Time(_)))
+                .then(make)
+                .transpose()?,
+        };
+        let thread = std::thread::Builder::new()
+            .name("measure".into())
+            .spawn(move || answerer.run(&to_answer, &back))?;
+        let cut = may_wait && matches!(epoch, EpochLength::Time(_));
+        Ok(Self { sketches, full: Some(full), free, results, thread: Some(thread), may_wait, cut })
+    }
+
+    /// Adds to a flow in the epoch that is under way.
+    #[inline]
+    pub fn push(&mut self, flow: &FlowKey, weight: u64) {
+        // All sketches are made already.
+        let _ = self.sketches.push(flow, weight);
+    }
+
+    /// Ends the epoch that is under way. Where the one before is still being answered, a replay waits, so
+    /// that it gives the same answers every time; live, packets don't wait: the epoch goes on.
+    ///
+    /// # Errors
+    /// [`EndError::Thread`] where nobody answers any more.
+    pub fn end_epoch(&mut self, span: Span) -> Result<Outcome, EndError> {
+        let next = match self.free.try_recv() {
+            Ok(next) => next,
+            Err(TryRecvError::Empty) if self.may_wait => self.free.recv().map_err(|_| EndError::Thread)?,
+            Err(TryRecvError::Empty) => return Ok(Outcome::GoesOn),
+            Err(TryRecvError::Disconnected) => return Err(EndError::Thread),
+        };
+        let over = std::mem::replace(&mut self.sketches, next);
+        let full = self.full.as_ref().ok_or(EndError::Thread)?;
+        full.send((over, span)).map_err(|_| EndError::Thread)?;
+        Ok(Outcome::Ended)
+    }
+
+    /// Ends the last epoch, if packets came, and waits until all answers are there. Nothing may be added
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`EndError::Thread`] where the thread failed.
+    pub fn finish(&mut self, span: Span) -> Result<(), EndError> {
+        self.may_wait = true;
+        if span.packets > 0 {
+            self.end_epoch(span)?;
+        }
+        self.full = None;
+        self.thread.take().map_or(Ok(()), |t| t.join().map_err(|_| EndError::Thread))?;
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = results.last.back_mut().and_then(Value::as_object_mut).filter(|_| self.cut) {
+            last.insert("partial".into(), true.into());
+        }
+        Ok(())
+    }
+
+    /// Epochs that have been answered, and how many of them found a sketch saturated.
+    #[must_use]
+    pub fn ended(&self) -> (u64, u64) {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        (results.ended, results.saturated)
+    }
+
+    /// The answers of the last epochs, the latest last, and memory.
+    #[must_use]
+    pub fn report(&self) -> Value {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        json!({
+            "memory_bytes": results.memory_bytes,
+            "aggregator_bytes": results.aggregator_bytes,
+            "epochs_ended": results.ended,
+            "epochs": results.last,
+        })
+    }
+}
+
+/// The state of the thread that answers.
+struct Answerer {
+    results: Arc<Mutex<Results>>,
+    keep: usize,
+    /// The sketches of the epoch before.
+    past: [Past; 2],
+    /// When the epoch before ended.
+    ended_at: Option<u64>,
+    /// Sketches for stretches in which nothing came, where the answers depend on them.
+    quiet: Option<SketchSet>,
+}
+
+impl Answerer {
+    fn run(mut self, full: &Receiver<(SketchSet, Span)>, back: &Sender<SketchSet>) {
+        while let Ok((mut sketches, span)) = full.recv() {
+            self.pass_silence(span.start_ns);
+            self.answer(&mut sketches, span);
+            // Nobody takes it where the pipeline has ended.
+            let _ = back.send(sketches);
+        }
+    }
+
+    /// A stretch without packets is an epoch of its own: everything that was there before has gone, and what
+    /// comes next is new.
+    fn pass_silence(&mut self, until: u64) {
+        let Some(start_ns) = self.ended_at.filter(|end| *end < until) else { return };
+        if let Some(mut quiet) = self.quiet.take() {
+            self.answer(&mut quiet, Span { start_ns, end_ns: until, ..Span::default() });
+            self.quiet = Some(quiet);
+        }
+    }
+
+    fn answer(&mut self, sketches: &mut SketchSet, span: Span) {
+        sketches.set_past(std::mem::take(&mut self.past));
+        let ended = sketches.end_epoch(span);
+        self.past = sketches.take_past();
+        self.ended_at = Some(span.end_ns);
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        results.ended += 1;
+        let value = match ended {
+            Ok(ended) => {
+                results.saturated += u64::from(ended.result.saturated);
+                results.memory_bytes = ended.memory_bytes;
+                results.aggregator_bytes = ended.aggregator_bytes;
+                ended.result.to_json()
+            }
+            Err(error) => json!({ "packets": span.packets, "start_ns": span.start_ns, "end_ns": span.end_ns,
+                                  "error": error.to_string() }),
+        };
+        results.last.push_back(value);
+        while results.last.len() > self.keep {
+            results.last.pop_front();
+        }
+    }
+}

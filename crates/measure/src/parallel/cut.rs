@@ -1,0 +1,123 @@
+//! Reads packets, classifies them, and cuts them into blocks and epochs.
+
+use slipstream_wire::{FlowKey, classify_with};
+
+use super::{Packet, PacketSource, TraceSettings};
+use crate::{EpochLength, Span};
+
+/// Flow keys with what is added to them.
+pub(super) type Block = Vec<(FlowKey, u32)>;
+
+/// A result of reading; they come in the order of the trace.
+pub(super) enum Item {
+    Updates(Block),
+    /// An epoch is over; the flag: IPv6 was seen before its end.
+    End(Span, bool),
+}
+
+/// The source, and the epoch that its next packet belongs to.
+pub(super) struct Reading<'s, S> {
+    pub(super) source: &'s mut S,
+    pub(super) cutter: Cutter,
+}
+
+impl<S: PacketSource> Reading<'_, S> {
+    /// Reads so many packets; false at the end of the trace.
+    pub(super) fn read(&mut self, rows: usize) -> Result<bool, S::Error> {
+        let goes_on = self.source.read(rows, |packet| self.cutter.packet(packet))?;
+        if goes_on {
+            self.cutter.end_block();
+        } else {
+            self.cutter.end_epoch(true);
+        }
+        Ok(goes_on)
+    }
+}
+
+/// Classifies packets, and cuts them into blocks and epochs.
+pub(super) struct Cutter {
+    settings: TraceSettings,
+    /// The epoch under way.
+    span: Span,
+    ended_epochs: u64,
+    pub(super) packets: u64,
+    pub(super) skipped: u64,
+    pub(super) ipv6: bool,
+    block: Block,
+    pub(super) items: Vec<Item>,
+    /// Blocks that are no longer needed.
+    pub(super) spare: Vec<Block>,
+}
+
+impl Cutter {
+    pub(super) fn new(settings: TraceSettings) -> Self {
+        Self {
+            settings,
+            span: Span::default(),
+            ended_epochs: 0,
+            packets: 0,
+            skipped: 0,
+            ipv6: false,
+            block: Block::new(),
+            items: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, packet: &Packet<'_>) {
+        let Ok(headers) = classify_with(packet.link, packet.data, self.settings.encapsulation) else {
+            self.skipped += 1;
+            return;
+        };
+        let time = packet.time_ns.max(self.span.last_ns);
+        let epoch = self.settings.epoch;
+        if self.packets == 0 {
+            self.span = Span::begin(epoch, time);
+        }
+        match epoch {
+            EpochLength::Packets(n) if self.span.packets == n => {
+                self.end_epoch(false);
+                self.span = Span::begin(epoch, time);
+            }
+            EpochLength::Time(_) if time >= self.span.end_ns => self.pass_time(time),
+            _ => {}
+        }
+        self.span.last_ns = time;
+        if let EpochLength::Packets(_) = epoch {
+            self.span.end_ns = time;
+        }
+        (self.span.packets, self.packets) = (self.span.packets + 1, self.packets + 1);
+        self.ipv6 |= headers.key.is_ipv6();
+        self.block.push((headers.key, if self.settings.bytes { packet.original_len } else { 1 }));
+    }
+
+    /// Ends epochs that are over; one without packets stands for any number of them in a row.
+    #[cold]
+    fn pass_time(&mut self, time: u64) {
+        self.end_epoch(false);
+        let next = Span::begin(self.settings.epoch, time);
+        let ended = self.span.end_ns;
+        if next.start_ns > ended {
+            self.span = Span { start_ns: ended, end_ns: next.start_ns, ..Span::default() };
+            self.end_epoch(false);
+        }
+        self.span = next;
+    }
+
+    #[cold]
+    fn end_epoch(&mut self, last: bool) {
+        self.end_block();
+        let by_time = matches!(self.settings.epoch, EpochLength::Time(_)) && self.span.packets > 0;
+        self.span.partial = by_time && (last || self.ended_epochs == 0);
+        self.ended_epochs += 1;
+        self.items.push(Item::End(self.span, self.ipv6));
+    }
+
+    fn end_block(&mut self) {
+        if !self.block.is_empty() {
+            let next = self.spare.pop().unwrap_or_default();
+            self.items.push(Item::Updates(std::mem::replace(&mut self.block, next)));
+        }
+    }
+}

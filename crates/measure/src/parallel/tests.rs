@@ -1,0 +1,221 @@
+//! Any number of workers gives the answers, states and counts of one pass, packet by packet.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use slipstream_sketch::{Eviction, Kind, Size, Want};
+use slipstream_wire::classify;
+
+use super::*;
+use crate::{Ask, Keying, Plan, Task, keying};
+
+/// A packet: time in ns, length on the wire, bytes.
+type Sample = (u64, u32, Vec<u8>);
+
+fn frame(ipv6: bool, src: u8, dst: u8, port: u8) -> Vec<u8> {
+    let ip = |version: u8| [10, version, 0, src, 10, version, 1, dst];
+    let udp = [0, port, 0, 53, 0, 8, 0, 0];
+    if ipv6 {
+        let mut all = vec![0x60, 0, 0, 0, 0, 8, 17, 64];
+        let address = |last: u8| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+        all.extend(address(src));
+        all.extend(address(dst));
+        all.extend(udp);
+        return all;
+    }
+    let mut all = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    all.extend(ip(4));
+    all.extend(udp);
+    all
+}
+
+/// Packets of a trace in memory; fails after so many.
+struct Memory<'a> {
+    packets: &'a [Sample],
+    at: usize,
+    fails_at: Option<usize>,
+}
+
+impl PacketSource for Memory<'_> {
+    type Error = &'static str;
+
+    fn read(&mut self, most: usize, mut visit: impl FnMut(&Packet<'_>)) -> Result<bool, &'static str> {
+        // Fewer than asked for, so that blocks are small and many.
+        for _ in 0..most.min(7) {
+            if self.fails_at == Some(self.at) {
+                return Err("the device is gone");
+            }
+            let Some((time_ns, original_len, data)) = self.packets.get(self.at) else { return Ok(false) };
+            self.at += 1;
+            visit(&Packet { time_ns: *time_ns, link: LinkType::RawIp, original_len: *original_len, data });
+        }
+        Ok(true)
+    }
+}
+
+/// One packet after the other into one set of sketches.
+fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample]) -> TraceResult {
+    let mut result = TraceResult::default();
+    let mut span = Span::default();
+    let mut end = |span: &mut Span, last: bool, sketches: &mut SketchSet| {
+        let by_time = matches!(settings.epoch, EpochLength::Time(_)) && span.packets > 0;
+        span.partial = by_time && (last || result.epochs.is_empty());
+        let ended = sketches.end_epoch(*span).unwrap();
+        result.epochs.push(TraceEpoch { span: *span, ended });
+    };
+    for (time, len, data) in packets {
+        let Ok(headers) = classify(LinkType::RawIp, data) else {
+            result.skipped += 1;
+            continue;
+        };
+        let time = (*time).max(span.last_ns);
+        if result.packets == 0 {
+            span = Span::begin(settings.epoch, time);
+        }
+        match settings.epoch {
+            EpochLength::Packets(n) if span.packets == n => {
+                end(&mut span, false, &mut sketches);
+                span = Span::begin(settings.epoch, time);
+            }
+            EpochLength::Time(_) if time >= span.end_ns => {
+                end(&mut span, false, &mut sketches);
+                let next = Span::begin(settings.epoch, time);
+                if next.start_ns > span.end_ns {
+                    span = Span { start_ns: span.end_ns, end_ns: next.start_ns, ..Span::default() };
+                    end(&mut span, false, &mut sketches);
+                }
+                span = next;
+            }
+            _ => {}
+        }
+        span.last_ns = time;
+        if let EpochLength::Packets(_) = settings.epoch {
+            span.end_ns = time;
+        }
+        span.packets += 1;
+        result.packets += 1;
+        result.ipv6 |= headers.key.is_ipv6();
+        let weight = if settings.bytes { u64::from(*len) } else { 1 };
+        sketches.push(&headers.key, weight).unwrap();
+    }
+    end(&mut span, true, &mut sketches);
+    result.measure_memory();
+    result
+}
+
+fn packets() -> impl Strategy<Value = Vec<Sample>> {
+    // Gap, flow, whether it is IPv6 (rarely) or nothing at all, length. Some flows are much heavier than
+    // others.
+    let one = (0u64..40, 0u8..60, 0u8..12, 40u32..1500);
+    prop::collection::vec(one, 0..700).prop_map(|all| {
+        let mut time = 5;
+        let sample = |(gap, flow, version, len): (u64, u8, u8, u32)| {
+            time += if gap == 39 { 2_000 } else { gap };
+            let src = if flow < 30 { 1 } else { flow };
+            let data = if version == 11 { vec![0; 9] } else { frame(version == 10, src, flow / 7, flow) };
+            (time, len, data)
+        };
+        all.into_iter().map(sample).collect()
+    })
+}
+
+fn tasks() -> impl Strategy<Value = (Task, Kind)> {
+    prop::sample::select(vec![
+        (Task::HeavyHitters, Kind::SpaceSaving),
+        (Task::HeavyHitters, Kind::CountMin),
+        (Task::HeavyChanges, Kind::RevSketch),
+        (Task::HeavyChanges, Kind::UnivMon),
+        (Task::HeavyChanges, Kind::Exact),
+        (Task::Superspreaders, Kind::TwoLevel),
+        (Task::SizeDistribution, Kind::Mrac),
+        (Task::SizeDistribution, Kind::FlowRadar),
+        (Task::Cardinality, Kind::LinearCounting),
+        (Task::Cardinality, Kind::Fm),
+        (Task::Entropy, Kind::UnivMon),
+        (Task::Entropy, Kind::Exact),
+    ])
+}
+
+fn sketches(task: Task, kind: Kind, aggregate: Option<Eviction>, compare: bool) -> SketchSet {
+    let key: Keying = keying(None, task, kind).unwrap();
+    let want = Want { threshold: 1, top: 20 };
+    let ask = Arc::new(Ask { task, keying: key, want, flows: Vec::new() });
+    let size = Size::Memory(if matches!(kind, Kind::RevSketch | Kind::TwoLevel) { 1 << 20 } else { 16_384 });
+    let plan = Plan { kind, size, aggregate, seed: 1, compare, save: true, timed: false };
+    SketchSet::new(ask.clone(), plan.configs(&ask)).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 24 }))]
+
+    #[test]
+    fn answers_do_not_depend_on_the_number_of_workers(
+        samples in packets(),
+        (task, kind) in tasks(),
+        epoch in prop_oneof![
+            (1u64..300).prop_map(EpochLength::Packets),
+            (50u64..5_000).prop_map(EpochLength::Time),
+        ],
+        aggregate in prop_oneof![Just(None), Just(Some(Eviction::Grr)), Just(Some(Eviction::Lru))],
+        compare in any::<bool>(),
+        bytes in any::<bool>(),
+    ) {
+        // MRAC's sizes are packets.
+        let bytes = bytes && kind != Kind::Mrac;
+        let settings = TraceSettings { epoch, bytes, encapsulation: Encapsulation::Outer, workers: 1 };
+        let make = || sketches(task, kind, aggregate, compare);
+        let want = one_pass(make(), &settings, &samples);
+        // Tables keep their size from epoch to epoch.
+        let most = want.epochs.iter().map(|e| e.ended.memory_bytes).max().unwrap();
+        for workers in [1, 2, 3, 4, 7] {
+            let mut source = Memory { packets: &samples, at: 0, fails_at: None };
+            let got = measure_trace(make(), &TraceSettings { workers, ..settings }, &mut source).unwrap();
+            prop_assert_eq!(got.epochs.len(), want.epochs.len());
+            for (a, b) in got.epochs.iter().zip(&want.epochs) {
+                prop_assert_eq!(a.span, b.span);
+                prop_assert_eq!(&a.ended.result, &b.ended.result, "{} workers", workers);
+                prop_assert_eq!(&a.ended.states, &b.ended.states, "{} workers", workers);
+            }
+            prop_assert_eq!((got.memory_bytes, got.aggregator_bytes), (most, want.aggregator_bytes));
+            prop_assert_eq!((got.packets, got.skipped, got.ipv6), (want.packets, want.skipped, want.ipv6));
+        }
+    }
+}
+
+/// A source that fails ends the work of all, with its error.
+#[test]
+fn a_failing_source_stops_every_worker() {
+    let samples: Vec<Sample> = (0..500).map(|i| (i, 60, frame(i % 5 == 0, i as u8, 1, 2))).collect();
+    let epoch = EpochLength::Packets(50);
+    for workers in [1, 2, 4] {
+        let settings = TraceSettings { epoch, bytes: false, encapsulation: Encapsulation::Outer, workers };
+        let mut source = Memory { packets: &samples, at: 0, fails_at: Some(321) };
+        let sketches = sketches(Task::HeavyHitters, Kind::SpaceSaving, Some(Eviction::Grr), false);
+        let error = measure_trace(sketches, &settings, &mut source).unwrap_err();
+        assert!(matches!(error, TraceError::Source("the device is gone")), "{error:?}");
+    }
+}
+
+/// A worker that panics doesn't leave the others waiting, whichever of them reads just then.
+#[test]
+fn a_panic_is_passed_on() {
+    struct Broken {
+        reads_left: u32,
+    }
+    impl PacketSource for Broken {
+        type Error = ();
+        fn read(&mut self, _: usize, _: impl FnMut(&Packet<'_>)) -> Result<bool, ()> {
+            assert_ne!(self.reads_left, 0, "broken");
+            self.reads_left -= 1;
+            Ok(true)
+        }
+    }
+    let epoch = EpochLength::Packets(50);
+    let settings = TraceSettings { epoch, bytes: false, encapsulation: Encapsulation::Outer, workers: 2 };
+    for reads_left in 0..20 {
+        let sketches = sketches(Task::HeavyHitters, Kind::SpaceSaving, Some(Eviction::Grr), false);
+        let run = || measure_trace(sketches, &settings, &mut Broken { reads_left }).map(|_| ());
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        assert!(ended.is_err(), "a panic after {reads_left} reads was lost");
+    }
+}

@@ -1,0 +1,94 @@
+//! The sketches of a task: defaults of tasks, what goes together, and how memory is shared.
+
+use slipstream_sketch::{AggregatorConfig, Config, CountMin, Eviction, Kind, Size};
+
+use super::{Ask, KeyKind, Keying, SketchConfig, Task};
+
+/// Share of the memory that IPv4 gets, of four.
+const IPV4_QUARTERS: usize = 3;
+/// Keys that are kept at most, and at least, for an accuracy.
+const KEPT: (usize, usize) = (64, 65_536);
+
+/// Parameters of a measurement, besides the question.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// The sketch.
+    pub kind: Kind,
+    /// Its size; memory is for IPv4 and IPv6 together.
+    pub size: Size,
+    /// Which entry leaves the aggregator, where there is one.
+    pub aggregate: Option<Eviction>,
+    /// Seed of all hash functions.
+    pub seed: u64,
+    /// Fills an exact table beside the sketch.
+    pub compare: bool,
+    /// Saves the states.
+    pub save: bool,
+    /// Takes the time of updates.
+    pub timed: bool,
+}
+
+/// Chooses the keys of a task; without a kind of key, by source, of victims by destination.
+///
+/// # Errors
+/// There is no such kind of key, or it doesn't go with the task.
+pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, String> {
+    let victims = task == Task::DdosVictims;
+    let key: KeyKind = key.unwrap_or(if victims { "dst" } else { "src" }).parse()?;
+    // A two-level sketch holds pairs whatever it is asked.
+    if task.counts_pairs() || kind == Kind::TwoLevel {
+        return Keying::pairs(key, victims);
+    }
+    Ok(Keying::plain(key))
+}
+
+/// The number of keys that a sketch of so many bytes has room for beside its counters.
+fn keys_within(key_len: usize, bytes: usize) -> usize {
+    match key_len {
+        4 => CountMin::<4>::keys_within(bytes),
+        8 => CountMin::<8>::keys_within(bytes),
+        13 => CountMin::<13>::keys_within(bytes),
+        16 => CountMin::<16>::keys_within(bytes),
+        32 => CountMin::<32>::keys_within(bytes),
+        _ => CountMin::<37>::keys_within(bytes),
+    }
+}
+
+impl Plan {
+    /// The sketches of IPv4 and IPv6 for a question.
+    #[must_use]
+    pub fn configs(&self, ask: &Ask) -> [SketchConfig; 2] {
+        [self.config(ask, false), self.config(ask, true)]
+    }
+
+    fn config(&self, ask: &Ask, ipv6: bool) -> SketchConfig {
+        let size = match self.size {
+            Size::Memory(all) => {
+                let four = all / 4 * IPV4_QUARTERS;
+                Size::Memory(if ipv6 { all - four } else { four })
+            }
+            accuracy => accuracy,
+        };
+        let lists = ask.task.lists_flows() && ask.flows.is_empty();
+        let key_len = if ipv6 { ask.keying.lens().1 } else { ask.keying.lens().0 };
+        // As the size allows, not as many as are to be listed: states fit together whatever is asked of them.
+        let keep = match size {
+            _ if !lists => 0,
+            Size::Memory(bytes) => keys_within(key_len, bytes).max(1),
+            // As many as may be heavier than the error.
+            Size::Accuracy { error, .. } => ((1.0 / error) as usize).clamp(KEPT.0, KEPT.1),
+        };
+        let lens = ask.keying.source_lens();
+        let source_len = if ipv6 { lens.1 } else { lens.0 };
+        let aggregator =
+            |eviction| AggregatorConfig { eviction, seed: self.seed, ..AggregatorConfig::default() };
+        SketchConfig {
+            sketch: Config { kind: self.kind, size, seed: self.seed, keep, source_len },
+            aggregator: self.aggregate.map(aggregator),
+            compare: self.compare,
+            changes: ask.task == Task::HeavyChanges,
+            save: self.save,
+            timed: self.timed,
+        }
+    }
+}

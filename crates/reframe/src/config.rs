@@ -1,0 +1,259 @@
+//! Settings of the reframe stage, checked once.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use slipstream_core::batch::BATCH;
+use slipstream_core::rules::Rule;
+use slipstream_core::units::Duration;
+
+/// Order among trains that are released together (paper §4, "Priority").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Oldest flow first: by the arrival of the flow's first packet ever seen.
+    #[default]
+    Oldest,
+    /// Longest wait in the buffer first: by the arrival of the train's first packet.
+    Waiting,
+    /// Shortest flow first: by the packets of the flow seen so far.
+    Shortest,
+}
+
+/// From which of a flow's packets on it is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admit {
+    /// From the first.
+    #[default]
+    Always,
+    /// A flow's first packet passes at once; holding begins with its second.
+    Second,
+}
+
+/// The headers that make a packet's flow key.
+pub use slipstream_wire::Encapsulation;
+
+/// Settings of a class of packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassSettings {
+    /// Longest wait of any packet, in ns, up to [`ReframeConfig::MAX_HOLD_NS`]; 0 = pass-through.
+    pub hold_ns: u64,
+    /// Packets in a train at which it leaves at once, 1 to [`BATCH`].
+    pub burst: u16,
+    /// Weight of a train of this class among those released together, at least 1: under
+    /// [`Policy::Oldest`] and [`Policy::Waiting`] its age, under [`Policy::Shortest`] the inverse of its flow's
+    /// size, is multiplied by this.
+    pub weight: u32,
+    /// Pass at once, after flushing the train of its own flow.
+    pub bypass: bool,
+}
+
+/// Packets that are treated in their own way. The first class whose rule matches counts.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// Name, for statistics.
+    pub name: String,
+    /// Which packets.
+    pub rule: Rule,
+    /// Its settings.
+    pub settings: ClassSettings,
+}
+
+/// Settings of the reframe stage.
+#[derive(Clone, Debug)]
+pub struct ReframeConfig {
+    /// The settings of packets that belong to no class.
+    pub default: ClassSettings,
+    /// Packets held at most, 1 to [`ReframeConfig::MAX_CAPACITY`]; then the oldest train leaves.
+    pub capacity: u32,
+    /// Captured bytes held at most, up to [`ReframeConfig::MAX_CAPACITY_BYTES`]; then the oldest train leaves.
+    pub capacity_bytes: u64,
+    /// Flows remembered at most: their age and size, for [`Policy::Oldest`], [`Policy::Shortest`] and
+    /// [`Admit::Second`]. Never fewer than twice the capacity, nor fewer than 1024.
+    pub flows: u32,
+    /// Order among trains released together.
+    pub policy: Policy,
+    /// From which packet on a flow is held.
+    pub admit: Admit,
+    /// Packets that pass at once, after flushing the train of their own flow. By default
+    /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.
+    pub bypass: Rule,
+    /// Packets that are treated in their own way.
+    pub classes: Vec<Class>,
+    /// Coalesce pure ACKs.
+    pub compress_ack: bool,
+    /// Restore TCP sequence order inside a train.
+    pub tcp_order: bool,
+    /// Which header of a tunnel makes the flow.
+    pub encapsulation: Encapsulation,
+    /// Seed of the flow table's hash. Results don't depend on it; live, it should be secret.
+    pub seed: u64,
+}
+
+impl Default for ReframeConfig {
+    fn default() -> Self {
+        Self {
+            default: ClassSettings { hold_ns: 64_000, burst: 32, weight: 1, bypass: false },
+            capacity: 8192,
+            capacity_bytes: 64 << 20,
+            flows: 1 << 20,
+            policy: Policy::Oldest,
+            admit: Admit::Always,
+            // The rule is a good one; a test says so.
+            bypass: Rule::parse(Self::BYPASS).unwrap_or_else(|_| Rule::never()),
+            classes: Vec::new(),
+            compress_ack: false,
+            tcp_order: false,
+            encapsulation: Encapsulation::Outer,
+            seed: 0x5115_57e4_a11e_1234,
+        }
+    }
+}
+
+/// A setting that can't be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// `burst` out of range.
+    Burst {
+        /// Class, or `reframe`.
+        place: String,
+        /// The burst that was asked for.
+        burst: u16,
+    },
+    /// `hold` too long.
+    Hold {
+        /// Class, or `reframe`.
+        place: String,
+        /// The hold time that was asked for.
+        hold_ns: u64,
+    },
+    /// `weight` of 0.
+    Weight {
+        /// Class, or `reframe`.
+        place: String,
+    },
+    /// `capacity` out of range.
+    Capacity(u32),
+    /// `capacity_bytes` out of range.
+    CapacityBytes(u64),
+    /// `flows` out of range.
+    Flows(u32),
+    /// More classes than there are numbers for them.
+    Classes(usize),
+    /// Two classes of one name.
+    ClassName(String),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX_HOLD: Duration = Duration(ReframeConfig::MAX_HOLD_NS);
+        const MAX_CAPACITY: u32 = ReframeConfig::MAX_CAPACITY;
+        const MAX_BYTES: u64 = ReframeConfig::MAX_CAPACITY_BYTES;
+        const MAX_FLOWS: u32 = ReframeConfig::MAX_FLOWS;
+        match self {
+            Self::Burst { place, burst } => {
+                write!(f, "{place}: burst = {burst} packets is out of range; 1 to {BATCH} are possible")
+            }
+            Self::Hold { place, hold_ns } => {
+                let hold = Duration(*hold_ns);
+                write!(f, "{place}: hold = {hold} is too long; up to {MAX_HOLD} is possible")
+            }
+            Self::Weight { place } => write!(f, "{place}: weight = 0; it must be at least 1"),
+            Self::Capacity(n) => {
+                write!(f, "reframe: capacity = {n} packets is out of range; 1 to {MAX_CAPACITY} are possible")
+            }
+            Self::CapacityBytes(n) => {
+                write!(f, "reframe: capacity of {n} bytes is out of range; 1 to {MAX_BYTES} are possible")
+            }
+            Self::Flows(n) => {
+                write!(f, "reframe: flows = {n} is out of range; 1 to {MAX_FLOWS} are possible")
+            }
+            Self::Classes(n) => write!(f, "reframe: {n} classes; at most 254 are possible"),
+            Self::ClassName(name) => {
+                write!(f, "reframe: two classes are named {name:?}; give each its own name")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+impl ReframeConfig {
+    /// The rule of the packets that pass at once by default: connections are set up without delay.
+    pub const BYPASS: &str = "tcp syn";
+    /// Longest hold: 4 s.
+    pub const MAX_HOLD_NS: u64 = 4_000_000_000;
+    /// Most packets held.
+    pub const MAX_CAPACITY: u32 = 1 << 24;
+    /// Most bytes held: 3 GiB.
+    pub const MAX_CAPACITY_BYTES: u64 = 3 << 30;
+    /// Most flows remembered.
+    pub const MAX_FLOWS: u32 = 1 << 28;
+
+    /// Checks every setting against its range.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        check(&self.default, "reframe")?;
+        for (i, class) in self.classes.iter().enumerate() {
+            check(&class.settings, &format!("class {:?}", class.name))?;
+            if self.classes.iter().take(i).any(|c| c.name == class.name) {
+                return Err(ConfigError::ClassName(class.name.clone()));
+            }
+        }
+        if self.classes.len() > 254 {
+            return Err(ConfigError::Classes(self.classes.len()));
+        }
+        if self.capacity == 0 || self.capacity > Self::MAX_CAPACITY {
+            return Err(ConfigError::Capacity(self.capacity));
+        }
+        if self.capacity_bytes == 0 || self.capacity_bytes > Self::MAX_CAPACITY_BYTES {
+            return Err(ConfigError::CapacityBytes(self.capacity_bytes));
+        }
+        if self.flows == 0 || self.flows > Self::MAX_FLOWS {
+            return Err(ConfigError::Flows(self.flows));
+        }
+        Ok(())
+    }
+
+    /// Entries of the flow table: what was asked for, but never fewer than the stage can hold.
+    pub(crate) fn table_entries(&self) -> u32 {
+        self.flows.max(self.capacity.saturating_mul(2)).max(1024)
+    }
+}
+
+fn check(t: &ClassSettings, place: &str) -> Result<(), ConfigError> {
+    let place = || place.to_owned();
+    if t.burst == 0 || usize::from(t.burst) > BATCH {
+        return Err(ConfigError::Burst { place: place(), burst: t.burst });
+    }
+    if t.hold_ns > ReframeConfig::MAX_HOLD_NS {
+        return Err(ConfigError::Hold { place: place(), hold_ns: t.hold_ns });
+    }
+    if t.weight == 0 {
+        return Err(ConfigError::Weight { place: place() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_bypass_is_that_of_the_command_line() {
+        assert_eq!(ReframeConfig::default().bypass.to_string(), Rule::parse("tcp syn").unwrap().to_string());
+        assert_ne!(ReframeConfig::default().bypass.to_string(), Rule::never().to_string());
+    }
+
+    #[test]
+    fn a_hold_that_is_too_long_is_told_as_it_was_written() {
+        let mut config = ReframeConfig::default();
+        config.default.hold_ns = 5_000_000_000;
+        let error = config.validate().unwrap_err().to_string();
+        assert_eq!(error, "reframe: hold = 5s is too long; up to 4s is possible");
+    }
+}

@@ -1,0 +1,497 @@
+//! The reframer in somebody else's data plane: packets stay where they are, and trains come out as handles.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use slipstream_core::batch::{Arrivals, BATCH, Batch};
+use slipstream_core::frame::{Frame, Info, MAX_FRAME_LEN};
+use slipstream_core::pool::{BufId, Pool};
+use slipstream_core::prefetch::prefetch;
+use slipstream_core::stage::Output;
+use slipstream_core::time::Nanos;
+use slipstream_wire::{
+    Encapsulation, Flags, FlowKey, Headers, LinkType, NarrowKey, Skip, classify, classify_with, protocol,
+};
+
+use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
+
+/// Packets whose first bytes are asked for ahead of use.
+const AHEAD: usize = 8;
+
+/// A reframer for whoever has packets of his own: handles go in, trains of handles come out, packets of a flow back to back.
+///
+/// A handle is any number that says to its owner which packet it is; the bytes are read while [`Reframer::push`] runs and never again.
+/// Packets are pushed in the order of their arrival, each with the time at which it arrived; times are nanoseconds of any clock
+/// that does not run backwards, and several packets may have the same. What has left by some time is polled with that time, until there is
+/// no more, as often as one likes: what comes out, in which order and with which release times depends on the packets and their times
+/// alone, not on when one polled. A train leaves when it is full, when its first packet has waited for `hold`, when there
+/// is no room, or when a packet of its flow passes at once; whatever leaves at the same nanosecond leaves in the order of the policy, so
+/// that [`Reframer::poll`] gives it from the next nanosecond on. Between packets, poll again at
+/// [`Reframer::next_deadline`]. Who pushes and never polls is refused once as many packets wait for him as the reframer can
+/// hold; nothing is ever lost, and every handle that was taken comes out exactly once. At the end, [`Reframer::drain`]
+/// and poll the rest. There is no thread, no clock and no file here, and no allocation after [`Reframer::new`].
+///
+/// ```
+/// use slipstream_reframe::embed::Reframer;
+/// use slipstream_reframe::{Nanos, ReframeConfig};
+///
+/// # fn packet(flow: u8) -> [u8; 42] {
+/// #     let mut bytes = [0; 42];
+/// #     bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17]);
+/// #     bytes[26..38].copy_from_slice(&[10, 0, 0, flow, 10, 0, 0, 9, 1, 0, 2, 0]);
+/// #     bytes
+/// # }
+/// let mut reframer = Reframer::new(&ReframeConfig::default())?; // 64 µs, 32 packets
+/// for (n, flow) in [1, 2, 1, 2].into_iter().enumerate() {
+///     reframer.push(Nanos(n as u64 * 1000), n as u32, &packet(flow))?;
+/// }
+/// let mut order = Vec::new();
+/// while let Some(train) = reframer.poll(Nanos(100_000)) {
+///     order.extend_from_slice(train.handles);
+/// }
+/// assert_eq!(order, [0, 2, 1, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Reframer {
+    reframe: Reframe,
+    /// No packet is in it.
+    pool: Pool,
+    link: LinkType,
+    encapsulation: Encapsulation,
+    arrivals: Arrivals,
+    ready: Ready,
+    /// The latest time heard of, by a push.
+    pushed: Nanos,
+    packets: u64,
+}
+
+/// Packets of one flow that left together, in the order of their arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Train<'a> {
+    /// The handles of its packets.
+    pub handles: &'a [u32],
+    /// When it left.
+    pub release: Nanos,
+    /// Number of its flow: of two trains that leave within a hold of each other it is the same only if their flows are.
+    /// [`Frame::NO_FLOW`] for a packet that can't be classified, which is a train by itself.
+    pub flow: u32,
+}
+
+/// A packet to be pushed in a burst.
+///
+/// ```
+/// use slipstream_reframe::embed::Packet;
+/// use slipstream_wire::FlowKey;
+///
+/// let key = FlowKey::new(&[], [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, 80, 1234)?;
+/// let with_key = Packet::with_key(7, 1514, key).tcp_flags(0x10);
+/// let with_bytes = Packet::new(8, b"...").wire_len(1514);
+/// assert_eq!((with_key.len, with_bytes.len), (1514, 1514));
+/// # Ok::<(), slipstream_wire::KeyError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Which packet it is, to its owner.
+    pub handle: u32,
+    /// Its length on the wire, in bytes; what is held counts against `capacity_bytes` with it.
+    pub len: u32,
+    what: What<'a>,
+}
+
+/// The origin of a packet's flow.
+#[derive(Clone, Copy, Debug)]
+enum What<'a> {
+    Bytes(&'a [u8]),
+    Headers(Headers),
+    Nothing,
+}
+
+impl<'a> Packet<'a> {
+    /// A packet with its bytes, from the link-layer header on; as many as reach to the end of the transport header are enough.
+    #[inline]
+    #[must_use]
+    pub fn new(handle: u32, bytes: &'a [u8]) -> Self {
+        Self { handle, len: bytes.len() as u32, what: What::Bytes(bytes) }
+    }
+
+    /// A packet whose headers were classified already.
+    #[inline]
+    #[must_use]
+    pub fn with_headers(handle: u32, len: u32, headers: Headers) -> Self {
+        Self { handle, len, what: What::Headers(headers) }
+    }
+
+    /// A packet whose flow key is known. Rules know of it what the key says; see [`Packet::tcp_flags`] too.
+    #[inline]
+    #[must_use]
+    pub fn with_key(handle: u32, len: u32, key: FlowKey) -> Self {
+        let six = if key.src().is_ipv6() { Flags::IPV6 } else { 0 };
+        let ports = if protocol::has_ports(key.protocol()) { Flags::PORTS } else { 0 };
+        let headers = Headers { key, l3: 0, l4: 0, flags: Flags(six | ports), tcp_flags: 0, tos: 0 };
+        Self::with_headers(handle, len, headers)
+    }
+
+    /// A packet that belongs to no flow: it passes at once.
+    #[inline]
+    #[must_use]
+    pub fn without_flow(handle: u32, len: u32) -> Self {
+        Self { handle, len, what: What::Nothing }
+    }
+
+    /// The same with the TCP flags (FIN 0x01 … CWR 0x80) that rules such as `tcp syn` ask for, where it has a key.
+    #[inline]
+    #[must_use]
+    pub fn tcp_flags(mut self, flags: u8) -> Self {
+        if let What::Headers(headers) = &mut self.what
+            && headers.key.protocol() == 6
+        {
+            headers.flags.0 |= Flags::TCP;
+            headers.tcp_flags = flags;
+        }
+        self
+    }
+
+    /// The same, longer on the wire than the bytes that are there.
+    #[inline]
+    #[must_use]
+    pub fn wire_len(mut self, len: u32) -> Self {
+        self.len = len;
+        self
+    }
+
+    /// Its key, and what the frame says of its headers.
+    #[inline(always)]
+    fn classified(&self, link: LinkType, encapsulation: Encapsulation) -> (FlowKey, Info) {
+        let headers = match self.what {
+            What::Bytes(bytes) => match encapsulation {
+                Encapsulation::Outer => classify(link, bytes),
+                Encapsulation::Inner => classify_with(link, bytes, encapsulation),
+            },
+            What::Headers(headers) => Ok(headers),
+            What::Nothing => Err(Skip::NonIp),
+        };
+        match headers {
+            Ok(headers) if self.len <= MAX_FRAME_LEN => (headers.key, Info::new(&headers)),
+            _ => (FlowKey::Narrow(NarrowKey([0, 0])), Info::default()),
+        }
+    }
+}
+
+/// Settings that a reframer can't have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EmbedError {
+    /// A setting is out of range.
+    Config(ConfigError),
+    /// A setting asks for the packets' bytes when trains leave, and those are their owner's.
+    NeedsBytes(&'static str),
+}
+
+impl fmt::Display for EmbedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::NeedsBytes(setting) => write!(
+                f,
+                "reframe: {setting} reads the bytes of packets when their train leaves, and the embedded reframer doesn't have \
+                 them; leave it off, or use the stage of a pipeline"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for EmbedError {}
+
+impl From<ConfigError> for EmbedError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+/// Why packets were not taken. None of a burst was then, and nothing else has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// The time is before that of an earlier packet.
+    TimeRanBackwards {
+        /// The time given.
+        now: Nanos,
+        /// The latest one so far.
+        last: Nanos,
+    },
+    /// More packets in a burst than [`BATCH`].
+    TooMany(usize),
+    /// So many packets have left and wait for [`Reframer::poll`] that there is no room for more.
+    Unpolled(usize),
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimeRanBackwards { now, last } => {
+                write!(
+                    f,
+                    "the time {now} s is before {last} s, when a packet was pushed; times must not run backwards"
+                )
+            }
+            Self::TooMany(n) => write!(f, "{n} packets in one burst; at most {BATCH} are possible"),
+            Self::Unpolled(n) => {
+                write!(f, "{n} packets have left and wait; poll them before more are pushed")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PushError {}
+
+impl Reframer {
+    /// A reframer of Ethernet frames. All memory is taken now.
+    ///
+    /// # Errors
+    /// The first setting that is out of range; `compress_ack` and `tcp_order`, which can't be had here.
+    pub fn new(config: &ReframeConfig) -> Result<Self, EmbedError> {
+        if config.compress_ack {
+            return Err(EmbedError::NeedsBytes("compress_ack"));
+        }
+        if config.tcp_order {
+            return Err(EmbedError::NeedsBytes("tcp_order"));
+        }
+        let mut reframe = Reframe::new(config)?;
+        reframe.embed();
+        let mut arrivals = Arrivals::default();
+        arrivals.frames.reserve_exact(BATCH);
+        arrivals.keys.reserve_exact(BATCH);
+        Ok(Self {
+            reframe,
+            pool: Pool::new(),
+            link: LinkType::Ethernet,
+            encapsulation: config.encapsulation,
+            arrivals,
+            ready: Ready::new(2 * config.capacity as usize + BATCH),
+            pushed: Nanos(0),
+            packets: 0,
+        })
+    }
+
+    /// The same for packets that begin with another link-layer header, or none: [`LinkType::RawIp`].
+    #[must_use]
+    pub fn with_link(mut self, link: LinkType) -> Self {
+        self.link = link;
+        self
+    }
+
+    /// Takes a packet that arrived at `now`.
+    ///
+    /// # Errors
+    /// See [`PushError`]; the packet is still its owner's then.
+    #[inline]
+    pub fn push(&mut self, now: Nanos, handle: u32, bytes: &[u8]) -> Result<(), PushError> {
+        self.push_burst(now, [Packet::new(handle, bytes)].iter().copied())
+    }
+
+    /// Takes a packet that arrived at `now`, whose flow key is known. Rules know of it what the key says.
+    ///
+    /// # Errors
+    /// As [`Reframer::push`].
+    #[inline]
+    pub fn push_key(&mut self, now: Nanos, handle: u32, len: u32, key: FlowKey) -> Result<(), PushError> {
+        self.push_burst(now, [Packet::with_key(handle, len, key)].iter().copied())
+    }
+
+    /// Takes up to [`BATCH`] packets that arrived at `now`: the fast way.
+    ///
+    /// # Errors
+    /// As [`Reframer::push`]; all packets are still their owner's then.
+    #[inline]
+    pub fn push_burst<'a, P>(&mut self, now: Nanos, packets: P) -> Result<(), PushError>
+    where
+        P: ExactSizeIterator<Item = Packet<'a>> + Clone,
+    {
+        let n = packets.len();
+        if n > BATCH {
+            return Err(PushError::TooMany(n));
+        }
+        if now < self.pushed {
+            return Err(PushError::TimeRanBackwards { now, last: self.pushed });
+        }
+        if !self.ready.has_room(self.reframe.held() as usize + n) {
+            return Err(PushError::Unpolled(self.ready.packets()));
+        }
+        self.pushed = now;
+        let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
+        *first = self.packets;
+        // Trains polled ahead of the clock have left already: nothing joins them any more.
+        let now = self.reframe.not_before(now);
+        let mut ahead = packets.clone().skip(AHEAD);
+        // An iterator that is longer than it said is no reason to take more.
+        for packet in packets.take(n) {
+            if let Some(Packet { what: What::Bytes(bytes), .. }) = ahead.next() {
+                prefetch(bytes.first());
+            }
+            let (key, info) = packet.classified(self.link, self.encapsulation);
+            frames.push(Frame { info, ..Frame::unclassified(now, BufId(packet.handle), packet.len) });
+            keys.push(key);
+        }
+        self.packets += frames.len() as u64;
+        self.reframe.process(&mut self.pool, &mut self.arrivals, &mut self.ready);
+        Ok(())
+    }
+
+    /// The next train that left before `now`; `None` when there is no more. Time passes to `now`: a packet that is pushed with an
+    /// earlier time later on counts as one that arrives at `now`. An earlier time than before asks for what has left already.
+    #[inline]
+    pub fn poll(&mut self, now: Nanos) -> Option<Train<'_>> {
+        self.advance(now);
+        self.ready.next()
+    }
+
+    /// Lets time pass to `now`.
+    #[inline]
+    fn advance(&mut self, now: Nanos) {
+        if self.reframe.next_release() <= now {
+            self.reframe.advance(&mut self.pool, now, &mut self.ready);
+        }
+    }
+
+    /// Copies handles of trains that left before `now` to `handles`, whole trains only, as far as both `handles` and `trains` have room,
+    /// and hands each train's release time, flow and packets to `each`; returns how many trains and handles.
+    #[inline]
+    pub fn poll_burst(
+        &mut self,
+        now: Nanos,
+        trains: usize,
+        handles: &mut [u32],
+        mut each: impl FnMut(usize, Train<'_>),
+    ) -> (usize, usize) {
+        self.advance(now);
+        let (mut n, mut at) = (0, 0);
+        while n < trains {
+            let room = handles.get_mut(at..).unwrap_or_default();
+            let Some(train) = self.ready.next_of_at_most(room.len()) else { break };
+            for (to, handle) in room.iter_mut().zip(train.handles) {
+                *to = *handle;
+            }
+            at += train.handles.len();
+            each(n, train);
+            n += 1;
+        }
+        (n, at)
+    }
+
+    /// The first time at which [`Reframer::poll`] will give something if no packet comes; [`Nanos::MAX`] when nothing is inside.
+    #[inline]
+    #[must_use]
+    pub fn next_deadline(&self) -> Nanos {
+        if self.ready.packets() > 0 { self.pushed } else { self.reframe.next_release() }
+    }
+
+    /// Everything that is inside leaves now, to be polled. The reframer can go on afterwards.
+    pub fn drain(&mut self) {
+        self.reframe.drain(&mut self.pool, &mut self.ready);
+    }
+
+    /// Packets that are inside: held, or waiting to be polled.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        self.reframe.held() as usize + self.ready.packets()
+    }
+
+    /// Packets that have left and wait to be polled.
+    #[must_use]
+    pub fn unpolled(&self) -> usize {
+        self.ready.packets()
+    }
+
+    /// The counters so far. This copies histograms: it allocates.
+    #[must_use]
+    pub fn stats(&self) -> ReframeStats {
+        self.reframe.stats()
+    }
+}
+
+/// A train that left: its release time, its flow and how many packets it has.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    release: Nanos,
+    flow: u32,
+    len: u32,
+}
+
+/// Trains that left and wait to be polled.
+#[derive(Debug)]
+struct Ready {
+    handles: Vec<u32>,
+    trains: Vec<Left>,
+    /// Number of both that were polled.
+    handles_polled: usize,
+    trains_polled: usize,
+    /// Most packets that wait, and that will be able to.
+    limit: usize,
+}
+
+impl Ready {
+    fn new(limit: usize) -> Self {
+        Self {
+            handles: Vec::with_capacity(limit),
+            trains: Vec::with_capacity(limit),
+            handles_polled: 0,
+            trains_polled: 0,
+            limit,
+        }
+    }
+
+    #[inline(always)]
+    fn packets(&self) -> usize {
+        self.handles.len() - self.handles_polled
+    }
+
+    /// Returns true if there is room for so many more.
+    #[inline(always)]
+    fn has_room(&self, packets: usize) -> bool {
+        self.packets() + packets <= self.limit
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Train<'_>> {
+        self.next_of_at_most(usize::MAX)
+    }
+
+    #[inline(always)]
+    fn next_of_at_most(&mut self, packets: usize) -> Option<Train<'_>> {
+        let Left { release, flow, len } = *self.trains.get(self.trains_polled)?;
+        if len as usize > packets {
+            return None;
+        }
+        let start = self.handles_polled;
+        self.trains_polled += 1;
+        self.handles_polled += len as usize;
+        Some(Train { handles: self.handles.get(start..self.handles_polled)?, release, flow })
+    }
+
+    /// Forgets what was polled.
+    #[inline(always)]
+    fn compact(&mut self) {
+        if self.packets() == 0 {
+            self.handles.clear();
+            self.trains.clear();
+        } else {
+            self.handles.drain(..self.handles_polled);
+            self.trains.drain(..self.trains_polled);
+        }
+        (self.handles_polled, self.trains_polled) = (0, 0);
+    }
+}
+
+impl Output for Ready {
+    fn emit(&mut self, _: &mut Pool, batch: &mut Batch) {
+        let Batch { frames, trains, .. } = batch;
+        if self.packets() == 0 || self.handles.len() + frames.len() > self.handles.capacity() {
+            self.compact();
+        }
+        self.handles.extend(frames.iter().map(|frame| frame.buf.0));
+        self.trains.extend(trains.iter().map(|t| Left { release: t.release, flow: t.flow, len: t.len }));
+        batch.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! The last steps on a train on its way out: TCP order restored, acknowledgements coalesced.
+
+use alloc::vec::Vec;
+
+use super::compress::{AckCompressor, AckState, PacketView};
+use super::tcp_order;
+use slipstream_core::frame::Frame;
+use slipstream_core::pool::Pool;
+
+/// The steps that are switched on, and what they remember.
+#[derive(Debug)]
+pub(crate) struct TrainFinish {
+    order: bool,
+    ack: Option<AckCompressor>,
+    /// By flow number.
+    states: Vec<AckState>,
+    keep: Vec<bool>,
+    permutation: Vec<u16>,
+    reordered: Vec<Frame>,
+    views: Vec<PacketView<'static>>,
+}
+
+impl TrainFinish {
+    /// `None` where nothing is switched on.
+    pub(crate) fn new(compress_ack: bool, order: bool) -> Option<Self> {
+        (compress_ack || order).then(|| Self {
+            order,
+            ack: compress_ack.then(AckCompressor::default),
+            states: Vec::new(),
+            keep: Vec::new(),
+            permutation: Vec::new(),
+            reordered: Vec::new(),
+            views: Vec::new(),
+        })
+    }
+
+    /// The flow of this number is a new one.
+    pub(crate) fn forget(&mut self, flow: u32) {
+        if self.ack.is_some() {
+            if self.states.len() <= flow as usize {
+                self.states.resize(flow as usize + 1, AckState::default());
+            } else if let Some(state) = self.states.get_mut(flow as usize) {
+                *state = AckState::default();
+            }
+        }
+    }
+
+    /// A packet of a flow passes at once.
+    pub(crate) fn observe(&mut self, pool: &Pool, frame: &Frame) {
+        self.coalesce(pool, core::slice::from_ref(frame));
+    }
+
+    /// Marks in `keep` which packets of a train stay; returns how many don't.
+    fn coalesce(&mut self, pool: &Pool, train: &[Frame]) -> usize {
+        let Some(flow) = train.first().map(|f| f.flow as usize) else { return 0 };
+        let (Some(ack), Some(state)) = (&self.ack, self.states.get_mut(flow)) else { return 0 };
+        let Some(views) = views(pool, train, &mut self.views) else {
+            // A packet whose numbers can't be read: nothing is known of the flow from here on.
+            *state = AckState::default();
+            return 0;
+        };
+        let dropped = ack.compress(state, &views, &mut self.keep);
+        give_back(views, &mut self.views);
+        dropped
+    }
+
+    fn restore_order(&mut self, pool: &Pool, train: &mut [Frame]) {
+        let Some(views) = views(pool, train, &mut self.views) else { return };
+        let changed = tcp_order::restore(&views, &mut self.permutation);
+        give_back(views, &mut self.views);
+        if changed {
+            self.reordered.clear();
+            self.reordered.extend_from_slice(train);
+            for (to, from) in train.iter_mut().zip(&self.permutation) {
+                if let Some(frame) = self.reordered.get(usize::from(*from)) {
+                    *to = *frame;
+                }
+            }
+        }
+    }
+
+    /// Finishes the train that begins at `start` of `frames`; returns how many packets were coalesced away.
+    pub(crate) fn finish(&mut self, pool: &mut Pool, frames: &mut Vec<Frame>, start: usize) -> usize {
+        let Some(train) = frames.get_mut(start..) else { return 0 };
+        if self.order && train.len() > 1 {
+            self.restore_order(pool, train);
+        }
+        let dropped = self.coalesce(pool, train);
+        if dropped == 0 {
+            return 0;
+        }
+        let mut kept = start;
+        for at in start..frames.len() {
+            let Some(&frame) = frames.get(at) else { break };
+            if self.keep.get(at - start).copied().unwrap_or(true) {
+                if let Some(place) = frames.get_mut(kept) {
+                    *place = frame;
+                }
+                kept += 1;
+            } else {
+                pool.free(frame.buf);
+            }
+        }
+        frames.truncate(kept);
+        dropped
+    }
+}
+
+/// The packets' bytes in the memory of `spare`, where all are TCP segments whose headers can be read.
+fn views<'a>(
+    pool: &'a Pool,
+    frames: &[Frame],
+    spare: &mut Vec<PacketView<'static>>,
+) -> Option<Vec<PacketView<'a>>> {
+    if !frames.iter().all(|f| f.info.is_tcp()) {
+        return None;
+    }
+    let mut views: Vec<PacketView<'a>> = core::mem::take(spare);
+    let view = |f: &Frame| PacketView { data: pool.data(f.buf, f.len), l3: f.info.l3(), l4: f.info.l4() };
+    views.extend(frames.iter().map(view));
+    Some(views)
+}
+
+/// Keeps the memory for the next train: collecting no items in place takes none of its own.
+fn give_back(mut views: Vec<PacketView<'_>>, spare: &mut Vec<PacketView<'static>>) {
+    views.clear();
+    *spare = views.into_iter().map(|v| PacketView { data: &[], l3: v.l3, l4: v.l4 }).collect();
+}

@@ -1,0 +1,462 @@
+//! The flow table: from a flow key to what the stage remembers of that flow.
+//!
+//! An index of 8-byte slots (32 bits of hash, 32 bits of entry number; linear probing, at most half full) points into
+//! entries of 32 bytes, two a cache line, which never move. Keys are compared in full: two flows never share an entry.
+//!
+//! The table never refuses a flow. When it is full, an entry that holds no packets and was not used lately makes room
+//! (second chance, in the order of the entries), and that flow is taken for a new one when it comes again.
+
+use alloc::vec::Vec;
+
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+
+use slipstream_core::huge;
+use slipstream_core::prefetch::prefetch_at;
+use slipstream_core::table::LONG_PROBE;
+use slipstream_core::time::Nanos;
+
+/// No train, no flow.
+pub const NONE: u32 = u32::MAX;
+
+/// Bits 13..24 of a narrow key's second word are zero; two of them say what an entry is.
+const NO_WIDE: WideKey = WideKey([0; 7]);
+const VALID: u64 = 1 << 22;
+const WIDE: u64 = 1 << 23;
+
+/// The state of one flow.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(32))]
+pub struct Entry {
+    /// The key and the VALID bit; of a wide key its hash, the key itself standing beside.
+    key: [u64; 2],
+    /// Arrival of the flow's first packet.
+    pub first_seen: Nanos,
+    /// Packets counted, and a bit for recent use; see [`Entry::packets`].
+    counters: u32,
+    /// The train that holds its packets, or [`NONE`].
+    pub train: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 32);
+
+/// Lowest bit of the counters; the packets are counted above it.
+const RECENT: u32 = 1;
+
+impl Entry {
+    /// Packets of the flow counted so far (up to 2³¹).
+    #[inline(always)]
+    #[must_use]
+    pub fn packets(&self) -> u32 {
+        self.counters >> 1
+    }
+
+    /// Counts packets. Those of a train are counted when it leaves: nobody asks before, and until then the entry stays anyway.
+    #[inline(always)]
+    pub fn count(&mut self, packets: u16) {
+        self.counters = (self.counters | RECENT).saturating_add(2 * u32::from(packets));
+    }
+}
+
+/// The flow table of one worker.
+#[derive(Debug)]
+pub struct FlowTable {
+    index: Vec<u64>,
+    /// By how much a hash is shifted to be a place in the index.
+    shift: u32,
+    entries: Vec<Entry>,
+    wide: Vec<WideKey>,
+    limit: usize,
+    hand: usize,
+    seed: u64,
+    evictions: u64,
+    long_probes: u64,
+    /// The flow that [`FlowTable::continues`] was last asked about; [`NONE`] once its entry went to another.
+    last: u32,
+    /// That flow's key when its entry went to another.
+    last_key: ([u64; 2], WideKey),
+}
+
+impl FlowTable {
+    /// A table for at most `limit` flows (a power of two of index slots is reserved, twice as many at least).
+    #[must_use]
+    pub fn new(limit: u32, seed: u64) -> Self {
+        let limit = (limit as usize).clamp(1, 1 << 30);
+        let slots = (limit * 2).next_power_of_two().max(16);
+        Self {
+            index: huge::zeros(slots),
+            shift: 64 - slots.trailing_zeros().min(32),
+            entries: huge::with_capacity(limit),
+            wide: Vec::new(),
+            limit,
+            hand: 0,
+            seed,
+            evictions: 0,
+            long_probes: 0,
+            last: NONE,
+            last_key: ([0; 2], NO_WIDE),
+        }
+    }
+
+    /// Takes the memory for as many wide keys as there can be, which else is taken as they come.
+    pub(crate) fn reserve_all(&mut self) {
+        self.wide.reserve_exact(self.limit);
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Flows forgotten to make room.
+    #[must_use]
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Flows whose place in the index lay more than [`LONG_PROBE`] slots behind the one that their hash says.
+    /// Chance doesn't do that: who sends the packets knows the seed, or the hash is no good.
+    #[must_use]
+    pub fn long_probes(&self) -> u64 {
+        self.long_probes
+    }
+
+    /// The hash of a key, as the other functions want it.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
+        key.hash64(self.seed)
+    }
+
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        (hash >> self.shift) as usize
+    }
+
+    #[inline]
+    fn tag(hash: u64) -> u32 {
+        (hash >> 32) as u32
+    }
+
+    #[inline]
+    fn stored(key: &FlowKey, hash: u64) -> [u64; 2] {
+        match key {
+            FlowKey::Narrow(NarrowKey([a, b])) => [*a, *b | VALID],
+            FlowKey::Wide(_) => [hash, VALID | WIDE],
+        }
+    }
+
+    /// First step of a look-up, one batch ahead: asks for the index line.
+    #[inline]
+    pub fn prefetch_index(&self, hash: u64) {
+        prefetch_at(&self.index, self.home(hash));
+    }
+
+    /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is new.
+    #[inline]
+    #[must_use]
+    pub fn candidate(&self, hash: u64) -> u32 {
+        let tag = Self::tag(hash);
+        let mask = self.index.len() - 1;
+        let mut at = self.home(hash);
+        loop {
+            match self.index.get(at) {
+                Some(&slot) if slot != 0 => {
+                    if (slot >> 32) as u32 == tag {
+                        let id = (slot as u32).wrapping_sub(1);
+                        prefetch_at(&self.entries, id as usize);
+                        return id;
+                    }
+                    at = (at + 1) & mask;
+                }
+                _ => return NONE,
+            }
+        }
+    }
+
+    /// The first two steps for several keys: hashes, and the entries that the flows most likely have. Slices of one
+    /// length.
+    #[inline(always)]
+    pub(crate) fn look_ahead(&self, keys: &[FlowKey], hashes: &mut [u64], candidates: &mut [u32]) {
+        for (key, hash) in keys.iter().zip(hashes.iter_mut()) {
+            *hash = self.hash(key);
+            self.prefetch_index(*hash);
+        }
+        for (hash, candidate) in hashes.iter().zip(candidates) {
+            *candidate = self.candidate(*hash);
+        }
+    }
+
+    /// All entries, by their numbers.
+    #[inline(always)]
+    pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
+    /// The train of the flow, where `candidate` is its entry.
+    #[inline(always)]
+    pub(crate) fn train_of(&self, key: &FlowKey, hash: u64, candidate: u32) -> Option<u32> {
+        let entry = self.entries.get(candidate as usize)?;
+        self.is(candidate, key, Self::stored(key, hash)).then_some(entry.train)
+    }
+
+    /// The flow that [`FlowTable::continues`] was asked about last; [`NONE`] where nothing is known of it.
+    #[inline(always)]
+    pub(crate) fn last(&mut self) -> &mut u32 {
+        &mut self.last
+    }
+
+    #[inline(always)]
+    fn is(&self, id: u32, key: &FlowKey, stored: [u64; 2]) -> bool {
+        match self.entries.get(id as usize) {
+            Some(entry) if entry.key == stored => match key {
+                FlowKey::Narrow(_) => true,
+                FlowKey::Wide(wide) => self.wide.get(id as usize) == Some(wide),
+            },
+            _ => false,
+        }
+    }
+
+    /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the second step
+    /// said; the table may have changed since. An entry that is `busy` stays: its train is on its way out.
+    #[inline(always)]
+    pub fn entry(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        candidate: u32,
+        now: Nanos,
+        busy: impl Fn(u32) -> bool,
+    ) -> (u32, bool) {
+        let stored = Self::stored(key, hash);
+        if self.is(candidate, key, stored) {
+            return (candidate, false);
+        }
+        match self.find(key, hash, stored) {
+            Some(id) => (id, false),
+            None => (self.insert(key, hash, stored, now, busy), true),
+        }
+    }
+
+    /// The flow's entry, made if there is none; `None` where another would have to make room.
+    pub(crate) fn admit(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+        let stored = Self::stored(key, hash);
+        let room = self.entries.len() < self.limit;
+        self.find(key, hash, stored).or_else(|| room.then(|| self.insert(key, hash, stored, now, |_| false)))
+    }
+
+    fn find(&self, key: &FlowKey, hash: u64, stored: [u64; 2]) -> Option<u32> {
+        let tag = Self::tag(hash);
+        let mask = self.index.len() - 1;
+        let mut at = self.home(hash);
+        loop {
+            let slot = *self.index.get(at)?;
+            if slot == 0 {
+                return None;
+            }
+            let id = (slot as u32).wrapping_sub(1);
+            if (slot >> 32) as u32 == tag && self.is(id, key, stored) {
+                return Some(id);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    #[inline(never)]
+    fn insert(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        stored: [u64; 2],
+        now: Nanos,
+        busy: impl Fn(u32) -> bool,
+    ) -> u32 {
+        let entry = Entry { key: stored, first_seen: now, counters: RECENT, train: NONE };
+        let id = if self.entries.len() < self.limit {
+            self.entries.push(entry);
+            (self.entries.len() - 1) as u32
+        } else {
+            let id = self.evict(busy);
+            if let Some(place) = self.entries.get_mut(id as usize) {
+                *place = entry;
+            }
+            id
+        };
+        if let FlowKey::Wide(wide) = key {
+            if self.wide.len() <= id as usize {
+                self.wide.resize(id as usize + 1, WideKey([0; 7]));
+            }
+            if let Some(place) = self.wide.get_mut(id as usize) {
+                *place = *wide;
+            }
+        }
+        let mask = self.index.len() - 1;
+        let tag = Self::tag(hash);
+        let home = self.home(hash);
+        let mut at = home;
+        while let Some(slot) = self.index.get_mut(at) {
+            if *slot == 0 {
+                *slot = u64::from(tag) << 32 | u64::from(id + 1);
+                self.long_probes += u64::from(at.wrapping_sub(home) & mask > LONG_PROBE);
+                break;
+            }
+            at = (at + 1) & mask;
+        }
+        id
+    }
+
+    /// Frees an entry that holds nothing, one not used lately if there is one within two turns. There always is one:
+    /// the table has more entries than the stage can hold trains.
+    fn evict(&mut self, busy: impl Fn(u32) -> bool) -> u32 {
+        self.evictions += 1;
+        loop {
+            let id = self.hand;
+            self.hand = (self.hand + 1) % self.limit;
+            let Some(entry) = self.entries.get_mut(id) else { continue };
+            if entry.train != NONE || busy(id as u32) {
+                continue;
+            }
+            if entry.counters & RECENT != 0 {
+                entry.counters &= !RECENT;
+                continue;
+            }
+            let key = entry.key;
+            if self.last == id as u32 {
+                self.last_key = (key, self.wide.get(id).copied().unwrap_or(NO_WIDE));
+                self.last = NONE;
+            }
+            self.remove_from_index(id as u32, key);
+            return id as u32;
+        }
+    }
+
+    fn hash_of(&self, key: [u64; 2]) -> u64 {
+        let [a, b] = key;
+        if b & WIDE != 0 { a } else { FlowKey::Narrow(NarrowKey([a, b & !VALID])).hash64(self.seed) }
+    }
+
+    /// Linear probing without tombstones: later slots of the cluster move up where they may.
+    fn remove_from_index(&mut self, id: u32, key: [u64; 2]) {
+        let mask = self.index.len() - 1;
+        let mut at = self.home(self.hash_of(key));
+        while self.index.get(at).is_some_and(|&s| s != 0 && s as u32 != id + 1) {
+            at = (at + 1) & mask;
+        }
+        let mut hole = at;
+        let mut next = (hole + 1) & mask;
+        while let Some(&slot) = self.index.get(next).filter(|s| **s != 0) {
+            let home = self.home(slot);
+            // The slot may fill the hole unless its home lies cyclically after the hole.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                if let Some(place) = self.index.get_mut(hole) {
+                    *place = slot;
+                }
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        if let Some(place) = self.index.get_mut(hole) {
+            *place = 0;
+        }
+    }
+
+    /// An entry. Numbers come from [`FlowTable::entry`] and stay good while the entry holds a train.
+    #[inline(always)]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "entries are never removed, so a number once given out is in range"
+    )]
+    #[must_use]
+    pub fn get_mut(&mut self, id: u32) -> &mut Entry {
+        &mut self.entries[id as usize]
+    }
+
+    /// Returns true if this is the flow that was asked about last: entry numbers tell, unless the entry was
+    /// given to another flow in between.
+    #[inline]
+    pub fn continues(&mut self, id: u32) -> bool {
+        if self.last == id {
+            return true;
+        }
+        let same = self.last == NONE && self.was_last(id);
+        self.last = id;
+        same
+    }
+
+    #[cold]
+    fn was_last(&self, id: u32) -> bool {
+        let (key, wide) = self.last_key;
+        let is_wide = |key: [u64; 2]| key.last().is_some_and(|b| b & WIDE != 0);
+        self.entries.get(id as usize).is_some_and(|e| e.key == key)
+            && (!is_wide(key) || self.wide.get(id as usize) == Some(&wide))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn key(n: u16) -> FlowKey {
+        if n.is_multiple_of(3) {
+            FlowKey::Wide(WideKey([u64::from(n), 1, 2, 3, 4, 5, 6]))
+        } else {
+            FlowKey::Narrow(NarrowKey([u64::from(n), u64::from(n) << 32]))
+        }
+    }
+
+    proptest! {
+        /// Against a map, with collisions forced by a hash of few values, and with entries pinned down by trains.
+        #[test]
+        fn never_mixes_flows_up(
+            ops in proptest::collection::vec((0u16..60, any::<bool>()), 1..400),
+            limit in 8u32..40,
+            hashes in 1u64..50,
+        ) {
+            let mut table = FlowTable::new(limit, 1);
+            let mut twin: HashMap<u16, u32> = HashMap::new();
+            let mut held: Vec<u16> = Vec::new();
+            for (n, hold) in ops {
+                // Hash only from a few values, but one that `hash_of` can find again for narrow keys.
+                let k = key(n);
+                let hash = if matches!(k, FlowKey::Wide(_)) { (u64::from(n) % hashes) << 40 } else { table.hash(&k) };
+                let candidate = table.candidate(hash);
+                let (id, _) = table.entry(&k, hash, candidate, Nanos(7), |_| false);
+                if held.contains(&n) {
+                    prop_assert_eq!(Some(&id), twin.get(&n), "a held flow lost its entry");
+                }
+                twin.retain(|other, i| *i != id || *other == n);
+                twin.insert(n, id);
+                prop_assert_eq!(table.find(&k, hash, FlowTable::stored(&k, hash)), Some(id));
+                if hold && !held.contains(&n) && held.len() + 2 < limit as usize {
+                    held.push(n);
+                    table.get_mut(id).train = 1;
+                } else if !hold && held.contains(&n) {
+                    held.retain(|h| *h != n);
+                    table.get_mut(id).train = NONE;
+                }
+                prop_assert!(table.index.iter().filter(|s| **s != 0).count() == table.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_makes_room() {
+        let mut table = FlowTable::new(16, 3);
+        for n in 0..1000u16 {
+            let k = key(n);
+            let hash = table.hash(&k);
+            table.entry(&k, hash, NONE, Nanos(0), |_| false);
+        }
+        assert_eq!((table.len(), table.evictions()), (16, 984));
+    }
+
+    #[test]
+    fn a_key_of_zeros_is_a_key() {
+        let mut table = FlowTable::new(16, 3);
+        let zero = FlowKey::Narrow(NarrowKey([0, 0]));
+        let hash = table.hash(&zero);
+        let (id, _) = table.entry(&zero, hash, 5, Nanos(1), |_| false);
+        assert_eq!(table.candidate(hash), id);
+    }
+}

@@ -1,0 +1,406 @@
+//! The trains that are being held, and when they are due.
+//!
+//! Trains of one class wait in one list, first come first served: the class has one hold time, so the list is in the order
+//! of deadlines and every operation is O(1). Free lines are chained up and used again last in, first out, so that they
+//! stay in cache.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::flow_table::{Entry, NONE};
+use super::reframer::Block;
+use super::slot::{Chunk, Odd, TrainSlot};
+use slipstream_core::frame::Frame;
+use slipstream_core::huge;
+use slipstream_core::prefetch::prefetch;
+use slipstream_core::time::Nanos;
+
+/// Trains of one class in the order in which they are due.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    hold_ns: u64,
+    /// Deadline of the head, [`Nanos::MAX`] when empty.
+    due: Nanos,
+}
+
+/// Trains that are due first; see [`Hold::leading`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leading {
+    pub(crate) trains: usize,
+    packets: usize,
+    bytes: u64,
+    last: u32,
+}
+
+/// All trains that are being held.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    trains: Vec<TrainSlot>,
+    chunks: Vec<Chunk>,
+    odd: Odd,
+    /// The list of class 0, then the others'.
+    first: List,
+    others: Vec<List>,
+    /// When the first of all lists is due; with one list that list says so itself.
+    due_of_many: Nanos,
+    packets: u32,
+    /// Most packets held so far, as far as [`Hold::note_peak`] was told.
+    peak: u32,
+    bytes: u64,
+    /// Heads of the lists of free places; [`NONE`] if there is no free one.
+    free_train: u32,
+    free_chunk: u32,
+}
+
+impl Hold {
+    /// Room for `capacity` packets, and one list for each class's hold time.
+    pub(crate) fn new(capacity: u32, mut hold_ns: impl Iterator<Item = u64>) -> Self {
+        let capacity = capacity as usize;
+        let list = |hold_ns| List { head: NONE, tail: NONE, hold_ns, due: Nanos::MAX };
+        Self {
+            trains: huge::with_capacity(capacity + 1),
+            chunks: huge::with_capacity(capacity / 2 + 1),
+            odd: Odd::default(),
+            first: list(hold_ns.next().unwrap_or(0)),
+            others: hold_ns.map(list).collect(),
+            due_of_many: Nanos::MAX,
+            packets: 0,
+            peak: 0,
+            bytes: 0,
+            free_train: NONE,
+            free_chunk: NONE,
+        }
+    }
+
+    /// Takes the memory that unusual packets need, which is else taken when the first of them comes.
+    pub(crate) fn reserve_all(&mut self) {
+        self.odd.reserve(self.chunks.capacity());
+    }
+
+    /// Packets held.
+    #[inline]
+    pub(crate) fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Captured bytes held.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Most packets held at once.
+    pub(crate) fn peak(&self) -> u32 {
+        self.peak.max(self.packets)
+    }
+
+    /// That many are held and fewer will be: to be told before a train is taken out.
+    #[inline(always)]
+    pub(crate) fn note_peak(&mut self, packets: u32) {
+        self.peak = self.peak.max(packets);
+    }
+
+    /// When the next train is due; [`Nanos::MAX`] when none is held.
+    #[inline(always)]
+    pub(crate) fn due(&self) -> Nanos {
+        if self.others.is_empty() { self.first.due } else { self.due_of_many }
+    }
+
+    /// As [`Hold::due`] and [`Hold::first_due`] where there is one class: the train is [`NONE`] when none is held.
+    #[inline(always)]
+    pub(crate) fn first_of_one_class(&self) -> (Nanos, u32) {
+        (self.first.due, self.first.head)
+    }
+
+    /// The trains of class 0, from the one that is due first on, that are due before `now`, have no other that is due with them,
+    /// and have no more than `room` packets in all.
+    #[inline(always)]
+    pub(crate) fn leading(&self, now: Nanos, room: usize) -> Leading {
+        let List { head, hold_ns, .. } = self.first;
+        let mut leading = Leading { trains: 0, packets: 0, bytes: 0, last: NONE };
+        // Due before `now` is what came before this.
+        let early = Nanos(now.0.saturating_sub(hold_ns));
+        let mut at = head;
+        while let Some(train) = self.trains.get(at as usize) {
+            let next = self.trains.get(train.next as usize);
+            let together = next.is_some_and(|next| next.base() == train.base());
+            let packets = leading.packets + usize::from(train.count);
+            if train.base() >= early || together || packets > room {
+                break;
+            }
+            if let Some(next) = next {
+                prefetch(self.trains.get(next.next as usize));
+                prefetch(self.chunks.get(next.first_chunk as usize));
+            }
+            let bytes = leading.bytes + u64::from(train.bytes);
+            leading = Leading { trains: leading.trains + 1, packets, bytes, last: at };
+            at = train.next;
+        }
+        leading
+    }
+
+    /// The first trains of class 0. There must be so many.
+    #[inline(always)]
+    pub(crate) fn first(&self, n: usize) -> impl ExactSizeIterator<Item = &TrainSlot> {
+        let mut at = self.first.head;
+        (0..n).map(move |_| {
+            let train = self.train(at);
+            at = train.next;
+            train
+        })
+    }
+
+    /// Takes these trains out. Appends their packets to `frames`, and hands those of each train to `each` with the time at which
+    /// it is due.
+    #[inline(always)]
+    pub(crate) fn close_leading(
+        &mut self,
+        leading: &Leading,
+        frames: &mut Vec<Frame>,
+        mut each: impl FnMut(Nanos, &[Frame]),
+    ) {
+        if leading.packets == leading.trains {
+            frames.extend(self.first(leading.trains).map(|train| train.first));
+        } else {
+            let Self { trains, chunks, odd, free_chunk, first, .. } = self;
+            let mut at = first.head;
+            for _ in 0..leading.trains {
+                let Some(train) = trains.get(at as usize) else { break };
+                at = train.next;
+                let start = frames.len();
+                train.take_out(chunks, free_chunk, odd, frames);
+                if train.count > 1 {
+                    each(train.base().after(first.hold_ns), frames.get(start..).unwrap_or_default());
+                }
+            }
+        }
+        let Self { trains, first, .. } = self;
+        let Some(last) = trains.get_mut(leading.last as usize) else { return };
+        // The beginning of their list becomes that of the list of free ones.
+        let at = core::mem::replace(&mut last.next, self.free_train);
+        self.free_train = first.head;
+        if at == NONE {
+            first.tail = NONE;
+        }
+        first.head = at;
+        first.due = trains.get(at as usize).map_or(Nanos::MAX, |train| train.base().after(first.hold_ns));
+        self.packets -= leading.packets as u32;
+        self.bytes -= leading.bytes;
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "slots are never taken away, so a number once given out is in range"
+    )]
+    pub(crate) fn train(&self, id: u32) -> &TrainSlot {
+        &self.trains[id as usize]
+    }
+
+    /// Stores packets of class 0 in the trains of their flows, and opens those, as long as that neither fills a train up to `burst` nor
+    /// takes more memory, and no packet arrives after its train is due. Returns how many it stored, and how many of
+    /// them opened a train. They are counted.
+    #[inline(always)]
+    pub(crate) fn store(
+        &mut self,
+        flows: &mut [Entry],
+        block: &Block<'_>,
+        range: Range<usize>,
+        burst: u16,
+    ) -> (usize, usize) {
+        let Self { trains, chunks, free_chunk, free_train, first, .. } = self;
+        let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
+        let List { mut head, mut tail, mut due, hold_ns } = *first;
+        let (mut chunk, mut free) = (*free_chunk, *free_train);
+        let frames = block.frames.get(range.clone()).unwrap_or_default();
+        let candidates = block.candidates.get(range.clone()).unwrap_or_default();
+        let (mut stored, mut opened, mut bytes) = (0, 0, 0);
+        for (frame, &flow) in frames.iter().zip(candidates) {
+            let Some(entry) = flows.get_mut(flow as usize) else { break };
+            match trains.get_mut(entry.train as usize) {
+                Some(train) => {
+                    let waited = frame.arrival.0.wrapping_sub(train.base().0);
+                    if train.count + 1 >= burst || waited >= hold_ns || train.is_odd(frame) {
+                        break;
+                    }
+                    if train.is_behind() && !train.extend(chunks, &mut chunk) {
+                        break;
+                    }
+                    train.add(chunks, frame);
+                }
+                None => {
+                    let Some(train) = trains.get_mut(free as usize) else { break };
+                    let id = core::mem::replace(&mut free, train.next);
+                    let at = range.start + stored;
+                    let first = Frame { flow, hash: block.hash(at), ..*frame };
+                    train.open(0, block.sequence(at), first, tail);
+                    entry.train = id;
+                    let previous = core::mem::replace(&mut tail, id);
+                    match trains.get_mut(previous as usize) {
+                        Some(previous) => previous.next = id,
+                        None => (head, due) = (id, frame.arrival.after(hold_ns)),
+                    }
+                    opened += 1;
+                }
+            }
+            bytes += u64::from(frame.len);
+            stored += 1;
+        }
+        (*free_chunk, *free_train) = (chunk, free);
+        *first = List { head, tail, due, hold_ns };
+        self.count(stored as u32, bytes);
+        (stored, opened)
+    }
+
+    /// Asks for the line of a train that a packet may be added to soon, if there is one.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, id: u32) {
+        prefetch(self.trains.get(id as usize));
+    }
+
+    #[inline(always)]
+    fn list(&mut self, class: u8) -> Option<&mut List> {
+        match class {
+            0 => Some(&mut self.first),
+            n => self.others.get_mut(usize::from(n) - 1),
+        }
+    }
+
+    fn lists(&self) -> impl Iterator<Item = &List> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Makes room for a train and for a chunk, where there is none; returns whether that was so.
+    #[inline(always)]
+    pub(crate) fn grow(&mut self) -> bool {
+        let full = self.free_train == NONE || self.free_chunk == NONE;
+        if self.free_train == NONE {
+            self.free_train = self.trains.len() as u32;
+            self.trains.push(TrainSlot::free());
+        }
+        if self.free_chunk == NONE {
+            self.free_chunk = self.chunks.len() as u32;
+            self.chunks.push(Chunk::free());
+        }
+        full
+    }
+
+    /// Counts packets that [`Hold::open`] and [`Hold::append`] stored, and their captured bytes.
+    #[inline(always)]
+    pub(crate) fn count(&mut self, packets: u32, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+
+    /// Starts a train with its first packet. There must be room; see [`Hold::grow`]. The packet must be counted.
+    #[inline(always)]
+    pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: Frame) -> u32 {
+        let id = self.free_train;
+        let Some(list) = self.list(class) else { return NONE };
+        let previous = core::mem::replace(&mut list.tail, id);
+        if previous == NONE {
+            list.head = id;
+            list.due = frame.arrival.after(list.hold_ns);
+            if !self.others.is_empty() {
+                self.due_of_many = self.lists().map(|l| l.due).min().unwrap_or(Nanos::MAX);
+            }
+        } else if let Some(previous) = self.trains.get_mut(previous as usize) {
+            previous.next = id;
+        }
+        let Some(train) = self.trains.get_mut(id as usize) else { return NONE };
+        self.free_train = train.next;
+        train.open(class, sequence, frame, previous);
+        id
+    }
+
+    /// Adds a packet to a train; returns how many it has now. There must be room; see [`Hold::grow`]. The
+    /// packet must be counted.
+    #[inline(always)]
+    pub(crate) fn append(&mut self, id: u32, frame: &Frame) -> u16 {
+        let Self { trains, chunks, odd, free_chunk, .. } = self;
+        let Some(train) = trains.get_mut(id as usize) else { return 0 };
+        if train.is_behind() {
+            train.extend(chunks, free_chunk);
+        }
+        train.add_any(chunks, odd, frame);
+        train.count
+    }
+
+    /// The train that is due first.
+    #[inline(always)]
+    pub(crate) fn first_due(&self) -> Option<u32> {
+        if self.others.is_empty() {
+            return (self.first.head != NONE).then_some(self.first.head);
+        }
+        self.first_due_of_many()
+    }
+
+    fn first_due_of_many(&self) -> Option<u32> {
+        if self.due_of_many == Nanos::MAX {
+            // A deadline at the end of time still has to be met at the end of input.
+            return self.lists().find(|l| l.head != NONE).map(|l| l.head);
+        }
+        self.lists().find(|l| l.due == self.due_of_many && l.head != NONE).map(|l| l.head)
+    }
+
+    /// The train whose first packet came first.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        let heads = self.lists().map(|l| l.head).filter(|h| *h != NONE);
+        heads.min_by_key(|h| self.train(*h).sequence)
+    }
+
+    /// Takes a train out of its list: it is about to leave, and no longer counts as held.
+    #[inline(always)]
+    pub(crate) fn unlink(&mut self, id: u32) {
+        let TrainSlot { previous, next, class, count, bytes, .. } = *self.train(id);
+        self.packets -= u32::from(count);
+        self.bytes -= u64::from(bytes);
+        let after = self.trains.get_mut(next as usize).map(|next| {
+            next.previous = previous;
+            (next.base(), next.next, next.first_chunk)
+        });
+        let Some(list) = self.list(class) else { return };
+        let first = list.head == id;
+        if after.is_none() {
+            list.tail = if first { NONE } else { previous };
+        }
+        if first {
+            list.head = next;
+            list.due = after.map_or(Nanos::MAX, |(base, ..)| base.after(list.hold_ns));
+            let (_, train, chunk) = after.unwrap_or((Nanos::MAX, NONE, NONE));
+            prefetch(self.chunks.get(chunk as usize));
+            prefetch(self.trains.get(train as usize));
+            if !self.others.is_empty() {
+                self.due_of_many = self.lists().map(|l| l.due).min().unwrap_or(Nanos::MAX);
+            }
+        } else if let Some(previous) = self.trains.get_mut(previous as usize) {
+            previous.next = next;
+        }
+    }
+
+    /// Hands over an unlinked train's packets and gives its memory back.
+    #[inline(always)]
+    pub(crate) fn close(&mut self, id: u32, frames: &mut Vec<Frame>) {
+        let Some(train) = self.trains.get_mut(id as usize) else { return };
+        train.take_out(&mut self.chunks, &mut self.free_chunk, &mut self.odd, frames);
+        train.next = self.free_train;
+        self.free_train = id;
+    }
+
+    /// Packets held, by class.
+    pub(crate) fn by_class(&self) -> Vec<u64> {
+        let count = |list: &List| {
+            let mut at = list.head;
+            let mut n = 0;
+            while at != NONE {
+                let train = self.train(at);
+                n += u64::from(train.count);
+                at = train.next;
+            }
+            n
+        };
+        self.lists().map(count).collect()
+    }
+}

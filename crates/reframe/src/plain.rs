@@ -1,0 +1,212 @@
+//! The fast way through the stage, for what most packets are under the settings that most have: of a known flow, to be
+//! held, in a stage with room, without classes. Whether packets are like that is found out for many at once; then all of
+//! them are stored, then time passes for all of them. That comes to the same as one packet after the other as long as
+//! time has passed before a packet whose flow's train is due, or that makes a train leave. Short loops over few things do
+//! without most of the loads, stores and calls that one long loop needs.
+//!
+//! Any other packet is left to [`Reframe::packet`].
+
+use core::ops::Range;
+
+use slipstream_wire::FlowKey;
+
+use super::config::Policy;
+use super::flow_table::NONE;
+use slipstream_core::stage::Output;
+
+use super::reframer::{Block, Reframe};
+use super::stats::Cause;
+use slipstream_core::batch::{BATCH, Batch, Train};
+use slipstream_core::frame::Frame;
+use slipstream_core::pool::Pool;
+use slipstream_core::time::Nanos;
+
+impl Reframe {
+    /// Makes entries for flows that are new, as long as there is room, so that their packets can take the fast path.
+    #[inline(never)]
+    pub(super) fn admit(
+        &mut self,
+        frames: &[Frame],
+        keys: &[FlowKey],
+        hashes: &[u64],
+        candidates: &mut [u32],
+    ) {
+        let packets = frames.iter().zip(keys).zip(hashes).zip(candidates);
+        for (((frame, key), hash), candidate) in packets {
+            if *candidate == NONE && frame.info.classified() {
+                let now = frame.arrival.max(self.instant);
+                *candidate = self.table.admit(key, *hash, now).unwrap_or(NONE);
+            }
+        }
+    }
+
+    /// Finds the packets of a block, from number `from` on, that the fast path holds; returns the number of the first that it
+    /// doesn't. Those before it are counted as arrived, and must be given to [`Reframe::hold_fast`]. With `JOINING` their
+    /// trains are prefetched: most packets join one.
+    #[inline(never)]
+    pub(super) fn fast_run<const JOINING: bool>(&mut self, block: &Block<'_>, from: usize) -> usize {
+        let Some(bypass) = self.bypass_info else { return from };
+        let frames = block.frames.get(from..).unwrap_or_default();
+        let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
+        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes());
+        let frames = frames.get(..room).unwrap_or(frames);
+        let keys = block.keys.get(from..).unwrap_or_default();
+        let hashes = block.hashes.get(from..).unwrap_or_default();
+        let candidates = block.candidates.get(from..).unwrap_or_default();
+        let mut n = 0;
+        for (((frame, key), &hash), &candidate) in frames.iter().zip(keys).zip(hashes).zip(candidates) {
+            let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
+            if !frame.info.classified() || frame.info.is(bypass) {
+                break;
+            }
+            let Some(train) = self.table.train_of(key, hash, candidate) else { break };
+            if JOINING {
+                self.hold.prefetch(train);
+            }
+            room_bytes = rest;
+            n += 1;
+        }
+        let flows = candidates.get(..n).unwrap_or_default();
+        if let Some((first, rest)) = flows.split_first() {
+            let changes: u32 = flows.iter().zip(rest).map(|(a, b)| u32::from(a != b)).sum();
+            self.stats.runs_in += u64::from(changes) + u64::from(*first != self.last_in);
+            self.last_in = *rest.last().unwrap_or(first);
+        }
+        from + n
+    }
+
+    /// Holds packets on the fast path.
+    pub(super) fn hold_fast(
+        &mut self,
+        pool: &mut Pool,
+        block: &Block<'_>,
+        range: Range<usize>,
+        out: &mut dyn Output,
+    ) {
+        let Some(last) = block.frames.get(range.clone()).and_then(<[Frame]>::last) else { return };
+        let (mut at, mut caught_up) = (range.start, range.start);
+        loop {
+            at += self.store(block, at..range.end);
+            if at >= range.end {
+                break;
+            }
+            if self.hold.grow() {
+                continue;
+            }
+            let (Some(frame), Some(&flow)) = (block.frames.get(at), block.candidates.get(at)) else { break };
+            self.catch_up(pool, block.frames.get(caught_up..at).unwrap_or_default(), frame.arrival, out);
+            let entry = self.table.get_mut(flow);
+            let train = entry.train;
+            self.hold.count(1, u64::from(frame.len));
+            if train == NONE {
+                let first = Frame { flow, hash: block.hash(at), ..*frame };
+                entry.train = self.hold.open(0, block.sequence(at), first);
+            } else if self.hold.append(train, frame) >= self.burst {
+                self.leave(train, Cause::Full);
+            }
+            at += 1;
+            caught_up = at;
+        }
+        let rest = block.frames.get(caught_up..range.end).unwrap_or_default();
+        self.catch_up(pool, rest, last.arrival, out);
+    }
+
+    /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is there; returns how many.
+    #[inline(never)]
+    fn store(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
+        let (stored, opened) = self.hold.store(self.table.entries_mut(), block, range, self.burst);
+        self.joining = 2 * opened < stored;
+        stored
+    }
+
+    /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the instant so far.
+    fn catch_up(&mut self, pool: &mut Pool, mut stored: &[Frame], now: Nanos, out: &mut dyn Output) {
+        if now <= self.instant {
+            return;
+        }
+        loop {
+            if self.hold.due().min(now) > self.instant {
+                self.emit_leaving(pool, out);
+                stored = self.release(stored, now);
+            }
+            let (due, train) = self.hold.first_of_one_class();
+            if due.min(now) > self.instant {
+                self.instant = due.min(now);
+            }
+            if due > now || train == NONE {
+                break;
+            }
+            stored = arriving_from(stored, due);
+            self.early = stored.len() as u32;
+            self.leave(train, Cause::Deadline);
+        }
+        self.early = 0;
+    }
+
+    /// Emits trains that are due before `now`, up to the first that is due together with another, or for which the batch has no
+    /// place. Returns what of `stored` arrives only after that.
+    #[inline(never)]
+    fn release<'a>(&mut self, stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
+        let mut before = *self.table.last();
+        if before == NONE || self.hold.due() >= now {
+            return stored;
+        }
+        let Batch { frames, trains, .. } = &mut self.out;
+        let (start, first) = (frames.len(), trains.len());
+        let leading = self.hold.leading(now, BATCH.saturating_sub(start));
+        let (table, policy, hold_ns) = (&mut self.table, self.policy, self.alone.hold_ns);
+        let (mut at, mut runs) = (start as u32, 0);
+        trains.extend(self.hold.first(leading.trains).map(|slot| {
+            let (flow, sequence, start, len) = (slot.flow(), slot.sequence, at, u32::from(slot.count));
+            at += len;
+            let entry = table.get_mut(flow);
+            entry.train = NONE;
+            entry.count(slot.count);
+            let order = match policy {
+                Policy::Oldest => entry.first_seen.0,
+                Policy::Waiting => slot.base().0,
+                Policy::Shortest => u64::from(entry.packets()) << 32,
+            };
+            let continues = before == flow;
+            before = flow;
+            runs += u64::from(!continues);
+            let release = slot.base().after(hold_ns);
+            Train { flow, start, len, release, order, sequence, continues }
+        }));
+        *table.last() = before;
+        self.stats.runs_out += runs;
+        // Finds the most packets held at the moment at which each train is about to leave.
+        let (mut held, mut come, mut peak) = (self.hold.packets(), 0, 0);
+        for train in trains.get(first..).unwrap_or_default() {
+            while let Some(frame) = stored.get(come)
+                && frame.arrival < train.release
+            {
+                come += 1;
+            }
+            peak = peak.max(held - (stored.len() - come) as u32);
+            held -= train.len;
+            self.instant = train.release;
+        }
+        self.hold.note_peak(peak);
+        let mut longer = 0;
+        if let Some(class) = self.stats.classes.first_mut() {
+            self.hold.close_leading(&leading, frames, |release, train| {
+                longer += 1;
+                class.train_left(Cause::Deadline, release, train);
+            });
+        }
+        self.alone.trains += (leading.trains - longer) as u64;
+        stored.get(come..).unwrap_or_default()
+    }
+}
+
+/// The packets that arrive at `time` or later.
+#[inline(always)]
+fn arriving_from(mut frames: &[Frame], time: Nanos) -> &[Frame] {
+    while let Some((first, rest)) = frames.split_first()
+        && first.arrival < time
+    {
+        frames = rest;
+    }
+    frames
+}

@@ -1,0 +1,560 @@
+//! The stage: what happens to a batch of packets.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use slipstream_wire::FlowKey;
+
+use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
+use super::finish::TrainFinish;
+use super::flow_table::{FlowTable, NONE};
+use super::hold::Hold;
+use super::stats::{Cause, ReframeStats};
+use slipstream_core::batch::{Arrivals, BATCH, Batch, Train};
+use slipstream_core::frame::{Frame, Info};
+use slipstream_core::pool::Pool;
+use slipstream_core::rules::Rule;
+use slipstream_core::stage::Output;
+use slipstream_core::time::Nanos;
+
+/// Packets whose table lines are asked for ahead of use.
+const AHEAD: usize = 64;
+
+/// A train that leaves at the current instant and waits for its place among the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    pub(super) order: u64,
+    pub(super) train: u32,
+    pub(super) cause: Cause,
+}
+
+/// Trains of one packet that left at their deadline: all waited exactly as long, so that one counter says everything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alone {
+    pub(super) hold_ns: u64,
+    pub(super) trains: u64,
+}
+
+/// The lookup results of a packet before its turn comes.
+#[derive(Clone, Copy, Debug)]
+struct Found<'a> {
+    key: &'a FlowKey,
+    hash: u64,
+    candidate: u32,
+    sequence: u64,
+}
+
+/// Packets that came together, and what was found out about each; all slices have one length, but that `positions` may
+/// be empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a> {
+    pub(super) frames: &'a [Frame],
+    pub(super) keys: &'a [FlowKey],
+    pub(super) hashes: &'a [u64],
+    pub(super) candidates: &'a [u32],
+    /// Position of the first packet, where `positions` doesn't say.
+    pub(super) first: u64,
+    pub(super) positions: &'a [u64],
+}
+
+impl Block<'_> {
+    /// Position of a packet among all that arrived.
+    #[inline(always)]
+    pub(super) fn sequence(&self, at: usize) -> u64 {
+        self.positions.get(at).copied().unwrap_or(self.first + at as u64)
+    }
+
+    /// Upper half of a packet's hash.
+    #[inline(always)]
+    pub(super) fn hash(&self, at: usize) -> u32 {
+        (self.hashes.get(at).copied().unwrap_or(0) >> 32) as u32
+    }
+}
+
+/// The reframe stage of one worker.
+#[derive(Debug)]
+pub struct Reframe {
+    pub(super) policy: Policy,
+    admit_second: bool,
+    bypass: Rule,
+    /// The bypass rule where it is only about TCP flags, or never matches: mask and value of [`Info`].
+    pub(super) bypass_info: Option<(u64, u64)>,
+    class_rules: Vec<Rule>,
+    class_settings: Vec<ClassSettings>,
+    weighted: bool,
+    /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
+    /// as they are.
+    plain: bool,
+    /// The burst of class 0.
+    pub(super) burst: u16,
+    pub(super) capacity: u32,
+    pub(super) capacity_bytes: u64,
+    pub(super) table: FlowTable,
+    pub(super) hold: Hold,
+    finish: Option<TrainFinish>,
+    /// Trains that leave at `instant`, and how many packets they have.
+    pub(super) leaving: Vec<Leaving>,
+    pub(super) leaving_packets: u32,
+    /// Packets that count as held but arrive only after `instant`: they were stored ahead of their time.
+    pub(super) early: u32,
+    /// Most packets of late joined a train.
+    pub(super) joining: bool,
+    pub(super) instant: Nanos,
+    pub(super) last_in: u32,
+    pub(super) out: Batch,
+    /// No packet is in any pool: their owner has the bytes, and [`Frame::len`] is the length on the wire.
+    embedded: bool,
+    /// Of trains without classes.
+    pub(super) alone: Alone,
+    pub(super) stats: ReframeStats,
+}
+
+impl Reframe {
+    /// A stage with these settings.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn new(config: &ReframeConfig) -> Result<Self, super::ConfigError> {
+        config.validate()?;
+        let mut class_settings = vec![config.default.clone()];
+        class_settings.extend(config.classes.iter().map(|c| c.settings.clone()));
+        let bypass_info = if config.bypass.is_never() {
+            Some(Info::NOTHING)
+        } else {
+            config.bypass.tcp_flags_only().map(|(mask, value)| Info::of_tcp_flags(mask, value))
+        };
+        let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
+        Ok(Self {
+            policy: config.policy,
+            admit_second: config.admit == Admit::Second,
+            bypass: config.bypass.clone(),
+            bypass_info,
+            class_rules: config.classes.iter().map(|c| c.rule.clone()).collect(),
+            weighted: class_settings.iter().any(|t| t.weight != 1),
+            plain: class_settings.len() == 1
+                && bypass_info.is_some()
+                && finish.is_none()
+                && config.default.weight == 1
+                && config.default.hold_ns > 0
+                && config.default.burst > 1
+                && !config.default.bypass
+                && config.admit == Admit::Always,
+            burst: config.default.burst,
+            capacity: config.capacity,
+            capacity_bytes: config.capacity_bytes,
+            table: FlowTable::new(config.table_entries(), config.seed),
+            hold: Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns)),
+            finish,
+            leaving: Vec::with_capacity(BATCH),
+            leaving_packets: 0,
+            early: 0,
+            joining: false,
+            instant: Nanos(0),
+            last_in: NONE,
+            out: Batch::new(),
+            embedded: false,
+            alone: Alone { hold_ns: config.default.hold_ns, trains: 0 },
+            stats: ReframeStats::new(class_settings.len()),
+            class_settings,
+        })
+    }
+
+    /// From now on the packets are in no pool, and their lengths are those on the wire. All memory is taken now.
+    pub(crate) fn embed(&mut self) {
+        self.embedded = true;
+        self.table.reserve_all();
+        self.hold.reserve_all();
+        self.leaving.reserve(self.capacity as usize + 1);
+        for (class, settings) in self.stats.classes.iter_mut().zip(&self.class_settings) {
+            class.delay.reserve(settings.hold_ns);
+        }
+    }
+
+    /// The time of a packet that arrives next: `now`, but not before what has happened already.
+    #[inline(always)]
+    pub(crate) fn not_before(&self, now: Nanos) -> Nanos {
+        now.max(self.instant)
+    }
+
+    /// Packets that are inside.
+    pub(crate) fn held(&self) -> u32 {
+        self.hold.packets() + self.leaving_packets
+    }
+
+    /// The first time by which something will have left, if no packet comes; [`Nanos::MAX`] when nothing is inside.
+    pub(crate) fn next_release(&self) -> Nanos {
+        if self.leaving.is_empty() { self.hold.due().after(1) } else { self.instant.after(1) }
+    }
+
+    /// When the next held train is due; [`Nanos::MAX`] when none is held.
+    #[must_use]
+    pub fn next_deadline(&self) -> Nanos {
+        self.hold.due()
+    }
+
+    /// As [`Reframe::next_deadline`], but also when what is on its way out at the current instant, which packets of that
+    /// instant may still join, must have left.
+    #[must_use]
+    pub fn next_event(&self) -> Nanos {
+        if self.leaving.is_empty() { self.hold.due() } else { self.instant.after(1) }
+    }
+
+    /// Trains that packets came as: runs of one flow, and packets without a flow.
+    #[must_use]
+    pub fn trains_in(&self) -> u64 {
+        self.stats.runs_in + self.stats.unclassified
+    }
+
+    /// The counters so far.
+    #[must_use]
+    pub fn stats(&self) -> ReframeStats {
+        let mut stats = self.stats.clone();
+        stats.held_max = self.hold.peak();
+        stats.held = self.hold.packets() + self.leaving_packets;
+        stats.packets_out += self.out.frames.len() as u64;
+        stats.flow_evictions = self.table.evictions();
+        stats.long_probes = self.table.long_probes();
+        let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
+        let mut held = self.hold.by_class();
+        for (class, count) in leaving {
+            if let Some(n) = held.get_mut(class as usize) {
+                *n += u64::from(count);
+            }
+        }
+        if let Some(class) = stats.classes.first_mut() {
+            class.trains_of_one_at_deadline(self.alone.hold_ns, self.alone.trains);
+        }
+        for (class, held) in stats.classes.iter_mut().zip(held) {
+            class.packets_in = class.packets_out + class.packets_coalesced + held;
+        }
+        stats
+    }
+
+    /// Takes packets in the order of their arrival. Every deadline at or before an arrival fires before it, at its
+    /// own time.
+    pub fn process(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, out: &mut dyn Output) {
+        let mut hashes = [0u64; AHEAD];
+        let mut candidates = [NONE; AHEAD];
+        self.stats.packets_in += arrivals.frames.len() as u64;
+        let mut first = arrivals.first;
+        let mut positions = arrivals.positions.as_slice();
+        for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.chunks(AHEAD)) {
+            let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
+            let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
+            self.table.look_ahead(keys, hashes, candidates);
+            if self.plain && candidates.contains(&NONE) {
+                self.admit(frames, keys, hashes, candidates);
+            }
+            let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
+            self.block(pool, &Block { frames, keys, hashes, candidates, first, positions: here }, out);
+            first += keys.len() as u64;
+            positions = later;
+        }
+        arrivals.clear();
+        self.flush(pool, out);
+    }
+
+    fn block(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
+        let mut at = 0;
+        while at < block.frames.len() {
+            if self.plain {
+                // While trains are long, a packet most likely joins one; while they are short, it opens one.
+                let end = if self.joining {
+                    self.fast_run::<true>(block, at)
+                } else {
+                    self.fast_run::<false>(block, at)
+                };
+                self.hold_fast(pool, block, at..end, out);
+                at = end;
+            }
+            let (Some(frame), Some(key)) = (block.frames.get(at), block.keys.get(at)) else { break };
+            let hash = block.hashes.get(at).copied().unwrap_or(0);
+            let candidate = block.candidates.get(at).copied().unwrap_or(NONE);
+            let found = Found { key, hash, candidate, sequence: block.sequence(at) };
+            self.packet(pool, *frame, found, out);
+            at += 1;
+        }
+    }
+
+    /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may still be
+    /// joined by packets that arrive at `now`.
+    pub fn advance(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
+        if now > self.instant {
+            self.run_to(pool, now, out);
+        }
+        self.flush(pool, out);
+    }
+
+    /// After the last arrival: time runs on until everything held has left at its own deadline.
+    pub fn finish(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+        self.run_to(pool, Nanos::MAX, out);
+        self.emit_leaving(pool, out);
+        self.flush(pool, out);
+    }
+
+    /// Shutdown: everything held leaves now.
+    pub fn drain(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+        while let Some(train) = self.hold.oldest() {
+            self.leave(train, Cause::Drain);
+        }
+        self.emit_leaving(pool, out);
+        self.flush(pool, out);
+    }
+
+    /// Time moves on to `now`, which is later than the instant so far.
+    #[inline(never)]
+    fn run_to(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
+        loop {
+            let due = self.hold.due();
+            let next = due.min(now);
+            if next > self.instant {
+                self.emit_leaving(pool, out);
+                self.instant = next;
+            }
+            if due > now {
+                break;
+            }
+            let Some(train) = self.hold.first_due() else { break };
+            self.leave(train, Cause::Deadline);
+        }
+    }
+
+    /// Any packet under any setting; [`Reframe::hold_fast`] does the same for most of them, faster.
+    fn packet(&mut self, pool: &mut Pool, mut frame: Frame, found: Found<'_>, out: &mut dyn Output) {
+        if frame.arrival > self.instant {
+            if self.hold.due() > frame.arrival && self.leaving.is_empty() {
+                self.instant = frame.arrival;
+            } else {
+                self.run_to(pool, frame.arrival, out);
+            }
+        }
+        if !frame.info.classified() {
+            self.stats.unclassified += 1;
+            frame.flow = Frame::NO_FLOW;
+            self.emit_single(pool, &frame, found.sequence, out);
+            return;
+        }
+        let Self { table, leaving, hold, .. } = self;
+        let busy = |id| leaving.iter().any(|l| hold.train(l.train).flow() == id);
+        let (id, new) = table.entry(found.key, found.hash, found.candidate, self.instant, busy);
+        frame.flow = id;
+        frame.hash = (found.hash >> 32) as u32;
+        self.stats.runs_in += u64::from(new || id != self.last_in);
+        self.last_in = id;
+        let entry = self.table.get_mut(id);
+        let train = entry.train;
+        if new && let Some(finish) = &mut self.finish {
+            finish.forget(id);
+        }
+        let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, found.key) };
+        let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
+        else {
+            return;
+        };
+        let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
+        if bypass || hold_ns == 0 || burst == 1 {
+            let cause = match (bypass, burst) {
+                (true, _) => Cause::Bypass,
+                (false, 1) => Cause::Full,
+                (false, _) => Cause::Deadline,
+            };
+            self.table.get_mut(id).count(1);
+            self.pass(pool, &frame, class, train, cause, found.sequence, out);
+            return;
+        }
+        self.keep(pool, &frame, class, train, burst, found.sequence, out);
+    }
+
+    /// Holds a packet.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "one packet with all that was found out about it")]
+    fn keep(
+        &mut self,
+        pool: &mut Pool,
+        frame: &Frame,
+        class: u8,
+        mut train: u32,
+        burst: u16,
+        sequence: u64,
+        out: &mut dyn Output,
+    ) {
+        if train != NONE && self.hold.train(train).class != class {
+            self.leave(train, Cause::Bypass);
+            self.emit_leaving(pool, out);
+            train = NONE;
+        }
+        let bytes = self.hold.bytes() + u64::from(frame.len);
+        if self.hold.packets() + self.leaving_packets >= self.capacity || bytes > self.capacity_bytes {
+            self.make_room(pool, frame.len, out);
+            train = self.table.get_mut(frame.flow).train;
+        }
+        self.hold.grow();
+        self.hold.count(1, u64::from(frame.len));
+        if train == NONE {
+            let train = self.hold.open(class, sequence, *frame);
+            self.table.get_mut(frame.flow).train = train;
+        } else if self.hold.append(train, frame) >= burst {
+            self.leave(train, Cause::Full);
+        }
+    }
+
+    /// The stage is full: what leaves anyway goes first, then the oldest trains.
+    #[cold]
+    fn make_room(&mut self, pool: &mut Pool, len: u32, out: &mut dyn Output) {
+        self.emit_leaving(pool, out);
+        while self.hold.packets() >= self.capacity
+            || (self.hold.bytes() + u64::from(len) > self.capacity_bytes && self.hold.packets() > 0)
+        {
+            let Some(oldest) = self.hold.oldest() else { break };
+            self.leave(oldest, Cause::Capacity);
+            self.emit_leaving(pool, out);
+        }
+    }
+
+    /// Lets a packet pass at once, behind what its flow has inside.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "one packet with all that was found out about it")]
+    fn pass(
+        &mut self,
+        pool: &mut Pool,
+        frame: &Frame,
+        class: u8,
+        train: u32,
+        cause: Cause,
+        sequence: u64,
+        out: &mut dyn Output,
+    ) {
+        if train != NONE {
+            self.leave(train, Cause::Bypass);
+        }
+        self.emit_leaving(pool, out);
+        if let Some(finish) = &mut self.finish {
+            finish.observe(pool, frame);
+        }
+        if let Some(stats) = self.stats.classes.get_mut(class as usize) {
+            stats.packets_out += 1;
+            stats.packets_bypassed += u64::from(cause == Cause::Bypass);
+            stats.train(cause, 1);
+            stats.delay.record(0);
+        }
+        self.emit_single(pool, frame, sequence, out);
+    }
+
+    fn emit_single(&mut self, pool: &mut Pool, frame: &Frame, sequence: u64, out: &mut dyn Output) {
+        if self.out.frames.len() + 1 > BATCH {
+            self.flush(pool, out);
+        }
+        let classified = frame.info.classified();
+        let continues = classified && self.table.continues(frame.flow);
+        self.stats.runs_out += u64::from(classified && !continues);
+        let start = self.out.frames.len() as u32;
+        self.out.frames.push(*frame);
+        let (flow, release) = (frame.flow, self.instant);
+        self.out.trains.push(Train { flow, start, len: 1, release, order: 0, sequence, continues });
+    }
+
+    /// Takes a train from its list: it leaves at the current instant.
+    #[inline(always)]
+    pub(super) fn leave(&mut self, train: u32, cause: Cause) {
+        // A packet that makes its train leave was never held.
+        self.hold.note_peak(self.hold.packets() - self.early - u32::from(cause == Cause::Full));
+        self.hold.unlink(train);
+        let slot = self.hold.train(train);
+        let entry = self.table.get_mut(slot.flow());
+        entry.train = NONE;
+        entry.count(slot.count);
+        let order = match self.policy {
+            Policy::Oldest => entry.first_seen.0,
+            Policy::Waiting => slot.base().0,
+            Policy::Shortest => u64::from(entry.packets()) << 32,
+        };
+        let weight = if self.weighted {
+            self.class_settings.get(slot.class as usize).map_or(1, |t| t.weight)
+        } else {
+            0
+        };
+        let order = match (weight, self.policy) {
+            (0, _) => order,
+            (weight, Policy::Shortest) => order / u64::from(weight),
+            (weight, _) => u64::MAX - self.instant.since(Nanos(order)).saturating_mul(u64::from(weight)),
+        };
+        self.leaving_packets += u32::from(slot.count);
+        self.leaving.push(Leaving { order, train, cause });
+    }
+
+    /// Emits what leaves at the current instant, in the order of the policy.
+    #[inline(always)]
+    pub(super) fn emit_leaving(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+        if !self.leaving.is_empty() {
+            self.emit_group(pool, out);
+        }
+    }
+
+    #[inline(never)]
+    fn emit_group(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+        if self.leaving.len() > 1 {
+            let hold = &self.hold;
+            self.leaving.sort_unstable_by_key(|l| (l.order, hold.train(l.train).sequence));
+        }
+        let mut at = 0;
+        while let Some(&leaving) = self.leaving.get(at) {
+            self.emit_train(pool, leaving, out);
+            at += 1;
+        }
+        self.leaving.clear();
+        self.leaving_packets = 0;
+    }
+
+    fn emit_train(&mut self, pool: &mut Pool, leaving: Leaving, out: &mut dyn Output) {
+        let Leaving { order, train, cause } = leaving;
+        let slot = self.hold.train(train);
+        let (class, count, flow, sequence) =
+            (slot.class, usize::from(slot.count), slot.flow(), slot.sequence);
+        if self.out.frames.len() + count > BATCH {
+            self.flush(pool, out);
+        }
+        let release = self.instant;
+        let Some(stats) = self.stats.classes.get_mut(class as usize) else { return };
+        let start = self.out.frames.len();
+        let frames = &mut self.out.frames;
+        self.hold.close(train, frames);
+        stats.train_left(cause, release, frames.get(start..).unwrap_or_default());
+        if let Some(finish) = &mut self.finish {
+            let coalesced = finish.finish(pool, frames, start) as u64;
+            stats.packets_coalesced += coalesced;
+            stats.packets_out -= coalesced;
+        }
+        let len = frames.len() - start;
+        let continues = self.table.continues(flow);
+        self.stats.runs_out += u64::from(!continues);
+        let (start, len) = (start as u32, len as u32);
+        self.out.trains.push(Train { flow, start, len, release, order, sequence, continues });
+    }
+
+    #[inline(never)]
+    fn flush(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+        if !self.out.is_empty() {
+            self.stats.packets_out += self.out.frames.len() as u64;
+            out.emit(pool, &mut self.out);
+            self.out.clear();
+        }
+    }
+
+    #[inline(always)]
+    fn bypasses(&self, pool: &Pool, frame: &Frame, key: &FlowKey) -> bool {
+        match self.bypass_info {
+            Some(bits) => frame.info.is(bits),
+            None => self.bypass.matches(&frame.headers(*key), self.wire_len(pool, frame)),
+        }
+    }
+
+    fn class_of(&self, pool: &Pool, frame: &Frame, key: &FlowKey) -> u8 {
+        let (headers, len) = (frame.headers(*key), self.wire_len(pool, frame));
+        let found = self.class_rules.iter().position(|rule| rule.matches(&headers, len));
+        found.map_or(0, |i| i as u8 + 1)
+    }
+
+    fn wire_len(&self, pool: &Pool, frame: &Frame) -> u32 {
+        if self.embedded { frame.len } else { pool.meta(frame.buf).original_len }
+    }
+}

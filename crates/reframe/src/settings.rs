@@ -1,0 +1,176 @@
+//! The settings of the reframer, each defined once: for pipelines, the command line and the configuration's default.
+
+use std::path::Path;
+
+use slipstream_core::batch::BATCH;
+use slipstream_core::registry::BuildError;
+use slipstream_core::settings::{Kind, Setting, Settings};
+
+use crate::{Admit, Class, ClassSettings, Encapsulation, Policy, ReframeConfig};
+
+/// The settings: in a pipeline, on the command line, and here by default.
+pub const SETTINGS: &[Setting] = &[
+    Setting::new(
+        "hold",
+        Kind::Time(0, ReframeConfig::MAX_HOLD_NS),
+        "Longest wait of any packet; 0 = pass-through",
+    )
+    .or("64us"),
+    Setting::new(
+        "burst",
+        Kind::Count(1, BATCH as u64),
+        "Packets in a train at which it leaves at once; it never has more",
+    )
+    .or("32"),
+    Setting::new(
+        "capacity",
+        Kind::Count(1, ReframeConfig::MAX_CAPACITY as u64),
+        "Packets held at most; then the oldest train leaves",
+    )
+    .or("8192"),
+    Setting::new(
+        "capacity_bytes",
+        Kind::Bytes(1, ReframeConfig::MAX_CAPACITY_BYTES),
+        "Bytes held at most, as captured; then the oldest train leaves",
+    )
+    .or("64MiB"),
+    Setting::new(
+        "flows",
+        Kind::Count(1, ReframeConfig::MAX_FLOWS as u64),
+        "Flows whose age and size are remembered; at least 1024 and twice the capacity",
+    )
+    .or("1048576"),
+    Setting::new(
+        "policy",
+        Kind::Words(&[
+            ("oldest", "Oldest flow first, by the flow's first packet ever seen"),
+            ("waiting", "Longest wait in the buffer first"),
+            ("shortest", "Shortest flow first, by packets seen so far"),
+        ]),
+        "Order among trains that are released together",
+    )
+    .or("oldest"),
+    Setting::new(
+        "admit",
+        Kind::Words(&[
+            ("always", "Hold a flow from its first packet on"),
+            ("second", "A flow's first packet passes at once; holding begins with its second"),
+        ]),
+        "From which packet on a flow is held",
+    )
+    .or("always"),
+    Setting::new(
+        "bypass",
+        Kind::Rules,
+        "Packets that pass at once, after the train of their own flow: rules, @FILE with rules, or `none`",
+    )
+    .or(ReframeConfig::BYPASS),
+    Setting::new(
+        "class",
+        Kind::List(&Kind::Text("NAME: RULE => hold=TIME, burst=N, weight=N, or NAME: RULE => bypass")),
+        "Packets to be treated in their own way; the first class that matches counts",
+    ),
+    Setting::new(
+        "compress",
+        Kind::Words(&[("off", "Nothing"), ("ack", "Coalesce pure TCP acknowledgements")]),
+        "What to do to a train on its way out",
+    )
+    .or("off"),
+    Setting::new("tcp_order", Kind::Bool, "Restore TCP sequence order inside a train").or("false"),
+    Setting::new(
+        "tunnel",
+        Kind::Words(&[
+            ("outer", "The outermost IP header makes the flow"),
+            ("inner", "The innermost IP header of GRE, VXLAN, GENEVE and IP-in-IP does"),
+        ]),
+        "Which IP header of a tunnel makes the flow, and is seen by the rules here",
+    )
+    .or("outer"),
+];
+
+impl ReframeConfig {
+    /// The configuration that the values of [`SETTINGS`] make. Files of rules in classes are relative to `base`.
+    ///
+    /// # Errors
+    /// A class can't be read, or what [`validate`](Self::validate) says.
+    pub fn from_settings(settings: &Settings, base: &Path) -> Result<Self, BuildError> {
+        let mut config = Self::without_classes(settings);
+        let class = |text| Class::parse(text, &config.default, base);
+        config.classes = settings
+            .texts("class")
+            .map(class)
+            .collect::<Result<_, _>>()
+            .map_err(|e| BuildError::setting("class", e.to_string()))?;
+        config.validate().map_err(|e| BuildError::stage(e.to_string()))?;
+        Ok(config)
+    }
+
+    /// The same but for classes, which have to be read.
+    fn without_classes(settings: &Settings) -> Self {
+        Self {
+            // The ranges of these numbers are those of their types at most.
+            default: ClassSettings {
+                hold_ns: settings.number("hold"),
+                burst: settings.number("burst") as u16,
+                weight: 1,
+                bypass: false,
+            },
+            capacity: settings.number("capacity") as u32,
+            capacity_bytes: settings.number("capacity_bytes"),
+            flows: settings.number("flows") as u32,
+            policy: match settings.text("policy") {
+                "waiting" => Policy::Waiting,
+                "shortest" => Policy::Shortest,
+                _ => Policy::Oldest,
+            },
+            admit: if settings.text("admit") == "second" { Admit::Second } else { Admit::Always },
+            bypass: settings.rules("bypass"),
+            classes: Vec::new(),
+            compress_ack: settings.text("compress") == "ack",
+            tcp_order: settings.flag("tcp_order"),
+            encapsulation: match settings.text("tunnel") {
+                "inner" => Encapsulation::Inner,
+                _ => Encapsulation::Outer,
+            },
+            seed: 0x5115_57e4_a11e_1234,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slipstream_core::settings::Value;
+
+    /// What the definitions say by default is a configuration without mistakes, and the one that is meant.
+    #[test]
+    fn the_defaults_are_those_of_the_definitions() {
+        let config = ReframeConfig::without_classes(&Settings::defaults(SETTINGS));
+        assert_eq!(
+            format!("{config:?}"),
+            format!("{:?}", ReframeConfig::default()),
+            "without an operating system"
+        );
+        assert_eq!(config.validate(), Ok(()));
+        let sizes = (config.capacity, config.capacity_bytes, config.flows);
+        assert_eq!((config.default.hold_ns, config.default.burst), (64_000, 32));
+        assert_eq!(sizes, (8192, 64 << 20, 1 << 20));
+        assert!(!config.compress_ack && !config.tcp_order && config.classes.is_empty());
+    }
+
+    /// The ends of every range are what `validate` lets pass.
+    #[test]
+    fn ranges_are_those_that_are_checked() {
+        for setting in SETTINGS {
+            let (Kind::Time(low, high) | Kind::Count(low, high) | Kind::Bytes(low, high)) = setting.kind
+            else {
+                continue;
+            };
+            for (n, right) in [(low, true), (high, true), (high + 1, false)] {
+                let settings = Settings::defaults(SETTINGS).with(setting.name, Value::Number(n));
+                let config = ReframeConfig::from_settings(&settings, Path::new(""));
+                assert_eq!(config.is_ok(), right, "{} = {n}", setting.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The reframe stage in a pipeline.
+
+use core::any::Any;
+
+use slipstream_wire::{Encapsulation, LinkType};
+
+use crate::regroup::Regroup;
+use crate::{Cause, Reframe, ReframeConfig, SETTINGS};
+use slipstream_core::batch::{Arrivals, Batch, Train};
+use slipstream_core::classify::Classifier;
+use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
+use slipstream_core::settings::Settings;
+use slipstream_core::stage::Output;
+use slipstream_core::stage::{Context, Observe, Placeholder, Stage};
+use slipstream_core::time::Nanos;
+
+/// The stage type.
+pub const REFRAME: StageType = StageType {
+    name: "reframe",
+    group: Group::Locality,
+    summary: "Holds packets for microseconds and releases them as trains, packets of a flow back to back",
+    example: "in -> reframe(hold=64us, burst=32) -> out",
+    inputs: IN,
+    outputs: OUT,
+    settings: SETTINGS,
+    properties: Properties { holds: true, needs_payload, ..Properties::new(meets) },
+    build,
+};
+
+/// A flow's packets make its trains. Where inner headers of tunnels make the flow, its packets may come in
+/// tunnels of several flows, so that nobody can tell by the outer headers where they belong.
+fn meets(settings: &Settings) -> Meets {
+    if settings.text("tunnel") == "inner" { Meets::Everything } else { Meets::Flow }
+}
+
+fn needs_payload(settings: &Settings) -> Option<&'static str> {
+    if settings.flag("tcp_order") {
+        return Some("`tcp_order` adds up the lengths of payloads");
+    }
+    let inner = settings.text("tunnel") == "inner";
+    inner.then_some("`tunnel=inner` reads headers that are payload of the outer packet")
+}
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let config = ReframeConfig { seed: site.seed, ..ReframeConfig::from_settings(settings, site.base)? };
+    if site.dry {
+        return Ok(Made::Stage(Box::new(Placeholder)));
+    }
+    ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
+}
+
+/// [`Reframe`] as a stage.
+#[derive(Debug)]
+pub struct ReframeStage {
+    reframe: Reframe,
+    classifier: Classifier,
+    arrivals: Arrivals,
+    last: Nanos,
+    packets: u64,
+    /// Trains are made by inner headers of tunnels, for which this is scratch.
+    inner: Option<Vec<Train>>,
+}
+
+impl ReframeStage {
+    /// With these settings.
+    ///
+    /// # Errors
+    /// [`ConfigError`](crate::ConfigError) where one is out of range.
+    pub fn new(config: &ReframeConfig) -> Result<Self, crate::ConfigError> {
+        Ok(Self {
+            reframe: Reframe::new(config)?,
+            classifier: Classifier::new(config.encapsulation),
+            arrivals: Arrivals::default(),
+            last: Nanos(0),
+            packets: 0,
+            inner: (config.encapsulation == Encapsulation::Inner).then(Vec::new),
+        })
+    }
+}
+
+/// Calls `work` with the way out, by which what left by inner headers goes on by the outermost ones.
+fn leaving(
+    inner: &mut Option<Vec<Train>>,
+    links: &[LinkType],
+    out: &mut dyn Output,
+    work: impl FnOnce(&mut dyn Output),
+) {
+    match inner {
+        Some(trains) => work(&mut Regroup { links, trains, out }),
+        None => work(out),
+    }
+}
+
+impl Stage for ReframeStage {
+    fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+        // Other stages may have changed the headers, and held the packets: they arrive anew.
+        self.arrivals.first = self.packets;
+        self.packets += batch.frames.len() as u64;
+        for (train, frames) in batch.iter() {
+            for frame in frames {
+                self.last = self.last.max(train.release).max(frame.arrival);
+                let frame = slipstream_core::frame::Frame::unclassified(self.last, frame.buf, frame.len);
+                self.arrivals.frames.push(frame);
+            }
+        }
+        batch.clear();
+        self.classifier.links(cx.links);
+        self.classifier.classify(cx.pool, &mut self.arrivals);
+        let Self { reframe, arrivals, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.process(cx.pool, arrivals, out));
+    }
+
+    fn takes_arrivals(&self) -> bool {
+        true
+    }
+
+    fn arrive(&mut self, cx: &mut Context<'_>, arrivals: &mut Arrivals, out: &mut dyn Output) -> u64 {
+        self.classifier.links(cx.links);
+        self.packets = self.packets.max(arrivals.first + arrivals.frames.len() as u64);
+        self.last = self.last.max(arrivals.frames.last().map_or(Nanos(0), |f| f.arrival));
+        self.classifier.classify(cx.pool, arrivals);
+        let Self { reframe, inner, .. } = self;
+        let before = reframe.trains_in();
+        leaving(inner, cx.links, out, |out| reframe.process(cx.pool, arrivals, out));
+        self.reframe.trains_in() - before
+    }
+
+    fn next_deadline(&self) -> Nanos {
+        self.reframe.next_event()
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        let Self { reframe, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.advance(cx.pool, cx.now, out));
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        let Self { reframe, inner, .. } = self;
+        leaving(inner, cx.links, out, |out| reframe.drain(cx.pool, out));
+    }
+
+    fn holds(&self) -> bool {
+        true
+    }
+}
+
+impl Observe for ReframeStage {
+    fn held(&self) -> u64 {
+        u64::from(self.reframe.stats().held)
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let stats = self.reframe.stats();
+        let total = stats.total();
+        visit("packets_unclassified", stats.unclassified);
+        visit("packets_coalesced", total.packets_coalesced);
+        visit("packets_bypassed", total.packets_bypassed);
+        visit("trains", total.trains);
+        visit("futile_wait_ns", total.futile_wait_ns);
+        visit("held_max", u64::from(stats.held_max));
+        visit("flow_evictions", stats.flow_evictions);
+        visit("long_probes", stats.long_probes);
+    }
+
+    fn figures(&self) -> Option<Box<dyn Any + Send>> {
+        Some(Box::new(self.reframe.stats()))
+    }
+
+    fn report(&self) -> Option<serde_json::Value> {
+        let stats = self.reframe.stats();
+        let total = stats.total();
+        let ns = |q| total.delay.quantile(q).map(|v| v.round() as u64);
+        let released: serde_json::Map<_, _> =
+            Cause::ALL.iter().zip(total.released).map(|(c, n)| (c.name().to_owned(), n.into())).collect();
+        Some(serde_json::json!({
+            "slf_in": stats.slf_in(),
+            "slf_out": stats.slf_out(),
+            "mean_train": total.mean_train(),
+            "delay_ns": {
+                "mean": total.delay.mean(),
+                "p50": ns(0.5),
+                "p90": ns(0.9),
+                "p99": ns(0.99),
+                "max": total.delay.max(),
+            },
+            "released": released,
+        }))
+    }
+}

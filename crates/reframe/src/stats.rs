@@ -1,0 +1,216 @@
+//! Counters of the reframe stage, which are always on.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use slipstream_stats::Histogram;
+
+use slipstream_core::batch::BATCH;
+use slipstream_core::frame::Frame;
+use slipstream_core::time::Nanos;
+
+/// Why a train left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It reached `burst` packets.
+    Full,
+    /// Its first packet had waited `hold` (or `hold` is 0).
+    Deadline,
+    /// It was the oldest when the stage was full.
+    Capacity,
+    /// A packet of its flow was to pass at once or be treated otherwise; the passing packet itself, too.
+    Bypass,
+    /// The stage was shut down.
+    Drain,
+}
+
+impl Cause {
+    /// All causes, in the order of [`ClassStats::released`].
+    pub const ALL: [Self; 5] = [Self::Full, Self::Deadline, Self::Capacity, Self::Bypass, Self::Drain];
+
+    /// Name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Deadline => "deadline",
+            Self::Capacity => "capacity",
+            Self::Bypass => "bypass",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// Counters of one class, or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Classified packets that came in.
+    pub packets_in: u64,
+    /// Classified packets that went out.
+    pub packets_out: u64,
+    /// ... that were coalesced into others.
+    pub packets_coalesced: u64,
+    /// ... that passed at once, by rule or because they were their flow's first under [`Admit::Second`](super::Admit).
+    pub packets_bypassed: u64,
+    /// Trains that left.
+    pub trains: u64,
+    /// Trains by cause, in the order of [`Cause::ALL`].
+    pub released: [u64; 5],
+    /// Trains by packets, before coalescing; the index is the length.
+    pub lengths: Vec<u64>,
+    /// Added delay of every packet that went out, in ns.
+    pub delay: Histogram,
+    /// Time that trains of one packet waited and gained nothing, in ns.
+    pub futile_wait_ns: u64,
+    /// Trains of one packet that had waited.
+    pub futile_trains: u64,
+}
+
+impl Default for ClassStats {
+    fn default() -> Self {
+        Self {
+            packets_in: 0,
+            packets_out: 0,
+            packets_coalesced: 0,
+            packets_bypassed: 0,
+            trains: 0,
+            released: [0; 5],
+            lengths: vec![0; BATCH + 1],
+            delay: Histogram::new(),
+            futile_wait_ns: 0,
+            futile_trains: 0,
+        }
+    }
+}
+
+impl ClassStats {
+    /// Adds another class's or worker's counters.
+    pub fn merge(&mut self, other: &Self) {
+        self.packets_in += other.packets_in;
+        self.packets_out += other.packets_out;
+        self.packets_coalesced += other.packets_coalesced;
+        self.packets_bypassed += other.packets_bypassed;
+        self.trains += other.trains;
+        self.futile_wait_ns += other.futile_wait_ns;
+        self.futile_trains += other.futile_trains;
+        self.released.iter_mut().zip(other.released).for_each(|(a, b)| *a += b);
+        self.lengths.iter_mut().zip(&other.lengths).for_each(|(a, b)| *a += b);
+        self.delay.merge(&other.delay);
+    }
+
+    /// Packets a train, before coalescing; `None` without a train.
+    #[must_use]
+    pub fn mean_train(&self) -> Option<f64> {
+        (self.trains > 0).then(|| (self.packets_out + self.packets_coalesced) as f64 / self.trains as f64)
+    }
+
+    /// Counts trains of one packet that waited for `hold_ns` and left at their deadline.
+    pub(crate) fn trains_of_one_at_deadline(&mut self, hold_ns: u64, trains: u64) {
+        self.trains += trains;
+        self.packets_out += trains;
+        if let Some(count) = self.released.get_mut(Cause::Deadline as usize) {
+            *count += trains;
+        }
+        if let Some(count) = self.lengths.get_mut(1) {
+            *count += trains;
+        }
+        self.delay.record_n(hold_ns, trains);
+        self.futile_wait_ns += hold_ns * trains;
+        self.futile_trains += trains;
+    }
+
+    /// Counts a train that left at `release`, before anything is coalesced.
+    #[inline(always)]
+    pub(crate) fn train_left(&mut self, cause: Cause, release: Nanos, frames: &[Frame]) {
+        self.train(cause, frames.len());
+        self.packets_out += frames.len() as u64;
+        // No packet arrives after its train has left.
+        self.delay.record_falling(frames.iter().map(move |f| release.0.wrapping_sub(f.arrival.0)));
+        if let [one] = frames {
+            let waited = release.since(one.arrival);
+            self.futile_wait_ns += waited;
+            self.futile_trains += u64::from(waited > 0);
+        }
+    }
+
+    /// Counts a train that left; `n` packets.
+    #[inline(always)]
+    pub(crate) fn train(&mut self, cause: Cause, n: usize) {
+        self.trains += 1;
+        if let Some(count) = self.released.get_mut(cause as usize) {
+            *count += 1;
+        }
+        if let Some(count) = self.lengths.get_mut(n) {
+            *count += 1;
+        }
+    }
+}
+
+/// Counters of one reframe stage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReframeStats {
+    /// Packets that came in.
+    pub packets_in: u64,
+    /// Packets that went out.
+    pub packets_out: u64,
+    /// Packets that could not be classified, passed through untouched.
+    pub unclassified: u64,
+    /// Runs (maximal stretches of one flow) among classified packets that came in.
+    pub runs_in: u64,
+    /// Runs among classified packets that went out.
+    pub runs_out: u64,
+    /// Most packets held at once.
+    pub held_max: u32,
+    /// Packets held now.
+    pub held: u32,
+    /// Flows forgotten because the flow table was full.
+    pub flow_evictions: u64,
+    /// Flows whose place in the flow table's index lay far from where their hash says; only who knows the
+    /// seed brings that about.
+    pub long_probes: u64,
+    /// One for each class, the default class first.
+    pub classes: Vec<ClassStats>,
+}
+
+impl ReframeStats {
+    pub(crate) fn new(classes: usize) -> Self {
+        Self { classes: vec![ClassStats::default(); classes], ..Self::default() }
+    }
+
+    /// All classes together.
+    #[must_use]
+    pub fn total(&self) -> ClassStats {
+        let mut total = ClassStats::default();
+        self.classes.iter().for_each(|c| total.merge(c));
+        total
+    }
+
+    /// Adds another worker's counters. Runs don't add up over workers: whoever merges their output counts them.
+    pub fn merge(&mut self, other: &Self) {
+        self.packets_in += other.packets_in;
+        self.packets_out += other.packets_out;
+        self.unclassified += other.unclassified;
+        self.held_max += other.held_max;
+        self.held += other.held;
+        self.flow_evictions += other.flow_evictions;
+        self.long_probes += other.long_probes;
+        if self.classes.len() < other.classes.len() {
+            self.classes.resize(other.classes.len(), ClassStats::default());
+        }
+        self.classes.iter_mut().zip(&other.classes).for_each(|(a, b)| a.merge(b));
+    }
+
+    /// Packets a run among those that came in; `None` without packets.
+    #[must_use]
+    pub fn slf_in(&self) -> Option<f64> {
+        let packets: u64 = self.classes.iter().map(|c| c.packets_in).sum();
+        (self.runs_in > 0).then(|| packets as f64 / self.runs_in as f64)
+    }
+
+    /// Packets a run among those that went out; `None` without packets.
+    #[must_use]
+    pub fn slf_out(&self) -> Option<f64> {
+        let packets: u64 = self.classes.iter().map(|c| c.packets_out).sum();
+        (self.runs_out > 0).then(|| packets as f64 / self.runs_out as f64)
+    }
+}

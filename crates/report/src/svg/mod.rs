@@ -1,0 +1,215 @@
+//! Charts of lines and bars as inline SVG: no script, no font, no colour of their own.
+//!
+//! Colours, dashes and type come from the page's style sheet ([`STYLE`](crate::STYLE)) by class: `s0` to `s5`
+//! for series, `grid`, `axis`, `mark`, `label`, so that a chart follows the page into dark mode. Every chart
+//! has a title and a description for screen readers. Coordinates are in a box of 480 by 300 and more, which
+//! is legible on a telephone.
+//!
+//! ```
+//! use slipstream_report::svg::{About, Axis, Join, Line, LineChart};
+//!
+//! let whole = |v: f64| format!("{v:.0}");
+//! let chart = LineChart {
+//!     about: About {
+//!         id: "delay".into(),
+//!         title: "Delay by load".into(),
+//!         description: "Delay grows without bound as the load nears 1.".into(),
+//!     },
+//!     x: Axis::linear("load", 1.0, whole),
+//!     y: Axis::linear("µs", 9.0, whole),
+//!     lines: vec![Line {
+//!         name: "mean".into(),
+//!         points: vec![(0.5, 1.0), (0.9, 9.0)],
+//!         join: Join::Straight,
+//!     }],
+//!     marks: Vec::new(),
+//! };
+//! assert!(chart.render().starts_with("<svg"));
+//! ```
+
+mod axis;
+mod bar;
+mod line;
+
+use std::fmt::Write;
+
+pub use axis::Axis;
+pub use bar::{Bar, BarChart};
+pub use line::{Join, Line, LineChart};
+
+const WIDTH: f64 = 480.0;
+const PLOT_HEIGHT: f64 = 190.0;
+const LEFT: f64 = 50.0;
+const RIGHT: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+const ROW: f64 = 20.0;
+/// Width of a character of the charts' type, on average.
+const CHARACTER: f64 = 7.2;
+/// Angle of names below bars that don't fit side by side, in degrees.
+const SLANT: f64 = 35.0;
+/// Most height that such names may take; longer ones are cut.
+const MOST_SLANT: f64 = 90.0;
+/// Height of a line of type.
+const LINE: f64 = 15.0;
+/// Classes of series that the style sheet has.
+const SERIES: usize = 6;
+
+/// The name of a chart and its content in words, for screen readers.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Begins the ids of the chart's elements; unique in the page.
+    pub id: String,
+    /// The name.
+    pub title: String,
+    /// The content, in a sentence or two.
+    pub description: String,
+}
+
+/// The sign before a name in the legend.
+#[derive(Clone, Copy)]
+enum Key {
+    Line,
+    Bar,
+}
+
+/// An `<svg>` element that is being drawn.
+struct Canvas {
+    out: String,
+    top: f64,
+    /// Height for names below the x axis beyond a line of type.
+    room: f64,
+}
+
+impl Canvas {
+    /// Writes the head, the legend and the y axis.
+    fn new(about: &About, names: &[&str], y: &Axis, key: Key, room: f64) -> Self {
+        let places = legend(names);
+        let rows = places.last().map_or(0.0, |(_, row)| row + 1.0);
+        let top = rows * ROW + ROW + 14.0;
+        let height = top + PLOT_HEIGHT + room + BOTTOM;
+        let id = escape(&about.id);
+        let mut out = String::new();
+        let _ = write!(
+            out,
+            "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+             <title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>",
+            escape(&about.title),
+            escape(&about.description)
+        );
+        for (i, (name, (x, row))) in names.iter().zip(places).enumerate() {
+            let y = row * ROW + 14.0;
+            let class = i % SERIES;
+            let _ = match key {
+                Key::Line => write!(out, "<path class=\"line s{class}\" d=\"M{x:.1} {:.1}h18\"/>", y - 4.0),
+                Key::Bar => write!(
+                    out,
+                    "<path class=\"bar s{class}\" d=\"M{:.1} {:.1}h12v-12h-12z\"/>",
+                    x + 5.0,
+                    y + 1.0
+                ),
+            };
+            let _ = write!(
+                out,
+                "<text class=\"label\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
+                x + 23.0,
+                escape(name)
+            );
+        }
+        let mut canvas = Self { out, top, room };
+        canvas.text(2.0, top - 17.0, "start dim", &y.label);
+        for value in y.ticks() {
+            let at = canvas.y(y, value);
+            let _ = write!(canvas.out, "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{:.1}\"/>", WIDTH - RIGHT);
+            canvas.text(LEFT - 6.0, at + 4.5, "end", &(y.tick)(value));
+        }
+        canvas
+    }
+
+    fn y(&self, axis: &Axis, value: f64) -> f64 {
+        self.top + (1.0 - axis.at(value)) * PLOT_HEIGHT
+    }
+
+    fn base(&self) -> f64 {
+        self.top + PLOT_HEIGHT
+    }
+
+    fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
+        let _ = write!(
+            self.out,
+            "<text class=\"label {class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>",
+            escape(text)
+        );
+    }
+
+    /// A name that rises to the place where it ends.
+    fn slanted(&mut self, x: f64, y: f64, text: &str) {
+        let most = (MOST_SLANT / SLANT.to_radians().sin() / CHARACTER) as usize;
+        let shown = match text.char_indices().nth(most) {
+            Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+            None => text.to_owned(),
+        };
+        let _ = write!(
+            self.out,
+            "<text class=\"label end\" transform=\"translate({x:.1} {y:.1}) rotate(-{SLANT})\">{}</text>",
+            escape(&shown)
+        );
+    }
+
+    /// Writes the x axis and the end.
+    fn finish(mut self, x_label: &str) -> String {
+        let (base, middle) = (self.base(), (LEFT + WIDTH - RIGHT) / 2.0);
+        let _ = write!(self.out, "<path class=\"axis\" d=\"M{LEFT} {base:.1}H{:.1}\"/>", WIDTH - RIGHT);
+        self.text(middle, base + self.room + 38.0, "middle dim", x_label);
+        self.out.push_str("</svg>");
+        self.out
+    }
+}
+
+/// Approximate width of a text.
+fn width(text: &str) -> f64 {
+    text.chars().count() as f64 * CHARACTER
+}
+
+/// Places of the series' names in the legend: x and row, wrapped to the width.
+fn legend(names: &[&str]) -> Vec<(f64, f64)> {
+    let (mut x, mut row) = (2.0, 0.0);
+    let place = |name: &&str| {
+        let width = 23.0 + width(name) + 18.0;
+        if x > 2.0 && x + width > WIDTH {
+            (x, row) = (2.0, row + 1.0);
+        }
+        let at = (x, row);
+        x += width;
+        at
+    };
+    names.iter().map(place).collect()
+}
+
+/// Text as it may stand in an element or a quoted attribute; characters that XML doesn't allow become U+FFFD.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::About;
+
+    pub(super) fn plain(v: f64) -> String {
+        format!("{v}")
+    }
+
+    pub(super) fn about() -> About {
+        About { id: "a".into(), title: "<b> & \"c\"".into(), description: "d\u{1}".into() }
+    }
+}

@@ -1,0 +1,142 @@
+//! Numbers, times, rates and names as text for people.
+
+/// A text without characters that would do something to a terminal or that a page can't have: each becomes
+/// U+FFFD.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    let bad = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
+    text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// A count and its noun.
+#[must_use]
+pub fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// A value in the unit of a thousand that suits it, four digits of it.
+fn scaled(value: f64, unit: &str) -> String {
+    let (value, prefix) = match value.abs() {
+        v if v >= 1e9 => (value / 1e9, "G"),
+        v if v >= 1e6 => (value / 1e6, "M"),
+        v if v >= 1e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let decimals = match value.abs() {
+        0.0 => 0,
+        v if v >= 100.0 => 1,
+        v if v >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$} {prefix}{unit}")
+}
+
+/// Packets and bytes in so many ns as rates.
+#[must_use]
+pub fn rates(packets: u64, bytes: u64, ns: u64) -> String {
+    if ns == 0 {
+        return "–".into();
+    }
+    [packet_rate(packets, ns), bit_rate(bytes, ns)].join(", ")
+}
+
+/// Packets in so many ns as a rate.
+#[must_use]
+pub fn packet_rate(packets: u64, ns: u64) -> String {
+    scaled(packets as f64 / (ns as f64 / 1e9), "pps")
+}
+
+/// Bytes in so many ns as a rate of bits.
+#[must_use]
+pub fn bit_rate(bytes: u64, ns: u64) -> String {
+    scaled(bytes as f64 * 8.0 / (ns as f64 / 1e9), "bit/s")
+}
+
+/// A time in ns, with its error where it has one.
+#[must_use]
+pub fn with_error(ns: f64, error: f64) -> String {
+    match error {
+        e if e < 0.05 => format!("{ns:.0} ns"),
+        e if e < 0.5 => format!("{ns:.1} ± {e:.1} ns"),
+        e => format!("{ns:.0} ± {e:.0} ns"),
+    }
+}
+
+/// A count with thousands apart.
+#[must_use]
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, d) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(d);
+    }
+    out
+}
+
+/// A number with `decimals`, or a dash for nothing.
+#[must_use]
+pub fn number(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "–".to_owned(), |v| format!("{v:.decimals$}"))
+}
+
+/// A share as a percentage.
+#[must_use]
+pub fn share(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |v| format!("{:.1} %", v * 100.0))
+}
+
+/// A time in ns, in the unit that suits it.
+#[must_use]
+pub fn time(ns: Option<f64>) -> String {
+    let Some(ns) = ns else { return "–".to_owned() };
+    let (value, unit) = match ns.abs() {
+        0.0..1e3 => (ns, "ns"),
+        1e3..1e6 => (ns / 1e3, "µs"),
+        1e6..1e9 => (ns / 1e6, "ms"),
+        1e9..6e11 => (ns / 1e9, "s"),
+        6e11..7.2e12 => (ns / 6e10, "min"),
+        7.2e12..1.728e14 => (ns / 3.6e12, "h"),
+        _ => (ns / 8.64e13, "days"),
+    };
+    let decimals = if unit == "ns" && value.fract() == 0.0 { 0 } else { 1 };
+    format!("{value:.decimals$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_suit_the_values() {
+        assert_eq!(rates(12, 480, 60_000_000_000), "0.200 pps, 64.00 bit/s");
+        assert_eq!(rates(2_000_000, 2_000_000_000, 1_000_000_000), "2.000 Mpps, 16.00 Gbit/s");
+        assert_eq!(time(Some(184_280_863.5e9)), "2132.9 days");
+        assert_eq!(
+            ["90", "900", "9000"].map(|s| time(s.parse().ok().map(|s: f64| s * 1e9))),
+            ["90.0 s", "15.0 min", "2.5 h"]
+        );
+        assert_eq!(
+            [with_error(600.0, 0.0), with_error(77.0, 0.04), with_error(77.0, 3.0)],
+            ["600 ns", "77 ns", "77 ± 3 ns"]
+        );
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(time(Some(64_000.0)), "64.0 µs");
+        assert_eq!(time(None), "–");
+        assert_eq!(share(Some(0.5)), "50.0 %");
+    }
+
+    #[test]
+    fn control_characters_are_replaced() {
+        assert_eq!(visible("a\u{0}b\u{1b}[31m\u{ffff}"), "a\u{fffd}b\u{fffd}[31m\u{fffd}");
+    }
+}

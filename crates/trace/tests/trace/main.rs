@@ -1,0 +1,6 @@
+//! Tests of the analysis: a slow twin on random streams, and real captures with figures computed elsewhere.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod expected;
+mod twin;
