@@ -249,7 +249,19 @@ impl Driver {
         which: impl Fn(Nanos) -> bool,
     ) -> usize {
         let left = feed.pending.frames.get(feed.at..).unwrap_or_default();
-        let n = left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1);
+        // Arrivals never run backwards: if the last one may go in, all before it may.
+        let n = match left.last() {
+            Some(last) if left.len() <= most && which(last.arrival) => left.len(),
+            _ => left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1),
+        };
+        if feed.at == 0 && n == left.len() {
+            // All packets needn't be copied. The memory is handed back, so that it is filled again while it is in the cache.
+            feed.packets += n as u64;
+            std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
+            self.take(head);
+            std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
+            return n;
+        }
         let arriving = left.get(..n).unwrap_or(left);
         self.arrivals.frames.extend_from_slice(arriving);
         feed.at += arriving.len();
@@ -263,9 +275,13 @@ impl Driver {
         self.arrivals.first = self.sequence;
         self.sequence += self.arrivals.frames.len() as u64;
         let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
-        self.pipeline.run_to(&mut self.pool, first);
+        self.pipeline.run_to_arrival(head, &mut self.pool, first);
         self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
         if self.pipeline.takes_arrivals(head) {
+            if self.pipeline.takes_classified(head) {
+                // The headers are in this core's cache now.
+                self.classifier.classify(&self.pool, &mut self.arrivals);
+            }
             self.pipeline.arrive(head, &mut self.pool, self.now, &mut self.arrivals);
         } else {
             self.classifier.classify(&self.pool, &mut self.arrivals);
