@@ -9,6 +9,9 @@ use slipstream_wire::FlowKey;
 
 use super::driver::{Driver, Run, RunError};
 
+/// How often a source is read on in one round at most.
+const REFILLS: u32 = 3;
+
 /// The course of a round.
 pub(super) struct Course {
     /// Packets that come later than this stay where they are.
@@ -56,6 +59,8 @@ pub(super) struct Feed {
     at: usize,
     /// The numbers that its interfaces have among those of all sources.
     numbers: Vec<u32>,
+    /// Some of these numbers are not those that the source gave.
+    renumbered: bool,
     pub(super) ended: bool,
     pub(super) packets: u64,
     /// Packets that may go in now, in a live run.
@@ -149,6 +154,8 @@ impl Driver {
         if course.meters {
             meter.start();
         }
+        // Where reading needn't be told from the rest, a round goes on.
+        let mut refills = if course.late == Late::Stays && !course.meters { REFILLS } else { 0 };
         // In the order of time, as far as each source goes before another one has a packet.
         while let Some((_, head)) =
             feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(course.now)?, i))).min()
@@ -167,7 +174,11 @@ impl Driver {
             left -= if feed.live { 0 } else { n as u64 };
             round.busy = true;
             if feed.exhausted() {
-                break;
+                if refills == 0 {
+                    break;
+                }
+                refills -= 1;
+                self.refill(head, feed)?;
             }
         }
         if course.meters && run.sections.is_none() {
@@ -221,6 +232,9 @@ impl Driver {
 
     fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
         let Some(source) = self.pipeline.heads.get(head).map(|h| &h.source) else { return Ok(()) };
+        if source.interfaces().len() == feed.numbers.len() && !feed.renumbered {
+            return Ok(());
+        }
         let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
         if !new.is_empty() {
             feed.numbers.extend(self.interfaces..self.interfaces + new.len() as u32);
@@ -228,7 +242,8 @@ impl Driver {
             self.pipeline.interfaces(&new)?;
             self.classifier.links(self.pipeline.links());
         }
-        if feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len()) {
+        feed.renumbered = feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len());
+        if feed.renumbered {
             for frame in &feed.pending.frames {
                 let mut meta = self.pool.meta(frame.buf);
                 meta.interface =
