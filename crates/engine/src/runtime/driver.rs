@@ -448,6 +448,7 @@ impl Driver {
             };
             let taken = run.taken();
             if course.now >= limits.end || taken >= limits.packets {
+                self.take_rest(run);
                 return Ok(End::Well);
             }
             course.max = limits.packets - taken;

@@ -94,6 +94,11 @@ impl Feed {
         !self.live && !self.ended && self.next().is_none()
     }
 
+    /// Packets that were read and have not gone in.
+    fn waiting(&self) -> usize {
+        self.pending.frames.len().saturating_sub(self.at)
+    }
+
     /// Whether nothing more will come.
     pub(super) fn at_end(&self) -> bool {
         self.ended && self.next().is_none()
@@ -135,7 +140,12 @@ impl Driver {
             let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
             feed.room = self.pipeline.room(head);
             round.blocked |= feed.room == 0;
-            if feed.live {
+            let waiting = feed.waiting();
+            if feed.live && waiting > 0 {
+                // Another source had to be read on before it was known whose packet comes first.
+                round.more = true;
+                left = left.saturating_sub(waiting as u64);
+            } else if feed.live {
                 let most = wanted.min(feed.room);
                 // One that was asked for nothing has not ended.
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
@@ -252,6 +262,15 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Packets that live sources have brought go in before a run ends.
+    pub(super) fn take_rest(&mut self, run: &mut Run<'_>) {
+        for (head, feed) in run.feeds.iter_mut().enumerate().filter(|(_, feed)| feed.live) {
+            while feed.waiting() > 0 {
+                self.take_from(head, feed, BATCH, |_| true);
+            }
+        }
     }
 
     /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which` says;
