@@ -130,6 +130,11 @@ pub trait Stage: Observe {
         Nanos::MAX
     }
 
+    /// Returns true if nothing is ever due here: [`next_deadline`](Self::next_deadline) is always [`Nanos::MAX`].
+    fn is_timeless(&self) -> bool {
+        false
+    }
+
     /// Does everything that is due at or before `cx.now`.
     fn on_deadline(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
 

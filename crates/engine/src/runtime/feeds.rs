@@ -309,7 +309,7 @@ impl Driver {
         self.arrivals.first = self.sequence;
         self.sequence += self.arrivals.frames.len() as u64;
         let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
-        self.pipeline.run_to_arrival(head, &mut self.pool, first);
+        self.pipeline.run_to_arrival(&mut self.pool, first);
         self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
         if self.pipeline.takes_arrivals(head) {
             if self.pipeline.takes_classified(head) {

@@ -164,6 +164,8 @@ pub struct Pipeline {
     split: bool,
     /// Some packets go round.
     rounds: bool,
+    /// Nothing is ever due but in the stage behind the one source, which takes packets as they arrive.
+    keeps_time: bool,
     /// The time of the call that is under way.
     now: Nanos,
     /// Places of nodes that must be in one section: those that share something, and where packets come between them.
@@ -252,6 +254,7 @@ impl Pipeline {
             base: 0,
             split: false,
             rounds: false,
+            keeps_time: false,
             now: Nanos(0),
             together: 0..0,
             calls: 0,
@@ -318,6 +321,13 @@ impl Pipeline {
             head.takes_arrivals = taken.is_some();
             head.takes_classified = taken == Some(Encapsulation::Outer);
         }
+        self.keeps_time = match self.heads.as_slice() {
+            [head] => {
+                let mut others = self.nodes.iter().enumerate().filter(|(place, _)| *place != head.edge.node);
+                head.takes_arrivals && others.all(|(_, node)| node.stage.is_timeless())
+            }
+            _ => false,
+        };
     }
 
     /// Finds the stages whose output ports lead to one stage in the end.
@@ -437,14 +447,10 @@ impl Pipeline {
         self.pass_on(Event::Until(now));
     }
 
-    /// Does what is due before packets arrive at a head, the first of them at `now`. A stage that takes packets as they arrive does what is
-    /// due there itself, arrival by arrival: it isn't asked to where nothing else is due.
-    pub(super) fn run_to_arrival(&mut self, head: usize, pool: &mut Pool, now: Nanos) {
-        let first = self.heads.get(head).filter(|h| h.takes_arrivals && !self.split).map(|h| h.edge.node);
-        let others = self.nodes.iter().enumerate().filter(|(place, _)| Some(*place) != first);
-        if first.is_none()
-            || others.map(|(_, node)| node.stage.next_deadline()).min().is_some_and(|d| d <= now)
-        {
+    /// Does what is due before packets arrive, the first of them at `now`. A stage that takes packets as they arrive
+    /// does what is due there itself, arrival by arrival: it isn't asked to where nothing is ever due elsewhere.
+    pub(super) fn run_to_arrival(&mut self, pool: &mut Pool, now: Nanos) {
+        if !self.keeps_time {
             self.run_to(pool, now);
         }
     }
