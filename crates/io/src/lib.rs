@@ -11,6 +11,7 @@
 //! the kernel or with a process. It needs Rust 1.95, and Linux for these two.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod capture;
 pub mod paced;
 pub mod ports;

@@ -23,7 +23,12 @@ pub use receive::Receiver;
 pub use send::Sender;
 pub use stage::AF_PACKET;
 
-use sys::Socket;
+pub(crate) use sys::{InterfaceInfo, Socket};
+
+/// Says that an interface can have this name.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 15 && !name.contains(['/', ' ', '\0'])
+}
 
 /// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and two VLAN tags.
 const OVERHEAD: u32 = 14 + 2 * 4;

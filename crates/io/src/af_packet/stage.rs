@@ -1,6 +1,6 @@
 //! Network interfaces as ports, by packet sockets.
 
-use crate::af_packet::{Options, PortError, Sender};
+use crate::af_packet::{Options, PortError, Sender, is_name};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
@@ -74,7 +74,7 @@ pub const AF_PACKET: StageType = StageType {
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let interface = settings.text("interface");
-    if interface.is_empty() || interface.len() > 15 || interface.contains(['/', ' ', '\0']) {
+    if !is_name(interface) {
         let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
         return Err(error.hint("1 to 15 characters without `/` or space"));
     }

@@ -19,22 +19,22 @@ fn checked(result: c_int) -> io::Result<c_int> {
 
 /// A packet socket (packet(7)).
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 /// The kernel's attributes of an interface.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InterfaceInfo {
-    pub(super) index: c_uint,
-    pub(super) up: bool,
+pub(crate) struct InterfaceInfo {
+    pub(crate) index: c_uint,
+    pub(crate) up: bool,
     /// Link type as in ARP (`ARPHRD_…`).
-    pub(super) hardware: u16,
+    pub(crate) hardware: u16,
     /// Largest payload of a frame, in bytes.
-    pub(super) mtu: u32,
+    pub(crate) mtu: u32,
 }
 
 impl Socket {
     /// A socket that receives nothing until it is bound to an interface.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointer is passed; the result is checked.
         let fd = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
         // SAFETY: the descriptor was just made, and nothing else owns it.
@@ -74,7 +74,7 @@ impl Socket {
     }
 
     /// The attributes of the interface of this name; `ENODEV` if there is none.
-    pub(super) fn interface(&self, name: &str) -> io::Result<InterfaceInfo> {
+    pub(crate) fn interface(&self, name: &str) -> io::Result<InterfaceInfo> {
         let flags = self.ask(name, libc::SIOCGIFFLAGS)?;
         let hardware = self.ask(name, libc::SIOCGIFHWADDR)?;
         let mtu = self.ask(name, libc::SIOCGIFMTU)?;
@@ -90,16 +90,18 @@ impl Socket {
         }
     }
 
+    /// Receive queues of an interface; 0 where its driver doesn't say.
+    pub(crate) fn queues(&self, name: &str) -> u32 {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let Ok(mut question) = named(name) else { return 0 };
+        question.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // SAFETY: the request reads the name, which ends with a zero, and writes what the pointer leads to, which outlives it.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut question) };
+        if result < 0 { 0 } else { channels.combined + channels.receive }
+    }
+
     fn ask(&self, name: &str, request: c_ulong) -> io::Result<libc::ifreq> {
-        // SAFETY: an `ifreq` is numbers and arrays of them: all zero bytes are one.
-        let mut question: libc::ifreq = unsafe { zeroed() };
-        let (room, bytes) = (question.ifr_name.len(), name.as_bytes());
-        if bytes.is_empty() || bytes.len() >= room || bytes.contains(&0) {
-            return Err(io::Error::from_raw_os_error(libc::ENODEV));
-        }
-        for (to, from) in question.ifr_name.iter_mut().zip(bytes) {
-            *to = *from as libc::c_char;
-        }
+        let mut question = named(name)?;
         // SAFETY: these requests read the name, which ends with a zero, and write into the `ifreq`, which outlives them.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &mut question) })?;
         Ok(question)
@@ -130,7 +132,7 @@ impl Socket {
     }
 
     /// Takes what is for other stations too, as long as the socket is open.
-    pub(super) fn promiscuous(&self, index: c_uint) -> io::Result<()> {
+    pub(crate) fn promiscuous(&self, index: c_uint) -> io::Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index as c_int,
             mr_type: libc::PACKET_MR_PROMISC as u16,
@@ -186,6 +188,35 @@ impl Socket {
         checked(sent).map(|n| n as usize)
     }
 }
+
+/// A question about the interface of this name; `ENODEV` where none can have it.
+pub(crate) fn named(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: an `ifreq` is numbers and arrays of them: all zero bytes are one.
+    let mut question: libc::ifreq = unsafe { zeroed() };
+    let (room, bytes) = (question.ifr_name.len(), name.as_bytes());
+    if bytes.is_empty() || bytes.len() >= room || bytes.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in question.ifr_name.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok(question)
+}
+
+/// The numbers of queues that an interface has (`struct ethtool_channels`).
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
+const SIOCETHTOOL: c_ulong = 0x8946;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// Returns true if there is (still) an interface of this number.
 pub(super) fn interface_exists(name: &str) -> bool {
