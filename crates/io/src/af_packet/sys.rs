@@ -10,6 +10,9 @@ use libc::{c_int, c_uint, c_ulong, c_void, socklen_t};
 /// Packets that one system call sends at most.
 pub(super) const SEND_AT_ONCE: usize = 64;
 
+/// Bytes of super-frames that wait beside the ring at most.
+const SUPER_FRAMES: c_int = 8 << 20;
+
 /// Every protocol, in network byte order, as a packet socket is told.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
@@ -142,6 +145,33 @@ impl Socket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
+    /// Each packet comes with a header that says what its sender left to a network card; packets too long for a frame of
+    /// the ring can be had by [`Socket::receive`]. To be asked for before the ring is made.
+    pub(super) fn tell_offloads(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
+        self.set(libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1i32)?;
+        let room: c_int = SUPER_FRAMES;
+        self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
+    }
+
+    /// Shares the interface's packets with all sockets of this group: the program's result says which one gets a packet.
+    pub(super) fn fanout(&self, group: u16, program: &[libc::sock_filter]) -> io::Result<()> {
+        let kind = libc::PACKET_FANOUT_CBPF as u32;
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        // The kernel copies the program, which outlives the call.
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
+    }
+
+    /// The next packet that was too long for the ring, with its header; its length.
+    pub(super) fn receive(&self, to: &mut [u8]) -> io::Result<usize> {
+        let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: pointer and length are those of bytes that outlive the call.
+        let result = unsafe { libc::recv(fd, to.as_mut_ptr().cast(), to.len(), flags) };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Binds to an interface: from now on it receives all that comes there, or, where it doesn't `receive`, nothing.
     pub(super) fn bind(&self, index: c_uint, receive: bool) -> io::Result<()> {
         // SAFETY: a `sockaddr_ll` is numbers and arrays of them: all zero bytes are one.
@@ -219,7 +249,7 @@ const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// Returns true if there is (still) an interface of this number.
-pub(super) fn interface_exists(name: &str) -> bool {
+pub(crate) fn interface_exists(name: &str) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     // SAFETY: the name ends with a zero and outlives the call.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }

@@ -51,7 +51,9 @@ pub enum XdpError {
     )]
     OtherProgram(String),
     /// The interface has no such queue.
-    #[error("interface `{name}` has no queue {queue}: it has {have}, from 0 on; `ethtool -l {name}` shows them")]
+    #[error(
+        "interface `{name}` has no queue {queue}: it has {have}, from 0 on; `ethtool -l {name}` shows them"
+    )]
     NoQueue {
         /// The interface.
         name: String,
@@ -98,7 +100,9 @@ pub enum XdpError {
         error: io::Error,
     },
     /// The kernel, or the interface's driver, doesn't have it.
-    #[error("{what} on `{name}` is not supported by the kernel or the driver ({error}); use af_packet:{name}")]
+    #[error(
+        "{what} on `{name}` is not supported by the kernel or the driver ({error}); use af_packet:{name}"
+    )]
     Unsupported {
         /// The interface.
         name: String,

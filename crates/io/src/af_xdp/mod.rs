@@ -186,8 +186,8 @@ impl Options {
             true => None,
             false => Some(Receiver::new(Arc::clone(&port), sockets, self).map_err(failed("waiting"))?),
         };
-        let sender =
-            way_out.map(|(socket, transmit, completion)| Sender::new(port, socket, transmit, completion, &info));
+        let sender = way_out
+            .map(|(socket, transmit, completion)| Sender::new(port, socket, transmit, completion, &info));
         Ok(Opened { receiver, sender, umem })
     }
 
@@ -207,7 +207,11 @@ impl Options {
                 let chunk = self.chunk.unwrap_or(if longest + FRONT <= small { small } else { large });
                 let buffers = self.buffers.unwrap_or((8 * rings).max(1 << 14));
                 let bytes = u64::from(buffers) * chunk as u64;
-                Umem::new(buffers, chunk).map_err(|error| XdpError::NoMemory { name: name.clone(), bytes, error })?
+                Umem::new(buffers, chunk).map_err(|error| XdpError::NoMemory {
+                    name: name.clone(),
+                    bytes,
+                    error,
+                })?
             }
         };
         if longest > umem.longest() && info.hardware != libc::ARPHRD_LOOPBACK {
@@ -285,7 +289,9 @@ impl Options {
                 Ok(link) => return Ok(Attached { mode: *mode, _link: link }),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EBUSY | libc::EEXIST) => return Err(XdpError::OtherProgram(name.to_owned())),
-                    Some(libc::EPERM | libc::EACCES) => return Err(failed("attaching an XDP program")(error)),
+                    Some(libc::EPERM | libc::EACCES) => {
+                        return Err(failed("attaching an XDP program")(error));
+                    }
                     _ => why = Some(error),
                 },
             }

@@ -158,13 +158,13 @@ mod tests {
     fn instructions_are_those_of_the_kernel() {
         let all = program(7, false);
         let want: [Instruction; 7] = [
-            [0xbf, 0x16, 0, 0, 0, 0, 0, 0],    // r6 = r1
-            [0x61, 0x62, 16, 0, 0, 0, 0, 0],   // r2 = ((u32 *)r6)[4]
-            [0x18, 0x11, 0, 0, 7, 0, 0, 0],    // r1 = map 7
+            [0xbf, 0x16, 0, 0, 0, 0, 0, 0],  // r6 = r1
+            [0x61, 0x62, 16, 0, 0, 0, 0, 0], // r2 = ((u32 *)r6)[4]
+            [0x18, 0x11, 0, 0, 7, 0, 0, 0],  // r1 = map 7
             [0, 0, 0, 0, 0, 0, 0, 0],
-            [0xb7, 0x03, 0, 0, 2, 0, 0, 0],    // r3 = 2
-            [0x85, 0, 0, 0, 51, 0, 0, 0],      // call bpf_redirect_map
-            [0x95, 0, 0, 0, 0, 0, 0, 0],       // exit
+            [0xb7, 0x03, 0, 0, 2, 0, 0, 0], // r3 = 2
+            [0x85, 0, 0, 0, 51, 0, 0, 0],   // call bpf_redirect_map
+            [0x95, 0, 0, 0, 0, 0, 0, 0],    // exit
         ];
         assert_eq!(all, want);
         assert_eq!(skip_unless(R0, 0, 10), [0x55, 0x00, 10, 0, 0, 0, 0, 0]);

@@ -75,9 +75,8 @@ impl Socket {
     fn set<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let (fd, len) = (self.0.as_raw_fd(), size_of::<T>() as socklen_t);
         // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads it.
-        let result = unsafe {
-            libc::setsockopt(fd, level, option, std::ptr::from_ref(value).cast::<c_void>(), len)
-        };
+        let result =
+            unsafe { libc::setsockopt(fd, level, option, std::ptr::from_ref(value).cast::<c_void>(), len) };
         checked(result).map(drop)
     }
 
