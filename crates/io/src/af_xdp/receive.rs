@@ -33,7 +33,7 @@ pub(super) struct Queue {
     fill: Ring<u64>,
     /// Buffers in the fill ring when the kernel has taken none, at most.
     size: u32,
-    /// There are too few buffers for the fill ring.
+    /// Few buffers are free: packets are copied elsewhere, so that theirs are free again.
     scarce: bool,
 }
 
@@ -139,16 +139,16 @@ impl Receiver {
         let umem = &self.port.umem;
         for queue in &mut self.queues {
             let room = queue.fill.usable(queue.size);
-            if room >= REFILL.min(queue.size) || queue.scarce {
+            if room >= REFILL.min(queue.size / 4) || queue.scarce {
                 let mut free = umem.free();
                 let from = free.len() - free.len().min(room as usize);
                 for number in free.drain(from..).rev() {
                     queue.fill.push(umem.address(number));
                 }
+                // Were all buffers taken by packets that are held, none could come in any more.
+                queue.scarce = free.len() < queue.size as usize / 4;
                 drop(free);
                 queue.fill.publish();
-                // A quarter is enough for what comes in until the next round.
-                queue.scarce = queue.fill.usable(queue.size) > queue.size - queue.size / 4;
             }
             if self.busy_poll || queue.fill.needs_wakeup() {
                 queue.socket.wake_to_receive();

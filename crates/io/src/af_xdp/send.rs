@@ -212,6 +212,11 @@ impl Sender {
         }
         if self.spare.is_empty() {
             pool.give_back();
+            if self.port.umem.free().is_empty() {
+                // Those of packets that have left.
+                self.kick();
+                self.reap();
+            }
             let mut free = self.port.umem.free();
             let from = free.len() - free.len().min(AT_HAND);
             self.spare.extend(free.drain(from..));
