@@ -151,6 +151,7 @@ impl Options {
         }
         let ring = self.ring.clamp(64, 1 << 15).next_power_of_two();
         let rings = if ways.receive { ring * queues.len() as u32 } else { 0 };
+        sys::lock_more_memory();
         let umem = self.memory(umem, &info, rings)?;
         // It takes what is for other stations as long as it is open.
         if ways.receive && self.promiscuous {

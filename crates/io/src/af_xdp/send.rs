@@ -150,6 +150,10 @@ impl Sender {
             return;
         }
         let mut unread = self.transmit.unread();
+        if unread == 0 && self.down {
+            // Who waits for packets has the kernel send, too: so the ring may be empty, and the interface up again.
+            self.down = self.socket.wake_to_send().is_err();
+        }
         while unread > 0 {
             let result = self.socket.wake_to_send();
             let before = unread;

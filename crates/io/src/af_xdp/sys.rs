@@ -5,6 +5,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_void, socklen_t};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use slipstream_core::pool::LEAD;
 
 use super::ring::{Entry, Layout, Ring, Side};
@@ -183,6 +184,13 @@ impl Socket {
         // SAFETY: no room for data or an address is passed. An error is found by the next look at the socket.
         let _ = unsafe { libc::recvfrom(fd, std::ptr::null_mut(), 0, flags, nobody.0, nobody.1) };
     }
+}
+
+/// Lets this process lock as much memory as it may.
+pub(super) fn lock_more_memory() {
+    let limits = getrlimit(Resource::Memlock);
+    // Where that fails, registering memory says what to do.
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: limits.maximum, ..limits });
 }
 
 /// Returns true if there is (still) an interface of this number.
