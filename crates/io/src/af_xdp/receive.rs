@@ -229,13 +229,11 @@ impl LiveSource for Receiver {
         }
         arrivals.first = self.sequence;
         let mut n = 0;
-        for _ in 0..self.queues.len() {
-            n += self.take(self.turn, pool, arrivals, max - n, now);
-            if n >= max {
-                break;
-            }
-            self.turn = (self.turn + 1) % self.queues.len();
+        for at in 0..self.queues.len() {
+            n += self.take((self.turn + at) % self.queues.len(), pool, arrivals, max - n, now);
         }
+        // Another one is the first to be asked next time, so that a full queue doesn't starve the others.
+        self.turn = (self.turn + 1) % self.queues.len().max(1);
         if n > 0 || self.queues.iter().any(|queue| queue.scarce) {
             pool.give_back();
         }
