@@ -24,13 +24,17 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-const UNBUILT: [&str; 2] = ["af_xdp:", "dpdk:"];
+const UNBUILT: [&str; 1] = ["dpdk:"];
+
+/// Ports by the wall clock.
+const LIVE: [&str; 4] = ["af_packet:", "af_xdp:", "tap:", "shm:"];
 
 /// Refuses a port of a type that is planned but not built yet.
 pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
     match UNBUILT.iter().find(|p| name.starts_with(**p)) {
         Some(prefix) => bail!(
-            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…`, `null` or `af_packet:INTERFACE`",
+            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…`, `null`, `af_packet:INTERFACE` or \
+             `af_xdp:INTERFACE`",
             prefix.trim_end_matches(':')
         ),
         None => Ok(()),
@@ -38,7 +42,7 @@ pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
 }
 
 fn refuse_live(name: &str) -> anyhow::Result<()> {
-    if name.starts_with("af_packet:") || name.starts_with("shm:") {
+    if LIVE.iter().any(|prefix| name.starts_with(prefix)) {
         bail!("{name}: a live port has no part in this; name a capture file, `-`, `synth:…` or `null`");
     }
     refuse_unbuilt(name)

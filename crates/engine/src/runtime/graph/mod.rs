@@ -13,7 +13,7 @@ use std::ops::Range;
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::{LiveClock, Meter};
 use slipstream_core::interface::Interface;
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{Pool, Region};
 use slipstream_core::stage::Output;
 use slipstream_core::stage::{Context, DropReason, Drops, Egress, Stage, StageError};
 use slipstream_core::time::Nanos;
@@ -401,6 +401,14 @@ impl Pipeline {
             self.pass_on(Event::Interfaces(new.to_vec()));
         }
         self.ends().try_for_each(|end| end.interfaces(new))
+    }
+
+    /// Packet memory that a port would have the pool adopt: that of the first one that offers some.
+    pub(in crate::runtime) fn region(&mut self) -> Option<Box<dyn Region>> {
+        self.heads
+            .iter_mut()
+            .find_map(|head| head.source.region())
+            .or_else(|| self.ends().find_map(Egress::region))
     }
 
     pub(super) fn links(&self) -> &[LinkType] {
