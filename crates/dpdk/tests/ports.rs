@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use slipstream::pipeline::{Plan, Registry, built_in};
 use slipstream::runtime::{Driver, LiveOptions, RunReport, StageReport};
@@ -26,7 +27,8 @@ fn run(graph: &str, packets: u64, workers: usize) -> (RunReport, Closed) {
     // SAFETY: stages and ports use packets of the pool that they were handed, which they give on or free, with
     // their lengths.
     let pool = unsafe { take_pool() }.unwrap();
-    let options = LiveOptions { packets: Some(packets), ..LiveOptions::default() };
+    let duration = Some(Duration::from_secs(30));
+    let options = LiveOptions { packets: Some(packets), duration, ..LiveOptions::default() };
     let mut driver = Driver::new(pipeline).pool(pool).live(options).workers(workers);
     let report = driver.run(&mut |_| ControlFlow::Continue(())).unwrap();
     assert!(close().is_none(), "ports are open");
@@ -67,15 +69,18 @@ fn nothing_is_copied_nor_lost_on_the_way() {
 /// A pipeline that holds all packets that there are gets no more until it lets some go, and says so.
 #[test]
 fn an_exhausted_mempool_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("in.pcap");
+    fs::write(&capture, pcap(&(0..100).map(frame).collect::<Vec<_>>())).unwrap();
     let graph = format!(
-        "in :: dpdk(device=net_null2, eal=\"{EAL}\", mbufs=1023) -> reframe(hold=20ms, capacity=100000, bypass=none)
-         -> out :: dpdk(device=net_null3, mbufs=1023)"
+        "in :: dpdk(device=\"net_pcap1,rx_pcap={},infinite_rx=1\", eal=\"{EAL}\", mbufs=511)
+         -> reframe(hold=10ms, burst=256, capacity=100000) -> out :: dpdk(device=net_null3, mbufs=511)",
+        capture.display()
     );
-    let (report, _) = run(&graph, 20_000, 1);
+    let (report, _) = run(&graph, 2000, 1);
     let source = report.sources.first().unwrap();
-    println!("{report:#?}");
-    assert_eq!(counter(&stage(&report, "out").counters, "packets_sent"), 20_000);
-    assert!(counter(&source.counters, "mempool_empty") > 0);
+    assert_eq!(counter(&stage(&report, "out").counters, "packets_sent"), 2000);
+    assert!(counter(&source.counters, "mempool_empty") > 0, "{report:#?}");
 }
 
 /// What a capture brings leaves by a ring and comes back: packets that are put into the pool lie in mbufs, too.
@@ -144,12 +149,12 @@ fn the_pool_has_to_be_the_mempool() {
     assert_eq!(close().map(|closed| closed.mbufs_left), Some(0));
 }
 
-/// A UDP datagram with its number in the payload, 60 to 1400 bytes long.
+/// A UDP datagram of one of 50 flows with its number in the payload, 60 to 1400 bytes long.
 fn frame(number: u32) -> Vec<u8> {
     let len = 60 + (number as usize * 37) % 1341;
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 5, 8, 0, 0x45, 0];
     frame.extend(((len - 14) as u16).to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 192, 0, 2, 200, 7, 208, 0, 53]);
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, (number % 50) as u8, 192, 0, 2, 200, 7, 208, 0, 53]);
     frame.extend(((len - 34) as u16).to_be_bytes());
     frame.extend([0, 0]);
     frame.extend(number.to_be_bytes());

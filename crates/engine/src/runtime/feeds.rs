@@ -136,7 +136,7 @@ impl Driver {
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
                 round.more |= more;
                 round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
-                left -= n as u64;
+                left = left.saturating_sub(n as u64);
             } else {
                 self.refill(head, feed)?;
                 match course.late {
@@ -200,6 +200,12 @@ impl Driver {
         max: usize,
         now: Nanos,
     ) -> Result<(usize, bool), RunError> {
+        let left = feed.pending.frames.len().saturating_sub(feed.at);
+        if left > 0 {
+            // They wait for a capture that has to be read on before it is known what comes next.
+            feed.least_ns = 0;
+            return Ok((left, true));
+        }
         feed.pending.clear();
         (feed.at, feed.least_ns) = (0, 0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
