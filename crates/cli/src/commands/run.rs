@@ -13,12 +13,17 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
+use crate::port::refuse_unbuilt;
 use crate::types;
 use crate::ui;
 use crate::units::to_u32;
 
 pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    [&args.pipeline.input, &args.pipeline.output]
+        .into_iter()
+        .flatten()
+        .try_for_each(|name| refuse_unbuilt(name))?;
     let plan = pipeline::plan(&args.pipeline)?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
     options.fast = args.pace == cli::Pace::Fast;
