@@ -56,7 +56,8 @@ mod more {
     #[allow(unsafe_code)]
     pub(super) fn driver(pipeline: Pipeline) -> Driver {
         let driver = Driver::new(pipeline);
-        // SAFETY: the driver hands the pool to stages and ports, which use packets that it gave them, with their lengths.
+        // SAFETY: the driver hands the pool to stages and ports, which use packets that it gave them, with
+        // their lengths.
         match unsafe { slipstream_dpdk::take_pool() } {
             Some(pool) => driver.pool(pool),
             None => driver,

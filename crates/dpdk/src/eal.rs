@@ -65,19 +65,42 @@ pub struct Closed {
     pub mbufs_left: u32,
 }
 
-/// The pool whose memory is the mempool of the ports that were opened: the one for the pipeline that they are part of. None where there is
-/// no port, or somebody has it.
+/// The pool whose memory is the mempool of the ports that were opened: the one for the pipeline that they
+/// are part of. None where there is no port, or somebody has it.
+///
+/// ```no_run
+/// use std::ops::ControlFlow;
+///
+/// use slipstream::pipeline::{Plan, built_in};
+/// use slipstream::runtime::Driver;
+///
+/// let mut registry = built_in();
+/// registry.register(slipstream_dpdk::DPDK)?;
+/// let graph = "in :: dpdk(device=net_null0) -> reframe -> out :: dpdk(device=net_null1)";
+/// let plan = Plan::from_graph_with(&registry, graph, None, None, "".as_ref())?;
+/// let mut driver = Driver::new(plan.build(plan.seeds(None))?);
+/// // SAFETY: the driver hands the pool to stages and ports, which use packets that it gave them, with their lengths.
+/// if let Some(pool) = unsafe { slipstream_dpdk::take_pool() } {
+///     driver = driver.pool(pool);
+/// }
+/// driver.run(&mut |_| ControlFlow::Continue(()))?;
+/// // Closes the devices; then all mbufs must be back.
+/// drop(driver);
+/// assert_eq!(slipstream_dpdk::close().map(|closed| closed.mbufs_left), Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Safety
-/// That of [`Pool::adopt`]: every packet that the pool is asked for is one that it gave, with its length, and not freed since.
+/// That of [`Pool::adopt`]: every packet that the pool is asked for is one that it gave, with its length,
+/// and not freed since.
 #[must_use]
 #[allow(unsafe_code)]
 pub unsafe fn take_pool() -> Option<Pool> {
     state().mempool.as_mut()?.pool.take()
 }
 
-/// Ends the mempool, once all ports and the pool are gone; none where one is still there, or there never was one. The next port that is
-/// opened makes another.
+/// Ends the mempool, once all ports and the pool are gone; none where one is still there, or there never
+/// was one. The next port that is opened makes another.
 #[must_use]
 #[allow(unsafe_code)]
 pub fn close() -> Option<Closed> {
@@ -97,7 +120,8 @@ pub fn close() -> Option<Closed> {
     Some(Closed { mbufs: held.mbufs, mbufs_left })
 }
 
-/// Stops EAL, which can't be started again in this process. It does nothing where it was not started, or something of it is in use.
+/// Stops EAL, which can't be started again in this process. It does nothing where it was not started, or
+/// something of it is in use.
 pub fn stop() {
     let mut state = state();
     if state.mempool.is_none() && state.devices.is_empty() && state.started.take().is_some() {

@@ -1,7 +1,8 @@
 //! The memory of packets: a mempool, as the engine's pool adopts it.
 //!
-//! A packet lies 272 bytes behind the beginning of its mbuf: 128 of the mbuf, 16 private ones, 128 of head room. The last 16
-//! bytes of the head room are where the pool keeps what it knows of a packet; DPDK and its drivers leave them alone.
+//! A packet lies 272 bytes behind the beginning of its mbuf: 128 of the mbuf, 16 private ones, 128 of head
+//! room. The last 16 bytes of the head room are where the pool keeps what it knows of a packet; DPDK and
+//! its drivers leave them alone.
 
 #![allow(unsafe_code)]
 
@@ -48,8 +49,9 @@ impl Mempool {
     }
 }
 
-// SAFETY: the mempool's memory is in one piece, as is made sure when it is made; it stays as long as `_used` is there. The pool
-// has the mbufs that a burst brought or that `take` gave, each alone (one reference), until they are given back or sent.
+// SAFETY: the mempool's memory is in one piece, as is made sure when it is made; it stays as long as
+// `_used` is there. The pool has the mbufs that a burst brought or that `take` gave, each alone (one
+// reference), until they are given back or sent.
 unsafe impl Region for Mempool {
     fn start(&self) -> NonNull<u8> {
         self.memory.start()

@@ -101,7 +101,8 @@ impl Receiver {
             else {
                 break;
             };
-            // SAFETY: the device is open with so many queues, as long as this half has it; this is the only half that receives.
+            // SAFETY: the device is open with so many queues, as long as this half has it; this is the only
+            // half that receives.
             let came = unsafe { sys::receive(self.device.port, queue, &self.memory, mbufs, places) };
             self.arrive(pool, arrivals, came, now);
             n += came;
@@ -167,7 +168,8 @@ impl Receiver {
 }
 
 impl Source for Receiver {
-    /// Packets of a capture, with its times. Drivers don't say that it is at its end: it is when nothing comes any more.
+    /// Packets of a capture, with its times. Drivers don't say that it is at its end: it is when nothing
+    /// comes any more.
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         for _ in 0..EMPTY_AT_END {
             let n = self.receive(pool, arrivals, max, None)?;

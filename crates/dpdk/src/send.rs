@@ -49,8 +49,8 @@ impl Sender {
     /// Hands the first `n` packets of the lists over.
     fn hand_over(&mut self, n: usize) {
         let (Some(places), Some(mbufs)) = (self.places.get(..n), self.mbufs.get_mut(..n)) else { return };
-        // SAFETY: the device is open as long as this half has it, which is the only one that sends. The pool let each of these
-        // packets go, or they were copied into new mbufs.
+        // SAFETY: the device is open as long as this half has it, which is the only one that sends. The
+        // pool let each of these packets go, or they were copied into new mbufs.
         let sent = unsafe { sys::send(self.device.port, &self.device.memory, places, mbufs, self.wait) };
         self.packets += sent as u64;
         self.no_room += (n - sent) as u64;

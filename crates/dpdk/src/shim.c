@@ -1,8 +1,8 @@
 /* The C side of the DPDK port: what DPDK has as inline functions and macros, a burst at a time.
  *
- * A packet lies in its mbuf at one place: behind the mbuf, a private area of 16 bytes and the usual head room. That is 16
- * bytes behind a multiple of 64, as the pool wants it. Units are 64 bytes, counted from where the mempool's memory begins;
- * the unit of a packet is the one that begins 16 bytes before its first byte.
+ * A packet lies in its mbuf at one place: behind the mbuf, a private area of 16 bytes and the usual head room.
+ * That is 16 bytes behind a multiple of 64, as the pool wants it. Units are 64 bytes, counted from where the
+ * mempool's memory begins; the unit of a packet is the one that begins 16 bytes before its first byte.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -37,7 +37,7 @@ struct slip_dpdk_memory {
     struct rte_mempool *mempool;
     uint8_t *start;
     size_t size;
-    /* Of the buffers behind mbufs: where the first begins, from one to the next (0: uneven), bytes of each. */
+    /* Of the buffers behind mbufs: beginning of the first, distance (0: uneven), bytes of each. */
     size_t first, stride, len;
     /* Offset of the field that some drivers write a packet's time into; negative: there is none. */
     int time_at;
@@ -111,7 +111,7 @@ static void measure_spacing(struct rte_mempool *mp, void *opaque, void *object, 
     all->even &= distance % all->stride == 0;
 }
 
-/* Makes the mempool: `mbufs` of them, with room for packets of `room` bytes. -EFAULT: its memory is not in one piece. */
+/* Makes the mempool: `mbufs` of them, for packets of up to `room` bytes. -EFAULT: its memory has holes. */
 int slip_dpdk_memory_new(uint32_t mbufs, uint16_t room, struct slip_dpdk_memory *memory)
 {
     unsigned cache = mbufs / 4 < CACHE ? mbufs / 4 : CACHE;
@@ -185,7 +185,7 @@ void slip_dpdk_give_back(const struct slip_dpdk_memory *memory, const uint32_t *
     }
 }
 
-/* Makes sure of a device and gives its number; -ENODEV: there is none. `made` says that it was not there before. */
+/* Makes sure of a device and gives its number; -ENODEV: there is none. `made`: it was not there before. */
 int slip_dpdk_find(const char *name, const char *arguments, uint16_t *port, bool *made)
 {
     *made = false;
@@ -258,8 +258,8 @@ int slip_dpdk_open(uint16_t port, const struct slip_dpdk_memory *memory, struct 
 /* What has no such mode says so, and needs none. */
 void slip_dpdk_promiscuous(uint16_t port) { (void)rte_eth_promiscuous_enable(port); }
 
-/* Finds where net_pcap writes the time of a packet, in microseconds; the units of others are their own. Asked when the
- * device was started. */
+/* Finds where net_pcap writes the time of a packet, in microseconds; the units of others are their own. Asked
+ * when the device was started. */
 int slip_dpdk_find_time(uint16_t port, struct slip_dpdk_memory *memory)
 {
     struct rte_eth_dev_info info;
@@ -344,8 +344,8 @@ struct rte_mbuf *slip_dpdk_copy_in(const struct slip_dpdk_memory *memory, const 
     return first;
 }
 
-/* Sends packets that lie in their mbufs, and where they don't, those that `mbufs` has. Waits up to `cycles` for room; what
- * the device doesn't take then is freed. Returns how many it took. */
+/* Sends packets that lie in their mbufs, and where they don't, those that `mbufs` has. Waits up to `cycles` for
+ * room; what the device doesn't take then is freed. Returns how many it took. */
 uint16_t slip_dpdk_send(uint16_t port, const struct slip_dpdk_memory *memory, const struct slip_dpdk_place *places,
                         struct rte_mbuf **mbufs, uint16_t n, uint64_t cycles)
 {

@@ -299,12 +299,12 @@ pub(crate) unsafe fn receive(
     })
 }
 
-/// Sends packets; of those that are [`ELSEWHERE`] the mbufs are given. What the device doesn't take within so many
-/// cycles is freed. Returns how many it took.
+/// Sends packets; of those that are [`ELSEWHERE`] the mbufs are given. What the device doesn't take within
+/// so many cycles is freed. Returns how many it took.
 ///
 /// # Safety
-/// The device is open, and no other thread sends to it. All places and mbufs were received or taken, and neither sent nor
-/// given back since; the packets are so long at most.
+/// The device is open, and no other thread sends to it. All places and mbufs were received or taken, and
+/// neither sent nor given back since; the packets are so long at most.
 pub(crate) unsafe fn send(
     port: u16,
     memory: &Memory,

@@ -1,4 +1,4 @@
-//! Pipelines over DPDK's virtual devices, without huge pages. EAL is there once a process, so that tests take turns.
+//! Pipelines over DPDK's virtual devices, without huge pages. EAL is there once a process: tests take turns.
 #![cfg(feature = "libdpdk")]
 
 use std::fs;
