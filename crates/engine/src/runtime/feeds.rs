@@ -151,7 +151,7 @@ impl Driver {
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
                 round.more |= more;
                 round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
-                left -= n as u64;
+                left = left.saturating_sub(n as u64);
             } else {
                 self.refill(head, feed)?;
                 match course.late {
