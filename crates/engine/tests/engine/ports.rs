@@ -391,11 +391,8 @@ fn a_port_says_what_is_wrong() {
 #[test]
 fn a_port_brings_its_memory() {
     let frames: Vec<_> = (0..500).map(|n| frame(n, (n % 7) as u8 + 10, 64, 53, 100)).collect();
-    let wire = Arc::new(Mutex::new(Wire {
-        incoming: frames.clone().into(),
-        brings: Some(128),
-        ..Wire::default()
-    }));
+    let wire =
+        Arc::new(Mutex::new(Wire { incoming: frames.clone().into(), brings: Some(128), ..Wire::default() }));
     WIRE.with(|next| *next.borrow_mut() = wire.clone());
     let mut registry = slipstream::pipeline::built_in();
     registry.register(CARD).unwrap();

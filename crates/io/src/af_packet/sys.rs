@@ -157,7 +157,7 @@ impl Socket {
 
     /// Shares the interface's packets with all sockets of this group: the program's result says which one gets a packet.
     pub(super) fn fanout(&self, group: u16, program: &[libc::sock_filter]) -> io::Result<()> {
-        let kind = libc::PACKET_FANOUT_CBPF as u32;
+        let kind = libc::PACKET_FANOUT_CBPF;
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
         // The kernel copies the program, which outlives the call.
