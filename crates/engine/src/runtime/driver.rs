@@ -383,7 +383,7 @@ impl Driver {
                 "a stage takes only so many packets at a time, which the sources have to know before they bring more",
             ));
         }
-        Ok(self.pipeline.cut(&mut self.pool))
+        Ok(self.pipeline.cut(&mut self.pool, self.workers))
     }
 
     /// The rounds of a run, with other threads for the sections, where there are any.
@@ -395,7 +395,7 @@ impl Driver {
             let mut threads = Vec::new();
             for n in 1..self.workers {
                 let worker = thread::Builder::new().name(format!("worker-{n}"));
-                match worker.spawn_scoped(scope, || sections.work()) {
+                match worker.spawn_scoped(scope, move || sections.work(n)) {
                     Ok(thread) => threads.push(thread),
                     Err(error) => {
                         sections.stop();
@@ -423,7 +423,8 @@ impl Driver {
     fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
         let mut clock = CaptureTime::new(&self.pipeline, self.pace);
         let parallel = self.workers > 1 && self.pace == Pace::Fast;
-        let Some(sections) = (if parallel { self.pipeline.cut(&mut self.pool) } else { None }) else {
+        let Some(sections) = (if parallel { self.pipeline.cut(&mut self.pool, self.workers) } else { None })
+        else {
             let mut run = Run::new(self, None, tick);
             let limits = clock.begin(self, &mut run)?;
             let interrupted = self.rounds(&mut clock, &mut run, &limits)? == End::Interrupted;
@@ -454,6 +455,7 @@ impl Driver {
             };
             let taken = run.taken();
             if course.now >= limits.end || taken >= limits.packets {
+                self.take_rest(run);
                 return Ok(End::Well);
             }
             course.max = limits.packets - taken;

@@ -1,5 +1,6 @@
 //! The stage types that are no network functions: ports, reframe, and what leads packets about.
 
+mod delay;
 mod plumbing;
 #[cfg(test)]
 mod reasons;
@@ -33,6 +34,7 @@ const ALL: &[StageType] = &[
     nat::NAT,
     router::ROUTER,
     plumbing::COUNTER,
+    delay::DELAY,
     plumbing::DISCARD,
     plumbing::LIMIT,
     measure::MEASURE,
