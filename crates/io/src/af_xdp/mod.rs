@@ -167,7 +167,7 @@ impl Options {
                 way_out = Some((Arc::clone(&socket), transmit, completion));
             }
             if let Some(receive) = receive {
-                sockets.push(Queue::new(queue, socket, receive, fill));
+                sockets.push(Queue::new(queue, socket, receive, fill, &umem));
             }
         }
         let mut attached = None;

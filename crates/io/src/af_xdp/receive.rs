@@ -16,7 +16,7 @@ use slipstream_core::time::Nanos;
 use super::program::{MARK, STAMP};
 use super::ring::Ring;
 use super::sys::Socket;
-use super::umem::UmemRegion;
+use super::umem::{Umem, UmemRegion};
 use super::{Options, Port, XdpError, checksum};
 
 /// Interval of looks at the socket's error, in ns.
@@ -38,14 +38,35 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// A queue whose fill ring is full: packets may come as soon as the program stands on the interface.
     pub(super) fn new(
         number: u32,
         socket: Arc<Socket>,
         receive: Ring<libc::xdp_desc>,
         mut fill: Ring<u64>,
+        umem: &Umem,
     ) -> Self {
         let size = fill.usable(u32::MAX);
-        Self { number, socket, receive, fill, size, scarce: false }
+        let mut this = Self { number, socket, receive, fill, size, scarce: false };
+        this.refill(umem);
+        this
+    }
+
+    /// Puts free buffers into the fill ring, up to its size, if that is worth it.
+    fn refill(&mut self, umem: &Umem) {
+        let room = self.fill.usable(self.size);
+        if room < REFILL.min(self.size / 4) && !self.scarce {
+            return;
+        }
+        let mut free = umem.free();
+        let from = free.len() - free.len().min(room as usize);
+        for number in free.drain(from..).rev() {
+            self.fill.push(umem.address(number));
+        }
+        // Were all buffers taken by packets that are held, none could come in any more.
+        self.scarce = free.len() < self.size as usize / 4;
+        drop(free);
+        self.fill.publish();
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -134,22 +155,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// Puts free buffers into the fill rings, up to their size.
+    /// Puts free buffers into the fill rings, and has drivers that sleep take them.
     fn refill(&mut self) {
-        let umem = &self.port.umem;
         for queue in &mut self.queues {
-            let room = queue.fill.usable(queue.size);
-            if room >= REFILL.min(queue.size / 4) || queue.scarce {
-                let mut free = umem.free();
-                let from = free.len() - free.len().min(room as usize);
-                for number in free.drain(from..).rev() {
-                    queue.fill.push(umem.address(number));
-                }
-                // Were all buffers taken by packets that are held, none could come in any more.
-                queue.scarce = free.len() < queue.size as usize / 4;
-                drop(free);
-                queue.fill.publish();
-            }
+            queue.refill(&self.port.umem);
             if self.busy_poll || queue.fill.needs_wakeup() {
                 queue.socket.wake_to_receive();
             }
@@ -244,6 +253,8 @@ impl LiveSource for Receiver {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.any {
+            // Only asking has the driver look.
+            _ if self.busy_poll => None,
             Some(epoll) => Some(epoll.as_fd()),
             None => self.queues.first().map(|queue| queue.socket.fd()),
         }

@@ -159,6 +159,8 @@ impl Sender {
             let before = unread;
             unread = self.transmit.unread();
             match result.map_err(|error| error.raw_os_error()) {
+                // Nothing gets on, such as when the interface has lost the queue.
+                Ok(()) if unread >= before => break,
                 Ok(()) => self.down = false,
                 // So many at a time: it goes on as long as it gets on.
                 Err(Some(libc::EAGAIN | libc::EINTR)) if unread < before => self.down = false,

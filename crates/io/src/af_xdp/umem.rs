@@ -186,6 +186,7 @@ unsafe impl Region for UmemRegion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slipstream_core::pool::{PacketMeta, Pool};
 
     #[test]
     fn buffers_are_taken_and_come_back() {
@@ -200,6 +201,28 @@ mod tests {
         let mut free = umem.free().clone();
         free.sort_unstable();
         assert!(free.into_iter().eq(0..64), "a buffer is missing, or is there twice");
+    }
+
+    /// A packet that came, and one that a stage made, are where the kernel reaches them, and their buffers come back.
+    #[test]
+    fn a_pool_uses_the_buffers() {
+        let umem = Umem::new(64, 2048).unwrap();
+        // SAFETY: packets are freed once, or let go, and used with their lengths.
+        let mut pool = unsafe { Pool::adopt(umem.region().unwrap()) }.unwrap();
+        assert_eq!(pool.with_region(|region: &mut UmemRegion| region.is(&umem)), Some(true));
+        let number = umem.free().pop().unwrap();
+        // SAFETY: the buffer is this test's.
+        let offset = unsafe { umem.write(number, b"came") }.unwrap();
+        let came = pool.adopted(offset, 4, PacketMeta::default()).unwrap();
+        assert_eq!((pool.data(came, 4), pool.offset(came)), (&b"came"[..], Some(offset)));
+        let made = pool.insert(PacketMeta::default(), b"made");
+        let at = pool.let_go(made).unwrap();
+        // SAFETY: the pool has let the buffer go.
+        assert_eq!(unsafe { umem.read(at, 4) }, Some(&b"made"[..]));
+        umem.free().push(umem.number(at as u64).unwrap());
+        pool.free(came);
+        pool.give_back();
+        assert_eq!((pool.live(), umem.free().len()), (0, 64));
     }
 
     #[test]
