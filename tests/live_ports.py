@@ -10,6 +10,7 @@ import sys
 import time
 
 import netns
+from netlink import attached
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 JSON = ("--format", "json")
@@ -18,34 +19,6 @@ PACKETS = int(os.environ.get("SLIPSTREAM_LIVE_PACKETS", 100_000))
 RATE = 25_000
 FLOWS = 64
 AT_ONCE = 25
-
-RTM_GETLINK, NLM_F_REQUEST, IFLA_XDP, IFLA_XDP_ATTACHED = 18, 1, 43, 2
-NESTED = 0x8000
-
-
-def attributes(data):
-    """Those of a netlink message, by number."""
-    found, at = {}, 0
-    while at + 4 <= len(data):
-        length, kind = struct.unpack_from("HH", data, at)
-        if length < 4:
-            break
-        found[kind & ~NESTED] = data[at + 4:at + length]
-        at += (length + 3) & ~3
-    return found
-
-
-def attached(net, interface, end="m"):
-    """The way in which an interface runs an XDP program, by netlink: 0 none, 1 native, 2 generic. None: no interface."""
-    index = net.sh(end, "cat", f"/sys/class/net/{interface}/ifindex", check=False).strip()
-    if not index:
-        return None
-    with net.socket(end, socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
-        body = struct.pack("BxHiII", 0, 0, int(index), 0, 0)
-        link.send(struct.pack("IHHII", 16 + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body)
-        answer = link.recv(1 << 16)
-    xdp = attributes(answer[32:]).get(IFLA_XDP, b"")
-    return attributes(xdp).get(IFLA_XDP_ATTACHED, b"\0")[0]
 
 
 def ready(net, box, *interfaces):
@@ -505,5 +478,5 @@ def tap_port(case, binary, _):
         case.check(status == 2 and "`t1` is gone" in err, f"interface taken away: {status} {err}")
 
 
-LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, xdp_killed, xdp_trouble, xdp_queues, xdp_few_buffers, xdp_offloads,
-              super_frames, fanout, tap_port)
+LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, xdp_killed, xdp_trouble, xdp_queues,
+              xdp_few_buffers, xdp_offloads, super_frames, fanout, tap_port)
