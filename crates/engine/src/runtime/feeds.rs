@@ -167,6 +167,8 @@ impl Driver {
             left -= if feed.live { 0 } else { n as u64 };
             round.busy = true;
             if feed.exhausted() {
+                // Time doesn't pass it by: what it has next may have come already.
+                round.more = true;
                 break;
             }
         }
