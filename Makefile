@@ -102,7 +102,8 @@ MIRI_TESTS := pool:: payload_table::
 # Crates with `unsafe` in them, and those that others reach it by.
 SANITIZED := $(addprefix -p slipstream-,core functions io reframe slice sketch) -p slipstream
 
-soak: ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
+soak: build ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
+	SLIPSTREAM_LIVE_PACKETS=1000000 "$$(ci/python.sh)" tests/check_live.py $(BINARY) --only stream
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(SOAK_SECONDS)
 	for sanitizer in address thread; do \
 	    echo "== $$sanitizer sanitizer"; \

@@ -122,7 +122,7 @@ fn complain(report: &RunReport) {
         }
         if counter("dropped_by_kernel") > 0 {
             warn!(
-                "{name}: {} packets found the ring full and are lost; a larger `ring` takes longer bursts",
+                "{name}: {} packets found the ring full, or no buffer free, and are lost; a larger `ring` takes longer bursts",
                 counter("dropped_by_kernel")
             );
         }

@@ -26,9 +26,10 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-const UNBUILT: [&str; 1] = ["af_xdp:"];
+/// Ports by the wall clock.
+const LIVE: [&str; 5] = ["af_packet:", "af_xdp:", "tap:", "shm:", "dpdk:"];
 
-/// Refuses a port of a type that is planned but not built yet, or that this program was built without.
+/// Refuses a port of a type that this program was built without.
 pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
     if name.starts_with("dpdk:") && types::stage_type("dpdk").is_none() {
         bail!(
@@ -36,18 +37,12 @@ pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
              or `af_packet:INTERFACE`"
         );
     }
-    match UNBUILT.iter().find(|p| name.starts_with(**p)) {
-        Some(prefix) => bail!(
-            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…`, `null` or `af_packet:INTERFACE`",
-            prefix.trim_end_matches(':')
-        ),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn refuse_live(name: &str) -> anyhow::Result<()> {
     refuse_unbuilt(name)?;
-    if ["af_packet:", "shm:", "dpdk:"].iter().any(|live| name.starts_with(live)) {
+    if LIVE.iter().any(|prefix| name.starts_with(prefix)) {
         bail!("{name}: a live port has no part in this; name a capture file, `-`, `synth:…` or `null`");
     }
     Ok(())

@@ -130,6 +130,11 @@ pub trait Stage: Observe {
         Nanos::MAX
     }
 
+    /// Returns true if nothing is ever due here: [`next_deadline`](Self::next_deadline) is always [`Nanos::MAX`].
+    fn is_timeless(&self) -> bool {
+        false
+    }
+
     /// Does everything that is due at or before `cx.now`.
     fn on_deadline(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
 
@@ -211,6 +216,13 @@ pub trait Observe {
 
 /// The side of a stage that writes something outside of the pipeline: to a port, a capture file, a collector of records.
 pub trait Egress {
+    /// Memory for packets that it would have the pool adopt, as [`Source::region`](crate::source::Source::region)
+    /// says.
+    #[cfg(feature = "std")]
+    fn region(&mut self) -> Option<Box<dyn crate::pool::Region>> {
+        None
+    }
+
     /// Learns of interfaces that packets come from, in the order of their numbers.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::thread;
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{AdoptError, Pool};
 use slipstream_core::source::SourceError;
 use slipstream_core::stage::StageError;
 use slipstream_core::time::Nanos;
@@ -47,6 +47,9 @@ pub enum RunError {
     /// A worker thread can't be started.
     #[error("a worker thread can't be started: {0}")]
     Worker(io::Error),
+    /// Packet memory of a port can't be used.
+    #[error(transparent)]
+    Memory(#[from] AdoptError),
     /// A pipeline needs one thread.
     #[error("this pipeline runs on one thread: {0}; leave out --workers")]
     Alone(&'static str),
@@ -193,6 +196,8 @@ impl<'a> Run<'a> {
 pub struct Driver {
     pub(super) pipeline: Pipeline,
     pub(super) pool: Pool,
+    /// The pool was given, or was made for the ports of the pipeline.
+    pub(super) own_pool: bool,
     pub(super) now: Nanos,
     pub(super) live: LiveOptions,
     pub(super) log: Option<PollLog>,
@@ -220,6 +225,7 @@ impl Driver {
         Self {
             pipeline,
             pool: Pool::new(),
+            own_pool: false,
             workers: 1,
             pace: Pace::Fast,
             strict: false,
@@ -264,7 +270,7 @@ impl Driver {
     /// With this pool, in which packets of its sources lie already.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
-        self.pool = pool;
+        (self.pool, self.own_pool) = (pool, true);
         self
     }
 
@@ -327,6 +333,7 @@ impl Driver {
 
     /// A run by the wall clock, or in service time.
     pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        self.adopt_memory()?;
         self.pipeline.find_ways();
         let mut clock: Box<dyn Clock> = if self.in_service_time() {
             Box::new(ServiceTime::new(self)?)
@@ -448,6 +455,7 @@ impl Driver {
             };
             let taken = run.taken();
             if course.now >= limits.end || taken >= limits.packets {
+                self.take_rest(run);
                 return Ok(End::Well);
             }
             course.max = limits.packets - taken;

@@ -9,6 +9,9 @@ use slipstream_wire::FlowKey;
 
 use super::driver::{Driver, Run, RunError};
 
+/// How often a source is read on in one round at most.
+const REFILLS: u32 = 3;
+
 /// The course of a round.
 pub(super) struct Course {
     /// Packets that come later than this stay where they are.
@@ -56,6 +59,8 @@ pub(super) struct Feed {
     at: usize,
     /// The numbers that its interfaces have among those of all sources.
     numbers: Vec<u32>,
+    /// Some of these numbers are not those that the source gave.
+    renumbered: bool,
     pub(super) ended: bool,
     pub(super) packets: u64,
     /// Packets that may go in now, in a live run.
@@ -87,6 +92,11 @@ impl Feed {
     /// Whether it has to be read on before it is known which source has the next packet.
     fn exhausted(&self) -> bool {
         !self.live && !self.ended && self.next().is_none()
+    }
+
+    /// Packets that were read and have not gone in.
+    fn waiting(&self) -> usize {
+        self.pending.frames.len().saturating_sub(self.at)
     }
 
     /// Whether nothing more will come.
@@ -130,7 +140,12 @@ impl Driver {
             let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
             feed.room = self.pipeline.room(head);
             round.blocked |= feed.room == 0;
-            if feed.live {
+            let waiting = feed.waiting();
+            if feed.live && waiting > 0 {
+                // Another source had to be read on before it was known whose packet comes first.
+                round.more = true;
+                left = left.saturating_sub(waiting as u64);
+            } else if feed.live {
                 let most = wanted.min(feed.room);
                 // One that was asked for nothing has not ended.
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
@@ -149,6 +164,8 @@ impl Driver {
         if course.meters {
             meter.start();
         }
+        // Where reading needn't be told from the rest, a round goes on.
+        let mut refills = if course.late == Late::Stays && !course.meters { REFILLS } else { 0 };
         // In the order of time, as far as each source goes before another one has a packet.
         while let Some((_, head)) =
             feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(course.now)?, i))).min()
@@ -167,9 +184,13 @@ impl Driver {
             left -= if feed.live { 0 } else { n as u64 };
             round.busy = true;
             if feed.exhausted() {
-                // Time doesn't pass it by: what it has next may have come already.
-                round.more = true;
-                break;
+                if refills == 0 {
+                    // Time doesn't pass it by: what it has next may have come already.
+                    round.more = true;
+                    break;
+                }
+                refills -= 1;
+                self.refill(head, feed)?;
             }
         }
         if course.meters && run.sections.is_none() {
@@ -202,12 +223,6 @@ impl Driver {
         max: usize,
         now: Nanos,
     ) -> Result<(usize, bool), RunError> {
-        let left = feed.pending.frames.len().saturating_sub(feed.at);
-        if left > 0 {
-            // They wait for a capture that has to be read on before it is known what comes next.
-            feed.least_ns = 0;
-            return Ok((left, true));
-        }
         feed.pending.clear();
         (feed.at, feed.least_ns) = (0, 0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
@@ -229,6 +244,9 @@ impl Driver {
 
     fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
         let Some(source) = self.pipeline.heads.get(head).map(|h| &h.source) else { return Ok(()) };
+        if source.interfaces().len() == feed.numbers.len() && !feed.renumbered {
+            return Ok(());
+        }
         let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
         if !new.is_empty() {
             feed.numbers.extend(self.interfaces..self.interfaces + new.len() as u32);
@@ -236,7 +254,8 @@ impl Driver {
             self.pipeline.interfaces(&new)?;
             self.classifier.links(self.pipeline.links());
         }
-        if feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len()) {
+        feed.renumbered = feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len());
+        if feed.renumbered {
             for frame in &feed.pending.frames {
                 let mut meta = self.pool.meta(frame.buf);
                 meta.interface =
@@ -245,6 +264,15 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Packets that live sources have brought go in before a run ends.
+    pub(super) fn take_rest(&mut self, run: &mut Run<'_>) {
+        for (head, feed) in run.feeds.iter_mut().enumerate().filter(|(_, feed)| feed.live) {
+            while feed.waiting() > 0 {
+                self.take_from(head, feed, BATCH, |_| true);
+            }
+        }
     }
 
     /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which` says;
@@ -283,7 +311,7 @@ impl Driver {
         self.arrivals.first = self.sequence;
         self.sequence += self.arrivals.frames.len() as u64;
         let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
-        self.pipeline.run_to_arrival(head, &mut self.pool, first);
+        self.pipeline.run_to_arrival(&mut self.pool, first);
         self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
         if self.pipeline.takes_arrivals(head) {
             if self.pipeline.takes_classified(head) {

@@ -163,6 +163,10 @@ impl<S: Sink> Stage for ToSink<S> {
         batch.clear();
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn egress(&mut self) -> Option<&mut dyn Egress> {
         Some(self)
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::{LiveClock, Meter};
 use slipstream_core::interface::Interface;
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{Pool, Region};
 use slipstream_core::stage::Output;
 use slipstream_core::stage::{Context, DropReason, Drops, Egress, Stage, StageError};
 use slipstream_core::time::Nanos;
@@ -164,6 +164,8 @@ pub struct Pipeline {
     split: bool,
     /// Some packets go round.
     rounds: bool,
+    /// Nothing is ever due but in the stage behind the one source, which takes packets as they arrive.
+    keeps_time: bool,
     /// The time of the call that is under way.
     now: Nanos,
     /// Places of nodes that must be in one section: those that share something, and where packets come between them.
@@ -252,6 +254,7 @@ impl Pipeline {
             base: 0,
             split: false,
             rounds: false,
+            keeps_time: false,
             now: Nanos(0),
             together: 0..0,
             calls: 0,
@@ -318,6 +321,13 @@ impl Pipeline {
             head.takes_arrivals = taken.is_some();
             head.takes_classified = taken == Some(Encapsulation::Outer);
         }
+        self.keeps_time = match self.heads.as_slice() {
+            [head] => {
+                let mut others = self.nodes.iter().enumerate().filter(|(place, _)| *place != head.edge.node);
+                head.takes_arrivals && others.all(|(_, node)| node.stage.is_timeless())
+            }
+            _ => false,
+        };
     }
 
     /// Finds the stages whose output ports lead to one stage in the end.
@@ -393,6 +403,14 @@ impl Pipeline {
         self.ends().try_for_each(|end| end.interfaces(new))
     }
 
+    /// Packet memory that a port would have the pool adopt: that of the first one that offers some.
+    pub(in crate::runtime) fn region(&mut self) -> Option<Box<dyn Region>> {
+        self.heads
+            .iter_mut()
+            .find_map(|head| head.source.region())
+            .or_else(|| self.ends().find_map(Egress::region))
+    }
+
     pub(super) fn links(&self) -> &[LinkType] {
         &self.links
     }
@@ -437,14 +455,10 @@ impl Pipeline {
         self.pass_on(Event::Until(now));
     }
 
-    /// Does what is due before packets arrive at a head, the first of them at `now`. A stage that takes packets as they arrive does what is
-    /// due there itself, arrival by arrival: it isn't asked to where nothing else is due.
-    pub(super) fn run_to_arrival(&mut self, head: usize, pool: &mut Pool, now: Nanos) {
-        let first = self.heads.get(head).filter(|h| h.takes_arrivals && !self.split).map(|h| h.edge.node);
-        let others = self.nodes.iter().enumerate().filter(|(place, _)| Some(*place) != first);
-        if first.is_none()
-            || others.map(|(_, node)| node.stage.next_deadline()).min().is_some_and(|d| d <= now)
-        {
+    /// Does what is due before packets arrive, the first of them at `now`. A stage that takes packets as they arrive
+    /// does what is due there itself, arrival by arrival: it isn't asked to where nothing is ever due elsewhere.
+    pub(super) fn run_to_arrival(&mut self, pool: &mut Pool, now: Nanos) {
+        if !self.keeps_time {
             self.run_to(pool, now);
         }
     }

@@ -30,7 +30,7 @@ use super::flow::{Later, Spare};
 use super::{Event, Pipeline, StageReport};
 
 /// Packets of a chunk, about.
-const CHUNK: usize = 2048;
+const CHUNK: usize = 1024;
 /// Events of a chunk at most, where they have few packets each.
 const EVENTS: usize = 1024;
 /// Chunks that wait for a section at most.
