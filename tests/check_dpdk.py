@@ -8,6 +8,7 @@ huge pages and a network namespace, and Debian's libdpdk-dev and dpdk, which are
 """
 
 import argparse
+import collections
 import json
 import os
 import re
@@ -153,7 +154,7 @@ def tap(case, d):
         while time.monotonic() < end and subprocess.run([*inside, "ip", "link", "show", interface], capture_output=True).returncode:
             time.sleep(0.02)
         dump = subprocess.Popen([*inside, "tcpdump", "-i", interface, "-Q", "in", "-w", seen, "-U", "-Z", "root", "-B", "65536"],
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         out, err = runs.communicate(timeout=60)
         dump.send_signal(signal.SIGINT)
         dump.wait(10)
@@ -165,7 +166,11 @@ def tap(case, d):
         case.equal(result["dpdk"]["mbufs_left"], 0, "mbufs left")
         # tcpdump begins some time after the first packet.
         got = contents(seen)
-        case.check(len(got) > len(d.packets) // 4 and got == d.packets[len(d.packets) - len(got):], f"{len(got)} packets, or others")
+        expected = d.packets[len(d.packets) - len(got):]
+        first = next((i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1]), None)
+        strange = sum((collections.Counter(got) - collections.Counter(d.packets)).values())
+        case.check(len(got) > len(d.packets) // 4 and first is None,
+                   f"{len(got)} packets, {strange} of them not ours, another one than sent at {first}; tcpdump: {dump.stderr.read()[-300:]}")
     finally:
         subprocess.run(["ip", "netns", "del", space], check=False)
 

@@ -185,6 +185,8 @@ impl Driver {
             round.busy = true;
             if feed.exhausted() {
                 if refills == 0 {
+                    // Time doesn't pass it by: what it has next may have come already.
+                    round.more = true;
                     break;
                 }
                 refills -= 1;
