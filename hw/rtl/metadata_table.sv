@@ -65,6 +65,12 @@ module metadata_table #(
     input  wire logic [TAG_W-1:0]    put_tag_bits,
 
     output wire logic [16:0]         waiting
+`ifdef FORMAL
+    // For the proof: all states, and the entry whose payload turns out damaged in this cycle.
+    , output wire logic [3*ENTRIES-1:0] formal_states
+    , output wire logic                 formal_dies
+    , output wire logic [ENTRY_W-1:0]   formal_writing
+`endif
 );
     localparam logic [2:0] UNUSED = 3'd0, WAITING = 3'd1, LEAVING = 3'd2, SPLICED = 3'd3, RELEASED = 3'd4, EXPIRED = 3'd5,
                            RESET = 3'd6, DAMAGED = 3'd7;
@@ -133,6 +139,12 @@ module metadata_table #(
     assign departs = claim || release_it;
     assign dies    = stored && writing_live_reg && !stored_good && state_reg[3*writing_reg +: 3] == WAITING
                      && !(departs && look_entry == writing_reg) && !(expired && index_reg == writing_reg);
+
+`ifdef FORMAL
+    assign formal_states  = state_reg;
+    assign formal_dies    = dies;
+    assign formal_writing = writing_reg;
+`endif
 
     integer n;
     always_ff @(posedge clk) begin

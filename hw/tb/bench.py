@@ -175,4 +175,9 @@ def padded(data):
 
 
 def is_sliced(data):
-    return data is not None and len(data) < 110 and token_of(data)[0] == 0
+    """Sliced, or looks like it: the mark, and room for a token."""
+    if data is None or len(data) > 128:
+        return False
+    l3, _, _, six, _ = offsets(data)
+    word = int.from_bytes(data[l3 : l3 + 2], "big")
+    return (word >> 6 if six else word >> 2) & 63 == 63

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the block with Icarus and runs the tests: `run.py [--only REGEX] [--rtl FOLDER] [--waves] [MODULE...]`. Exit status 1 if any fails."""
+"""Builds the block with Icarus and runs the tests: `run.py [--only REGEX] [--rtl FOLDER] [--waves] [--first] [MODULE...]`. Exit status 1 if any fails."""
 
 import argparse
 import os
@@ -28,10 +28,11 @@ def main():
     arguments.add_argument("--rtl", type=Path, default=HERE.parent / "rtl")
     arguments.add_argument("--build", type=Path, default=HERE.parent / "build")
     arguments.add_argument("--waves", action="store_true")
+    arguments.add_argument("--first", action="store_true", help="only the first parameters of each module; ends at the first failure")
     chosen = arguments.parse_args()
     failed, total = [], 0
     for module in chosen.modules:
-        for number, parameters in enumerate(BUILDS[module]):
+        for number, parameters in enumerate(BUILDS[module][: 1 if chosen.first else None]):
             into = chosen.build / f"{module}{number}"
             into.mkdir(parents=True, exist_ok=True)
             runner = get_runner("icarus")
@@ -59,6 +60,8 @@ def main():
                 print(f"{'FAIL' if bad else 'ok  '} {title} {float(case.get('time')):.1f} s", flush=True)
                 if bad:
                     failed.append(title)
+            if failed and chosen.first:
+                sys.exit(1)
     print(f"{total - len(failed)} of {total} tests passed", flush=True)
     sys.exit(1 if failed else 0)
 

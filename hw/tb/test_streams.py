@@ -56,14 +56,14 @@ async def any_mix_there_and_back(dut, pauses):
     sliced = 0
     for data in frames:
         got = bytes((await bench.host_out.recv()).tdata)
-        if is_sliced(got) and got != data:
+        if is_sliced(got):
             assert checksums_hold(got)
             sliced += 1
         await bench.host_in.send(stream(padded(got)))
         back = await bench.net_out.recv()
         assert not is_bad(back)
         back = bytes(back.tdata)
-        assert back == (data if is_sliced(got) and got != data else padded(unmarked(data))), (data.hex(), back.hex())
+        assert back == (data if is_sliced(got) else padded(unmarked(data))), (data.hex(), back.hex())
     assert sliced > 4
     await bench.settle()
     assert (await bench.read("status")) & 0x1FFFF == 0
@@ -146,11 +146,11 @@ async def latency_in_cycles(dut):
     cases = [
         # Frame, cycles of the packet on its way back if it is sliced (256 bits, 512 bits).
         (frame(payload=18), 2, 2),
-        (frame(payload=70, tcp=True), 2, 2),
+        (frame(payload=70, tcp=True), 2, 3),
         (frame(payload=1400), 2, 3),
         (frame(payload=1400, tcp=True), 2, 3),
-        (frame(payload=1400, tcp=True, tcp_options=12), 3, 3 + 1),
-        (frame(payload=1200, six=True, tcp=True), 3, 3),
+        (frame(payload=1400, tcp=True, tcp_options=12), 3, 2),
+        (frame(payload=1200, six=True, tcp=True), 3, 2),
     ]
     for data, narrow_cycles, wide_cycles in cases:
         for note in notes.values():

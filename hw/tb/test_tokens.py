@@ -8,7 +8,7 @@ from bench import Bench, frame, token_of
 VECTORS = Path(__file__).resolve().parents[2] / "tests/vectors/tokens.txt"
 
 
-@cocotb.test()
+@cocotb.test(timeout_time=400, timeout_unit="us")
 async def generations_go_round(dut):
     bench = Bench(dut)
     await bench.start(threshold=120)

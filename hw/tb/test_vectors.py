@@ -19,7 +19,7 @@ def bytes_of(text):
     return bytes(data)
 
 
-@cocotb.test()
+@cocotb.test(timeout_time=200, timeout_unit="us")
 async def every_vector(dut):
     bench = Bench(dut)
     await bench.start(threshold=120, ttl=2)
