@@ -343,3 +343,16 @@ async def an_entry_in_use_is_not_overwritten(dut):
     await bench.settle(100)
     assert taken(bench.net_out) == whole
     assert (await bench.counters())["duplicate"] == 1
+
+
+@cocotb.test(timeout_time=100, timeout_unit="us")
+async def no_payload_as_short_as_a_token(dut):
+    """Slicing eight bytes off would make nothing shorter; nine it does."""
+    bench = Bench(dut)
+    await bench.start(threshold=0)
+    for tcp in (False, True):
+        assert await bench.slice(frame(payload=8, tcp=tcp)) == frame(payload=8, tcp=tcp)
+        sliced = await bench.slice(frame(payload=9, tcp=tcp))
+        assert is_sliced(sliced)
+        assert await bench.splice(padded(sliced)) == frame(payload=9, tcp=tcp)
+    counted(await bench.counters(), small=2, sliced=2, spliced=2)
