@@ -20,7 +20,7 @@ module table_proof (
     logic [2:0]  look_refusal;
     logic [16:0] waiting;
     logic        claim, release_it, dies;
-    logic [8:0]  states;
+    logic [11:0] states;
     logic [1:0]  writing;
 
     // The egress claims what it may, one at a time, as `splice_egress` does; a tag is put where one is missing.
@@ -60,7 +60,7 @@ module table_proof (
     end
 
     logic [2:0] state [0:2];
-    assign {state[2], state[1], state[0]} = states;
+    assign {state[2], state[1], state[0]} = {states[10:8], states[6:4], states[2:0]};
     always_comb begin
         assume (watched < 2'd3);
         if (!rst) begin

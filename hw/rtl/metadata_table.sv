@@ -67,7 +67,7 @@ module metadata_table #(
     output wire logic [16:0]         waiting
 `ifdef FORMAL
     // For the proof: all states, and the entry whose payload turns out damaged in this cycle.
-    , output wire logic [3*ENTRIES-1:0] formal_states
+    , output wire logic [4*ENTRIES-1:0] formal_states
     , output wire logic                 formal_dies
     , output wire logic [ENTRY_W-1:0]   formal_writing
 `endif
@@ -76,9 +76,9 @@ module metadata_table #(
                            RESET = 3'd6, DAMAGED = 3'd7;
     localparam logic [ENTRY_W-1:0] LAST = ENTRY_W'(ENTRIES - 1);
 
-    // Three bits an entry.
-    logic [3*ENTRIES-1:0] state_reg;
-    logic [ENTRIES-1:0]  complete_reg, made_reg;
+    // Four bits an entry, of which the highest is not used: an address needs no multiplication.
+    logic [4*ENTRIES-1:0] state_reg, state_next;
+    logic [ENTRIES-1:0]  complete_reg, complete_next, made_reg, made_next;
     logic [15:0]         ttl_reg      [0:ENTRIES-1];
     logic [GEN_W-1:0]    generation_reg [0:ENTRIES-1];
     logic [TAG_W-1:0]    tag_reg      [0:ENTRIES-1];
@@ -93,7 +93,7 @@ module metadata_table #(
     logic [2:0]       index_state;
     logic [GEN_W-1:0] index_generation;
     logic             index_busy, index_usable, passed_over;
-    assign index_state      = state_reg[3*index_reg +: 3];
+    assign index_state      = state_reg[{index_reg, 2'b00} +: 3];
     assign index_busy       = index_state == WAITING || index_state == LEAVING;
     assign index_usable     = ready && made_reg[index_reg];
     assign index_generation = generation_reg[index_reg] + 1'b1;
@@ -106,7 +106,7 @@ module metadata_table #(
 
     logic [ENTRY_W-1:0] probe_entry;
     assign probe_entry = probe_token[48 +: ENTRY_W];
-    assign probe_ours  = 17'(probe_token[63:48]) < 17'(ENTRIES) && state_reg[3*probe_entry +: 3] != UNUSED
+    assign probe_ours  = 17'(probe_token[63:48]) < 17'(ENTRIES) && state_reg[{probe_entry, 2'b00} +: 3] != UNUSED
                          && probe_token[47:0] == {generation_reg[probe_entry], tag_reg[probe_entry]};
 
     // The way out.
@@ -115,7 +115,7 @@ module metadata_table #(
     logic [GEN_W-1:0] look_generation, look_behind;
     assign look_entry      = look_token[48 +: ENTRY_W];
     assign look_there      = 17'(look_token[63:48]) < 17'(ENTRIES);
-    assign look_state      = state_reg[3*look_entry +: 3];
+    assign look_state      = state_reg[{look_entry, 2'b00} +: 3];
     assign look_generation = generation_reg[look_entry];
     assign look_behind     = look_generation - look_token[47:TAG_W];
     assign look_same       = look_token[47:0] == {look_generation, tag_reg[look_entry]};
@@ -137,7 +137,7 @@ module metadata_table #(
     logic arrives, departs, dies;
     assign arrives = take && take_granted;
     assign departs = claim || release_it;
-    assign dies    = stored && writing_live_reg && !stored_good && state_reg[3*writing_reg +: 3] == WAITING
+    assign dies    = stored && writing_live_reg && !stored_good && state_reg[{writing_reg, 2'b00} +: 3] == WAITING
                      && !(departs && look_entry == writing_reg) && !(expired && index_reg == writing_reg);
 
 `ifdef FORMAL
@@ -146,24 +146,56 @@ module metadata_table #(
     assign formal_writing = writing_reg;
 `endif
 
-    integer n;
+    // Each entry by itself: what comes last wins.
+    integer     n;
+    logic [2:0] state;
+    always_comb begin
+        state_next    = state_reg;
+        complete_next = complete_reg;
+        made_next     = made_reg;
+        for (n = 0; n < ENTRIES; n = n + 1) begin
+            state = state_reg[4*n +: 3];
+            if (expired && index_reg == ENTRY_W'(n)) state = EXPIRED;
+            if (dies && writing_reg == ENTRY_W'(n)) state = DAMAGED;
+            if (stored && writing_reg == ENTRY_W'(n)) complete_next[n] = writing_live_reg && stored_good;
+            if (arrives && index_reg == ENTRY_W'(n)) begin
+                state            = WAITING;
+                complete_next[n] = 1'b0;
+                made_next[n]     = 1'b0;
+            end
+            if (claim && look_entry == ENTRY_W'(n)) state = LEAVING;
+            if (release_it && look_entry == ENTRY_W'(n)) state = RELEASED;
+            if (leave && leave_entry == ENTRY_W'(n)) state = SPLICED;
+            if (put_first && maker_entry == ENTRY_W'(n)) begin
+                made_next[n] = 1'b0;
+                if (state != LEAVING) state = UNUSED;
+            end
+            if (put_tag && maker_entry == ENTRY_W'(n)) made_next[n] = 1'b1;
+            // The time of all that waits is over. A payload that is leaving leaves, unless all stops.
+            if ((clear || rst) && state == WAITING) state = RESET;
+            if (rst && state == LEAVING) state = RESET;
+            if (cold_rst) begin
+                state        = UNUSED;
+                made_next[n] = 1'b0;
+            end
+            state_next[4*n +: 4] = {1'b0, state};
+        end
+    end
+
     always_ff @(posedge clk) begin
-        waiting_reg <= waiting_reg + 17'(arrives) - 17'(departs) - 17'(expired) - 17'(dies);
+        state_reg    <= state_next;
+        complete_reg <= complete_next;
+        made_reg     <= made_next;
+        waiting_reg  <= waiting_reg + 17'(arrives) - 17'(departs) - 17'(expired) - 17'(dies);
         if (take && index_usable) begin
             index_reg <= index_reg == LAST ? '0 : index_reg + 1'b1;
             if (index_state == WAITING) ttl_reg[index_reg] <= ttl_reg[index_reg] - 16'd1;
         end
-        if (expired) state_reg[3*index_reg +: 3] <= EXPIRED;
-        if (dies) state_reg[3*writing_reg +: 3] <= DAMAGED;
         if (stored) begin
-            bytes_reg[writing_reg]    <= stored_bytes;
-            complete_reg[writing_reg] <= writing_live_reg && stored_good;
-            writing_live_reg          <= 1'b0;
+            bytes_reg[writing_reg] <= stored_bytes;
+            writing_live_reg       <= 1'b0;
         end
         if (arrives) begin
-            state_reg[3*index_reg +: 3]      <= WAITING;
-            complete_reg[index_reg]   <= 1'b0;
-            made_reg[index_reg]       <= 1'b0;
             ttl_reg[index_reg]        <= ttl;
             generation_reg[index_reg] <= index_generation;
             tag_reg[index_reg]        <= next_tag_reg[index_reg];
@@ -171,32 +203,13 @@ module metadata_table #(
             writing_reg               <= index_reg;
             writing_live_reg          <= 1'b1;
         end
-        if (claim) state_reg[3*look_entry +: 3] <= LEAVING;
-        if (release_it) state_reg[3*look_entry +: 3] <= RELEASED;
-        if (leave) state_reg[3*leave_entry +: 3] <= SPLICED;
-        if (put_first) begin
-            generation_reg[maker_entry] <= put_generation;
-            made_reg[maker_entry]       <= 1'b0;
-            if (state_reg[3*maker_entry +: 3] != LEAVING) state_reg[3*maker_entry +: 3] <= UNUSED;
-        end
-        if (put_tag) begin
-            next_tag_reg[maker_entry] <= put_tag_bits;
-            made_reg[maker_entry]     <= 1'b1;
-        end
+        if (put_first) generation_reg[maker_entry] <= put_generation;
+        if (put_tag) next_tag_reg[maker_entry] <= put_tag_bits;
         if (clear || rst) begin
-            // The time of all that waits is over; generations go on. A payload that is leaving leaves, unless all stops.
-            for (n = 0; n < ENTRIES; n = n + 1) begin
-                if (state_reg[3*n +: 3] == WAITING || (rst && state_reg[3*n +: 3] == LEAVING)) state_reg[3*n +: 3] <= RESET;
-            end
-            if (claim) state_reg[3*look_entry +: 3] <= rst ? RESET : LEAVING;
             waiting_reg      <= '0;
             writing_live_reg <= 1'b0;
         end
         if (rst) index_reg <= '0;
-        if (cold_rst) begin
-            for (n = 0; n < ENTRIES; n = n + 1) state_reg[3*n +: 3] <= UNUSED;
-            made_reg <= '0;
-        end
     end
 endmodule
 

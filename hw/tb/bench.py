@@ -3,6 +3,7 @@
 import random
 
 import cocotb
+import functional
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiStreamBus, AxiStreamFrame, AxiStreamSink, AxiStreamSource
@@ -35,6 +36,8 @@ class Bench:
         """Power-on, settings, key; returns when tokens are ready."""
         dut = self.dut
         cocotb.start_soon(Clock(dut.clk, 2560, "ps").start())
+        if functional.asked_for():
+            cocotb.start_soon(functional.note(dut))
         dut.rst.value = 0
         dut.cold_rst.value = 1
         await ClockCycles(dut.clk, 4)

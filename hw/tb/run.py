@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the block with Icarus and runs the tests: `run.py [--only REGEX] [--rtl FOLDER] [--waves] [--first] [MODULE...]`. Exit status 1 if any fails."""
+"""Builds the block with Icarus and runs the tests: `run.py [--only REGEX] [--rtl FOLDER] [--waves] [--first] MODULE...`. Exit status 1 if any fails."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as tree
 from pathlib import Path
 
+import functional
 from cocotb_tools.runner import get_runner
 
 HERE = Path(__file__).resolve().parent
@@ -20,19 +21,21 @@ BUILDS = {
     "test_paper": [dict(ENTRIES=250)],
     # With the binary in $SLIPSTREAM.
     "test_cosim": [dict(ENTRIES=64)],
+    "test_picture": [dict(ENTRIES=4)],
 }
 
 
 def main():
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("modules", nargs="*", default=list(BUILDS))
+    arguments.add_argument("modules", nargs="+", choices=list(BUILDS))
     arguments.add_argument("--only")
     arguments.add_argument("--rtl", type=Path, default=HERE.parent / "rtl")
     arguments.add_argument("--build", type=Path, default=HERE.parent / "build")
     arguments.add_argument("--waves", action="store_true")
     arguments.add_argument("--first", action="store_true", help="only the first parameters of each module; ends at the first failure")
+    arguments.add_argument("--coverage", action="store_true", help="notes what happens; what should happen and doesn't is a failure")
     chosen = arguments.parse_args()
-    failed, total = [], 0
+    failed, total, notes = [], 0, []
     for module in chosen.modules:
         if module == "test_cosim" and not os.environ.get("SLIPSTREAM"):
             print("no binary in $SLIPSTREAM: no co-simulation", flush=True)
@@ -46,6 +49,8 @@ def main():
                 build_args=["-g2012"], timescale=("1ns", "1ps"), always=True, waves=chosen.waves, log_file=str(into / "build.log"),
             )
             environment = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), "COCOTB_LOG_LEVEL": "INFO"}
+            if chosen.coverage:
+                notes.append(environment.setdefault("FUNCTIONAL_COVERAGE", str((into / "coverage.json").resolve())))
             results = runner.test(
                 test_module=module, hdl_toplevel="slice_splice", build_dir=into, test_dir=into, waves=chosen.waves,
                 extra_env=environment, test_filter=chosen.only, results_xml=str(into / "results.xml"), log_file=str(into / "test.log"),
@@ -67,7 +72,10 @@ def main():
                     failed.append(title)
             if failed and chosen.first:
                 sys.exit(1)
-    print(f"{total - len(failed)} of {total} tests passed", flush=True)
+    if chosen.coverage:
+        failed += [f"never happened: {name}" for name in functional.report(notes)]
+    print(*failed, sep="\n")
+    print(f"{total} tests, {len(failed)} failures", flush=True)
     sys.exit(1 if failed else 0)
 
 

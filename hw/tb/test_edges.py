@@ -356,3 +356,16 @@ async def no_payload_as_short_as_a_token(dut):
         assert is_sliced(sliced)
         assert await bench.splice(padded(sliced)) == frame(payload=9, tcp=tcp)
     counted(await bench.counters(), small=2, sliced=2, spliced=2)
+
+
+@cocotb.test(timeout_time=100, timeout_unit="us")
+async def another_transport_gets_no_payload(dut):
+    """The token of a UDP packet at the end of a TCP packet: dropped, and the payload still waits for its own."""
+    bench = Bench(dut)
+    await bench.start(threshold=120)
+    for tcp in (False, True):
+        sliced = await bench.slice(frame(payload=700, tcp=tcp))
+        for tos in (0, 0xFC):
+            assert await bench.splice(frame(body=token_of(sliced), tcp=not tcp, tos=tos)) is None
+        assert await bench.splice(padded(sliced)) == frame(payload=700, tcp=tcp)
+    counted(await bench.counters(), sliced=2, spliced=2, mangled=4)

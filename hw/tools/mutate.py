@@ -59,13 +59,13 @@ MUTANTS = [
     (T, "ttl_reg[index_reg] <= 16'd1", "ttl_reg[index_reg] <= 16'd2"),
     (T, "ttl_reg[index_reg] - 16'd1", "ttl_reg[index_reg] - 16'd2"),
     (T, "index_state == WAITING || index_state == LEAVING;\n    assign index_usable", "index_state == WAITING;\n    assign index_usable"),
-    (T, "probe_entry +: 3] != UNUSED", "probe_entry +: 3] == WAITING && 1'b0"),
+    (T, "state_reg[{probe_entry, 2'b00} +: 3] != UNUSED", "1'b0"),
     (T, "look_token[47:0] == {look_generation, tag_reg[look_entry]}", "look_token[47:TAG_W] == look_generation"),
     (T, "look_token[47:0] == {look_generation, tag_reg[look_entry]}", "look_token[TAG_W-1:0] == tag_reg[look_entry]"),
     (T, "look_ours && look_state == WAITING", "look_ours"),
     (T, "17'(look_token[63:48]) < 17'(ENTRIES)", "1'b1"),
-    (T, "writing_live_reg && stored_good;", "stored_good;"),
-    (T, "if (dies) state_reg[3*writing_reg +: 3] <= DAMAGED;", ""),
+    (T, "complete_next[n] = writing_live_reg && stored_good", "complete_next[n] = stored_good"),
+    (T, "if (dies && writing_reg == ENTRY_W'(n)) state = DAMAGED;", ""),
     (T, "index_reg == LAST ? '0 : index_reg + 1'b1", "index_reg == LAST - 1'b1 ? '0 : index_reg + 1'b1"),
     (T, "generation_reg[index_reg] + 1'b1", "generation_reg[index_reg]"),
     (T, "look_behind[GEN_W-1] ? 3'd0 : 3'd1", "look_behind[GEN_W-1] ? 3'd1 : 3'd0"),
@@ -110,9 +110,10 @@ def run(mutant):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--every", type=int, default=1, help="only every Nth mistake")
+    arguments.add_argument("--skip", type=int, default=0, help="not the first N mistakes")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = arguments.parse_args()
-    mutants, since = MUTANTS[:: chosen.every], time.monotonic()
+    mutants, since = MUTANTS[chosen.skip :: chosen.every], time.monotonic()
     with ThreadPoolExecutor(chosen.jobs) as pool:
         found = 0
         for (name, old, new), by in zip(mutants, pool.map(run, mutants)):
