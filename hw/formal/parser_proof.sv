@@ -1,4 +1,5 @@
-// Bytes that have not arrived decide nothing: two frames that are the same up to `avail` are the same to the parser.
+// Bytes that have not arrived decide nothing: two frames that are the same up to `avail` are the same to the
+// parser.
 `default_nettype none
 
 module parser_proof (

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Proves what stands in the files of this folder: the parser for every frame; the boundary for every sequence of 24 cycles from reset;
-# the table for every sequence of STEPS cycles (default 8). Yosys' own solver, but for the boundary, where z3 is the quicker one.
+# Proves what stands in the files of this folder: the parser for every frame; the boundary for every sequence
+# of 24 cycles from reset; the table for every sequence of STEPS cycles (default 8). Yosys' own solver, but
+# for the boundary, where z3 is the quicker one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/formal

@@ -1,5 +1,5 @@
-// The boundary of every stream: what is offered stays offered and the same until it is taken, beats leave in order, and none is
-// lost or doubled.
+// The boundary of every stream: what is offered stays offered and the same until it is taken, beats leave in
+// order, and none is lost or doubled.
 `default_nettype none
 
 module skid_proof (

@@ -1,5 +1,5 @@
-// The table of entries under any sequence of requests: an entry is never free and in use at once, the count of what waits is right,
-// and a token finds the record that was parked under it, or none.
+// The table of entries under any sequence of requests: an entry is never free and in use at once, the count
+// of what waits is right, and a token finds the record that was parked under it, or none.
 `default_nettype none
 
 module table_proof (
@@ -23,7 +23,8 @@ module table_proof (
     logic [11:0] states;
     logic [1:0]  writing;
 
-    // The egress claims what it may, one at a time, as `splice_egress` does; a tag is put where one is missing.
+    // The egress claims what it may, one at a time, as `splice_egress` does; a tag is put where one is
+    // missing.
     assign claim      = claim_it && look_waits && look_complete && !leaving && !rst;
     assign release_it = release_one && look_waits && look_complete && !claim && !rst;
     always_ff @(posedge clk) begin

@@ -1,5 +1,6 @@
-// One block of AES-128 (FIPS 197), a round per cycle: 11 cycles from `start` to `done`. Keys of the rounds are made on the way.
-// Byte 0 of block and key is bits 7:0, as in a little-endian number of 128 bits, which is how the software writes it.
+// One block of AES-128 (FIPS 197), a round per cycle: 11 cycles from `start` to `done`. Keys of the rounds
+// are made on the way. Byte 0 of block and key is bits 7:0, as in a little-endian number of 128 bits, which
+// is how the software writes it.
 `default_nettype none
 
 module aes_tag (

@@ -1,6 +1,7 @@
-// The headers of a frame, from its first 96 bytes, in one cycle: Ethernet with up to two VLAN tags, IPv4 with options or IPv6
-// without extension headers, TCP with options or UDP. It reads no byte that has not arrived: `avail` says how many there are.
-// Byte 0 of the frame is `head[7:0]`. All offsets are even, since every header before has an even length.
+// The headers of a frame, from its first 96 bytes, in one cycle: Ethernet with up to two VLAN tags, IPv4 with
+// options or IPv6 without extension headers, TCP with options or UDP. It reads no byte that has not arrived:
+// `avail` says how many there are. Byte 0 of the frame is `head[7:0]`. All offsets are even, since every
+// header before has an even length.
 `default_nettype none
 
 module header_parser (

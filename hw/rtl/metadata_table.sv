@@ -1,8 +1,9 @@
-// The table of entries: whose payload waits where, for how many more turns of the index, and what its packet needs to become
-// whole again. Entries are given out in the order of an index (NFSlicer, III-C).
+// The table of entries: whose payload waits where, for how many more turns of the index, and what its packet
+// needs to become whole again. Entries are given out in the order of an index (NFSlicer, III-C).
 //
-// Ports: `take` and `stored` of the ingress, `probe` of the ingress for tokens that come from the network, `look`, `claim`, `leave`
-// of the egress, and those of the token maker. All look-ups answer in the same cycle.
+// Ports: `take` and `stored` of the ingress, `probe` of the ingress for tokens that come from the network,
+// `look`, `claim`, `leave` of the egress, and those of the token maker. All look-ups answer in the same
+// cycle.
 `default_nettype none
 
 module metadata_table #(

@@ -1,5 +1,6 @@
-// The memory of payloads: one port that writes, one that reads, as SRAM compilers and FPGA block memories make it. What was
-// read stays at `rdata` until the next read. A vendor's macro replaces this module; its contents are never reset.
+// The memory of payloads: one port that writes, one that reads, as SRAM compilers and FPGA block memories
+// make it. What was read stays at `rdata` until the next read. A vendor's macro replaces this module; its
+// contents are never reset.
 `default_nettype none
 
 module payload_ram #(

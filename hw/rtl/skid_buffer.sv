@@ -1,5 +1,6 @@
-// A register slice of an AXI4-Stream: the output is registered and so is `s_ready`, and no cycle is lost between beats.
-// It is the boundary of both pipelines: the next block's `ready` ends here and starts no long path.
+// A register slice of an AXI4-Stream: the output is registered and so is `s_ready`, and no cycle is lost
+// between beats. It is the boundary of both pipelines: the next block's `ready` ends here and starts no long
+// path.
 `default_nettype none
 
 module skid_buffer #(

@@ -1,9 +1,10 @@
-// From the network to the functions: packets worth slicing go on as headers and token, their payload goes to the memory
-// (NFSlicer, III-C a, Fig. 16, upper half). Three cycles from a beat to the same beat at the output: two registers, in which
-// the first 96 bytes of a frame come together, and the register of the output. No cycle is lost between frames.
+// From the network to the functions: packets worth slicing go on as headers and token, their payload goes to
+// the memory (NFSlicer, III-C a, Fig. 16, upper half). Three cycles from a beat to the same beat at the
+// output: two registers, in which the first 96 bytes of a frame come together, and the register of the
+// output. No cycle is lost between frames.
 //
-// The payload is not waited for. A frame that turns out damaged when its headers have gone (cut off, `tuser`, more than an
-// entry holds) has its entry marked; a packet that comes back for it is dropped.
+// The payload is not waited for. A frame that turns out damaged when its headers have gone (cut off, `tuser`,
+// more than an entry holds) has its entry marked; a packet that comes back for it is dropped.
 `default_nettype none
 
 module slice_ingress #(
@@ -55,7 +56,8 @@ module slice_ingress #(
     output wire logic [ROW_W-1:0]    row,
     output wire logic [DATA_W-1:0]   row_data,
 
-    // Sliced, below the threshold, of another kind, no room, no entry, remarked, dropped, damaged, token from the network.
+    // Sliced, below the threshold, of another kind, no room, no entry, remarked, dropped, damaged, token from
+    // the network.
     output wire logic [8:0]          events
 );
     localparam int BEAT_W = $clog2(BYTES);
@@ -253,7 +255,8 @@ module slice_ingress #(
         end
     end
 
-    // The last eight bytes of the IP packet, of frames that are not sliced: no token may come from the network.
+    // The last eight bytes of the IP packet, of frames that are not sliced: no token may come from the
+    // network.
     logic [DATA_W+55:0] joined;
     logic [BEAT_W-1:0]  tail_at;
     logic [16:0]        tail_byte;
@@ -277,7 +280,8 @@ module slice_ingress #(
     // A sliced frame leaves before anybody knows if the rest of it is good.
     assign out_user  = cut ? 1'b0 : old_user_reg || ours;
 
-    // The payload goes to the memory as it stands in the beats, the first of them with the end of the headers.
+    // The payload goes to the memory as it stands in the beats, the first of them with the end of the
+    // headers.
     logic [15:0]        row_long;
     logic [16:0]        frame_bytes;
     logic               fits;

@@ -1,11 +1,12 @@
-// From the functions to the network: a packet with a token gets its payload back (NFSlicer, III-C b, Fig. 16, lower half).
-// Two cycles from a beat to the same beat at the output: the register of the input, and that of the output. The token
-// of a packet is found in the cycle in which its last beat stands at the input, so that a sliced packet of more than two beats
-// waits for each further one. No cycle is lost between frames, nor inside of one.
+// From the functions to the network: a packet with a token gets its payload back (NFSlicer, III-C b, Fig. 16,
+// lower half). Two cycles from a beat to the same beat at the output: the register of the input, and that of
+// the output. The token of a packet is found in the cycle in which its last beat stands at the input, so that
+// a sliced packet of more than two beats waits for each further one. No cycle is lost between frames, nor
+// inside of one.
 //
-// A packet goes on untouched, gets its payload, or is dropped with a cause before its first beat leaves. The one exception
-// is a packet too long to be a sliced one that ends in a token all the same (a tunnel around a sliced packet): it leaves
-// with `tuser`, which tells the MAC to spoil it.
+// A packet goes on untouched, gets its payload, or is dropped with a cause before its first beat leaves. The
+// one exception is a packet too long to be a sliced one that ends in a token all the same (a tunnel around a
+// sliced packet): it leaves with `tuser`, which tells the MAC to spoil it.
 `default_nettype none
 
 module splice_egress #(
@@ -57,7 +58,8 @@ module splice_egress #(
     output wire logic [ROW_W-1:0]    row,
     input  wire logic [DATA_W-1:0]   row_data,
 
-    // Spliced, untouched; dropped: forged, stale, late, duplicate, released, mangled, oversize, early, bad; spoiled: hidden.
+    // Spliced, untouched; dropped: forged, stale, late, duplicate, released, mangled, oversize, early, bad;
+    // spoiled: hidden.
     output wire logic [11:0]         events
 );
     localparam int BEAT_W = $clog2(BYTES);
@@ -151,7 +153,8 @@ module splice_egress #(
         .ip_sum(ip_sum), .shallow(shallow), .tcp(tcp), .at(at), .l4_sum(l4_sum), .many(many), .settled(settled)
     );
 
-    // Enough is known of a frame when it has ended, or its IP header says that it is none of ours, or its transport header.
+    // Enough is known of a frame when it has ended, or its IP header says that it is none of ours, or its
+    // transport header.
     logic marked, short_one, known, candidate;
     assign marked    = ip && dscp == 6'd63;
     assign short_one = ip && ip_end <= REACH;
@@ -312,7 +315,8 @@ module splice_egress #(
     assign out_last  = untouched ? lasts[0] : base + 17'(BYTES) >= c_total;
     assign out_user  = untouched && (users[0] || hidden || (!first_reg && hidden_reg));
 
-    // Beats go when they have left, or been dropped, or are behind the headers of a packet whose payload leaves.
+    // Beats go when they have left, or been dropped, or are behind the headers of a packet whose payload
+    // leaves.
     assign pop = untouched || (decide && dropped) || (state_reg == DROP && seen[0]) || (emits && header_beat)
                  || (splicing && !drained_reg && seen[0] && !header_beat);
 

@@ -1,8 +1,10 @@
-// Makes the token that each entry gives out next, ahead of time: the tag is a block of AES-128, which takes 12 cycles, and no
-// packet waits for it. A packet of 500 bytes takes 16 beats of 256 bits, so that one unit that does a round per cycle keeps up.
+// Makes the token that each entry gives out next, ahead of time: the tag is a block of AES-128, which takes
+// 12 cycles, and no packet waits for it. A packet of 500 bytes takes 16 beats of 256 bits, so that one unit
+// that does a round per cycle keeps up.
 //
-// After a new key it walks over all entries and draws the generation that each starts from; then it goes round the entries and
-// makes a tag wherever one is missing. Bits as in the software: index 16, generation 48 - TAG_W, tag TAG_W.
+// After a new key it walks over all entries and draws the generation that each starts from; then it goes
+// round the entries and makes a tag wherever one is missing. Bits as in the software: index 16, generation 48
+// - TAG_W, tag TAG_W.
 `default_nettype none
 
 module token_maker #(

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Synthesis with Yosys: gates (cells of no technology), Xilinx UltraScale+ and Lattice ECP5; with LIBERTY=FILE also cells of that library,
-# their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns. `synth.sh [--all]`: without --all the gates and one FPGA alone.
-# ENTRIES (default 250) and DATA_W (default 256) choose the size. Results: build/synth/*.json, for table.py.
+# Synthesis with Yosys: gates (cells of no technology), Xilinx UltraScale+ and Lattice ECP5; with LIBERTY=FILE
+# also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns. `synth.sh
+# [--all]`: without --all the gates and one FPGA alone. ENTRIES (default 250) and DATA_W (default 256) choose
+# the size. Results: build/synth/*.json, for table.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/synth
@@ -9,7 +10,8 @@ mkdir -p "$out"
 entries=${ENTRIES:-250}
 width=${DATA_W:-256}
 
-# The payload memory stays one cell, as a compiled SRAM would: its bits are counted, not its gates. It is the same in every flow.
+# The payload memory stays one cell, as a compiled SRAM would: its bits are counted, not its gates. It is the
+# same in every flow.
 read="read_verilog -sv rtl/*.sv; chparam -set ENTRIES $entries -set DATA_W $width slice_splice; hierarchy -check -top slice_splice"
 memory="setattr -mod -set blackbox 1 *payload_ram*"
 

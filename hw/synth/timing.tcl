@@ -1,4 +1,5 @@
-# Worst path of the netlist at one clock period; synth.sh fills in the names. The payload memory is outside: its ports are ends of paths.
+# Worst path of the netlist at one clock period; synth.sh fills in the names. The payload memory is outside:
+# its ports are ends of paths.
 read_liberty LIBERTY
 read_verilog NETLIST
 link_design slice_splice

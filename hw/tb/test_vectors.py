@@ -34,8 +34,8 @@ async def every_vector(dut):
         expected[result] = expected.get(result, 0) + 1
     counted = await bench.counters()
     counted.pop("expired")
-    # A token whose tag is wrong and whose generation is old counts as stale here, as forged in the software, which has time to make
-    # its tag.
+    # A token whose tag is wrong and whose generation is old counts as stale here, as forged in the software,
+    # which has time to make its tag.
     unknown = ("forged", "stale")
     assert sum(counted.pop(name, 0) for name in unknown) == sum(expected.pop(name, 0) for name in unknown)
     assert counted == expected, (counted, expected)

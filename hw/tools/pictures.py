@@ -55,7 +55,7 @@ def blocks():
     parts += [
         label(50, 60, "network"), label(770, 60, "functions"), label(50, 320, "functions"), label(770, 320, "network"),
         label(410, 25, "slice: 3 cycles", "l"), label(410, 385, "splice: 2 cycles", "l"),
-        arrow((330, 100), (330, 165)), label(336, 137, "entry, record", anchor="start"),
+        arrow((330, 100), (330, 165)), label(336, 152, "entry, record", anchor="start"),
         arrow((190, 100), (190, 128), (490, 128), (490, 165)), label(496, 150, "payload", anchor="start"),
         arrow((330, 300), (330, 235)), label(336, 272, "token", anchor="start"), arrow((400, 235), (400, 300)),
         label(406, 256, "record", anchor="start"), arrow((530, 235), (530, 300)), label(536, 272, "rows", anchor="start"),
@@ -77,10 +77,16 @@ def waves(title, notes):
         low, high = 50 + height * row + 26, 50 + height * row + 6
         parts.append(label(left - 10, low - 6, name.replace(".", " "), "n", "end"))
         if max(values) > 1:
+            enabled = notes[name + ("_wen" if name + "_wen" in notes else "_ren")]
             for n, value in enumerate(values):
+                if not enabled[n]:
+                    continue
                 parts.append(f'<rect class="w" x="{left + n * step + 2}" y="{high}" width="{step - 4}" height="{low - high}"/>')
                 parts.append(label(left + n * step + step / 2, low - 6, value))
             continue
+        # `tlast` counts with `tvalid` alone.
+        if name.endswith("_tlast"):
+            values = [a and b for a, b in zip(values, notes[name.replace("_tlast", "_tvalid")])]
         path = [f"M{left},{low if not values[0] else high}"]
         for n, value in enumerate(values):
             y = high if value else low
