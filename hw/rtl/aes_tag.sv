@@ -18,28 +18,28 @@ module aes_tag (
         times2 = {a[6:0], 1'b0} ^ (a[7] ? 8'h1b : 8'h00);
     endfunction
 
-    // The S-box: FIPS 197, table 4, byte 0 last.
-    localparam logic [2047:0] SBOX = {
-        128'h16bb54b00f2d99416842e6bf0d89a18c,
-        128'hdf2855cee9871e9b948ed9691198f8e1,
-        128'h9e1dc186b95735610ef6034866b53e70,
-        128'h8a8bbd4b1f74dde8c6b4a61c2e2578ba,
-        128'h08ae7a65eaf4566ca94ed58d6d37c8e7,
-        128'h79e4959162acd3c25c2406490a3a32e0,
-        128'hdb0b5ede14b8ee4688902a22dc4f8160,
-        128'h73195d643d7ea7c41744975fec130ccd,
-        128'hd2f3ff1021dab6bcf5389d928f40a351,
-        128'ha89f3c507f02f94585334d43fbaaefd0,
-        128'hcf584c4a39becb6a5bb1fc20ed00d153,
-        128'h842fe329b3d63b52a05a6e1b1a2c8309,
-        128'h75b227ebe28012079a059618c323c704,
-        128'h1531d871f1e5a534ccf73f362693fdb7,
-        128'hc072a49cafa2d4adf04759fa7dc982ca,
-        128'h76abd7fe2b670130c56f6bf27b777c63
-    };
-
+    // The S-box: FIPS 197, table 4, a row a line, its first byte last.
     function automatic logic [7:0] sub(input logic [7:0] a);
-        sub = SBOX[8*a +: 8];
+        logic [127:0] row;
+        case (a[7:4])
+            4'h0: row = 128'h76abd7fe2b670130c56f6bf27b777c63;
+            4'h1: row = 128'hc072a49cafa2d4adf04759fa7dc982ca;
+            4'h2: row = 128'h1531d871f1e5a534ccf73f362693fdb7;
+            4'h3: row = 128'h75b227ebe28012079a059618c323c704;
+            4'h4: row = 128'h842fe329b3d63b52a05a6e1b1a2c8309;
+            4'h5: row = 128'hcf584c4a39becb6a5bb1fc20ed00d153;
+            4'h6: row = 128'ha89f3c507f02f94585334d43fbaaefd0;
+            4'h7: row = 128'hd2f3ff1021dab6bcf5389d928f40a351;
+            4'h8: row = 128'h73195d643d7ea7c41744975fec130ccd;
+            4'h9: row = 128'hdb0b5ede14b8ee4688902a22dc4f8160;
+            4'ha: row = 128'h79e4959162acd3c25c2406490a3a32e0;
+            4'hb: row = 128'h08ae7a65eaf4566ca94ed58d6d37c8e7;
+            4'hc: row = 128'h8a8bbd4b1f74dde8c6b4a61c2e2578ba;
+            4'hd: row = 128'h9e1dc186b95735610ef6034866b53e70;
+            4'he: row = 128'hdf2855cee9871e9b948ed9691198f8e1;
+            default: row = 128'h16bb54b00f2d99416842e6bf0d89a18c;
+        endcase
+        sub = row[{a[3:0], 3'd0} +: 8];
     endfunction
 
     logic [127:0] state_reg, key_reg;

@@ -3,8 +3,8 @@
 //
 // | address | register |
 // |---|---|
-// | 0x00 | read: 0x534C4943; |
-// | 0x04 | bit 0 slices, bit 1 splices; bit 2 loads the key, bit 3 gives up all that waits: both act once and read 0 |
+// | 0x00 | read: 0x534C4943 |
+// | 0x04 | bit 0 slices, 1 splices; once, read as 0: bit 2 loads the key, 3 gives up what waits |
 // | 0x08 | read: bit 31 the tokens are ready, bits 16:0 payloads that wait |
 // | 0x0C | threshold in bytes, 0 to 65535 |
 // | 0x10 | TTL in turns of the index, 1 to 65535 |

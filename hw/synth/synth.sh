@@ -5,28 +5,30 @@
 # the size. Results: build/synth/*.json, for table.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=build/synth
+out=${OUT:-build/synth}
 mkdir -p "$out"
 entries=${ENTRIES:-250}
 width=${DATA_W:-256}
 
-# The payload memory stays one cell, as a compiled SRAM would: its bits are counted, not its gates. It is the
-# same in every flow.
-read="read_verilog -sv rtl/*.sv; chparam -set ENTRIES $entries -set DATA_W $width slice_splice; hierarchy -check -top slice_splice"
-memory="setattr -mod -set blackbox 1 *payload_ram*"
+# The payload memory stays one cell, as a compiled SRAM would: its bits are counted, not its gates. For Xilinx
+# it becomes block memory.
+sources=$(echo rtl/*.sv | sed 's|rtl/payload_ram.sv||')
+size="chparam -set ENTRIES $entries -set DATA_W $width slice_splice; hierarchy -check -top slice_splice"
+outside="read_verilog -sv -lib rtl/payload_ram.sv; read_verilog -sv $sources; $size"
+inside="read_verilog -sv rtl/payload_ram.sv $sources; $size"
 
 run() { # name, script
     echo "== $1"
-    yosys -q -l "$out/$1.log" -p "$read; $2; tee -q -o $out/$1.json stat -json" > "$out/$1.out" 2>&1 || { tail -5 "$out/$1.out"; exit 1; }
+    yosys -q -l "$out/$1.log" -p "$2; tee -q -o $out/$1.json stat -json" > "$out/$1.out" 2>&1 || { tail -5 "$out/$1.out"; exit 1; }
 }
 
-run gates "$memory; synth -flatten -top slice_splice; abc -g AND,XOR,MUX; opt_clean; tee -q -o $out/depth.txt ltp -noff"
-run ecp5 "$memory; synth_ecp5 -abc2 -top slice_splice"
+run gates "$outside; synth -flatten -top slice_splice; abc -g AND,XOR,MUX; opt_clean; tee -q -o $out/depth.txt ltp -noff"
+run ecp5 "$outside; synth_ecp5 -abc2 -top slice_splice"
 if [ "${1:-}" = --all ]; then
-    run xilinx "synth_xilinx -family xcup -flatten -top slice_splice -noiopad"
+    run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad"
 fi
 if [ -n "${LIBERTY:-}" ]; then
-    run liberty "$memory; synth -flatten -top slice_splice; dfflibmap -liberty $LIBERTY; abc -liberty $LIBERTY; opt_clean
+    run liberty "$outside; synth -flatten -top slice_splice; dfflibmap -liberty $LIBERTY; abc -liberty $LIBERTY; opt_clean
         tee -q -o $out/liberty.txt stat -liberty $LIBERTY; write_verilog -noattr $out/netlist.v"
     if command -v sta > /dev/null; then
         for period in 2.56 2.26; do

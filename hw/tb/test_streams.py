@@ -117,7 +117,7 @@ async def spliced_frames_without_a_bubble(dut):
     """Sliced packets that wait in a row leave whole in a row: not a cycle between them (512 bits: one, for the memory)."""
     bench = Bench(dut)
     await bench.start(threshold=120)
-    frames = [frame(payload=n, seed=n, tcp=n % 2 == 0) for n in (900, 1001, 700, 1310)]
+    frames = [frame(payload=n, seed=n, tcp=n % 2 == 0) for n in (900, 1001, 906, 700, 1310)]
     notes = watch_all(dut)
     for data in frames:
         bench.net_in.send_nowait(stream(data))
@@ -131,6 +131,8 @@ async def spliced_frames_without_a_bubble(dut):
     wide = len(dut.s_axis_net_tkeep) == 64
     beats = notes["m_axis_net"]
     bubbles = beats[-1][0] - beats[0][0] - len(beats) + 1
+    # No beat without a byte, at lengths of whole beats either.
+    assert len(beats) == sum(-(-len(data) // len(dut.s_axis_net_tkeep)) for data in frames)
     assert bubbles == (len(frames) - 1 if wide else 0), bubbles
     inside = all(b[0] - a[0] == 1 for a, b in itertools.pairwise(beats) if not a[1])
     assert inside, "a bubble in a frame"
