@@ -111,9 +111,10 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--every", type=int, default=1, help="only every Nth mistake")
     arguments.add_argument("--skip", type=int, default=0, help="not the first N mistakes")
+    arguments.add_argument("--match", default="", help="only mistakes whose text has this in it")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = arguments.parse_args()
-    mutants, since = MUTANTS[chosen.skip :: chosen.every], time.monotonic()
+    mutants, since = [m for m in MUTANTS if chosen.match in m[1]][chosen.skip :: chosen.every], time.monotonic()
     with ThreadPoolExecutor(chosen.jobs) as pool:
         found = 0
         for (name, old, new), by in zip(mutants, pool.map(run, mutants)):
