@@ -181,8 +181,11 @@ module splice_egress #(
     assign tail_at   = tail_byte[BEAT_W-1:0];
     assign at_tail   = c_ip && 16'(tail_byte >> BEAT_W) == beat && beat_at[0][DATA_W + 32'(tail_at)];
     assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
-    logic [63:0] head;
-    assign head      = window[{at[6:0], 3'd0} +: 64];
+    // A token ends within 128 bytes, at any width.
+    logic [1023:0] reach;
+    logic [63:0]   head;
+    assign reach     = window[1023:0];
+    assign head      = reach[{at[6:0], 3'd0} +: 64];
     generate
         for (g = 0; g < 8; g = g + 1) begin : tokens
             assign tail_token[8*g +: 8] = tail[8*(7-g) +: 8];
@@ -394,7 +397,7 @@ module splice_egress #(
     assign events[11] = hidden;
 
     logic unused;
-    assign unused = &{1'b0, many, r_six, r_at};
+    assign unused = &{1'b0, many, r_six, r_at, window};
 
     skid_buffer #(.WIDTH(BEAT)) output_register (
         .clk(clk), .rst(rst), .s_valid(out_valid), .s_ready(out_ready), .s_data({out_user, out_last, out_keep, out_data}),

@@ -22,7 +22,7 @@ run() { # name, script
     yosys -q -l "$out/$1.log" -p "$2; tee -q -o $out/$1.json stat -json" > "$out/$1.out" 2>&1 || { tail -5 "$out/$1.out"; exit 1; }
 }
 
-run gates "$outside; synth -flatten -top slice_splice; abc -g AND,XOR,MUX; opt_clean; tee -q -o $out/depth.txt ltp -noff"
+run gates "$outside; synth -flatten -noabc -top slice_splice; opt_clean; tee -q -o $out/depth.txt ltp -noff"
 run ecp5 "$outside; synth_ecp5 -abc2 -top slice_splice"
 if [ "${1:-}" = --all ]; then
     run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad"

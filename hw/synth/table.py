@@ -48,7 +48,7 @@ def main():
     table.append(("bits a beat", width, 256, "yes"))
     table.append(("cycles added, in / out", "3 / 2 (to 64 B)", "3 / 2", "yes: measured by the tests"))
     memory = entries * rows * beat
-    table.append(("payload memory", f"{memory / 1024:.0f} KiB ({entries} x {rows} rows)", "355 KB (250 x 1454 B)", "yes: rows of a beat"))
+    table.append(("payload memory", f"{memory / 1024:.0f} KiB ({entries} x {rows} rows)", "355 KiB (250 x 1454 B)", "yes: rows of a beat"))
     gates = load(folder / "gates.json")
     if gates:
         kinds = gates["num_cells_by_type"]
