@@ -73,7 +73,16 @@ struct Kind {
     checksum: u8,
 }
 
-const UDP: Kind = Kind { tags: 0, six: false, tcp: false, ip_options: 0, tcp_options: 0, tos: 0, payload: 600, checksum: 1 };
+const UDP: Kind = Kind {
+    tags: 0,
+    six: false,
+    tcp: false,
+    ip_options: 0,
+    tcp_options: 0,
+    tos: 0,
+    payload: 600,
+    checksum: 1,
+};
 const TCP: Kind = Kind { tcp: true, ..UDP };
 
 fn frame(kind: Kind, seed: u8) -> Vec<u8> {
@@ -155,7 +164,8 @@ impl Writer {
     fn splice(&mut self, frame: &[u8], seed: u8) {
         let mut buffer = frame.to_vec();
         buffer.resize(4096, 0);
-        let done = self.splicer.splice(&mut self.table, LinkType::Ethernet, &mut buffer, frame.len(), Nanos(0));
+        let done =
+            self.splicer.splice(&mut self.table, LinkType::Ethernet, &mut buffer, frame.len(), Nanos(0));
         let (len, name) = match done {
             Ok(Spliced::Untouched) => (frame.len(), "untouched".to_owned()),
             Ok(Spliced::Whole { len }) => (len, "spliced".to_owned()),
@@ -244,7 +254,16 @@ fn every_row() -> String {
     w.slice(&cut, 8);
 
     // What functions do: addresses and ports (NAT), TTL, MAC addresses, DSCP, tags pushed and popped.
-    for (seed, kind, step) in [(20, UDP, 0), (21, TCP, 0), (22, UDP, 1), (23, TCP, 2), (24, UDP, 2), (25, TCP, 3), (26, UDP, 4), (27, TCP, 5)] {
+    for (seed, kind, step) in [
+        (20, UDP, 0),
+        (21, TCP, 0),
+        (22, UDP, 1),
+        (23, TCP, 2),
+        (24, UDP, 2),
+        (25, TCP, 3),
+        (26, UDP, 4),
+        (27, TCP, 5),
+    ] {
         let kind = if step == 4 { Kind { tags: 1, ..kind } } else { kind };
         let mut back = w.slice(&frame(kind, seed), seed);
         let check = if kind.tcp { 50 } else { 40 };
