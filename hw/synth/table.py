@@ -53,9 +53,9 @@ def main():
     if gates:
         kinds = gates["num_cells_by_type"]
         flops = sum(n for kind, n in kinds.items() if "DFF" in kind)
-        table.append(("two-input gates, flip-flops", f"{gates['num_cells'] - flops:,}, {flops:,}", "-", "no figure there"))
+        table.append(("simple gates, not optimised, and flip-flops", f"{gates['num_cells'] - flops:,}, {flops:,}", "-", "no figure there"))
         depth = re.search(r"length=(\d+)", (folder / "depth.txt").read_text())
-        table.append(("longest path in two-input gates", depth.group(1) if depth else "?", "-", "no figure there"))
+        table.append(("longest path in such gates", depth.group(1) if depth else "?", "-", "no figure there"))
     for name, parts in (("ecp5", "LUT4 TRELLIS_FF TRELLIS_DPR16X4 CCU2C"), ("xilinx", "LUT FD RAMB RAM")):
         cells = load(folder / f"{name}.json")
         if cells:

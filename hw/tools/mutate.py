@@ -64,7 +64,7 @@ MUTANTS = [
     (T, "look_token[47:0] == {look_generation, tag_reg[look_entry]}", "look_token[TAG_W-1:0] == tag_reg[look_entry]"),
     (T, "look_ours && look_state == WAITING", "look_ours"),
     (T, "17'(look_token[63:48]) < 17'(ENTRIES)", "1'b1"),
-    (T, "complete_next[n] = writing_live_reg && stored_good", "complete_next[n] = stored_good"),
+    (T, "complete_next[n] = 1'b0;", "complete_next[n] = complete_reg[n];"),
     (T, "if (dies && writing_reg == ENTRY_W'(n)) state = DAMAGED;", ""),
     (T, "index_reg == LAST ? '0 : index_reg + 1'b1", "index_reg == LAST - 1'b1 ? '0 : index_reg + 1'b1"),
     (T, "generation_reg[index_reg] + 1'b1", "generation_reg[index_reg]"),
