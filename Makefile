@@ -15,13 +15,20 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build install-c demo test deps fmt clippy unit suite beside alone hardware docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 build: ## the release binary, target/release/slipstream
 	$(CARGO) build --release --locked -p slipstream-cli
+
+dpdk: ## the release binary with ports of DPDK (needs libdpdk-dev), target/dpdk/release/slipstream
+	$(CARGO) build --release --locked -p slipstream-cli --features dpdk --target-dir $(or $(CARGO_TARGET_DIR),target)/dpdk
+
+dpdk-unit: ## clippy and tests of the crate with the ports of DPDK
+	$(CARGO) clippy -p slipstream-dpdk --features libdpdk --all-targets --locked -- -D warnings
+	$(CARGO) test -p slipstream-dpdk --features libdpdk --locked
 
 PREFIX ?= /usr/local
 
@@ -98,7 +105,8 @@ MIRI_TESTS := pool:: payload_table::
 # Crates with `unsafe` in them, and those that others reach it by.
 SANITIZED := $(addprefix -p slipstream-,core functions io reframe slice sketch) -p slipstream
 
-soak: ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
+soak: build ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
+	SLIPSTREAM_LIVE_PACKETS=1000000 "$$(ci/python.sh)" tests/check_live.py $(BINARY) --only stream
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(SOAK_SECONDS)
 	for sanitizer in address thread; do \
 	    echo "== $$sanitizer sanitizer"; \

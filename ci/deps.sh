@@ -28,7 +28,7 @@ needs=(
     nginx:nginx-light
     nft:nftables
     iptables:iptables
-    dpdk-testpmd:dpdk,libdpdk-dev,pkg-config
+    dpdk-testpmd:dpdk,dpdk-dev,libdpdk-dev,pkg-config
 )
 
 missing=()

@@ -148,12 +148,13 @@ def smaller(command):
 
 def missing_line(shown, output):
     """The first line shown that the output doesn't have, in order."""
-    lines = iter([line.rstrip() for line in output.splitlines()])
+    # Columns are as wide as the times in them.
+    lines = iter([line.split() for line in output.splitlines()])
     for line in shown:
         line = line.rstrip()
         if line in ("", "...", "  ...") or VOLATILE.search(line):
             continue
-        if not any(line == other for other in lines):
+        if not any(line.split() == other for other in lines):
             return line
     return None
 

@@ -23,6 +23,7 @@ import netns
 from live_attacks import ATTACKS
 from live_functions import FUNCTIONS
 from live_gateway import GATEWAYS
+from live_ports import LIVE_PORTS
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 BOTH_WAYS = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); "
@@ -388,7 +389,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, captures, *FUNCTIONS,
-          *GATEWAYS, *ATTACKS)
+          *GATEWAYS, *ATTACKS, *LIVE_PORTS)
 ANYWHERE = (paced,)
 
 

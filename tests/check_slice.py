@@ -207,21 +207,22 @@ def overload(case, binary, scratch):
 
 def dropped(case, binary, scratch):
     """What the functions drop is told to the middlebox, whose payloads then wait no longer."""
-    for explicit in ("true", "false"):
-        there, entries = scratch / f"there-{explicit}", 65_536 if explicit == "true" else 4096
+    # There is an entry for each packet in the one case, however late the middlebox hears of drops, and too few in the other.
+    for explicit, packets, entries in (("true", 60_000, 65_536), ("false", 100_000, 4096)):
+        there = scratch / f"there-{explicit}"
         far = Process(binary, *reached(there), "limit(rate=1pps, burst=10000)")
         graph = (f'functions :: shm(path="{there}"); slice(entries={entries}, ttl=65535, explicit_drop={explicit}) -> functions; '
                  "functions -> splice")
-        given = "synth:packets=100k,flows=1000,size=1000,rate=200kpps"
+        given = f"synth:packets={packets},flows=1000,size=1000,rate=200kpps"
         near = Process(binary, "run", "-i", given, "-o", "null", "--format", "json", "-e", graph)
         reports = ended(case, near, far)
         if not all(reports):
             continue
         a, b = counters(reports[0], "shm"), counters(reports[1], "shm")
         gone = sum(reports[1]["dropped"].values())
-        case.check(80_000 < gone < 100_000, f"{gone} packets dropped by the functions")
+        case.check(packets - 20_000 < gone < packets, f"{gone} packets dropped by the functions")
         slices = counters(reports[0], "slice")
-        case.equal(a["packets_received"], 100_000 - gone, "packets that came back")
+        case.equal(a["packets_received"], packets - gone, "packets that came back")
         if explicit == "true":
             case.equal([b["drops_told"], a["told_of_drops"]], [gone, gone], "drops that were told")
             case.equal(slices["payloads_released"] + slices["payloads_left_at_end"], gone, "payloads given up")

@@ -215,7 +215,7 @@ class Middlebox:
         while time.monotonic() < end and self.child.poll() is None:
             # The first line is a heading.
             if len(self.net.sh("m", "cat", "/proc/net/packet").splitlines()) > sockets:
-                time.sleep(0.02)
+                time.sleep(0.05)
                 return self
             time.sleep(0.01)
         return self

@@ -173,10 +173,11 @@ impl Flagged for ReframeFlags {
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
                         slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
 pub(crate) struct Reframe {
-    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or `af_packet:INTERFACE`.
+    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or a live port:
+    /// `af_packet:INTERFACE`, `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`.
     pub(crate) input: PathBuf,
     /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for nothing, or
-    /// `af_packet:INTERFACE`.
+    /// a live port: `af_packet:INTERFACE`, `af_xdp:INTERFACE`, `tap:INTERFACE`.
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) stage: Flags<ReframeFlags>,
@@ -212,14 +213,14 @@ pub(crate) struct PipelineArgs {
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
-    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`, `shm:FILE`. With
-    /// -e it leads to the start of the graph; with a configuration it stands in for the only port there that
-    /// packets come from.
+    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`,
+    /// `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`, `shm:FILE`. With -e it leads to the start of the graph; with
+    /// a configuration it stands in for the only port there that packets come from.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) input: Option<String>,
-    /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `shm:FILE`. With -e it is
-    /// led to from the end of the graph; with a configuration it stands in for the only port there that
-    /// packets go to.
+    /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `af_xdp:INTERFACE`,
+    /// `tap:INTERFACE`, `shm:FILE`. With -e it is led to from the end of the graph; with a configuration it
+    /// stands in for the only port there that packets go to.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) output: Option<String>,
 }

@@ -107,9 +107,22 @@ fn complain(report: &RunReport) {
                 counter("too_long")
             );
         }
+        if counter("mempool_empty") > 0 {
+            warn!(
+                "{name}: {} polls found no free mbuf, and packets had to wait or were lost: the pipeline holds as many as there \
+                 are; set more `mbufs`, or hold for a shorter time",
+                counter("mempool_empty")
+            );
+        }
+        if counter("missed") > 0 {
+            warn!(
+                "{name}: {} packets found the ring of the device full and are lost; a larger `ring` takes longer bursts",
+                counter("missed")
+            );
+        }
         if counter("dropped_by_kernel") > 0 {
             warn!(
-                "{name}: {} packets found the ring full and are lost; a larger `ring` takes longer bursts",
+                "{name}: {} packets found the ring full, or no buffer free, and are lost; a larger `ring` takes longer bursts",
                 counter("dropped_by_kernel")
             );
         }

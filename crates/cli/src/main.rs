@@ -3,7 +3,8 @@
 //! Results go to stdout, everything else to stderr. Exit 0: done; 1: done, but a check that the user asked
 //! for (`--fail-if`) failed; 2: usage, configuration or input/output error; 130: interrupted.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "dpdk"), forbid(unsafe_code))]
+#![deny(unsafe_code)]
 
 mod check;
 mod cli;
@@ -13,6 +14,7 @@ mod metrics;
 mod port;
 mod replace;
 mod report;
+mod types;
 mod ui;
 mod units;
 

@@ -11,6 +11,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use crate::types;
 use anyhow::Context;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -22,7 +23,6 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::{Value, json};
-use slipstream::pipeline::stage_type;
 use slipstream::runtime::{Monitor, RunReport, SourceReport, StageReport};
 use slipstream::stage::DropReason;
 use slipstream_stats::Histogram;
@@ -199,7 +199,7 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
 /// Packets that a stage dropped, by reason. Reasons that its type has are 0 before their first drop: an alert
 /// on a series that doesn't exist yet never fires.
 fn dropped(stage: &StageReport) -> Vec<(DropReason, u64)> {
-    let known = stage_type(stage.kind).map(|t| t.drop_reasons()).unwrap_or_default();
+    let known = types::stage_type(stage.kind).map(|t| t.drop_reasons()).unwrap_or_default();
     let mut all: Vec<(DropReason, u64)> = stage.drops.iter().collect();
     let none_yet = |why: &DropReason| !all.iter().any(|(seen, _)| seen == why);
     let none_yet: Vec<_> = known.into_iter().filter(none_yet).map(|why| (why, 0)).collect();

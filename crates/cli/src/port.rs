@@ -12,6 +12,8 @@ use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::pool::Pool;
 use slipstream::runtime::{CaptureSource, Source, SourceError, SynthSource};
 
+use crate::types;
+
 /// The source of packets.
 pub(crate) enum Input {
     Capture(Box<CaptureReader>),
@@ -24,24 +26,26 @@ pub(crate) enum Output {
     Capture(Box<CaptureWriter>),
 }
 
-const UNBUILT: [&str; 2] = ["af_xdp:", "dpdk:"];
+/// Ports by the wall clock.
+const LIVE: [&str; 5] = ["af_packet:", "af_xdp:", "tap:", "shm:", "dpdk:"];
 
-/// Refuses a port of a type that is planned but not built yet.
+/// Refuses a port of a type that this program was built without.
 pub(crate) fn refuse_unbuilt(name: &str) -> anyhow::Result<()> {
-    match UNBUILT.iter().find(|p| name.starts_with(**p)) {
-        Some(prefix) => bail!(
-            "{name}: ports of type {} are not built yet; name a capture file, `-`, `synth:…`, `null` or `af_packet:INTERFACE`",
-            prefix.trim_end_matches(':')
-        ),
-        None => Ok(()),
+    if name.starts_with("dpdk:") && types::stage_type("dpdk").is_none() {
+        bail!(
+            "{name}: this program was built without DPDK; `make dpdk` builds it with, or name a capture file, `-`, `synth:…`, `null` \
+             or `af_packet:INTERFACE`"
+        );
     }
+    Ok(())
 }
 
 fn refuse_live(name: &str) -> anyhow::Result<()> {
-    if name.starts_with("af_packet:") || name.starts_with("shm:") {
+    refuse_unbuilt(name)?;
+    if LIVE.iter().any(|prefix| name.starts_with(prefix)) {
         bail!("{name}: a live port has no part in this; name a capture file, `-`, `synth:…` or `null`");
     }
-    refuse_unbuilt(name)
+    Ok(())
 }
 
 impl Input {

@@ -47,6 +47,13 @@ impl LiveClock {
         Nanos(read(ClockId::Monotonic).saturating_add(self.offset))
     }
 
+    /// The time that the monotonic clock had when it showed so many ns.
+    #[inline]
+    #[must_use]
+    pub fn at_monotonic(&self, ns: u64) -> Nanos {
+        Nanos(ns.saturating_add(self.offset))
+    }
+
     /// A clock that is so many ns behind this one.
     #[must_use]
     pub fn behind(self, ns: u64) -> Self {

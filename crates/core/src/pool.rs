@@ -18,7 +18,7 @@ use meta::{head, meta_of};
 use siblings::Sibling;
 use slabs::Slabs;
 
-use crate::prefetch::prefetch_address;
+use crate::prefetch::{prefetch_address, prefetch_to_write};
 
 #[cfg_attr(not(feature = "std"), path = "pool/not_adopted.rs")]
 mod adopted;
@@ -35,6 +35,8 @@ pub use meta::{Head, PacketMeta};
 pub use sliced::SHORT;
 
 const UNIT: usize = 64;
+/// Slots that will be filled after this one, before the one whose memory is asked for.
+const AHEAD: usize = 6;
 const SLAB_UNITS: usize = 1 << 17;
 const SLAB_BYTES: usize = SLAB_UNITS * UNIT;
 /// Bytes that numbers of 32 bits can tell apart.
@@ -201,7 +203,17 @@ impl Pool {
             return (self.allocate_oversize(units.div_ceil(SLAB_UNITS)), OVERSIZE);
         };
         let units = CLASS_UNITS.get(class).copied().unwrap_or(units);
-        if let Some(id) = self.free.get_mut(class).and_then(Vec::pop) {
+        if let Some(list) = self.free.get_mut(class)
+            && let Some(id) = list.pop()
+        {
+            if self.sibling.is_some()
+                && let Some(ahead) = list.len().checked_sub(AHEAD).and_then(|at| list.get(at))
+            {
+                // Another core freed the slot, and may have changed the packet in it.
+                let at = *ahead as usize * UNIT;
+                prefetch_to_write(self.memory.address(at));
+                prefetch_to_write(self.memory.address(at + UNIT));
+            }
             return (id, class as u8);
         }
         if self.bump.1 + units > SLAB_UNITS {

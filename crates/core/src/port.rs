@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::batch::{Arrivals, Batch};
 use crate::interface::Interface;
-use crate::pool::Pool;
+use crate::pool::{Pool, Region};
 use crate::registry::Made;
 use crate::source::{Source, SourceError};
 use crate::stage::{Context, Drops, Egress, Observe, Output, Stage, StageError};
@@ -54,6 +54,11 @@ pub trait Transmit {
     /// or are no longer the pool's.
     fn drain(&mut self, cx: &mut Context<'_>) {
         self.complete(cx.pool);
+    }
+
+    /// Memory for packets that it would have the pool adopt, as [`Source::region`] says.
+    fn region(&mut self) -> Option<Box<dyn Region>> {
+        None
     }
 
     /// Learns of interfaces that packets come from, in the order of their numbers.
@@ -266,6 +271,10 @@ impl Observe for Outlet {
 }
 
 impl Egress for Outlet {
+    fn region(&mut self) -> Option<Box<dyn Region>> {
+        self.0.region()
+    }
+
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), StageError> {
         self.0.interfaces(new).map_err(|e| StageError(e.to_string()))
     }

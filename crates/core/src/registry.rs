@@ -125,6 +125,18 @@ impl Common {
         self.0.borrow_mut().push((name.to_owned(), Box::new(thing)));
     }
 
+    /// Adds what stages may share from any thread, so that it doesn't keep them on the same one: it is found by
+    /// [`Common::find_shared`].
+    pub fn add_shared<T: Any + Send + Sync>(&self, name: &str, thing: T) {
+        self.0.borrow_mut().push((name.to_owned(), Box::new(thing)));
+    }
+
+    /// The first thing of this type that was added by [`Common::add_shared`].
+    #[must_use]
+    pub fn find_shared<T: Any + Clone + Send + Sync>(&self) -> Option<T> {
+        self.0.borrow().iter().find_map(|(_, thing)| thing.downcast_ref::<T>()).cloned()
+    }
+
     /// The thing that the stage `name` shares; where no name is given, the only thing of this type that there
     /// is.
     #[must_use]

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::batch::{Arrivals, BATCH};
 use crate::interface::Interface;
-use crate::pool::Pool;
+use crate::pool::{Pool, Region};
 use crate::time::Nanos;
 
 /// Why a source ended early, in the words of whoever implements it.
@@ -78,6 +78,13 @@ pub trait Source {
 
     /// Visits its counters, by name.
     fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
+
+    /// Memory for packets that it would have the pool [adopt](crate::pool::Pool::adopt), so that nothing is
+    /// copied on its way in. It is asked once, before the run; ports that share memory offer it once. Where the
+    /// pool has adopted other memory, or none, it copies.
+    fn region(&mut self) -> Option<Box<dyn Region>> {
+        None
+    }
 }
 
 /// A source whose packets come when they come: having none now is not the end.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 
-use slipstream_wire::LinkType;
+use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::batch::{Arrivals, Batch};
 use crate::frame::Frame;
@@ -130,15 +130,21 @@ pub trait Stage: Observe {
         Nanos::MAX
     }
 
+    /// Returns true if nothing is ever due here: [`next_deadline`](Self::next_deadline) is always [`Nanos::MAX`].
+    fn is_timeless(&self) -> bool {
+        false
+    }
+
     /// Does everything that is due at or before `cx.now`.
     fn on_deadline(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
 
     /// Emits everything that it holds: nothing more will come.
     fn drain(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
 
-    /// Returns true if it takes packets as they arrive, not yet classified, where it stands right behind a source.
-    fn takes_arrivals(&self) -> bool {
-        false
+    /// The headers by which it classifies packets, if it takes them as they arrive, where it stands right behind a source: packets
+    /// that are not classified yet, or were by these headers.
+    fn takes_arrivals(&self) -> Option<Encapsulation> {
+        None
     }
 
     /// Takes packets as they arrive; leaves none. Returns the number of trains that they came as: runs of one flow, and
@@ -210,6 +216,13 @@ pub trait Observe {
 
 /// The side of a stage that writes something outside of the pipeline: to a port, a capture file, a collector of records.
 pub trait Egress {
+    /// Memory for packets that it would have the pool adopt, as [`Source::region`](crate::source::Source::region)
+    /// says.
+    #[cfg(feature = "std")]
+    fn region(&mut self) -> Option<Box<dyn crate::pool::Region>> {
+        None
+    }
+
     /// Learns of interfaces that packets come from, in the order of their numbers.
     ///
     /// # Errors
@@ -235,6 +248,11 @@ pub trait Egress {
 
     /// Returns true if it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells why.
     fn failed(&self) -> bool {
+        false
+    }
+
+    /// Returns true if it only throws packets away, so that its own time is not worth measuring.
+    fn discards(&self) -> bool {
         false
     }
 

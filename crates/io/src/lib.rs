@@ -5,13 +5,16 @@
 //! 1. [`capture`]: pcap and pcapng, read and written, whatever is wrong with them.
 //! 2. [`synth`]: traffic of known locality, the same on every machine.
 //! 3. [`sources`], [`preload`], [`sink`]: both as sources and ends of a pipeline; [`ports`]: their stage types.
-//! 4. [`af_packet`]: network interfaces; [`paced`]: made traffic by the wall clock; [`shm`]: another process.
+//! 4. [`af_packet`], [`af_xdp`]: network interfaces; [`tap`]: one that this program makes; [`paced`]: made traffic by the
+//!    wall clock; [`shm`]: another process.
 //!
-//! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`] and [`shm`], where memory is shared with
-//! the kernel or with a process. It needs Rust 1.95, and Linux for these two.
+//! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`], [`af_xdp`], [`tap`] and
+//! [`shm`], where memory is shared with the kernel or with a process. It needs Rust 1.95, and Linux for these.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod capture;
+mod offload;
 pub mod paced;
 pub mod ports;
 pub mod preload;
@@ -19,3 +22,4 @@ pub mod shm;
 pub mod sink;
 pub mod sources;
 pub mod synth;
+pub mod tap;

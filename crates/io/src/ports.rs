@@ -250,15 +250,31 @@ impl Transmit for CaptureStage {
     }
 }
 
-/// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`, `af_packet:IF`, `shm:FILE`): its stage type and settings.
+/// A port as named on the command line (`FILE`, `-`, `null`, `synth:…`, `af_packet:IF`, `af_xdp:IF[:QUEUES]`,
+/// `tap:IF`, `shm:FILE`, `dpdk:DEV[;SETTING=VALUE…]`): its stage type and settings.
 #[must_use]
 pub fn port_of(text: &str) -> (&'static str, Vec<(String, String)>) {
     let setting = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
     match text.split_once(':') {
         Some(("synth", traffic)) => ("synth", setting("traffic", traffic)),
         Some(("shm", path)) => ("shm", setting("path", path)),
+        Some(("dpdk", device)) => ("dpdk", dpdk(device)),
         Some(("af_packet", interface)) => ("af_packet", setting("interface", interface)),
+        Some(("tap", interface)) => ("tap_interface", setting("interface", interface)),
+        Some(("af_xdp", interface)) => {
+            let (interface, queues) = interface.split_once(':').unwrap_or((interface, "all"));
+            let queues = ("queues".to_owned(), queues.to_owned());
+            ("af_xdp", [setting("interface", interface), vec![queues]].concat())
+        }
         _ if text == "null" => ("null", Vec::new()),
         _ => ("pcap", setting("path", text)),
     }
+}
+
+/// A device, and behind semicolons other settings: commas and `=` are part of a device's arguments.
+fn dpdk(text: &str) -> Vec<(String, String)> {
+    let mut parts = text.split(';');
+    let device = parts.next().map(|device| ("device".to_owned(), device.to_owned()));
+    let more = parts.map(|part| part.split_once('=').unwrap_or((part, "")));
+    device.into_iter().chain(more.map(|(key, value)| (key.trim().to_owned(), value.to_owned()))).collect()
 }

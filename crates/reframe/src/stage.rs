@@ -110,8 +110,8 @@ impl Stage for ReframeStage {
         leaving(inner, cx.links, out, |out| reframe.process(cx.pool, arrivals, out));
     }
 
-    fn takes_arrivals(&self) -> bool {
-        true
+    fn takes_arrivals(&self) -> Option<Encapsulation> {
+        Some(if self.inner.is_some() { Encapsulation::Inner } else { Encapsulation::Outer })
     }
 
     fn arrive(&mut self, cx: &mut Context<'_>, arrivals: &mut Arrivals, out: &mut dyn Output) -> u64 {

@@ -36,9 +36,11 @@ pub(crate) enum SliceVerb {
                         -e 'nat(pool=[203.0.113.1])' > functions.txt & \\\n  \
                         slipstream slice run synth:packets=9k,size=1000 out.pcapng --through there")]
 pub(crate) struct SliceRun {
-    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`.
+    /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`,
+    /// `af_xdp:INTERFACE`, `tap:INTERFACE`.
     pub(crate) input: String,
-    /// Where they go: a capture to write, `-`, `null`, `af_packet:INTERFACE`.
+    /// Where they go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `af_xdp:INTERFACE`,
+    /// `tap:INTERFACE`.
     pub(crate) output: String,
     /// The file in memory by which the other process is reached, as in /dev/shm/slice.
     #[arg(long, value_name = "FILE")]

@@ -5,20 +5,20 @@ use std::path::Path;
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::pipeline::{
-    Diagnostics, Drawing, Group, Kind, Plan, Ports, Setting, StageType, built_in, json_schema, port_of,
-    stage_type, stage_types,
+    Diagnostics, Drawing, Group, Kind, Plan, Ports, Setting, StageType, json_schema, port_of,
 };
 use slipstream_report::{Table, plural};
 
 use super::Outcome;
 use crate::cli;
+use crate::types;
 use crate::ui;
 
 /// The plan that the command line asks for.
 pub(super) fn plan(args: &cli::PipelineArgs) -> Result<Plan, Diagnostics> {
     match (&args.config, &args.expression) {
         (Some(path), _) => {
-            let plan = Plan::from_file(path)?;
+            let plan = Plan::from_file_with(&types::registry(), path)?;
             let port = |p: &Option<String>| p.is_some();
             if port(&args.input) || port(&args.output) {
                 plan.replace_ends(args.input.as_deref().map(port_of), args.output.as_deref().map(port_of))
@@ -26,7 +26,8 @@ pub(super) fn plan(args: &cli::PipelineArgs) -> Result<Plan, Diagnostics> {
                 Ok(plan)
             }
         }
-        (None, expression) => Plan::from_graph(
+        (None, expression) => Plan::from_graph_with(
+            &types::registry(),
             expression.as_deref().unwrap_or_default(),
             args.input.as_deref().map(port_of),
             args.output.as_deref().map(port_of),
@@ -89,28 +90,28 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
 
 pub(super) fn list(args: &cli::List) -> anyhow::Result<Outcome> {
     if args.schema {
-        ui::print(serde_json::to_string_pretty(&json_schema(&built_in()))?)?;
+        ui::print(serde_json::to_string_pretty(&json_schema(&types::registry()))?)?;
         return Ok(Outcome::Done);
     }
     let mut chosen = Vec::new();
     for name in &args.types {
         chosen.push(
-            stage_type(name)
+            types::stage_type(name)
                 .ok_or_else(|| anyhow!("there is no stage type {name:?}; `slipstream list` shows all"))?,
         );
     }
     if args.markdown {
-        ui::print(chosen.into_iter().map(markdown).collect::<Vec<_>>().join("\n\n"))?;
+        ui::print(chosen.iter().map(markdown).collect::<Vec<_>>().join("\n\n"))?;
         return Ok(Outcome::Done);
     }
     let text = match args.format {
         cli::Format::Json => {
-            let all = if chosen.is_empty() { stage_types().iter().collect() } else { chosen };
-            let types: Vec<Value> = all.into_iter().map(type_json).collect();
+            let all = if chosen.is_empty() { types::registry().types().to_vec() } else { chosen };
+            let types: Vec<Value> = all.iter().map(type_json).collect();
             serde_json::to_string_pretty(&json!({ "schema": 1, "stages": types }))?
         }
         cli::Format::Table if chosen.is_empty() => overview(),
-        cli::Format::Table => chosen.into_iter().map(in_full).collect::<Vec<_>>().join("\n\n"),
+        cli::Format::Table => chosen.iter().map(in_full).collect::<Vec<_>>().join("\n\n"),
     };
     ui::print(text)?;
     Ok(Outcome::Done)
@@ -118,8 +119,9 @@ pub(super) fn list(args: &cli::List) -> anyhow::Result<Outcome> {
 
 fn overview() -> String {
     let mut t = Table::default();
+    let registry = types::registry();
     for group in Group::ALL {
-        let mut of_group = stage_types().iter().filter(|t| t.group == group).peekable();
+        let mut of_group = registry.types().iter().filter(|t| t.group == group).peekable();
         if of_group.peek().is_some() {
             t.title(group.name());
         }

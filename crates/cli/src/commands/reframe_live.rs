@@ -3,15 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use slipstream::pipeline::{
-    Diagnostics, Plan, Ports, Settings, StageType, Value, built_in, port_of, stage_type,
-};
-use slipstream::runtime::{Driver, ReplayReport};
+use slipstream::pipeline::{Diagnostics, Plan, Ports, Settings, StageType, Value, port_of};
+use slipstream::runtime::ReplayReport;
 use slipstream_stats::Histogram;
 
 use crate::cli;
 use crate::live;
 use crate::port::refuse_unbuilt;
+use crate::types;
 
 /// Figures of a live run that a replay doesn't have.
 pub(super) struct Live {
@@ -29,7 +28,7 @@ pub(super) struct Live {
 pub(super) fn is_live(args: &cli::Reframe) -> bool {
     [&args.input, &args.output].into_iter().any(|path| {
         let (kind, _) = port_of(&path.to_string_lossy());
-        stage_type(kind).is_some_and(StageType::live)
+        types::stage_type(kind).is_some_and(|kind| kind.live())
     })
 }
 
@@ -39,10 +38,10 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     }
     let (input, output) = (args.input.to_string_lossy(), args.output.to_string_lossy());
     [&input, &output].into_iter().try_for_each(|name| refuse_unbuilt(name))?;
-    let registry = built_in();
+    let registry = types::registry();
     let port = |name: &str| -> anyhow::Result<(&'static str, Settings)> {
         let (kind, texts) = port_of(name);
-        let kind = stage_type(kind).with_context(|| format!("there is no port `{kind}`"))?;
+        let kind = types::stage_type(kind).with_context(|| format!("there is no port `{kind}`"))?;
         let settings = Settings::default().read(kind.settings, &texts, Path::new(""));
         Ok((kind.name, settings.map_err(|why| anyhow!("{name}: {why}"))?))
     };
@@ -58,11 +57,13 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let plan = Plan::chain(&registry, stages, Path::new(""));
     let pipeline = plan.and_then(|p| p.build(p.seeds(None))).map_err(|e| plainly(&e))?;
     let mut run =
-        Driver::new(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
+        types::driver(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
     let live::Ended { report: all, error } = live::run(&mut run)?;
+    drop(run);
+    types::close();
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
     let lost = |(name, n): &(&'static str, u64)| {
-        if ["dropped_by_kernel", "too_long"].contains(name) { *n } else { 0 }
+        if ["dropped_by_kernel", "too_long", "missed"].contains(name) { *n } else { 0 }
     };
     Ok(Live {
         report: ReplayReport {

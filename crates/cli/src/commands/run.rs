@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
-use slipstream::pipeline::{Group, stage_type};
-use slipstream::runtime::{Driver, Monitor, RunReport, SourceReport, StageReport};
+use slipstream::pipeline::Group;
+use slipstream::runtime::{Monitor, RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
 use tracing::warn;
@@ -13,11 +13,17 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
+use crate::port::refuse_unbuilt;
+use crate::types;
 use crate::ui;
 use crate::units::to_u32;
 
 pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    [&args.pipeline.input, &args.pipeline.output]
+        .into_iter()
+        .flatten()
+        .try_for_each(|name| refuse_unbuilt(name))?;
     let plan = pipeline::plan(&args.pipeline)?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
     options.fast = args.pace == cli::Pace::Fast;
@@ -36,7 +42,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
     let mut run =
-        Driver::new(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
+        types::driver(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
     if let Some(address) = args.metrics {
         let monitor = Monitor::default();
         let at = metrics::serve(address, monitor.clone(), |report| as_json(report, Vec::new()))?;
@@ -60,7 +66,12 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
             plural(backwards, "packet")
         );
     }
-    let result = as_json(&report, damage);
+    // Ports close what they write to.
+    drop(run);
+    let mut result = as_json(&report, damage);
+    if let (Some(closed), Some(all)) = (types::close(), result.as_object_mut()) {
+        all.insert("dpdk".to_owned(), closed);
+    }
     let text = match args.reporting.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
         cli::Format::Table => as_table(&report),
@@ -81,7 +92,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
 }
 
 fn is_port(stage: &StageReport) -> bool {
-    stage_type(stage.kind).is_some_and(|t| t.group == Group::Port)
+    types::stage_type(stage.kind).is_some_and(|t| t.group == Group::Port)
 }
 
 fn drops(drops: &Drops) -> Value {

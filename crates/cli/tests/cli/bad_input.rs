@@ -198,8 +198,15 @@ fn ports_that_are_not_built() {
     run(["analyze", "af_packet:eth0"]).with(2).silent().saying(&["af_packet:eth0", "live port"]);
     run(["reframe", "af_packet:nope0", "null"]).with(2).silent().saying(&["nope0"]);
     run(["reframe", text(small()), "af_packet:nope0"]).with(2).silent().saying(&["nope0"]);
-    run(["reframe", text(small()), "af_xdp:nope0"]).with(2).silent().saying(&["af_xdp:nope0", "not built"]);
-    run(["reframe", "af_packet:nope0", "dpdk:nope0"]).with(2).silent().saying(&["dpdk:nope0", "not built"]);
+    run(["reframe", text(small()), "af_xdp:nope0"]).with(2).silent().saying(&["nope0"]);
+    run(["reframe", "af_xdp:lo:1-x", "null"]).with(2).silent().saying(&["1-x", "names no queues", "queues"]);
+    run(["reframe", "tap:a/b", "null"]).with(2).silent().saying(&["a/b", "can't be an interface's name"]);
+    run(["analyze", "af_xdp:eth0:1"]).with(2).silent().saying(&["af_xdp:eth0:1", "live port"]);
+    run(["analyze", "tap:eth0"]).with(2).silent().saying(&["tap:eth0", "live port"]);
+    run(["reframe", "af_packet:nope0", "dpdk:nope0"])
+        .with(2)
+        .silent()
+        .saying(&["dpdk:nope0", "built without"]);
     run(["reframe", text(small()), "null", "--duration", "1s"])
         .with(2)
         .silent()
@@ -208,11 +215,14 @@ fn ports_that_are_not_built() {
         .with(2)
         .silent()
         .saying(&["--poll-log", "live"]);
-    for port in ["af_xdp:eth0:1", "dpdk:0000:01:00.0"] {
-        run(["reframe", port, "null"]).with(2).silent().saying(&[port, "not built", "capture file"]);
-        run(["reframe", text(small()), port]).with(2).silent().saying(&[port, "not built"]);
-        run(["analyze", port]).with(2).silent().saying(&[port, "not built"]);
-    }
+    let port = "dpdk:0000:01:00.0";
+    run(["reframe", port, "null"]).with(2).silent().saying(&[port, "built without DPDK", "capture file"]);
+    run(["reframe", text(small()), port]).with(2).silent().saying(&[port, "built without DPDK"]);
+    run(["analyze", port]).with(2).silent().saying(&[port, "built without DPDK"]);
+    run(["run", "-i", "dpdk:net_null0", "-o", "null", "-e", "counter"])
+        .with(2)
+        .silent()
+        .saying(&["dpdk", "make dpdk"]);
     run(["analyze", "null"]).with(2).silent().saying(&["null"]);
     run(["reframe", text(small()), "synth:packets=5"]).with(2).silent().saying(&["synth"]);
     run(["analyze", "synth:packets=many"]).with(2).silent().saying(&["packets"]);

@@ -34,7 +34,10 @@ fn tables_of_settings_are_those_of_the_definitions() {
         }
     }
     kinds.sort_unstable();
-    assert_eq!(kinds, ["af_packet", "firewall", "measure", "nat", "reframe", "slice", "splice"]);
+    assert_eq!(
+        kinds,
+        ["af_packet", "af_xdp", "firewall", "measure", "nat", "reframe", "slice", "splice", "tap_interface"]
+    );
 }
 
 /// Every row has as many cells as the head, whatever a text has in it.

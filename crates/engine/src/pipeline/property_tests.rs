@@ -70,11 +70,11 @@ fn properties_that_only_some_have() {
     let all = |is: fn(&Properties) -> bool| -> Vec<&str> {
         stage_types().iter().filter(|t| is(&t.properties)).map(|t| t.name).collect()
     };
-    assert_eq!(all(|p| p.live), ["af_packet", "paced", "shm"]);
+    assert_eq!(all(|p| p.live), ["af_packet", "af_xdp", "paced", "shm", "tap_interface"]);
     assert_eq!(all(|p| p.holds), ["reframe"]);
     assert_eq!(all(|p| p.copies), ["l2fwd", "tee"]);
     assert_eq!(all(|p| p.counts_hops), ["router"]);
-    assert_eq!(all(|p| p.faces_a_link), ["af_packet"]);
+    assert_eq!(all(|p| p.faces_a_link), ["af_packet", "af_xdp", "tap_interface"]);
     assert_eq!(all(|p| p.payload == Payload::Parks), ["slice"]);
     assert_eq!(all(|p| p.payload == Payload::Returns), ["splice"]);
 }

@@ -22,19 +22,22 @@ const ASKED: u64 = 64;
 pub(super) struct CaptureTime {
     at_once: usize,
     rounds: u64,
+    /// Time is measured round by round, without that of the sources. Where all packets lie in memory, nothing is left out.
+    meters: bool,
     wall: Option<SlowedDown>,
 }
 
 impl CaptureTime {
     pub(super) fn new(pipeline: &Pipeline, pace: Pace) -> Self {
         let at_once = if pipeline.needs_single_events() { 1 } else { BATCH };
-        Self { at_once, rounds: 0, wall: (pace == Pace::Real).then(SlowedDown::default) }
+        let meters = !pipeline.heads.iter().all(|head| head.source.preloaded());
+        Self { at_once, rounds: 0, meters, wall: (pace == Pace::Real).then(SlowedDown::default) }
     }
 }
 
 impl Clock for CaptureTime {
     fn begin(&mut self, _: &mut Driver, run: &mut Run<'_>) -> Result<Limits, RunError> {
-        if run.sections.is_some() {
+        if run.sections.is_some() || !self.meters {
             // Others work while this thread reads.
             run.meter.start();
         }
@@ -68,7 +71,7 @@ impl Clock for CaptureTime {
                 now = first;
             }
         }
-        let (at_once, meters) = (self.at_once, true);
+        let (at_once, meters) = (self.at_once, self.meters);
         Ok(ControlFlow::Continue(Course { now, max: u64::MAX, at_once, late: Late::Stays, meters }))
     }
 

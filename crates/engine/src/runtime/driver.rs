@@ -9,7 +9,7 @@ use std::thread;
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{AdoptError, Pool};
 use slipstream_core::source::SourceError;
 use slipstream_core::stage::StageError;
 use slipstream_core::time::Nanos;
@@ -47,6 +47,9 @@ pub enum RunError {
     /// A worker thread can't be started.
     #[error("a worker thread can't be started: {0}")]
     Worker(io::Error),
+    /// Packet memory of a port can't be used.
+    #[error(transparent)]
+    Memory(#[from] AdoptError),
     /// A pipeline needs one thread.
     #[error("this pipeline runs on one thread: {0}; leave out --workers")]
     Alone(&'static str),
@@ -193,6 +196,8 @@ impl<'a> Run<'a> {
 pub struct Driver {
     pub(super) pipeline: Pipeline,
     pub(super) pool: Pool,
+    /// The pool was given, or was made for the ports of the pipeline.
+    pub(super) own_pool: bool,
     pub(super) now: Nanos,
     pub(super) live: LiveOptions,
     pub(super) log: Option<PollLog>,
@@ -220,6 +225,7 @@ impl Driver {
         Self {
             pipeline,
             pool: Pool::new(),
+            own_pool: false,
             workers: 1,
             pace: Pace::Fast,
             strict: false,
@@ -264,7 +270,7 @@ impl Driver {
     /// With this pool, in which packets of its sources lie already.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
-        self.pool = pool;
+        (self.pool, self.own_pool) = (pool, true);
         self
     }
 
@@ -327,6 +333,7 @@ impl Driver {
 
     /// A run by the wall clock, or in service time.
     pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        self.adopt_memory()?;
         self.pipeline.find_ways();
         let mut clock: Box<dyn Clock> = if self.in_service_time() {
             Box::new(ServiceTime::new(self)?)
@@ -376,7 +383,7 @@ impl Driver {
                 "a stage takes only so many packets at a time, which the sources have to know before they bring more",
             ));
         }
-        Ok(self.pipeline.cut(&mut self.pool))
+        Ok(self.pipeline.cut(&mut self.pool, self.workers))
     }
 
     /// The rounds of a run, with other threads for the sections, where there are any.
@@ -388,7 +395,7 @@ impl Driver {
             let mut threads = Vec::new();
             for n in 1..self.workers {
                 let worker = thread::Builder::new().name(format!("worker-{n}"));
-                match worker.spawn_scoped(scope, || sections.work()) {
+                match worker.spawn_scoped(scope, move || sections.work(n)) {
                     Ok(thread) => threads.push(thread),
                     Err(error) => {
                         sections.stop();
@@ -416,7 +423,8 @@ impl Driver {
     fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
         let mut clock = CaptureTime::new(&self.pipeline, self.pace);
         let parallel = self.workers > 1 && self.pace == Pace::Fast;
-        let Some(sections) = (if parallel { self.pipeline.cut(&mut self.pool) } else { None }) else {
+        let Some(sections) = (if parallel { self.pipeline.cut(&mut self.pool, self.workers) } else { None })
+        else {
             let mut run = Run::new(self, None, tick);
             let limits = clock.begin(self, &mut run)?;
             let interrupted = self.rounds(&mut clock, &mut run, &limits)? == End::Interrupted;
@@ -447,6 +455,7 @@ impl Driver {
             };
             let taken = run.taken();
             if course.now >= limits.end || taken >= limits.packets {
+                self.take_rest(run);
                 return Ok(End::Well);
             }
             course.max = limits.packets - taken;

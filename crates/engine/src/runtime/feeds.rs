@@ -9,6 +9,9 @@ use slipstream_wire::FlowKey;
 
 use super::driver::{Driver, Run, RunError};
 
+/// How often a source is read on in one round at most.
+const REFILLS: u32 = 3;
+
 /// The course of a round.
 pub(super) struct Course {
     /// Packets that come later than this stay where they are.
@@ -56,6 +59,8 @@ pub(super) struct Feed {
     at: usize,
     /// The numbers that its interfaces have among those of all sources.
     numbers: Vec<u32>,
+    /// Some of these numbers are not those that the source gave.
+    renumbered: bool,
     pub(super) ended: bool,
     pub(super) packets: u64,
     /// Packets that may go in now, in a live run.
@@ -87,6 +92,11 @@ impl Feed {
     /// Whether it has to be read on before it is known which source has the next packet.
     fn exhausted(&self) -> bool {
         !self.live && !self.ended && self.next().is_none()
+    }
+
+    /// Packets that were read and have not gone in.
+    fn waiting(&self) -> usize {
+        self.pending.frames.len().saturating_sub(self.at)
     }
 
     /// Whether nothing more will come.
@@ -130,13 +140,18 @@ impl Driver {
             let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
             feed.room = self.pipeline.room(head);
             round.blocked |= feed.room == 0;
-            if feed.live {
+            let waiting = feed.waiting();
+            if feed.live && waiting > 0 {
+                // Another source had to be read on before it was known whose packet comes first.
+                round.more = true;
+                left = left.saturating_sub(waiting as u64);
+            } else if feed.live {
                 let most = wanted.min(feed.room);
                 // One that was asked for nothing has not ended.
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
                 round.more |= more;
                 round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
-                left -= n as u64;
+                left = left.saturating_sub(n as u64);
             } else {
                 self.refill(head, feed)?;
                 match course.late {
@@ -149,6 +164,8 @@ impl Driver {
         if course.meters {
             meter.start();
         }
+        // Where reading needn't be told from the rest, a round goes on.
+        let mut refills = if course.late == Late::Stays && !course.meters { REFILLS } else { 0 };
         // In the order of time, as far as each source goes before another one has a packet.
         while let Some((_, head)) =
             feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(course.now)?, i))).min()
@@ -167,7 +184,11 @@ impl Driver {
             left -= if feed.live { 0 } else { n as u64 };
             round.busy = true;
             if feed.exhausted() {
-                break;
+                if refills == 0 {
+                    break;
+                }
+                refills -= 1;
+                self.refill(head, feed)?;
             }
         }
         if course.meters && run.sections.is_none() {
@@ -221,6 +242,9 @@ impl Driver {
 
     fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
         let Some(source) = self.pipeline.heads.get(head).map(|h| &h.source) else { return Ok(()) };
+        if source.interfaces().len() == feed.numbers.len() && !feed.renumbered {
+            return Ok(());
+        }
         let new: Vec<Interface> = source.interfaces().iter().skip(feed.numbers.len()).cloned().collect();
         if !new.is_empty() {
             feed.numbers.extend(self.interfaces..self.interfaces + new.len() as u32);
@@ -228,7 +252,8 @@ impl Driver {
             self.pipeline.interfaces(&new)?;
             self.classifier.links(self.pipeline.links());
         }
-        if feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len()) {
+        feed.renumbered = feed.numbers.last().is_some_and(|n| *n as usize >= feed.numbers.len());
+        if feed.renumbered {
             for frame in &feed.pending.frames {
                 let mut meta = self.pool.meta(frame.buf);
                 meta.interface =
@@ -237,6 +262,15 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Packets that live sources have brought go in before a run ends.
+    pub(super) fn take_rest(&mut self, run: &mut Run<'_>) {
+        for (head, feed) in run.feeds.iter_mut().enumerate().filter(|(_, feed)| feed.live) {
+            while feed.waiting() > 0 {
+                self.take_from(head, feed, BATCH, |_| true);
+            }
+        }
     }
 
     /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which` says;
@@ -249,7 +283,19 @@ impl Driver {
         which: impl Fn(Nanos) -> bool,
     ) -> usize {
         let left = feed.pending.frames.get(feed.at..).unwrap_or_default();
-        let n = left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1);
+        // Arrivals never run backwards: if the last one may go in, all before it may.
+        let n = match left.last() {
+            Some(last) if left.len() <= most && which(last.arrival) => left.len(),
+            _ => left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1),
+        };
+        if feed.at == 0 && n == left.len() {
+            // All packets needn't be copied. The memory is handed back, so that it is filled again while it is in the cache.
+            feed.packets += n as u64;
+            std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
+            self.take(head);
+            std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
+            return n;
+        }
         let arriving = left.get(..n).unwrap_or(left);
         self.arrivals.frames.extend_from_slice(arriving);
         feed.at += arriving.len();
@@ -263,9 +309,13 @@ impl Driver {
         self.arrivals.first = self.sequence;
         self.sequence += self.arrivals.frames.len() as u64;
         let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
-        self.pipeline.run_to(&mut self.pool, first);
+        self.pipeline.run_to_arrival(&mut self.pool, first);
         self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
         if self.pipeline.takes_arrivals(head) {
+            if self.pipeline.takes_classified(head) {
+                // The headers are in this core's cache now.
+                self.classifier.classify(&self.pool, &mut self.arrivals);
+            }
             self.pipeline.arrive(head, &mut self.pool, self.now, &mut self.arrivals);
         } else {
             self.classifier.classify(&self.pool, &mut self.arrivals);

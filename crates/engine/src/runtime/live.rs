@@ -214,6 +214,21 @@ impl Clock for WallTime {
 }
 
 impl Driver {
+    /// Packet memory that a port brings becomes the pool's, so that nothing is copied there. The first port that
+    /// offers some is taken at its word; where packets lie in the pool already, it stays as it is.
+    #[allow(unsafe_code)]
+    pub(super) fn adopt_memory(&mut self) -> Result<(), RunError> {
+        if self.own_pool || self.pool.live() > 0 {
+            return Ok(());
+        }
+        self.own_pool = true;
+        let Some(region) = self.pipeline.region() else { return Ok(()) };
+        // SAFETY: ports, the driver and stages give a `BufId` on with its packet, or free it, and forget it then;
+        // lengths are those that came with packets, or are made shorter.
+        self.pool = unsafe { Pool::adopt(region) }?;
+        Ok(())
+    }
+
     /// Lets time pass to `now`.
     pub(super) fn let_pass(&mut self, now: Nanos) {
         self.pipeline.run_to(&mut self.pool, now);

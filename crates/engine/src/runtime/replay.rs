@@ -95,13 +95,14 @@ impl<'a> Replay<'a> {
         &self,
         source: Box<dyn Source + Send>,
         pool: Pool,
-        out: Box<dyn Stage + Send>,
+        mut out: Box<dyn Stage + Send>,
     ) -> Result<Driver, ConfigError> {
+        let discards = out.egress().is_some_and(|end| end.discards());
         let reframe: Box<dyn Stage + Send> = Box::new(ReframeStage::new(self.config)?);
         let stages = vec![("reframe".to_owned(), reframe), ("out".to_owned(), out)];
         let mut pipeline = Pipeline::chain(stages).from_source(source);
         pipeline.untimed();
-        if self.workers == 1 {
+        if self.workers == 1 && !discards {
             pipeline.leave_out("out");
         }
         Ok(Driver::new(pipeline).workers(self.workers).pace(self.pace).pool(pool))
@@ -162,6 +163,10 @@ impl<S: Sink> Stage for ToSink<S> {
         batch.clear();
     }
 
+    fn is_timeless(&self) -> bool {
+        true
+    }
+
     fn egress(&mut self) -> Option<&mut dyn Egress> {
         Some(self)
     }
@@ -176,6 +181,10 @@ impl<S: Sink> Egress for ToSink<S> {
 
     fn failed(&self) -> bool {
         self.failed.is_some()
+    }
+
+    fn discards(&self) -> bool {
+        self.sink.discards()
     }
 
     fn finish(&mut self) -> Result<(), StageError> {

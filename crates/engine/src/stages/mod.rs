@@ -1,5 +1,6 @@
 //! The stage types that are no network functions: ports, reframe, and what leads packets about.
 
+mod delay;
 mod plumbing;
 #[cfg(test)]
 mod reasons;
@@ -9,7 +10,7 @@ pub use slipstream_io::ports::port_of;
 
 use slipstream_core::registry::{Registry, StageType};
 use slipstream_functions::{firewall, l2fwd, nat, router, stages};
-use slipstream_io::{af_packet, paced, ports, shm};
+use slipstream_io::{af_packet, af_xdp, paced, ports, shm, tap};
 use slipstream_measure as measure;
 use slipstream_reframe as reframe;
 use slipstream_slice as slice;
@@ -17,11 +18,13 @@ use slipstream_slice as slice;
 /// All stage types, by group and name.
 const ALL: &[StageType] = &[
     af_packet::AF_PACKET,
+    af_xdp::AF_XDP,
     ports::NULL,
     paced::PACED,
     ports::PCAP,
     shm::SHM,
     ports::SYNTH,
+    tap::TAP_INTERFACE,
     reframe::REFRAME,
     stages::BALANCER,
     firewall::FIREWALL,
@@ -31,6 +34,7 @@ const ALL: &[StageType] = &[
     nat::NAT,
     router::ROUTER,
     plumbing::COUNTER,
+    delay::DELAY,
     plumbing::DISCARD,
     plumbing::LIMIT,
     measure::MEASURE,
@@ -62,7 +66,7 @@ pub fn stage_type(name: &str) -> Option<&'static StageType> {
 ///
 /// let registry = built_in();
 /// let ports: Vec<_> = registry.types().iter().filter(|t| t.group == Group::Port).map(|t| t.name).collect();
-/// assert_eq!(ports, ["af_packet", "null", "paced", "pcap", "shm", "synth"]);
+/// assert_eq!(ports, ["af_packet", "af_xdp", "null", "paced", "pcap", "shm", "synth", "tap_interface"]);
 /// assert_eq!(registry.get("reframe").map(|t| t.settings[0].name), Some("hold"));
 /// ```
 #[must_use]

@@ -25,4 +25,5 @@ mod synth_config;
 mod synth_plain;
 mod synth_support;
 mod synth_tcp;
+mod two_sources;
 mod workers;

@@ -104,6 +104,8 @@ struct Wire {
     /// Of the card's memory when it was given up: free buffers, and how many stages took.
     at_end: Vec<usize>,
     taken: u64,
+    /// The port brings memory itself: so many buffers.
+    brings: Option<usize>,
 }
 
 /// The card's receiving half.
@@ -124,6 +126,11 @@ impl Source for Receiver {
 
     fn live(&mut self) -> Option<&mut dyn LiveSource> {
         Some(self)
+    }
+
+    fn region(&mut self) -> Option<Box<dyn Region>> {
+        let buffers = self.wire.lock().unwrap().brings.take()?;
+        Some(Umem::new(buffers, 0, &self.wire))
     }
 }
 
@@ -378,4 +385,26 @@ fn a_port_says_what_is_wrong() {
     let plan = Plan::from_graph_with(&registry, "card -> null", None, None, Path::new("")).unwrap();
     let error = Driver::new(plan.build(1).unwrap()).run(&mut |_| ControlFlow::Continue(())).unwrap_err();
     assert!(error.to_string().contains("has not adopted the card's memory"), "{error}");
+}
+
+/// A port brings its memory itself, and the driver has its pool adopt it.
+#[test]
+fn a_port_brings_its_memory() {
+    let frames: Vec<_> = (0..500).map(|n| frame(n, (n % 7) as u8 + 10, 64, 53, 100)).collect();
+    let wire =
+        Arc::new(Mutex::new(Wire { incoming: frames.clone().into(), brings: Some(128), ..Wire::default() }));
+    WIRE.with(|next| *next.borrow_mut() = wire.clone());
+    let mut registry = slipstream::pipeline::built_in();
+    registry.register(CARD).unwrap();
+    let graph = "in :: card -> reframe(hold=50us, burst=16) -> out :: card";
+    let plan = Plan::from_graph_with(&registry, graph, None, None, Path::new("")).unwrap();
+    let mut run = Driver::new(plan.build(1).unwrap());
+    let report = run.run(&mut |_| ControlFlow::Continue(())).unwrap();
+    drop(run);
+    WIRE.with(|next| *next.borrow_mut() = Arc::default());
+    let wire = Arc::into_inner(wire).unwrap().into_inner().unwrap();
+    assert_eq!((report.live, wire.left.len(), wire.at_end.len(), wire.copied), (0, 500, 128, 0));
+    for (frame, at) in &wire.left {
+        assert_eq!((frame, *at), (&frames[number(frame)], wire.came[number(frame)]), "a packet moved");
+    }
 }

@@ -38,6 +38,19 @@ pub enum PortError {
         /// The system's error.
         error: io::Error,
     },
+    /// The interface's packets can't be shared in this group.
+    #[error(
+        "fanout group {group} can't be joined on `{name}` ({error}): its sockets must be of one interface, 256 at most, and share \
+         packets in the same way; take another number"
+    )]
+    Group {
+        /// The interface.
+        name: String,
+        /// The group's number.
+        group: u16,
+        /// The system's error.
+        error: io::Error,
+    },
     /// The interface was taken away while in use.
     #[error("interface `{0}` is gone")]
     Gone(String),

@@ -8,6 +8,7 @@
 //! - [`ring`], [`sys`]: the only unsafe code.
 
 mod error;
+mod fanout;
 mod receive;
 #[allow(unsafe_code)]
 mod ring;
@@ -23,7 +24,12 @@ pub use receive::Receiver;
 pub use send::Sender;
 pub use stage::AF_PACKET;
 
-use sys::Socket;
+pub(crate) use sys::{InterfaceInfo, Socket, interface_exists, named};
+
+/// Says that an interface can have this name.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 15 && !name.contains(['/', ' ', '\0'])
+}
 
 /// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and two VLAN tags.
 const OVERHEAD: u32 = 14 + 2 * 4;
@@ -43,6 +49,10 @@ pub struct Options {
     pub bypass_queueing: bool,
     /// Bytes on their way out at most.
     pub send_buffer: u32,
+    /// Have the kernel tell what senders left to a network card: checksums are completed, super-frames cut.
+    pub offloads: bool,
+    /// The group of sockets that share the interface's packets by flow, if any.
+    pub fanout: Option<u16>,
 }
 
 impl Options {
@@ -56,6 +66,8 @@ impl Options {
             longest: 0,
             bypass_queueing: false,
             send_buffer: 4 << 20,
+            offloads: true,
+            fanout: None,
         }
     }
 
@@ -64,9 +76,10 @@ impl Options {
     /// # Errors
     /// [`PortError`], which says what to do about it.
     pub fn open(&self) -> Result<(Receiver, Sender), PortError> {
-        let (port, ring) = self.socket(true)?;
-        let ring = ring.ok_or_else(|| PortError::NoInterface(self.interface.clone()))?;
-        Ok((Receiver::new(Arc::clone(&port), ring), Sender::new(port)))
+        let receiver = self.open_receiver()?;
+        // What is sent by a socket that gets headers before packets would need such headers too.
+        let sender = if receiver.has_offloads() { self.open_sender()? } else { Sender::new(receiver.port()) };
+        Ok((receiver, sender))
     }
 
     /// Opens it to receive.
@@ -74,7 +87,9 @@ impl Options {
     /// # Errors
     /// As [`Options::open`].
     pub fn open_receiver(&self) -> Result<Receiver, PortError> {
-        self.open().map(|(receiver, _)| receiver)
+        let (port, ring, offloads) = self.socket(true)?;
+        let ring = ring.ok_or_else(|| PortError::NoInterface(self.interface.clone()))?;
+        Ok(Receiver::new(port, ring, offloads))
     }
 
     /// Opens it to send; nothing is received.
@@ -82,10 +97,11 @@ impl Options {
     /// # Errors
     /// As [`Options::open`].
     pub fn open_sender(&self) -> Result<Sender, PortError> {
-        self.socket(false).map(|(port, _)| Sender::new(port))
+        self.socket(false).map(|(port, ..)| Sender::new(port))
     }
 
-    fn socket(&self, receive: bool) -> Result<(Arc<Port>, Option<ring::Ring>), PortError> {
+    /// A socket, its ring if it is to `receive`, and whether it tells of offloads.
+    fn socket(&self, receive: bool) -> Result<(Arc<Port>, Option<ring::Ring>, bool), PortError> {
         let name = self.interface.as_str();
         let failed = |what| PortError::of(name, what);
         let socket = Socket::new().map_err(failed("opening a packet socket"))?;
@@ -96,8 +112,10 @@ impl Options {
         if ![libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&info.hardware) {
             return Err(PortError::NotEthernet { name: name.to_owned(), hardware: info.hardware });
         }
-        let mut ring = None;
+        let (mut ring, mut offloads) = (None, false);
         if receive {
+            // A kernel that is too old for it tells of missing checksums only.
+            offloads = self.offloads && socket.tell_offloads().is_ok();
             let longest = if self.longest == 0 { info.mtu + OVERHEAD } else { self.longest };
             let request = ring::request(self.ring, longest as usize);
             let bytes = u64::from(request.tp_block_size) * u64::from(request.tp_block_nr);
@@ -115,7 +133,16 @@ impl Options {
         }
         socket.send_buffer(self.send_buffer as i32).map_err(failed("setting the send buffer"))?;
         socket.bind(info.index, receive).map_err(failed("binding to the interface"))?;
-        Ok((Arc::new(Port { socket, name: name.to_owned() }), ring))
+        if let (true, Some(group)) = (receive, self.fanout) {
+            let joined = socket.fanout(group, &fanout::program());
+            joined.map_err(|error| match error.raw_os_error() {
+                Some(libc::EINVAL | libc::EALREADY | libc::ENOSPC) => {
+                    PortError::Group { name: name.to_owned(), group, error }
+                }
+                _ => failed("joining a fanout group")(error),
+            })?;
+        }
+        Ok((Arc::new(Port { socket, name: name.to_owned() }), ring, offloads))
     }
 }
 

@@ -7,6 +7,7 @@ use slipstream_wire::{LinkType, checksum::fill_transport, classify};
 
 use super::ring::Ring;
 use super::{Port, PortError};
+use crate::offload::{LONGEST, Offload, Segmenter};
 use slipstream_core::batch::Arrivals;
 use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
@@ -31,6 +32,13 @@ pub struct Receiver {
     last: Nanos,
     /// For a frame that is put together anew.
     scratch: Vec<u8>,
+    /// The kernel tells of offloads.
+    offloads: bool,
+    /// For a super-frame that was too long for the ring.
+    long: Vec<u8>,
+    /// A super-frame that is being cut: when it came, by both clocks, and what is left of it.
+    cut: Option<(Nanos, Nanos)>,
+    segmenter: Segmenter,
     sequence: u64,
     counts: Counts,
 }
@@ -43,10 +51,13 @@ struct Counts {
     own: u64,
     tags: u64,
     checksums: u64,
+    super_frames: u64,
+    segments: u64,
+    uncut: u64,
 }
 
 impl Receiver {
-    pub(super) fn new(port: Arc<Port>, ring: Ring) -> Self {
+    pub(super) fn new(port: Arc<Port>, ring: Ring, offloads: bool) -> Self {
         let interface = Interface { link_number: 1, snap_len: 0, name: Some(port.name.clone()) };
         Self {
             port,
@@ -57,9 +68,21 @@ impl Receiver {
             compared: Nanos(0),
             last: Nanos(0),
             scratch: Vec::new(),
+            offloads,
+            long: if offloads { vec![0; LONGEST] } else { Vec::new() },
+            cut: None,
+            segmenter: Segmenter::default(),
             sequence: 0,
             counts: Counts::default(),
         }
+    }
+
+    pub(super) fn port(&self) -> Arc<Port> {
+        Arc::clone(&self.port)
+    }
+
+    pub(super) fn has_offloads(&self) -> bool {
+        self.offloads
     }
 
     /// Once in a while: what the kernel counted, and whether somebody set the clock.
@@ -82,27 +105,58 @@ impl Receiver {
     /// packet before nor after `now`.
     fn take(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize, now: Nanos) -> usize {
         arrivals.first = self.sequence;
-        let Self { ring, scratch, counts, ahead, last, .. } = self;
+        let Self { ring, scratch, counts, ahead, last, long, cut, segmenter, offloads, port, .. } = self;
         let mut n = 0;
+        let mut insert = |pool: &mut Pool, counts: &mut Counts, arrival: Nanos, time: Nanos, data: &[u8]| {
+            let meta = PacketMeta { original_len: data.len() as u32, interface: 0, time };
+            let buf = pool.insert(meta, data);
+            arrivals.frames.push(Frame::unclassified(arrival, buf, data.len() as u32));
+            counts.bytes += data.len() as u64;
+        };
         while n < max {
+            if let Some((arrival, time)) = *cut {
+                if segmenter.next(scratch) {
+                    insert(pool, counts, arrival, time, scratch);
+                    (counts.segments, n) = (counts.segments + 1, n + 1);
+                } else {
+                    *cut = None;
+                }
+                continue;
+            }
             let Some(slot) = ring.next() else { break };
+            let mut offload = if *offloads { slot.offload() } else { Offload::default() };
+            let mut data = slot.data();
+            if slot.waits_beside()
+                && let Ok(len) = port.socket.receive(long)
+                && let Some((header, frame)) = long.get(..len).and_then(|bytes| bytes.split_first_chunk())
+            {
+                offload = Offload::read(header);
+                // Without a super-frame's header it is just longer than the interface's MTU says.
+                data = if offload.is_super_frame() { frame } else { data };
+            }
             if slot.kind == libc::PACKET_OUTGOING {
                 counts.own += 1;
                 continue;
             }
-            let data = slot.data();
             if data.is_empty() || (data.len() as u64) < u64::from(slot.wire_len()) {
                 counts.too_long += 1;
                 continue;
             }
-            let time = slot.time().saturating_add_signed(-*ahead);
-            let arrival = Nanos(time.min(now.0)).max(*last);
-            let data = whole(data, slot.vlan(), slot.lacks_checksum(), scratch, counts);
-            let meta = PacketMeta { original_len: data.len() as u32, interface: 0, time: Nanos(slot.time()) };
-            let buf = pool.insert(meta, data);
-            arrivals.frames.push(Frame::unclassified(arrival, buf, data.len() as u32));
-            counts.bytes += data.len() as u64;
+            let time = Nanos(slot.time());
+            let arrival = Nanos(time.0.saturating_add_signed(-*ahead).min(now.0)).max(*last);
             *last = arrival;
+            if offload.is_super_frame() {
+                counts.super_frames += 1;
+                if segmenter.take(whole(data, slot.vlan(), None, scratch, counts), offload) {
+                    *cut = Some((arrival, time));
+                } else {
+                    counts.uncut += 1;
+                }
+                continue;
+            }
+            let lacks = slot.lacks_checksum().then_some(offload);
+            let data = whole(data, slot.vlan(), lacks, scratch, counts);
+            insert(pool, counts, arrival, time, data);
             n += 1;
         }
         self.sequence += n as u64;
@@ -115,11 +169,11 @@ impl Receiver {
 fn whole<'a>(
     data: &'a [u8],
     tag: Option<(u16, u16)>,
-    lacks_checksum: bool,
+    lacks_checksum: Option<Offload>,
     scratch: &'a mut Vec<u8>,
     counts: &mut Counts,
 ) -> &'a [u8] {
-    if tag.is_none() && !lacks_checksum {
+    if tag.is_none() && lacks_checksum.is_none() {
         return data;
     }
     scratch.clear();
@@ -132,8 +186,12 @@ fn whole<'a>(
         }
         _ => scratch.extend_from_slice(data),
     }
-    if lacks_checksum && let Ok(headers) = classify(LinkType::Ethernet, scratch) {
-        counts.checksums += u64::from(fill_transport(scratch, &headers));
+    if let Some(offload) = lacks_checksum {
+        // The header says where the checksum is, tunnel or not; where there is none, the packet's own headers do.
+        let by_header = offload.behind(if tag.is_some() { 4 } else { 0 }).complete(scratch);
+        let filled = by_header
+            || classify(LinkType::Ethernet, scratch).is_ok_and(|headers| fill_transport(scratch, &headers));
+        counts.checksums += u64::from(filled);
     }
     scratch
 }
@@ -175,7 +233,8 @@ impl Source for Receiver {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let Counts { bytes, kernel_dropped, too_long, own, tags, checksums } = self.counts;
+        let Counts { bytes, kernel_dropped, too_long, own, tags, checksums, super_frames, segments, uncut } =
+            self.counts;
         // The packets that the kernel dropped since the last look.
         let dropped = self.port.socket.dropped().unwrap_or(0);
         visit("bytes", bytes);
@@ -184,6 +243,9 @@ impl Source for Receiver {
         visit("own_packets_ignored", own);
         visit("vlan_tags_restored", tags);
         visit("checksums_filled_in", checksums);
+        visit("super_frames", super_frames);
+        visit("segments", segments);
+        visit("super_frames_uncut", uncut);
     }
 }
 
@@ -207,9 +269,9 @@ mod tests {
                 tagged[12..14].copy_from_slice(&tpid.to_be_bytes());
                 tagged[14..16].copy_from_slice(&tci.to_be_bytes());
                 taken = Some((tpid, tci));
-                prop_assert_eq!(whole(&stripped, taken, false, &mut scratch, &mut counts), &tagged[..]);
+                prop_assert_eq!(whole(&stripped, taken, None, &mut scratch, &mut counts), &tagged[..]);
             } else {
-                prop_assert_eq!(whole(&stripped, taken, false, &mut scratch, &mut counts), &frame[..]);
+                prop_assert_eq!(whole(&stripped, taken, None, &mut scratch, &mut counts), &frame[..]);
             }
             prop_assert_eq!(counts.tags, u64::from(taken.is_some()));
         }
@@ -227,7 +289,7 @@ mod tests {
             let right = frame.clone();
             frame[at] ^= 0x5a;
             assert_eq!(verify_transport(&frame, &headers), Verdict::Wrong);
-            assert_eq!(whole(&frame, None, true, &mut scratch, &mut counts), &right[..]);
+            assert_eq!(whole(&frame, None, Some(Offload::default()), &mut scratch, &mut counts), &right[..]);
             n += 1;
         }
         assert_eq!((n, counts.checksums), (200, 200));

@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::offload::{HEADER, Offload};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Bytes before the packet in a frame, at most: header, address, and what aligns the network header.
@@ -112,6 +113,23 @@ impl Slot<'_> {
         // SAFETY: start + len lies within the frame, which the kernel leaves alone until it is given back, when this slot,
         // from which is borrowed, is gone.
         unsafe { std::slice::from_raw_parts(self.ring.frame().add(start).as_ptr(), len) }
+    }
+
+    /// The header before the packet, of a socket that was told to give one.
+    pub(super) fn offload(&self) -> Offload {
+        let start = usize::from(self.header.tp_mac);
+        if start < HEADER + size_of::<libc::tpacket2_hdr>() || start > self.ring.frame_bytes {
+            return Offload::default();
+        }
+        // SAFETY: these bytes lie within the frame, which the kernel leaves alone until it is given back, when this slot is
+        // gone.
+        let bytes = unsafe { self.ring.frame().add(start - HEADER).cast::<[u8; HEADER]>().read() };
+        Offload::read(&bytes)
+    }
+
+    /// Returns true if the whole packet waits beside the ring, since it is too long for the frame.
+    pub(super) fn waits_beside(&self) -> bool {
+        self.header.tp_status & libc::TP_STATUS_COPY != 0
     }
 
     /// Its length on the wire, without a tag that was taken out.

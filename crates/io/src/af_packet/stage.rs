@@ -1,6 +1,6 @@
 //! Network interfaces as ports, by packet sockets.
 
-use crate::af_packet::{Options, PortError, Sender};
+use crate::af_packet::{Options, PortError, Sender, is_name};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
@@ -45,6 +45,21 @@ pub const AF_PACKET: StageType = StageType {
             help: "Longest frame in bytes; left out: as the interface's MTU says",
         },
         Setting {
+            name: "offloads",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Complete checksums and cut super-frames that senders left to a network card; false: only complete checksums",
+        },
+        Setting {
+            name: "fanout",
+            kind: Kind::Count(1, 65535),
+            default: None,
+            required: false,
+            help: "Share the interface's packets with all ports of this group, in this process and others; both directions of \
+                   a connection come to the same port",
+        },
+        Setting {
             name: "bypass_queueing",
             kind: Kind::Bool,
             default: Some("false"),
@@ -74,7 +89,7 @@ pub const AF_PACKET: StageType = StageType {
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let interface = settings.text("interface");
-    if interface.is_empty() || interface.len() > 15 || interface.contains(['/', ' ', '\0']) {
+    if !is_name(interface) {
         let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
         return Err(error.hint("1 to 15 characters without `/` or space"));
     }
@@ -90,6 +105,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         longest: settings.number("longest") as u32,
         bypass_queueing: settings.flag("bypass_queueing"),
         send_buffer: settings.number("send_buffer") as u32,
+        offloads: settings.flag("offloads"),
+        fanout: settings.optional_number("fanout").map(|n| n as u16),
         ..Options::new(interface)
     };
     let wrong = |e: PortError| BuildError::setting("interface", e.to_string());

@@ -10,6 +10,9 @@ use libc::{c_int, c_uint, c_ulong, c_void, socklen_t};
 /// Packets that one system call sends at most.
 pub(super) const SEND_AT_ONCE: usize = 64;
 
+/// Bytes of super-frames that wait beside the ring at most.
+const SUPER_FRAMES: c_int = 8 << 20;
+
 /// Every protocol, in network byte order, as a packet socket is told.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
@@ -19,22 +22,22 @@ fn checked(result: c_int) -> io::Result<c_int> {
 
 /// A packet socket (packet(7)).
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 /// The kernel's attributes of an interface.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InterfaceInfo {
-    pub(super) index: c_uint,
-    pub(super) up: bool,
+pub(crate) struct InterfaceInfo {
+    pub(crate) index: c_uint,
+    pub(crate) up: bool,
     /// Link type as in ARP (`ARPHRD_…`).
-    pub(super) hardware: u16,
+    pub(crate) hardware: u16,
     /// Largest payload of a frame, in bytes.
-    pub(super) mtu: u32,
+    pub(crate) mtu: u32,
 }
 
 impl Socket {
     /// A socket that receives nothing until it is bound to an interface.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointer is passed; the result is checked.
         let fd = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
         // SAFETY: the descriptor was just made, and nothing else owns it.
@@ -74,7 +77,7 @@ impl Socket {
     }
 
     /// The attributes of the interface of this name; `ENODEV` if there is none.
-    pub(super) fn interface(&self, name: &str) -> io::Result<InterfaceInfo> {
+    pub(crate) fn interface(&self, name: &str) -> io::Result<InterfaceInfo> {
         let flags = self.ask(name, libc::SIOCGIFFLAGS)?;
         let hardware = self.ask(name, libc::SIOCGIFHWADDR)?;
         let mtu = self.ask(name, libc::SIOCGIFMTU)?;
@@ -90,16 +93,18 @@ impl Socket {
         }
     }
 
+    /// Receive queues of an interface; 0 where its driver doesn't say.
+    pub(crate) fn queues(&self, name: &str) -> u32 {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let Ok(mut question) = named(name) else { return 0 };
+        question.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // SAFETY: the request reads the name, which ends with a zero, and writes what the pointer leads to, which outlives it.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut question) };
+        if result < 0 { 0 } else { channels.combined + channels.receive }
+    }
+
     fn ask(&self, name: &str, request: c_ulong) -> io::Result<libc::ifreq> {
-        // SAFETY: an `ifreq` is numbers and arrays of them: all zero bytes are one.
-        let mut question: libc::ifreq = unsafe { zeroed() };
-        let (room, bytes) = (question.ifr_name.len(), name.as_bytes());
-        if bytes.is_empty() || bytes.len() >= room || bytes.contains(&0) {
-            return Err(io::Error::from_raw_os_error(libc::ENODEV));
-        }
-        for (to, from) in question.ifr_name.iter_mut().zip(bytes) {
-            *to = *from as libc::c_char;
-        }
+        let mut question = named(name)?;
         // SAFETY: these requests read the name, which ends with a zero, and write into the `ifreq`, which outlives them.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &mut question) })?;
         Ok(question)
@@ -130,7 +135,7 @@ impl Socket {
     }
 
     /// Takes what is for other stations too, as long as the socket is open.
-    pub(super) fn promiscuous(&self, index: c_uint) -> io::Result<()> {
+    pub(crate) fn promiscuous(&self, index: c_uint) -> io::Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index as c_int,
             mr_type: libc::PACKET_MR_PROMISC as u16,
@@ -138,6 +143,33 @@ impl Socket {
             mr_address: [0; 8],
         };
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    }
+
+    /// Each packet comes with a header that says what its sender left to a network card; packets too long for a frame of
+    /// the ring can be had by [`Socket::receive`]. To be asked for before the ring is made.
+    pub(super) fn tell_offloads(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
+        self.set(libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1i32)?;
+        let room: c_int = SUPER_FRAMES;
+        self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
+    }
+
+    /// Shares the interface's packets with all sockets of this group: the program's result says which one gets a packet.
+    pub(super) fn fanout(&self, group: u16, program: &[libc::sock_filter]) -> io::Result<()> {
+        let kind = libc::PACKET_FANOUT_CBPF;
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        // The kernel copies the program, which outlives the call.
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
+    }
+
+    /// The next packet that was too long for the ring, with its header; its length.
+    pub(super) fn receive(&self, to: &mut [u8]) -> io::Result<usize> {
+        let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: pointer and length are those of bytes that outlive the call.
+        let result = unsafe { libc::recv(fd, to.as_mut_ptr().cast(), to.len(), flags) };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 
     /// Binds to an interface: from now on it receives all that comes there, or, where it doesn't `receive`, nothing.
@@ -187,8 +219,37 @@ impl Socket {
     }
 }
 
+/// A question about the interface of this name; `ENODEV` where none can have it.
+pub(crate) fn named(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: an `ifreq` is numbers and arrays of them: all zero bytes are one.
+    let mut question: libc::ifreq = unsafe { zeroed() };
+    let (room, bytes) = (question.ifr_name.len(), name.as_bytes());
+    if bytes.is_empty() || bytes.len() >= room || bytes.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in question.ifr_name.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok(question)
+}
+
+/// The numbers of queues that an interface has (`struct ethtool_channels`).
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
+const SIOCETHTOOL: c_ulong = 0x8946;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
 /// Returns true if there is (still) an interface of this number.
-pub(super) fn interface_exists(name: &str) -> bool {
+pub(crate) fn interface_exists(name: &str) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     // SAFETY: the name ends with a zero and outlives the call.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }

@@ -154,7 +154,14 @@ impl Pipeline {
         for (id, source) in sources {
             if let (Some(edge), Some(planned)) = (heads.remove(&id), plan.stages.get(id)) {
                 let (name, kind) = (planned.name.clone(), planned.kind.name);
-                this.heads.push(Head { name, kind, source, edge, takes_arrivals: false });
+                this.heads.push(Head {
+                    name,
+                    kind,
+                    source,
+                    edge,
+                    takes_arrivals: false,
+                    takes_classified: false,
+                });
             }
         }
         plan.fail_on(findings)?;

@@ -13,7 +13,39 @@ use slipstream_core::time::Nanos;
 use slipstream_wire::LinkType;
 
 /// Empty batches that are kept for their memory, at most.
-const SPARE: usize = 64;
+const SPARE: usize = 256;
+
+/// Empty batches, which are kept for their memory.
+#[derive(Default)]
+pub(super) struct Spare {
+    batches: Vec<Batch>,
+    arrivals: Vec<Arrivals>,
+}
+
+impl Spare {
+    /// Keeps the memory of a batch.
+    pub(super) fn put_batch(&mut self, mut batch: Batch) {
+        if self.batches.len() < SPARE {
+            batch.clear();
+            self.batches.push(batch);
+        }
+    }
+
+    /// Keeps the memory of arrivals.
+    pub(super) fn put_arrivals(&mut self, mut arrivals: Arrivals) {
+        if self.arrivals.len() < SPARE {
+            arrivals.clear();
+            self.arrivals.push(arrivals);
+        }
+    }
+
+    /// Takes over all that there is room for.
+    pub(super) fn refill(&mut self, other: &mut Self) {
+        let take = |mine: usize, others: usize| others.saturating_sub(SPARE.saturating_sub(mine));
+        self.batches.extend(other.batches.drain(take(self.batches.len(), other.batches.len())..));
+        self.arrivals.extend(other.arrivals.drain(take(self.arrivals.len(), other.arrivals.len())..));
+    }
+}
 
 impl Event {
     /// Packets that come with it.
@@ -35,7 +67,7 @@ pub(super) struct Later {
     /// Deadlines before this time come before the call that is under way, in the sections behind.
     pub(super) before: Nanos,
     /// Empty batches, for their memory.
-    spare: Vec<Batch>,
+    pub(super) spare: Spare,
 }
 
 /// Something that happens to a section of a pipeline. Events reach it in the order in which they happen in the pipeline as a whole.
@@ -70,11 +102,15 @@ impl Later {
     }
 
     /// A batch that has gone, for its memory.
-    pub(super) fn give_back(&mut self, mut batch: Batch) {
-        if self.spare.len() < SPARE {
-            batch.clear();
-            self.spare.push(batch);
-        }
+    pub(super) fn give_back(&mut self, batch: Batch) {
+        self.spare.put_batch(batch);
+    }
+
+    /// Takes packets that arrive at a stage of a section behind.
+    pub(super) fn pass_arrivals(&mut self, now: Nanos, edge: Edge, arrivals: &mut Arrivals) {
+        let mut kept = self.spare.arrivals.pop().unwrap_or_default();
+        std::mem::swap(&mut kept, arrivals);
+        self.beyond.push(Event::Arrivals { now, edge, arrivals: kept });
     }
 
     /// Takes the packets out of a batch.
@@ -90,7 +126,7 @@ impl Later {
     }
 
     fn moved(&mut self, batch: &mut Batch) -> Batch {
-        let mut kept = self.spare.pop().unwrap_or_default();
+        let mut kept = self.spare.batches.pop().unwrap_or_default();
         std::mem::swap(&mut kept, batch);
         kept
     }

@@ -13,13 +13,13 @@ use std::ops::Range;
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::{LiveClock, Meter};
 use slipstream_core::interface::Interface;
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{Pool, Region};
 use slipstream_core::stage::Output;
 use slipstream_core::stage::{Context, DropReason, Drops, Egress, Stage, StageError};
 use slipstream_core::time::Nanos;
 use slipstream_reframe::ReframeStats;
 use slipstream_stats::Histogram;
-use slipstream_wire::LinkType;
+use slipstream_wire::{Encapsulation, LinkType};
 
 use self::flow::{Event, Later, Way, enter};
 pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
@@ -151,6 +151,8 @@ pub(super) struct Head {
     edge: Edge,
     /// The stage that it leads to takes packets as they arrive.
     takes_arrivals: bool,
+    /// That stage would classify them by their outermost headers.
+    takes_classified: bool,
 }
 
 /// A pipeline that was built.
@@ -162,6 +164,8 @@ pub struct Pipeline {
     split: bool,
     /// Some packets go round.
     rounds: bool,
+    /// Nothing is ever due but in the stage behind the one source, which takes packets as they arrive.
+    keeps_time: bool,
     /// The time of the call that is under way.
     now: Nanos,
     /// Places of nodes that must be in one section: those that share something, and where packets come between them.
@@ -229,7 +233,14 @@ impl Pipeline {
         let nodes = stages.into_iter().enumerate().map(node).collect();
         let source = Box::new(slipstream_io::preload::Preload::default());
         let edge = Edge { node: 0, input: 0 };
-        let head = Head { name: "in".into(), kind: "null", source, edge, takes_arrivals: false };
+        let head = Head {
+            name: "in".into(),
+            kind: "null",
+            source,
+            edge,
+            takes_arrivals: false,
+            takes_classified: false,
+        };
         let mut this = Self::of(nodes, vec![head]);
         this.look_over();
         this
@@ -243,6 +254,7 @@ impl Pipeline {
             base: 0,
             split: false,
             rounds: false,
+            keeps_time: false,
             now: Nanos(0),
             together: 0..0,
             calls: 0,
@@ -305,8 +317,17 @@ impl Pipeline {
             |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
         self.rounds = self.nodes.iter().enumerate().any(back);
         for head in &mut self.heads {
-            head.takes_arrivals = self.nodes.get(head.edge.node).is_some_and(|n| n.stage.takes_arrivals());
+            let taken = self.nodes.get(head.edge.node).and_then(|n| n.stage.takes_arrivals());
+            head.takes_arrivals = taken.is_some();
+            head.takes_classified = taken == Some(Encapsulation::Outer);
         }
+        self.keeps_time = match self.heads.as_slice() {
+            [head] => {
+                let mut others = self.nodes.iter().enumerate().filter(|(place, _)| *place != head.edge.node);
+                head.takes_arrivals && others.all(|(_, node)| node.stage.is_timeless())
+            }
+            _ => false,
+        };
     }
 
     /// Finds the stages whose output ports lead to one stage in the end.
@@ -382,6 +403,14 @@ impl Pipeline {
         self.ends().try_for_each(|end| end.interfaces(new))
     }
 
+    /// Packet memory that a port would have the pool adopt: that of the first one that offers some.
+    pub(in crate::runtime) fn region(&mut self) -> Option<Box<dyn Region>> {
+        self.heads
+            .iter_mut()
+            .find_map(|head| head.source.region())
+            .or_else(|| self.ends().find_map(Egress::region))
+    }
+
     pub(super) fn links(&self) -> &[LinkType] {
         &self.links
     }
@@ -391,11 +420,16 @@ impl Pipeline {
         self.heads.get(head).is_some_and(|h| h.takes_arrivals)
     }
 
+    /// Whether that stage is in another section, and takes packets that were classified by their outermost headers.
+    pub(super) fn takes_classified(&self, head: usize) -> bool {
+        self.heads.get(head).is_some_and(|h| h.takes_classified && h.edge.node >= self.nodes.len())
+    }
+
     /// Hands arrivals to the first stage behind a source.
     pub(super) fn arrive(&mut self, head: usize, pool: &mut Pool, now: Nanos, arrivals: &mut Arrivals) {
         let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
         if edge.node >= self.nodes.len() {
-            self.pass_on(Event::Arrivals { now, edge, arrivals: std::mem::take(arrivals) });
+            self.later.pass_arrivals(now, edge, arrivals);
             return self.pass_end();
         }
         self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
@@ -419,6 +453,14 @@ impl Pipeline {
     pub(super) fn run_to(&mut self, pool: &mut Pool, now: Nanos) {
         self.run_due(pool, now);
         self.pass_on(Event::Until(now));
+    }
+
+    /// Does what is due before packets arrive, the first of them at `now`. A stage that takes packets as they arrive
+    /// does what is due there itself, arrival by arrival: it isn't asked to where nothing is ever due elsewhere.
+    pub(super) fn run_to_arrival(&mut self, pool: &mut Pool, now: Nanos) {
+        if !self.keeps_time {
+            self.run_to(pool, now);
+        }
     }
 
     /// Does the same here; the sections behind are told of what comes to them by it, and not of the time.

@@ -7,11 +7,15 @@
 //! threads, neither tables nor their bounds, and nothing that leaves depends on their number or on when which of them runs.
 //!
 //! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the memory that all threads' pools
-//! have together. A thread that has run a section takes the same chunk on to the next section while it is in its cache, and looks for other
-//! work where another thread is there already.
+//! have together.
+//!
+//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache. The thread that asks the sources has
+//! the first ones. A thread takes a chunk through all of its sections while it is in its cache. Where chunks wait for the thread behind,
+//! it takes over that thread's first section; a thread to which nothing comes takes over the last section of the one before.
 
 use std::collections::VecDeque;
 use std::mem::take;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
@@ -22,14 +26,15 @@ use slipstream_core::pool::Pool;
 use slipstream_core::stage::StageError;
 use slipstream_core::time::Nanos;
 
+use super::flow::{Later, Spare};
 use super::{Event, Pipeline, StageReport};
 
 /// Packets of a chunk, about.
-const CHUNK: usize = 2048;
+const CHUNK: usize = 1024;
 /// Events of a chunk at most, where they have few packets each.
 const EVENTS: usize = 1024;
 /// Chunks that wait for a section at most.
-const WAITING: usize = 4;
+const WAITING: usize = 8;
 /// A thread that finds nothing to do looks again after this time, if nobody has woken it before.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -38,6 +43,8 @@ struct Section {
     pipeline: Pipeline,
     pool: Pool,
     error: Option<StageError>,
+    /// Batches of events that it took, empty.
+    used: Spare,
 }
 
 impl Section {
@@ -50,7 +57,7 @@ impl Section {
     }
 
     fn event(&mut self, event: Event) {
-        let Self { pipeline, pool, error } = self;
+        let Self { pipeline, pool, error, used } = self;
         match event {
             Event::Batch { before, now, edge, mut batch } => {
                 pipeline.run_before(pool, before);
@@ -62,7 +69,7 @@ impl Section {
                 pipeline.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
                     ledger.process(stage, cx, &mut batch, out);
                 });
-                pipeline.later.give_back(batch);
+                used.put_batch(batch);
             }
             Event::Arrivals { now, edge, mut arrivals } => {
                 pipeline.later.before = Nanos(0);
@@ -73,6 +80,7 @@ impl Section {
                 pipeline.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
                     ledger.arrive(stage, cx, &mut arrivals, out);
                 });
+                used.put_arrivals(arrivals);
             }
             Event::End => {
                 let (now, timed) = (pipeline.now, pipeline.sample());
@@ -96,6 +104,8 @@ struct Cell {
     section: Mutex<Section>,
     input: Mutex<VecDeque<Vec<Event>>>,
     waiting: AtomicUsize,
+    /// Empty batches of chunks that went through, for the section before.
+    spare: Mutex<Spare>,
     /// When its next stage wants to be called, in ns.
     due: AtomicU64,
 }
@@ -103,6 +113,10 @@ struct Cell {
 /// The sections behind the first one, which whoever asks the sources runs.
 pub(in crate::runtime) struct Sections {
     cells: Vec<Cell>,
+    /// The first section of each thread's own; the last entry is the number of sections.
+    first: Vec<AtomicUsize>,
+    /// Held by whoever changes `first`.
+    moving: Mutex<()>,
     /// Chunks that were sent and are not through.
     under_way: AtomicUsize,
     /// Nothing more will be sent.
@@ -112,6 +126,7 @@ pub(in crate::runtime) struct Sections {
     /// A stage can write nothing more.
     failed: AtomicBool,
     sleeping: AtomicUsize,
+    changes: AtomicUsize,
     bell: (Mutex<()>, Condvar),
     /// CPU time of the threads that [`work`](Self::work) here, in ns.
     cpu_ns: AtomicU64,
@@ -155,11 +170,12 @@ impl Pipeline {
         (0..self.nodes.len()).filter(|cut| !over(*cut) && !apart(*cut)).collect()
     }
 
-    /// Cuts it into sections; this one keeps the sources, and what stands before the first cut. `pool` becomes that of this one.
+    /// Cuts it into sections, for so many threads; this one keeps the sources, and what stands before the first cut. `pool` becomes that
+    /// of this one.
     ///
     /// None where it can't be cut.
     #[allow(unsafe_code)]
-    pub(in crate::runtime) fn cut(&mut self, pool: &mut Pool) -> Option<Sections> {
+    pub(in crate::runtime) fn cut(&mut self, pool: &mut Pool, threads: usize) -> Option<Sections> {
         let cuts = self.cuts();
         if cuts.is_empty() {
             return None;
@@ -181,23 +197,32 @@ impl Pipeline {
             behind.split = !cells.is_empty();
             (behind.rounds, behind.timed) = (self.rounds, self.timed);
             behind.links.clone_from(&self.links);
-            let section = Mutex::new(Section { pipeline: behind, pool, error: None });
+            let section = Mutex::new(Section { pipeline: behind, pool, error: None, used: Spare::default() });
             cells.push(Cell {
                 section,
                 input: Mutex::default(),
                 waiting: AtomicUsize::new(0),
+                spare: Mutex::default(),
                 due: AtomicU64::new(u64::MAX),
             });
         }
         cells.reverse();
         self.split = true;
+        // The thread that asks the sources begins with no section, the others with as many each.
+        let first = |thread: usize| match thread.checked_sub(1) {
+            Some(before) if threads > 1 => AtomicUsize::new(cells.len() * before / (threads - 1)),
+            _ => AtomicUsize::new(0),
+        };
         Some(Sections {
+            first: (0..=threads).map(first).collect(),
+            moving: Mutex::default(),
             cells,
             under_way: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             sleeping: AtomicUsize::new(0),
+            changes: AtomicUsize::new(0),
             bell: Default::default(),
             cpu_ns: AtomicU64::new(0),
         })
@@ -211,6 +236,7 @@ impl Pipeline {
         if all && crossing.counted > 0 || crossing.packets >= CHUNK || crossing.counted >= EVENTS {
             *crossing = Crossing::default();
             sections.push(0, take(&mut self.later.beyond));
+            sections.fetch_spare(0, &mut self.later);
         }
     }
 }
@@ -224,30 +250,100 @@ impl Sections {
         self.ring();
     }
 
-    /// Wakes who sleeps.
+    /// Something has changed: wakes who sleeps.
     fn ring(&self) {
-        if self.sleeping.load(Ordering::Acquire) > 0 {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) > 0 {
             let _held = lock(&self.bell.0);
             self.bell.1.notify_all();
         }
     }
 
-    fn sleep(&self) {
-        self.sleeping.fetch_add(1, Ordering::AcqRel);
+    /// Sleeps a little, unless something has changed since there were so many changes.
+    fn sleep(&self, changes: usize) {
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
         let held = lock(&self.bell.0);
-        drop(self.bell.1.wait_timeout(held, NAP));
-        self.sleeping.fetch_sub(1, Ordering::AcqRel);
+        if self.changes() == changes {
+            drop(self.bell.1.wait_timeout(held, NAP));
+        }
+        self.sleeping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Works until there is room behind the first section.
+    /// The number of changes so far.
+    fn changes(&self) -> usize {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Takes empty batches that a section gave back, for the section before it.
+    fn fetch_spare(&self, from: usize, later: &mut Later) {
+        if let Some(cell) = self.cells.get(from) {
+            later.spare.refill(&mut lock(&cell.spare));
+        }
+    }
+
+    /// Takes what was sent through the sections of the thread that asks the sources; works until there is room for more.
     pub(in crate::runtime) fn make_room(&self) {
-        while self.is_full(0) && !self.is_stopped() {
-            self.help_or_wait();
+        loop {
+            let changes = self.changes();
+            if self.is_stopped() || !self.turn(0) && !self.is_full(0) {
+                return;
+            }
+            if self.is_full(0) {
+                self.sleep(changes);
+            }
+        }
+    }
+
+    /// The sections of a thread.
+    fn own(&self, thread: usize) -> Range<usize> {
+        let at = |n: usize| self.first.get(n).map_or(0, |first| first.load(Ordering::Acquire));
+        at(thread)..at(thread + 1)
+    }
+
+    /// Takes a chunk through the sections of a thread; returns whether there was one. Where it can't go on for want of room, the thread
+    /// takes over the section behind.
+    fn turn(&self, thread: usize) -> bool {
+        let own = self.own(thread);
+        if let Some(at) = own.clone().rev().find(|at| self.step(*at)) {
+            // The same chunk goes on while it is in the cache.
+            (at + 1..own.end).all(|next| self.step(next));
+            return true;
+        }
+        if self.is_full(own.end) {
+            self.take_over_behind(thread);
+            return self.step(own.end);
+        }
+        false
+    }
+
+    /// A thread takes over the first section of the one behind.
+    #[cold]
+    fn take_over_behind(&self, thread: usize) {
+        let _held = lock(&self.moving);
+        let end = self.own(thread).end + 1;
+        // The last entry stays as it is.
+        let behind = self.first.split_last().map_or(&[][..], |(_, all)| all).iter().skip(thread + 1);
+        if end <= self.cells.len() {
+            behind.for_each(|first| _ = first.fetch_max(end, Ordering::AcqRel));
+        }
+    }
+
+    /// A thread takes over the last section of the one before.
+    #[cold]
+    fn take_over_before(&self, thread: usize) {
+        let _held = lock(&self.moving);
+        if let Some(start) = self.own(thread).start.checked_sub(1) {
+            let upto = self.first.iter().take(thread + 1);
+            upto.for_each(|first| _ = first.fetch_min(start, Ordering::AcqRel));
         }
     }
 
     fn is_full(&self, at: usize) -> bool {
-        self.cells.get(at).is_some_and(|cell| cell.waiting.load(Ordering::Acquire) >= WAITING)
+        self.waiting(at) >= WAITING
+    }
+
+    fn waiting(&self, at: usize) -> usize {
+        self.cells.get(at).map_or(0, |cell| cell.waiting.load(Ordering::Acquire))
     }
 
     /// Runs a section with one of its chunks, if there is one, room behind it, and nobody else at it.
@@ -265,7 +361,9 @@ impl Sections {
         let _told = StopOnPanic(self);
         let Some(chunk) = lock(&cell.input).pop_front() else { return false };
         cell.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.fetch_spare(at + 1, &mut section.pipeline.later);
         section.take(chunk);
+        lock(&cell.spare).refill(&mut section.used);
         if section.error.is_some() || section.pipeline.failed() {
             self.failed.store(true, Ordering::Release);
         }
@@ -304,16 +402,31 @@ impl Sections {
 
     /// As [`help`](Self::help); waits a little where there was nothing to do.
     pub(in crate::runtime) fn help_or_wait(&self) {
+        let changes = self.changes();
         if !self.help() {
-            self.sleep();
+            self.sleep(changes);
         }
     }
 
-    /// Works until nothing more will come. CPU time is accounted for.
-    pub(in crate::runtime) fn work(&self) {
+    /// Works, as a thread other than that which asks the sources, until nothing more will come. CPU time is accounted for.
+    pub(in crate::runtime) fn work(&self, thread: usize) {
         let before = thread_cpu_ns();
         while !self.stopped.load(Ordering::Acquire) && !self.through() {
-            self.help_or_wait();
+            let changes = self.changes();
+            if self.turn(thread) {
+                continue;
+            }
+            if self.closed.load(Ordering::Acquire) {
+                // What is left is anybody's.
+                self.help_or_wait();
+                continue;
+            }
+            let own = self.own(thread);
+            let nothing_comes = own.clone().all(|at| self.waiting(at) == 0);
+            self.sleep(changes);
+            if nothing_comes && own == self.own(thread) && own.clone().all(|at| self.waiting(at) == 0) {
+                self.take_over_before(thread);
+            }
         }
         self.cpu_ns.fetch_add(thread_cpu_ns() - before, Ordering::Relaxed);
     }

@@ -1,0 +1,105 @@
+/* Sends UDP frames of 60 bytes of many flows in turn by a packet socket, at a set rate, for a set time:
+ *
+ *     flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS
+ *
+ * Prints how many left. What the interface has no room for is tried again. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum { LENGTH = 60, AT_ONCE = 32 };
+
+static uint16_t ip_checksum(const uint8_t *header)
+{
+    uint32_t sum = 0;
+    for (int i = 0; i < 20; i += 2)
+        sum += (uint32_t)header[i] << 8 | header[i + 1];
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)~((sum & 0xffff) + (sum >> 16));
+}
+
+static void make(uint8_t *frame, const uint8_t *to, unsigned flow)
+{
+    static const uint8_t ip[20] = {0x45, 0, 0, LENGTH - 14, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2};
+    memset(frame, 0, LENGTH);
+    memcpy(frame, to, 6);
+    frame[6] = 2;
+    frame[11] = 1;
+    frame[12] = 8;
+    memcpy(frame + 14, ip, 20);
+    uint16_t sum = ip_checksum(frame + 14);
+    frame[24] = sum >> 8;
+    frame[25] = sum & 0xff;
+    unsigned port = 40000 + flow;
+    frame[34] = port >> 8;
+    frame[35] = port & 0xff;
+    frame[37] = 9;
+    frame[39] = LENGTH - 34;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 6) {
+        fprintf(stderr, "usage: flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS\n");
+        return 2;
+    }
+    uint8_t to[6];
+    if (sscanf(argv[2], "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", to, to + 1, to + 2, to + 3, to + 4, to + 5) != 6)
+        return 2;
+    double pps = atof(argv[3]), seconds = atof(argv[4]);
+    unsigned flows = (unsigned)atoi(argv[5]);
+    uint8_t *frames = malloc((size_t)flows * LENGTH);
+    for (unsigned flow = 0; flow < flows; flow++)
+        make(frames + (size_t)flow * LENGTH, to, flow);
+
+    int fd = socket(AF_PACKET, SOCK_RAW, 0), on = 1;
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[1])};
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address)) {
+        perror("flood");
+        return 2;
+    }
+    setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof on);
+
+    struct iovec parts[AT_ONCE];
+    struct mmsghdr messages[AT_ONCE];
+    memset(messages, 0, sizeof messages);
+    for (int i = 0; i < AT_ONCE; i++) {
+        parts[i].iov_len = LENGTH;
+        messages[i].msg_hdr.msg_iov = &parts[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    struct timespec next;
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    uint64_t all = (uint64_t)(pps * seconds), sent = 0;
+    uint64_t gap = (uint64_t)(1e9 * AT_ONCE / pps);
+    unsigned flow = 0;
+    while (sent < all) {
+        for (int i = 0; i < AT_ONCE; i++, flow = (flow + 1) % flows)
+            parts[i].iov_base = frames + (size_t)flow * LENGTH;
+        for (int done = 0; done < AT_ONCE;) {
+            int n = sendmmsg(fd, messages + done, (unsigned)(AT_ONCE - done), 0);
+            if (n > 0)
+                done += n;
+            else if (errno != ENOBUFS && errno != EAGAIN && errno != EINTR) {
+                perror("flood");
+                return 2;
+            }
+        }
+        sent += AT_ONCE;
+        uint64_t at = (uint64_t)next.tv_nsec + gap;
+        next.tv_sec += (time_t)(at / 1000000000);
+        next.tv_nsec = (long)(at % 1000000000);
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+    }
+    printf("%llu\n", (unsigned long long)sent);
+    return 0;
+}

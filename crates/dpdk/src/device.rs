@@ -1,0 +1,154 @@
+//! Devices of DPDK: opened once, by the first stage that names one, and closed when nobody uses it any more.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::eal::{Environment, State, state};
+use crate::error::DpdkError;
+use crate::receive::Receiver;
+use crate::send::Sender;
+use crate::sys::{self, Memory, Setup, Stats};
+
+/// Settings for opening a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The device's name, and behind a comma arguments of a virtual one: `net_pcap0,rx_pcap=in.pcap`.
+    pub device: String,
+    /// What all ports have together.
+    pub environment: Environment,
+    /// Queues to receive from; the card spreads connections over them.
+    pub queues: u16,
+    /// Packets that wait in each queue, at most.
+    pub ring: u16,
+    /// Bytes of the longest packet, its Ethernet header left out; 0: as the device has it.
+    pub mtu: u16,
+    /// Take packets for other stations too.
+    pub promiscuous: bool,
+    /// Packets received at once, at most.
+    pub burst: usize,
+    /// Packets come at the times of the capture that the device reads.
+    pub captured: bool,
+    /// How long it may be left unasked when it had nothing, in ns; 0: it is asked all the time.
+    pub idle: u64,
+    /// How long to wait for room in a full ring before packets are dropped, in ns.
+    pub send_wait: u64,
+}
+
+/// A device that is open.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) port: u16,
+    pub(crate) name: String,
+    pub(crate) memory: Memory,
+    /// It was not there before it was opened.
+    made: bool,
+    pub(crate) receives: AtomicBool,
+    pub(crate) sends: AtomicBool,
+}
+
+/// A device as others may find it.
+pub(crate) struct Known {
+    pub(crate) name: String,
+    arguments: String,
+    setup: Setup,
+    pub(crate) device: Weak<Device>,
+}
+
+impl Options {
+    /// The device's name, without arguments.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.device.split_once(',').map_or(&*self.device, |(name, _)| name)
+    }
+
+    /// Opens the half that receives.
+    ///
+    /// # Errors
+    /// [`DpdkError`], which says what to do about it.
+    pub fn open_receiver(&self) -> Result<Receiver, DpdkError> {
+        let device = self.open()?;
+        if device.receives.swap(true, Ordering::Relaxed) {
+            return Err(DpdkError::Taken { name: device.name.clone(), what: "receives from" });
+        }
+        if self.promiscuous {
+            sys::promiscuous(device.port);
+        }
+        Receiver::new(device, self)
+    }
+
+    /// Opens the half that sends.
+    ///
+    /// # Errors
+    /// As [`Options::open_receiver`].
+    pub fn open_sender(&self) -> Result<Sender, DpdkError> {
+        let device = self.open()?;
+        if device.sends.swap(true, Ordering::Relaxed) {
+            return Err(DpdkError::Taken { name: device.name.clone(), what: "sends to" });
+        }
+        Ok(Sender::new(device, self.send_wait))
+    }
+
+    fn setup(&self) -> Setup {
+        Setup { queues: self.queues, ring: self.ring, mtu: self.mtu }
+    }
+
+    fn open(&self) -> Result<Arc<Device>, DpdkError> {
+        let mut state = state();
+        let memory = state.ready(&self.environment)?;
+        if let Some((known, device)) = state.open_device(self.name()) {
+            if known.arguments != self.device && self.device.contains(',') {
+                return Err(DpdkError::OtherArguments(device.name.clone()));
+            }
+            if known.setup != self.setup() {
+                return Err(DpdkError::OtherSetup(device.name.clone()));
+            }
+            return Ok(device);
+        }
+        self.open_first(&mut state, memory)
+    }
+
+    fn open_first(&self, state: &mut State, memory: Memory) -> Result<Arc<Device>, DpdkError> {
+        let name = self.name().to_owned();
+        let nul = |_| DpdkError::Nul(self.device.clone());
+        let (text, arguments) =
+            (CString::new(name.as_str()).map_err(nul)?, CString::new(self.device.as_str()).map_err(nul)?);
+        let (port, made) = sys::find(&text, &arguments).map_err(|error| {
+            let mut known = sys::names().join(", ");
+            if known.is_empty() {
+                "none".clone_into(&mut known);
+            }
+            DpdkError::NoDevice { name: name.clone(), why: sys::reason(error), known }
+        })?;
+        // From here on it is closed again by the value's end.
+        let (receives, sends) = (AtomicBool::new(false), AtomicBool::new(false));
+        let device = Arc::new(Device { port, name: name.clone(), memory, made, receives, sends });
+        if !made && self.device.contains(',') {
+            return Err(DpdkError::OtherArguments(name));
+        }
+        let mut setup = self.setup();
+        sys::open(port, &memory, &mut setup).map_err(|error| {
+            if setup.queues == self.queues {
+                DpdkError::Open { name: name.clone(), why: sys::reason(error) }
+            } else {
+                DpdkError::Queues { name: name.clone(), queues: self.queues, most: setup.queues }
+            }
+        })?;
+        state.devices.retain(|known| known.name != name);
+        let (device_too, arguments) = (Arc::downgrade(&device), self.device.clone());
+        state.devices.push(Known { name, arguments, setup: self.setup(), device: device_too });
+        Ok(device)
+    }
+}
+
+impl Device {
+    pub(crate) fn stats(&self) -> Stats {
+        sys::stats(self.port)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        sys::close(self.port, self.made);
+    }
+}

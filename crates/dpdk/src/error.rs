@@ -1,0 +1,145 @@
+//! Errors of DPDK ports.
+
+use slipstream_core::pool::AdoptError;
+use slipstream_core::source::SourceError;
+use thiserror::Error;
+
+/// Why a DPDK port can't be opened or used.
+#[derive(Debug, Error)]
+pub enum DpdkError {
+    /// EAL would take huge pages, and there are none.
+    #[error(
+        "there are no free huge pages for DPDK; make some (echo 256 > /proc/sys/vm/nr_hugepages, as root), or do \
+         without, more slowly: eal=\"--no-huge\""
+    )]
+    NoHugePages,
+    /// Two options of EAL that contradict each other.
+    #[error(
+        "EAL takes `--no-huge` or `--in-memory`, not both; `--in-memory` is what it gets where neither is given"
+    )]
+    NoHugeInMemory,
+    /// An option that has a NUL in it.
+    #[error("`{0}` can't be handed to EAL: there is a NUL byte in it")]
+    Nul(String),
+    /// EAL refuses to start.
+    #[error("EAL doesn't start with {arguments}: {why}; what it says itself stands above")]
+    Start {
+        /// Its arguments.
+        arguments: String,
+        /// Its reason.
+        why: String,
+    },
+    /// EAL was stopped: it starts once a process.
+    #[error("EAL was stopped, and starts only once in a process")]
+    Stopped,
+    /// The environment is there already, and other than this port wants it.
+    #[error(
+        "`{setting}` is for all DPDK ports of a process: the first one had `{first}`, this one has `{this}`; \
+         give it to both alike, or to the first alone"
+    )]
+    OneForAll {
+        /// The setting.
+        setting: &'static str,
+        /// What the first port had.
+        first: String,
+        /// What this port has.
+        this: String,
+    },
+    /// No memory for the mempool.
+    #[error(
+        "no memory for a mempool of {mbufs} mbufs, about {mib} MiB ({why}); make more huge pages, or set fewer `mbufs`"
+    )]
+    NoMemory {
+        /// Mbufs that were asked for.
+        mbufs: u32,
+        /// What they take.
+        mib: u64,
+        /// DPDK's reason.
+        why: String,
+    },
+    /// The mempool's memory has holes.
+    #[error(
+        "the memory of the mempool is not in one piece; make more huge pages, or larger ones, or set fewer `mbufs`"
+    )]
+    Scattered,
+    /// The engine can't use the mempool's memory.
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
+    /// There is no such device.
+    #[error(
+        "there is no DPDK device `{name}` ({why}); a virtual one is named after its driver, as net_null0 or \
+         net_pcap0,rx_pcap=in.pcap, a card by its address, as 0000:01:00.0; there are {known}"
+    )]
+    NoDevice {
+        /// Its name.
+        name: String,
+        /// DPDK's reason.
+        why: String,
+        /// Devices that there are.
+        known: String,
+    },
+    /// The device is there already, made with other arguments.
+    #[error(
+        "device `{0}` is there already; give its arguments once, to the first port that names it or in `eal`"
+    )]
+    OtherArguments(String),
+    /// The device is open already, otherwise than this stage wants it.
+    #[error(
+        "device `{0}` is open already with other `queues`, `ring` or `mtu`; give both stages that name it the same"
+    )]
+    OtherSetup(String),
+    /// Another stage receives from the device, or sends to it.
+    #[error("another stage {what} `{name}` already; a device has one source and one sink")]
+    Taken {
+        /// The device.
+        name: String,
+        /// The use that is made of it.
+        what: &'static str,
+    },
+    /// It has not so many queues.
+    #[error("device `{name}` has {most} queues to receive from, not {queues}")]
+    Queues {
+        /// The device.
+        name: String,
+        /// Queues that were asked for.
+        queues: u16,
+        /// Queues that it has.
+        most: u16,
+    },
+    /// It gives no times.
+    #[error("device `{0}` gives packets no times of a capture; only net_pcap does: leave out time=captured")]
+    NoTimes(String),
+    /// The device can't be opened.
+    #[error("device `{name}` can't be opened: {why}")]
+    Open {
+        /// The device.
+        name: String,
+        /// DPDK's reason.
+        why: String,
+    },
+    /// The pool of the run is another.
+    #[error(
+        "the run's packet memory is not the mempool of its DPDK ports; hand slipstream_dpdk::take_pool() to its Driver"
+    )]
+    OtherPool,
+}
+
+impl DpdkError {
+    /// The setting that is to blame.
+    pub(crate) fn setting(&self) -> &'static str {
+        match self {
+            Self::NoHugePages | Self::NoHugeInMemory | Self::Start { .. } | Self::Stopped => "eal",
+            Self::OneForAll { setting, .. } => setting,
+            Self::NoMemory { .. } | Self::Scattered | Self::Adopt(_) => "mbufs",
+            Self::Queues { .. } => "queues",
+            Self::NoTimes(_) => "time",
+            _ => "device",
+        }
+    }
+}
+
+impl From<DpdkError> for SourceError {
+    fn from(error: DpdkError) -> Self {
+        Self::new(error)
+    }
+}

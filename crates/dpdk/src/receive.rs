@@ -1,0 +1,239 @@
+//! The half of a port that packets come from: bursts from its queues, one after the other.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use slipstream_core::batch::Arrivals;
+use slipstream_core::frame::Frame;
+use slipstream_core::interface::Interface;
+use slipstream_core::pool::{PacketMeta, Pool};
+use slipstream_core::source::{LiveSource, Source, SourceError};
+use slipstream_core::time::Nanos;
+
+use crate::device::{Device, Options};
+use crate::error::DpdkError;
+use crate::mempool::{Mempool, offset};
+use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Memory, Place};
+
+/// A capture is at its end when its device has had nothing so many times.
+const EMPTY_AT_END: u32 = 8;
+
+/// Receives.
+#[derive(Debug)]
+pub struct Receiver {
+    device: Arc<Device>,
+    memory: Memory,
+    queues: u16,
+    /// The queue that is asked first.
+    next: u16,
+    burst: usize,
+    captured: bool,
+    idle: u64,
+    interface: [Interface; 1],
+    sequence: u64,
+    mbufs: Box<[Mbuf; BURST]>,
+    places: Box<[Place; BURST]>,
+    /// The time of the latest packet of a capture.
+    latest: Nanos,
+    backwards: u64,
+    /// The run's pool is known to be the mempool.
+    checked: bool,
+    packets: u64,
+    bytes: u64,
+    copied: u64,
+    /// Polls that brought nothing, there being no free mbuf.
+    mempool_empty: u64,
+}
+
+impl Receiver {
+    pub(crate) fn new(device: Arc<Device>, options: &Options) -> Result<Self, DpdkError> {
+        let interface = Interface { link_number: 1, snap_len: 0, name: Some(device.name.clone()) };
+        let mut this = Self {
+            memory: device.memory,
+            device,
+            queues: options.queues,
+            next: 0,
+            burst: options.burst.clamp(1, BURST),
+            captured: options.captured,
+            idle: options.idle,
+            interface: [interface],
+            sequence: 0,
+            mbufs: Box::new([Mbuf::NONE; BURST]),
+            places: Box::new([Place::default(); BURST]),
+            latest: Nanos(0),
+            backwards: 0,
+            checked: false,
+            packets: 0,
+            bytes: 0,
+            copied: 0,
+            mempool_empty: 0,
+        };
+        if this.captured && this.memory.find_time(this.device.port).is_err() {
+            return Err(DpdkError::NoTimes(this.device.name.clone()));
+        }
+        Ok(this)
+    }
+
+    /// Receives up to `max` packets.
+    fn receive(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Option<Nanos>,
+    ) -> Result<usize, SourceError> {
+        // Buffers of packets that were freed are there for packets that come.
+        if self.checked {
+            pool.give_back()
+        } else {
+            self.check(pool)?
+        }
+        arrivals.first = self.sequence;
+        let (max, mut n) = (max.min(self.burst), 0);
+        for _ in 0..self.queues {
+            let queue = self.next;
+            self.next = if queue + 1 < self.queues { queue + 1 } else { 0 };
+            let wanted = max - n;
+            let (Some(mbufs), Some(places)) = (self.mbufs.get_mut(..wanted), self.places.get_mut(..wanted))
+            else {
+                break;
+            };
+            // SAFETY: the device is open with so many queues, as long as this half has it; this is the only
+            // half that receives.
+            let came = unsafe { sys::receive(self.device.port, queue, &self.memory, mbufs, places) };
+            self.arrive(pool, arrivals, came, now);
+            n += came;
+            if n >= max {
+                break;
+            }
+        }
+        self.sequence += n as u64;
+        self.packets += n as u64;
+        if n == 0 {
+            self.look_for_mbufs(pool);
+        }
+        Ok(n)
+    }
+
+    /// The first `came` packets of the lists arrive.
+    #[inline]
+    fn arrive(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, came: usize, now: Option<Nanos>) {
+        let Self { mbufs, places, memory, latest, backwards, bytes, copied, .. } = self;
+        for (mbuf, place) in mbufs.iter().zip(places.iter()).take(came) {
+            let (time, arrival) = match now {
+                Some(now) => (now, now),
+                None => {
+                    // SAFETY: it has just been received.
+                    let time = Nanos(unsafe { memory.time(*mbuf) }.saturating_mul(1000));
+                    *backwards += u64::from(time < *latest);
+                    *latest = time.max(*latest);
+                    (time, *latest)
+                }
+            };
+            let len = place.len;
+            *bytes += u64::from(len);
+            let meta = PacketMeta { original_len: len, interface: 0, time };
+            let adopted =
+                if place.unit == ELSEWHERE { None } else { pool.adopted(offset(place.unit), len, meta) };
+            let buf = adopted.unwrap_or_else(|| {
+                *copied += 1;
+                // SAFETY: it has just been received, and was not adopted.
+                pool.insert_with(meta, len as usize, |to| unsafe { sys::copy_out(*mbuf, to) })
+            });
+            arrivals.frames.push(Frame::unclassified(arrival, buf, len));
+        }
+    }
+
+    /// Makes sure that the pool is the one that packets can be adopted by.
+    #[cold]
+    fn check(&mut self, pool: &mut Pool) -> Result<(), SourceError> {
+        let memory = &self.memory;
+        match pool.with_region(|mempool: &mut Mempool| mempool.is(memory)) {
+            Some(true) => self.checked = true,
+            _ => return Err(DpdkError::OtherPool.into()),
+        }
+        Ok(())
+    }
+
+    /// Nothing came: was that for want of mbufs? It is asked only where the pipeline has many.
+    #[inline]
+    fn look_for_mbufs(&mut self, pool: &Pool) {
+        if pool.live() >= self.burst as u64 && self.memory.free_mbufs() < self.burst as u32 {
+            self.mempool_empty += 1;
+        }
+    }
+}
+
+impl Source for Receiver {
+    /// Packets of a capture, with its times. Drivers don't say that it is at its end: it is when nothing
+    /// comes any more.
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        for _ in 0..EMPTY_AT_END {
+            let n = self.receive(pool, arrivals, max, None)?;
+            if n > 0 {
+                return Ok(n);
+            }
+        }
+        Ok(0)
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        &self.interface
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        self.backwards
+    }
+
+    fn live(&mut self) -> Option<&mut dyn LiveSource> {
+        if self.captured { None } else { Some(self) }
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let stats = self.device.stats();
+        visit("packets_received", self.packets);
+        visit("bytes_received", self.bytes);
+        visit("copied", self.copied);
+        visit("missed", stats.missed);
+        visit("errors", stats.errors);
+        visit("no_mbuf", stats.no_mbuf);
+        visit("mempool_empty", self.mempool_empty);
+    }
+}
+
+impl LiveSource for Receiver {
+    fn poll(
+        &mut self,
+        pool: &mut Pool,
+        arrivals: &mut Arrivals,
+        max: usize,
+        now: Nanos,
+    ) -> Result<usize, SourceError> {
+        self.receive(pool, arrivals, max, Some(now))
+    }
+
+    fn at_once(&self) -> usize {
+        self.burst
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn patience(&self) -> Option<u64> {
+        Some(self.idle).filter(|idle| *idle > 0)
+    }
+
+    fn ended(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.device.receives.store(false, Ordering::Relaxed);
+    }
+}

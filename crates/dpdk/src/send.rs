@@ -1,0 +1,131 @@
+//! The half of a port that packets go to: mbufs are handed over as they are, and their driver frees them.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use slipstream_core::batch::Batch;
+use slipstream_core::pool::Pool;
+use slipstream_core::port::Transmit;
+use slipstream_core::stage::{Context, DropReason, Drops};
+
+use crate::device::Device;
+use crate::mempool::unit;
+use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Place};
+
+/// Sends.
+#[derive(Debug)]
+pub struct Sender {
+    device: Arc<Device>,
+    /// How long to wait for room, in cycles.
+    wait: u64,
+    mbufs: Box<[Mbuf; BURST]>,
+    places: Box<[Place; BURST]>,
+    packets: u64,
+    bytes: u64,
+    copied: u64,
+    /// Packets for which there was no room in the ring.
+    no_room: u64,
+    /// Packets that had to be copied, for which there was no mbuf.
+    no_mbuf: u64,
+}
+
+impl Sender {
+    pub(crate) fn new(device: Arc<Device>, wait: u64) -> Self {
+        Self {
+            device,
+            wait: sys::cycles(wait),
+            mbufs: Box::new([Mbuf::NONE; BURST]),
+            places: Box::new([Place::default(); BURST]),
+            packets: 0,
+            bytes: 0,
+            copied: 0,
+            no_room: 0,
+            no_mbuf: 0,
+        }
+    }
+
+    /// Hands the first `n` packets of the lists over.
+    fn hand_over(&mut self, n: usize) {
+        let (Some(places), Some(mbufs)) = (self.places.get(..n), self.mbufs.get_mut(..n)) else { return };
+        // SAFETY: the device is open as long as this half has it, which is the only one that sends. The
+        // pool let each of these packets go, or they were copied into new mbufs.
+        let sent = unsafe { sys::send(self.device.port, &self.device.memory, places, mbufs, self.wait) };
+        self.packets += sent as u64;
+        self.no_room += (n - sent) as u64;
+        self.bytes += places.iter().take(sent).map(|place| u64::from(place.len)).sum::<u64>();
+    }
+
+    /// Copies a packet that doesn't lie in an mbuf into one, or several.
+    #[cold]
+    fn copy_in(&mut self, data: &[u8]) -> Option<Mbuf> {
+        let mbuf = self.device.memory.copy_in(data);
+        match mbuf {
+            Some(_) => self.copied += 1,
+            None => self.no_mbuf += 1,
+        }
+        mbuf
+    }
+}
+
+impl Transmit for Sender {
+    fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        let mut n = 0;
+        for frame in batch.frames.drain(..) {
+            if n == BURST {
+                self.hand_over(n);
+                n = 0;
+            }
+            let place = match cx.pool.let_go(frame.buf) {
+                Some(offset) => Place { unit: unit(offset), len: frame.len },
+                None => {
+                    let mbuf = self.copy_in(cx.pool.data(frame.buf, frame.len));
+                    cx.pool.free(frame.buf);
+                    let (Some(mbuf), Some(to)) = (mbuf, self.mbufs.get_mut(n)) else { continue };
+                    *to = mbuf;
+                    Place { unit: ELSEWHERE, len: frame.len }
+                }
+            };
+            if let Some(to) = self.places.get_mut(n) {
+                *to = place;
+                n += 1;
+            }
+        }
+        if n > 0 {
+            self.hand_over(n);
+        }
+        batch.clear();
+    }
+
+    /// Drivers free what they have sent when they send more; at the end they are asked to.
+    fn drain(&mut self, _: &mut Context<'_>) {
+        // SAFETY: as in `hand_over`.
+        unsafe { sys::complete(self.device.port) };
+    }
+
+    fn complete(&mut self, _: &mut Pool) -> u64 {
+        0
+    }
+
+    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("packets_sent", self.packets);
+        visit("bytes_sent", self.bytes);
+        visit("copied", self.copied);
+        visit("no_room", self.no_room);
+        visit("no_mbuf", self.no_mbuf);
+        visit("errors", self.device.stats().send_errors);
+    }
+
+    fn drops(&self) -> Drops {
+        let mut drops = Drops::default();
+        drops.add(DropReason::NotSent, self.no_room + self.no_mbuf);
+        drops
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.device.sends.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,187 @@
+//! Pipelines over DPDK's virtual devices, without huge pages. EAL is there once a process: tests take turns.
+#![cfg(feature = "libdpdk")]
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use slipstream::pipeline::{Plan, Registry, built_in};
+use slipstream::runtime::{Driver, LiveOptions, RunReport, StageReport};
+use slipstream_dpdk::{Closed, close, take_pool};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn registry() -> Registry {
+    let mut registry = built_in();
+    registry.register(slipstream_dpdk::DPDK).unwrap();
+    registry
+}
+
+/// Runs a pipeline for so many packets, on so many threads, and closes all.
+fn run(graph: &str, packets: u64, workers: usize) -> (RunReport, Closed) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let plan = Plan::from_graph_with(&registry(), graph, None, None, Path::new("")).unwrap();
+    let pipeline = plan.build(1).unwrap_or_else(|errors| panic!("{errors}"));
+    // SAFETY: stages and ports use packets of the pool that they were handed, which they give on or free, with
+    // their lengths.
+    let pool = unsafe { take_pool() }.unwrap();
+    let duration = Some(Duration::from_secs(30));
+    let options = LiveOptions { packets: Some(packets), duration, ..LiveOptions::default() };
+    let mut driver = Driver::new(pipeline).pool(pool).live(options).workers(workers);
+    let report = driver.run(&mut |_| ControlFlow::Continue(())).unwrap();
+    assert!(close().is_none(), "ports are open");
+    drop(driver);
+    let closed = close().unwrap();
+    assert_eq!((report.live, closed.mbufs_left), (0, 0), "{report:#?}");
+    (report, closed)
+}
+
+fn counter(counters: &[(&'static str, u64)], name: &str) -> u64 {
+    counters.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no {name} in {counters:?}")).1
+}
+
+fn stage<'a>(report: &'a RunReport, name: &str) -> &'a StageReport {
+    report.stages.iter().find(|s| s.name == name).unwrap()
+}
+
+const EAL: &str = "--no-huge --no-pci";
+
+#[test]
+fn nothing_is_copied_nor_lost_on_the_way() {
+    let graph = format!(
+        "in :: dpdk(device=\"net_null0,size=64\", eal=\"{EAL}\", mbufs=4095, queues=2) -> reframe(hold=10us)
+         -> counter -> out :: dpdk(device=net_null1, mbufs=4095)"
+    );
+    for workers in [1, 2] {
+        let (report, closed) = run(&graph, 200_000, workers);
+        assert_eq!(closed, Closed { mbufs: 4095, mbufs_left: 0 });
+        let [source] = report.sources.as_slice() else { panic!("{report:#?}") };
+        let out = stage(&report, "out");
+        assert_eq!((source.packets, counter(&source.counters, "packets_received")), (200_000, 200_000));
+        assert_eq!((counter(&out.counters, "packets_sent"), out.drops.total()), (200_000, 0));
+        assert_eq!(counter(&out.counters, "bytes_sent"), 200_000 * 64);
+        assert_eq!((counter(&source.counters, "copied"), counter(&out.counters, "copied")), (0, 0));
+    }
+}
+
+/// A pipeline that holds all packets that there are gets no more until it lets some go, and says so.
+#[test]
+fn an_exhausted_mempool_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("in.pcap");
+    fs::write(&capture, pcap(&(0..100).map(frame).collect::<Vec<_>>())).unwrap();
+    let graph = format!(
+        "in :: dpdk(device=\"net_pcap1,rx_pcap={},infinite_rx=1\", eal=\"{EAL}\", mbufs=511)
+         -> reframe(hold=10ms, burst=256, capacity=100000) -> out :: dpdk(device=net_null3, mbufs=511)",
+        capture.display()
+    );
+    let (report, _) = run(&graph, 2000, 1);
+    let source = report.sources.first().unwrap();
+    assert_eq!(counter(&stage(&report, "out").counters, "packets_sent"), 2000);
+    assert!(counter(&source.counters, "mempool_empty") > 0, "{report:#?}");
+}
+
+/// What a capture brings leaves by a ring and comes back: packets that are put into the pool lie in mbufs, too.
+#[test]
+fn packets_go_around_a_ring() {
+    let directory = tempfile::tempdir().unwrap();
+    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
+    let frames: Vec<Vec<u8>> = (0..500u32).map(frame).collect();
+    fs::write(&capture, pcap(&frames)).unwrap();
+    let graph = format!(
+        "in :: pcap(path=\"{}\") -> ring :: dpdk(device=net_ring0, eal=\"{EAL}\", mbufs=2047, buffer=512)
+         -> out :: pcap(path=\"{}\")",
+        capture.display(),
+        out.display()
+    );
+    let (report, _) = run(&graph, 1000, 1);
+    let came = report.sources.iter().find(|s| s.name == "ring").unwrap();
+    // Those that are longer than an mbuf came in several, and were put into one piece again.
+    let long = frames.iter().filter(|frame| frame.len() > 512).count() as u64;
+    let ring = stage(&report, "ring");
+    assert!(long > 100);
+    assert_eq!((counter(&ring.counters, "copied"), counter(&came.counters, "copied")), (long, long));
+    assert_eq!((counter(&ring.counters, "packets_sent"), came.packets), (500, 500));
+    assert_eq!(frames_of(&fs::read(out).unwrap()), frames);
+}
+
+/// Errors name the setting, say what is wrong, and leave everything closed.
+#[test]
+fn errors_say_what_to_do() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (graph, words) in [
+        ("dpdk(device=eth9, EAL) -> null", &["no DPDK device `eth9`", "there are none"][..]),
+        ("dpdk(device=\"net_null5,sighs=3\", EAL) -> null", &["net_null5"]),
+        ("dpdk(device=\"net_pcap5,rx_pcap=/none\", EAL) -> null", &["net_pcap5"]),
+        ("dpdk(device=net_null6, EAL, queues=2) -> dpdk(device=net_null6)", &["queues"]),
+        ("dpdk(device=net_null6, EAL) -> dpdk(device=net_null7, mbufs=511)", &["`mbufs`", "16383", "511"]),
+        ("dpdk(device=net_null6, EAL) -> dpdk(device=net_null7, eal=\"--no-telemetry\")", &["`eal`"]),
+        ("dpdk(device=\"net_null6,size=80\", EAL) -> dpdk(device=\"net_null6,size=81\")", &["there already"]),
+        ("null -> a :: dpdk(device=net_null6, EAL); null -> b :: dpdk(device=net_null6)", &["sends to"]),
+        ("dpdk(device=net_null6, EAL, time=captured) -> null", &["times", "net_pcap"]),
+        ("dpdk(device=net_ring6, EAL, queues=63) -> null", &["queues to receive from, not 63"]),
+        ("dpdk(device=\",\", EAL) -> null", &["no name"]),
+    ] {
+        let graph = graph.replace("EAL", &format!("eal=\"{EAL}\""));
+        let plan = Plan::from_graph_with(&registry(), &graph, None, None, Path::new("")).unwrap();
+        let error = plan.build(1).err().unwrap_or_else(|| panic!("{graph}")).to_string();
+        for word in words {
+            assert!(error.contains(word), "{graph}\n{error}");
+        }
+        if let Some(closed) = close() {
+            assert_eq!(closed.mbufs_left, 0, "{graph}");
+        }
+    }
+}
+
+/// A run whose pool is another says so.
+#[test]
+fn the_pool_has_to_be_the_mempool() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let graph = format!("dpdk(device=net_null8, eal=\"{EAL}\") -> null");
+    let plan = Plan::from_graph_with(&registry(), &graph, None, None, Path::new("")).unwrap();
+    let mut driver = Driver::new(plan.build(1).unwrap());
+    let error = driver.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(error.to_string().contains("take_pool"), "{error}");
+    drop(driver);
+    assert_eq!(close().map(|closed| closed.mbufs_left), Some(0));
+}
+
+/// A UDP datagram of one of 50 flows with its number in the payload, 60 to 1400 bytes long.
+fn frame(number: u32) -> Vec<u8> {
+    let len = 60 + (number as usize * 37) % 1341;
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 5, 8, 0, 0x45, 0];
+    frame.extend(((len - 14) as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, (number % 50) as u8, 192, 0, 2, 200, 7, 208, 0, 53]);
+    frame.extend(((len - 34) as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(number.to_be_bytes());
+    frame.resize(len, number as u8);
+    frame
+}
+
+/// Packets every 10 µs.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    file.extend(0xa1b2_c3d4_u32.to_le_bytes());
+    file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    for (time, frame) in (0u32..).step_by(10).zip(frames) {
+        for word in [1000, time, frame.len() as u32, frame.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+fn frames_of(file: &[u8]) -> Vec<Vec<u8>> {
+    let (mut at, mut frames) = (24, Vec::new());
+    while at < file.len() {
+        let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
+        frames.push(file[at + 16..at + 16 + len].to_vec());
+        at += 16 + len;
+    }
+    frames
+}

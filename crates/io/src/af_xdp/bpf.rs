@@ -1,0 +1,184 @@
+//! The bpf(2) system call, as far as the port needs it: a map of sockets, a program, and the link that ties the program
+//! to an interface as long as somebody has it open.
+
+use std::io;
+use std::mem::size_of_val;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::program::Instruction;
+
+const MAP_CREATE: libc::c_int = 0;
+const MAP_UPDATE: libc::c_int = 2;
+const PROG_LOAD: libc::c_int = 5;
+const LINK_CREATE: libc::c_int = 28;
+
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+
+/// Bytes of the kernel's account of why it refuses a program.
+const LOG: usize = 64 << 10;
+
+/// The way in which an interface runs the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// In its driver, before the kernel makes a packet of its own of it.
+    Native,
+    /// Behind the driver (`SKB` mode).
+    Generic,
+}
+
+impl Mode {
+    fn flag(self) -> u32 {
+        match self {
+            Self::Generic => 1 << 1,
+            Self::Native => 1 << 2,
+        }
+    }
+}
+
+/// What `BPF_MAP_CREATE` reads.
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+}
+
+/// What `BPF_MAP_UPDATE_ELEM` reads.
+#[repr(C)]
+#[derive(Default)]
+struct MapUpdate {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// What `BPF_PROG_LOAD` reads.
+#[repr(C)]
+#[derive(Default)]
+struct ProgLoad {
+    prog_type: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kern_version: u32,
+    flags: u32,
+    name: [u8; 16],
+}
+
+/// What `BPF_LINK_CREATE` reads.
+#[repr(C)]
+#[derive(Default)]
+struct LinkCreate {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// The argument of a bpf(2) command.
+///
+/// # Safety
+/// Its layout is the beginning of the kernel's, and its pointers, if any, are to memory that the command may use.
+unsafe trait Attributes {}
+
+// SAFETY: numbers only.
+unsafe impl Attributes for MapCreate {}
+// SAFETY: made by `put` alone, with pointers to values that outlive the call.
+unsafe impl Attributes for MapUpdate {}
+// SAFETY: made by `load` alone, with pointers to values that outlive the call.
+unsafe impl Attributes for ProgLoad {}
+// SAFETY: numbers only.
+unsafe impl Attributes for LinkCreate {}
+
+fn bpf<A: Attributes>(command: libc::c_int, mut attributes: A) -> io::Result<libc::c_long> {
+    let len = size_of_val(&attributes);
+    // SAFETY: pointer and length are those of a value that outlives the call; `Attributes` says that what it points to does.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attributes, len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn descriptor<A: Attributes>(command: libc::c_int, attributes: A) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attributes)?;
+    // SAFETY: these commands return a new descriptor (closed at exec), which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn number(fd: &impl AsRawFd) -> u32 {
+    fd.as_raw_fd().unsigned_abs()
+}
+
+/// A map from queues to sockets.
+pub(super) fn sockets(queues: u32) -> io::Result<OwnedFd> {
+    descriptor(
+        MAP_CREATE,
+        MapCreate { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: queues },
+    )
+}
+
+/// From now on packets of a queue go to this socket.
+pub(super) fn put(map: &OwnedFd, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let value = number(&socket);
+    let (key, value) = (&raw const queue as u64, &raw const value as u64);
+    bpf(MAP_UPDATE, MapUpdate { map: number(map), key, value, ..MapUpdate::default() }).map(drop)
+}
+
+/// Loads a program; where the kernel refuses, the error has its last words.
+pub(super) fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    let attributes = |log: Option<&mut Vec<u8>>| ProgLoad {
+        prog_type: PROG_TYPE_XDP,
+        instruction_count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        license: c"Apache-2.0".as_ptr() as u64,
+        log_level: u32::from(log.is_some()),
+        log_size: log.as_ref().map_or(0, |log| log.len() as u32),
+        log: log.map_or(0, |log| log.as_mut_ptr() as u64),
+        name: *b"slipstream\0\0\0\0\0\0",
+        ..ProgLoad::default()
+    };
+    descriptor(PROG_LOAD, attributes(None)).or_else(|error| {
+        if error.raw_os_error() != Some(libc::EINVAL) && error.raw_os_error() != Some(libc::EACCES) {
+            return Err(error);
+        }
+        let mut log = vec![0; LOG];
+        let again = descriptor(PROG_LOAD, attributes(Some(&mut log)));
+        again.map_err(|error| {
+            let said = String::from_utf8_lossy(&log);
+            let last = said.trim_matches(['\0', '\n']).lines().rev().take(3).collect::<Vec<_>>().join(" / ");
+            // Without a word of the verifier it is the right that is missing.
+            if last.is_empty() { error } else { io::Error::other(format!("{error}: {last}")) }
+        })
+    })
+}
+
+/// Ties a program to an interface, until the link is closed.
+pub(super) fn attach(program: &OwnedFd, interface: u32, mode: Mode) -> io::Result<OwnedFd> {
+    let link =
+        LinkCreate { program: number(program), interface, attach_type: ATTACH_XDP, flags: mode.flag() };
+    descriptor(LINK_CREATE, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::program::program;
+    use super::*;
+
+    /// The kernel's verifier takes the program, in both forms. It takes root, as everything live does.
+    #[test]
+    fn the_kernel_takes_the_program() {
+        let map = sockets(4).expect("a map of sockets: this test needs root");
+        for stamped in [false, true] {
+            load(&program(map.as_raw_fd(), stamped)).expect("the program");
+        }
+        let nonsense = load(&[[0x95; 8]]).unwrap_err();
+        assert!(nonsense.to_string().len() > 20, "{nonsense}");
+    }
+}

@@ -1,0 +1,336 @@
+//! A network interface as a port, by AF_XDP sockets: the driver, or the kernel just behind it, puts packets straight into the
+//! memory of the pool, and sends them from there.
+//!
+//! A small XDP program of ours stands on the interface as long as the port is open, and not a moment longer, however the
+//! process ends. It hands each packet to the socket of the queue by which it came. Where the driver can, packets are
+//! received and sent without a copy; else the kernel makes the only one.
+//!
+//! - [`receive`]: the way in; [`send`]: the way out; [`stage`]: both as a stage type.
+//! - [`umem`]: the packet memory; [`ring`]: what is shared with the kernel beside it.
+//! - [`program`], [`bpf`]: the XDP program; [`sys`]: system calls.
+
+#[allow(unsafe_code)]
+mod bpf;
+mod checksum;
+mod error;
+mod program;
+mod queues;
+#[allow(unsafe_code)]
+mod receive;
+#[allow(unsafe_code)]
+mod ring;
+#[allow(unsafe_code)]
+mod send;
+mod stage;
+#[allow(unsafe_code)]
+mod sys;
+#[allow(unsafe_code)]
+mod umem;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+pub use error::XdpError;
+pub use queues::Queues;
+pub use receive::Receiver;
+pub use send::Sender;
+pub use stage::AF_XDP;
+pub use umem::Umem;
+
+use crate::af_packet::{InterfaceInfo, Socket as PacketSocket};
+use receive::Queue;
+use slipstream_core::pool::LEAD;
+use sys::{Kind, Socket};
+
+/// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and two VLAN tags.
+const OVERHEAD: u32 = 14 + 2 * 4;
+/// Bytes of packets on their way out at most, where the kernel copies them.
+const SEND_ROOM: i32 = 16 << 20;
+/// Sizes of buffers; the kernel takes these two.
+const CHUNKS: [usize; 2] = [2048, 4096];
+/// Bytes of a buffer before a packet that came.
+const FRONT: usize = 256 + LEAD;
+
+/// The way in which the program is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, or behind it where the driver can't.
+    #[default]
+    Auto,
+    /// In the driver, or not at all.
+    Native,
+    /// Behind the driver.
+    Generic,
+}
+
+/// The ways of a port that are to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
+    /// Receive.
+    pub receive: bool,
+    /// Send.
+    pub send: bool,
+}
+
+/// Settings for opening a port.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The interface's name.
+    pub interface: String,
+    /// The queues that are served. What is sent leaves by the first one.
+    pub queues: Queues,
+    /// The way in which the program is run.
+    pub mode: Mode,
+    /// Have the kernel copy packets, though the driver could do without.
+    pub copy: bool,
+    /// Take packets for other stations too.
+    pub promiscuous: bool,
+    /// Entries of each ring, 64 to 32768; rounded up to a power of two.
+    pub ring: u32,
+    /// Packet buffers; none: 8 for each entry of a receive ring, 16384 at least.
+    pub buffers: Option<u32>,
+    /// Bytes of a buffer, 2048 or 4096; none: as the interface's MTU needs.
+    pub chunk: Option<usize>,
+    /// Fill in transport checksums that neighbours on the same machine left to a card that isn't there.
+    pub checksums: bool,
+    /// The driver is asked for packets when the program asks, without interrupts.
+    pub busy_poll: bool,
+}
+
+/// A port that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The way in, if it was to be opened.
+    pub receiver: Option<Receiver>,
+    /// The way out, if it was to be opened.
+    pub sender: Option<Sender>,
+    /// The packet memory, for other ports of the same pipeline.
+    pub umem: Arc<Umem>,
+}
+
+impl Options {
+    /// Of an interface, everything else as is usual: all queues, promiscuous, rings of 2048 packets.
+    #[must_use]
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            queues: Queues::All,
+            mode: Mode::Auto,
+            copy: false,
+            promiscuous: true,
+            ring: 2048,
+            buffers: None,
+            chunk: None,
+            checksums: true,
+            busy_poll: false,
+        }
+    }
+
+    /// Opens the port. `umem` is the packet memory of ports that were opened before in the same pipeline.
+    ///
+    /// # Errors
+    /// [`XdpError`], which says what to do about it.
+    pub fn open(&self, ways: Ways, umem: Option<Arc<Umem>>) -> Result<Opened, XdpError> {
+        let name = self.interface.as_str();
+        let failed = |what| XdpError::of(name, what);
+        let packets = PacketSocket::new().map_err(failed("opening a packet socket"))?;
+        let info = packets.interface(name).map_err(failed("asking for the interface"))?;
+        if !info.up {
+            return Err(XdpError::Down(name.to_owned()));
+        }
+        if ![libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&info.hardware) {
+            return Err(XdpError::NotEthernet { name: name.to_owned(), hardware: info.hardware });
+        }
+        let have = packets.queues(name).max(1);
+        let mut queues = self.queues.numbers(have);
+        if let Some(queue) = queues.iter().copied().find(|queue| *queue >= have) {
+            return Err(XdpError::NoQueue { name: name.to_owned(), queue, have });
+        }
+        if !ways.receive {
+            queues.truncate(1);
+        }
+        let ring = self.ring.clamp(64, 1 << 15).next_power_of_two();
+        let rings = if ways.receive { ring * queues.len() as u32 } else { 0 };
+        sys::lock_more_memory();
+        let umem = self.memory(umem, &info, rings)?;
+        // It takes what is for other stations as long as it is open.
+        if ways.receive && self.promiscuous {
+            packets.promiscuous(info.index).map_err(failed("switching to promiscuous"))?;
+        }
+        let mut sockets = Vec::new();
+        let mut way_out = None;
+        for (n, queue) in queues.iter().copied().enumerate() {
+            let out = ways.send && n == 0;
+            let (socket, rings) = self.socket(&umem, &info, queue, ring, ways.receive, out)?;
+            let Rings { receive, fill, send } = rings;
+            if let Some((transmit, completion)) = send {
+                way_out = Some((Arc::clone(&socket), transmit, completion));
+            }
+            if let Some(receive) = receive {
+                sockets.push(Queue::new(queue, socket, receive, fill, &umem));
+            }
+        }
+        let mut attached = None;
+        if ways.receive {
+            attached = Some(self.attach(&info, have, &sockets)?);
+        }
+        let native = attached.as_ref().is_some_and(|a| a.mode == bpf::Mode::Native);
+        let port = Arc::new(Port {
+            name: name.to_owned(),
+            index: info.index,
+            umem: Arc::clone(&umem),
+            native,
+            packets,
+            _attached: attached,
+        });
+        let receiver = match sockets.is_empty() {
+            true => None,
+            false => Some(Receiver::new(Arc::clone(&port), sockets, self).map_err(failed("waiting"))?),
+        };
+        let sender = way_out
+            .map(|(socket, transmit, completion)| Sender::new(port, socket, transmit, completion, &info));
+        Ok(Opened { receiver, sender, umem })
+    }
+
+    /// The packet memory: that of other ports, or some that is made now. `rings` of its buffers wait for packets.
+    fn memory(
+        &self,
+        umem: Option<Arc<Umem>>,
+        info: &InterfaceInfo,
+        rings: u32,
+    ) -> Result<Arc<Umem>, XdpError> {
+        let name = self.interface.clone();
+        let longest = (info.mtu + OVERHEAD) as usize;
+        let umem = match umem {
+            Some(umem) => umem,
+            None => {
+                let [small, large] = CHUNKS;
+                let chunk = self.chunk.unwrap_or(if longest + FRONT <= small { small } else { large });
+                let buffers = self.buffers.unwrap_or((8 * rings).max(1 << 14));
+                let bytes = u64::from(buffers) * chunk as u64;
+                Umem::new(buffers, chunk).map_err(|error| XdpError::NoMemory {
+                    name: name.clone(),
+                    bytes,
+                    error,
+                })?
+            }
+        };
+        if longest > umem.longest() && info.hardware != libc::ARPHRD_LOOPBACK {
+            let most = (umem.longest() as u32).saturating_sub(OVERHEAD);
+            return Err(XdpError::TooLong { name, mtu: info.mtu, most });
+        }
+        let all = umem.reserve(rings);
+        if all > umem.buffers() / 2 {
+            return Err(XdpError::FewBuffers { buffers: umem.buffers(), rings: all });
+        }
+        Ok(umem)
+    }
+
+    /// A socket of a queue, bound to it.
+    fn socket(
+        &self,
+        umem: &Umem,
+        info: &InterfaceInfo,
+        queue: u32,
+        ring: u32,
+        receive: bool,
+        send: bool,
+    ) -> Result<(Arc<Socket>, Rings), XdpError> {
+        let name = self.interface.as_str();
+        let failed = |what| XdpError::of(name, what);
+        let socket = Socket::new().map_err(failed("opening an AF_XDP socket"))?;
+        socket.register(umem).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN) => {
+                XdpError::NoMemory { name: name.to_owned(), bytes: umem.bytes() as u64, error }
+            }
+            _ => failed("registering packet memory")(error),
+        })?;
+        let making = failed("making a ring");
+        // A socket has a fill and a completion ring in any case.
+        let fill = socket.ring(Kind::Fill, ring).map_err(&making)?;
+        let completion = socket.ring(Kind::Completion, ring).map_err(&making)?;
+        let incoming = if receive { Some(socket.ring(Kind::Receive, ring).map_err(&making)?) } else { None };
+        let outgoing = if send { Some(socket.ring(Kind::Transmit, ring).map_err(&making)?) } else { None };
+        if send {
+            socket.send_room(SEND_ROOM, ring);
+        }
+        if self.busy_poll {
+            socket.busy_poll(64).map_err(failed("polling the driver"))?;
+        }
+        // Without a word the kernel copies only where the driver can't do without.
+        let copying = if self.copy || self.mode == Mode::Generic { libc::XDP_COPY } else { 0 };
+        let taken = |error: std::io::Error| match error.raw_os_error() {
+            Some(libc::EBUSY) => XdpError::QueueTaken { name: name.to_owned(), queue },
+            _ => failed("binding to a queue")(error),
+        };
+        socket.bind(info.index, queue, libc::XDP_USE_NEED_WAKEUP | copying).map_err(taken)?;
+        let send = outgoing.map(|outgoing| (outgoing, completion));
+        Ok((Arc::new(socket), Rings { receive: incoming, fill, send }))
+    }
+
+    /// Puts the program on the interface.
+    fn attach(&self, info: &InterfaceInfo, have: u32, sockets: &[Queue]) -> Result<Attached, XdpError> {
+        let name = self.interface.as_str();
+        let failed = |what| XdpError::of(name, what);
+        let map = bpf::sockets(have).map_err(failed("making a BPF map"))?;
+        for queue in sockets {
+            bpf::put(&map, queue.number(), queue.socket().fd()).map_err(failed("filling a BPF map"))?;
+        }
+        let load = |stamped| bpf::load(&program::program(map.as_raw_fd(), stamped));
+        // Older kernels keep the clock to programs under the GPL: packets then come when they are looked at.
+        let program = load(true).or_else(|_| load(false)).map_err(failed("loading an XDP program"))?;
+        let modes = match self.mode {
+            Mode::Auto => &[bpf::Mode::Native, bpf::Mode::Generic][..],
+            Mode::Native => &[bpf::Mode::Native],
+            Mode::Generic => &[bpf::Mode::Generic],
+        };
+        let mut why = None;
+        for mode in modes {
+            match bpf::attach(&program, info.index, *mode) {
+                Ok(link) => return Ok(Attached { mode: *mode, _link: link }),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EBUSY | libc::EEXIST) => return Err(XdpError::OtherProgram(name.to_owned())),
+                    Some(libc::EPERM | libc::EACCES) => {
+                        return Err(failed("attaching an XDP program")(error));
+                    }
+                    _ => why = Some(error),
+                },
+            }
+        }
+        let error = why.unwrap_or_else(|| std::io::ErrorKind::Unsupported.into());
+        let name = name.to_owned();
+        Err(XdpError::Unsupported { name, what: "an XDP program in this mode", error })
+    }
+}
+
+/// The rings of a socket.
+struct Rings {
+    receive: Option<ring::Ring<libc::xdp_desc>>,
+    fill: ring::Ring<u64>,
+    send: Option<(ring::Ring<libc::xdp_desc>, ring::Ring<u64>)>,
+}
+
+/// The program on an interface; closed, it is taken off.
+#[derive(Debug)]
+struct Attached {
+    mode: bpf::Mode,
+    _link: OwnedFd,
+}
+
+/// The parts of a port that both directions share.
+#[derive(Debug)]
+struct Port {
+    name: String,
+    index: u32,
+    umem: Arc<Umem>,
+    native: bool,
+    packets: PacketSocket,
+    _attached: Option<Attached>,
+}
+
+impl Port {
+    /// The error of an interface that is no more.
+    fn gone(&self) -> Option<XdpError> {
+        (!sys::interface_exists(self.index)).then(|| XdpError::Gone(self.name.clone()))
+    }
+}

@@ -1,0 +1,170 @@
+//! Network interfaces as ports, by AF_XDP sockets.
+
+use std::sync::Arc;
+
+use super::{Mode, Options, Queues, Umem, Ways, XdpError};
+use slipstream_core::port::Port;
+use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_core::stage::{DropReason, Placeholder};
+
+/// The stage type.
+pub const AF_XDP: StageType = StageType {
+    name: "af_xdp",
+    group: Group::Port,
+    summary: "A network interface without the kernel's stack: packets come into the engine's own memory, and leave from there",
+    example: "lan :: af_xdp(interface=eth1); wan :: af_xdp(interface=eth2); lan -> reframe -> wan; wan -> lan",
+    inputs: IN,
+    outputs: OUT,
+    settings: &[
+        Setting {
+            name: "interface",
+            kind: Kind::Text("name of an interface, as `ip link` shows it"),
+            default: None,
+            required: true,
+            help: "The interface, which must be up",
+        },
+        Setting {
+            name: "queues",
+            kind: Kind::Text("`all`, or numbers as in 0-3,6"),
+            default: Some("all"),
+            required: false,
+            help: "Receive queues that are served; packets of others stay with the kernel. What is sent leaves by the first",
+        },
+        Setting {
+            name: "mode",
+            kind: Kind::Words(&[
+                ("auto", "native, or generic where the driver can't"),
+                ("native", "in the driver"),
+                ("generic", "behind the driver, with any"),
+            ]),
+            default: Some("auto"),
+            required: false,
+            help: "How the XDP program runs",
+        },
+        Setting {
+            name: "copy",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Have the kernel copy packets, though the driver could do without",
+        },
+        Setting {
+            name: "promiscuous",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Take packets for other stations too",
+        },
+        Setting {
+            name: "ring",
+            kind: Kind::Count(64, 1 << 15),
+            default: Some("2048"),
+            required: false,
+            help: "Packets of a queue that find room while the engine is busy, rounded up to a power of two; what comes beyond \
+                   that is lost, and counted",
+        },
+        Setting {
+            name: "buffers",
+            kind: Kind::Count(256, 1 << 22),
+            default: None,
+            required: false,
+            help: "Packet buffers of all AF_XDP ports together, twice what their rings take at least: the first port's word \
+                   counts. Left out: 8 times that port's rings, 16384 at least",
+        },
+        Setting {
+            name: "chunk",
+            kind: Kind::Choice(&["auto", "2048", "4096"]),
+            default: Some("auto"),
+            required: false,
+            help: "Bytes of a buffer; the first port's word counts. auto: as its interface's MTU needs",
+        },
+        Setting {
+            name: "checksums",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Fill in TCP and UDP checksums that a neighbour on the same machine left to a network card",
+        },
+        Setting {
+            name: "busy_poll",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Ask the driver for packets all the time instead of having it interrupt: less delay, and a whole core",
+        },
+    ],
+    properties: Properties {
+        live: true,
+        faces_a_link: true,
+        drops: &[DropReason::NotSent],
+        ..Properties::new(
+            // Each packet is received and sent by itself; cards spread what comes over queues.
+            |_| Meets::Nothing,
+        )
+    },
+    build,
+};
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let interface = settings.text("interface");
+    if !crate::af_packet::is_name(interface) {
+        let error = BuildError::setting("interface", format!("`{interface}` can't be an interface's name"));
+        return Err(error.hint("1 to 15 characters without `/` or space"));
+    }
+    let queues = settings.text("queues");
+    let Some(queues) = Queues::parse(queues) else {
+        let error = BuildError::setting("queues", format!("`{queues}` names no queues"));
+        return Err(error.hint("`all`, a number, or several as in 0-3,6"));
+    };
+    if site.dry {
+        return Ok(match site.role {
+            Role::Source => Made::Checked,
+            _ => Made::Stage(Box::new(Placeholder)),
+        });
+    }
+    let options = Options {
+        queues,
+        mode: match settings.text("mode") {
+            "native" => Mode::Native,
+            "generic" => Mode::Generic,
+            _ => Mode::Auto,
+        },
+        copy: settings.flag("copy"),
+        promiscuous: settings.flag("promiscuous"),
+        ring: settings.number("ring") as u32,
+        buffers: settings.optional_number("buffers").map(|n| n as u32),
+        chunk: settings.text("chunk").parse().ok(),
+        checksums: settings.flag("checksums"),
+        busy_poll: settings.flag("busy_poll"),
+        ..Options::new(interface)
+    };
+    let ways = match site.role {
+        Role::Source => Ways { receive: true, send: false },
+        Role::TwoWay => Ways { receive: true, send: true },
+        Role::Sink | Role::Inner => Ways { receive: false, send: true },
+    };
+    let shared: Option<Arc<Umem>> = site.common.find_shared();
+    let is_first = shared.is_none();
+    let wrong = |error: XdpError| BuildError::setting(setting(&error), error.to_string());
+    let opened = options.open(ways, shared).map_err(wrong)?;
+    if is_first {
+        site.common.add_shared(site.name, Arc::clone(&opened.umem));
+    }
+    Ok(match (opened.receiver, opened.sender) {
+        (Some(receiver), Some(sender)) => Port::both(receiver, sender),
+        (Some(receiver), None) => Port::receiving(receiver),
+        (None, Some(sender)) => Port::transmitting(sender),
+        (None, None) => Port::default(),
+    }
+    .into())
+}
+
+/// The setting that is to blame for an error.
+fn setting(error: &XdpError) -> &'static str {
+    match error {
+        XdpError::NoQueue { .. } | XdpError::QueueTaken { .. } => "queues",
+        XdpError::FewBuffers { .. } | XdpError::NoMemory { .. } => "buffers",
+        _ => "interface",
+    }
+}

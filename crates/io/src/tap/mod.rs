@@ -1,0 +1,69 @@
+//! A TAP interface as a port: what the machine sends by it comes in here, and what leaves here comes to the machine by it
+//! (`/dev/net/tun`).
+//!
+//! The interface is made if it isn't there, and goes away with the program; one that somebody made to stay (`ip tuntap add`)
+//! is opened, and stays. The kernel gives a packet a system call, but leaves TCP and UDP in super-frames of up to 64 KiB,
+//! which are cut here: of bulk traffic one call brings some 40 packets. Transport checksums are completed.
+
+mod error;
+mod receive;
+mod send;
+mod stage;
+#[allow(unsafe_code)]
+mod sys;
+
+use std::sync::Arc;
+
+pub use error::TapError;
+pub use receive::Receiver;
+pub use send::Sender;
+pub use stage::TAP_INTERFACE;
+
+/// Settings for opening a port.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The interface's name.
+    pub interface: String,
+    /// Bring the interface up.
+    pub up: bool,
+    /// Have the kernel leave checksums and segmentation to this program.
+    pub offloads: bool,
+}
+
+impl Options {
+    /// Of an interface, which is brought up.
+    #[must_use]
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self { interface: interface.into(), up: true, offloads: true }
+    }
+
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// [`TapError`], which says what to do about it.
+    pub fn open(&self) -> Result<(Receiver, Sender), TapError> {
+        let name = self.interface.as_str();
+        let device = sys::Device::open(name).map_err(TapError::of(name, "opening a TAP interface"))?;
+        let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
+        offloads.map_err(TapError::of(name, "setting offloads"))?;
+        if self.up {
+            sys::bring_up(name).map_err(TapError::of(name, "bringing the interface up"))?;
+        }
+        let port = Arc::new(Port { device, name: name.to_owned() });
+        Ok((Receiver::new(Arc::clone(&port)), Sender::new(port)))
+    }
+}
+
+/// The parts of a port that both directions share.
+#[derive(Debug)]
+struct Port {
+    device: sys::Device,
+    name: String,
+}
+
+impl Port {
+    /// The error of an interface that is no more.
+    fn gone(&self) -> Option<TapError> {
+        (!crate::af_packet::interface_exists(&self.name)).then(|| TapError::Gone(self.name.clone()))
+    }
+}

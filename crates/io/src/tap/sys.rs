@@ -1,0 +1,101 @@
+//! The system calls of a TAP interface.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use libc::c_int;
+
+use crate::af_packet::named;
+use crate::offload::HEADER;
+
+/// What the kernel may leave to this program; older ones know less.
+const OFFLOADS: [u32; 2] = [
+    libc::TUN_F_CSUM
+        | libc::TUN_F_TSO4
+        | libc::TUN_F_TSO6
+        | libc::TUN_F_TSO_ECN
+        | libc::TUN_F_USO4
+        | libc::TUN_F_USO6,
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN,
+];
+
+/// An open TAP interface.
+#[derive(Debug)]
+pub(super) struct Device(File);
+
+fn checked(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+impl Device {
+    /// Makes the interface, or opens it where it is there.
+    pub(super) fn open(name: &str) -> io::Result<Self> {
+        let mut open = OpenOptions::new();
+        let file = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+        let mut request = named(name)?;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+        // SAFETY: the request reads the name, which ends with a zero, and the flags, and writes to the `ifreq`, which outlives
+        // it.
+        checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) })?;
+        let header = HEADER as c_int;
+        // SAFETY: the request reads a number, which outlives it.
+        checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &header) })?;
+        Ok(Self(file))
+    }
+
+    fn offloads(&self, offloads: u32) -> io::Result<()> {
+        // SAFETY: the request takes a number in place of a pointer.
+        checked(unsafe {
+            libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(offloads))
+        })
+    }
+
+    /// Senders leave checksums and segmentation to this program.
+    pub(super) fn take_offloads(&self) -> io::Result<()> {
+        let [all, fewer] = OFFLOADS;
+        self.offloads(all).or_else(|_| self.offloads(fewer))
+    }
+
+    /// Senders do all of it themselves.
+    pub(super) fn no_offloads(&self) -> io::Result<()> {
+        self.offloads(0)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// The next packet behind its header; the length of both.
+    pub(super) fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        (&self.0).read(to)
+    }
+
+    /// Hands a packet to the machine.
+    pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
+        // A header of zeros: nothing is left to anybody.
+        let parts = [IoSlice::new(&[0; HEADER]), IoSlice::new(packet)];
+        (&self.0).write_vectored(&parts).map(drop)
+    }
+}
+
+/// Brings an interface up, if it isn't.
+pub(super) fn bring_up(name: &str) -> io::Result<()> {
+    // SAFETY: no pointer is passed; the result is checked.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    checked(fd)?;
+    // SAFETY: the descriptor was just made, and nothing else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut request = named(name)?;
+    // SAFETY: the request reads the name and writes the flags.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &mut request) })?;
+    // SAFETY: the request before filled this field of the union, a number.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    if c_int::from(flags) & libc::IFF_UP != 0 {
+        return Ok(());
+    }
+    request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as i16;
+    // SAFETY: the request reads name and flags.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &mut request) })
+}

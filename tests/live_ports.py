@@ -1,0 +1,509 @@
+"""Live ports by themselves: AF_XDP, AF_PACKET with its options, TAP. What goes in is made here, packet by packet; what comes
+out is captured by tcpdump on the far side."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+
+import netns
+from netns import Middlebox, Net, is_udp, number_of, udp
+
+JSON = ("--format", "json")
+# A test run sends few packets, to take little time; `make soak` sends a million.
+PACKETS = int(os.environ.get("SLIPSTREAM_LIVE_PACKETS", 100_000))
+RATE = 25_000
+FLOWS = 64
+AT_ONCE = 25
+
+RTM_GETLINK, NLM_F_REQUEST, IFLA_XDP, IFLA_XDP_ATTACHED = 18, 1, 43, 2
+NESTED = 0x8000
+
+
+def attributes(data):
+    """Those of a netlink message, by number."""
+    found, at = {}, 0
+    while at + 4 <= len(data):
+        length, kind = struct.unpack_from("HH", data, at)
+        if length < 4:
+            break
+        found[kind & ~NESTED] = data[at + 4:at + length]
+        at += (length + 3) & ~3
+    return found
+
+
+def attached(net, interface, end="m"):
+    """The way in which an interface runs an XDP program, by netlink: 0 none, 1 native, 2 generic. None: no interface."""
+    index = net.sh(end, "cat", f"/sys/class/net/{interface}/ifindex", check=False).strip()
+    if not index:
+        return None
+    with net.socket(end, socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        body = struct.pack("BxHiII", 0, 0, int(index), 0, 0)
+        link.send(struct.pack("IHHII", 16 + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body)
+        answer = link.recv(1 << 16)
+    xdp = attributes(answer[32:]).get(IFLA_XDP, b"")
+    return attributes(xdp).get(IFLA_XDP_ATTACHED, b"\0")[0]
+
+
+def ready(net, box, *interfaces):
+    """Waits until programs stand on these interfaces, or the box has ended."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end and box.child.poll() is None and not all(attached(net, i) for i in interfaces):
+        time.sleep(0.02)
+    time.sleep(0.2)
+    return box
+
+
+def ended(case, box, how=signal.SIGINT):
+    """Its report, once interrupted: everything that came in has left, or is accounted for."""
+    status, out, err = box.stop(how)
+    if not case.equal(status, 0, f"exit status ({err.strip()[-400:]})"):
+        return None
+    case.check("panicked" not in err, err)
+    report = json.loads(out)
+    case.equal(report["packets_in"], report["packets_out"] + sum(report["dropped"].values()), "packets in against out and dropped")
+    case.equal(report["left_inside"], 0, "left inside")
+    return report
+
+
+def counters(report, name):
+    """What a port counted on the way in, and on the way out."""
+    both = [next((s["counters"] for s in report[part] if s["name"] == name), {}) for part in ("sources", "stages")]
+    return both
+
+
+class Capture:
+    """tcpdump at an interface: a program that has nothing to do with ours."""
+
+    def __init__(self, net, end, interface, path):
+        self.path = path
+        words = ("tcpdump", "-i", interface, "-Q", "in", "-n", "-s", "96", "-B", "65536", "-w", path, "udp port 9")
+        self.child = net.start(end, *words)
+        first = self.child.stderr.readline()
+        assert "listening" in first, first
+
+    def frames(self, case):
+        """What it saw, once nothing more comes."""
+        time.sleep(1)
+        self.child.send_signal(signal.SIGINT)
+        _, said = self.child.communicate(timeout=20)
+        case.check("\n0 packets dropped by kernel" in "\n" + said, f"tcpdump: {said}")
+        return records(self.path)
+
+
+def records(path):
+    """The frames of a capture in the old format."""
+    data = path.read_bytes()
+    order = "<" if data[:4] in (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1") else ">"
+    frames, at = [], 24
+    while at + 16 <= len(data):
+        length, = struct.unpack_from(order + "I", data, at + 8)
+        frames.append(data[at + 16:at + 16 + length])
+        at += 16 + length
+    return frames
+
+
+def stream(net, near, packets):
+    """Sends packets of many flows in turn, at RATE or somewhat less where this program isn't given the time."""
+    templates = []
+    for flow in range(FLOWS):
+        frame = bytearray(udp(net, 0, flow))
+        frame[40:42] = b"\0\0"  # a datagram may go without a checksum
+        templates.append(frame)
+    since, send = time.monotonic(), near.raw.send
+    for first in range(0, packets, AT_ONCE):
+        for number in range(first, min(first + AT_ONCE, packets)):
+            frame = templates[number % FLOWS]
+            struct.pack_into("!I", frame, 42, number)
+            send(frame)
+        ahead = since + (first + AT_ONCE) / RATE - time.monotonic()
+        if ahead > 0:
+            time.sleep(ahead)
+    return packets / (time.monotonic() - since)
+
+
+def passes(case, binary, scratch, name, ports, packets, placed):
+    """So many packets through a reframer between two ports: each arrives once, those of a flow in order."""
+    with Net() as net:
+        near = net.wire("a")
+        capture = Capture(net, "b", "b0", scratch / f"{name}.pcap")
+        graph = f"in :: {ports[0]}; out :: {ports[1]}; in -> reframe(hold=100us) -> out"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph)
+        if "xdp" in ports[0]:
+            ready(net, box, "ma")
+        else:
+            box.ready(2)
+        rate = stream(net, near, packets)
+        got = [number_of(frame) for frame in capture.frames(case)]
+        case.equal(len(got), packets, f"{name}: packets that arrived")
+        case.equal(len({number for _, number in got}), packets, f"{name}: different packets that arrived")
+        latest = {}
+        overtaken = 0
+        for flow, number in got:
+            overtaken += latest.get(flow, -1) >= number
+            latest[flow] = number
+        case.equal(overtaken, 0, f"{name}: packets that were overtaken in their flow")
+        report = ended(case, box)
+        if not report:
+            return
+        case.equal(report["dropped"], {}, f"{name}: dropped")
+        came, left = counters(report, "in")[0], counters(report, "out")[1]
+        case.equal(came["dropped_by_kernel"], 0, f"{name}: dropped by the kernel")
+        case.check(report["packets_in"] >= packets, f"{name}: {report['packets_in']} packets came in")
+        case.equal(left["packets_sent"], report["packets_out"], f"{name}: sent, by the port and by the report")
+        case.check(left["bytes_sent"] <= came["bytes"] and left["bytes_sent"] >= 60 * packets, f"{name}: {left['bytes_sent']} bytes")
+        if placed:
+            case.equal((came["copied"], left["copied"]), (0, 0), f"{name}: copies")
+            case.equal(came["stamped_by_kernel"], report["packets_in"], f"{name}: packets with the kernel's time")
+        excess, transit = (report["stages"][-1][kind] for kind in ("excess_delay_ns", "transit_ns"))
+        print(f"       {name}: {packets} packets at {rate / 1e3:.1f} kpps, later than due {excess['p50'] / 1e3:.0f} µs median, "
+              f"{excess['p99'] / 1e3:.0f} µs 99 %; all in all {transit['p50'] / 1e3:.0f} and {transit['p99'] / 1e3:.0f} µs; "
+              f"{report['cpu_ns'] / report['packets_in']:.0f} ns CPU a packet")
+
+
+ROOM = "ring=16384, buffers=65536"
+
+
+def xdp_stream(case, binary, scratch):
+    """Packets from AF_XDP to AF_XDP, as drivers hand them over: none lost, none copied, in order."""
+    ports = [f"af_xdp(interface={interface}, mode=native, {ROOM})" for interface in ("ma", "mb")]
+    passes(case, binary, scratch, "af_xdp", ports, PACKETS, True)
+
+
+def xdp_generic_stream(case, binary, scratch):
+    """The same behind the drivers, out by a packet socket."""
+    ports = (f"af_xdp(interface=ma, mode=generic, {ROOM})", "af_packet(interface=mb)")
+    passes(case, binary, scratch, "af_xdp generic to af_packet", ports, PACKETS // 4, False)
+
+
+def xdp_busy_poll_stream(case, binary, scratch):
+    """The same with a driver that is asked, not one that interrupts."""
+    ports = [f"af_xdp(interface={interface}, busy_poll=true, {ROOM})" for interface in ("ma", "mb")]
+    passes(case, binary, scratch, "af_xdp, busy_poll", ports, PACKETS // 10, True)
+
+
+def packet_stream(case, binary, scratch):
+    """The same from packet socket to AF_XDP, and to a packet socket."""
+    for name, out in (("af_packet to af_xdp", f"af_xdp(interface=mb, {ROOM})"), ("af_packet", "af_packet(interface=mb)")):
+        passes(case, binary, scratch, name, ("af_packet(interface=ma, ring=16384)", out), PACKETS // 4, False)
+
+
+def xdp_killed(case, binary, _):
+    """Whoever dies, however, leaves nothing on the interfaces; another one takes them over at once."""
+    both = "a :: af_xdp(interface=ma); b :: af_xdp(interface=mb); a -> reframe -> b; b -> a"
+    for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM):
+        with Net() as net:
+            box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", both), "ma", "mb")
+            case.equal((attached(net, "ma"), attached(net, "mb")), (1, 1), "programs while it runs")
+            near, far = net.wire("a"), net.wire("b")
+            for number in range(300):
+                near.send(udp(net, number))
+            box.stop(how)
+            end = time.monotonic() + 5
+            while (left := (attached(net, "ma"), attached(net, "mb"))) != (0, 0) and time.monotonic() < end:
+                time.sleep(0.02)
+            case.equal(left, (0, 0), f"programs after {how.name}")
+            case.check("PROMISC" not in net.sh("m", "ip", "link", "show", "ma"), "the interface stayed promiscuous")
+            # The kernel has its interfaces back, and the next one finds them free.
+            net.ip("m", "addr", "add", "10.77.0.7/24", "dev", "ma")
+            net.sh("a", "ping", "-c", "1", "-W", "2", "10.77.0.7")
+            box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", both), "ma", "mb")
+            far.receive(0.2)
+            near.send(udp(net, 7777))
+            case.equal([number_of(f)[1] for _, f in far.receive(2, is_udp, 1)], [7777], "a packet through the next one")
+            ended(case, box)
+
+
+def xdp_trouble(case, binary, scratch):
+    """Ports that can't be opened, and such that go away: an error that says what to do."""
+    with Net() as net:
+        net.ip("m", "link", "set", "dev", "mb", "down")
+        nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all")
+        raw_only = ("setpriv", "--bounding-set=-all,+net_raw", "--inh-caps=-all,+net_raw", "--reuid=65534", "--regid=65534",
+                    "--clear-groups", "--ambient-caps=-all,+net_raw")
+        program = scratch / "slipstream"
+        program.write_bytes(binary.read_bytes())
+        program.chmod(0o755)
+        net.ip("m", "link", "add", "dev", "big", "mtu", 9000, "type", "veth", "peer", "name", "gib", "mtu", 9000)
+        for name in ("big", "lo"):
+            net.ip("m", "link", "set", "dev", name, "up")
+        for words, want in (
+            ((binary, "reframe", "af_xdp:nope", "null"), "no interface `nope`"),
+            ((binary, "reframe", "null", "af_xdp:mb"), "ip link set dev mb up"),
+            ((binary, "reframe", "af_xdp:far-too-long-a-name", "null"), "can't be an interface's name"),
+            ((binary, "reframe", "af_xdp:ma:7", "null"), "has no queue 7"),
+            ((binary, "reframe", "af_xdp:ma:x", "null"), "names no queues"),
+            ((binary, "reframe", "af_xdp:big", "null"), "MTU of 9000"),
+            ((binary, "run", "-e", "af_xdp(interface=ma, ring=4096, buffers=4096) -> null"), "4096 packet buffers are too few"),
+            ((binary, "run", "-e", "af_xdp(interface=lo, mode=native) -> null"), "not supported by the kernel or the driver"),
+            ((*nobody, program, "reframe", "af_xdp:ma", "null"), "CAP_NET_RAW"),
+            ((*raw_only, program, "run", "-e", "af_xdp(interface=ma, ring=64, buffers=256) -> null"), "CAP_BPF"),
+        ):
+            child = net.start("m", *words)
+            out, err = child.communicate(timeout=10)
+            case.check(child.returncode == 2 and want in err and not out,
+                       f"{' '.join(map(str, words))}: {child.returncode} {err}")
+        net.ip("m", "link", "set", "dev", "mb", "up")
+        near, far = net.wire("a"), net.wire("b")
+        box = ready(net, Middlebox(net, binary, "run", *JSON, "-e",
+                                   "a :: af_xdp(interface=ma); b :: af_xdp(interface=mb); a -> b; b -> a"), "ma", "mb")
+        # A second one on the same interface.
+        child = net.start("m", binary, "reframe", "af_xdp:ma", "null")
+        _, err = child.communicate(timeout=10)
+        case.check(child.returncode == 2 and "has an AF_XDP socket already" in err, f"two on one interface: {err}")
+        # Down and up again: packets in between are lost, and counted; what comes later passes.
+        net.ip("m", "link", "set", "dev", "mb", "down")
+        for number in range(100):
+            near.send(udp(net, number))
+            if number == 49:
+                time.sleep(0.3)
+        time.sleep(0.3)
+        net.ip("m", "link", "set", "dev", "mb", "up")
+        time.sleep(0.3)
+        near.send(udp(net, 1002))
+        arrived = [number_of(f)[1] for _, f in far.receive(1, is_udp)]
+        case.check(arrived[-1:] == [1002], f"packets after a pause of the way out: {arrived}")
+        net.ip("m", "link", "set", "dev", "ma", "down")
+        time.sleep(0.3)
+        net.ip("m", "link", "set", "dev", "ma", "up")
+        time.sleep(0.5)
+        near.send(udp(net, 1003))
+        arrived = [number_of(f)[1] for _, f in far.receive(1, is_udp)]
+        case.equal(arrived, [1003], "packets after a pause of the way in")
+        # Another MTU counts from then on.
+        net.ip("m", "link", "set", "dev", "mb", "mtu", 600)
+        time.sleep(0.3)
+        near.send(udp(net, 1004))
+        far.receive(1, is_udp, 1)
+        near.send(udp(net, 1005, payload=1000))
+        near.send(udp(net, 1006))
+        arrived = [number_of(f)[1] for _, f in far.receive(1, is_udp, 1)]
+        case.equal(arrived, [1006], "packets, one of them longer than the MTU")
+        # An interface that is renamed is the same.
+        net.ip("m", "link", "set", "dev", "mb", "down")
+        net.ip("m", "link", "set", "dev", "mb", "name", "mc")
+        net.ip("m", "link", "set", "dev", "mc", "up")
+        time.sleep(0.3)
+        near.send(udp(net, 1007))
+        arrived = [number_of(f)[1] for _, f in far.receive(1, is_udp)]
+        case.equal(arrived[-1:], [1007], "packets after the interface was renamed")
+        net.ip("m", "link", "del", "dev", "ma")
+        status, out, err = box.wait(20)
+        case.check(status == 2 and "`ma` is gone" in err, f"interface taken away: {status} {err}")
+        report = json.loads(out)
+        case.equal(counters(report, "b")[1]["too_long"], 1, "too long for the way out")
+        lost = sum(report["dropped"].values())
+        case.equal(report["packets_in"], report["packets_out"] + lost, "packets in against out and dropped")
+        case.check(lost >= 50, "nothing was counted as dropped while the way out was down")
+    # Two processes may have a queue each, but one program stands on an interface.
+    with Net() as net:
+        queues(net, 2)
+        box = ready(net, Middlebox(net, binary, "run", *JSON, "-i", "af_xdp:ma:0", "-o", "null", "-e", "counter"), "ma")
+        child = net.start("m", binary, "reframe", "af_xdp:ma:1", "null")
+        _, err = child.communicate(timeout=10)
+        case.check(child.returncode == 2 and "has an XDP program already" in err, f"a second program: {err}")
+        ended(case, box)
+
+
+def queues(net, number):
+    """Gives the link from a to m so many queues."""
+    for end, interface in (("a", "a0"), ("m", "ma")):
+        net.sh(end, "ethtool", "-L", interface, "rx", number, "tx", number)
+
+
+def xdp_queues(case, binary, _):
+    """All queues of an interface are served, or some: the rest stays with the kernel."""
+    with Net() as net:
+        queues(net, 2)
+        near, far = net.wire("a"), net.wire("b")
+        kernel = netns.Wire(net.socket("m", socket.AF_PACKET, socket.SOCK_RAW, 0), "ma")
+        flows, each = 40, 10
+
+        def send():
+            for number in range(each):
+                for flow in range(flows):
+                    near.send(udp(net, number, flow))
+                time.sleep(0.002)
+
+        box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", "af_xdp(interface=ma) -> af_xdp(interface=mb)"), "ma")
+        send()
+        got = [number_of(f) for _, f in far.receive(2, is_udp, flows * each)]
+        case.equal(len(got), flows * each, "packets by both queues")
+        for flow in range(flows):
+            case.equal([n for f, n in got if f == flow], list(range(each)), f"order of flow {flow}")
+        case.equal(kernel.receive(0.1, is_udp), [], "packets that the kernel saw")
+        report = ended(case, box)
+        if report:
+            case.equal(counters(report, report["sources"][0]["name"])[0]["queues"], 2, "queues")
+        box = ready(net, Middlebox(net, binary, "run", *JSON, "-i", "af_xdp:ma:1", "-o", "af_xdp:mb", "-e", "reframe"), "ma")
+        send()
+        ours, theirs = (len(wire.receive(1, is_udp)) for wire in (far, kernel))
+        case.equal(ours + theirs, flows * each, "packets by one queue, and those that stayed with the kernel")
+        case.check(ours % each == 0 and 0 < ours < flows * each, f"{ours} packets by one queue")
+        case.check(ended(case, box) is not None, "no report")
+
+
+def xdp_few_buffers(case, binary, _):
+    """More packets are held than there are buffers: they are copied elsewhere, and more can come."""
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        graph = ("a :: af_xdp(interface=ma, ring=512, buffers=1024); b :: af_xdp(interface=mb, ring=512); "
+                 "a -> reframe(hold=400ms, burst=256) -> b")
+        box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", graph), "ma")
+        packets = 2400
+        for number in range(packets):
+            near.send(udp(net, number, number % 8))
+            if number % 8 == 7:
+                time.sleep(0.001)
+        got = [number_of(f) for _, f in far.receive(4, is_udp, packets)]
+        report = ended(case, box)
+        if not report:
+            return
+        came, left = counters(report, "a")[0], counters(report, "b")[1]
+        lost = came["dropped_by_kernel"] + left["no_room"]
+        # On a machine that has other things to do the ring may be full for a moment, which is counted.
+        case.check(len(got) + lost >= packets and lost < packets / 4, f"{len(got)} packets arrived, {lost} are counted as lost")
+        case.check(came["copied"] > 0 and left["copied"] > 0, f"nothing was copied: {came} {left}")
+
+
+SERVER = """
+import hashlib, socket, sys
+with socket.create_server(("", 7000)) as s:
+    print("ready", flush=True)
+    c, _ = s.accept()
+    h = hashlib.sha256()
+    while d := c.recv(1 << 16):
+        h.update(d)
+    c.sendall(h.digest())
+"""
+CLIENT = """
+import hashlib, os, socket, sys
+data = os.urandom(1 << 20) * int(sys.argv[2])
+with socket.create_connection((sys.argv[1], 7000), timeout=20) as c:
+    c.sendall(data); c.shutdown(socket.SHUT_WR)
+    print(c.recv(32) == hashlib.sha256(data).digest())
+"""
+
+
+def transfer(case, net, client, server, target, megabytes=8):
+    """Data over TCP arrive as they were sent."""
+    listening = net.start(server, sys.executable, "-c", SERVER)
+    listening.stdout.readline()
+    said = net.sh(client, sys.executable, "-c", CLIENT, target, megabytes, timeout=60)
+    case.equal(said.strip(), "True", f"a transfer from {client} to {target}")
+    listening.communicate(timeout=10)
+
+
+def lazy(net):
+    """End hosts leave checksums and segmentation to a card."""
+    for end in "ab":
+        net.sh(end, "ethtool", "-K", f"{end}0", "tx", "on", "tso", "on", "gso", "on")
+
+
+def xdp_offloads(case, binary, _):
+    """Hosts that leave checksums to their cards talk through AF_XDP in both modes: what is missing is filled in."""
+    for mode in ("native", "generic"):
+        with Net() as net:
+            lazy(net)
+            if mode == "generic":
+                # Behind the driver nobody tells the neighbour to cut its packets.
+                for end in "ab":
+                    net.sh(end, "ethtool", "-K", f"{end}0", "tso", "off", "gso", "off")
+            graph = f"a :: af_xdp(interface=ma, mode={mode}); b :: af_xdp(interface=mb, mode={mode}); a -> b; b -> a"
+            box = ready(net, Middlebox(net, binary, "run", *JSON, "-e", graph), "ma", "mb")
+            transfer(case, net, "a", "b", "10.77.0.2")
+            report = ended(case, box)
+            if report:
+                filled = counters(report, "a")[0]["checksums_filled_in"]
+                case.check(filled > 100, f"{mode}: {filled} checksums were missing, so nothing was shown")
+                case.equal(report["dropped"], {}, f"{mode}: dropped")
+
+
+def super_frames(case, binary, _):
+    """Hosts that leave segmentation to their cards talk through packet sockets: super-frames are cut."""
+    with Net() as net:
+        lazy(net)
+        graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe -> b; b -> a"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+        transfer(case, net, "a", "b", "10.77.0.2")
+        transfer(case, net, "b", "a", "10.77.0.1")
+        report = ended(case, box)
+        if report:
+            for name in "ab":
+                came = counters(report, name)[0]
+                case.check(came["super_frames"] > 10 and came["segments"] > 10 * came["super_frames"], f"{name}: {came}")
+                case.equal((came["super_frames_uncut"], came["too_long"]), (0, 0), f"{name}: uncut, too long")
+
+
+def fanout(case, binary, scratch):
+    """Two processes share an interface: each packet comes to one, and both directions of a flow to the same."""
+    with Net() as net:
+        near = net.wire("a")
+        files = [scratch / f"{n}.pcap" for n in range(2)]
+        boxes = [Middlebox(net, binary, "run", *JSON, "-e", f'af_packet(interface=ma, fanout=77) -> pcap(path="{file}")')
+                 for file in files]
+        boxes[0].ready(2)
+        time.sleep(0.3)
+        flows = 60
+        for flow in range(flows):
+            frame = udp(net, flow, flow)
+            near.send(frame)
+            # The same the other way round; the sums don't change.
+            near.send(frame[:26] + frame[30:34] + frame[26:30] + frame[36:38] + frame[34:36] + frame[38:])
+        time.sleep(0.5)
+        other = net.start("m", binary, "reframe", "af_packet:mb", "null", "--duration", "1ms")
+        other.communicate(timeout=10)
+        wrong = net.start("m", binary, "run", "-e", "af_packet(interface=mb, fanout=77) -> null")
+        _, err = wrong.communicate(timeout=10)
+        case.check(wrong.returncode == 2 and "fanout group 77" in err, f"a group on two interfaces: {err}")
+        shares = []
+        for box, file in zip(boxes, files):
+            ended(case, box)
+            ports = [struct.unpack("!HH", f[34:38]) for f in records(file) if f[12:14] == b"\x08\0" and 9 in struct.unpack("!HH", f[34:38])]
+            shares.append(ports)
+        case.equal(sum(map(len, shares)), 2 * flows, "packets of both")
+        case.check(all(len(share) > flows / 4 for share in shares), f"shares: {[len(s) for s in shares]}")
+        for share in shares:
+            case.check(all((b, a) in share for a, b in share), "two directions of a flow came to different processes")
+
+
+def tap_port(case, binary, _):
+    """A host behind a TAP interface talks to one on the wire; the interface goes away with the program."""
+    with Net() as net:
+        graph = "host :: tap_interface(interface=t0); wire :: af_packet(interface=mb); host -> reframe -> wire; wire -> host"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
+        net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "t0")
+        net.sh("m", "ping", "-c", "20", "-i", "0.01", "-W", "2", "-q", "10.77.0.2")
+        transfer(case, net, "m", "b", "10.77.0.2")
+        transfer(case, net, "b", "m", "10.77.0.9")
+        second = net.start("m", binary, "reframe", "tap:t0", "null")
+        _, err = second.communicate(timeout=10)
+        case.check(second.returncode == 2 and "in use" in err, f"two on one interface: {err}")
+        other = net.start("m", binary, "reframe", "tap:mb", "null")
+        _, err = other.communicate(timeout=10)
+        case.check(other.returncode == 2 and "no TAP interface" in err, f"no TAP interface: {err}")
+        report = ended(case, box)
+        if report:
+            came = counters(report, "host")[0]
+            case.check(came["super_frames"] > 10 and came["segments"] > 10 * came["super_frames"], f"on the way in: {came}")
+            case.equal(report["dropped"], {}, "dropped")
+        case.check("t0" not in net.sh("m", "ip", "link"), "the interface is still there")
+        # One that was made to stay stays, and one that is taken away ends the run.
+        net.ip("m", "tuntap", "add", "dev", "t1", "mode", "tap")
+        box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null")
+        time.sleep(0.5)
+        case.check("UP" in net.sh("m", "ip", "link", "show", "t1"), "it is down")
+        ended(case, box, signal.SIGINT)
+        case.check("t1" in net.sh("m", "ip", "link"), "an interface that was to stay is gone")
+        box = Middlebox(net, binary, "run", *JSON, "-e", "tap_interface(interface=t1) -> null")
+        time.sleep(0.5)
+        net.ip("m", "link", "del", "dev", "t1")
+        status, _, err = box.wait(10)
+        case.check(status == 2 and "`t1` is gone" in err, f"interface taken away: {status} {err}")
+
+
+LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, xdp_killed, xdp_trouble, xdp_queues, xdp_few_buffers, xdp_offloads,
+              super_frames, fanout, tap_port)
