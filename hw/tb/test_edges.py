@@ -286,6 +286,7 @@ async def new_key_while_traffic_flows(dut):
     assert await bench.splice(padded(sliced)) == frame(seed=1)
     # The same generations as software draws under this key: twice the same key, the same tokens.
     await bench.load_key(KEY)
+    assert await bench.read("status") & 0x1FFFF == 0
     again = [token_of(await bench.slice(frame(seed=n))) for n in range(4)]
     assert sorted(again) == sorted(token_of(data) for data in old)
 
