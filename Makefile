@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -42,7 +42,7 @@ demo: build ## reframe the bundled trace: locality, trains, delay and futile wai
 # Two lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in target/debug
 # while the binary is built in target/release and judged by others. What takes times by the wall clock comes when both are done.
 test: deps fmt ## everything that must be green
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy unit" "beside"
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy unit" "beside hardware"
 	@$(MAKE) --no-print-directory alone deny-if-installed
 	@echo "make test: everything passed"
 
@@ -60,6 +60,9 @@ unit: ## tests of the crates, those in their documentation included
 
 suite: build ## tests of the binary: other readers check what it writes
 	"$$(ci/python.sh)" tests/run_all.py $(BINARY)
+
+hardware: build ## the block in hw/: lint, tests, proofs, co-simulation with the binary
+	$(MAKE) --no-print-directory -C hw test BINARY=$(abspath $(BINARY))
 
 # What `test` makes of `suite`, `docs` and `gate`: all of it, in another order.
 beside: build

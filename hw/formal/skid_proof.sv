@@ -1,0 +1,54 @@
+// The boundary of every stream: what is offered stays offered and the same until it is taken, beats leave in
+// order, and none is lost or doubled.
+`default_nettype none
+
+module skid_proof (
+    input wire logic       clk,
+    input wire logic       s_valid,
+    input wire logic [7:0] s_data,
+    input wire logic       m_ready
+);
+    logic rst = 1'b1;
+    always_ff @(posedge clk) rst <= 1'b0;
+
+    logic       s_ready, m_valid;
+    logic [7:0] m_data;
+    skid_buffer #(.WIDTH(8)) dut (.*);
+
+    // Beats inside, and a beat that is followed from its way in.
+    (* anyconst *) logic [7:0] followed;
+    logic [1:0] inside = 2'd0, before = 2'd0;
+    logic       under_way = 1'b0, past = 1'b0;
+    logic [7:0] last_data;
+    logic       last_valid = 1'b0, last_ready = 1'b0;
+    logic       comes, goes;
+    assign comes = s_valid && s_ready && !rst;
+    assign goes  = m_valid && m_ready && !rst;
+
+    (* anyseq *) logic follow;
+    always_ff @(posedge clk) begin
+        past       <= !rst;
+        last_valid <= m_valid;
+        last_ready <= m_ready;
+        last_data  <= m_data;
+        inside     <= inside + 2'(comes) - 2'(goes);
+        if (comes && follow && !under_way && s_data == followed) begin
+            under_way <= 1'b1;
+            before    <= inside - 2'(goes);
+        end else if (under_way && goes) begin
+            before <= before - 2'd1;
+            if (before == 2'd0) under_way <= 1'b0;
+        end
+    end
+
+    always_comb begin
+        if (!rst) begin
+            assert (inside <= 2'd2);
+            assert (m_valid == (inside != 2'd0));
+            assert (s_ready == (inside != 2'd2));
+            if (past && last_valid && !last_ready) assert (m_valid && m_data == last_data);
+            if (under_way) assert (before < inside);
+            if (under_way && before == 2'd0) assert (m_valid && m_data == followed);
+        end
+    end
+endmodule

@@ -1,0 +1,337 @@
+// From the network to the functions: packets worth slicing go on as headers and token, their payload goes to
+// the memory (NFSlicer, III-C a, Fig. 16, upper half). Three cycles from a beat to the same beat at the
+// output: two registers, in which the first 96 bytes of a frame come together, and the register of the
+// output. No cycle is lost between frames.
+//
+// The payload is not waited for. A frame that turns out damaged when its headers have gone (cut off, `tuser`,
+// more than an entry holds) has its entry marked; a packet that comes back for it is dropped.
+`default_nettype none
+
+module slice_ingress #(
+    parameter int DATA_W   = 256,
+    parameter int MAX_PAYLOAD = 1454,
+    parameter int ROWS     = 47,
+    parameter int ENTRY_W  = 8,
+    parameter int RECORD_W = 96,
+    parameter int LENGTH_W = 12,
+    parameter int BYTES   = DATA_W / 8,
+    parameter int ROW_W   = $clog2(ROWS + 1)
+) (
+    input  wire logic                clk,
+    input  wire logic                rst,
+
+    input  wire logic                enable,
+    input  wire logic [15:0]         threshold,
+    // Policy for packets that come with the mark and are not sliced: drop them, or give them this DSCP.
+    input  wire logic                marked_drop,
+    input  wire logic [5:0]          marked_dscp,
+
+    input  wire logic                s_axis_tvalid,
+    output wire logic                s_axis_tready,
+    input  wire logic [DATA_W-1:0]   s_axis_tdata,
+    input  wire logic [BYTES-1:0]    s_axis_tkeep,
+    input  wire logic                s_axis_tlast,
+    input  wire logic                s_axis_tuser,
+
+    output wire logic                m_axis_tvalid,
+    input  wire logic                m_axis_tready,
+    output wire logic [DATA_W-1:0]   m_axis_tdata,
+    output wire logic [BYTES-1:0]    m_axis_tkeep,
+    output wire logic                m_axis_tlast,
+    output wire logic                m_axis_tuser,
+
+    output wire logic                take,
+    output wire logic [RECORD_W-1:0] take_record,
+    input  wire logic                take_granted,
+    input  wire logic [ENTRY_W-1:0]  take_entry,
+    input  wire logic [63:0]         take_token,
+    output wire logic                stored,
+    output wire logic                stored_good,
+    output wire logic [LENGTH_W-1:0] stored_bytes,
+    output wire logic [63:0]         probe_token,
+    input  wire logic                probe_ours,
+
+    output wire logic                row_wen,
+    output wire logic [ENTRY_W-1:0]  row_entry,
+    output wire logic [ROW_W-1:0]    row,
+    output wire logic [DATA_W-1:0]   row_data,
+
+    // Sliced, below the threshold, of another kind, no room, no entry, remarked, dropped, damaged, token from
+    // the network.
+    output wire logic [8:0]          events
+);
+    localparam int BEAT_W = $clog2(BYTES);
+    localparam logic [15:0] MOST_BEATS = 16'(17'h1ffff >> BEAT_W);
+
+    function automatic logic [7:0] bytes_of(input logic [BYTES-1:0] keep);
+        integer i;
+        bytes_of = 8'd0;
+        for (i = 0; i < BYTES; i = i + 1) bytes_of = bytes_of + 8'(keep[i]);
+    endfunction
+
+    // Ones' complement addition.
+    function automatic logic [15:0] fold(input logic [31:0] sum);
+        logic [16:0] once;
+        once = {1'b0, sum[15:0]} + {1'b0, sum[31:16]};
+        fold = once[15:0] + 16'(once[16]);
+    endfunction
+
+    // Two registers: `new` has the younger beat, `old` the one that leaves.
+    logic              new_valid_reg, new_last_reg, new_user_reg;
+    logic              old_valid_reg, old_last_reg, old_user_reg;
+    logic [DATA_W-1:0] new_data_reg, old_data_reg;
+    logic [BYTES-1:0]  new_keep_reg, old_keep_reg;
+    logic              out_ready, looks_ahead, old_go, new_go;
+
+    // A beat leaves when the two behind it are there, or the frame has ended.
+    assign looks_ahead   = old_last_reg || (new_valid_reg && (new_last_reg || s_axis_tvalid));
+    assign old_go        = old_valid_reg && looks_ahead && out_ready;
+    assign new_go        = new_valid_reg && (!old_valid_reg || old_go);
+    assign s_axis_tready = !new_valid_reg || !old_valid_reg || out_ready;
+
+    always_ff @(posedge clk) begin
+        if (old_go) old_valid_reg <= 1'b0;
+        if (new_go) begin
+            old_valid_reg <= 1'b1;
+            old_data_reg  <= new_data_reg;
+            old_keep_reg  <= new_keep_reg;
+            old_last_reg  <= new_last_reg;
+            old_user_reg  <= new_user_reg;
+            new_valid_reg <= 1'b0;
+        end
+        if (s_axis_tvalid && s_axis_tready) begin
+            new_valid_reg <= 1'b1;
+            new_data_reg  <= s_axis_tdata;
+            new_keep_reg  <= s_axis_tkeep;
+            new_last_reg  <= s_axis_tlast;
+            new_user_reg  <= s_axis_tuser;
+        end
+        if (rst) begin
+            new_valid_reg <= 1'b0;
+            old_valid_reg <= 1'b0;
+        end
+    end
+
+    // The start of the frame: as much as is there of 96 bytes.
+    logic [3*DATA_W-1:0] window;
+    logic [9:0]          there;
+    logic                whole, two, three;
+    assign two    = !old_last_reg;
+    assign three  = two && !new_last_reg;
+    assign window = {three ? s_axis_tdata : '0, two ? new_data_reg : '0, old_data_reg};
+    assign there  = 10'(bytes_of(old_keep_reg)) + (two ? 10'(bytes_of(new_keep_reg)) : 10'd0)
+                    + (three ? 10'(bytes_of(s_axis_tkeep)) : 10'd0);
+    assign whole  = old_last_reg || new_last_reg || s_axis_tlast;
+
+    logic        ip, six, shallow, tcp, many, settled;
+    logic [7:0]  l3, l4, at;
+    logic [16:0] ip_end;
+    logic [5:0]  dscp;
+    logic [15:0] first_word, length_word, ip_sum, l4_sum;
+
+    header_parser parser (
+        .head(window[767:0]), .avail(there > 10'd96 ? 8'd96 : there[7:0]),
+        .ip(ip), .six(six), .l3(l3), .l4(l4), .ip_end(ip_end), .dscp(dscp), .first_word(first_word), .length_word(length_word),
+        .ip_sum(ip_sum), .shallow(shallow), .tcp(tcp), .at(at), .l4_sum(l4_sum), .many(many), .settled(settled)
+    );
+
+    // The decision, at the first beat.
+    logic        first_reg, of_kind, worth, room, wanted, sliced, marked, remarked, thrown;
+    logic [16:0] parked;
+    assign parked   = ip_end - {9'd0, at};
+    assign of_kind  = shallow && !many && at <= 8'd96 && (!whole || {7'd0, there} >= ip_end);
+    assign worth    = ip_end >= {1'b0, threshold} && !old_last_reg;
+    assign room     = parked <= 17'(MAX_PAYLOAD);
+    assign wanted   = enable && of_kind && worth && room && parked > 17'd8;
+    assign take     = old_go && first_reg && wanted;
+    assign sliced   = wanted && take_granted;
+    assign marked   = ip && dscp == 6'd63 && !sliced;
+    assign thrown   = marked && marked_drop;
+    assign remarked = marked && !marked_drop;
+
+    // Fields of the sliced packet.
+    logic [15:0] new_first, new_length, new_ip_sum, new_l4_sum, covered, sum_sliced;
+    logic [5:0]  new_dscp;
+    assign new_dscp        = sliced ? 6'd63 : marked_dscp;
+    assign new_first       = six ? {first_word[15:12], new_dscp, first_word[5:0]} : {first_word[15:8], new_dscp, first_word[1:0]};
+    assign covered         = 16'(at) + 16'd8 - 16'(l4);
+    assign new_length      = sliced ? 16'(at) + 16'd8 - 16'(l3) - (six ? 16'd40 : 16'd0) : length_word;
+    assign new_ip_sum      = ~fold(32'(16'(~ip_sum)) + 32'(16'(~first_word)) + 32'(new_first)
+                                   + 32'(16'(~length_word)) + 32'(new_length));
+
+    // Checksum of the transport header over addresses, protocol, length, header and token.
+    logic [31:0] sum;
+    integer      w;
+    logic [7:0]  from, upto, field;
+    assign from  = l3 + (six ? 8'd8 : 8'd12);
+    assign upto  = l3 + (six ? 8'd40 : 8'd20);
+    assign field = l4 + (tcp ? 8'd16 : 8'd6);
+    always_comb begin
+        sum = 32'(covered) + (tcp ? 32'd6 : 32'd17) + 32'(take_token[63:48]) + 32'(take_token[47:32])
+              + 32'(take_token[31:16]) + 32'(take_token[15:0]);
+        for (w = 0; w < 48; w = w + 1) begin
+            if ((8'(2*w) >= from && 8'(2*w) < upto) || (8'(2*w) >= l4 && 8'(2*w) < at && 8'(2*w) != field)) begin
+                // The length of UDP is that of the sliced packet.
+                if (!tcp && 8'(2*w) == l4 + 8'd4) sum = sum + 32'(covered);
+                else sum = sum + 32'({window[16*w +: 8], window[16*w+8 +: 8]});
+            end
+        end
+    end
+    assign sum_sliced = ~fold(sum);
+    assign new_l4_sum = tcp ? sum_sliced : l4_sum == 16'd0 ? 16'd0 : sum_sliced == 16'd0 ? 16'hffff : sum_sliced;
+
+    // Record: what the egress needs. An IPv6 packet has no header checksum to be found again.
+    assign take_record = {at, dscp, six, tcp, 16'(parked[15:0]),
+                          l4_sum, new_l4_sum, six ? 16'hffff : ip_sum, six ? 16'hffff : new_ip_sum};
+
+    // The decision, for the beats that follow.
+    logic               cut_reg, remark_reg, thrown_reg, ip_reg, six_reg, tcp_reg, ours_reg;
+    logic [7:0]         at_reg, l3_reg, l4_reg;
+    logic [16:0]        end_reg;
+    logic [63:0]        token_reg;
+    logic [15:0]        f_first_reg, f_length_reg, f_ip_sum_reg, f_l4_sum_reg, f_covered_reg;
+    logic [ENTRY_W-1:0] entry_reg;
+    logic [15:0]        beat_reg;
+    logic [55:0]        tail_reg;
+    logic               cut, remark, throw, is_six, is_tcp, is_ip;
+    logic [7:0]         c_at, c_l3, c_l4;
+    logic [16:0]        c_end;
+    logic [63:0]        c_token;
+    logic [15:0]        f_first, f_length, f_ip_sum, f_l4_sum, f_covered, beat;
+
+    assign cut       = first_reg ? sliced : cut_reg;
+    assign remark    = first_reg ? remarked : remark_reg;
+    assign throw     = first_reg ? thrown : thrown_reg;
+    assign is_six    = first_reg ? six : six_reg;
+    assign is_tcp    = first_reg ? tcp : tcp_reg;
+    assign is_ip     = first_reg ? ip : ip_reg;
+    assign c_at      = first_reg ? at : at_reg;
+    assign c_l3      = first_reg ? l3 : l3_reg;
+    assign c_l4      = first_reg ? l4 : l4_reg;
+    assign c_end     = first_reg ? ip_end : end_reg;
+    assign c_token   = first_reg ? take_token : token_reg;
+    assign f_first   = first_reg ? new_first : f_first_reg;
+    assign f_length  = first_reg ? new_length : f_length_reg;
+    assign f_ip_sum  = first_reg ? new_ip_sum : f_ip_sum_reg;
+    assign f_l4_sum  = first_reg ? new_l4_sum : f_l4_sum_reg;
+    assign f_covered = first_reg ? covered : f_covered_reg;
+    assign beat      = first_reg ? 16'd0 : beat_reg;
+
+    // The beat as it leaves.
+    logic [DATA_W-1:0] out_data;
+    logic [BYTES-1:0]  out_keep;
+    logic              out_valid, out_last, out_user;
+    logic [16:0]       base;
+    logic [15:0]       word, token_word;
+    logic [16:0]       offset;
+    logic [1:0]        token_place;
+    integer            i;
+    assign base = 17'(beat) << BEAT_W;
+    always_comb begin
+        out_data = '0;
+        for (i = 0; i < BYTES / 2; i = i + 1) begin
+            offset     = base + 17'(2*i);
+            token_place = offset[2:1] - c_at[2:1];
+            token_word = c_token[{2'd3 - token_place, 4'd0} +: 16];
+            word       = {old_data_reg[16*i +: 8], old_data_reg[16*i+8 +: 8]};
+            if (cut || remark) begin
+                if (offset == 17'(c_l3)) word = f_first;
+                if (!is_six && offset == 17'(c_l3) + 17'd10) word = f_ip_sum;
+            end
+            if (cut) begin
+                if (offset == 17'(c_l3) + (is_six ? 17'd4 : 17'd2)) word = f_length;
+                if (!is_tcp && offset == 17'(c_l4) + 17'd4) word = f_covered;
+                if (offset == 17'(c_l4) + (is_tcp ? 17'd16 : 17'd6)) word = f_l4_sum;
+                if (offset >= 17'(c_at)) word = token_word;
+                if (offset >= 17'(c_at) + 17'd8) word = 16'd0;
+            end
+            out_data[16*i +: 8]   = word[15:8];
+            out_data[16*i+8 +: 8] = word[7:0];
+        end
+    end
+    always_comb begin
+        for (i = 0; i < BYTES; i = i + 1) begin
+            out_keep[i] = cut ? base + 17'(i) < 17'(c_at) + 17'd8 : old_keep_reg[i];
+        end
+    end
+
+    // The last eight bytes of the IP packet, of frames that are not sliced: no token may come from the
+    // network.
+    logic [DATA_W+55:0] joined;
+    logic [BEAT_W-1:0]  tail_at;
+    logic [16:0]        tail_byte;
+    logic               at_tail, ours;
+    logic [63:0]        tail;
+    assign joined    = {old_data_reg, first_reg ? 56'd0 : tail_reg};
+    assign tail_byte = c_end - 17'd1;
+    assign tail_at   = tail_byte[BEAT_W-1:0];
+    assign at_tail   = is_ip && !cut && 16'(tail_byte >> BEAT_W) == beat && old_keep_reg[tail_at];
+    assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
+    genvar g;
+    generate
+        for (g = 0; g < 8; g = g + 1) begin : probe
+            assign probe_token[8*g +: 8] = tail[8*(7-g) +: 8];
+        end
+    endgenerate
+    assign ours = (!first_reg && ours_reg) || (at_tail && probe_ours);
+
+    assign out_valid = old_go && !throw && (!cut || base < 17'(c_at) + 17'd8);
+    assign out_last  = cut ? base + 17'(BYTES) >= 17'(c_at) + 17'd8 : old_last_reg;
+    // A sliced frame leaves before anybody knows if the rest of it is good.
+    assign out_user  = cut ? 1'b0 : old_user_reg || ours;
+
+    // The payload goes to the memory as it stands in the beats, the first of them with the end of the
+    // headers.
+    logic [15:0]        row_long;
+    logic [16:0]        frame_bytes;
+    logic               fits;
+    assign row_long     = beat - (16'(c_at) >> BEAT_W);
+    assign row_wen      = old_go && cut && base + 17'(BYTES) > 17'(c_at) && row_long < 16'(ROWS);
+    assign row          = row_long[ROW_W-1:0];
+    assign row_entry    = first_reg ? take_entry : entry_reg;
+    assign row_data     = old_data_reg;
+    assign frame_bytes  = base + 17'(bytes_of(old_keep_reg));
+    assign fits         = frame_bytes - 17'(c_at) <= 17'(MAX_PAYLOAD) && row_long < 16'(ROWS);
+    assign stored       = old_go && cut && old_last_reg;
+    assign stored_good  = !old_user_reg && frame_bytes >= c_end && fits;
+    assign stored_bytes = LENGTH_W'(frame_bytes - 17'(c_at));
+
+    always_ff @(posedge clk) begin
+        if (old_go) begin
+            first_reg <= old_last_reg;
+            // A frame without an end doesn't make the count go round.
+            beat_reg  <= beat == MOST_BEATS ? beat : beat + 16'd1;
+            tail_reg  <= old_data_reg[DATA_W-1 -: 56];
+            ours_reg  <= ours;
+            if (first_reg) begin
+                {cut_reg, remark_reg, thrown_reg, six_reg, tcp_reg, ip_reg} <= {sliced, remarked, thrown, six, tcp, ip};
+                {at_reg, l3_reg, l4_reg, end_reg, token_reg, entry_reg} <= {at, l3, l4, ip_end, take_token, take_entry};
+                {f_first_reg, f_length_reg, f_ip_sum_reg, f_l4_sum_reg, f_covered_reg} <=
+                    {new_first, new_length, new_ip_sum, new_l4_sum, covered};
+            end
+        end
+        if (rst) first_reg <= 1'b1;
+    end
+
+    logic begins;
+    assign begins    = old_go && first_reg;
+    assign events[0] = begins && sliced;
+    assign events[1] = begins && !sliced && !marked && enable && of_kind && (!worth || parked <= 17'd8);
+    assign events[2] = begins && !sliced && !marked && (!enable || !of_kind);
+    assign events[3] = begins && !sliced && !marked && enable && of_kind && worth && parked > 17'd8 && !room;
+    assign events[4] = begins && !sliced && !marked && wanted;
+    assign events[5] = begins && remarked;
+    assign events[6] = begins && thrown;
+    assign events[7] = stored && !stored_good;
+    assign events[8] = old_go && at_tail && probe_ours && !(!first_reg && ours_reg);
+
+    skid_buffer #(.WIDTH(DATA_W + BYTES + 2)) output_register (
+        .clk(clk), .rst(rst), .s_valid(out_valid), .s_ready(out_ready), .s_data({out_user, out_last, out_keep, out_data}),
+        .m_valid(m_axis_tvalid), .m_ready(m_axis_tready), .m_data({m_axis_tuser, m_axis_tlast, m_axis_tkeep, m_axis_tdata})
+    );
+
+    logic unused;
+    assign unused = &{1'b0, settled, stored_bytes};
+endmodule
+
+`default_nettype wire

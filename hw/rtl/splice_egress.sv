@@ -1,0 +1,408 @@
+// From the functions to the network: a packet with a token gets its payload back (NFSlicer, III-C b, Fig. 16,
+// lower half). Two cycles from a beat to the same beat at the output: the register of the input, and that of
+// the output. The token of a packet is found in the cycle in which its last beat stands at the input, so that
+// a sliced packet of more than two beats waits for each further one. No cycle is lost between frames, nor
+// inside of one.
+//
+// A packet goes on untouched, gets its payload, or is dropped with a cause before its first beat leaves. The
+// one exception is a packet too long to be a sliced one that ends in a token all the same (a tunnel around a
+// sliced packet): it leaves with `tuser`, which tells the MAC to spoil it.
+`default_nettype none
+
+module splice_egress #(
+    parameter int DATA_W   = 256,
+    parameter int ROWS     = 47,
+    parameter int ENTRY_W  = 8,
+    parameter int RECORD_W = 96,
+    parameter int LENGTH_W = 12,
+    parameter int BYTES   = DATA_W / 8,
+    parameter int ROW_W   = $clog2(ROWS + 1)
+) (
+    input  wire logic                clk,
+    input  wire logic                rst,
+
+    input  wire logic                enable,
+    input  wire logic [15:0]         mtu,
+    // Cycles that a packet waits for the rest of its payload.
+    input  wire logic [15:0]         patience,
+
+    input  wire logic                s_axis_tvalid,
+    output wire logic                s_axis_tready,
+    input  wire logic [DATA_W-1:0]   s_axis_tdata,
+    input  wire logic [BYTES-1:0]    s_axis_tkeep,
+    input  wire logic                s_axis_tlast,
+    input  wire logic                s_axis_tuser,
+
+    output wire logic                m_axis_tvalid,
+    input  wire logic                m_axis_tready,
+    output wire logic [DATA_W-1:0]   m_axis_tdata,
+    output wire logic [BYTES-1:0]    m_axis_tkeep,
+    output wire logic                m_axis_tlast,
+    output wire logic                m_axis_tuser,
+
+    output wire logic [63:0]         look_token,
+    input  wire logic                look_ours,
+    input  wire logic                look_waits,
+    input  wire logic                look_complete,
+    input  wire logic [ENTRY_W-1:0]  look_entry,
+    input  wire logic [RECORD_W-1:0] look_record,
+    input  wire logic [LENGTH_W-1:0] look_bytes,
+    input  wire logic [2:0]          look_refusal,
+    output wire logic                claim,
+    output wire logic                release_it,
+    output wire logic                leave,
+    output wire logic [ENTRY_W-1:0]  leave_entry,
+
+    output wire logic                row_ren,
+    output wire logic [ENTRY_W-1:0]  row_entry,
+    output wire logic [ROW_W-1:0]    row,
+    input  wire logic [DATA_W-1:0]   row_data,
+
+    // Spliced, untouched; dropped: forged, stale, late, duplicate, released, mangled, oversize, early, bad;
+    // spoiled: hidden.
+    output wire logic [11:0]         events
+);
+    localparam int BEAT_W = $clog2(BYTES);
+    // Bytes in which a sliced packet ends.
+    localparam logic [16:0] REACH = 17'd128;
+
+    function automatic logic [7:0] bytes_of(input logic [BYTES-1:0] keep);
+        integer i;
+        bytes_of = 8'd0;
+        for (i = 0; i < BYTES; i = i + 1) bytes_of = bytes_of + 8'(keep[i]);
+    endfunction
+
+    function automatic logic [15:0] fold(input logic [31:0] sum);
+        logic [16:0] once;
+        once = {1'b0, sum[15:0]} + {1'b0, sum[31:16]};
+        fold = once[15:0] + 16'(once[16]);
+    endfunction
+
+    // Up to three beats wait; the input is seen behind them.
+    localparam int BEAT = DATA_W + BYTES + 2;
+    logic [BEAT-1:0] queue_reg [0:2];
+    logic [1:0]      count_reg;
+    logic [BEAT-1:0] in_beat;
+    logic            pop, push;
+    assign in_beat       = {s_axis_tuser, s_axis_tlast, s_axis_tkeep, s_axis_tdata};
+    assign s_axis_tready = count_reg != 2'd3;
+    assign push          = s_axis_tvalid && s_axis_tready;
+
+    logic [1:0] after_pop;
+    assign after_pop = count_reg - 2'(pop);
+    always_ff @(posedge clk) begin
+        if (pop) begin
+            queue_reg[0] <= queue_reg[1];
+            queue_reg[1] <= queue_reg[2];
+        end
+        if (push) queue_reg[after_pop] <= in_beat;
+        count_reg <= after_pop + 2'(push);
+        if (rst) count_reg <= 2'd0;
+    end
+
+    // The four beats from the oldest on, as far as they are there and of the same frame.
+    logic [BEAT-1:0] beat_at [0:3];
+    logic [3:0]      seen, lasts, users;
+    /* verilator lint_off UNOPTFLAT */
+    logic [3:0]      same;
+    /* verilator lint_on UNOPTFLAT */
+    assign beat_at[0] = queue_reg[0];
+    assign beat_at[1] = count_reg > 2'd1 ? queue_reg[1] : in_beat;
+    assign beat_at[2] = count_reg > 2'd2 ? queue_reg[2] : in_beat;
+    assign beat_at[3] = in_beat;
+    assign seen[0] = count_reg != 2'd0;
+    assign seen[1] = count_reg > 2'd1 || (count_reg == 2'd1 && s_axis_tvalid);
+    assign seen[2] = count_reg > 2'd2 || (count_reg == 2'd2 && s_axis_tvalid);
+    assign seen[3] = count_reg == 2'd3 && s_axis_tvalid;
+    genvar g;
+    generate
+        for (g = 0; g < 4; g = g + 1) begin : flags
+            assign lasts[g] = beat_at[g][DATA_W+BYTES];
+            assign users[g] = beat_at[g][DATA_W+BYTES+1];
+        end
+    endgenerate
+    assign same[0] = seen[0];
+    assign same[1] = same[0] && !lasts[0] && seen[1];
+    assign same[2] = same[1] && !lasts[1] && seen[2];
+    assign same[3] = same[2] && !lasts[2] && seen[3];
+
+    logic [4*DATA_W-1:0] window;
+    logic [9:0]          there;
+    logic                ended, bad, full;
+    generate
+        for (g = 0; g < 4; g = g + 1) begin : windows
+            assign window[DATA_W*g +: DATA_W] = same[g] ? beat_at[g][DATA_W-1:0] : '0;
+        end
+    endgenerate
+    assign there = (same[0] ? 10'(bytes_of(beat_at[0][DATA_W +: BYTES])) : 10'd0)
+                 + (same[1] ? 10'(bytes_of(beat_at[1][DATA_W +: BYTES])) : 10'd0)
+                 + (same[2] ? 10'(bytes_of(beat_at[2][DATA_W +: BYTES])) : 10'd0)
+                 + (same[3] ? 10'(bytes_of(beat_at[3][DATA_W +: BYTES])) : 10'd0);
+    assign ended = |(same & lasts);
+    assign bad   = |(same & lasts & users);
+    assign full  = same[3];
+
+    logic        ip, six, shallow, tcp, many, settled;
+    logic [7:0]  l3, l4, at;
+    logic [16:0] ip_end;
+    logic [5:0]  dscp;
+    logic [15:0] first_word, length_word, ip_sum, l4_sum;
+    header_parser parser (
+        .head(window[767:0]), .avail(there > 10'd96 ? 8'd96 : there[7:0]),
+        .ip(ip), .six(six), .l3(l3), .l4(l4), .ip_end(ip_end), .dscp(dscp), .first_word(first_word), .length_word(length_word),
+        .ip_sum(ip_sum), .shallow(shallow), .tcp(tcp), .at(at), .l4_sum(l4_sum), .many(many), .settled(settled)
+    );
+
+    // Enough is known of a frame when it has ended, or its IP header says that it is none of ours, or its
+    // transport header.
+    logic marked, short_one, known, candidate;
+    assign marked    = ip && dscp == 6'd63;
+    assign short_one = ip && ip_end <= REACH;
+    assign candidate = short_one && shallow && ip_end == 17'(at) + 17'd8 && ended && 17'(there) >= ip_end;
+    assign known     = ended || full
+                       || (there >= 10'd64 && (!short_one || (settled && !(shallow && ip_end == 17'(at) + 17'd8))));
+
+    // The end of frames that are no candidates is looked up too, as it passes.
+    logic               first_reg, ip_reg;
+    logic [16:0]        end_reg, c_end, tail_byte;
+    logic [15:0]        beat_reg, beat;
+    logic [55:0]        tail_reg;
+    logic [DATA_W+55:0] joined;
+    logic [BEAT_W-1:0]  tail_at;
+    logic               at_tail, c_ip;
+    logic [63:0]        tail, tail_token, head_token;
+    localparam logic [15:0] MOST_BEATS = 16'(17'h1ffff >> BEAT_W);
+
+    assign beat      = first_reg ? 16'd0 : beat_reg;
+    assign c_end     = first_reg ? ip_end : end_reg;
+    assign c_ip      = first_reg ? ip : ip_reg;
+    assign joined    = {beat_at[0][DATA_W-1:0], first_reg ? 56'd0 : tail_reg};
+    assign tail_byte = c_end - 17'd1;
+    assign tail_at   = tail_byte[BEAT_W-1:0];
+    assign at_tail   = c_ip && 16'(tail_byte >> BEAT_W) == beat && beat_at[0][DATA_W + 32'(tail_at)];
+    assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
+    // A token ends within 128 bytes, at any width.
+    logic [1023:0] reach;
+    logic [63:0]   head;
+    assign reach     = window[1023:0];
+    assign head      = reach[{at[6:0], 3'd0} +: 64];
+    generate
+        for (g = 0; g < 8; g = g + 1) begin : tokens
+            assign tail_token[8*g +: 8] = tail[8*(7-g) +: 8];
+            assign head_token[8*g +: 8] = head[8*(7-g) +: 8];
+        end
+    endgenerate
+    assign look_token = (first_reg && candidate) ? head_token : tail_token;
+
+    // Record of the entry.
+    logic [7:0]  r_at;
+    logic [5:0]  r_dscp;
+    logic        r_tcp;
+    logic [15:0] r_parked, r_whole, r_sliced, r_ip_whole, r_ip_sliced;
+    logic        r_six;
+    assign {r_at, r_dscp, r_six, r_tcp, r_parked, r_whole, r_sliced, r_ip_whole, r_ip_sliced} = look_record;
+
+    // The decision, at the first beat.
+    localparam logic [1:0] IDLE = 2'd0, PASS = 2'd1, DROP = 2'd2, SPLICE = 2'd3;
+    logic [1:0]  state_reg;
+    logic        out_ready, idle, decide, tokened, fitting, long_one, waits, early, splice, dropped, passes;
+    logic [15:0] waited_reg;
+    logic [16:0] whole_length;
+    assign whole_length = 17'(at) - 17'(l3) + 17'(r_parked);
+    assign idle      = state_reg == IDLE;
+    assign tokened   = candidate && enable && (marked || look_ours);
+    assign fitting   = look_waits && r_tcp == tcp;
+    assign long_one  = whole_length > 17'(mtu);
+    assign waits     = tokened && fitting && !bad && !look_complete;
+    assign early     = waits && waited_reg >= patience;
+    assign decide    = idle && seen[0] && known && out_ready && (!waits || early);
+    assign splice    = tokened && fitting && !bad && look_complete && !long_one;
+    assign dropped   = enable && (tokened ? !splice : marked);
+    assign passes    = !splice && !dropped;
+    assign claim     = decide && splice;
+    assign release_it = decide && tokened && fitting && !bad && look_complete && long_one;
+
+    // Fields of the whole packet.
+    logic [5:0]  new_dscp;
+    logic [15:0] new_first, new_length, new_udp, new_ip_sum, new_l4_sum, changed_ip, changed_l4;
+    assign new_dscp   = dscp == 6'd63 ? r_dscp : dscp;
+    assign new_first  = six ? {first_word[15:12], new_dscp, first_word[5:0]} : {first_word[15:8], new_dscp, first_word[1:0]};
+    assign new_length = 16'(whole_length) - (six ? 16'd40 : 16'd0);
+    assign new_udp    = 16'(17'(at) - 17'(l4) + 17'(r_parked));
+    assign changed_ip = ~fold(32'(16'(~ip_sum)) + 32'(16'(~first_word)) + 32'(new_first)
+                              + 32'(16'(~length_word)) + 32'(new_length));
+    assign new_ip_sum = ip_sum == r_ip_sliced ? r_ip_whole : changed_ip;
+    assign changed_l4 = ~fold(32'(16'(~l4_sum)) + 32'(r_sliced) + 32'(16'(~r_whole)));
+    // A UDP packet that came without a checksum leaves without one.
+    assign new_l4_sum = !tcp && (l4_sum == 16'd0 || r_whole == 16'd0) ? 16'd0
+                      : l4_sum == r_sliced ? r_whole
+                      : !tcp && changed_l4 == 16'd0 ? 16'hffff : changed_l4;
+
+    // How far the payload moves: to the right by `move` bytes within its rows; to the left needs a row ahead.
+    logic [BEAT_W-1:0] move;
+    logic              ahead, at_once;
+    assign move    = at[BEAT_W-1:0] - r_at[BEAT_W-1:0];
+    assign ahead   = at[BEAT_W-1:0] < r_at[BEAT_W-1:0];
+    assign at_once = !ahead && 17'(at) >= 17'(BYTES);
+
+    // What goes on while a payload leaves.
+    logic               ahead_reg, drained_reg, c_six, six_reg, c_tcp, tcp_reg;
+    logic [BEAT_W-1:0]  move_reg;
+    logic [7:0]         at_reg, l3_reg, l4_reg, c_at, c_l3, c_l4;
+    logic [16:0]        total_reg, c_total;
+    logic [ENTRY_W-1:0] entry_reg;
+    logic [ROW_W-1:0]   row_reg;
+    logic [DATA_W-1:0]  before_reg;
+    logic [15:0]        f_first_reg, f_length_reg, f_udp_reg, f_ip_sum_reg, f_l4_sum_reg;
+    logic [15:0]        f_first, f_length, f_udp, f_ip_sum, f_l4_sum;
+    logic               starting, splicing, emits, header_beat, body_beat, has_all, out_last;
+    logic [16:0]        base;
+
+    assign starting  = claim;
+    assign splicing  = state_reg == SPLICE;
+    assign c_at      = starting ? at : at_reg;
+    assign c_l3      = starting ? l3 : l3_reg;
+    assign c_l4      = starting ? l4 : l4_reg;
+    assign c_six     = starting ? six : six_reg;
+    assign c_tcp     = starting ? tcp : tcp_reg;
+    assign c_total   = starting ? 17'(at) + 17'(look_bytes) : total_reg;
+    assign f_first   = starting ? new_first : f_first_reg;
+    assign f_length  = starting ? new_length : f_length_reg;
+    assign f_udp     = starting ? new_udp : f_udp_reg;
+    assign f_ip_sum  = starting ? new_ip_sum : f_ip_sum_reg;
+    assign f_l4_sum  = starting ? new_l4_sum : f_l4_sum_reg;
+
+    assign base        = 17'(beat) << BEAT_W;
+    // Bytes of headers are in this beat; bytes of payload are.
+    assign header_beat = base < 17'(c_at);
+    assign body_beat   = base + 17'(BYTES) > 17'(c_at);
+    assign has_all     = (!header_beat || seen[0]) && !(body_beat && ahead_reg);
+    assign emits       = (starting && at_once) || (splicing && out_ready && has_all);
+
+    logic [DATA_W-1:0]   out_data, spliced_data;
+    logic [2*DATA_W-1:0] two_rows;
+    logic [BYTES-1:0]    out_keep;
+    logic                out_valid, out_user, hidden;
+    logic [16:0]         offset;
+    logic [15:0]         word;
+    integer              i;
+    assign two_rows = {row_data, before_reg} >> {(BEAT_W + 1)'(BYTES) - {1'b0, move_reg}, 3'd0};
+    always_comb begin
+        spliced_data = '0;
+        for (i = 0; i < BYTES / 2; i = i + 1) begin
+            offset = base + 17'(2*i);
+            word   = {beat_at[0][16*i +: 8], beat_at[0][16*i+8 +: 8]};
+            if (offset == 17'(c_l3)) word = f_first;
+            if (offset == 17'(c_l3) + (c_six ? 17'd4 : 17'd2)) word = f_length;
+            if (!c_six && offset == 17'(c_l3) + 17'd10) word = f_ip_sum;
+            if (!c_tcp && offset == 17'(c_l4) + 17'd4) word = f_udp;
+            if (offset == 17'(c_l4) + (c_tcp ? 17'd16 : 17'd6)) word = f_l4_sum;
+            if (offset >= 17'(c_at)) word = {two_rows[16*i +: 8], two_rows[16*i+8 +: 8]};
+            // Nothing behind the end, where another payload's bytes may stand in the row.
+            spliced_data[16*i +: 8]   = offset < c_total ? word[15:8] : 8'd0;
+            spliced_data[16*i+8 +: 8] = offset + 17'd1 < c_total ? word[7:0] : 8'd0;
+        end
+    end
+
+    logic untouched;
+    assign untouched = (decide && passes) || (state_reg == PASS && seen[0] && out_ready);
+    assign hidden    = untouched && enable && at_tail && look_ours;
+    logic hidden_reg;
+    always_comb begin
+        for (i = 0; i < BYTES; i = i + 1) begin
+            out_keep[i] = untouched ? beat_at[0][DATA_W + i] : base + 17'(i) < c_total;
+        end
+    end
+    assign out_valid = untouched || emits;
+    assign out_data  = untouched ? beat_at[0][DATA_W-1:0] : spliced_data;
+    assign out_last  = untouched ? lasts[0] : base + 17'(BYTES) >= c_total;
+    assign out_user  = untouched && (users[0] || hidden || (!first_reg && hidden_reg));
+
+    // Beats go when they have left, or been dropped, or are behind the headers of a packet whose payload
+    // leaves.
+    assign pop = untouched || (decide && dropped) || (state_reg == DROP && seen[0]) || (emits && header_beat)
+                 || (splicing && !drained_reg && seen[0] && !header_beat);
+
+    logic prefetch;
+    assign prefetch  = splicing && ahead_reg;
+    assign row_ren   = claim || prefetch || (emits && body_beat);
+    assign row       = claim ? '0 : row_reg;
+    assign row_entry = claim ? look_entry : entry_reg;
+
+    logic ends, all_drained;
+    assign ends        = emits && out_last;
+    assign all_drained = drained_reg || (pop && lasts[0]);
+    assign leave       = splicing && ends;
+    assign leave_entry = entry_reg;
+
+    always_ff @(posedge clk) begin
+        waited_reg <= idle && waits && seen[0] && known && !decide ? waited_reg + 16'd1 : 16'd0;
+        if (untouched || emits || (decide && dropped)) begin
+            beat_reg   <= beat == MOST_BEATS ? beat : beat + 16'd1;
+            tail_reg   <= beat_at[0][DATA_W-1 -: 56];
+            hidden_reg <= hidden || (!first_reg && hidden_reg);
+            first_reg  <= 1'b0;
+        end
+        if (decide) begin
+            {end_reg, ip_reg} <= {ip_end, ip};
+            if (splice) state_reg <= SPLICE;
+            else if (dropped) state_reg <= lasts[0] ? IDLE : DROP;
+            else state_reg <= lasts[0] ? IDLE : PASS;
+        end else if ((state_reg == PASS || state_reg == DROP) && pop && lasts[0]) begin
+            state_reg <= IDLE;
+        end
+        if ((decide && !splice && lasts[0]) || ((state_reg == PASS || state_reg == DROP) && pop && lasts[0])) first_reg <= 1'b1;
+        if (starting) begin
+            {at_reg, l3_reg, l4_reg, six_reg, tcp_reg} <= {at, l3, l4, six, tcp};
+            {total_reg, entry_reg, move_reg, ahead_reg} <= {c_total, look_entry, move, ahead};
+            {f_first_reg, f_length_reg, f_udp_reg, f_ip_sum_reg, f_l4_sum_reg} <=
+                {new_first, new_length, new_udp, new_ip_sum, new_l4_sum};
+            row_reg     <= ROW_W'(1);
+            drained_reg <= 1'b0;
+            first_reg   <= 1'b0;
+            if (!at_once) beat_reg <= 16'd0;
+        end
+        if (splicing) begin
+            if (pop && lasts[0]) drained_reg <= 1'b1;
+            if (prefetch || (emits && body_beat)) begin
+                before_reg <= row_data;
+                row_reg    <= row_reg + 1'b1;
+            end
+            if (prefetch) ahead_reg <= 1'b0;
+            if (ends) begin
+                state_reg <= all_drained ? IDLE : DROP;
+                first_reg <= all_drained;
+            end
+        end
+        if (rst) begin
+            state_reg  <= IDLE;
+            first_reg  <= 1'b1;
+            waited_reg <= 16'd0;
+        end
+    end
+
+    logic refused;
+    assign refused    = decide && tokened && !bad && !look_waits;
+    assign events[0]  = claim;
+    assign events[1]  = decide && passes;
+    assign events[2]  = refused && look_refusal == 3'd0;
+    assign events[3]  = refused && look_refusal == 3'd1;
+    assign events[4]  = refused && look_refusal == 3'd2;
+    assign events[5]  = refused && look_refusal == 3'd3;
+    assign events[6]  = refused && look_refusal == 3'd4;
+    assign events[7]  = decide && enable && ((!tokened && marked) || (tokened && !bad && look_waits && r_tcp != tcp));
+    assign events[8]  = release_it;
+    assign events[9]  = decide && early;
+    assign events[10] = decide && tokened && bad;
+    assign events[11] = hidden;
+
+    logic unused;
+    assign unused = &{1'b0, many, r_six, r_at, window};
+
+    skid_buffer #(.WIDTH(BEAT)) output_register (
+        .clk(clk), .rst(rst), .s_valid(out_valid), .s_ready(out_ready), .s_data({out_user, out_last, out_keep, out_data}),
+        .m_valid(m_axis_tvalid), .m_ready(m_axis_tready), .m_data({m_axis_tuser, m_axis_tlast, m_axis_tkeep, m_axis_tdata})
+    );
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Breaks the block on purpose, one mistake at a time, and counts the mistakes that the tests find: `mutate.py [--every N]`.
+
+Exit status 1 if fewer than 95 % are found. A mistake is a text that stands once in a file, and what stands there instead.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+MODULES = ["test_vectors", "test_edges", "test_streams", "test_tokens", "test_chaos"]
+I, E, T, P, R, M, A, S = (
+    "slice_ingress.sv splice_egress.sv metadata_table.sv header_parser.sv registers.sv token_maker.sv aes_tag.sv slice_splice.sv"
+).split()
+MUTANTS = [
+    (I, "ip_end >= {1'b0, threshold}", "ip_end > {1'b0, threshold}"),
+    (I, "parked <= 17'(MAX_PAYLOAD);\n    assign wanted", "parked < 17'(MAX_PAYLOAD);\n    assign wanted"),
+    (I, "parked > 17'd8;", "parked > 17'd7;"),
+    (I, "shallow && !many && at", "shallow && at"),
+    (I, "(!whole || {7'd0, there} >= ip_end)", "1'b1"),
+    (I, "new_dscp        = sliced ? 6'd63", "new_dscp        = sliced ? 6'd62"),
+    (I, "covered         = 16'(at) + 16'd8", "covered         = 16'(at) + 16'd9"),
+    (I, "l4_sum == 16'd0 ? 16'd0 : sum_sliced == 16'd0", "sum_sliced == 16'd0"),
+    (I, "if (!tcp && 8'(2*w) == l4 + 8'd4) sum", "if (1'b0) sum"),
+    (I, "!old_user_reg && frame_bytes >= c_end && fits", "frame_bytes >= c_end && fits"),
+    (I, "!old_user_reg && frame_bytes >= c_end && fits", "!old_user_reg && fits"),
+    (I, "!old_user_reg && frame_bytes >= c_end && fits", "!old_user_reg && frame_bytes >= c_end"),
+    (I, "frame_bytes >= c_end && fits", "frame_bytes > c_end && fits"),
+    (I, "cut ? 1'b0 : old_user_reg || ours", "cut ? 1'b0 : old_user_reg"),
+    (I, "cut ? 1'b0 : old_user_reg || ours", "cut ? 1'b0 : ours"),
+    (I, "ip && dscp == 6'd63 && !sliced", "1'b0"),
+    (I, "!throw && (!cut ||", "(!cut ||"),
+    (I, "base + 17'(BYTES) > 17'(c_at) && row_long", "base > 17'(c_at) && row_long"),
+    (I, "old_last_reg || (new_valid_reg && (new_last_reg || s_axis_tvalid))", "1'b1"),
+    (I, "if (rst) first_reg <= 1'b1;", "if (rst) first_reg <= 1'b0;"),
+    (E, "look_waits && r_tcp == tcp;", "look_waits;"),
+    (E, "whole_length > 17'(mtu)", "whole_length >= 17'(mtu)"),
+    (E, "(marked || look_ours)", "marked"),
+    (E, "(tokened ? !splice : marked)", "(tokened ? !splice : 1'b0)"),
+    (E, "fitting && !bad && look_complete && !long_one;", "fitting && look_complete && !long_one;"),
+    (E, "fitting && !bad && look_complete && !long_one;", "fitting && !bad && !long_one;"),
+    (E, "waited_reg >= patience", "1'b0"),
+    (E, "dscp == 6'd63 ? r_dscp : dscp", "r_dscp"),
+    (E, "ip_sum == r_ip_sliced ? r_ip_whole : changed_ip", "changed_ip ^ 16'd1"),
+    (E, "!tcp && changed_l4 == 16'd0 ? 16'hffff : changed_l4", "r_whole"),
+    (E, "(l4_sum == 16'd0 || r_whole == 16'd0) ? 16'd0", "(l4_sum == 16'd0) ? 16'd1"),
+    (E, "at[BEAT_W-1:0] < r_at[BEAT_W-1:0]", "1'b0"),
+    (E, "17'(there) >= ip_end;", "1'b1;"),
+    (E, "out_last  = untouched ? lasts[0] : base + 17'(BYTES) >= c_total", "out_last  = untouched ? lasts[0] : base + 17'(BYTES) > c_total"),
+    (E, "enable && at_tail && look_ours", "1'b0"),
+    (E, "users[0] || hidden ||", "hidden ||"),
+    (T, "ttl_reg[index_reg] <= 16'd1", "ttl_reg[index_reg] <= 16'd2"),
+    (T, "ttl_reg[index_reg] - 16'd1", "ttl_reg[index_reg] - 16'd2"),
+    (T, "index_state == WAITING || index_state == LEAVING;\n    assign index_usable", "index_state == WAITING;\n    assign index_usable"),
+    (T, "state_reg[{probe_entry, 2'b00} +: 3] != UNUSED", "1'b0"),
+    (T, "look_token[47:0] == {look_generation, tag_reg[look_entry]}", "look_token[47:TAG_W] == look_generation"),
+    (T, "look_token[47:0] == {look_generation, tag_reg[look_entry]}", "look_token[TAG_W-1:0] == tag_reg[look_entry]"),
+    (T, "look_ours && look_state == WAITING", "look_ours"),
+    (T, "17'(look_token[63:48]) < 17'(ENTRIES)", "1'b1"),
+    (T, "complete_next[n] = 1'b0;", "complete_next[n] = complete_reg[n];"),
+    (T, "if (dies && writing_reg == ENTRY_W'(n)) state = DAMAGED;", ""),
+    (T, "index_reg == LAST ? '0 : index_reg + 1'b1", "index_reg == LAST - 1'b1 ? '0 : index_reg + 1'b1"),
+    (T, "generation_reg[index_reg] + 1'b1", "generation_reg[index_reg]"),
+    (T, "look_behind[GEN_W-1] ? 3'd0 : 3'd1", "look_behind[GEN_W-1] ? 3'd1 : 3'd0"),
+    (P, "(ip_word[3] & 16'h3fff) != 16'd0", "1'b0"),
+    (P, "header >= 8'd20 :", "header >= 8'd16 :"),
+    (P, "{1'b0, udp_length} + {9'd0, l4} == ip_end", "1'b1"),
+    (P, "head[0] || (six", "(six"),
+    (P, "from_ip[128 +: 8] >= 8'd224", "from_ip[128 +: 8] >= 8'd225"),
+    (P, "ihl >= 4'd5", "ihl >= 4'd6"),
+    (R, "value >= 32'd68", "value >= 32'd67"),
+    (R, "value[5:0] != 6'd63", "1'b1"),
+    (R, "bresp_reg  <= good ? OKAY : SLVERR", "bresp_reg  <= OKAY"),
+    (M, "generation + 1'b1;", "generation + 2'd2;"),
+    (M, "block({63'd0, walking_reg, message})", "block({64'd0, message})"),
+    (A, "round_reg == 4'd10 ? shifted : mixed", "round_reg == 4'd9 ? shifted : mixed"),
+    (S, ".clear(table_reset || forget)", ".clear(table_reset)"),
+]
+
+
+def run(mutant):
+    """Which test found it, or None."""
+    name, old, new = mutant
+    with tempfile.TemporaryDirectory() as folder:
+        rtl = Path(folder) / "rtl"
+        shutil.copytree(HERE / "rtl", rtl)
+        text = (rtl / name).read_text()
+        if text.count(old) != 1:
+            sys.exit(f"{name}: {old!r} stands there {text.count(old)} times, not once")
+        (rtl / name).write_text(text.replace(old, new))
+        for module in MODULES:
+            command = [sys.executable, HERE / "tb/run.py", "--first", "--rtl", rtl, "--build", Path(folder) / "build", module]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+            except subprocess.TimeoutExpired:
+                return f"{module}: no end"
+            if done.returncode:
+                lines = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+                return lines[0].split()[-3] if lines else f"{module}: not built, or died"
+    return None
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--every", type=int, default=1, help="only every Nth mistake")
+    arguments.add_argument("--skip", type=int, default=0, help="not the first N mistakes")
+    arguments.add_argument("--match", default="", help="only mistakes whose text has this in it")
+    arguments.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    chosen = arguments.parse_args()
+    mutants, since = [m for m in MUTANTS if chosen.match in m[1]][chosen.skip :: chosen.every], time.monotonic()
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        found = 0
+        for (name, old, new), by in zip(mutants, pool.map(run, mutants)):
+            found += by is not None
+            print(f"{'found   ' if by else 'SURVIVES'} {name}: {' '.join(old.split())} -> {' '.join(new.split()) or 'nothing'}: {by}", flush=True)
+    share = found / len(mutants)
+    print(f"{found} of {len(mutants)} mistakes found, {share:.1%}, {time.monotonic() - since:.0f} s")
+    sys.exit(share < 0.95)
+
+
+if __name__ == "__main__":
+    main()
