@@ -271,12 +271,11 @@ mod tests {
     use crate::runtime::{Driver, RunReport};
     use slipstream_io::capture::CaptureReader;
 
-    /// Runs traffic through a delay stage; the packets of both sides: time and bytes.
-    fn run(
-        delay: &str,
-        traffic: &str,
-        workers: usize,
-    ) -> (Vec<(u64, Vec<u8>)>, Vec<(u64, Vec<u8>)>, RunReport) {
+    /// Packets: time and bytes.
+    type Packets = Vec<(u64, Vec<u8>)>;
+
+    /// Runs traffic through a delay stage; the packets of both sides.
+    fn run(delay: &str, traffic: &str, workers: usize) -> (Packets, Packets, RunReport) {
         let dir = tempfile::tempdir().unwrap();
         let graph = format!(
             "in :: synth(traffic=\"{traffic}\") -> before :: tap(path=before.pcapng) -> delay({delay}) -> out :: pcap(path=after.pcapng)"
