@@ -15,9 +15,10 @@ fn read(clock: ClockId) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// The clock of live runs, in ns since the Unix epoch: real time as it was when the process first asked, and from then on
-/// as the monotonic clock runs, so that it never goes backwards nor jumps when somebody sets the time. Both are disciplined
-/// alike (NTP), so that kernel time stamps, which are real time, differ from it by nothing but such jumps.
+/// The clock of live runs, in ns since the Unix epoch: real time as it was when the process first asked, and
+/// from then on as the monotonic clock runs, so that it never goes backwards nor jumps when somebody sets the
+/// time. Both are disciplined alike (NTP), so that kernel time stamps, which are real time, differ from it by
+/// nothing but such jumps.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveClock {
     /// Of the monotonic clock to this one.

@@ -193,8 +193,8 @@ impl Info {
         (self.0 >> 40) as u8
     }
 
-    /// Mask and value of the whole word for packets whose TCP header can be read and whose flags, as far as `mask` says,
-    /// are `value`; to be held against [`Info::is`].
+    /// Mask and value of the whole word for packets whose TCP header can be read and whose flags, as far as
+    /// `mask` says, are `value`; to be held against [`Info::is`].
     #[must_use]
     pub fn of_tcp_flags(mask: u8, value: u8) -> (u64, u64) {
         let tcp = u64::from(Flags::TCP) << 32;

@@ -1,5 +1,5 @@
-//! Huge pages for what is large and read at random: with 4 KiB pages, looking up a flow in a table of a million costs
-//! more in page walks than in cache misses.
+//! Huge pages for what is large and read at random: with 4 KiB pages, looking up a flow in a table of a
+//! million costs more in page walks than in cache misses.
 
 #![allow(unsafe_code)]
 
@@ -24,8 +24,8 @@ pub fn advise<T>(vector: &mut Vec<T>) {
     let start = vector.as_mut_ptr() as usize;
     let first = start.next_multiple_of(PAGE);
     let len = (start + bytes - first) / PAGE * PAGE;
-    // SAFETY: the range lies within one allocation of this vector, rounded inwards to whole pages, and this advice
-    // leaves contents and validity of memory as they are.
+    // SAFETY: the range lies within one allocation of this vector, rounded inwards to whole pages, and this
+    // advice leaves contents and validity of memory as they are.
     let _ = unsafe { madvise(first as *mut _, len, Advice::LinuxHugepage) };
 }
 

@@ -1,4 +1,5 @@
-//! The contracts of Slipstream: the types that its members and those who embed it agree on. Nothing here knows a member.
+//! The contracts of Slipstream: the types that its members and those who embed it agree on. Nothing here
+//! knows a member.
 //!
 //! Read it in this order:
 //!
@@ -16,8 +17,8 @@
 //! | `std` | yes | clocks, files, ports, the registry of stages and its settings, JSON, huge pages, pools that threads share |
 //! | `testing` | no | random packets and rules for property tests, and a clock that tests move |
 //!
-//! Without `std` the crate needs an allocator and no operating system; pools take their memory from the allocator then. It needs
-//! Rust 1.95. Unsafe code is in [`pool`], [`prefetch`] and [`huge`] alone.
+//! Without `std` the crate needs an allocator and no operating system; pools take their memory from the
+//! allocator then. It needs Rust 1.95. Unsafe code is in [`pool`], [`prefetch`] and [`huge`] alone.
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![deny(unsafe_code)]

@@ -96,7 +96,8 @@ pub trait Transmit {
         None
     }
 
-    /// Says that it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells why.
+    /// Says that it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells
+    /// why.
     fn failed(&self) -> bool {
         false
     }

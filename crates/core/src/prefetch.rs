@@ -34,13 +34,14 @@ pub fn prefetch_address<T>(address: *const T) {
     let _ = address;
 }
 
-/// Asks for the line at an address, whatever is there, to be written soon: another core that has it gives it up.
+/// Asks for the line at an address, whatever is there, to be written soon: another core that has it gives it
+/// up.
 #[inline(always)]
 pub fn prefetch_to_write<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: a prefetch never faults, and changes nothing that a program could see, whatever the address. Processors without
-        // this instruction take it for none.
+        // SAFETY: a prefetch never faults, and changes nothing that a program could see, whatever the
+        // address. Processors without this instruction take it for none.
         unsafe {
             core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
         }

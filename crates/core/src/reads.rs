@@ -3,7 +3,8 @@
 use crate::frame::Frame;
 use crate::pool::Pool;
 
-/// Fields beyond the flow key that a decision depends on: packets of a train that differ in one of them don't share it.
+/// Fields beyond the flow key that a decision depends on: packets of a train that differ in one of them don't
+/// share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads(u64);
 
@@ -24,7 +25,8 @@ impl Reads {
     /// Length on the wire.
     pub const LENGTH: Self = Self(1 << 63);
 
-    /// Fields by their places in a word of [`Flags`](slipstream_wire::Flags) (bits 0 to 8), TCP flags (8 to 16) and TOS (16 to 24).
+    /// Fields by their places in a word of [`Flags`](slipstream_wire::Flags) (bits 0 to 8), TCP flags (8 to
+    /// 16) and TOS (16 to 24).
     #[must_use]
     pub const fn of_word(mask: u32) -> Self {
         Self((mask as u64 & 0xff_ffff) << 32)

@@ -112,8 +112,8 @@ impl Common {
         self.0.borrow().iter().filter(|(_, thing)| thing.is::<T>()).count()
     }
 
-    /// How often something was added or looked for: where that changes while a stage is built, the stage shares something, and
-    /// has to run on the same thread as those that it shares it with.
+    /// How often something was added or looked for: where that changes while a stage is built, the stage
+    /// shares something, and has to run on the same thread as those that it shares it with.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.1.get()
@@ -125,8 +125,8 @@ impl Common {
         self.0.borrow_mut().push((name.to_owned(), Box::new(thing)));
     }
 
-    /// Adds what stages may share from any thread, so that it doesn't keep them on the same one: it is found by
-    /// [`Common::find_shared`].
+    /// Adds what stages may share from any thread, so that it doesn't keep them on the same one: it is found
+    /// by [`Common::find_shared`].
     pub fn add_shared<T: Any + Send + Sync>(&self, name: &str, thing: T) {
         self.0.borrow_mut().push((name.to_owned(), Box::new(thing)));
     }

@@ -42,7 +42,8 @@ impl Error for SourceError {
 
 /// Brings packets in.
 pub trait Source {
-    /// Appends up to `max` packets, not yet classified, in the order of arrival; returns how many (0 at the end).
+    /// Appends up to `max` packets, not yet classified, in the order of arrival; returns how many (0 at the
+    /// end).
     ///
     /// # Errors
     /// [`SourceError`] where the rest can't be had.
@@ -80,8 +81,8 @@ pub trait Source {
     fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
 
     /// Memory for packets that it would have the pool [adopt](crate::pool::Pool::adopt), so that nothing is
-    /// copied on its way in. It is asked once, before the run; ports that share memory offer it once. Where the
-    /// pool has adopted other memory, or none, it copies.
+    /// copied on its way in. It is asked once, before the run; ports that share memory offer it once. Where
+    /// the pool has adopted other memory, or none, it copies.
     fn region(&mut self) -> Option<Box<dyn Region>> {
         None
     }
@@ -89,8 +90,9 @@ pub trait Source {
 
 /// A source whose packets come when they come: having none now is not the end.
 pub trait LiveSource {
-    /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how many. `now` was
-    /// read from the [`LiveClock`](crate::clock::LiveClock) just before; what came since counts as coming at that time.
+    /// Appends up to `max` packets that have come, not yet classified, in the order of arrival; returns how
+    /// many. `now` was read from the [`LiveClock`](crate::clock::LiveClock) just before; what came since
+    /// counts as coming at that time.
     ///
     /// # Errors
     /// [`SourceError`] where nothing more can come.
@@ -110,7 +112,8 @@ pub trait LiveSource {
     /// A descriptor that becomes readable when a packet comes; none: it has to be polled.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Without a descriptor: how long it may be left unasked when it had nothing, in ns; none: it is to be asked at once.
+    /// Without a descriptor: how long it may be left unasked when it had nothing, in ns; none: it is to be
+    /// asked at once.
     fn patience(&self) -> Option<u64> {
         None
     }
@@ -138,7 +141,8 @@ pub trait OwnTimeSource {
     /// Lets come what is due at or before `now`; the first time is that of the start.
     fn come(&mut self, now: Nanos);
 
-    /// Calls `visit` with the arrival times of the last `n` packets that were taken, as long as nothing came since.
+    /// Calls `visit` with the arrival times of the last `n` packets that were taken, as long as nothing came
+    /// since.
     fn taken(&self, n: usize, visit: &mut dyn FnMut(Nanos));
 
     /// Packets that have come, and how many of these were dropped.

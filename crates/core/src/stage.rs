@@ -1,7 +1,8 @@
 //! The stages that a pipeline is made of: they take batches of trains and emit batches of trains.
 //!
-//! A stage is called once per batch, never per packet, and reads no clock: the time is handed in. What it emits goes to
-//! an [`Output`]: the stages after it. Ports are numbered; a batch says which of its trains go to which.
+//! A stage is called once per batch, never per packet, and reads no clock: the time is handed in. What it
+//! emits goes to an [`Output`]: the stages after it. Ports are numbered; a batch says which of its trains go
+//! to which.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -26,7 +27,8 @@ pub struct Context<'a> {
     pub pool: &'a mut Pool,
     /// Number of the port at which the batch comes in.
     pub input: u8,
-    /// Link types of the interfaces that packets come from, by [`PacketMeta::interface`](crate::pool::PacketMeta).
+    /// Link types of the interfaces that packets come from, by
+    /// [`PacketMeta::interface`](crate::pool::PacketMeta).
     pub links: &'a [LinkType],
 }
 
@@ -73,8 +75,9 @@ pub trait Output {
 
 /// A step of a pipeline (Click: element, VPP: node): it processes packets.
 ///
-/// A stage that only passes packets on implements [`process`](Self::process) and an empty [`Observe`]. One that writes
-/// something outside of the pipeline implements [`Egress`] too, and returns itself from [`egress`](Self::egress).
+/// A stage that only passes packets on implements [`process`](Self::process) and an empty [`Observe`]. One
+/// that writes something outside of the pipeline implements [`Egress`] too, and returns itself from
+/// [`egress`](Self::egress).
 ///
 /// ```
 /// use slipstream_core::batch::Batch;
@@ -130,7 +133,8 @@ pub trait Stage: Observe {
         Nanos::MAX
     }
 
-    /// Returns true if nothing is ever due here: [`next_deadline`](Self::next_deadline) is always [`Nanos::MAX`].
+    /// Returns true if nothing is ever due here: [`next_deadline`](Self::next_deadline) is always
+    /// [`Nanos::MAX`].
     fn is_timeless(&self) -> bool {
         false
     }
@@ -141,14 +145,14 @@ pub trait Stage: Observe {
     /// Emits everything that it holds: nothing more will come.
     fn drain(&mut self, _cx: &mut Context<'_>, _out: &mut dyn Output) {}
 
-    /// The headers by which it classifies packets, if it takes them as they arrive, where it stands right behind a source: packets
-    /// that are not classified yet, or were by these headers.
+    /// The headers by which it classifies packets, if it takes them as they arrive, where it stands right
+    /// behind a source: packets that are not classified yet, or were by these headers.
     fn takes_arrivals(&self) -> Option<Encapsulation> {
         None
     }
 
-    /// Takes packets as they arrive; leaves none. Returns the number of trains that they came as: runs of one flow, and
-    /// packets without a flow.
+    /// Takes packets as they arrive; leaves none. Returns the number of trains that they came as: runs of one
+    /// flow, and packets without a flow.
     fn arrive(&mut self, _cx: &mut Context<'_>, _arrivals: &mut Arrivals, _out: &mut dyn Output) -> u64 {
         0
     }
@@ -163,7 +167,8 @@ pub trait Stage: Observe {
         None
     }
 
-    /// Reads these tables anew; they hold from `now` on. An error leaves the old ones in place, and is in its report.
+    /// Reads these tables anew; they hold from `now` on. An error leaves the old ones in place, and is in its
+    /// report.
     fn reload(&mut self, _now: Nanos) {}
 
     /// The stage as one that writes something outside of the pipeline, if it does.
@@ -172,7 +177,8 @@ pub trait Stage: Observe {
     }
 }
 
-/// A stage in place of one that is only checked, and not to open a port or take memory. It keeps what it gets.
+/// A stage in place of one that is only checked, and not to open a port or take memory. It keeps what it
+/// gets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Placeholder;
 
@@ -214,10 +220,11 @@ pub trait Observe {
     }
 }
 
-/// The side of a stage that writes something outside of the pipeline: to a port, a capture file, a collector of records.
+/// The side of a stage that writes something outside of the pipeline: to a port, a capture file, a collector
+/// of records.
 pub trait Egress {
-    /// Memory for packets that it would have the pool adopt, as [`Source::region`](crate::source::Source::region)
-    /// says.
+    /// Memory for packets that it would have the pool adopt, as
+    /// [`Source::region`](crate::source::Source::region) says.
     #[cfg(feature = "std")]
     fn region(&mut self) -> Option<Box<dyn crate::pool::Region>> {
         None
@@ -231,22 +238,24 @@ pub trait Egress {
         Ok(())
     }
 
-    /// Packets that it can take now without losing any, where that is limited: sources that lead here are then asked for no
-    /// more.
+    /// Packets that it can take now without losing any, where that is limited: sources that lead here are
+    /// then asked for no more.
     fn room(&mut self) -> usize {
         usize::MAX
     }
 
-    /// Learns, in a live run, that nothing more will come: all sources that lead here have ended, and no stage on the way
-    /// holds anything.
+    /// Learns, in a live run, that nothing more will come: all sources that lead here have ended, and no
+    /// stage on the way holds anything.
     fn no_more(&mut self) {}
 
-    /// Returns true if a live run must go on although all sources have ended, since packets that it sent have yet to be taken.
+    /// Returns true if a live run must go on although all sources have ended, since packets that it sent have
+    /// yet to be taken.
     fn unfinished(&self) -> bool {
         false
     }
 
-    /// Returns true if it can write nothing more, so that a replay need not go on: [`finish`](Self::finish) tells why.
+    /// Returns true if it can write nothing more, so that a replay need not go on: [`finish`](Self::finish)
+    /// tells why.
     fn failed(&self) -> bool {
         false
     }

@@ -18,7 +18,8 @@ pub struct Count(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
-/// The nearest whole number to one that is not negative, halves upwards; `core` has no `round`. From 2⁵³ on all are whole.
+/// The nearest whole number to one that is not negative, halves upwards; `core` has no `round`. From 2⁵³ on
+/// all are whole.
 fn rounded(x: f64) -> f64 {
     if x >= (1_u64 << 53) as f64 {
         return x;

@@ -24,8 +24,8 @@ fn run(graph: &str, packets: u64, workers: usize) -> (RunReport, Closed) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let plan = Plan::from_graph_with(&registry(), graph, None, None, Path::new("")).unwrap();
     let pipeline = plan.build(1).unwrap_or_else(|errors| panic!("{errors}"));
-    // SAFETY: stages and ports use packets of the pool that they were handed, which they give on or free, with
-    // their lengths.
+    // SAFETY: stages and ports use packets of the pool that they were handed, which they give on or free,
+    // with their lengths.
     let pool = unsafe { take_pool() }.unwrap();
     let duration = Some(Duration::from_secs(30));
     let options = LiveOptions { packets: Some(packets), duration, ..LiveOptions::default() };
@@ -83,7 +83,8 @@ fn an_exhausted_mempool_is_counted() {
     assert!(counter(&source.counters, "mempool_empty") > 0, "{report:#?}");
 }
 
-/// What a capture brings leaves by a ring and comes back: packets that are put into the pool lie in mbufs, too.
+/// What a capture brings leaves by a ring and comes back: packets that are put into the pool lie in mbufs,
+/// too.
 #[test]
 fn packets_go_around_a_ring() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Packet classification: a lookup among generated rules, with the structures warm in the caches and with them cold, and
-//! how long it takes to build them. Packets hit random rules, so that every lookup goes another way.
+//! Packet classification: a lookup among generated rules, with the structures warm in the caches and with
+//! them cold, and how long it takes to build them. Packets hit random rules, so that every lookup goes
+//! another way.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 

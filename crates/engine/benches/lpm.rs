@@ -1,6 +1,6 @@
-//! Longest-prefix match: a lookup one by one and in a batch, among tables of the size of a small network and of the whole
-//! Internet, at random addresses that routes hold; with the table warm in the caches and with it cold; and how long it
-//! takes to build.
+//! Longest-prefix match: a lookup one by one and in a batch, among tables of the size of a small network and
+//! of the whole Internet, at random addresses that routes hold; with the table warm in the caches and with it
+//! cold; and how long it takes to build.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
@@ -15,7 +15,8 @@ use slipstream::functions::lpm::{Lpm4, Lpm6};
 
 const ASKED: usize = 8192;
 
-/// Prefixes whose lengths are spread as in the Internet's table: three in five a /24, and blocks of neighbours.
+/// Prefixes whose lengths are spread as in the Internet's table: three in five a /24, and blocks of
+/// neighbours.
 fn routes4(count: usize) -> Vec<(Ipv4Net, u32)> {
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut routes = Vec::with_capacity(count);
@@ -85,8 +86,8 @@ fn evict(junk: &[u64]) -> u64 {
     junk.iter().step_by(8).sum()
 }
 
-/// `warm`: 8192 addresses again and again. `random`: a million addresses, so that a large table is never in the caches as a
-/// whole. `cold`: 32 addresses behind a sweep of the caches.
+/// `warm`: 8192 addresses again and again. `random`: a million addresses, so that a large table is never in
+/// the caches as a whole. `cold`: 32 addresses behind a sweep of the caches.
 macro_rules! table {
     ($c:expr, $name:literal, $count:expr, $table:ty, $routes:ident, $asked:ident) => {{
         let routes = $routes($count);

@@ -1,7 +1,8 @@
 //! Cost of slicing, a packet: slice and splice with the payload in place and copied, beside a copy of the
 //! payload in and out alone; and what a packet below the threshold costs.
 //!
-//! `valgrind --tool=callgrind` counts the instructions of the same ways: `--profile-time 1 in-place` runs one of them alone.
+//! `valgrind --tool=callgrind` counts the instructions of the same ways: `--profile-time 1 in-place` runs one
+//! of them alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::hint::black_box;
@@ -66,8 +67,8 @@ fn in_place(c: &mut Criterion, name: &str, len: usize, mode: TokenMode) {
     group.finish();
 }
 
-/// Payloads that are copied, and beside it the same bytes to as many places and back, and nothing else: `packets` over and over,
-/// through a table of `entries`.
+/// Payloads that are copied, and beside it the same bytes to as many places and back, and nothing else:
+/// `packets` over and over, through a table of `entries`.
 fn copied(c: &mut Criterion, heat: &str, packets: usize, entries: usize) {
     let mut group = c.benchmark_group("slice");
     group.throughput(Throughput::Elements(BATCH as u64));

@@ -1,10 +1,11 @@
-//! Slice and splice with a function between that does whatever can go wrong, for as many packets as one likes.
+//! Slice and splice with a function between that does whatever can go wrong, for as many packets as one
+//! likes.
 //!
 //! `cargo run --release -p slipstream --example chaos -- [--packets 100000000] [--seed 1]`
 //!
-//! Half of the packets have their payloads in place, half copied; tokens are keyed in two runs and the paper's in two. It
-//! ends with an error if a packet leaves that is not itself, byte for byte, if an entry or a buffer is lost, or if the
-//! counters don't add up.
+//! Half of the packets have their payloads in place, half copied; tokens are keyed in two runs and the
+//! paper's in two. It ends with an error if a packet leaves that is not itself, byte for byte, if an entry or
+//! a buffer is lost, or if the counters don't add up.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../tests/engine/slice/chaos.rs"]

@@ -1,4 +1,5 @@
-//! Slipstream: packets in, trains out. This crate puts the others together, and is the one that most programs need.
+//! Slipstream: packets in, trains out. This crate puts the others together, and is the one that most programs
+//! need.
 //!
 //! Read it in the order in which a packet sees it:
 //!
@@ -13,11 +14,12 @@
 //! 9. [`runtime`]: the [`Driver`](runtime::Driver), which runs a pipeline: a replay by the captures' clock, on one thread or several, or
 //!    live, by the wall clock.
 //!
-//! Only the last two are code of this crate, with the stages that lead packets about; the others are crates of their own, under their
-//! usual names. A stage type of one's own is registered beside the built-in ones: see `examples/own_stage.rs`.
+//! Only the last two are code of this crate, with the stages that lead packets about; the others are crates
+//! of their own, under their usual names. A stage type of one's own is registered beside the built-in ones:
+//! see `examples/own_stage.rs`.
 //!
-//! There is no feature. Unsafe code shares packet memory between the threads of a replay (`runtime::graph::sections`), and nothing else. It needs
-//! Rust 1.95 and Linux.
+//! There is no feature. Unsafe code shares packet memory between the threads of a replay
+//! (`runtime::graph::sections`), and nothing else. It needs Rust 1.95 and Linux.
 
 #![deny(unsafe_code)]
 

@@ -16,9 +16,10 @@ pub(crate) fn ip_packet<'a>(cx: &'a Context<'_>, frame: &Frame) -> &'a [u8] {
     cx.data(frame).get(usize::from(frame.info.l3())..).unwrap_or_default()
 }
 
-/// Length in bytes of a frame's IP packet, as its header says it: short Ethernet frames are padded, and what pads them is no
-/// part of the packet. Where the header says nothing that can be (0, as offloads leave it, or more than there was on the
-/// wire), all that stands behind the link-layer header. Of a sliced packet it is the length of the whole one.
+/// Length in bytes of a frame's IP packet, as its header says it: short Ethernet frames are padded, and what
+/// pads them is no part of the packet. Where the header says nothing that can be (0, as offloads leave it, or
+/// more than there was on the wire), all that stands behind the link-layer header. Of a sliced packet it is
+/// the length of the whole one.
 #[inline(always)]
 pub(crate) fn ip_length(cx: &Context<'_>, frame: &Frame) -> u32 {
     let l3 = usize::from(frame.info.l3());

@@ -1,8 +1,9 @@
 //! The load balancer: which backend a connection goes to, and stays with.
 //!
-//! A new connection's backend comes from [`Maglev`], so that several balancers agree; an affinity table keeps connections
-//! where they are when backends come and go. A backend that is not healthy, or has weight 0, gets no new connections; one
-//! that is not healthy loses those that it has, one of weight 0 keeps them (it drains).
+//! A new connection's backend comes from [`Maglev`], so that several balancers agree; an affinity table keeps
+//! connections where they are when backends come and go. A backend that is not healthy, or has weight 0, gets
+//! no new connections; one that is not healthy loses those that it has, one of weight 0 keeps them (it
+//! drains).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -110,8 +111,8 @@ impl Balancer {
         hash
     }
 
-    /// The backend of the packet with this key and this hash (see [`Balancer::prefetch`]), from client to service; `None`
-    /// where there is none.
+    /// The backend of the packet with this key and this hash (see [`Balancer::prefetch`]), from client to
+    /// service; `None` where there is none.
     #[inline]
     pub fn choose(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
         let deadline = now.after(self.idle);
@@ -230,8 +231,8 @@ impl Balancer {
     }
 }
 
-/// NAT mode for IPv4: the service's endpoint becomes the backend's, and on the way back the backend's becomes the
-/// service's. Without state: a backend's port belongs to one service.
+/// NAT mode for IPv4: the service's endpoint becomes the backend's, and on the way back the backend's becomes
+/// the service's. Without state: a backend's port belongs to one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatMode {
     /// TCP (6) or UDP (17).
@@ -255,8 +256,8 @@ impl NatMode {
         })
     }
 
-    /// From backend to client; `None` if the packet is not from the backend's port. The caller has made sure that the
-    /// source is a backend.
+    /// From backend to client; `None` if the packet is not from the backend's port. The caller has made sure
+    /// that the source is a backend.
     #[inline]
     #[must_use]
     pub fn from_backend(&self, key: NarrowKey) -> Option<Rewrite> {

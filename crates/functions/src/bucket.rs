@@ -66,8 +66,8 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// A limiter that has let nothing happen. `rate` in events (or bytes) a second; `burst` in events (or bytes), 1 to
-    /// [`MAX_TOKENS`].
+    /// A limiter that has let nothing happen. `rate` in events (or bytes) a second; `burst` in events (or
+    /// bytes), 1 to [`MAX_TOKENS`].
     #[must_use]
     pub fn new(rate: u64, burst: u64) -> Self {
         let burst = burst.clamp(1, MAX_TOKENS);

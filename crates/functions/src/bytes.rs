@@ -1,4 +1,5 @@
-//! Big-endian fields of packets at an offset, without a panic: what lies outside reads as `None` and is not written.
+//! Big-endian fields of packets at an offset, without a panic: what lies outside reads as `None` and is not
+//! written.
 
 /// Two bytes at `at`.
 #[inline]

@@ -1,10 +1,10 @@
 //! Connection tracking: which packets belong to a connection that was let through before.
 //!
-//! A packet is looked up first ([`Conntrack::look_up`]), the firewall decides by what it is, and only what was accepted
-//! leaves a trace ([`Conntrack::accept`]): packets that are denied cost no memory. A connection is one entry for both
-//! directions. States and timeouts are those of Linux, so that the same rules give the same verdicts. When
-//! the table is full, a connection that was not answered, or was answered and went no further, makes room
-//! ([`Class`]).
+//! A packet is looked up first ([`Conntrack::look_up`]), the firewall decides by what it is, and only what
+//! was accepted leaves a trace ([`Conntrack::accept`]): packets that are denied cost no memory. A connection
+//! is one entry for both directions. States and timeouts are those of Linux, so that the same rules give the
+//! same verdicts. When the table is full, a connection that was not answered, or was answered and went no
+//! further, makes room ([`Class`]).
 //!
 //! VLAN ids do not count: the way back may lead through another VLAN. A datagram that comes in fragments is
 //! tracked as one packet where it is reassembled. Fragments by themselves have no ports: all of them between
@@ -89,7 +89,8 @@ impl Tracked {
         Self { key: both, forward: both == key, kind, tcp_flags }
     }
 
-    /// Queries have their identifier as the port of the end that asks, and the request's type as that of the other.
+    /// Queries have their identifier as the port of the end that asks, and the request's type as that of the
+    /// other.
     fn icmp(frame: &[u8], headers: &Headers, plain: FlowKey, may_quote: bool) -> Self {
         let at = usize::from(headers.l4);
         // A header that isn't wholly there says nothing, also where it is quoted.
@@ -365,8 +366,8 @@ impl Conntrack {
         if may { CtState::New } else { CtState::Invalid }
     }
 
-    /// A packet that was looked up just now was let through: its connection begins, or goes on. Nothing happens for errors,
-    /// invalid and untracked packets.
+    /// A packet that was looked up just now was let through: its connection begins, or goes on. Nothing
+    /// happens for errors, invalid and untracked packets.
     ///
     /// # Errors
     /// [`Full`] when a new connection finds no room; counted.
@@ -397,8 +398,8 @@ impl Conntrack {
         deadline.min(now.after(self.shortest))
     }
 
-    /// Forgets connections whose time has passed, `visits` at most of each IP version. One whose time has passed is never
-    /// found, called or not.
+    /// Forgets connections whose time has passed, `visits` at most of each IP version. One whose time has
+    /// passed is never found, called or not.
     pub fn expire(&mut self, now: Nanos, visits: u32) {
         self.counters.expired += self.v4.expire(now, visits) + self.v6.expire(now, visits);
     }

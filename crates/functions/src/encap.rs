@@ -1,5 +1,5 @@
-//! IP in IP: the header that takes a packet to a backend as it is, so that the backend answers the client directly
-//! (direct server return). IPv4 outside: RFC 2003; IPv6 outside: RFC 2473; ECN: RFC 6040.
+//! IP in IP: the header that takes a packet to a backend as it is, so that the backend answers the client
+//! directly (direct server return). IPv4 outside: RFC 2003; IPv6 outside: RFC 2473; ECN: RFC 6040.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,8 +11,8 @@ use super::bytes::be16;
 /// Why a packet can't be encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncapError {
-    /// With the outer header it is longer than the link takes, and may not be fragmented: the sender gets "fragmentation
-    /// needed" or "packet too big".
+    /// With the outer header it is longer than the link takes, and may not be fragmented: the sender gets
+    /// "fragmentation needed" or "packet too big".
     #[error("the packet is too long for the tunnel, which takes {mtu} bytes")]
     TooBig {
         /// Longest inner packet that the tunnel takes, in bytes.
@@ -107,8 +107,8 @@ impl Tunnel {
         }
     }
 
-    /// The header to put before `packet`, an IP packet. `ident` is its IPv4 identification where it may be fragmented: a
-    /// counter does (RFC 6864 §4.1: what may not be needs none).
+    /// The header to put before `packet`, an IP packet. `ident` is its IPv4 identification where it may be
+    /// fragmented: a counter does (RFC 6864 §4.1: what may not be needs none).
     ///
     /// # Errors
     /// [`EncapError`] for a packet that does not fit, or is not IP.
@@ -125,7 +125,8 @@ impl Tunnel {
                 Ok(Outer { bytes: ipv4(&inner, total as u16, ident, ttl, src, dst), len: 20, oversize })
             }
             Self::V6 { src, dst, mtu, hop_limit } => {
-                // RFC 2473 §7.2 b would fragment the outer packet; hosts that answer "fragmentation needed" spare that.
+                // RFC 2473 §7.2 b would fragment the outer packet; hosts that answer "fragmentation needed"
+                // spare that.
                 if u32::from(inner.length) + 40 > u32::from(mtu) {
                     return Err(EncapError::TooBig { mtu: mtu - 40 });
                 }

@@ -1,8 +1,8 @@
 //! Flow statistics: what is known of each flow, and when it is handed out.
 //!
-//! A flow (directional, as the flow key has it) is handed out when it was silent for the idle timeout, when it has lasted
-//! for the active timeout (then it is counted on from zero), when its place is needed, and at the end. One update counts
-//! any number of packets of a train.
+//! A flow (directional, as the flow key has it) is handed out when it was silent for the idle timeout, when
+//! it has lasted for the active timeout (then it is counted on from zero), when its place is needed, and at
+//! the end. One update counts any number of packets of a train.
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
@@ -153,8 +153,9 @@ impl Counts {
     }
 }
 
-/// A flow key as the table holds it: the word with the ports and the protocol first, which has an IP version only in a long
-/// key, and the addresses. Two words are all of a short key, so that they lie in one cache line with what is counted.
+/// A flow key as the table holds it: the word with the ports and the protocol first, which has an IP version
+/// only in a long key, and the addresses. Two words are all of a short key, so that they lie in one cache
+/// line with what is counted.
 #[derive(Clone, Copy, Debug)]
 struct Packed([u64; 7]);
 
@@ -259,8 +260,8 @@ impl FlowStats {
         flow.id = self.table.candidate(flow.hash);
     }
 
-    /// The number of a flow that was looked for, if it is known and its time has not passed at `now`. It may be known and
-    /// not be found here.
+    /// The number of a flow that was looked for, if it is known and its time has not passed at `now`. It may
+    /// be known and not be found here.
     #[inline(always)]
     #[must_use]
     pub fn known(&self, flow: &Flow, now: Nanos) -> Option<u32> {
@@ -287,8 +288,8 @@ impl FlowStats {
         });
     }
 
-    /// Counts packets of a flow with this hash. `ended` gets the record that ends by it, if one does: that of the flow itself whose time
-    /// had passed, or of another whose place it takes.
+    /// Counts packets of a flow with this hash. `ended` gets the record that ends by it, if one does: that of
+    /// the flow itself whose time had passed, or of another whose place it takes.
     pub fn count(&mut self, key: &FlowKey, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
         let flow = Flow { key: Packed::new(key), hash, id: self.table.candidate(hash) };
         match self.known(&flow, seen.first) {
@@ -426,8 +427,8 @@ mod tests {
             prop_assert_eq!(Packed::new(&one).hash(5), one.hash64(5));
         }
 
-        /// Every packet is in one record, and records are cut where the packets of the flow say so: never within a stretch
-        /// that no timeout ends, always after one that the idle timeout does.
+        /// Every packet is in one record, and records are cut where the packets of the flow say so: never
+        /// within a stretch that no timeout ends, always after one that the idle timeout does.
         #[test]
         fn every_packet_is_counted_once(
             packets in proptest::collection::vec((0..20_u8, 1..5_u64, any::<u8>(), 0..900_000_000_u64), 1..300),

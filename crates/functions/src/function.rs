@@ -1,6 +1,6 @@
 //! A network function decides about a packet, and applies the decision. Two wrappers make a stage of it:
-//! [`PerTrain`] decides once for a whole train, [`PerPacket`] for every packet, as other packet processors do, and is
-//! the baseline that every benchmark compares with (paper: "Packet Order Matters!", §2.4).
+//! [`PerTrain`] decides once for a whole train, [`PerPacket`] for every packet, as other packet processors
+//! do, and is the baseline that every benchmark compares with (paper: "Packet Order Matters!", §2.4).
 
 use std::fmt;
 use std::slice::{from_mut, from_ref};
@@ -29,15 +29,15 @@ pub struct NewPacket {
 pub struct FunctionContext<'a, 'b> {
     /// Time, bytes, input port.
     pub cx: &'a mut Context<'b>,
-    /// Packets that the function makes or lets go. They leave right behind the packets that it is asked about, in this
-    /// order.
+    /// Packets that the function makes or lets go. They leave right behind the packets that it is asked
+    /// about, in this order.
     pub made: &'a mut Vec<NewPacket>,
 }
 
 /// A network function.
 ///
-/// Packets that it [keeps](Verdict::KEPT) are those that it [holds](Observe::held). Its own [drops](Observe::drops) are
-/// those of packets that it had kept.
+/// Packets that it [keeps](Verdict::KEPT) are those that it [holds](Observe::held). Its own
+/// [drops](Observe::drops) are those of packets that it had kept.
 ///
 /// ```
 /// use slipstream_core::batch::{Batch, Train};
@@ -120,29 +120,31 @@ pub trait NetworkFunction: Observe {
         self.reads().agree(cx.pool, first, other)
     }
 
-    /// Counts the packets at the start of `others`, those behind `first` in its train, for which the decision about
-    /// `first` holds too.
+    /// Counts the packets at the start of `others`, those behind `first` in its train, for which the decision
+    /// about `first` holds too.
     #[inline]
     fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
         others.iter().position(|other| !self.shares(cx, first, other)).unwrap_or(others.len())
     }
 
-    /// The time up to which the decision that was just made at `now` holds: a packet of the train that comes then or
-    /// later is decided about anew. It is no later than the end of anything that the decision was made from, such as the
-    /// timeout of an entry that was found or made, or the next question to a neighbour. It is [`Nanos::MAX`] if time
-    /// doesn't matter, and `now` if a second packet may get another answer.
+    /// The time up to which the decision that was just made at `now` holds: a packet of the train that comes
+    /// then or later is decided about anew. It is no later than the end of anything that the decision was
+    /// made from, such as the timeout of an entry that was found or made, or the next question to a
+    /// neighbour. It is [`Nanos::MAX`] if time doesn't matter, and `now` if a second packet may get another
+    /// answer.
     #[inline(always)]
     fn holds_until(&self, _decision: &Self::Decision, _now: Nanos) -> Nanos {
         Nanos::MAX
     }
 
-    /// Reads a packet a few decisions before its own, and prefetches the memory that the decision will read. The result
-    /// must depend on the packet alone, since decisions are made in between. It replaces the contents of `found`, which
-    /// are those of another packet.
+    /// Reads a packet a few decisions before its own, and prefetches the memory that the decision will read.
+    /// The result must depend on the packet alone, since decisions are made in between. It replaces the
+    /// contents of `found`, which are those of another packet.
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Lookahead);
 
-    /// Prefetches more for packets that [`look_ahead`](NetworkFunction::look_ahead) has read one behind the other, from
-    /// the memory that it asked for: the accesses of several packets overlap. The result must depend on the packets alone.
+    /// Prefetches more for packets that [`look_ahead`](NetworkFunction::look_ahead) has read one behind the
+    /// other, from the memory that it asked for: the accesses of several packets overlap. The result must
+    /// depend on the packets alone.
     #[inline(always)]
     fn prefetch(&mut self, _cx: &Context<'_>, _found: &mut [Self::Lookahead]) {}
 
@@ -192,8 +194,9 @@ pub trait NetworkFunction: Observe {
     }
 }
 
-/// Trains (or packets, where every one is decided about) that are looked at before the first of them is decided about: enough
-/// for memory to come meanwhile, few enough for what comes to stay in the first-level cache.
+/// Trains (or packets, where every one is decided about) that are looked at before the first of them is
+/// decided about: enough for memory to come meanwhile, few enough for what comes to stay in the first-level
+/// cache.
 const AHEAD: usize = 16;
 
 /// The common part of the two wrappers.
@@ -210,7 +213,8 @@ struct Runner<F: NetworkFunction> {
     singles: Vec<Train>,
     verdicts: Vec<Verdict>,
     made: Vec<NewPacket>,
-    /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the earliest.
+    /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the
+    /// earliest.
     behind: Vec<(usize, Nanos)>,
     sorted: Batch,
     drops: Drops,
@@ -356,8 +360,8 @@ impl<F: NetworkFunction> Runner<F> {
         }
     }
 
-    /// Takes out of a batch what is dropped or kept, puts in what was made, and says of every train which port it
-    /// leaves by.
+    /// Takes out of a batch what is dropped or kept, puts in what was made, and says of every train which
+    /// port it leaves by.
     fn sort_out(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
         let Self { verdicts, made, behind, sorted, drops, .. } = self;
         let mut coming = made.iter().zip(behind.iter().copied()).peekable();
@@ -477,8 +481,8 @@ struct Steps<'a, F: NetworkFunction> {
 }
 
 impl<F: NetworkFunction> Steps<'_, F> {
-    /// Decides about the packet at `at` of a train, of which `found` was found out, and does what was decided to all behind it
-    /// that share the decision. Returns where the first is that doesn't.
+    /// Decides about the packet at `at` of a train, of which `found` was found out, and does what was decided
+    /// to all behind it that share the decision. Returns where the first is that doesn't.
     #[inline(always)]
     fn first(
         &mut self,

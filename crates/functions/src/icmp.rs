@@ -1,5 +1,5 @@
-//! Answers to packets that go no further: ICMP and ICMPv6 errors (RFC 792, RFC 1812 §4.3.2, RFC 4443) and TCP resets
-//! (RFC 9293 §3.10.7.1).
+//! Answers to packets that go no further: ICMP and ICMPv6 errors (RFC 792, RFC 1812 §4.3.2, RFC 4443) and TCP
+//! resets (RFC 9293 §3.10.7.1).
 //!
 //! Packets are IP packets without a link-layer header. Who sends answers should limit them ([`RateLimiter`],
 //! RFC 1812 §4.3.2.8, RFC 4443 §2.4 f).
@@ -102,8 +102,8 @@ pub enum Link {
     Group,
 }
 
-/// The error that the sender of `packet` gets, into `out` (cleared first; up to [`MAX_ICMPV6`] bytes). It comes from
-/// `source` and quotes as much of the packet as it may.
+/// The error that the sender of `packet` gets, into `out` (cleared first; up to [`MAX_ICMPV6`] bytes). It
+/// comes from `source` and quotes as much of the packet as it may.
 ///
 /// # Errors
 /// [`Silent`], and `out` empty, where no error may be sent.
@@ -219,7 +219,8 @@ fn ip_length(packet: &[u8], headers: &Headers) -> usize {
 }
 
 fn ipv4_header(out: &mut Vec<u8>, protocol: u8, src: Ipv4Addr, dst: Ipv4Addr, payload: usize) {
-    // Precedence 6, internetwork control (RFC 1812 §4.3.2.5), for errors; never fragmented, so no identification.
+    // Precedence 6, internetwork control (RFC 1812 §4.3.2.5), for errors; never fragmented, so no
+    // identification.
     let tos = if protocol == ICMP { 0xc0 } else { 0 };
     out.extend([0x45, tos]);
     out.extend(((20 + payload) as u16).to_be_bytes());

@@ -1,7 +1,8 @@
 //! Flow records as IPFIX messages (RFC 7011), one template for IPv4 flows and one for IPv6 flows.
 //!
-//! The exporter fills messages up to a size and hands them to a writer of the caller's: a UDP socket, for which templates
-//! are sent again from time to time (RFC 7011 §8.1), or a file (RFC 5655), where once is enough.
+//! The exporter fills messages up to a size and hands them to a writer of the caller's: a UDP socket, for
+//! which templates are sent again from time to time (RFC 7011 §8.1), or a file (RFC 5655), where once is
+//! enough.
 
 use std::io;
 use std::net::IpAddr;
@@ -41,8 +42,8 @@ const ADDRESSES_V6: [(u16, u16); 2] = [(27, 16), (28, 16)];
 pub struct IpfixConfig {
     /// Observation domain id.
     pub domain: u32,
-    /// Longest message in bytes, 256 to 65,535. Over UDP at most the path's MTU less its headers: 1420 is safe on Ethernet,
-    /// 512 where nothing is known (RFC 7011 §10.3.3).
+    /// Longest message in bytes, 256 to 65,535. Over UDP at most the path's MTU less its headers: 1420 is
+    /// safe on Ethernet, 512 where nothing is known (RFC 7011 §10.3.3).
     pub max_message: u16,
     /// Nanoseconds after which templates are sent again; `None`: only once.
     pub template_interval: Option<u64>,

@@ -1,7 +1,7 @@
 //! Network functions: L2 forwarding, routing, filtering, translation, metering, balancing, counting.
 //!
-//! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`]. What it looks
-//! things up in knows neither frames nor stages.
+//! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`].
+//! What it looks things up in knows neither frames nor stages.
 //!
 //! Read it in this order:
 //!
@@ -11,7 +11,8 @@
 //! 4. [`meter`], [`balancer`] with [`maglev`] and [`encap`], [`flow_stats`] with [`ipfix`]; their stage types are in [`stages`].
 //! 5. `reassembly`: datagrams are decided about whole; `answer`, [`icmp`]: packets that functions make.
 //!
-//! There is no feature. Unsafe code compares four rules of the firewall at a time, and nothing else. It needs Rust 1.95.
+//! There is no feature. Unsafe code compares four rules of the firewall at a time, and nothing else. It needs
+//! Rust 1.95.
 
 mod answer;
 pub mod balancer;

@@ -75,7 +75,8 @@ pub struct MacTable {
 }
 
 impl MacTable {
-    /// A table for at most `stations` (1 to 2³⁰), each forgotten `ageing` nanoseconds after its last frame (IEEE: 300 s).
+    /// A table for at most `stations` (1 to 2³⁰), each forgotten `ageing` nanoseconds after its last frame
+    /// (IEEE: 300 s).
     #[must_use]
     pub fn new(stations: u32, ageing: u64, seed: u64) -> Self {
         Self { table: Table::new(stations, seed), ageing, counters: MacCounters::default() }
@@ -138,7 +139,8 @@ impl MacTable {
         Learned::New
     }
 
-    /// The port where a station is; `None` where that is not known (and for groups): the frame goes to all ports.
+    /// The port where a station is; `None` where that is not known (and for groups): the frame goes to all
+    /// ports.
     #[inline]
     #[must_use]
     pub fn look_up(&self, station: Station, now: Nanos) -> Option<u16> {

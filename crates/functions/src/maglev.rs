@@ -1,9 +1,9 @@
-//! Maglev hashing (Eisenbud et al., NSDI 2016, §3.4): a table from hash to backend that gives every backend its share, and
-//! changes little when one comes or goes.
+//! Maglev hashing (Eisenbud et al., NSDI 2016, §3.4): a table from hash to backend that gives every backend
+//! its share, and changes little when one comes or goes.
 //!
-//! Each backend prefers the table's places in an order of its own, which depends on nothing but the backend and the table's
-//! size; in turns each takes the first place of its order that is free. With weights, a backend takes its turn in
-//! proportion to its weight.
+//! Each backend prefers the table's places in an order of its own, which depends on nothing but the backend
+//! and the table's size; in turns each takes the first place of its order that is free. With weights, a
+//! backend takes its turn in proportion to its weight.
 
 /// The least size of a table that is sensible with tens of backends.
 pub const SMALL: u32 = 65_537;
@@ -78,8 +78,8 @@ impl Maglev {
         Ok(Self { places })
     }
 
-    /// The backend (its place in the list that the table was made of) for a hash that is uniform in all 64 bits; `None`
-    /// where there is no backend.
+    /// The backend (its place in the list that the table was made of) for a hash that is uniform in all 64
+    /// bits; `None` where there is no backend.
     #[inline]
     #[must_use]
     pub fn backend(&self, hash: u64) -> Option<u32> {
@@ -212,8 +212,8 @@ mod tests {
         }
     }
 
-    /// Share of the places that change hands though their backend stays, when one of `n` goes. The paper's Fig. 12 has
-    /// below 5 % at 1000 backends in 65,537 places.
+    /// Share of the places that change hands though their backend stays, when one of `n` goes. The paper's
+    /// Fig. 12 has below 5 % at 1000 backends in 65,537 places.
     #[test]
     fn disruption_is_small() {
         for (n, most) in [(10, 0.02), (100, 0.03), (1000, 0.06)] {

@@ -1,5 +1,5 @@
-//! Meters: which colour a packet has by its flow's or class's rate. The single rate three colour marker (RFC 2697) and
-//! the two rate three colour marker (RFC 2698), colour-blind and colour-aware.
+//! Meters: which colour a packet has by its flow's or class's rate. The single rate three colour marker (RFC
+//! 2697) and the two rate three colour marker (RFC 2698), colour-blind and colour-aware.
 //!
 //! Tokens are counted in billionths of a bit, so that the result is that of the RFCs' real-valued buckets, to
 //! the byte.
@@ -90,7 +90,8 @@ impl Marker {
         Ok(self)
     }
 
-    /// Nanoseconds after which the buckets of a meter are full again, whatever it saw: then it may be forgotten.
+    /// Nanoseconds after which the buckets of a meter are full again, whatever it saw: then it may be
+    /// forgotten.
     #[must_use]
     pub fn memory(&self) -> u64 {
         let fill =
@@ -123,8 +124,8 @@ impl Meter {
         Self { committed: Bucket::full(cbs), other: Bucket::full(other), last: now }
     }
 
-    /// The colour of a packet of `bytes` (of IP). `before`: its colour when it came, for a colour-aware meter;
-    /// [`Colour::Green`] for a colour-blind one, which is the same (RFC 2697 §3, RFC 2698 §3).
+    /// The colour of a packet of `bytes` (of IP). `before`: its colour when it came, for a colour-aware
+    /// meter; [`Colour::Green`] for a colour-blind one, which is the same (RFC 2697 §3, RFC 2698 §3).
     #[inline]
     pub fn colour(&mut self, marker: &Marker, bytes: u32, before: Colour, now: Nanos) -> Colour {
         let bytes = u64::from(bytes);
@@ -202,7 +203,8 @@ impl DscpMap {
     }
 }
 
-/// A meter for each flow. A flow is forgotten when its buckets are full again, so that forgetting changes nothing.
+/// A meter for each flow. A flow is forgotten when its buckets are full again, so that forgetting changes
+/// nothing.
 #[derive(Debug)]
 pub struct FlowMeters {
     marker: Marker,

@@ -7,7 +7,8 @@ use super::*;
 type Fraction = i128;
 const ONE: Fraction = 8_000_000_000;
 
-/// The RFCs as written: one nanosecond at a time would be endless, one packet at a time with exact fractions is the same.
+/// The RFCs as written: one nanosecond at a time would be endless, one packet at a time with exact fractions
+/// is the same.
 struct Slow {
     tc: Fraction,
     te: Fraction,

@@ -81,8 +81,8 @@ impl Routes {
     /// Routes from text, one a line. `default` is 0.0.0.0/0, or ::/0 where its gateway is an IPv6 address.
     ///
     /// # Errors
-    /// Everything that is wrong, up to twenty errors, each with its place and a hint; two routes with one prefix and one
-    /// metric.
+    /// Everything that is wrong, up to twenty errors, each with its place and a hint; two routes with one
+    /// prefix and one metric.
     pub fn parse(text: &str) -> Result<Self, RouteErrors> {
         let mut errors = Errors::default();
         let mut routes = Self::default();
@@ -132,7 +132,8 @@ impl Routes {
         &self.routes
     }
 
-    /// Lines with routes of Linux that forward nothing (`local`, `broadcast`, `dead` and the like), and that are left out.
+    /// Lines with routes of Linux that forward nothing (`local`, `broadcast`, `dead` and the like), and that
+    /// are left out.
     #[must_use]
     pub fn skipped(&self) -> &[u32] {
         &self.skipped

@@ -1,9 +1,9 @@
 //! The state of a TCP connection as a middlebox sees it: from the flags of the segments of both directions.
 //!
-//! States and moves are those of RFC 9293 §3.3.2 seen from between the two ends, with the names and the treatment of
-//! unexpected segments that Linux has: a segment that can belong to no state is invalid; one that may be an answer to
-//! something that was not seen (a SYN on an open connection) is let through and moves nothing. Sequence numbers are
-//! not tracked.
+//! States and moves are those of RFC 9293 §3.3.2 seen from between the two ends, with the names and the
+//! treatment of unexpected segments that Linux has: a segment that can belong to no state is invalid; one
+//! that may be an answer to something that was not seen (a SYN on an open connection) is let through and
+//! moves nothing. Sequence numbers are not tracked.
 
 use slipstream_core::time::Nanos;
 
@@ -80,13 +80,14 @@ pub enum Step {
     Ignore,
     /// The segment can't belong to the connection.
     Invalid,
-    /// A SYN after the connection's end: a new connection of the same ends, opened in the segment's direction.
+    /// A SYN after the connection's end: a new connection of the same ends, opened in the segment's
+    /// direction.
     Reopen,
 }
 
 impl TcpState {
-    /// The state that a connection's first segment puts it in; `None` if no connection can begin like this. `loose`:
-    /// an ACK begins one that was established before anybody looked.
+    /// The state that a connection's first segment puts it in; `None` if no connection can begin like this.
+    /// `loose`: an ACK begins one that was established before anybody looked.
     #[must_use]
     pub const fn first(flags: u8, loose: bool) -> Option<Self> {
         match flags & (SYN | ACK | FIN | RST) {
@@ -181,8 +182,8 @@ impl TcpTimeouts {
         close: 10 * SECOND,
     };
 
-    /// The least that RFC 5382 REQ-5 allows a NAT: 2 h 4 min for established connections, 4 min for those that open,
-    /// close or (RFC 7857 §2.2) were reset.
+    /// The least that RFC 5382 REQ-5 allows a NAT: 2 h 4 min for established connections, 4 min for those
+    /// that open, close or (RFC 7857 §2.2) were reset.
     pub const RFC_5382: Self = Self {
         syn_sent: 240 * SECOND,
         syn_received: 240 * SECOND,
@@ -273,8 +274,8 @@ mod tests {
         assert_eq!(steps, expected);
     }
 
-    /// The moves as a table, a row per kind of segment and direction, a column per state. `-` ignored, `!` invalid,
-    /// `+` a new connection.
+    /// The moves as a table, a row per kind of segment and direction, a column per state. `-` ignored, `!`
+    /// invalid, `+` a new connection.
     #[test]
     fn every_move() {
         use TcpState::*;

@@ -11,8 +11,8 @@ const MAX_ERRORS: usize = 20;
 
 /// Errors in a text of rules or routes: at least one, at most twenty, in the order of the text.
 ///
-/// Its `Display` gives for each the file (where there is one), line and column, the line with carets under the error, and a
-/// hint where there is one.
+/// Its `Display` gives for each the file (where there is one), line and column, the line with carets under
+/// the error, and a hint where there is one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct RuleSetErrors {
     /// The file that the text is from.

@@ -1,4 +1,5 @@
-//! Sources and destinations of packets: capture files, generated traffic, network interfaces, other processes.
+//! Sources and destinations of packets: capture files, generated traffic, network interfaces, other
+//! processes.
 //!
 //! Read it in this order:
 //!
@@ -8,8 +9,9 @@
 //! 4. [`af_packet`], [`af_xdp`]: network interfaces; [`tap`]: one that this program makes; [`paced`]: made traffic by the
 //!    wall clock; [`shm`]: another process.
 //!
-//! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`], [`af_xdp`], [`tap`] and
-//! [`shm`], where memory is shared with the kernel or with a process. It needs Rust 1.95, and Linux for these.
+//! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`],
+//! [`af_xdp`], [`tap`] and [`shm`], where memory is shared with the kernel or with a process. It needs Rust
+//! 1.95, and Linux for these.
 
 pub mod af_packet;
 pub mod af_xdp;

@@ -1,6 +1,6 @@
-//! Work that a sender left to a network card which its packets never met: transport checksums, and cutting a super-frame of
-//! up to 64 KiB into frames that a wire takes. Linux tells of both in a header before the packet (`virtio_net_hdr`), of
-//! packet sockets and TAP interfaces alike.
+//! Work that a sender left to a network card which its packets never met: transport checksums, and cutting a
+//! super-frame of up to 64 KiB into frames that a wire takes. Linux tells of both in a header before the
+//! packet (`virtio_net_hdr`), of packet sockets and TAP interfaces alike.
 
 use slipstream_wire::checksum::{checksum, fill_ip, fill_transport};
 use slipstream_wire::{Flags, Headers, LinkType, classify};
@@ -81,7 +81,8 @@ pub(crate) struct Segmenter {
 }
 
 impl Segmenter {
-    /// Takes a super-frame: TCP or UDP over IPv4 or IPv6. False where it is none of these; nothing comes of it then.
+    /// Takes a super-frame: TCP or UDP over IPv4 or IPv6. False where it is none of these; nothing comes of
+    /// it then.
     pub(crate) fn take(&mut self, frame: &[u8], offload: Offload) -> bool {
         self.headers = None;
         let Some(size) = offload.segment.filter(|size| *size > 0) else { return false };

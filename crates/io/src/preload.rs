@@ -65,8 +65,8 @@ impl Preload {
         Self::made(frames.map(|(time, data)| (time, data.len() as u32, data)), pool, turns)
     }
 
-    /// As [`Preload::from_frames`], once, each packet's number in place of its original length: tests tell packets of
-    /// any bytes apart by it.
+    /// As [`Preload::from_frames`], once, each packet's number in place of its original length: tests tell
+    /// packets of any bytes apart by it.
     #[must_use]
     pub fn from_numbered_frames<'a>(
         frames: impl Iterator<Item = (Nanos, &'a [u8])>,
@@ -136,7 +136,8 @@ impl Source for Preload {
         }
         let end = (self.at + max).min(self.packets.len());
         let Self { packets, order, shift, at, .. } = self;
-        // Classification asks ahead for what it has been given; nobody else would for the first packets of the next fill.
+        // Classification asks ahead for what it has been given; nobody else would for the first packets of
+        // the next fill.
         packets.iter().skip(end).take(DISTANCE).for_each(|p| pool.prefetch_headers(p.buf, p.len));
         let packets = packets.get(*at..end).unwrap_or_default();
         arrivals.first = order.sequence;

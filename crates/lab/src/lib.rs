@@ -9,7 +9,8 @@
 //! All that an experiment is built of may fail in its own way, and nobody but the reader of the message can
 //! do anything about it: [`Error::Failed`] has it all.
 //!
-//! Read [`Lab`] and [`LABS`] first, then `hold`, the shortest experiment. There is no feature; it needs Rust 1.95.
+//! Read [`Lab`] and [`LABS`] first, then `hold`, the shortest experiment. There is no feature; it needs Rust
+//! 1.95.
 
 #![forbid(unsafe_code)]
 

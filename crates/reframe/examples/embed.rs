@@ -1,7 +1,8 @@
-//! The reframer inside another program: a toy data plane with its own buffers, its own clock and its own idea of a packet.
+//! The reframer inside another program: a toy data plane with its own buffers, its own clock and its own idea
+//! of a packet.
 //!
-//! `cargo run -p slipstream-reframe --example embed` sends packets of forty flows through, mixed, and says how many runs of one
-//! flow they came as and left as.
+//! `cargo run -p slipstream-reframe --example embed` sends packets of forty flows through, mixed, and says
+//! how many runs of one flow they came as and left as.
 
 use std::error::Error;
 

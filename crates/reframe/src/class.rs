@@ -22,7 +22,8 @@ impl core::error::Error for ClassError {}
 const FORM: &str = "write it as 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'";
 
 impl Class {
-    /// A class from its text; what it doesn't set is as in `default`. A rule `@FILE` is read from a file, relative to `base`.
+    /// A class from its text; what it doesn't set is as in `default`. A rule `@FILE` is read from a file,
+    /// relative to `base`.
     ///
     /// # Errors
     /// The text can't be read; the error says what would be right.

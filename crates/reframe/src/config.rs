@@ -42,9 +42,9 @@ pub struct ClassSettings {
     pub hold_ns: u64,
     /// Packets in a train at which it leaves at once, 1 to [`BATCH`].
     pub burst: u16,
-    /// Weight of a train of this class among those released together, at least 1: under
-    /// [`Policy::Oldest`] and [`Policy::Waiting`] its age, under [`Policy::Shortest`] the inverse of its flow's
-    /// size, is multiplied by this.
+    /// Weight of a train of this class among those released together, at least 1: under [`Policy::Oldest`]
+    /// and [`Policy::Waiting`] its age, under [`Policy::Shortest`] the inverse of its flow's size, is
+    /// multiplied by this.
     pub weight: u32,
     /// Pass at once, after flushing the train of its own flow.
     pub bypass: bool,
@@ -68,7 +68,8 @@ pub struct ReframeConfig {
     pub default: ClassSettings,
     /// Packets held at most, 1 to [`ReframeConfig::MAX_CAPACITY`]; then the oldest train leaves.
     pub capacity: u32,
-    /// Captured bytes held at most, up to [`ReframeConfig::MAX_CAPACITY_BYTES`]; then the oldest train leaves.
+    /// Captured bytes held at most, up to [`ReframeConfig::MAX_CAPACITY_BYTES`]; then the oldest train
+    /// leaves.
     pub capacity_bytes: u64,
     /// Flows remembered at most: their age and size, for [`Policy::Oldest`], [`Policy::Shortest`] and
     /// [`Admit::Second`]. Never fewer than twice the capacity, nor fewer than 1024.

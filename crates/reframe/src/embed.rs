@@ -18,18 +18,21 @@ use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
 /// Packets whose first bytes are asked for ahead of use.
 const AHEAD: usize = 8;
 
-/// A reframer for whoever has packets of his own: handles go in, trains of handles come out, packets of a flow back to back.
+/// A reframer for whoever has packets of his own: handles go in, trains of handles come out, packets of a
+/// flow back to back.
 ///
-/// A handle is any number that says to its owner which packet it is; the bytes are read while [`Reframer::push`] runs and never again.
-/// Packets are pushed in the order of their arrival, each with the time at which it arrived; times are nanoseconds of any clock
-/// that does not run backwards, and several packets may have the same. What has left by some time is polled with that time, until there is
-/// no more, as often as one likes: what comes out, in which order and with which release times depends on the packets and their times
-/// alone, not on when one polled. A train leaves when it is full, when its first packet has waited for `hold`, when there
-/// is no room, or when a packet of its flow passes at once; whatever leaves at the same nanosecond leaves in the order of the policy, so
-/// that [`Reframer::poll`] gives it from the next nanosecond on. Between packets, poll again at
-/// [`Reframer::next_deadline`]. Who pushes and never polls is refused once as many packets wait for him as the reframer can
-/// hold; nothing is ever lost, and every handle that was taken comes out exactly once. At the end, [`Reframer::drain`]
-/// and poll the rest. There is no thread, no clock and no file here, and no allocation after [`Reframer::new`].
+/// A handle is any number that says to its owner which packet it is; the bytes are read while
+/// [`Reframer::push`] runs and never again. Packets are pushed in the order of their arrival, each with the
+/// time at which it arrived; times are nanoseconds of any clock that does not run backwards, and several
+/// packets may have the same. What has left by some time is polled with that time, until there is no more, as
+/// often as one likes: what comes out, in which order and with which release times depends on the packets and
+/// their times alone, not on when one polled. A train leaves when it is full, when its first packet has
+/// waited for `hold`, when there is no room, or when a packet of its flow passes at once; whatever leaves at
+/// the same nanosecond leaves in the order of the policy, so that [`Reframer::poll`] gives it from the next
+/// nanosecond on. Between packets, poll again at [`Reframer::next_deadline`]. Who pushes and never polls is
+/// refused once as many packets wait for him as the reframer can hold; nothing is ever lost, and every handle
+/// that was taken comes out exactly once. At the end, [`Reframer::drain`] and poll the rest. There is no
+/// thread, no clock and no file here, and no allocation after [`Reframer::new`].
 ///
 /// ```
 /// use slipstream_reframe::embed::Reframer;
@@ -73,8 +76,8 @@ pub struct Train<'a> {
     pub handles: &'a [u32],
     /// When it left.
     pub release: Nanos,
-    /// Number of its flow: of two trains that leave within a hold of each other it is the same only if their flows are.
-    /// [`Frame::NO_FLOW`] for a packet that can't be classified, which is a train by itself.
+    /// Number of its flow: of two trains that leave within a hold of each other it is the same only if their
+    /// flows are. [`Frame::NO_FLOW`] for a packet that can't be classified, which is a train by itself.
     pub flow: u32,
 }
 
@@ -108,7 +111,8 @@ enum What<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet with its bytes, from the link-layer header on; as many as reach to the end of the transport header are enough.
+    /// A packet with its bytes, from the link-layer header on; as many as reach to the end of the transport
+    /// header are enough.
     #[inline]
     #[must_use]
     pub fn new(handle: u32, bytes: &'a [u8]) -> Self {
@@ -139,7 +143,8 @@ impl<'a> Packet<'a> {
         Self { handle, len, what: What::Nothing }
     }
 
-    /// The same with the TCP flags (FIN 0x01 … CWR 0x80) that rules such as `tcp syn` ask for, where it has a key.
+    /// The same with the TCP flags (FIN 0x01 … CWR 0x80) that rules such as `tcp syn` ask for, where it has a
+    /// key.
     #[inline]
     #[must_use]
     pub fn tcp_flags(mut self, flags: u8) -> Self {
@@ -336,8 +341,9 @@ impl Reframer {
         Ok(())
     }
 
-    /// The next train that left before `now`; `None` when there is no more. Time passes to `now`: a packet that is pushed with an
-    /// earlier time later on counts as one that arrives at `now`. An earlier time than before asks for what has left already.
+    /// The next train that left before `now`; `None` when there is no more. Time passes to `now`: a packet
+    /// that is pushed with an earlier time later on counts as one that arrives at `now`. An earlier time than
+    /// before asks for what has left already.
     #[inline]
     pub fn poll(&mut self, now: Nanos) -> Option<Train<'_>> {
         self.advance(now);
@@ -352,8 +358,9 @@ impl Reframer {
         }
     }
 
-    /// Copies handles of trains that left before `now` to `handles`, whole trains only, as far as both `handles` and `trains` have room,
-    /// and hands each train's release time, flow and packets to `each`; returns how many trains and handles.
+    /// Copies handles of trains that left before `now` to `handles`, whole trains only, as far as both
+    /// `handles` and `trains` have room, and hands each train's release time, flow and packets to `each`;
+    /// returns how many trains and handles.
     #[inline]
     pub fn poll_burst(
         &mut self,
@@ -377,7 +384,8 @@ impl Reframer {
         (n, at)
     }
 
-    /// The first time at which [`Reframer::poll`] will give something if no packet comes; [`Nanos::MAX`] when nothing is inside.
+    /// The first time at which [`Reframer::poll`] will give something if no packet comes; [`Nanos::MAX`] when
+    /// nothing is inside.
     #[inline]
     #[must_use]
     pub fn next_deadline(&self) -> Nanos {

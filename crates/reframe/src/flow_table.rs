@@ -1,10 +1,12 @@
 //! The flow table: from a flow key to what the stage remembers of that flow.
 //!
-//! An index of 8-byte slots (32 bits of hash, 32 bits of entry number; linear probing, at most half full) points into
-//! entries of 32 bytes, two a cache line, which never move. Keys are compared in full: two flows never share an entry.
+//! An index of 8-byte slots (32 bits of hash, 32 bits of entry number; linear probing, at most half full)
+//! points into entries of 32 bytes, two a cache line, which never move. Keys are compared in full: two flows
+//! never share an entry.
 //!
-//! The table never refuses a flow. When it is full, an entry that holds no packets and was not used lately makes room
-//! (second chance, in the order of the entries), and that flow is taken for a new one when it comes again.
+//! The table never refuses a flow. When it is full, an entry that holds no packets and was not used lately
+//! makes room (second chance, in the order of the entries), and that flow is taken for a new one when it
+//! comes again.
 
 use alloc::vec::Vec;
 
@@ -50,7 +52,8 @@ impl Entry {
         self.counters >> 1
     }
 
-    /// Counts packets. Those of a train are counted when it leaves: nobody asks before, and until then the entry stays anyway.
+    /// Counts packets. Those of a train are counted when it leaves: nobody asks before, and until then the
+    /// entry stays anyway.
     #[inline(always)]
     pub fn count(&mut self, packets: u16) {
         self.counters = (self.counters | RECENT).saturating_add(2 * u32::from(packets));
@@ -151,7 +154,8 @@ impl FlowTable {
         prefetch_at(&self.index, self.home(hash));
     }
 
-    /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is new.
+    /// Second step: the entry that the flow most likely has, its line asked for. [`NONE`] where the flow is
+    /// new.
     #[inline]
     #[must_use]
     pub fn candidate(&self, hash: u64) -> u32 {
@@ -173,8 +177,8 @@ impl FlowTable {
         }
     }
 
-    /// The first two steps for several keys: hashes, and the entries that the flows most likely have. Slices of one
-    /// length.
+    /// The first two steps for several keys: hashes, and the entries that the flows most likely have. Slices
+    /// of one length.
     #[inline(always)]
     pub(crate) fn look_ahead(&self, keys: &[FlowKey], hashes: &mut [u64], candidates: &mut [u32]) {
         for (key, hash) in keys.iter().zip(hashes.iter_mut()) {
@@ -216,8 +220,9 @@ impl FlowTable {
         }
     }
 
-    /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the second step
-    /// said; the table may have changed since. An entry that is `busy` stays: its train is on its way out.
+    /// Last step: the flow's entry, made if there is none, and whether it was made. `candidate` is what the
+    /// second step said; the table may have changed since. An entry that is `busy` stays: its train is on its
+    /// way out.
     #[inline(always)]
     pub fn entry(
         &mut self,
@@ -304,8 +309,8 @@ impl FlowTable {
         id
     }
 
-    /// Frees an entry that holds nothing, one not used lately if there is one within two turns. There always is one:
-    /// the table has more entries than the stage can hold trains.
+    /// Frees an entry that holds nothing, one not used lately if there is one within two turns. There always
+    /// is one: the table has more entries than the stage can hold trains.
     fn evict(&mut self, busy: impl Fn(u32) -> bool) -> u32 {
         self.evictions += 1;
         loop {
@@ -406,7 +411,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map, with collisions forced by a hash of few values, and with entries pinned down by trains.
+        /// Against a map, with collisions forced by a hash of few values, and with entries pinned down by
+        /// trains.
         #[test]
         fn never_mixes_flows_up(
             ops in proptest::collection::vec((0u16..60, any::<bool>()), 1..400),

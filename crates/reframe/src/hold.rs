@@ -1,8 +1,8 @@
 //! The trains that are being held, and when they are due.
 //!
-//! Trains of one class wait in one list, first come first served: the class has one hold time, so the list is in the order
-//! of deadlines and every operation is O(1). Free lines are chained up and used again last in, first out, so that they
-//! stay in cache.
+//! Trains of one class wait in one list, first come first served: the class has one hold time, so the list is
+//! in the order of deadlines and every operation is O(1). Free lines are chained up and used again last in,
+//! first out, so that they stay in cache.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -108,14 +108,15 @@ impl Hold {
         if self.others.is_empty() { self.first.due } else { self.due_of_many }
     }
 
-    /// As [`Hold::due`] and [`Hold::first_due`] where there is one class: the train is [`NONE`] when none is held.
+    /// As [`Hold::due`] and [`Hold::first_due`] where there is one class: the train is [`NONE`] when none is
+    /// held.
     #[inline(always)]
     pub(crate) fn first_of_one_class(&self) -> (Nanos, u32) {
         (self.first.due, self.first.head)
     }
 
-    /// The trains of class 0, from the one that is due first on, that are due before `now`, have no other that is due with them,
-    /// and have no more than `room` packets in all.
+    /// The trains of class 0, from the one that is due first on, that are due before `now`, have no other
+    /// that is due with them, and have no more than `room` packets in all.
     #[inline(always)]
     pub(crate) fn leading(&self, now: Nanos, room: usize) -> Leading {
         let List { head, hold_ns, .. } = self.first;
@@ -152,8 +153,8 @@ impl Hold {
         })
     }
 
-    /// Takes these trains out. Appends their packets to `frames`, and hands those of each train to `each` with the time at which
-    /// it is due.
+    /// Takes these trains out. Appends their packets to `frames`, and hands those of each train to `each`
+    /// with the time at which it is due.
     #[inline(always)]
     pub(crate) fn close_leading(
         &mut self,
@@ -199,9 +200,9 @@ impl Hold {
         &self.trains[id as usize]
     }
 
-    /// Stores packets of class 0 in the trains of their flows, and opens those, as long as that neither fills a train up to `burst` nor
-    /// takes more memory, and no packet arrives after its train is due. Returns how many it stored, and how many of
-    /// them opened a train. They are counted.
+    /// Stores packets of class 0 in the trains of their flows, and opens those, as long as that neither fills
+    /// a train up to `burst` nor takes more memory, and no packet arrives after its train is due. Returns how
+    /// many it stored, and how many of them opened a train. They are counted.
     #[inline(always)]
     pub(crate) fn store(
         &mut self,
@@ -294,7 +295,8 @@ impl Hold {
         self.bytes += bytes;
     }
 
-    /// Starts a train with its first packet. There must be room; see [`Hold::grow`]. The packet must be counted.
+    /// Starts a train with its first packet. There must be room; see [`Hold::grow`]. The packet must be
+    /// counted.
     #[inline(always)]
     pub(crate) fn open(&mut self, class: u8, sequence: u64, frame: Frame) -> u32 {
         let id = self.free_train;

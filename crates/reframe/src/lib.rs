@@ -1,8 +1,8 @@
 //! The reframe stage: packets in as they come, out as trains (paper: "Packet Order Matters!", NSDI'22, §4).
 //!
-//! For each packet: its flow → bypass? → the flow's train → full? Then every train whose first packet has waited
-//! `hold` leaves. Trains that leave at the same instant go through the scheduler (order), the compressor
-//! (fewer packets), and out, whole.
+//! For each packet: its flow → bypass? → the flow's train → full? Then every train whose first packet has
+//! waited `hold` leaves. Trains that leave at the same instant go through the scheduler (order), the
+//! compressor (fewer packets), and out, whole.
 //!
 //! Whoever has packets of his own begins with [`embed`]. The code is to be read in this order:
 //!
@@ -14,9 +14,10 @@
 //! 6. [`ReframeStats`]: what is counted.
 //! 7. `settings`, `class`, `stage`: the stage in a pipeline.
 //!
-//! The feature `std`, on by default, has the stage of a pipeline with its settings and report, classes from text, and rules from files.
-//! Without it the crate needs an allocator and no operating system: the reframer works on flow keys or bytes that it is
-//! given, and never asks for the time. There is no unsafe code. It needs Rust 1.95.
+//! The feature `std`, on by default, has the stage of a pipeline with its settings and report, classes from
+//! text, and rules from files. Without it the crate needs an allocator and no operating system: the reframer
+//! works on flow keys or bytes that it is given, and never asks for the time. There is no unsafe code. It
+//! needs Rust 1.95.
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 

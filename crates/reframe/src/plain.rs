@@ -1,8 +1,9 @@
-//! The fast way through the stage, for what most packets are under the settings that most have: of a known flow, to be
-//! held, in a stage with room, without classes. Whether packets are like that is found out for many at once; then all of
-//! them are stored, then time passes for all of them. That comes to the same as one packet after the other as long as
-//! time has passed before a packet whose flow's train is due, or that makes a train leave. Short loops over few things do
-//! without most of the loads, stores and calls that one long loop needs.
+//! The fast way through the stage, for what most packets are under the settings that most have: of a known
+//! flow, to be held, in a stage with room, without classes. Whether packets are like that is found out for
+//! many at once; then all of them are stored, then time passes for all of them. That comes to the same as one
+//! packet after the other as long as time has passed before a packet whose flow's train is due, or that makes
+//! a train leave. Short loops over few things do without most of the loads, stores and calls that one long
+//! loop needs.
 //!
 //! Any other packet is left to [`Reframe::packet`].
 
@@ -22,7 +23,8 @@ use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
 
 impl Reframe {
-    /// Makes entries for flows that are new, as long as there is room, so that their packets can take the fast path.
+    /// Makes entries for flows that are new, as long as there is room, so that their packets can take the
+    /// fast path.
     #[inline(never)]
     pub(super) fn admit(
         &mut self,
@@ -40,9 +42,9 @@ impl Reframe {
         }
     }
 
-    /// Finds the packets of a block, from number `from` on, that the fast path holds; returns the number of the first that it
-    /// doesn't. Those before it are counted as arrived, and must be given to [`Reframe::hold_fast`]. With `JOINING` their
-    /// trains are prefetched: most packets join one.
+    /// Finds the packets of a block, from number `from` on, that the fast path holds; returns the number of
+    /// the first that it doesn't. Those before it are counted as arrived, and must be given to
+    /// [`Reframe::hold_fast`]. With `JOINING` their trains are prefetched: most packets join one.
     #[inline(never)]
     pub(super) fn fast_run<const JOINING: bool>(&mut self, block: &Block<'_>, from: usize) -> usize {
         let Some(bypass) = self.bypass_info else { return from };
@@ -111,7 +113,8 @@ impl Reframe {
         self.catch_up(pool, rest, last.arrival, out);
     }
 
-    /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is there; returns how many.
+    /// Stores packets without looking at the time, as far as nothing leaves by what they do and memory is
+    /// there; returns how many.
     #[inline(never)]
     fn store(&mut self, block: &Block<'_>, range: Range<usize>) -> usize {
         let (stored, opened) = self.hold.store(self.table.entries_mut(), block, range, self.burst);
@@ -119,7 +122,8 @@ impl Reframe {
         stored
     }
 
-    /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the instant so far.
+    /// Lets time pass to `now`. Of `stored`, packets that count as held already, none arrived before the
+    /// instant so far.
     fn catch_up(&mut self, pool: &mut Pool, mut stored: &[Frame], now: Nanos, out: &mut dyn Output) {
         if now <= self.instant {
             return;
@@ -143,8 +147,8 @@ impl Reframe {
         self.early = 0;
     }
 
-    /// Emits trains that are due before `now`, up to the first that is due together with another, or for which the batch has no
-    /// place. Returns what of `stored` arrives only after that.
+    /// Emits trains that are due before `now`, up to the first that is due together with another, or for
+    /// which the batch has no place. Returns what of `stored` arrives only after that.
     #[inline(never)]
     fn release<'a>(&mut self, stored: &'a [Frame], now: Nanos) -> &'a [Frame] {
         let mut before = *self.table.last();

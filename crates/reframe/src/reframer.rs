@@ -28,7 +28,8 @@ pub(super) struct Leaving {
     pub(super) cause: Cause,
 }
 
-/// Trains of one packet that left at their deadline: all waited exactly as long, so that one counter says everything.
+/// Trains of one packet that left at their deadline: all waited exactly as long, so that one counter says
+/// everything.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone {
     pub(super) hold_ns: u64,
@@ -44,8 +45,8 @@ struct Found<'a> {
     sequence: u64,
 }
 
-/// Packets that came together, and what was found out about each; all slices have one length, but that `positions` may
-/// be empty.
+/// Packets that came together, and what was found out about each; all slices have one length, but that
+/// `positions` may be empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
     pub(super) frames: &'a [Frame],
@@ -159,7 +160,8 @@ impl Reframe {
         })
     }
 
-    /// From now on the packets are in no pool, and their lengths are those on the wire. All memory is taken now.
+    /// From now on the packets are in no pool, and their lengths are those on the wire. All memory is taken
+    /// now.
     pub(crate) fn embed(&mut self) {
         self.embedded = true;
         self.table.reserve_all();
@@ -181,7 +183,8 @@ impl Reframe {
         self.hold.packets() + self.leaving_packets
     }
 
-    /// The first time by which something will have left, if no packet comes; [`Nanos::MAX`] when nothing is inside.
+    /// The first time by which something will have left, if no packet comes; [`Nanos::MAX`] when nothing is
+    /// inside.
     pub(crate) fn next_release(&self) -> Nanos {
         if self.leaving.is_empty() { self.hold.due().after(1) } else { self.instant.after(1) }
     }
@@ -192,8 +195,8 @@ impl Reframe {
         self.hold.due()
     }
 
-    /// As [`Reframe::next_deadline`], but also when what is on its way out at the current instant, which packets of that
-    /// instant may still join, must have left.
+    /// As [`Reframe::next_deadline`], but also when what is on its way out at the current instant, which
+    /// packets of that instant may still join, must have left.
     #[must_use]
     pub fn next_event(&self) -> Nanos {
         if self.leaving.is_empty() { self.hold.due() } else { self.instant.after(1) }
@@ -230,8 +233,8 @@ impl Reframe {
         stats
     }
 
-    /// Takes packets in the order of their arrival. Every deadline at or before an arrival fires before it, at its
-    /// own time.
+    /// Takes packets in the order of their arrival. Every deadline at or before an arrival fires before it,
+    /// at its own time.
     pub fn process(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, out: &mut dyn Output) {
         let mut hashes = [0u64; AHEAD];
         let mut candidates = [NONE; AHEAD];
@@ -276,8 +279,8 @@ impl Reframe {
         }
     }
 
-    /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may still be
-    /// joined by packets that arrive at `now`.
+    /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may
+    /// still be joined by packets that arrive at `now`.
     pub fn advance(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
         if now > self.instant {
             self.run_to(pool, now, out);

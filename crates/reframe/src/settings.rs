@@ -1,4 +1,5 @@
-//! The settings of the reframer, each defined once: for pipelines, the command line and the configuration's default.
+//! The settings of the reframer, each defined once: for pipelines, the command line and the configuration's
+//! default.
 
 use std::path::Path;
 
@@ -89,7 +90,8 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 impl ReframeConfig {
-    /// The configuration that the values of [`SETTINGS`] make. Files of rules in classes are relative to `base`.
+    /// The configuration that the values of [`SETTINGS`] make. Files of rules in classes are relative to
+    /// `base`.
     ///
     /// # Errors
     /// A class can't be read, or what [`validate`](Self::validate) says.

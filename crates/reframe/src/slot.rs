@@ -1,6 +1,6 @@
-//! A train in memory: one cache line, its first packet inside; the others in chunks of seven (two lines each). Of those a chunk
-//! has 16 bytes a packet, what the first one doesn't say: the fewer lines trains take, the more of them stay in the cache
-//! until they leave.
+//! A train in memory: one cache line, its first packet inside; the others in chunks of seven (two lines
+//! each). Of those a chunk has 16 bytes a packet, what the first one doesn't say: the fewer lines trains
+//! take, the more of them stay in the cache until they leave.
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,8 @@ use slipstream_core::time::Nanos;
 /// Longest frame that can be held, in bytes: the bytes of a train fit 32 bits.
 const _: () = assert!(slipstream_core::frame::MAX_FRAME_LEN == (1 << 24) - 1);
 
-/// Layer offsets of packets that differ from their train's first in them, by their places. There are hardly any: packets of one
-/// flow have the same layers but for IP options. It takes no memory before the first one.
+/// Layer offsets of packets that differ from their train's first in them, by their places. There are hardly
+/// any: packets of one flow have the same layers but for IP options. It takes no memory before the first one.
 #[derive(Debug, Default)]
 pub(super) struct Odd(Vec<u64>);
 
@@ -205,8 +205,8 @@ fn correct(odd: &mut Odd, chunk: u32, frames: &mut [Frame]) {
     }
 }
 
-/// Packets of a train in the places 1 to 7. Place 0 has none: its `info` is the number of the train's next chunk, or the next
-/// free one; it says nothing in a train's last chunk.
+/// Packets of a train in the places 1 to 7. Place 0 has none: its `info` is the number of the train's next
+/// chunk, or the next free one; it says nothing in a train's last chunk.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Chunk([Held; 8]);

@@ -50,7 +50,8 @@ pub struct ClassStats {
     pub packets_out: u64,
     /// ... that were coalesced into others.
     pub packets_coalesced: u64,
-    /// ... that passed at once, by rule or because they were their flow's first under [`Admit::Second`](super::Admit).
+    /// ... that passed at once, by rule or because they were their flow's first under
+    /// [`Admit::Second`](super::Admit).
     pub packets_bypassed: u64,
     /// Trains that left.
     pub trains: u64,
@@ -185,7 +186,8 @@ impl ReframeStats {
         total
     }
 
-    /// Adds another worker's counters. Runs don't add up over workers: whoever merges their output counts them.
+    /// Adds another worker's counters. Runs don't add up over workers: whoever merges their output counts
+    /// them.
     pub fn merge(&mut self, other: &Self) {
         self.packets_in += other.packets_in;
         self.packets_out += other.packets_out;

@@ -1,5 +1,5 @@
-//! TCP order: the data segments of a train back in the order of their sequence numbers (paper: "Packet Order Matters!",
-//! NSDI'22, §5.4).
+//! TCP order: the data segments of a train back in the order of their sequence numbers (paper: "Packet Order
+//! Matters!", NSDI'22, §5.4).
 //!
 //! The one named exception from "no packet overtakes an earlier one of its flow", and off unless asked for.
 
@@ -12,16 +12,17 @@ use super::compress::PacketView;
 const FIN: u16 = Tcp::<&[u8]>::FIN;
 const SYN_RST: u16 = Tcp::<&[u8]>::SYN | Tcp::<&[u8]>::RST;
 
-/// Finds the order of a train in which its data segments (those with payload or FIN) ascend by sequence number, equal
-/// numbers as they came. Data segments change places among themselves only; pure acknowledgements stay where they are.
+/// Finds the order of a train in which its data segments (those with payload or FIN) ascend by sequence
+/// number, equal numbers as they came. Data segments change places among themselves only; pure
+/// acknowledgements stay where they are.
 ///
-/// Returns whether that differs from the order in which the train came. If so, `order` is a permutation: the packet to
-/// be sent as the `i`-th is `train[order[i]]`.
+/// Returns whether that differs from the order in which the train came. If so, `order` is a permutation: the
+/// packet to be sent as the `i`-th is `train[order[i]]`.
 ///
-/// Sequence numbers count from that of the train's first data segment, with differences of less than 2³¹ to either side
-/// (RFC 9293 §3.4). A train is left as it is where that says nothing (its numbers span 2³¹ or more), where it holds a SYN
-/// or RST, where a segment is a fragment, its headers are cut or its lengths contradict each other, and where it has more
-/// than 65,535 packets.
+/// Sequence numbers count from that of the train's first data segment, with differences of less than 2³¹ to
+/// either side (RFC 9293 §3.4). A train is left as it is where that says nothing (its numbers span 2³¹ or
+/// more), where it holds a SYN or RST, where a segment is a fragment, its headers are cut or its lengths
+/// contradict each other, and where it has more than 65,535 packets.
 pub fn restore(train: &[PacketView<'_>], order: &mut Vec<u16>) -> bool {
     order.clear();
     let (Ok(count), true) = (u16::try_from(train.len()), train.len() > 1) else { return false };
@@ -48,7 +49,8 @@ pub fn restore(train: &[PacketView<'_>], order: &mut Vec<u16>) -> bool {
     true
 }
 
-/// Puts the sorted data segments, which `order` holds, in the places of data segments, and all others in their own.
+/// Puts the sorted data segments, which `order` holds, in the places of data segments, and all others in
+/// their own.
 fn spread(train: &[PacketView<'_>], order: &mut Vec<u16>, count: u16) {
     let is_data = |p: &PacketView<'_>| p.segment().is_some_and(|s| s.has_payload() || s.flags() & FIN != 0);
     let mut unplaced = order.len();

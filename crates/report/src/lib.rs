@@ -2,8 +2,8 @@
 //! nothing else: no network, no script, no font.
 //!
 //! `analyze`, `model`, `recommend` and the labs draw the same charts and print the same tables. This crate
-//! knows none of them, no packet and no terminal: it takes names and numbers, and gives text. [`Table`] is the place
-//! to begin, then [`svg`] and [`page`](fn@page). There is no feature; it needs Rust 1.95.
+//! knows none of them, no packet and no terminal: it takes names and numbers, and gives text. [`Table`] is
+//! the place to begin, then [`svg`] and [`page`](fn@page). There is no feature; it needs Rust 1.95.
 
 #![forbid(unsafe_code)]
 

@@ -22,7 +22,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! There is no feature. Unsafe code compares keys with SIMD instructions (`simd`), and nothing else. It needs Rust 1.95.
+//! There is no feature. Unsafe code compares keys with SIMD instructions (`simd`), and nothing else. It needs
+//! Rust 1.95.
 
 #![deny(unsafe_code)]
 

@@ -9,7 +9,8 @@ use super::token::{MAX_PLACES, MOST_TAG_BITS, TAG_BITS, TOKEN_LEN, TokenFormat, 
 pub enum Storage {
     /// In the buffers that they came in: only descriptors move.
     InPlace,
-    /// Copied into entries of this many bytes, 1 to 65 535, as a middlebox does that passes headers across a boundary.
+    /// Copied into entries of this many bytes, 1 to 65 535, as a middlebox does that passes headers across a
+    /// boundary.
     Copied {
         /// Room of an entry in bytes. Packets with more to park are forwarded whole.
         entry_bytes: u32,
@@ -191,7 +192,8 @@ impl SliceConfig {
     }
 }
 
-/// Payloads that wait on average, by Little's law: those that arrive in a second, times the seconds that each waits.
+/// Payloads that wait on average, by Little's law: those that arrive in a second, times the seconds that each
+/// waits.
 ///
 /// `rate` is in packets worth slicing a second, `service_ns` how long the functions have a packet on average.
 ///
@@ -238,8 +240,8 @@ pub fn residence_ns(rate: f64, entries: u32, ttl: u16) -> f64 {
     if rate > 0.0 { f64::from(entries) * f64::from(ttl) / rate * 1e9 } else { f64::INFINITY }
 }
 
-/// Share of packets that are not sliced because the functions drop a share `dropped` of those that were, and entries wait
-/// `ttl` turns for them: dT / (1 + dT). With explicit drops it is 0.
+/// Share of packets that are not sliced because the functions drop a share `dropped` of those that were, and
+/// entries wait `ttl` turns for them: dT / (1 + dT). With explicit drops it is 0.
 ///
 /// ```
 /// assert_eq!(slipstream_slice::unsliced_share(0.1, 10), 0.5);
@@ -250,8 +252,9 @@ pub fn unsliced_share(dropped: f64, ttl: u16) -> f64 {
     blocked / (1.0 + blocked)
 }
 
-/// After how long the generation of an entry comes round again, in ns, where packets worth slicing come at `rate` a second
-/// and go to `entries` in turn: a packet that took exactly so long would be taken for another.
+/// After how long the generation of an entry comes round again, in ns, where packets worth slicing come at
+/// `rate` a second and go to `entries` in turn: a packet that took exactly so long would be taken for
+/// another.
 ///
 /// ```
 /// use slipstream_slice::generation_wraps_ns;

@@ -1,6 +1,6 @@
-//! The packets that fill a link, sliced and spliced at fixed offsets: untagged Ethernet, IPv4 without options, TCP or UDP, no
-//! fragment, nothing behind the IP packet, to one destination. Whatever this declines takes the general path, which does the
-//! same to every packet, byte for byte and count for count.
+//! The packets that fill a link, sliced and spliced at fixed offsets: untagged Ethernet, IPv4 without
+//! options, TCP or UDP, no fragment, nothing behind the IP packet, to one destination. Whatever this declines
+//! takes the general path, which does the same to every packet, byte for byte and count for count.
 
 use slipstream_wire::protocol::{TCP, UDP};
 

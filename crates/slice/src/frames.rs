@@ -1,8 +1,9 @@
-//! Slicing of packets in a pool. Where payloads stay in place, the sliced packet does so too, in the same buffer before its
-//! payload, whose first bytes make room for the token and are kept with it. If it then moves, as it does when a function
-//! makes its headers longer, it finds its payload in the old buffer: no payload is copied unless headers don't fit before
-//! it, or there is still another packet. Where payloads are copied, the old buffer is free at once, and the sliced packet goes
-//! on in a small one; so does a packet that has bytes behind its payload, or a buffer with no room for a sliced packet's end.
+//! Slicing of packets in a pool. Where payloads stay in place, the sliced packet does so too, in the same
+//! buffer before its payload, whose first bytes make room for the token and are kept with it. If it then
+//! moves, as it does when a function makes its headers longer, it finds its payload in the old buffer: no
+//! payload is copied unless headers don't fit before it, or there is still another packet. Where payloads are
+//! copied, the old buffer is free at once, and the sliced packet goes on in a small one; so does a packet
+//! that has bytes behind its payload, or a buffer with no room for a sliced packet's end.
 
 use slipstream_wire::{Headers, LinkType};
 
@@ -40,8 +41,9 @@ fn free_all(table: &mut PayloadTable, pool: &mut Pool) {
 }
 
 impl Slicer {
-    /// Slices a packet of the pool; `frame` becomes the sliced packet, whose meta data still tell the length of the whole one.
-    /// When that packet is freed on its way, the pool remembers its token for `owner` (its table then gives the payload up).
+    /// Slices a packet of the pool; `frame` becomes the sliced packet, whose meta data still tell the length
+    /// of the whole one. When that packet is freed on its way, the pool remembers its token for `owner` (its
+    /// table then gives the payload up).
     #[inline(always)]
     pub fn slice_frame(
         &mut self,
@@ -267,8 +269,8 @@ impl Splicer {
         done
     }
 
-    /// Splices, on the fast path, a packet whose payload waits in a buffer, and whose headers fit where they stood; `None` leaves all
-    /// as it is, for the general way.
+    /// Splices, on the fast path, a packet whose payload waits in a buffer, and whose headers fit where they
+    /// stood; `None` leaves all as it is, for the general way.
     #[inline(always)]
     fn splice_frame_fast(
         &self,
@@ -415,8 +417,8 @@ fn take_back(pool: &mut Pool, held: &Held, at: usize) -> bool {
     gone
 }
 
-/// Puts the headers of a packet in front of its payload, which waits in another buffer, and gives back that of the
-/// sliced packet.
+/// Puts the headers of a packet in front of its payload, which waits in another buffer, and gives back that
+/// of the sliced packet.
 #[inline(never)]
 fn move_fast(pool: &mut Pool, from: BufId, len: u32, join: &FastJoin, held: &Held) -> Option<()> {
     if pool.retains() || !take_back(pool, held, join.at) {

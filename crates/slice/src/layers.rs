@@ -1,8 +1,8 @@
-//! From the outermost IP header of what a function made to the headers that were sliced, and back: every length and
-//! checksum on the way is repaired once the payload is there again.
+//! From the outermost IP header of what a function made to the headers that were sliced, and back: every
+//! length and checksum on the way is repaired once the payload is there again.
 //!
-//! A function may have put a tunnel around the packet: IP in IP (RFC 2003, RFC 2473), GRE (RFC 2784, RFC 2890), VXLAN
-//! (RFC 7348), GENEVE (RFC 8926), GUE (draft-ietf-intarea-gue).
+//! A function may have put a tunnel around the packet: IP in IP (RFC 2003, RFC 2473), GRE (RFC 2784, RFC
+//! 2890), VXLAN (RFC 7348), GENEVE (RFC 8926), GUE (draft-ietf-intarea-gue).
 
 use slipstream_wire::checksum::{Delta, combine, sum};
 use slipstream_wire::protocol::{
@@ -51,7 +51,8 @@ struct Layer {
 pub(super) struct Layers {
     /// The one that was sliced.
     inner: Layer,
-    /// Those of tunnels around it, innermost first, each with the checksum that covers what is inside. Almost always none.
+    /// Those of tunnels around it, innermost first, each with the checksum that covers what is inside. Almost
+    /// always none.
     tunnels: Vec<(Layer, Option<Cover>)>,
     /// Offset of the outermost IP header, and the end of the IP packet while it is sliced.
     l3: usize,
@@ -257,7 +258,8 @@ impl Layer {
         }
     }
 
-    /// The transport checksum: what the function left, and what came off when the packet was sliced. A wrong one stays wrong.
+    /// The transport checksum: what the function left, and what came off when the packet was sliced. A wrong
+    /// one stays wrong.
     #[inline]
     fn checksum(&self, packet: &mut [u8], parked: &Parked, end: usize) {
         let Some(field) = checksum_field(parked.kind).map(|field| self.l4 + field) else { return };

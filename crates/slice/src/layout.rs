@@ -179,7 +179,8 @@ pub(super) fn carry(sum: u64, word: u64) -> u64 {
     sum + u64::from(over)
 }
 
-/// Ones' complement sum of words as the machine has them, an odd end padded with zeros: for stretches of a few words.
+/// Ones' complement sum of words as the machine has them, an odd end padded with zeros: for stretches of a
+/// few words.
 #[inline]
 fn words(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -228,8 +229,8 @@ pub(super) fn transport_checksum(
     }
 }
 
-/// Writes the DSCP and the length of the IP header at `l3`, whose packet ends at `end`; the checksum of IPv4 follows.
-/// Returns that as it was and as it is.
+/// Writes the DSCP and the length of the IP header at `l3`, whose packet ends at `end`; the checksum of IPv4
+/// follows. Returns that as it was and as it is.
 #[inline]
 pub(super) fn set_ip(packet: &mut [u8], l3: usize, six: bool, dscp: u8, end: usize) -> Pair {
     // The part of the header that is examined has 20 bytes in both versions.
@@ -259,8 +260,8 @@ impl Cut {
         self.at + TOKEN_LEN + self.trailer
     }
 
-    /// Makes the headers those of the sliced packet. `front` is that packet: headers, what is kept of the payload, token,
-    /// trailer.
+    /// Makes the headers those of the sliced packet. `front` is that packet: headers, what is kept of the
+    /// payload, token, trailer.
     #[inline]
     pub(super) fn write(&self, front: &mut [u8], token: Token) -> Parked {
         let end = self.at + TOKEN_LEN;

@@ -1,15 +1,17 @@
-//! Slice and splice: functions that read headers only get headers only, and the payloads wait (NFSlicer, §III).
+//! Slice and splice: functions that read headers only get headers only, and the payloads wait (NFSlicer,
+//! §III).
 //!
 //! - [`token`]: what stands in a packet for its payload.
 //! - [`payload_table`]: where payloads wait, and for how long.
 //! - [`slicer`]: from a packet to headers, token and a payload that waits.
-//! - [`splicer`]: from what a function made of headers and token to the packet that it would have made of the whole one.
+//! - [`splicer`]: from what a function made of headers and token to the packet that it would have made of the
+//!   whole one.
 //! - [`config`]: what there is to set, and the arithmetic behind the number of entries.
 //!
 //! Neither knows pipelines: bytes in, bytes out. Two ways to keep payloads share everything else:
-//! [`Storage::Copied`] copies them into the table, for middleboxes that pass headers across a boundary, through
-//! [`Slicer::slice`] and [`Splicer::splice`]; [`Storage::InPlace`] leaves them in the pool's buffers, for the stages of one
-//! process, through [`Slicer::slice_frame`] and [`Splicer::splice_frame`].
+//! [`Storage::Copied`] copies them into the table, for middleboxes that pass headers across a boundary,
+//! through [`Slicer::slice`] and [`Splicer::splice`]; [`Storage::InPlace`] leaves them in the pool's buffers,
+//! for the stages of one process, through [`Slicer::slice_frame`] and [`Splicer::splice_frame`].
 //!
 //! ```
 //! use slipstream_slice::{PayloadTable, SliceConfig, Sliced, Slicer, Spliced, Splicer, Storage};
@@ -38,8 +40,8 @@
 //! # Ok::<(), slipstream_slice::ConfigError>(())
 //! ```
 //!
-//! The stage types [`SLICE`] and [`SPLICE`] put both ends into a pipeline (`stage`, `stages`, `frames`). There is no feature and no
-//! unsafe code. It needs Rust 1.95.
+//! The stage types [`SLICE`] and [`SPLICE`] put both ends into a pipeline (`stage`, `stages`, `frames`).
+//! There is no feature and no unsafe code. It needs Rust 1.95.
 
 pub mod config;
 mod fast_path;

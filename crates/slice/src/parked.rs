@@ -29,8 +29,8 @@ pub(super) struct Parked {
     pub(super) len: u16,
     /// Their offset in the frame.
     pub(super) at: u16,
-    /// Bytes behind the transport header of the sliced packet: what was kept of the payload, and the token. Of
-    /// [`Transport::Icmp`] and [`Transport::Other`], behind the IP headers.
+    /// Bytes behind the transport header of the sliced packet: what was kept of the payload, and the token.
+    /// Of [`Transport::Icmp`] and [`Transport::Other`], behind the IP headers.
     pub(super) rest: u16,
     /// Bytes behind the IP packet in the frame.
     pub(super) trailer: u16,
@@ -48,6 +48,7 @@ pub(super) struct Held {
     pub(super) len: u32,
     /// The sliced packet is, or was, in the same buffer, before its payload.
     pub(super) in_place: bool,
-    /// There the token stands in the place of the payload's first eight bytes: these, as the machine has them.
+    /// There the token stands in the place of the payload's first eight bytes: these, as the machine has
+    /// them.
     pub(super) start: u64,
 }

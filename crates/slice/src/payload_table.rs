@@ -1,9 +1,10 @@
 //! The table of waiting payloads: entries given out in the order of an index (NFSlicer, §III-C), with what
 //! their packets need to become whole again.
 //!
-//! An entry is taken when a payload is parked and given back when its packet comes for it. One whose packet never comes
-//! is passed over `ttl` times as the index goes round, and is free then: the packets that met it were forwarded whole. A
-//! time bound, where there is one, frees an entry as soon as the index meets it after that time.
+//! An entry is taken when a payload is parked and given back when its packet comes for it. One whose packet
+//! never comes is passed over `ttl` times as the index goes round, and is free then: the packets that met it
+//! were forwarded whole. A time bound, where there is one, frees an entry as soon as the index meets it after
+//! that time.
 //!
 //! Tokens without a payload, which marked packets get, may be asked for by anybody: they neither move that
 //! index nor use up the turns of payloads, and take at most a quarter of the entries.
@@ -197,8 +198,8 @@ impl PayloadTable {
         (self.room.len() + size_of_val(&*self.entries) + size_of_val(&*self.flows)) as u64
     }
 
-    /// Gives up every payload. Their time is over, but the generations go on: a packet that is still under way finds no
-    /// payload of another.
+    /// Gives up every payload. Their time is over, but the generations go on: a packet that is still under
+    /// way finds no payload of another.
     pub fn reset(&mut self) {
         for at in 0..self.entries.len() as u32 {
             self.counters.reset += u64::from(self.give_up(at, State::Reset));
@@ -273,8 +274,8 @@ impl PayloadTable {
         Place { entry: at, token }
     }
 
-    /// Makes the token that comes next of an entry, and of those behind it: many at once take little longer than one, and
-    /// the entries are at hand when the index comes to them. Returns that of the first.
+    /// Makes the token that comes next of an entry, and of those behind it: many at once take little longer
+    /// than one, and the entries are at hand when the index comes to them. Returns that of the first.
     #[inline(never)]
     fn make_ahead(&mut self, at: u32) -> Token {
         let Self { entries, format, worker, .. } = self;

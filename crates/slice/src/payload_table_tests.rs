@@ -168,7 +168,8 @@ proptest! {
     }
 }
 
-/// A generation of 24 bits comes round again after 2²⁴ payloads in the same entry; until then no token is like another.
+/// A generation of 24 bits comes round again after 2²⁴ payloads in the same entry; until then no token is
+/// like another.
 #[test]
 fn generations_wrap() {
     let mut table = PayloadTable::new(&config(1, 1), 0).unwrap();
@@ -204,7 +205,8 @@ fn a_reset_clears_the_ttl_and_never_the_generation() {
     assert_eq!(splice(&mut table, new, 0), Ok(2));
 }
 
-/// A packet that never comes back blocks its entry for `ttl` turns; at 10 % drops and 10 turns half is not sliced.
+/// A packet that never comes back blocks its entry for `ttl` turns; at 10 % drops and 10 turns half is not
+/// sliced.
 #[test]
 fn an_entry_waits_for_ttl_turns() {
     let mut table = PayloadTable::new(&config(1, 3), 0).unwrap();

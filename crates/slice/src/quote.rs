@@ -1,7 +1,8 @@
-//! ICMP errors that quote a sliced packet: the sender that reads the quote never heard of slicing. The quoted lengths, DSCP
-//! and checksums become those of the whole packet, and the token goes; the quoted payload with it, which an error may leave
-//! out (RFC 792, RFC 4443 §3). Where the quote does not end in the token, because something stands behind it
-//! or it was cut off, zeros take the token's place: extensions stay where they have to be (RFC 4884 §5.1).
+//! ICMP errors that quote a sliced packet: the sender that reads the quote never heard of slicing. The quoted
+//! lengths, DSCP and checksums become those of the whole packet, and the token goes; the quoted payload with
+//! it, which an error may leave out (RFC 792, RFC 4443 §3). Where the quote does not end in the token,
+//! because something stands behind it or it was cut off, zeros take the token's place: extensions stay where
+//! they have to be (RFC 4884 §5.1).
 
 use slipstream_wire::checksum::{Delta, combine, sum};
 use slipstream_wire::protocol::{ICMP, ICMPV6};

@@ -28,8 +28,8 @@ pub enum Why {
     Small,
     /// No rule selects it.
     NotSelected,
-    /// Not IP, a fragment, neither TCP nor UDP, to many, extension headers that are not understood, lengths that don't
-    /// agree, or not wholly captured.
+    /// Not IP, a fragment, neither TCP nor UDP, to many, extension headers that are not understood, lengths
+    /// that don't agree, or not wholly captured.
     Kind,
     /// More payload than an entry has room for.
     NoRoom,
@@ -68,7 +68,8 @@ pub enum Sliced {
         /// The token that stands for them.
         token: Token,
     },
-    /// It carried the mark, or ended like a sliced packet, and got a token without a payload: it is 8 bytes longer.
+    /// It carried the mark, or ended like a sliced packet, and got a token without a payload: it is 8 bytes
+    /// longer.
     Empty {
         /// Length of the frame now, in bytes.
         len: usize,
@@ -77,7 +78,8 @@ pub enum Sliced {
     },
     /// It carried the mark and has another DSCP now.
     Remarked,
-    /// It is to be dropped: it carried the mark, or ended in a token, and the policy, or that it can get no token, says so.
+    /// It is to be dropped: it carried the mark, or ended in a token, and the policy, or that it can get no
+    /// token, says so.
     Dropped,
 }
 
@@ -166,8 +168,8 @@ impl Slicer {
         })
     }
 
-    /// Without the fast path, whose results must equal those of the general one on any bytes: tests and benchmarks
-    /// compare with it.
+    /// Without the fast path, whose results must equal those of the general one on any bytes: tests and
+    /// benchmarks compare with it.
     #[must_use]
     pub fn without_shortcuts(self) -> Self {
         Self { fast: false, ..self }
@@ -218,9 +220,9 @@ impl Slicer {
         self.counters
     }
 
-    /// Slices the frame in the first `len` bytes of `buffer`, in place: what goes on stands at its start. The payload is
-    /// copied into `table`, which must be one of [`Storage::Copied`]. Up to 8 bytes behind the frame are used for a packet
-    /// that comes with the mark; where they are not there it is remarked.
+    /// Slices the frame in the first `len` bytes of `buffer`, in place: what goes on stands at its start. The
+    /// payload is copied into `table`, which must be one of [`Storage::Copied`]. Up to 8 bytes behind the
+    /// frame are used for a packet that comes with the mark; where they are not there it is remarked.
     pub fn slice(
         &mut self,
         table: &mut PayloadTable,

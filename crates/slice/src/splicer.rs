@@ -1,8 +1,8 @@
 //! The way out: a packet that comes back from a function finds its payload by its token (NFSlicer, §III-C b).
 //!
 //! Tokens are accepted here only, where packets come from functions; what comes from the network meets the
-//! [slicer](super::slicer). A packet that brings no token goes on as it is. One whose token gets no payload has none any
-//! more, and is dropped, counted by cause.
+//! [slicer](super::slicer). A packet that brings no token goes on as it is. One whose token gets no payload
+//! has none any more, and is dropped, counted by cause.
 
 use slipstream_wire::{Headers, LinkType, classify};
 
@@ -104,7 +104,8 @@ pub struct Splicer {
     pub(super) scratch: Vec<u8>,
 }
 
-/// The token that a frame would bring to the splicer: the last eight bytes of its IP packet; `None` where it can't have one.
+/// The token that a frame would bring to the splicer: the last eight bytes of its IP packet; `None` where it
+/// can't have one.
 ///
 /// Whoever drops a sliced packet can have its payload given up at once: [`PayloadTable::release`].
 #[must_use]
@@ -129,8 +130,8 @@ impl Splicer {
         })
     }
 
-    /// Without the fast path, whose results must equal those of the general one on any bytes: tests and benchmarks
-    /// compare with it.
+    /// Without the fast path, whose results must equal those of the general one on any bytes: tests and
+    /// benchmarks compare with it.
     #[must_use]
     pub fn without_shortcuts(self) -> Self {
         Self { fast: false, ..self }
@@ -148,12 +149,13 @@ impl Splicer {
         self.counters
     }
 
-    /// Splices the frame in the first `len` bytes of `buffer`, in place: what goes on stands at its start. The payload is
-    /// copied from `table`, which must be one of [`Storage::Copied`](super::Storage::Copied), and takes room behind the frame.
+    /// Splices the frame in the first `len` bytes of `buffer`, in place: what goes on stands at its start.
+    /// The payload is copied from `table`, which must be one of [`Storage::Copied`](super::Storage::Copied),
+    /// and takes room behind the frame.
     ///
     /// # Errors
-    /// Why the packet is to be dropped; or [`Refusal::Elsewhere`], with the worker to whose table it has to be taken. The
-    /// frame stays as it is.
+    /// Why the packet is to be dropped; or [`Refusal::Elsewhere`], with the worker to whose table it has to
+    /// be taken. The frame stays as it is.
     pub fn splice(
         &mut self,
         table: &mut PayloadTable,
@@ -300,7 +302,8 @@ impl Splicer {
                     let at = end - TOKEN_LEN;
                     return Ok(Brought::Error(Quote { at, len: TOKEN_LEN, end, parked }));
                 }
-                // The mark in a quote alone says little: the error came from the network, about a packet that had it there.
+                // The mark in a quote alone says little: the error came from the network, about a packet that
+                // had it there.
                 None if !marked && !self.keyed => return Ok(Brought::Nothing),
                 _ => {}
             }

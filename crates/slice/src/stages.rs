@@ -54,8 +54,8 @@ impl Shared {
         free_given_up(table, cx.pool);
     }
 
-    /// Waits for the other end only where stages run on several threads. A stage that panicked leaves a table whose
-    /// entries are each whole, so it can be used on.
+    /// Waits for the other end only where stages run on several threads. A stage that panicked leaves a table
+    /// whose entries are each whole, so it can be used on.
     fn lock(&self) -> MutexGuard<'_, Ends> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,7 +162,8 @@ impl Stage for SpliceStage {
         kept.emit(cx, batch, out);
     }
 
-    /// Nothing more will come: payloads that still wait are given up once every splice stage of theirs knows that.
+    /// Nothing more will come: payloads that still wait are given up once every splice stage of theirs knows
+    /// that.
     fn drain(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
         if std::mem::replace(&mut self.drained, true) {
             return;
@@ -205,7 +206,8 @@ impl Kept {
         Self { keep: Vec::with_capacity(BATCH), drops: Drops::default() }
     }
 
-    /// Applies `work` to every packet of a batch, with its link type and its time; drops those that it has a reason for.
+    /// Applies `work` to every packet of a batch, with its link type and its time; drops those that it has a
+    /// reason for.
     #[inline(always)]
     fn each(
         &mut self,

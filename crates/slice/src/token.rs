@@ -5,11 +5,11 @@
 //! | keyed | index 16, generation 24, tag 24; a longer tag, up to 40 bits, leaves a generation of as many fewer |
 //! | paper | generation, then an index of as many bits as it needs (NFSlicer, §III-C d) |
 //!
-//! The index names a worker and one of its entries, so that a packet that comes back on another worker can be handed over.
-//! The generation says which of the payloads that an entry has held is meant. The tag is made of both by a block cipher
-//! (AES-128, of whose block it is the last bits), so that nobody who doesn't know the key can make a token;
-//! the first generation of every entry depends on the key too. A processor with instructions for AES makes a
-//! tag in a few nanoseconds.
+//! The index names a worker and one of its entries, so that a packet that comes back on another worker can be
+//! handed over. The generation says which of the payloads that an entry has held is meant. The tag is made of
+//! both by a block cipher (AES-128, of whose block it is the last bits), so that nobody who doesn't know the
+//! key can make a token; the first generation of every entry depends on the key too. A processor with
+//! instructions for AES makes a tag in a few nanoseconds.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
@@ -186,8 +186,8 @@ pub struct TokenFormat {
 }
 
 impl TokenFormat {
-    /// For `workers` tables of `entries` entries each; `None` if an index can't name them all ([`MAX_PLACES`]), or there
-    /// are none. Tags have [`TAG_BITS`] bits.
+    /// For `workers` tables of `entries` entries each; `None` if an index can't name them all
+    /// ([`MAX_PLACES`]), or there are none. Tags have [`TAG_BITS`] bits.
     #[must_use]
     pub fn new(mode: TokenMode, key: &TokenKey, entries: u32, workers: u32) -> Option<Self> {
         Self::with_tags(mode, TAG_BITS, key, entries, workers)

@@ -1,10 +1,11 @@
-//! Vectors for the hardware: what comes in, and what this crate makes of it, bit for bit. `tests/vectors/slice.txt` is held
-//! against what is generated here; with `SLIPSTREAM_WRITE_VECTORS` set it is written anew.
+//! Vectors for the hardware: what comes in, and what this crate makes of it, bit for bit.
+//! `tests/vectors/slice.txt` is held against what is generated here; with `SLIPSTREAM_WRITE_VECTORS` set it
+//! is written anew.
 //!
-//! A line is `slice` or `splice`, the frame that comes in, the result, and the frame that leaves (`-`: none), or `token` and a
-//! token. Frames are hexadecimal; `~S,N` at their end stands for the first N bytes of the pattern S, whose byte i is
-//! 31 S + 7 i + i / 256, modulo 256. Only frames that the hardware knows are here: what it leaves to software
-//! (tunnels, extension headers, quoted packets) is listed in the book.
+//! A line is `slice` or `splice`, the frame that comes in, the result, and the frame that leaves (`-`: none),
+//! or `token` and a token. Frames are hexadecimal; `~S,N` at their end stands for the first N bytes of the
+//! pattern S, whose byte i is 31 S + 7 i + i / 256, modulo 256. Only frames that the hardware knows are here:
+//! what it leaves to software (tunnels, extension headers, quoted packets) is listed in the book.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 

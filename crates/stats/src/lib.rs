@@ -8,7 +8,8 @@
 //! assert_eq!((waits.count(), waits.mean()), (1000, Some(500.5)));
 //! ```
 //!
-//! The crate needs an allocator and no `std`. The feature `serde`, off by default, makes buckets serialisable. It needs Rust 1.95.
+//! The crate needs an allocator and no `std`. The feature `serde`, off by default, makes buckets
+//! serialisable. It needs Rust 1.95.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

@@ -1,12 +1,13 @@
 //! Packet headers, checksums, flow keys and RSS hashing: everything that Slipstream knows about bytes on the
 //! wire.
 //!
-//! A captured frame and its [`LinkType`] go into [`classify`](fn@classify); out come [`Headers`]: the flow key, where
-//! layer 3 and layer 4 begin, and the few fields that rules and stages ask for. No function here allocates,
-//! and none panics on any bytes.
+//! A captured frame and its [`LinkType`] go into [`classify`](fn@classify); out come [`Headers`]: the flow
+//! key, where layer 3 and layer 4 begin, and the few fields that rules and stages ask for. No function here
+//! allocates, and none panics on any bytes.
 //!
-//! Read it in this order: [`classify`](fn@classify) and [`Headers`], [`FlowKey`], then [`view`] for one header each, [`checksum`],
-//! [`protocol`] and [`rss_hash`]. There is no feature, no dependency, no unsafe code and no `std`; it needs Rust 1.95.
+//! Read it in this order: [`classify`](fn@classify) and [`Headers`], [`FlowKey`], then [`view`] for one
+//! header each, [`checksum`], [`protocol`] and [`rss_hash`]. There is no feature, no dependency, no unsafe
+//! code and no `std`; it needs Rust 1.95.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

@@ -1,5 +1,6 @@
-//! From a tree to something quick: constants folded, tests of fixed header bits merged into one masked comparison, and
-//! what is left laid out as steps, each of which says where to go when it holds and where when it doesn't (as BPF does).
+//! From a tree to something quick: constants folded, tests of fixed header bits merged into one masked
+//! comparison, and what is left laid out as steps, each of which says where to go when it holds and where
+//! when it doesn't (as BPF does).
 
 use alloc::boxed::Box;
 use alloc::vec;

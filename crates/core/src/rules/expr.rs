@@ -1,4 +1,5 @@
-//! A parsed rule: a tree of tests under `and`, `or` and `not`, kept as written so that it can be printed again.
+//! A parsed rule: a tree of tests under `and`, `or` and `not`, kept as written so that it can be printed
+//! again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,8 +12,8 @@ use ipnet::IpNet;
 
 use super::names;
 
-/// A rule as a tree. [`Expr::and`], [`Expr::or`] and [`Expr::not`] keep it in the one form that parsing its own
-/// printout gives: no `and` directly within an `and`, no `or` within an `or`, no `not` of a `not`.
+/// A rule as a tree. [`Expr::and`], [`Expr::or`] and [`Expr::not`] keep it in the one form that parsing its
+/// own printout gives: no `and` directly within an `and`, no `or` within an `or`, no `not` of a `not`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expr {
     /// `any`: every packet.
@@ -44,7 +45,8 @@ pub enum Test {
     Dscp(u64),
     /// The lower two bits of TOS or traffic class; bit `n` of the set stands for code point `n`.
     Ecn(u8),
-    /// The bits of `mask` among the TCP flags are those of `value`. False for a packet whose flags can't be seen.
+    /// The bits of `mask` among the TCP flags are those of `value`. False for a packet whose flags can't be
+    /// seen.
     Flags {
         /// The flags that are looked at.
         mask: u8,

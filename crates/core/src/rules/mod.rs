@@ -1,7 +1,8 @@
-//! The one language that selects packets: what reframe passes by, which class a packet belongs to, what a stage looks at.
+//! The one language that selects packets: what reframe passes by, which class a packet belongs to, what a
+//! stage looks at.
 //!
-//! A [`Rule`] is parsed once, from text in the words of tcpdump's filters, and then asked about packets whose headers
-//! are classified already:
+//! A [`Rule`] is parsed once, from text in the words of tcpdump's filters, and then asked about packets whose
+//! headers are classified already:
 //!
 //! ```
 //! use slipstream_core::rules::Rule;
@@ -15,9 +16,9 @@
 //! # Ok::<(), slipstream_core::rules::RuleError>(())
 //! ```
 //!
-//! The way of a rule: `syntax` makes tokens of the text, `parse` a tree (`expr`) of the tokens, `compile` a program
-//! of the tree. A rule about fixed header bits alone, such as `tcp syn`, ends as one masked comparison. The grammar
-//! and every primitive are in the book's chapter on rules.
+//! The way of a rule: `syntax` makes tokens of the text, `parse` a tree (`expr`) of the tokens, `compile` a
+//! program of the tree. A rule about fixed header bits alone, such as `tcp syn`, ends as one masked
+//! comparison. The grammar and every primitive are in the book's chapter on rules.
 
 mod compile;
 mod error;
@@ -46,9 +47,9 @@ use expr::Expr;
 
 /// A predicate on packets.
 ///
-/// Two rules are equal when they are written alike: `tcp syn` equals `tcp and syn`, but not `syn`, though both match the
-/// same packets. What `Display` prints parses to an equal rule (unless the printout, which spells out every `and` and
-/// `or`, is longer than a rule may be).
+/// Two rules are equal when they are written alike: `tcp syn` equals `tcp and syn`, but not `syn`, though
+/// both match the same packets. What `Display` prints parses to an equal rule (unless the printout, which
+/// spells out every `and` and `or`, is longer than a rule may be).
 #[derive(Clone, Debug)]
 #[cfg_attr(
     feature = "std",
@@ -64,8 +65,8 @@ impl Rule {
     /// A rule from its text, of at most 64 KiB, with at most 64 parentheses and `not`s within one another.
     ///
     /// # Errors
-    /// [`RuleError`] says where and why the text isn't a rule. Text without any rule in it (blank, or comments alone)
-    /// is an error too: it could be meant as every packet or as none.
+    /// [`RuleError`] says where and why the text isn't a rule. Text without any rule in it (blank, or
+    /// comments alone) is an error too: it could be meant as every packet or as none.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         parse::parse(text).map(Self::new)
     }
@@ -125,8 +126,8 @@ impl Rule {
         matches!(self.compiled, Compiled::Always)
     }
 
-    /// Mask and value where the rule is about TCP flags alone, as `tcp syn` is: it matches the packets that have
-    /// [`Flags::TCP`](slipstream_wire::Flags::TCP) and `tcp_flags & mask == value`, and no others.
+    /// Mask and value where the rule is about TCP flags alone, as `tcp syn` is: it matches the packets that
+    /// have [`Flags::TCP`](slipstream_wire::Flags::TCP) and `tcp_flags & mask == value`, and no others.
     #[must_use]
     pub fn tcp_flags_only(&self) -> Option<(u8, u8)> {
         match &self.compiled {

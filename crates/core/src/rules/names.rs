@@ -1,5 +1,5 @@
-//! Names that stand for numbers: protocols, DSCP code points, ECN code points, TCP flags; and the nearest name to a
-//! misspelt one.
+//! Names that stand for numbers: protocols, DSCP code points, ECN code points, TCP flags; and the nearest
+//! name to a misspelt one.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -141,8 +141,8 @@ pub fn hint_for_word(word: &str) -> Option<String> {
     nearest(word, PRIMITIVES.iter().copied().chain(names)).map(|n| format!("did you mean `{n}`?"))
 }
 
-/// The candidate that is fewest edits away from `word`: at most one in a word of up to three letters, else two. Of equals
-/// one with the same first letter, which people seldom get wrong.
+/// The candidate that is fewest edits away from `word`: at most one in a word of up to three letters, else
+/// two. Of equals one with the same first letter, which people seldom get wrong.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = if word.chars().count() <= 3 { 1 } else { 2 };
     let first = |s: &str| s.chars().next().map(|c| c.to_ascii_lowercase());
@@ -153,8 +153,8 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(.., c)| c)
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`, whatever their case (optimal
-/// string alignment); anything above `most` where the lengths alone say that it is more.
+/// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`, whatever their case
+/// (optimal string alignment); anything above `most` where the lengths alone say that it is more.
 fn distance(a: &str, b: &str, most: usize) -> usize {
     let lower = |s: &str| s.chars().map(|c| c.to_ascii_lowercase()).collect::<Vec<_>>();
     let (a, b) = (lower(a), lower(b));

@@ -1,8 +1,8 @@
 //! The index of a table: from a hash to the number of an entry.
 //!
-//! 8-byte slots (32 bits of hash, 32 bits of entry number plus one; 0 is free), linear probing, at most half full, no
-//! tombstones. The index knows no keys: whoever asks compares them in full. A table may have several indices over the
-//! same entries, one for each key that its entries are looked up by.
+//! 8-byte slots (32 bits of hash, 32 bits of entry number plus one; 0 is free), linear probing, at most half
+//! full, no tombstones. The index knows no keys: whoever asks compares them in full. A table may have several
+//! indices over the same entries, one for each key that its entries are looked up by.
 
 use alloc::vec::Vec;
 
@@ -65,7 +65,8 @@ impl Index {
         prefetch(self.slots.get(self.home(tag(hash))));
     }
 
-    /// The first entry whose 32 bits of hash are those of `hash`: most likely the right one. [`NONE`] where there is none.
+    /// The first entry whose 32 bits of hash are those of `hash`: most likely the right one. [`NONE`] where
+    /// there is none.
     #[inline]
     #[must_use]
     pub fn candidate(&self, hash: u64) -> u32 {

@@ -1,14 +1,15 @@
 //! A bounded exact-match table: what a function remembers of a flow, for how long.
 //!
-//! Keys are held by value and compared in full: two flows never share an entry, whatever a seeded hash says. Entries
-//! never move; each begins at a cache line and is found through an [`Index`], so that a look-up reads two lines, both
-//! of which can be asked for ahead:
-//! [`Table::prefetch_index`] a batch ahead, [`Table::candidate`] a few packets ahead, [`Table::holds`] at last, and
-//! [`Table::find`] where the candidate was not the one.
+//! Keys are held by value and compared in full: two flows never share an entry, whatever a seeded hash says.
+//! Entries never move; each begins at a cache line and is found through an [`Index`], so that a look-up reads
+//! two lines, both of which can be asked for ahead: [`Table::prefetch_index`] a batch ahead,
+//! [`Table::candidate`] a few packets ahead, [`Table::holds`] at last, and [`Table::find`] where the
+//! candidate was not the one.
 //!
-//! Every entry has a deadline. A use sets it anew, which is one write to a line that was read anyway; [`Table::next_due`]
-//! gives the entries whose deadline has passed, at a cost that does not depend on how many are alive. All memory is
-//! reserved by [`Table::new`]; a full table refuses, and its owner decides whether to refuse too or to make room.
+//! Every entry has a deadline. A use sets it anew, which is one write to a line that was read anyway;
+//! [`Table::next_due`] gives the entries whose deadline has passed, at a cost that does not depend on how
+//! many are alive. All memory is reserved by [`Table::new`]; a full table refuses, and its owner decides
+//! whether to refuse too or to make room.
 
 mod index;
 mod queue;
@@ -313,9 +314,10 @@ impl<K: Key, V: Copy> Table<K, V> {
         self.wheel.is_quiet(now)
     }
 
-    /// The next entry that is due at `now`, for its owner to [`remove`](Table::remove) (or give a new deadline by
-    /// [`renew`](Table::renew)); `None` if there is none, or after `visits` entries were looked at, which it counts
-    /// down. Entries come out at most 67 ms after they were due, if this is called that often.
+    /// The next entry that is due at `now`, for its owner to [`remove`](Table::remove) (or give a new
+    /// deadline by [`renew`](Table::renew)); `None` if there is none, or after `visits` entries were looked
+    /// at, which it counts down. Entries come out at most 67 ms after they were due, if this is called that
+    /// often.
     #[inline(always)]
     pub fn next_due(&mut self, now: Nanos, visits: &mut u32) -> Option<u32> {
         if self.wheel.is_quiet(now) { None } else { self.look_for_due(now, visits) }
@@ -343,7 +345,8 @@ impl<K: Key, V: Copy> Table<K, V> {
         }
     }
 
-    /// An entry to give up for another: about the one that is due first. `None` where no entry has a deadline.
+    /// An entry to give up for another: about the one that is due first. `None` where no entry has a
+    /// deadline.
     pub fn soonest(&mut self) -> Option<u32> {
         const TRIES: usize = 8;
         for _ in 0..TRIES {

@@ -1,8 +1,9 @@
 //! A lazy timing wheel: which entries are due.
 //!
-//! Time is cut into ticks of 2²⁶ ns (67 ms), and entries hang in lists, one for each of the next 1,024 ticks (69 s). An
-//! entry that is used again is not moved: its list is looked through when its tick comes, and what is not due then, or
-//! lies beyond the wheel, is hung up anew. So a use costs nothing here, and an entry is visited about once per timeout.
+//! Time is cut into ticks of 2²⁶ ns (67 ms), and entries hang in lists, one for each of the next 1,024 ticks
+//! (69 s). An entry that is used again is not moved: its list is looked through when its tick comes, and what
+//! is not due then, or lies beyond the wheel, is hung up anew. So a use costs nothing here, and an entry is
+//! visited about once per timeout.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,4 +1,5 @@
-//! From text to a checked plan: the graph and the tables with settings, all errors at once, each with its place.
+//! From text to a checked plan: the graph and the tables with settings, all errors at once, each with its
+//! place.
 
 use slipstream_core::settings::Literal;
 use std::collections::BTreeMap;
@@ -179,8 +180,8 @@ impl Plan {
         plan.done(findings, unused)
     }
 
-    /// From a graph alone, as on the command line. A port named `in` leads to its start and one named `out` from its end
-    /// where `input` and `output` are given and the graph doesn't name them itself.
+    /// From a graph alone, as on the command line. A port named `in` leads to its start and one named `out`
+    /// from its end where `input` and `output` are given and the graph doesn't name them itself.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -328,7 +329,8 @@ impl Plan {
     fn check_settings_together(&self, findings: &mut Vec<Finding>) {
         let common = Common::default();
         for stage in self.stages.iter().filter(|s| s.readable) {
-            // Without its table, which may come later, or not be right itself, it can't be told what it is worth.
+            // Without its table, which may come later, or not be right itself, it can't be told what it is
+            // worth.
             if stage.kind.properties.payload == Payload::Returns {
                 continue;
             }

@@ -26,7 +26,8 @@ fn wrong_settings_of_a_bridge_are_said() {
     }
 }
 
-/// Settings that can't be are refused with what would be right, all in one go with the wires that lead nowhere.
+/// Settings that can't be are refused with what would be right, all in one go with the wires that lead
+/// nowhere.
 #[test]
 fn wrong_settings_of_a_router_are_said() {
     let check = |settings: &str, wires: &str| {

@@ -2,8 +2,9 @@
 //! `splice` of its own before it leaves, only what came through the `slice` gets there, and nothing between
 //! needs payloads.
 //!
-//! The functions between may be somewhere else: a port at both ends that the `slice` leads to, and that doesn't lead back into
-//! it, is one at their side. Sliced packets leave by it, and what comes from it goes to the `splice`.
+//! The functions between may be somewhere else: a port at both ends that the `slice` leads to, and that
+//! doesn't lead back into it, is one at their side. Sliced packets leave by it, and what comes from it goes
+//! to the `splice`.
 
 use super::config::{Finding, Plan, PlannedStage};
 use super::topology::search;

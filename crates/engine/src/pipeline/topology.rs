@@ -1,15 +1,16 @@
 //! The order of stages, and cycles in the graph.
 //!
-//! A cycle may lead through a router: each time a packet comes by it, its time to live goes down by one (RFC 1812 §5.3.1),
-//! so that a mistake in the routes drops packets but keeps none for ever. A gateway needs that: packets are routed before
-//! its NAT and behind it. No stage of a cycle may make copies, which would come by again and make copies in turn.
+//! A cycle may lead through a router: each time a packet comes by it, its time to live goes down by one (RFC
+//! 1812 §5.3.1), so that a mistake in the routes drops packets but keeps none for ever. A gateway needs that:
+//! packets are routed before its NAT and behind it. No stage of a cycle may make copies, which would come by
+//! again and make copies in turn.
 
 use super::config::{Finding, Plan, PlannedStage, Wire};
 use super::slicing;
 use slipstream_core::registry::{Payload, Role};
 
-/// The stages in an order in which every wire leads onwards, except those that [close](closes) a cycle. The error has the stages
-/// that lie on a cycle without a router, or behind one.
+/// The stages in an order in which every wire leads onwards, except those that [close](closes) a cycle. The
+/// error has the stages that lie on a cycle without a router, or behind one.
 ///
 /// A port that stands at both ends doesn't pass packets on, so that no path leads through it; but a splice
 /// comes behind its slice, also if such a port is between them.
@@ -57,7 +58,8 @@ fn reachable(stages: &[PlannedStage], wires: &[Wire], from: usize) -> Vec<usize>
     })
 }
 
-/// The stages that a breadth-first search comes to, `start` first; `next` appends those that a stage leads to.
+/// The stages that a breadth-first search comes to, `start` first; `next` appends those that a stage leads
+/// to.
 pub(super) fn search(start: usize, mut next: impl FnMut(usize, &mut Vec<usize>)) -> Vec<usize> {
     let (mut reached, mut neighbours) = (vec![start], Vec::new());
     let mut at = 0;

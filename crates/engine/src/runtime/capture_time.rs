@@ -1,5 +1,5 @@
-//! The clock of captures: time is that of the next packet or deadline. A replay goes as fast as it can, or is slowed down so that packets
-//! come as long after the first one as they did in the capture.
+//! The clock of captures: time is that of the next packet or deadline. A replay goes as fast as it can, or is
+//! slowed down so that packets come as long after the first one as they did in the capture.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -22,7 +22,8 @@ const ASKED: u64 = 64;
 pub(super) struct CaptureTime {
     at_once: usize,
     rounds: u64,
-    /// Time is measured round by round, without that of the sources. Where all packets lie in memory, nothing is left out.
+    /// Time is measured round by round, without that of the sources. Where all packets lie in memory, nothing
+    /// is left out.
     meters: bool,
     wall: Option<SlowedDown>,
 }

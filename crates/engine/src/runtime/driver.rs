@@ -123,7 +123,8 @@ pub(super) trait Clock {
     /// The course of the next round, once it may begin; or the end.
     fn next(&mut self, driver: &mut Driver, run: &mut Run<'_>) -> Result<ControlFlow<End, Course>, RunError>;
 
-    /// Nothing more will come, and other threads run sections: lets time run on there, where that is for them to do.
+    /// Nothing more will come, and other threads run sections: lets time run on there, where that is for them
+    /// to do.
     fn all_came(&mut self, driver: &mut Driver, run: &mut Run<'_>);
 
     /// Lets time pass after a round; or ends.
@@ -168,12 +169,13 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Drives a pipeline by one of three clocks: the captures' own, as fast as it goes or slowed down to the wall clock; the wall clock, where
-/// a port is live; or the time that its own work takes. A replay may have several threads.
+/// Drives a pipeline by one of three clocks: the captures' own, as fast as it goes or slowed down to the wall
+/// clock; the wall clock, where a port is live; or the time that its own work takes. A replay may have
+/// several threads.
 ///
-/// A replay over captures and generated traffic is a discrete-event simulation. Several sources are merged by time. Where all packets take one way,
-/// whole batches go through; where packets that were held may meet others, events go through one by one, so that everything happens in the
-/// order of time.
+/// A replay over captures and generated traffic is a discrete-event simulation. Several sources are merged by
+/// time. Where all packets take one way, whole batches go through; where packets that were held may meet
+/// others, events go through one by one, so that everything happens in the order of time.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -244,8 +246,8 @@ impl Driver {
         }
     }
 
-    /// On so many threads (at least 1), should it be a replay. What comes out is the same to the byte, whatever their number: see
-    /// the sections of a pipeline.
+    /// On so many threads (at least 1), should it be a replay. What comes out is the same to the byte,
+    /// whatever their number: see the sections of a pipeline.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
@@ -259,8 +261,8 @@ impl Driver {
         self
     }
 
-    /// With a damaged capture as an error, should it be a replay: no file is written then. Otherwise all that precedes the damage
-    /// is used.
+    /// With a damaged capture as an error, should it be a replay: no file is written then. Otherwise all that
+    /// precedes the damage is used.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
@@ -318,12 +320,13 @@ impl Driver {
         Arc::clone(&self.live.reload)
     }
 
-    /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then with the
-    /// progress; where it wants no more, the run stops where it is, its report says that it was
+    /// Replays everything that the sources have, and finishes what is written. `tick` is called now and then
+    /// with the progress; where it wants no more, the run stops where it is, its report says that it was
     /// [interrupted](RunReport::interrupted), and no file is written.
     ///
-    /// Where a port of the pipeline is live, so is the run: it follows the wall clock, until the sources have ended (which
-    /// interfaces never do), a limit of [`LiveOptions`] is reached, or `tick` wants no more, and always ends well.
+    /// Where a port of the pipeline is live, so is the run: it follows the wall clock, until the sources have
+    /// ended (which interfaces never do), a limit of [`LiveOptions`] is reached, or `tick` wants no more, and
+    /// always ends well.
     ///
     /// # Errors
     /// [`RunError`] where an input can't be read or an output can't be written.
@@ -445,8 +448,8 @@ impl Driver {
         self.end(&run, interrupted)
     }
 
-    /// The one loop: the clock says up to when packets may come, the sources are asked for them, they go through the pipeline, and the
-    /// clock lets time pass.
+    /// The one loop: the clock says up to when packets may come, the sources are asked for them, they go
+    /// through the pipeline, and the clock lets time pass.
     fn rounds(&mut self, clock: &mut dyn Clock, run: &mut Run<'_>, limits: &Limits) -> Result<End, RunError> {
         loop {
             let mut course = match clock.next(self, run)? {

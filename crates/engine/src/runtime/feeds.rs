@@ -1,4 +1,5 @@
-//! The sources of a run: packets that were read and have not gone in yet, and a round in which every source is asked once.
+//! The sources of a run: packets that were read and have not gone in yet, and a round in which every source
+//! is asked once.
 
 use slipstream_core::batch::{Arrivals, BATCH, Batch, Train};
 use slipstream_core::frame::Frame;
@@ -207,7 +208,8 @@ impl Driver {
         feed.pending.clear();
         feed.at = 0;
         let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
-        // Packets that lie in memory come fewer at once, so that they stay in the first-level cache on their way.
+        // Packets that lie in memory come fewer at once, so that they stay in the first-level cache on their
+        // way.
         let at_once = if source.preloaded() { BATCH / 4 } else { BATCH };
         let n = source.fill(&mut self.pool, &mut feed.pending, at_once)?;
         feed.ended = n == 0;
@@ -215,7 +217,8 @@ impl Driver {
         self.new_interfaces(head, feed)
     }
 
-    /// Asks a live source for up to `max` packets that have come by `now`; returns how many, and whether there may be more.
+    /// Asks a live source for up to `max` packets that have come by `now`; returns how many, and whether
+    /// there may be more.
     pub(super) fn poll(
         &mut self,
         head: usize,
@@ -234,7 +237,8 @@ impl Driver {
         if let Some(log) = &mut self.log {
             log.poll(head, now, &feed.pending.frames);
         }
-        // The clock of the stages may have gone past what came late; what came since the clock was read comes now.
+        // The clock of the stages may have gone past what came late; what came since the clock was read comes
+        // now.
         feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(now).max(self.now));
         if n > 0 {
             self.new_interfaces(head, feed)?;
@@ -275,8 +279,8 @@ impl Driver {
         }
     }
 
-    /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which` says;
-    /// returns how many.
+    /// Packets that were read arrive at a head, up to `most` of them and as long as their time is as `which`
+    /// says; returns how many.
     pub(super) fn take_from(
         &mut self,
         head: usize,
@@ -291,7 +295,8 @@ impl Driver {
             _ => left.iter().take(most).take_while(|f| which(f.arrival)).count().max(1),
         };
         if feed.at == 0 && n == left.len() {
-            // All packets needn't be copied. The memory is handed back, so that it is filled again while it is in the cache.
+            // All packets needn't be copied. The memory is handed back, so that it is filled again while it
+            // is in the cache.
             feed.packets += n as u64;
             std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
             self.take(head);

@@ -1,12 +1,14 @@
-//! The loop that drives a pipeline by the wall clock: ports are asked for packets, what is held leaves on time, and when
-//! there is nothing to do the thread sleeps until a packet comes or something is due.
+//! The loop that drives a pipeline by the wall clock: ports are asked for packets, what is held leaves on
+//! time, and when there is nothing to do the thread sleeps until a packet comes or something is due.
 //!
-//! The clock is read once a round. A round asks each source once, hands what came to the pipeline in the order of arrival,
-//! and then lets time pass to what the clock said before the sources were asked: packets that come later have later
-//! times, so that no deadline fires before a packet that it should have waited for. A source that has more than a batch
-//! keeps time back until it is empty: under overload packets are late, but trains are those that came.
+//! The clock is read once a round. A round asks each source once, hands what came to the pipeline in the
+//! order of arrival, and then lets time pass to what the clock said before the sources were asked: packets
+//! that come later have later times, so that no deadline fires before a packet that it should have waited
+//! for. A source that has more than a batch keeps time back until it is empty: under overload packets are
+//! late, but trains are those that came.
 //!
-//! Captures and generated traffic may take part: their packets come as long after the start as they did in the capture.
+//! Captures and generated traffic may take part: their packets come as long after the start as they did in
+//! the capture.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -42,9 +44,11 @@ pub struct LiveOptions {
     pub busy_poll: bool,
     /// Room in the log of polls; none is kept without.
     pub poll_log: Option<usize>,
-    /// In service time: what passes before anything counts in [`ServiceTimeReport`](super::ServiceTimeReport).
+    /// In service time: what passes before anything counts in
+    /// [`ServiceTimeReport`](super::ServiceTimeReport).
     pub settle: Duration,
-    /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room for them.
+    /// Captures and generated traffic don't keep their own pace: their packets come as soon as there is room
+    /// for them.
     pub fast: bool,
     /// Set by somebody else while it runs: stages read anew what they can, see
     /// [`Driver::reloads`](super::Driver::reloads). The run takes it back.
@@ -128,7 +132,8 @@ pub(super) struct WallTime {
 
 impl WallTime {
     pub(super) fn new(options: &LiveOptions) -> Self {
-        // By default the kernel is 50 µs late with a thread's timers; where that can't be changed, they stay so.
+        // By default the kernel is 50 µs late with a thread's timers; where that can't be changed, they stay
+        // so.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let (asked, now, limit) = (Nanos(0), Nanos(0), Nanos::MAX);
         Self { clock: LiveClock::get(), options: options.clone(), asked, now, limit, begun: false }
@@ -214,8 +219,8 @@ impl Clock for WallTime {
 }
 
 impl Driver {
-    /// Packet memory that a port brings becomes the pool's, so that nothing is copied there. The first port that
-    /// offers some is taken at its word; where packets lie in the pool already, it stays as it is.
+    /// Packet memory that a port brings becomes the pool's, so that nothing is copied there. The first port
+    /// that offers some is taken at its word; where packets lie in the pool already, it stays as it is.
     #[allow(unsafe_code)]
     pub(super) fn adopt_memory(&mut self) -> Result<(), RunError> {
         if self.own_pool || self.pool.live() > 0 {
@@ -223,8 +228,8 @@ impl Driver {
         }
         self.own_pool = true;
         let Some(region) = self.pipeline.region() else { return Ok(()) };
-        // SAFETY: ports, the driver and stages give a `BufId` on with its packet, or free it, and forget it then;
-        // lengths are those that came with packets, or are made shorter.
+        // SAFETY: ports, the driver and stages give a `BufId` on with its packet, or free it, and forget it
+        // then; lengths are those that came with packets, or are made shorter.
         self.pool = unsafe { Pool::adopt(region) }?;
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! What drives pipelines.
 //!
-//! A [`Driver`] has one loop: its clock says up to when packets may come, [`feeds`] asks the sources for them, the pipeline ([`graph`])
-//! takes them, the clock lets time pass. There are three clocks: [`capture_time`] of replays, the wall clock of [`live`] runs, and
-//! [`service_time`], which counts what polls take ([`outliers`] tells which of them were interrupted, [`probe`] the speed of the core).
-//! [`replay`] is the driver over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie ready; [`poll_log`]
-//! remembers how many packets came at a time, and a [`monitor`] reports on a run while it goes on.
+//! A [`Driver`] has one loop: its clock says up to when packets may come, [`feeds`] asks the sources for
+//! them, the pipeline ([`graph`]) takes them, the clock lets time pass. There are three clocks:
+//! [`capture_time`] of replays, the wall clock of [`live`] runs, and [`service_time`], which counts what
+//! polls take ([`outliers`] tells which of them were interrupted, [`probe`] the speed of the core).
+//! [`replay`] is the driver over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie
+//! ready; [`poll_log`] remembers how many packets came at a time, and a [`monitor`] reports on a run while it
+//! goes on.
 
 mod capture_time;
 mod driver;

@@ -1,9 +1,10 @@
 //! Detection of interrupted polls, by the usual time of polls of the same size.
 //!
-//! The system takes a thread's core away, and the host that of a virtual machine, for longer than a poll lasts; the thread
-//! can't be told of the second. What remains to go by is the time itself. So of each size the latest polls are remembered, and a poll that took
-//! far longer than their median is taken to be interrupted. The median follows where polls really become slower, and
-//! needs more than half of the polls of a size to be interrupted to be deceived.
+//! The system takes a thread's core away, and the host that of a virtual machine, for longer than a poll
+//! lasts; the thread can't be told of the second. What remains to go by is the time itself. So of each size
+//! the latest polls are remembered, and a poll that took far longer than their median is taken to be
+//! interrupted. The median follows where polls really become slower, and needs more than half of the polls of
+//! a size to be interrupted to be deceived.
 
 use slipstream_core::batch::BATCH;
 
@@ -60,8 +61,9 @@ impl OutlierFilter {
         Self { sizes: vec![Recent::default(); BATCH + 1], random: 0 }
     }
 
-    /// Judges a poll that brought `size` packets and took `ns`. Returns the time to count, and true if the poll was interrupted:
-    /// it then counts with the time of one of the latest of its size that were not, or with the time that other sizes suggest.
+    /// Judges a poll that brought `size` packets and took `ns`. Returns the time to count, and true if the
+    /// poll was interrupted: it then counts with the time of one of the latest of its size that were not, or
+    /// with the time that other sizes suggest.
     pub(super) fn judge(&mut self, size: usize, ns: u64) -> (u64, bool) {
         let expected = self.expected(size);
         let limit = match expected {

@@ -1,7 +1,8 @@
 //! A log of polls: when a source was asked, and how many packets it had. The queueing model is fitted to it.
 //!
-//! It lies in memory, allocated before the run and bounded, and is written when the run is over: no system call comes
-//! between two polls. Polls without packets are only counted, since a busy loop makes millions a second.
+//! It lies in memory, allocated before the run and bounded, and is written when the run is over: no system
+//! call comes between two polls. Polls without packets are only counted, since a busy loop makes millions a
+//! second.
 
 use std::io::{self, Write};
 
@@ -17,8 +18,8 @@ pub struct Poll {
     pub batch: u32,
     /// Polls of the same source that brought none since the entry before of that source.
     pub empty_before: u32,
-    /// When the newest of the packets arrived, by the source's own account: from how far it lies behind `time` one can tell whether
-    /// arrivals were late.
+    /// When the newest of the packets arrived, by the source's own account: from how far it lies behind
+    /// `time` one can tell whether arrivals were late.
     pub newest: Nanos,
     /// Number of the source, in the order of [`RunReport::sources`](super::RunReport::sources).
     pub source: u16,
@@ -77,7 +78,8 @@ impl PollLog {
         }
     }
 
-    /// Writes it as CSV: a line of names, then one line a poll, `time_ns,batch,empty_before,source,newest_ns`.
+    /// Writes it as CSV: a line of names, then one line a poll,
+    /// `time_ns,batch,empty_before,source,newest_ns`.
     ///
     /// # Errors
     /// The error of `out`.

@@ -1,8 +1,9 @@
 //! The present speed of a core, measured by a piece of work that is always the same.
 //!
-//! A core may be one of two threads of the same real one, and is then slower by nearly half while the other works; neighbours on
-//! the same machine slow it down as well. That lasts from fractions of a millisecond to minutes, so no single poll stands out:
-//! all of them are slower. Work that uses as many units of the core at once as it can shows it.
+//! A core may be one of two threads of the same real one, and is then slower by nearly half while the other
+//! works; neighbours on the same machine slow it down as well. That lasts from fractions of a millisecond to
+//! minutes, so no single poll stands out: all of them are slower. Work that uses as many units of the core at
+//! once as it can shows it.
 
 use slipstream_core::clock;
 

@@ -1,8 +1,8 @@
-//! Packets in memory that go through a pipeline again and again, only the pipeline's own time being counted: what
-//! benchmarks and the lab measure functions with.
+//! Packets in memory that go through a pipeline again and again, only the pipeline's own time being counted:
+//! what benchmarks and the lab measure functions with.
 //!
-//! Functions change packets, so that each turn starts from fresh copies, made outside of what is timed. They lie in the
-//! cache then, as they do when a network card has put them there.
+//! Functions change packets, so that each turn starts from fresh copies, made outside of what is timed. They
+//! lie in the cache then, as they do when a network card has put them there.
 
 use slipstream_wire::{LinkType, ToeplitzKey, classify, rss_hash};
 
@@ -108,7 +108,8 @@ impl Traffic {
         self.packets.iter().map(|p| (p.time, p.arrived))
     }
 
-    /// The packets of each of `workers`, as a symmetric RSS hash deals them out; what has no flow goes to the first.
+    /// The packets of each of `workers`, as a symmetric RSS hash deals them out; what has no flow goes to the
+    /// first.
     #[must_use]
     pub fn shared_out(&self, workers: usize) -> Vec<Self> {
         let key = ToeplitzKey::new(ToeplitzKey::SYMMETRIC);
@@ -174,8 +175,8 @@ impl Traffic {
         }
     }
 
-    /// Runs the traffic through a pipeline `turns` times after one turn that doesn't count, `at_once` packets at a time
-    /// (up to [`BATCH`]); time goes on from turn to turn.
+    /// Runs the traffic through a pipeline `turns` times after one turn that doesn't count, `at_once` packets
+    /// at a time (up to [`BATCH`]); time goes on from turn to turn.
     ///
     /// # Errors
     /// A stage that can't write.
@@ -216,7 +217,8 @@ struct Bench {
     ready: Vec<Arrivals>,
 }
 
-/// Packets that lie ready at a time: few enough for the second-level cache, many enough for the clock not to matter.
+/// Packets that lie ready at a time: few enough for the second-level cache, many enough for the clock not to
+/// matter.
 const READY: usize = 1024;
 
 impl Bench {

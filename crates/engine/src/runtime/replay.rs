@@ -36,7 +36,8 @@ pub struct ReplayReport {
     pub stats: ReframeStats,
     /// Packets whose time ran backwards; they were taken to arrive with the packet before them.
     pub clock_backwards: u64,
-    /// Real time of the data path, in ns. On one thread it leaves out what the output took; on several it is all of the time.
+    /// Real time of the data path, in ns. On one thread it leaves out what the output took; on several it is
+    /// all of the time.
     pub elapsed_ns: u64,
     /// CPU time of the data path, of all threads, in ns.
     pub cpu_ns: u64,
@@ -86,8 +87,9 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// The driver of such a replay, of everything that `source` has, whose packets may lie in `pool` already; `out` is the stage that they
-    /// go to, such as [`ToSink`] or the [`Outlet`](slipstream_core::port::Outlet) of a capture file.
+    /// The driver of such a replay, of everything that `source` has, whose packets may lie in `pool` already;
+    /// `out` is the stage that they go to, such as [`ToSink`] or the
+    /// [`Outlet`](slipstream_core::port::Outlet) of a capture file.
     ///
     /// # Errors
     /// [`ConfigError`] where a setting is out of range.
@@ -108,9 +110,9 @@ impl<'a> Replay<'a> {
         Ok(Driver::new(pipeline).workers(self.workers).pace(self.pace).pool(pool))
     }
 
-    /// Runs the [`driver`](Self::driver). `tick` is called now and then with the progress. Where it wants no more, a replay at
-    /// [`Pace::Real`] lets go what it holds and ends well; any other stops where it is, and its report says that it was
-    /// [interrupted](ReplayReport::interrupted).
+    /// Runs the [`driver`](Self::driver). `tick` is called now and then with the progress. Where it wants no
+    /// more, a replay at [`Pace::Real`] lets go what it holds and ends well; any other stops where it is, and
+    /// its report says that it was [interrupted](ReplayReport::interrupted).
     ///
     /// # Errors
     /// [`ReplayError`] where the input can't be read or the output can't be written.

@@ -1,15 +1,17 @@
 //! A live run in the engine's own time: the clock counts what its polls take, and nothing else.
 //!
-//! One thread does both, what comes and what is done with it. Every poll is the same one as in real time: the source is
-//! asked, what it has goes through the stages, what is due leaves; how long that takes is measured, and by so much the clock
-//! goes on. Then it stands still, while packets whose time has come are put into the source's ring, each with its exact time. A
-//! poll that was interrupted ([`OutlierFilter`] tells) counts with the time of another one of its size. Where a source says what a poll is to
-//! take at least ([`LiveSource::least_ns`]), so much passes without being waited for.
+//! One thread does both, what comes and what is done with it. Every poll is the same one as in real time: the
+//! source is asked, what it has goes through the stages, what is due leaves; how long that takes is measured,
+//! and by so much the clock goes on. Then it stands still, while packets whose time has come are put into the
+//! source's ring, each with its exact time. A poll that was interrupted ([`OutlierFilter`] tells) counts with
+//! the time of another one of its size. Where a source says what a poll is to take at least
+//! ([`LiveSource::least_ns`]), so much passes without being waited for.
 //!
-//! So a queue before the engine can be watched on a machine that is never left alone for long enough to do it in real time: what the engine
-//! needs is real and measured, when packets come is exact, and no interruption falls into either. What it doesn't have is a
-//! second core. The ring is written by the core that reads it, so that its entries are in the cache already, where a network card
-//! or another core would leave them to be fetched, and nobody else uses the memory while a poll runs.
+//! So a queue before the engine can be watched on a machine that is never left alone for long enough to do it
+//! in real time: what the engine needs is real and measured, when packets come is exact, and no interruption
+//! falls into either. What it doesn't have is a second core. The ring is written by the core that reads it,
+//! so that its entries are in the cache already, where a network card or another core would leave them to be
+//! fetched, and nobody else uses the memory while a poll runs.
 
 use std::ops::ControlFlow;
 
@@ -28,8 +30,8 @@ use slipstream_core::time::Nanos;
 /// What a run in the engine's own time was made of.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceTimeReport {
-    /// Time that passed by the engine's own clock, in ns, from [`LiveOptions::settle`](super::LiveOptions::settle) on, as all that
-    /// follows.
+    /// Time that passed by the engine's own clock, in ns, from
+    /// [`LiveOptions::settle`](super::LiveOptions::settle) on, as all that follows.
     pub elapsed_ns: u64,
     /// Packets that came.
     pub come: u64,
@@ -43,7 +45,8 @@ pub struct ServiceTimeReport {
     pub interruptions_ns: u64,
     /// Polls that took longer than was stated ([`LiveSource::least_ns`]), where something was.
     pub beyond_cost: u64,
-    /// From a packet's arrival to the end of the poll that took it, in ns. Where a stage holds packets, not to when they left.
+    /// From a packet's arrival to the end of the poll that took it, in ns. Where a stage holds packets, not
+    /// to when they left.
     pub sojourn: Histogram,
     /// What a [`Probe`] took, in ns, every 100 µs: whether the core kept its speed.
     pub probes: Histogram,
@@ -380,7 +383,8 @@ mod tests {
     fn a_stated_cost_is_the_time_of_a_poll() {
         let cost = Cost { per_poll: 1_000_000, per_packet: 100_000 };
         let (report, log) = run(stated(Clock::Own, cost, 2_000), usize::MAX);
-        // What a poll really takes is a tenth of it, so that only an interruption of which `OutlierFilter` knows nothing yet could be longer.
+        // What a poll really takes is a tenth of it, so that only an interruption of which `OutlierFilter`
+        // knows nothing yet could be longer.
         let beyond = counter(&report, "polls_beyond_cost");
         assert!(beyond < 10, "{beyond}");
         let follow = log.polls().windows(2).filter(|w| w[1].empty_before == 0);

@@ -14,8 +14,8 @@ use slipstream_core::time::Nanos;
 
 /// The longest delay, in ns: ten seconds.
 const LONGEST: u64 = 10_000_000_000;
-/// Flows whose last departure is known, where each packet has a delay of its own. Flows that share a place keep order
-/// among each other, too.
+/// Flows whose last departure is known, where each packet has a delay of its own. Flows that share a place
+/// keep order among each other, too.
 const PLACES: usize = 1 << 16;
 
 pub(super) const DELAY: StageType = StageType {
@@ -79,7 +79,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 /// A packet that is held.
 #[derive(Debug)]
 struct Held {
-    /// The time at which it leaves, then its position among all that came: those that leave at one time keep their order.
+    /// The time at which it leaves, then its position among all that came: those that leave at one time keep
+    /// their order.
     due: (Nanos, u64),
     frame: Frame,
     /// Hash of its flow; 0 of what could not be classified.
@@ -165,7 +166,8 @@ impl Delay {
         self.came += 1;
     }
 
-    /// Emits packets as long as `goes` says so of the next one, which is due at a time; they leave at `now` at the latest.
+    /// Emits packets as long as `goes` says so of the next one, which is due at a time; they leave at `now`
+    /// at the latest.
     fn let_go(
         &mut self,
         pool: &mut Pool,
@@ -304,8 +306,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Every packet leaves once, within the bounds of its delay, and behind those of its flow that came before it; in one mode all
-        /// packets of a flow are held equally long.
+        /// Every packet leaves once, within the bounds of its delay, and behind those of its flow that came
+        /// before it; in one mode all packets of a flow are held equally long.
         #[test]
         fn packets_leave_in_time_and_in_the_order_of_their_flow(
             time in 0u64..100, jitter in 0u64..100, per_flow: bool, flows in 1u32..30, workers in 1usize..3,

@@ -456,8 +456,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The bucket lets no more pass in any stretch of time than the rate and one burst allow, and no less than
-        /// it must: a packet that is refused would have exceeded that.
+        /// The bucket lets no more pass in any stretch of time than the rate and one burst allow, and no less
+        /// than it must: a packet that is refused would have exceeded that.
         #[test]
         fn the_bucket_keeps_its_rate(
             gaps in proptest::collection::vec((0u64..3_000_000, 60u32..1500), 1..200),

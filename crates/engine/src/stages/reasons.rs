@@ -1,4 +1,5 @@
-//! Tests of the reasons for which stages of a type drop packets, which monitoring knows before the first drop.
+//! Tests of the reasons for which stages of a type drop packets, which monitoring knows before the first
+//! drop.
 
 use crate::pipeline::stage_type;
 

@@ -247,7 +247,8 @@ fn damaged_compression_gives_what_was_decoded_before() {
     // A second member that is none: the same.
     let bad = [&good[..], b"garbage at the end"].concat();
     assert_eq!(read_bytes(&bad), Some((whole.clone(), Some(plain.bytes.len() as u64))));
-    // Bad data right behind good, so that one call of the decoder comes upon both. zstd's decoder loses the last 8 KiB.
+    // Bad data right behind good, so that one call of the decoder comes upon both. zstd's decoder loses the
+    // last 8 KiB.
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(&plain.bytes).unwrap();
     encoder.flush().unwrap();
@@ -368,7 +369,8 @@ fn pieces() -> impl Strategy<Value = Vec<(u8, u32, u64, u32, Vec<u8>)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Blocks in any order, with any options: the obvious reader and the fast one agree, also on a part of it.
+    /// Blocks in any order, with any options: the obvious reader and the fast one agree, also on a part of
+    /// it.
     #[test]
     fn any_pcapng(big: bool, pieces in pieces(), cut in 0..3000usize) {
         let mut file = NgFile::new(big);

@@ -1,4 +1,5 @@
-//! `tests/cases/*.case`: settings, packets in with their times, packets out with theirs. They read as documentation.
+//! `tests/cases/*.case`: settings, packets in with their times, packets out with theirs. They read as
+//! documentation.
 
 use std::path::Path;
 

@@ -36,14 +36,15 @@ fn what_is_held_leaves_on_time_and_nothing_is_lost() {
     assert_eq!((stats.packets_in, stats.packets_out, report.live), (2000, 2000, 0));
     assert_eq!(report.sources[0].packets, 2000);
     assert_eq!(report.stages[1].tally.packets, 2000);
-    // Every packet has its entry. How late most were says more about what else the machine does than about the loop, but
-    // some must have left on time.
+    // Every packet has its entry. How late most were says more about what else the machine does than about
+    // the loop, but some must have left on time.
     assert_eq!(excess(&report).count(), 2000);
     assert!(excess(&report).min().unwrap() < 1_000_000, "{:?}", excess(&report).min());
     assert!(stats.total().delay.max().unwrap() <= 1_000_000);
 }
 
-/// Threads beside the one that asks the sources take sections of the pipeline; what is held leaves though no packet comes.
+/// Threads beside the one that asks the sources take sections of the pipeline; what is held leaves though no
+/// packet comes.
 #[test]
 fn several_threads_lose_nothing_and_let_go_what_is_held() {
     let graph = "paced(rate=20kpps, arrivals=poisson, packets=2000, queue=65536) -> reframe(hold=1ms) \

@@ -1,4 +1,5 @@
-//! The `measure` stage: the same answers from trains as from packets, packets untouched, epochs by packets and by time.
+//! The `measure` stage: the same answers from trains as from packets, packets untouched, epochs by packets
+//! and by time.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -34,8 +35,8 @@ fn counter(report: &RunReport, name: &str) -> u64 {
     measured(report).counters.iter().find(|c| c.0 == name).unwrap().1
 }
 
-/// States of linear sketches don't depend on how updates are cut, so neither do answers. Epochs of an odd number of packets
-/// end in the middle of trains.
+/// States of linear sketches don't depend on how updates are cut, so neither do answers. Epochs of an odd
+/// number of packets end in the middle of trains.
 #[test]
 fn trains_and_packets_give_the_same_answers() {
     for task in [

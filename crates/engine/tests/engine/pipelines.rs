@@ -1,4 +1,5 @@
-//! Pipelines end to end: functions decide the same per train and per packet, nothing is lost, nothing overtakes.
+//! Pipelines end to end: functions decide the same per train and per packet, nothing is lost, nothing
+//! overtakes.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -138,7 +139,8 @@ fn checksums_stay_right_and_flows_in_order() {
 #[test]
 fn ways_that_part_and_meet_keep_the_order_of_flows() {
     let directory = tempfile::tempdir().unwrap();
-    // TCP flags send packets of one flow different ways, which meet again behind a second reframe stage on one of them.
+    // TCP flags send packets of one flow different ways, which meet again behind a second reframe stage on
+    // one of them.
     let graph = "in :: synth(traffic=\"flows=40,packets=5000,protocol=tcp,slf=3,seed=9\")\n\
                  in -> counter -> sw :: switch(ports=[\"a: length 0-600\", \"b: tcp psh\"])\n\
                  sw[a] -> c1 :: counter -> out :: pcap(path=out.pcap)\n\
@@ -242,7 +244,8 @@ fn sources_are_merged_by_time() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any chain of stages gives back every packet, in the order of its flow, no later than all holds together.
+    /// Any chain of stages gives back every packet, in the order of its flow, no later than all holds
+    /// together.
     #[test]
     fn chains_lose_nothing(
         stages in proptest::collection::vec(0usize..6, 0..5),
@@ -281,8 +284,8 @@ proptest! {
     }
 }
 
-/// Two tunnels carry packets of one flow in turn: by the inner headers they are one train, but what is behind decides by
-/// the outermost ones, and once for each tunnel.
+/// Two tunnels carry packets of one flow in turn: by the inner headers they are one train, but what is behind
+/// decides by the outermost ones, and once for each tunnel.
 #[test]
 fn behind_trains_by_inner_headers_the_outermost_ones_count() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The rule language from outside: which rules match which packets, and what is said about text that is no rule.
+//! The rule language from outside: which rules match which packets, and what is said about text that is no
+//! rule.
 
 use std::net::IpAddr;
 

@@ -54,7 +54,8 @@ fn what_goes_there_comes_back_and_both_end() {
         assert_eq!(report.live, 0);
         assert!(report.stages.iter().all(|s| s.drops.total() == 0));
     }
-    // Packets that a stage holds leave before the end is told. A ring for all: what is let go at once finds room.
+    // Packets that a stage holds leave before the end is told. A ring for all: what is let go at once finds
+    // room.
     let [near, far] = both_with(
         "32MiB",
         &format!("{TRAFFIC} -> reframe(hold=300us) -> there; there -> out :: null"),
@@ -147,7 +148,8 @@ fn drops_behind_another_process_are_told_too() {
     });
     let dropped: u64 = far.stages.iter().map(|s| s.drops.total()).sum();
     assert!(dropped > 19_000, "{dropped}");
-    // The last are told when the first process has nothing left to send, and gives up by itself what still waits.
+    // The last are told when the first process has nothing left to send, and gives up by itself what still
+    // waits.
     let [released, left] =
         ["payloads_released", "payloads_left_at_end"].map(|name| counter(&near, "slice", name));
     assert_eq!(released + left, dropped);

@@ -123,7 +123,8 @@ fn ranks_follow_zipf() {
                 (c - expected).powi(2) / expected
             })
             .sum();
-        // 49 degrees of freedom: the 99.99 % point is 95. Sorting and the ban on repeats only bring the counts closer.
+        // 49 degrees of freedom: the 99.99 % point is 95. Sorting and the ban on repeats only bring the
+        // counts closer.
         assert!(chi2 < 95.0, "zipf {exponent}, seed {seed}: chi² {chi2}");
     }
 }

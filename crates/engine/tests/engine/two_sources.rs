@@ -1,4 +1,5 @@
-//! A live run with a source that is read by time and one that brings packets whenever it is asked: all packets of both go in.
+//! A live run with a source that is read by time and one that brings packets whenever it is asked: all
+//! packets of both go in.
 
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;

@@ -31,7 +31,8 @@ fn counts(report: &RunReport) -> String {
     text
 }
 
-/// Runs a graph on `workers` threads in a directory of its own; the counts, and the files that it wrote by their names.
+/// Runs a graph on `workers` threads in a directory of its own; the counts, and the files that it wrote by
+/// their names.
 fn run(graph: &str, base: &Path, workers: usize) -> (String, Vec<(PathBuf, Vec<u8>)>) {
     let dir = base.join(workers.to_string());
     std::fs::create_dir_all(&dir).unwrap();
@@ -158,7 +159,8 @@ fn graphs_of_any_shape() {
     let rules = dir.path().join("rules.txt");
     std::fs::write(&rules, "deny tcp dst port 1-2000\ndeny udp\ndefault allow\n").unwrap();
     for graph in [
-        // Payloads are given up as soon as their packets are dropped, by a stage behind the splicer in the order of stages.
+        // Payloads are given up as soon as their packets are dropped, by a stage behind the splicer in the
+        // order of stages.
         format!(
             "in :: pcap(path=\"{CAMPUS}\") -> reframe -> slice(entries=64) -> f :: firewall(rules=\"{}\") -> splice -> \
              vlan_push(id=7) -> out :: pcap(path=out.pcapng); f[denied] -> discard",
@@ -187,7 +189,8 @@ fn graphs_of_any_shape() {
              r[wan] -> flow_stats -> tap(path=loop.pcapng) -> [back]r; r[back] -> b :: pcap(path=back.pcapng)",
             to_router.display()
         ),
-        // The meter's marks take the place of those by which the splicer knows packets, which leave without their payloads.
+        // The meter's marks take the place of those by which the splicer knows packets, which leave without
+        // their payloads.
         format!(
             "in :: pcap(path=\"{CAMPUS}\") -> reframe -> slice(mode=paper) -> meter(cir=1mbps, cbs=20KB, ebs=30KB, mark=af1) -> \
              splice -> vlan_push(id=7) -> out :: pcap(path=out.pcapng)"

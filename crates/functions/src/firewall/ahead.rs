@@ -1,7 +1,8 @@
 //! Lookups of several packets at once, ahead of what is decided about them.
 //!
-//! IPv4 packets go through the trees step by step, all of them one step before any goes the next: what one waits for comes
-//! while the others' is asked for, and how deep a tree is where one goes through it is no branch.
+//! IPv4 packets go through the trees step by step, all of them one step before any goes the next: what one
+//! waits for comes while the others' is asked for, and how deep a tree is where one goes through it is no
+//! branch.
 
 use slipstream_wire::{FlowKey, NarrowKey};
 
@@ -83,8 +84,8 @@ impl Forest {
         self.v6.lookup::<false>(packet, 0)
     }
 
-    /// The leaves that packets come to in the first trees of IPv4. (What a packet is that has no business there, is not
-    /// asked: nobody looks at its leaves.)
+    /// The leaves that packets come to in the first trees of IPv4. (What a packet is that has no business
+    /// there, is not asked: nobody looks at its leaves.)
     #[inline(never)]
     fn walk_some(&self, found: &[Found]) -> [[Link; STRIDE]; TOGETHER] {
         let trees = &self.v4;

@@ -1,9 +1,10 @@
-//! Bit vectors over rules that no decision tree takes (Lakshman and Stiliadis, "High-speed policy-based packet forwarding
-//! using efficient multi-dimensional range matching", 1998; summed up as by Baboescu and Varghese, 2001).
+//! Bit vectors over rules that no decision tree takes (Lakshman and Stiliadis, "High-speed policy-based
+//! packet forwarding using efficient multi-dimensional range matching", 1998; summed up as by Baboescu and
+//! Varghese, 2001).
 //!
-//! The values of each dimension are parted into at most 256 stretches, each with a vector that says which rules reach into
-//! it. A packet's five vectors together leave few candidates, which are compared in full. Memory and time to build are in proportion to the
-//! rules, whatever they look like.
+//! The values of each dimension are parted into at most 256 stretches, each with a vector that says which
+//! rules reach into it. A packet's five vectors together leave few candidates, which are compared in full.
+//! Memory and time to build are in proportion to the rules, whatever they look like.
 
 use std::mem::size_of;
 

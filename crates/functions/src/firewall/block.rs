@@ -1,5 +1,5 @@
-//! Four rules side by side, as the leaves of a tree hold them: a packet is compared with all of them at once, without a
-//! branch that depends on which of them match.
+//! Four rules side by side, as the leaves of a tree hold them: a packet is compared with all of them at once,
+//! without a branch that depends on which of them match.
 
 use super::PacketFields;
 use super::entry::{Entry, Family};

@@ -79,7 +79,8 @@ pub(super) fn forest<F: Family>(input: &Input<F>) -> Built {
     builder.built
 }
 
-/// The entries parted by which of their addresses are narrow: at least 1/4096 of all for IPv6, 1/512 for IPv4.
+/// The entries parted by which of their addresses are narrow: at least 1/4096 of all for IPv6, 1/512 for
+/// IPv4.
 fn shares<F: Family>(input: &Input<F>, entries: &[u32]) -> Vec<Vec<u32>> {
     let free = u32::from(F::BITS) - if F::SIX { 20 } else { 10 };
     let mut shares = vec![Vec::new(); 4];
@@ -263,7 +264,8 @@ fn side(values: &[u128; DIMS], dim: usize) -> u128 {
     values.get(dim).copied().unwrap_or(0)
 }
 
-/// The smallest block of 2^k values, beginning at a multiple of that, in which all items lie: its first value, and k.
+/// The smallest block of 2^k values, beginning at a multiple of that, in which all items lie: its first
+/// value, and k.
 fn block(items: &[Item], dim: usize) -> (u128, u32) {
     let lo = items.iter().map(|item| side(&item.region.lo, dim)).min().unwrap_or(0);
     let hi = items.iter().map(|item| side(&item.region.hi, dim)).max().unwrap_or(0);
@@ -312,8 +314,8 @@ fn best_cut(items: &[Item]) -> Option<Cut> {
     best
 }
 
-/// Sets what a cut costs, and what it is worth: the logarithm of how much fewer items are where one looks, less that of
-/// the growth of memory.
+/// Sets what a cut costs, and what it is worth: the logarithm of how much fewer items are where one looks,
+/// less that of the growth of memory.
 fn weigh(items: &[Item], cut: &mut Cut, counts: &mut Vec<i64>) {
     counts.clear();
     counts.resize((1 << cut.bits) + 1, 0);

@@ -13,8 +13,8 @@ const NO_RULE: u32 = u32::MAX;
 /// In place of a rule: nothing is known.
 const EMPTY: u32 = u32::MAX - 1;
 
-/// The first matching rule of flows seen lately: bounded, four-way set-associative, the least recently used of four making
-/// room.
+/// The first matching rule of flows seen lately: bounded, four-way set-associative, the least recently used
+/// of four making room.
 ///
 /// If rules read more than the flow key ([`Reads`]), such as TCP flags, the bits that they read are part of
 /// what must be equal. ICMP is not cached where rules read its type. Rules that read the packet's length or
@@ -42,8 +42,8 @@ struct Table<K> {
 }
 
 impl DecisionCache {
-    /// A cache of `flows` IPv4 flows and a quarter as many others (IPv6, or more than one VLAN tag), at least four of each, both
-    /// rounded up to powers of two, for rules that read what `reads` says.
+    /// A cache of `flows` IPv4 flows and a quarter as many others (IPv6, or more than one VLAN tag), at least
+    /// four of each, both rounded up to powers of two, for rules that read what `reads` says.
     #[must_use]
     pub fn new(flows: usize, reads: Reads) -> Self {
         Self {
@@ -55,8 +55,8 @@ impl DecisionCache {
         }
     }
 
-    /// The first rule that matches packets of this flow like `packet` (inner `None`: no rule does), if it is known. `hash` is
-    /// [`FlowKey::hash64`] of `key`, always with the same seed.
+    /// The first rule that matches packets of this flow like `packet` (inner `None`: no rule does), if it is
+    /// known. `hash` is [`FlowKey::hash64`] of `key`, always with the same seed.
     #[inline]
     pub fn get(&mut self, key: &FlowKey, hash: u64, packet: &PacketFields) -> Option<Option<u32>> {
         if !self.knows(packet) {

@@ -1,5 +1,5 @@
-//! A conjunctive rule: one prefix, one range of ports, one set of protocols and so on a side, all of which must hold. What
-//! classifiers are made of; rules of the project's language are lists of them (`expand`).
+//! A conjunctive rule: one prefix, one range of ports, one set of protocols and so on a side, all of which
+//! must hold. What classifiers are made of; rules of the project's language are lists of them (`expand`).
 
 use std::sync::Arc;
 
@@ -179,8 +179,8 @@ impl Conjunction {
         both.normal()
     }
 
-    /// The same conditions with sets of one protocol or code point in the word, where comparing them costs nothing;
-    /// `None` where nothing can fulfil them.
+    /// The same conditions with sets of one protocol or code point in the word, where comparing them costs
+    /// nothing; `None` where nothing can fulfil them.
     pub(super) fn normal(mut self) -> Option<Self> {
         let rest = &mut self.rest;
         if rest.dscp == 0 || rest.ecn == 0 || rest.states == 0 {

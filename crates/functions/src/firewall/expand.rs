@@ -1,4 +1,5 @@
-//! From a rule of the project's language to conjunctive rules: the disjunctive normal form of its tree, of bounded size.
+//! From a rule of the project's language to conjunctive rules: the disjunctive normal form of its tree, of
+//! bounded size.
 
 use slipstream_wire::Flags;
 

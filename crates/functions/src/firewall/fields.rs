@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use slipstream_wire::{Flags, FlowKey, Headers, NarrowKey, Vlans, WideKey};
 
-/// Bits of a packet's [`word`](PacketFields::word): [`Flags`] (0..8), TCP flags (8..16), TOS (16..24), protocol (24..32).
+/// Bits of a packet's [`word`](PacketFields::word): [`Flags`] (0..8), TCP flags (8..16), TOS (16..24),
+/// protocol (24..32).
 pub(super) const TCP_FLAGS_AT: u32 = 8;
 pub(super) const TOS_AT: u32 = 16;
 pub(super) const PROTOCOL_AT: u32 = 24;
 pub(super) const PROTOCOL: u32 = 0xff << PROTOCOL_AT;
 
-/// Places in [`PacketFields::words`]. The last word has both addresses of IPv4, the source in the upper half: no tree looks
-/// at it, but rules are compared with it.
+/// Places in [`PacketFields::words`]. The last word has both addresses of IPv4, the source in the upper half:
+/// no tree looks at it, but rules are compared with it.
 pub(super) const SRC_HIGH: usize = 0;
 pub(super) const SRC: usize = 1;
 pub(super) const DST_HIGH: usize = 2;
@@ -66,8 +67,8 @@ pub struct PacketFields {
 }
 
 impl PacketFields {
-    /// The fields of a packet from its classified headers. `length` is that on the wire in bytes, link-layer header
-    /// included. No connection tracker knows the packet.
+    /// The fields of a packet from its classified headers. `length` is that on the wire in bytes, link-layer
+    /// header included. No connection tracker knows the packet.
     #[must_use]
     pub fn new(headers: &Headers, length: u32) -> Self {
         let Headers { flags, tcp_flags, tos, .. } = *headers;
@@ -173,8 +174,8 @@ impl PacketFields {
 pub struct Reads {
     /// Bits of [`PacketFields::word`]; never those of the protocol and the IP version, which are in the key.
     ///
-    /// The bit of [`Flags::PORTS`] tells packets with ports from others whose key has none; among packets of a key
-    /// with a port other than 0 it is always the same.
+    /// The bit of [`Flags::PORTS`] tells packets with ports from others whose key has none; among packets of
+    /// a key with a port other than 0 it is always the same.
     pub word: u32,
     /// The packet's length.
     pub length: bool,

@@ -1,12 +1,15 @@
-//! The fast classifier: a few decision trees over disjoint shares of the rules, and bit vectors over what no tree takes.
+//! The fast classifier: a few decision trees over disjoint shares of the rules, and bit vectors over what no
+//! tree takes.
 //!
-//! Rules are parted by which of their addresses say much (as in EffiCuts and CutSplit), so that rules that are wide where
-//! others are narrow don't end up in every leaf of these. A node of a tree looks at a few bits of one field, chosen so
-//! that the rules part well with little duplication; a leaf holds a few rules side by side, in their order. A rule that would have to be
-//! copied too often is left to the next tree, and what is left after the last one to the bit vectors: they need memory in
-//! proportion to the rules whatever these look like, and look at all of them, 64 at a time.
+//! Rules are parted by which of their addresses say much (as in EffiCuts and CutSplit), so that rules that
+//! are wide where others are narrow don't end up in every leaf of these. A node of a tree looks at a few bits
+//! of one field, chosen so that the rules part well with little duplication; a leaf holds a few rules side by
+//! side, in their order. A rule that would have to be copied too often is left to the next tree, and what is
+//! left after the last one to the bit vectors: they need memory in proportion to the rules whatever these
+//! look like, and look at all of them, 64 at a time.
 //!
-//! A lookup goes through the trees in the order of the first rule in each, and stops where no better rule can come.
+//! A lookup goes through the trees in the order of the first rule in each, and stops where no better rule can
+//! come.
 
 use std::mem::size_of;
 
@@ -198,7 +201,8 @@ impl<F: Family> Trees<F> {
         }
         let (first, count) = leaf.blocks();
         let blocks = self.blocks.get(first..first + count).unwrap_or(&[]);
-        // Without a match it is the place behind all blocks. From the last to the first, what counts is set last.
+        // Without a match it is the place behind all blocks. From the last to the first, what counts is set
+        // last.
         let mut place = self.rules.len().wrapping_sub(1);
         let mut at = (first + count) * WIDTH;
         for block in blocks.iter().rev() {
@@ -290,8 +294,8 @@ impl Forest {
         (found != NONE).then_some(found)
     }
 
-    /// Takes a packet through the trees as far as its [`lookup_in`](Self::lookup_in) will want it, and asks for the memory
-    /// that this will read.
+    /// Takes a packet through the trees as far as its [`lookup_in`](Self::lookup_in) will want it, and asks
+    /// for the memory that this will read.
     #[inline(always)]
     pub(super) fn walk(&self, packet: &PacketFields, leaves: &mut Leaves) {
         if packet.is_ipv6() { self.v6.walk(packet, leaves) } else { self.v4.walk(packet, leaves) }
@@ -308,8 +312,8 @@ impl Forest {
         (found != NONE).then_some(found)
     }
 
-    /// The first rule from `start` on that matches; see [`Firewall::lookup_from`](super::Firewall::lookup_from) for
-    /// what `start` may be.
+    /// The first rule from `start` on that matches; see
+    /// [`Firewall::lookup_from`](super::Firewall::lookup_from) for what `start` may be.
     #[must_use]
     pub fn lookup_from(&self, packet: &PacketFields, start: u32) -> Option<u32> {
         let found = if packet.is_ipv6() {

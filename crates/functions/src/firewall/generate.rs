@@ -1,6 +1,6 @@
-//! Rule sets and packets for measurement: made from a seed, like those of ClassBench (Taylor and Turner, 2007) in what makes
-//! classification hard, namely how specific the two addresses are together, how prefixes nest, and which ports and protocols come
-//! with them. Nothing is copied from its seed files.
+//! Rule sets and packets for measurement: made from a seed, like those of ClassBench (Taylor and Turner,
+//! 2007) in what makes classification hard, namely how specific the two addresses are together, how prefixes
+//! nest, and which ports and protocols come with them. Nothing is copied from its seed files.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,8 @@ pub enum Kind {
     Acl6,
     /// Made to be hard for trees: nested ranges of both ports, and little else.
     NestedPorts,
-    /// Made to be hard for trees: short prefixes of both addresses and wide ranges, so that almost everything overlaps.
+    /// Made to be hard for trees: short prefixes of both addresses and wide ranges, so that almost everything
+    /// overlaps.
     Overlapping,
 }
 
@@ -49,8 +50,8 @@ impl Kind {
     ];
 }
 
-/// Up to `count` different rules of a kind that allow and deny in turn, the more specific ones mostly first, and a default of
-/// deny. The same seed gives the same rules.
+/// Up to `count` different rules of a kind that allow and deny in turn, the more specific ones mostly first,
+/// and a default of deny. The same seed gives the same rules.
 #[must_use]
 pub fn rules(kind: Kind, count: usize, seed: u64) -> RuleSet {
     let mut maker = Maker::new(seed, count);
@@ -69,8 +70,8 @@ pub fn rules(kind: Kind, count: usize, seed: u64) -> RuleSet {
     }
 }
 
-/// `count` packets, each in the box of a random rule, most of them hosts seen before: a packet that a rule before that one matches,
-/// or one that has other flags, is as likely as the rules make it.
+/// `count` packets, each in the box of a random rule, most of them hosts seen before: a packet that a rule
+/// before that one matches, or one that has other flags, is as likely as the rules make it.
 #[must_use]
 pub fn packets(rules: &RuleSet, count: usize, seed: u64) -> Vec<Headers> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);

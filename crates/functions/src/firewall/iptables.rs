@@ -1,5 +1,5 @@
-//! Rules as `iptables-save` and `ip6tables-save` print them: one chain of the filter table, the chains that it calls put in
-//! its place.
+//! Rules as `iptables-save` and `ip6tables-save` print them: one chain of the filter table, the chains that
+//! it calls put in its place.
 //!
 //! Chains that packets don't come to from that one, and the other tables, are left out, whatever they ask; a
 //! note says so. What iptables asks of packets that can't be told here (marks, owners, routes) is an error in
@@ -41,7 +41,8 @@ impl<'a> IptablesOptions<'a> {
     }
 }
 
-/// A word of a line and where it begins, in bytes from the start of the text; quotes and what they escape are resolved.
+/// A word of a line and where it begins, in bytes from the start of the text; quotes and what they escape are
+/// resolved.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: String,
@@ -80,8 +81,9 @@ pub(super) struct Chain {
 }
 
 impl RuleSet {
-    /// The rules of a chain of the filter table (`FORWARD`, `INPUT`, `OUTPUT`) as `iptables-save` or `ip6tables-save` prints
-    /// them, where nothing is known but the chain; see [`parse_iptables_with`](Self::parse_iptables_with).
+    /// The rules of a chain of the filter table (`FORWARD`, `INPUT`, `OUTPUT`) as `iptables-save` or
+    /// `ip6tables-save` prints them, where nothing is known but the chain; see
+    /// [`parse_iptables_with`](Self::parse_iptables_with).
     ///
     /// # Errors
     /// Those of [`parse_iptables_with`](Self::parse_iptables_with).
@@ -93,13 +95,15 @@ impl RuleSet {
     /// tables, and chains that packets don't come to from this one, are passed over; [`notes`](Self::notes)
     /// say so.
     ///
-    /// The rules are about one IP version: IPv6 where an address is IPv6 or the header names `ip6tables-save`, else IPv4. Packets
-    /// of the other one get the policy. `REJECT` is [`Verdict::Reset`]. They are about whole datagrams, as in
-    /// Linux where it tracks connections. `LOG` and `NFLOG` log every packet; a rule without a target counts.
+    /// The rules are about one IP version: IPv6 where an address is IPv6 or the header names
+    /// `ip6tables-save`, else IPv4. Packets of the other one get the policy. `REJECT` is [`Verdict::Reset`].
+    /// They are about whole datagrams, as in Linux where it tracks connections. `LOG` and `NFLOG` log every
+    /// packet; a rule without a target counts.
     ///
     /// # Errors
-    /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a missing chain; chains that call
-    /// one another in a circle; rules that come down to more than [`MAX_PARTS`](Self::MAX_PARTS) conjunctive rules.
+    /// Everything that is wrong or not supported, up to twenty errors, each with its place and a hint; a
+    /// missing chain; chains that call one another in a circle; rules that come down to more than
+    /// [`MAX_PARTS`](Self::MAX_PARTS) conjunctive rules.
     pub fn parse_iptables_with(text: &str, how: &IptablesOptions<'_>) -> Result<Self, RuleSetErrors> {
         let mut errors = Errors::default();
         let mut reader = Reader::new(text, how);

@@ -46,7 +46,8 @@ const FOREIGN: [(&str, &str); 10] = [
 ];
 
 impl Options<'_> {
-    /// Compares an interface with the one that packets come or go by, which is known before there is any packet.
+    /// Compares an interface with the one that packets come or go by, which is known before there is any
+    /// packet.
     pub(super) fn interface(&mut self, ours: Option<&str>, setting: &str, what: &str) -> Read {
         let at = self.at;
         let word = self.value()?;

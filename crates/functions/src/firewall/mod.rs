@@ -1,8 +1,10 @@
-//! Packet classification: which of an ordered list of rules is the first to match, and what becomes of the packet.
+//! Packet classification: which of an ordered list of rules is the first to match, and what becomes of the
+//! packet.
 //!
-//! Rules come as text, one a line, in the project's rule language behind an action ([`RuleSet::parse`]), or as
-//! `iptables-save` prints them ([`RuleSet::parse_iptables`]). A [`Firewall`] puts a classifier over them: the linear
-//! [`reference`](mod@reference), which asks one rule after the other, or the fast one ([`forest`]), which gives the same answers.
+//! Rules come as text, one a line, in the project's rule language behind an action ([`RuleSet::parse`]), or
+//! as `iptables-save` prints them ([`RuleSet::parse_iptables`]). A [`Firewall`] puts a classifier over them:
+//! the linear [`reference`](mod@reference), which asks one rule after the other, or the fast one
+//! ([`forest`]), which gives the same answers.
 //!
 //! ```
 //! use slipstream_functions::firewall::{Firewall, Method, PacketFields, RuleSet, Verdict};
@@ -129,7 +131,8 @@ impl Firewall {
         }
     }
 
-    /// Begins the lookups of packets ahead of [`lookup_ahead`](Self::lookup_ahead), so that memory can come meanwhile.
+    /// Begins the lookups of packets ahead of [`lookup_ahead`](Self::lookup_ahead), so that memory can come
+    /// meanwhile.
     #[inline(always)]
     fn walk_together(&self, found: &mut [Found]) {
         if let Classifier::Fast(forest) = &self.classifier {
@@ -157,7 +160,8 @@ impl Firewall {
         }
     }
 
-    /// As [`lookup`](Self::lookup), of a packet whose lookup was begun by [`walk_together`](Self::walk_together).
+    /// As [`lookup`](Self::lookup), of a packet whose lookup was begun by
+    /// [`walk_together`](Self::walk_together).
     #[inline(always)]
     fn lookup_ahead(&self, packet: &PacketFields, leaves: &Leaves) -> Option<u32> {
         match &self.classifier {
@@ -166,9 +170,9 @@ impl Firewall {
         }
     }
 
-    /// The first rule from `start` on that matches a packet. It must be one that evaluation can come to: 0, the rule after a
-    /// matching one that counts or logs, or the one that a matching one skips to. (Rules that evaluation can't come to may
-    /// be left out of the classifier.)
+    /// The first rule from `start` on that matches a packet. It must be one that evaluation can come to: 0,
+    /// the rule after a matching one that counts or logs, or the one that a matching one skips to. (Rules
+    /// that evaluation can't come to may be left out of the classifier.)
     #[inline]
     #[must_use]
     pub fn lookup_from(&self, packet: &PacketFields, start: u32) -> Option<u32> {

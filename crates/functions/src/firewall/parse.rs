@@ -26,14 +26,15 @@ const ACTIONS: [&str; 6] = ["allow", "deny", "reset", "count", "log", "default"]
 const EXAMPLE: &str = "a line is an action and a rule: `allow tcp dst port 443`, `deny any`, `log 1/100 syn`";
 
 impl RuleSet {
-    /// Rules from text: `allow`, `deny`, `reset`, `count` or `log 1/N`, and a rule of the project's language, a line. The
-    /// first rule that allows, denies or resets decides; `default allow` or `default deny`, once and anywhere, decides
-    /// about packets that none did, and is `default deny` where it is missing. `state new,established` before the rule asks for the
-    /// state of the connection.
+    /// Rules from text: `allow`, `deny`, `reset`, `count` or `log 1/N`, and a rule of the project's language,
+    /// a line. The first rule that allows, denies or resets decides; `default allow` or `default deny`, once
+    /// and anywhere, decides about packets that none did, and is `default deny` where it is missing. `state
+    /// new,established` before the rule asks for the state of the connection.
     ///
     /// # Errors
-    /// Everything that is wrong, up to twenty errors, each with its place and a hint. A rule that would become more than
-    /// 4096 conjunctive rules is an error, and so are more than [`MAX_PARTS`](Self::MAX_PARTS) in all.
+    /// Everything that is wrong, up to twenty errors, each with its place and a hint. A rule that would
+    /// become more than 4096 conjunctive rules is an error, and so are more than
+    /// [`MAX_PARTS`](Self::MAX_PARTS) in all.
     pub fn parse(text: &str) -> Result<Self, RuleSetErrors> {
         let mut errors = Errors::default();
         let mut set = Self { default: Verdict::Deny, ..Self::default() };

@@ -1,5 +1,5 @@
-//! The linear classifier: every rule in its order, by the letter. It is the oracle for the fast one, and a setting for who
-//! wants to see what first-match costs without one.
+//! The linear classifier: every rule in its order, by the letter. It is the oracle for the fast one, and a
+//! setting for who wants to see what first-match costs without one.
 
 use std::mem::size_of;
 

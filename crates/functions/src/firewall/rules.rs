@@ -139,7 +139,8 @@ impl RuleSet {
     /// A chain of `iptables-save` ([`parse_iptables`](Self::parse_iptables)) from a file.
     ///
     /// # Errors
-    /// As [`parse_iptables`](Self::parse_iptables), the errors naming the file; a file that can't be read or isn't UTF-8.
+    /// As [`parse_iptables`](Self::parse_iptables), the errors naming the file; a file that can't be read or
+    /// isn't UTF-8.
     pub fn parse_iptables_file(path: impl AsRef<Path>, chain: &str) -> Result<Self, FileError> {
         read(path.as_ref(), |text| Self::parse_iptables(text, chain))
     }

@@ -117,7 +117,8 @@ pub struct Decided {
 }
 
 impl FirewallStage {
-    /// Around a firewall. `cache`: flows whose decision is remembered; `allow_other`: whether what is not IP passes.
+    /// Around a firewall. `cache`: flows whose decision is remembered; `allow_other`: whether what is not IP
+    /// passes.
     #[must_use]
     pub fn new(firewall: Firewall, cache: usize, allow_other: bool, seed: u64) -> Self {
         let reads = firewall.rules().reads();
@@ -151,7 +152,8 @@ impl FirewallStage {
         }
     }
 
-    /// Tracks connections from now on. Packets of a train share a decision then only where their TCP flags are equal.
+    /// Tracks connections from now on. Packets of a train share a decision then only where their TCP flags
+    /// are equal.
     pub fn track(&mut self, config: &ConntrackConfig) {
         self.conntrack = Some(Conntrack::new(config));
         self.shares_by_fields = false;

@@ -1,4 +1,5 @@
-//! The fast classifier against the linear one, both against the rules' own evaluator, and the cases that people read.
+//! The fast classifier against the linear one, both against the rules' own evaluator, and the cases that
+//! people read.
 
 use proptest::prelude::*;
 use slipstream_wire::{Flags, FlowKey, Headers};

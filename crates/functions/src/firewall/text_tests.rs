@@ -1,11 +1,13 @@
-//! Rule files and iptables-save: what people write, what it means, and what they are told where it means nothing.
+//! Rule files and iptables-save: what people write, what it means, and what they are told where it means
+//! nothing.
 
 use proptest::prelude::*;
 use slipstream_wire::{Flags, FlowKey, Headers};
 
 use super::*;
 
-/// A packet in words: `tcp 10.0.0.1:1234 > 10.0.0.2:80 syn`, ports, flags, `dscp N`, `vlan N` and `fragment` where wanted.
+/// A packet in words: `tcp 10.0.0.1:1234 > 10.0.0.2:80 syn`, ports, flags, `dscp N`, `vlan N` and `fragment`
+/// where wanted.
 pub(super) fn packet(text: &str) -> PacketFields {
     PacketFields::new(&headers(text), 60)
 }

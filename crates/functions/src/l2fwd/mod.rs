@@ -1,4 +1,5 @@
-//! An Ethernet bridge (IEEE 802.1Q-2018 §8): a frame goes to the port where its destination was seen, or to all others.
+//! An Ethernet bridge (IEEE 802.1Q-2018 §8): a frame goes to the port where its destination was seen, or to
+//! all others.
 //!
 //! Learned stations are kept apart by VLAN and forgotten after a while. In static mode nothing is learned:
 //! stations are where the settings say, or all frames of a port go to another port whatever their addresses

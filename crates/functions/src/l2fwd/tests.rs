@@ -35,7 +35,8 @@ impl Output for Collect {
     }
 }
 
-/// A frame: sender, receiver (250 and up: a group), VLAN, and a number that tells it from others of its train.
+/// A frame: sender, receiver (250 and up: a group), VLAN, and a number that tells it from others of its
+/// train.
 type Sent = (u8, u8, u8, u8);
 
 fn bytes((from, to, vlan, n): Sent) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Longest-prefix match: which value belongs to the longest prefix that holds an address.
 //!
-//! A table is built from a list and never changes; who needs other routes builds another table and puts it in the
-//! place of the old one between two batches. [`Rib`] keeps the list for that, prefix by prefix.
+//! A table is built from a list and never changes; who needs other routes builds another table and puts it in
+//! the place of the old one between two batches. [`Rib`] keeps the list for that, prefix by prefix.
 //!
 //! ```
 //! use slipstream_functions::lpm::Lpm;
@@ -13,12 +13,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The structure is a multibit trie with a direct root of 12 to 22 bits, strides chosen node by node so that a node is at
-//! least partly full, and levels at which all prefixes agree skipped (level and path compression: Nilsson and Karlsson,
-//! "IP-address lookup using LC-tries", 1999), the values pushed to the leaves. The memory follows the number of
-//! prefixes: two hundred routes stay in the first-level cache, which a flat table of 2²⁴ entries could not. From 2¹⁸ IPv4
-//! prefixes on the root is such a table (64 MB; Gupta, Lin and McKeown, "Routing lookups in hardware at memory access
-//! speeds", 1998): nearly all of them end there, after one access.
+//! The structure is a multibit trie with a direct root of 12 to 22 bits, strides chosen node by node so that
+//! a node is at least partly full, and levels at which all prefixes agree skipped (level and path
+//! compression: Nilsson and Karlsson, "IP-address lookup using LC-tries", 1999), the values pushed to the
+//! leaves. The memory follows the number of prefixes: two hundred routes stay in the first-level cache, which
+//! a flat table of 2²⁴ entries could not. From 2¹⁸ IPv4 prefixes on the root is such a table (64 MB; Gupta,
+//! Lin and McKeown, "Routing lookups in hardware at memory access speeds", 1998): nearly all of them end
+//! there, after one access.
 
 #[cfg(test)]
 mod tests;
@@ -98,7 +99,8 @@ impl<A> Default for LpmOf<A> {
 }
 
 impl<A: Family> LpmOf<A> {
-    /// A table of `routes`, in any order; of several routes with one prefix the last counts. Host bits are ignored.
+    /// A table of `routes`, in any order; of several routes with one prefix the last counts. Host bits are
+    /// ignored.
     #[must_use]
     pub fn build(routes: impl IntoIterator<Item = (A::Net, u32)>) -> Self {
         let of = |(net, value)| {
@@ -116,8 +118,8 @@ impl<A: Family> LpmOf<A> {
         if A::WIDE { self.0.lookup::<true>(key) } else { self.0.lookup::<false>(key) }
     }
 
-    /// As [`lookup`](Self::lookup) for every address of a list, cache lines being asked for ahead. Fills as many of
-    /// `values` as there are addresses and values.
+    /// As [`lookup`](Self::lookup) for every address of a list, cache lines being asked for ahead. Fills as
+    /// many of `values` as there are addresses and values.
     #[inline]
     pub fn lookup_many(&self, addresses: &[A], values: &mut [Option<u32>]) {
         if A::WIDE {
@@ -156,7 +158,8 @@ pub struct Lpm {
 }
 
 impl Lpm {
-    /// A table of `routes`, in any order; of several routes with one prefix the last counts. Host bits are ignored.
+    /// A table of `routes`, in any order; of several routes with one prefix the last counts. Host bits are
+    /// ignored.
     #[must_use]
     pub fn build(routes: impl IntoIterator<Item = (IpNet, u32)>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());

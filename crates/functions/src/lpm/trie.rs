@@ -5,12 +5,12 @@ use std::mem::size_of;
 use slipstream_core::huge;
 use slipstream_core::prefetch::prefetch;
 
-/// Fewest and most bits of the direct root, for keys of one word. Those of two, IPv6, are much alike in their first bits,
-/// so that a wider root would only be larger.
+/// Fewest and most bits of the direct root, for keys of one word. Those of two, IPv6, are much alike in their
+/// first bits, so that a wider root would only be larger.
 const ROOT_BITS: (u32, u32) = (12, 22);
 const WIDE_ROOT_BITS: (u32, u32) = (16, 16);
-/// A table of so many IPv4 prefixes is the Internet's, hardly any longer than 24 bits: then one access in a root of that many
-/// (64 MB) tells nearly all of them.
+/// A table of so many IPv4 prefixes is the Internet's, hardly any longer than 24 bits: then one access in a
+/// root of that many (64 MB) tells nearly all of them.
 const INTERNET: usize = 1 << 18;
 const INTERNET_BITS: u32 = 24;
 /// The widest stride below the root.
@@ -95,8 +95,8 @@ impl Trie {
         trie
     }
 
-    /// The entry for all keys below a block of 2^(128 - `depth`) of them, in which `prefixes` lie: longer than `depth`,
-    /// sorted. `inherited` is the leaf of the longest prefix above.
+    /// The entry for all keys below a block of 2^(128 - `depth`) of them, in which `prefixes` lie: longer
+    /// than `depth`, sorted. `inherited` is the leaf of the longest prefix above.
     fn below(&mut self, prefixes: &[Prefix], depth: u32, inherited: u32) -> u32 {
         let ([first, ..], [.., last]) = (prefixes, prefixes) else { return inherited };
         let shortest = prefixes.iter().map(|p| u32::from(p.len)).min().unwrap_or(depth);
@@ -165,7 +165,8 @@ impl Trie {
         }
         for children in prefixes.chunk_by(|a, b| index(a.bits) == index(b.bits)) {
             let longer = children.partition_point(|p| u32::from(p.len) <= end);
-            // Prefixes of one window that begin at one address are sorted by length; others are all longer than it.
+            // Prefixes of one window that begin at one address are sorted by length; others are all longer
+            // than it.
             let longer = children.get(longer..).unwrap_or(&[]);
             if let Some(entry) = longer.first().and_then(|p| entries.get_mut(index(p.bits))) {
                 *entry = self.below(longer, end, *entry);
@@ -273,7 +274,8 @@ impl Trie {
     }
 }
 
-/// Entries that are likely to stay in the caches next to the core, so that asking ahead for them only costs time.
+/// Entries that are likely to stay in the caches next to the core, so that asking ahead for them only costs
+/// time.
 const CACHED: usize = 1 << 14;
 
 impl Node {

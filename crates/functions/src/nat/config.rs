@@ -7,8 +7,8 @@ use ipnet::Ipv4Net;
 
 use crate::tcp_state::TcpTimeouts;
 
-/// Who outside may send to a mapping (RFC 4787 §5). Static mappings are open to everybody: a firewall is the place to
-/// restrict them.
+/// Who outside may send to a mapping (RFC 4787 §5). Static mappings are open to everybody: a firewall is the
+/// place to restrict them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filtering {
     /// Anybody: most transparent to applications.

@@ -1,5 +1,5 @@
-//! ICMP errors through a NAT (RFC 5508 §4): the packet that an error quotes says which session it is about. An error
-//! neither begins nor ends a session, nor does it keep one alive (REQ-7).
+//! ICMP errors through a NAT (RFC 5508 §4): the packet that an error quotes says which session it is about.
+//! An error neither begins nor ends a session, nor does it keep one alive (REQ-7).
 
 use slipstream_wire::NarrowKey;
 use slipstream_wire::protocol::ICMP;
@@ -11,8 +11,8 @@ use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
 
 impl Nat {
-    /// An error from inside about a packet that came from outside. Its source is the host that the packet was for, or a
-    /// router before it, which has no external address of its own and takes the host's.
+    /// An error from inside about a packet that came from outside. Its source is the host that the packet was
+    /// for, or a router before it, which has no external address of its own and takes the host's.
     pub(super) fn outbound_error(&self, outer: NarrowKey, quoted: NarrowKey, now: Nanos) -> Verdict {
         let (from, about) = (Tuple::of(outer), Tuple::of(quoted));
         let Some(external) = self.quoted_outside(&about, now) else {

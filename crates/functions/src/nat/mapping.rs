@@ -232,7 +232,8 @@ impl Mappings {
         }
     }
 
-    /// A session of this mapping ended (or none began); true if that was the last, and the mapping is no more.
+    /// A session of this mapping ended (or none began); true if that was the last, and the mapping is no
+    /// more.
     pub(super) fn let_go(&mut self, id: u32, ended: u32, now: Nanos) -> bool {
         let Some(mapping) = self.dynamic.get_mut(id) else { return false };
         let ended = ended.min(mapping.sessions);

@@ -11,7 +11,8 @@
 //! sessions at most. What RFC 4787, RFC 5382, RFC 5508 and RFC 7857 ask for is checked off in the book's NAT
 //! checklist.
 //!
-//! [`Packet::read`] reads a packet, [`Nat::outbound`] or [`Nat::inbound`] decides, [`Rewrite::apply`] changes it:
+//! [`Packet::read`] reads a packet, [`Nat::outbound`] or [`Nat::inbound`] decides, [`Rewrite::apply`] changes
+//! it:
 //!
 //! ```
 //! use slipstream_functions::nat::{Nat, NatConfig, Packet, Verdict};
@@ -91,7 +92,8 @@ pub struct Nat {
     /// The same by the key of packets from outside.
     outside: Index,
     mappings: Mappings,
-    /// Under address-dependent filtering: sessions begun from inside, by external endpoint and remote address.
+    /// Under address-dependent filtering: sessions begun from inside, by external endpoint and remote
+    /// address.
     contacts: Table<NarrowKey, u32>,
     counters: NatCounters,
 }
@@ -244,7 +246,8 @@ impl Nat {
         &self.counters
     }
 
-    /// Live sessions, as the keys of their packets: (from inside before translation, from outside before translation).
+    /// Live sessions, as the keys of their packets: (from inside before translation, from outside before
+    /// translation).
     pub fn live(&self, now: Nanos) -> impl Iterator<Item = (NarrowKey, NarrowKey)> + '_ {
         self.sessions
             .ids()

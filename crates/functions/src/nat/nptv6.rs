@@ -1,5 +1,6 @@
-//! IPv6-to-IPv6 network prefix translation (NPTv6, RFC 6296): one prefix stands for another, address by address, without
-//! state. A word of the address below the prefix takes up the difference, so that no checksum changes.
+//! IPv6-to-IPv6 network prefix translation (NPTv6, RFC 6296): one prefix stands for another, address by
+//! address, without state. A word of the address below the prefix takes up the difference, so that no
+//! checksum changes.
 
 use std::net::Ipv6Addr;
 
@@ -39,8 +40,8 @@ fn sum(address: u128) -> u16 {
 }
 
 impl Nptv6 {
-    /// A translation between two prefixes. The longer of them is the length of both; the shorter one's bits up to there are
-    /// 0 (RFC 6296 §3.1).
+    /// A translation between two prefixes. The longer of them is the length of both; the shorter one's bits
+    /// up to there are 0 (RFC 6296 §3.1).
     ///
     /// # Errors
     /// [`Nptv6Error`] for a prefix of more than 64 bits.
@@ -86,16 +87,17 @@ impl Nptv6 {
         Some((to | rest | u128::from(adjusted) << shift).into())
     }
 
-    /// Translates the source of the IPv6 packet at `l3`, on its way out. `error`: where its ICMPv6 header is, if it is an
-    /// error; the destination of the packet that it quotes is translated too. No checksum changes. False, and nothing
-    /// changed, where the source can't be translated: the packet is to be dropped with an ICMPv6 destination
-    /// unreachable (RFC 6296 §3.4).
+    /// Translates the source of the IPv6 packet at `l3`, on its way out. `error`: where its ICMPv6 header is,
+    /// if it is an error; the destination of the packet that it quotes is translated too. No checksum
+    /// changes. False, and nothing changed, where the source can't be translated: the packet is to be dropped
+    /// with an ICMPv6 destination unreachable (RFC 6296 §3.4).
     #[must_use]
     pub fn apply_outbound(&self, frame: &mut [u8], l3: usize, error: Option<usize>) -> bool {
         self.apply(frame, [l3 + 8, 24], error, |address| self.outbound(address))
     }
 
-    /// Translates the destination of the IPv6 packet at `l3`, on its way in, and the source of a packet quoted by an error.
+    /// Translates the destination of the IPv6 packet at `l3`, on its way in, and the source of a packet
+    /// quoted by an error.
     #[must_use]
     pub fn apply_inbound(&self, frame: &mut [u8], l3: usize, error: Option<usize>) -> bool {
         self.apply(frame, [l3 + 24, 8], error, |address| self.inbound(address))
@@ -174,7 +176,8 @@ mod tests {
                 return Ok(());
             };
             prop_assert!(b.contains(&out));
-            // 0 and 0xffff are one number: only an address that has the latter can't come back, and such are refused.
+            // 0 and 0xffff are one number: only an address that has the latter can't come back, and such are
+            // refused.
             prop_assert_eq!(npt.inbound(out), Some(source));
 
             let remote: Ipv6Addr = "2001:db8:ffff::1".parse().unwrap();

@@ -1,8 +1,8 @@
 //! The fields of a packet that a NAT reads.
 //!
-//! Endpoints are in a [`NarrowKey`] as in an untagged IPv4 [`FlowKey`](slipstream_wire::FlowKey). An ICMP query has its
-//! identifier as the port of the end that asks, and its type (of the request, in the upper byte) as the port of the
-//! other, so that request and reply have keys of opposite directions.
+//! Endpoints are in a [`NarrowKey`] as in an untagged IPv4 [`FlowKey`](slipstream_wire::FlowKey). An ICMP
+//! query has its identifier as the port of the end that asks, and its type (of the request, in the upper
+//! byte) as the port of the other, so that request and reply have keys of opposite directions.
 
 use slipstream_wire::NarrowKey;
 use slipstream_wire::protocol::{ICMP, SCTP, TCP, UDP};

@@ -1,8 +1,8 @@
 //! External ports: which are taken, and which one a mapping gets.
 //!
-//! A port keeps its number where it can (RFC 4787 §4.2.1), else its range (REQ-3a) and its parity (REQ-4): the search
-//! for a free one begins at a place that a keyed function of both endpoints chooses (RFC 6056 §3.3.3) and
-//! takes the first one that fits, 64 ports at a step.
+//! A port keeps its number where it can (RFC 4787 §4.2.1), else its range (REQ-3a) and its parity (REQ-4):
+//! the search for a free one begins at a place that a keyed function of both endpoints chooses (RFC 6056
+//! §3.3.3) and takes the first one that fits, 64 ports at a step.
 
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,5 @@
-//! A translation as it is applied to packets: new addresses and ports, and what they do to checksums (RFC 1624), worked
-//! out once and applied to any number of packets of the same flow.
+//! A translation as it is applied to packets: new addresses and ports, and what they do to checksums (RFC
+//! 1624), worked out once and applied to any number of packets of the same flow.
 //!
 //! Bytes that were not captured are not written, nor any beyond the IP packet's own end: padding stays.
 
@@ -76,9 +76,9 @@ impl Rewrite {
         self.new
     }
 
-    /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`; returns whether it has another
-    /// destination address now. Of a fragment that changes which lies in it: in the first one of a datagram
-    /// the ports, in that with the transport checksum the checksum.
+    /// Rewrites the IPv4 packet at `l3` in `frame`, whose transport header is at `l4`; returns whether it has
+    /// another destination address now. Of a fragment that changes which lies in it: in the first one of a
+    /// datagram the ports, in that with the transport checksum the checksum.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
@@ -237,9 +237,9 @@ impl ErrorRewrite {
         !Flags(first.info.flags()).has(Flags::FRAGMENT) || quote + header + 8 <= end
     }
 
-    /// Rewrites the ICMP error at `l3` in `frame`, whose ICMP header is at `l4`: its addresses, the quoted packet's
-    /// addresses, ports and checksums as far as they are quoted, and the checksums over all of that. Returns whether it has
-    /// another destination address now. A later fragment has the addresses alone.
+    /// Rewrites the ICMP error at `l3` in `frame`, whose ICMP header is at `l4`: its addresses, the quoted
+    /// packet's addresses, ports and checksums as far as they are quoted, and the checksums over all of that.
+    /// Returns whether it has another destination address now. A later fragment has the addresses alone.
     ///
     /// # Errors
     /// [`Truncated`], and nothing changed, if the frame ends before the outer IPv4 header.

@@ -104,8 +104,8 @@ impl Nat {
         Verdict::Rewrite { rewrite: Rewrite::between(packet.key, translated), session: id }
     }
 
-    /// A packet from inside to another inside host, by the external endpoints of both (RFC 4787 §6, REQ-9a): translated as
-    /// on its way out, then as on its way in.
+    /// A packet from inside to another inside host, by the external endpoints of both (RFC 4787 §6, REQ-9a):
+    /// translated as on its way out, then as on its way in.
     fn hairpin(&mut self, id: u32, packet: &Packet, translated: NarrowKey, now: Nanos) -> Verdict {
         let half = Packet { key: translated, ..*packet };
         match self.inbound_session(&half, now) {
@@ -345,8 +345,8 @@ fn contact_key(outside: &Tuple) -> NarrowKey {
     Tuple { src_port: 0, ..*outside }.key()
 }
 
-/// As [`TcpState::step`]; and after a reset a segment that shows the connection alive brings it back (RFC 7857 §2.2): a
-/// forged reset must not cut a session short.
+/// As [`TcpState::step`]; and after a reset a segment that shows the connection alive brings it back (RFC
+/// 7857 §2.2): a forged reset must not cut a session short.
 #[inline(always)]
 fn next_state(state: TcpState, direction: Direction, flags: u8) -> Step {
     // An open connection, what most segments belong to, is open behind an ACK too.

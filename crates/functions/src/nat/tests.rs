@@ -377,7 +377,8 @@ fn payload() -> impl Strategy<Value = (u8, Vec<u8>)> {
 }
 
 proptest! {
-    /// Any change of endpoints: the packet is the one that would have been built with the new ones, and back again.
+    /// Any change of endpoints: the packet is the one that would have been built with the new ones, and back
+    /// again.
     #[test]
     fn a_rewritten_packet_is_the_packet_of_the_new_endpoints(
         (protocol, payload) in payload(), src: u32, dst: u32, new_src: u32, new_dst: u32, ports: [u16; 2],

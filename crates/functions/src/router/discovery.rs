@@ -59,8 +59,8 @@ pub(super) fn read_arp(frame: &[u8]) -> Option<Says> {
     Some(Says { sender: known.then_some(reply_to), wants, reply_to, only_known: wants.is_none() })
 }
 
-/// Reads a neighbour solicitation or advertisement whose IPv6 header begins at `l3` and whose ICMPv6 header at `l4`, with
-/// the checks of RFC 4861 §7.1; none for anything else.
+/// Reads a neighbour solicitation or advertisement whose IPv6 header begins at `l3` and whose ICMPv6 header
+/// at `l4`, with the checks of RFC 4861 §7.1; none for anything else.
 pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says> {
     let ip = frame.get(l3..)?;
     let headers = classify(LinkType::Ethernet, frame).ok()?;

@@ -1,7 +1,7 @@
 //! The forwarding table: routes of a file and those that follow from the interfaces, compiled for look-ups.
 //!
-//! A table never changes. Another set of routes is another table, which takes the place of the old one between two
-//! packets.
+//! A table never changes. Another set of routes is another table, which takes the place of the old one
+//! between two packets.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -61,8 +61,8 @@ pub(super) struct FibError {
 }
 
 impl Fib {
-    /// The table of these routes over these interfaces. A route of the file counts before one that follows from an
-    /// interface's network, never before an interface's own address, or what is translated behind it.
+    /// The table of these routes over these interfaces. A route of the file counts before one that follows
+    /// from an interface's network, never before an interface's own address, or what is translated behind it.
     pub(super) fn build(interfaces: &[Interface], routes: &[Route]) -> Result<Self, FibError> {
         let mut made = Self { routes: routes.len(), ..Self::default() };
         let mut hops = HashMap::new();
@@ -203,8 +203,8 @@ fn is_class_e(address: Ipv4Addr) -> bool {
     address.octets()[0] == 255 && !address.is_broadcast()
 }
 
-/// The solicited-node multicast address of an address (RFC 4291 §2.7.1), and the Ethernet address that it is sent to
-/// (RFC 2464 §7).
+/// The solicited-node multicast address of an address (RFC 4291 §2.7.1), and the Ethernet address that it is
+/// sent to (RFC 2464 §7).
 pub(super) fn solicited_node(address: Ipv6Addr) -> (Ipv6Addr, Mac) {
     let [.., a, b, c] = address.octets();
     let [low, high] = [u16::from_be_bytes([b, c]), u16::from_be_bytes([0xff, a])];

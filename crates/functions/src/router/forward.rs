@@ -31,8 +31,8 @@ fn too_big(mtu: u32) -> Stop {
     Stop::Drop(DropReason::TooBig, Some(Message::TooBig { mtu }))
 }
 
-/// Length of an IPv4 packet, whose header begins with `ip`, if the header is as it must be; `on_wire` is what is left of the
-/// frame from there on.
+/// Length of an IPv4 packet, whose header begins with `ip`, if the header is as it must be; `on_wire` is what
+/// is left of the frame from there on.
 pub(super) fn check_v4(ip: &[u8], on_wire: u32) -> Option<u32> {
     let header = ip.get(..usize::from(ip.first()? & 15) * 4)?;
     let total = u32::from(be16(ip, 2)?);
@@ -46,7 +46,8 @@ pub(super) fn check_v6(ip: &[u8], on_wire: u32) -> Option<u32> {
     (ip.len() >= 40 && total <= on_wire).then_some(total)
 }
 
-/// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is changed.
+/// Makes an IPv4 packet ready for a link of this MTU: one less to live. Where it can't go on nothing is
+/// changed.
 pub(super) fn forward_v4(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), Stop> {
     let total = check_v4(ip, on_wire).ok_or(MALFORMED)?;
     let Some([_, _, _, _, _, _, fragment, _, lives, _, c0, c1, ..]) = ip.first_chunk_mut::<20>() else {
@@ -80,7 +81,8 @@ pub(super) fn forward_v6(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), St
 /// A fragment: what it has of the captured bytes, and how long it is on the wire.
 pub(super) type Fragment = (Vec<u8>, u32);
 
-/// The fragments (RFC 791 §2.3) of an IPv4 packet that [`check_v4`] found right, for a link of this MTU; one less to live.
+/// The fragments (RFC 791 §2.3) of an IPv4 packet that [`check_v4`] found right, for a link of this MTU; one
+/// less to live.
 pub(super) fn fragments(ip: &[u8], mtu: u32) -> Option<Vec<Fragment>> {
     let total = usize::from(be16(ip, 2)?);
     let header = ip.get(..usize::from(ip.first()? & 15) * 4)?;
@@ -138,8 +140,8 @@ fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
     Some(made)
 }
 
-/// As [`Router::ready`], for what most packets are: IPv4 without options, right in every way, that fits the link. Whether the
-/// packet is one; else nothing is changed. `start` is where the IP header begins.
+/// As [`Router::ready`], for what most packets are: IPv4 without options, right in every way, that fits the
+/// link. Whether the packet is one; else nothing is changed. `start` is where the IP header begins.
 #[inline(always)]
 fn ready_fast(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<Macs>) -> bool {
     let (meta, data) = pool.meta_and_data_mut(frame.buf, frame.len);
@@ -158,7 +160,8 @@ fn ready_fast(pool: &mut Pool, frame: &Frame, mtu: u32, macs: Option<Macs>) -> b
     true
 }
 
-/// Takes one from the time to live, if this is the header of a packet that can go on as it is; else nothing is changed.
+/// Takes one from the time to live, if this is the header of a packet that can go on as it is; else nothing
+/// is changed.
 #[inline(always)]
 fn one_less(ip: &mut [u8; 20], on_wire: u32, mtu: u32) -> bool {
     let total = u32::from(u16::from_be_bytes([ip[2], ip[3]]));
@@ -232,7 +235,8 @@ impl Router {
         (port, mtu, macs): (u8, u32, Option<Macs>),
         (frames, verdicts): (&[Frame], &mut [Verdict]),
     ) {
-        // Once fragments have been made, what comes behind them goes the same way, so that it does not overtake them.
+        // Once fragments have been made, what comes behind them goes the same way, so that it does not
+        // overtake them.
         let mut behind = false;
         for (frame, verdict) in frames.iter().zip(verdicts) {
             fx.cx.now = fx.cx.now.max(frame.arrival);

@@ -112,7 +112,8 @@ pub(crate) fn mac(text: &str) -> Option<Mac> {
 }
 
 impl Interface {
-    /// `NAME ADDRESS/LENGTH… [ETHERNET ADDRESS] [mtu BYTES]`, what follows the name in any order; commas count as blanks.
+    /// `NAME ADDRESS/LENGTH… [ETHERNET ADDRESS] [mtu BYTES]`, what follows the name in any order; commas
+    /// count as blanks.
     ///
     /// # Errors
     /// [`InterfaceError`].
@@ -158,8 +159,8 @@ impl Interface {
         self.addresses.iter().any(|net| matches!(net, IpNet::V6(_)))
     }
 
-    /// An interface with IPv6 addresses has a link-local one: that which follows from the Ethernet address (RFC 4291,
-    /// appendix A) where none is given.
+    /// An interface with IPv6 addresses has a link-local one: that which follows from the Ethernet address
+    /// (RFC 4291, appendix A) where none is given.
     fn add_link_local(&mut self) {
         let has = |net: &IpNet| matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local());
         let Some([a, b, c, d, e, f]) = self.mac else { return };
@@ -169,8 +170,8 @@ impl Interface {
         }
     }
 
-    /// The address to speak to `to` from: one of the network that `to` is in, else the first of its IP version that is
-    /// not link-local, else any of its version.
+    /// The address to speak to `to` from: one of the network that `to` is in, else the first of its IP
+    /// version that is not link-local, else any of its version.
     pub(super) fn source(&self, to: IpAddr) -> Option<IpAddr> {
         let same = || self.addresses.iter().filter(|net| net.addr().is_ipv6() == to.is_ipv6());
         let wide = |net: &&IpNet| !is_link_local(net.addr());

@@ -1,14 +1,16 @@
 //! An IP router (RFC 1812; RFC 8200): longest-prefix match, next hop, output port.
 //!
-//! In comes a packet at the port of an interface; out it goes by another, one less to live, between other Ethernet
-//! addresses. All packets of a train share the look-ups (paper: "Packet Order Matters!", §5.1); what is done to their
-//! headers is done packet by packet.
+//! In comes a packet at the port of an interface; out it goes by another, one less to live, between other
+//! Ethernet addresses. All packets of a train share the look-ups (paper: "Packet Order Matters!", §5.1); what
+//! is done to their headers is done packet by packet.
 //!
-//! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while packets go.
+//! - [`interface`]: what an interface is. [`fib`]: where packets go. [`watch`]: routes that change while
+//!   packets go.
 //! - [`neighbours`]: who has which address on a link, and what waits for that; [`open`]: unknown ones;
 //!   [`discovery`]: how one asks.
 //! - [`due`]: what happens although no packet comes.
-//! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it sends.
+//! - [`forward`]: what forwarding does to packets. [`own`]: packets for the router itself, and those it
+//!   sends.
 //! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
 
 mod discovery;
@@ -96,7 +98,8 @@ pub struct Router {
 /// A decision of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Goes out by a port of this MTU, between these Ethernet addresses (destination, source), where there are any.
+    /// Goes out by a port of this MTU, between these Ethernet addresses (destination, source), where there
+    /// are any.
     Forward {
         /// The port.
         port: u8,
@@ -183,8 +186,9 @@ impl Router {
             .ok_or(Decision::Refuse(DropReason::Malformed, None))
     }
 
-    /// As [`choose`](Self::choose), for the most frequent kind of packet: IPv4 in an untagged Ethernet frame for this station, from one
-    /// host to another behind a gateway whose Ethernet address is known. Returns `None`, and does nothing, for any other.
+    /// As [`choose`](Self::choose), for the most frequent kind of packet: IPv4 in an untagged Ethernet frame
+    /// for this station, from one host to another behind a gateway whose Ethernet address is known. Returns
+    /// `None`, and does nothing, for any other.
     #[inline(always)]
     fn choose_fast(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<(Decision, u32)> {
         let interface = self.interface(cx.input)?;
@@ -362,9 +366,9 @@ impl NetworkFunction for Router {
         Reads::KEY
     }
 
-    /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key of a packet
-    /// in a tunnel may be that of its inner header; what one ICMP packet says may change what becomes of the next, and
-    /// so may what is due between two packets.
+    /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key
+    /// of a packet in a tunnel may be that of its inner header; what one ICMP packet says may change what
+    /// becomes of the next, and so may what is due between two packets.
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         self.sharing(cx, first, std::slice::from_ref(other)) == 1
     }

@@ -1,9 +1,10 @@
-//! Who has which address on the links of a router: what ARP (RFC 826) and neighbour discovery (RFC 4861 §7) find out,
-//! and the packets that wait for it.
+//! Who has which address on the links of a router: what ARP (RFC 826) and neighbour discovery (RFC 4861 §7)
+//! find out, and the packets that wait for it.
 //!
-//! A neighbour is asked for when a packet first needs it, again every [`Settings::retry`] nanoseconds, and given up after
-//! [`TRIES`] questions. What was learned counts for [`Settings::confirm`] nanoseconds; after that the next packet still
-//! goes to the known address, but the neighbour is asked whether it is still there.
+//! A neighbour is asked for when a packet first needs it, again every [`Settings::retry`] nanoseconds, and
+//! given up after [`TRIES`] questions. What was learned counts for [`Settings::confirm`] nanoseconds; after
+//! that the next packet still goes to the known address, but the neighbour is asked whether it is still
+//! there.
 //!
 //! Memory is bounded, and somebody who sends packets to addresses that nobody has can't use up what
 //! neighbours in use need (RFC 6583): neighbours that are known and those that are asked for have places of
@@ -376,7 +377,8 @@ impl Neighbours {
         }
     }
 
-    /// Lets a packet wait for a neighbour; gives a packet that waits no longer, as there are too many: the oldest.
+    /// Lets a packet wait for a neighbour; gives a packet that waits no longer, as there are too many: the
+    /// oldest.
     pub(super) fn wait(&mut self, id: u32, frame: Frame) -> Option<Frame> {
         let Some(State::Asked(queue)) = self.table.get(id).map(|n| n.state) else { return Some(frame) };
         let Some(queue) = self.queues.get_mut(queue as usize) else { return Some(frame) };
@@ -388,8 +390,8 @@ impl Neighbours {
         None
     }
 
-    /// A neighbour says where it is; gives the packets that waited for that. `new` says whether one that nobody asked
-    /// for is to be remembered (RFC 826: yes, if what it sent was for us).
+    /// A neighbour says where it is; gives the packets that waited for that. `new` says whether one that
+    /// nobody asked for is to be remembered (RFC 826: yes, if what it sent was for us).
     pub(super) fn heard(
         &mut self,
         port: u8,

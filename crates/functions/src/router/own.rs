@@ -201,8 +201,8 @@ impl Router {
         self.error(fx, port, frame, Message::HostUnreachable);
     }
 
-    /// Tells the sender of a packet what became of it. The message comes from the address of the interface that it leaves
-    /// by (RFC 1812 §4.3.2.4).
+    /// Tells the sender of a packet what became of it. The message comes from the address of the interface
+    /// that it leaves by (RFC 1812 §4.3.2.4).
     fn error(&mut self, fx: &mut FunctionContext<'_, '_>, port: u8, frame: &Frame, message: Message) {
         let (start, now) = (self.start(), fx.cx.now);
         let data = fx.cx.data(frame);

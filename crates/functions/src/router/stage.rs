@@ -214,7 +214,8 @@ fn texts<'a>(settings: &'a Settings, name: &str) -> Vec<&'a str> {
 }
 
 impl Router {
-    /// A router that knows the networks of its interfaces, with the bounds and times that the settings have by default.
+    /// A router that knows the networks of its interfaces, with the bounds and times that the settings have
+    /// by default.
     #[must_use]
     pub fn with_defaults(interfaces: Vec<Interface>, seed: u64) -> Self {
         let links = interfaces.len() as u32;

@@ -1,5 +1,5 @@
-//! The router against a slow twin: routes one by one, headers taken apart and put together again; and what holds for any
-//! packets at all.
+//! The router against a slow twin: routes one by one, headers taken apart and put together again; and what
+//! holds for any packets at all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;

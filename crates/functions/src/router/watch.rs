@@ -1,5 +1,5 @@
-//! Watches the file of routes, and reads it anew when it changes: on a thread of its own, while packets go on by the old
-//! table.
+//! Watches the file of routes, and reads it anew when it changes: on a thread of its own, while packets go on
+//! by the old table.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -272,7 +272,8 @@ impl NetworkFunction for FlowStatsStage {
 
     #[inline(always)]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
-        // Most keys are short: such a one is written where it belongs, without the room that a long one would take.
+        // Most keys are short: such a one is written where it belongs, without the room that a long one would
+        // take.
         match fast_key_of(cx, first) {
             Some(key) => {
                 found.is_flow = true;

@@ -1,10 +1,10 @@
-//! Several sockets of one interface, each of which gets a share of its packets (`PACKET_FANOUT`): which one is decided by a
-//! program for the kernel's classic packet filter.
+//! Several sockets of one interface, each of which gets a share of its packets (`PACKET_FANOUT`): which one
+//! is decided by a program for the kernel's classic packet filter.
 //!
-//! The program's hash is symmetric: both directions of a connection come to the same socket. It goes by the addresses, and
-//! by the ports of TCP, UDP and SCTP where the packet is no fragment, so that all fragments of a datagram come together.
-//! Packets that are not IP come to the first socket. So do those with two VLAN tags; one tag doesn't matter, since Linux
-//! takes it out before.
+//! The program's hash is symmetric: both directions of a connection come to the same socket. It goes by the
+//! addresses, and by the ports of TCP, UDP and SCTP where the packet is no fragment, so that all fragments of
+//! a datagram come together. Packets that are not IP come to the first socket. So do those with two VLAN
+//! tags; one tag doesn't matter, since Linux takes it out before.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX,

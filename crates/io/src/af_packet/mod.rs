@@ -1,8 +1,9 @@
 //! A network interface as a port, by a packet socket (packet(7)).
 //!
-//! Packets come in through a ring that the kernel writes (packet_mmap), each with the kernel's time stamp in ns, and go out
-//! in batches of one system call. What the port itself sends doesn't come back to it. VLAN tags that the kernel took out
-//! of the frame are put back; a transport checksum that the sender left to its network card is filled in.
+//! Packets come in through a ring that the kernel writes (packet_mmap), each with the kernel's time stamp in
+//! ns, and go out in batches of one system call. What the port itself sends doesn't come back to it. VLAN
+//! tags that the kernel took out of the frame are put back; a transport checksum that the sender left to its
+//! network card is filled in.
 //!
 //! - [`receive`]: the ring as a source; [`send`]: the way out.
 //! - [`ring`], [`sys`]: the only unsafe code.
@@ -31,7 +32,8 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 15 && !name.contains(['/', ' ', '\0'])
 }
 
-/// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and two VLAN tags.
+/// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and
+/// two VLAN tags.
 const OVERHEAD: u32 = 14 + 2 * 4;
 
 /// Settings for opening a port.

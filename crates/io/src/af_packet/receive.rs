@@ -101,8 +101,8 @@ impl Receiver {
         }
     }
 
-    /// Appends up to `max` packets that have come; returns how many. Their times are the kernel's, but never before the
-    /// packet before nor after `now`.
+    /// Appends up to `max` packets that have come; returns how many. Their times are the kernel's, but never
+    /// before the packet before nor after `now`.
     fn take(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize, now: Nanos) -> usize {
         arrivals.first = self.sequence;
         let Self { ring, scratch, counts, ahead, last, long, cut, segmenter, offloads, port, .. } = self;
@@ -164,8 +164,8 @@ impl Receiver {
     }
 }
 
-/// The frame as it was on the wire: with its VLAN tag (EtherType and control information), where the kernel took one out,
-/// and its transport checksum, where the sender left that to its network card.
+/// The frame as it was on the wire: with its VLAN tag (EtherType and control information), where the kernel
+/// took one out, and its transport checksum, where the sender left that to its network card.
 fn whole<'a>(
     data: &'a [u8],
     tag: Option<(u16, u16)>,
@@ -187,7 +187,8 @@ fn whole<'a>(
         _ => scratch.extend_from_slice(data),
     }
     if let Some(offload) = lacks_checksum {
-        // The header says where the checksum is, tunnel or not; where there is none, the packet's own headers do.
+        // The header says where the checksum is, tunnel or not; where there is none, the packet's own headers
+        // do.
         let by_header = offload.behind(if tag.is_some() { 4 } else { 0 }).complete(scratch);
         let filled = by_header
             || classify(LinkType::Ethernet, scratch).is_ok_and(|headers| fill_transport(scratch, &headers));

@@ -1,7 +1,7 @@
 //! The ring of frames that the kernel fills and this program empties (packet_mmap, second layout).
 //!
-//! Each frame is a header with its state, the link-level address, and the packet. The kernel writes a frame whose state
-//! is `KERNEL` and then sets it to `USER`; the program reads it and sets it back.
+//! Each frame is a header with its state, the link-level address, and the packet. The kernel writes a frame
+//! whose state is `KERNEL` and then sets it to `USER`; the program reads it and sets it back.
 
 use std::io;
 use std::mem::size_of;
@@ -30,8 +30,8 @@ pub(super) struct Ring {
     at: usize,
 }
 
-// SAFETY: the memory is a mapping of its own, which no other thread of this program knows of; the kernel, the other party,
-// keeps to the state words, which are read and written as atomics.
+// SAFETY: the memory is a mapping of its own, which no other thread of this program knows of; the kernel, the
+// other party, keeps to the state words, which are read and written as atomics.
 unsafe impl Send for Ring {}
 
 /// A packet in the ring; its frame goes back to the kernel when this is dropped.
@@ -75,8 +75,8 @@ impl Ring {
     }
 
     fn state(&self) -> &AtomicU32 {
-        // SAFETY: a frame begins with its state, a word that is aligned as frames are, in the mapping, which lives as long
-        // as `self`, and which the kernel too reads and writes as a whole.
+        // SAFETY: a frame begins with its state, a word that is aligned as frames are, in the mapping, which
+        // lives as long as `self`, and which the kernel too reads and writes as a whole.
         unsafe { AtomicU32::from_ptr(self.frame().as_ptr().cast()) }
     }
 
@@ -86,8 +86,9 @@ impl Ring {
             return None;
         }
         let frame = self.frame();
-        // SAFETY: the frame is ours until its state is set back, its header lies in the mapping and is aligned as frames
-        // are, and its fields are numbers. The address that follows lies in the frame too, whose headroom has room for both.
+        // SAFETY: the frame is ours until its state is set back, its header lies in the mapping and is
+        // aligned as frames are, and its fields are numbers. The address that follows lies in the frame too,
+        // whose headroom has room for both.
         let (header, kind) = unsafe {
             let address = frame.add(ADDRESS).cast::<libc::sockaddr_ll>().read();
             (frame.cast::<libc::tpacket2_hdr>().read(), address.sll_pkttype)
@@ -110,8 +111,8 @@ impl Slot<'_> {
         if start + len > self.ring.frame_bytes {
             return &[];
         }
-        // SAFETY: start + len lies within the frame, which the kernel leaves alone until it is given back, when this slot,
-        // from which is borrowed, is gone.
+        // SAFETY: start + len lies within the frame, which the kernel leaves alone until it is given back,
+        // when this slot, from which is borrowed, is gone.
         unsafe { std::slice::from_raw_parts(self.ring.frame().add(start).as_ptr(), len) }
     }
 
@@ -121,8 +122,8 @@ impl Slot<'_> {
         if start < HEADER + size_of::<libc::tpacket2_hdr>() || start > self.ring.frame_bytes {
             return Offload::default();
         }
-        // SAFETY: these bytes lie within the frame, which the kernel leaves alone until it is given back, when this slot is
-        // gone.
+        // SAFETY: these bytes lie within the frame, which the kernel leaves alone until it is given back,
+        // when this slot is gone.
         let bytes = unsafe { self.ring.frame().add(start - HEADER).cast::<[u8; HEADER]>().read() };
         Offload::read(&bytes)
     }

@@ -56,7 +56,8 @@ impl Sender {
         self.counts
     }
 
-    /// Sends frames in this order. Where there is no room, it waits for some, 5 ms in all; what can't leave is counted.
+    /// Sends frames in this order. Where there is no room, it waits for some, 5 ms in all; what can't leave
+    /// is counted.
     pub fn send<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let mut frames = frames.peekable();
         let mut waits = WAITS;

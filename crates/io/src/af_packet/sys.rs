@@ -1,4 +1,5 @@
-//! The system calls of a packet socket, each wrapped as thinly as it can be; all unsafe code of the port but the ring's.
+//! The system calls of a packet socket, each wrapped as thinly as it can be; all unsafe code of the port but
+//! the ring's.
 
 use std::ffi::CString;
 use std::io;
@@ -50,7 +51,8 @@ impl Socket {
 
     fn set<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let len = size_of::<T>() as socklen_t;
-        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads it.
+        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads
+        // it.
         let result = unsafe {
             libc::setsockopt(
                 self.0.as_raw_fd(),
@@ -98,20 +100,22 @@ impl Socket {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         let Ok(mut question) = named(name) else { return 0 };
         question.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // SAFETY: the request reads the name, which ends with a zero, and writes what the pointer leads to, which outlives it.
+        // SAFETY: the request reads the name, which ends with a zero, and writes what the pointer leads to,
+        // which outlives it.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut question) };
         if result < 0 { 0 } else { channels.combined + channels.receive }
     }
 
     fn ask(&self, name: &str, request: c_ulong) -> io::Result<libc::ifreq> {
         let mut question = named(name)?;
-        // SAFETY: these requests read the name, which ends with a zero, and write into the `ifreq`, which outlives them.
+        // SAFETY: these requests read the name, which ends with a zero, and write into the `ifreq`, which
+        // outlives them.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &mut question) })?;
         Ok(question)
     }
 
-    /// Ring frames in the second layout: each frame has its own state, so that a packet can be read as soon as it is
-    /// there (the third hands over blocks of many packets, at the latest after a millisecond).
+    /// Ring frames in the second layout: each frame has its own state, so that a packet can be read as soon
+    /// as it is there (the third hands over blocks of many packets, at the latest after a millisecond).
     pub(super) fn use_ring(&self, request: &libc::tpacket_req) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as c_int;
         self.set(libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -145,8 +149,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// Each packet comes with a header that says what its sender left to a network card; packets too long for a frame of
-    /// the ring can be had by [`Socket::receive`]. To be asked for before the ring is made.
+    /// Each packet comes with a header that says what its sender left to a network card; packets too long for
+    /// a frame of the ring can be had by [`Socket::receive`]. To be asked for before the ring is made.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)?;
         self.set(libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1i32)?;
@@ -155,7 +159,8 @@ impl Socket {
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
     }
 
-    /// Shares the interface's packets with all sockets of this group: the program's result says which one gets a packet.
+    /// Shares the interface's packets with all sockets of this group: the program's result says which one
+    /// gets a packet.
     pub(super) fn fanout(&self, group: u16, program: &[libc::sock_filter]) -> io::Result<()> {
         let kind = libc::PACKET_FANOUT_CBPF;
         self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &(u32::from(group) | kind << 16))?;
@@ -172,7 +177,8 @@ impl Socket {
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Binds to an interface: from now on it receives all that comes there, or, where it doesn't `receive`, nothing.
+    /// Binds to an interface: from now on it receives all that comes there, or, where it doesn't `receive`,
+    /// nothing.
     pub(super) fn bind(&self, index: c_uint, receive: bool) -> io::Result<()> {
         // SAFETY: a `sockaddr_ll` is numbers and arrays of them: all zero bytes are one.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
@@ -199,7 +205,8 @@ impl Socket {
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
     }
 
-    /// Sends up to [`SEND_AT_ONCE`] frames in order, without waiting; returns how many left. An error is about the first.
+    /// Sends up to [`SEND_AT_ONCE`] frames in order, without waiting; returns how many left. An error is
+    /// about the first.
     pub(super) fn send(&self, frames: &[&[u8]]) -> io::Result<usize> {
         // SAFETY: both are pointers and numbers, of which all zero bytes are a value (null, nothing).
         let (mut parts, mut messages): ([libc::iovec; SEND_AT_ONCE], [libc::mmsghdr; SEND_AT_ONCE]) =
@@ -212,8 +219,8 @@ impl Socket {
             n += 1;
         }
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the first `n` messages point at one part each, of `parts`, and these at borrowed frames, which sending
-        // only reads; all of them outlive the call.
+        // SAFETY: the first `n` messages point at one part each, of `parts`, and these at borrowed frames,
+        // which sending only reads; all of them outlive the call.
         let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), n, flags as _) };
         checked(sent).map(|n| n as usize)
     }

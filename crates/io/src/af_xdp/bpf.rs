@@ -1,5 +1,5 @@
-//! The bpf(2) system call, as far as the port needs it: a map of sockets, a program, and the link that ties the program
-//! to an interface as long as somebody has it open.
+//! The bpf(2) system call, as far as the port needs it: a map of sockets, a program, and the link that ties
+//! the program to an interface as long as somebody has it open.
 
 use std::io;
 use std::mem::size_of_val;
@@ -87,7 +87,8 @@ struct LinkCreate {
 /// The argument of a bpf(2) command.
 ///
 /// # Safety
-/// Its layout is the beginning of the kernel's, and its pointers, if any, are to memory that the command may use.
+/// Its layout is the beginning of the kernel's, and its pointers, if any, are to memory that the command may
+/// use.
 unsafe trait Attributes {}
 
 // SAFETY: numbers only.
@@ -101,7 +102,8 @@ unsafe impl Attributes for LinkCreate {}
 
 fn bpf<A: Attributes>(command: libc::c_int, mut attributes: A) -> io::Result<libc::c_long> {
     let len = size_of_val(&attributes);
-    // SAFETY: pointer and length are those of a value that outlives the call; `Attributes` says that what it points to does.
+    // SAFETY: pointer and length are those of a value that outlives the call; `Attributes` says that what it
+    // points to does.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attributes, len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

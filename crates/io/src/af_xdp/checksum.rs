@@ -1,8 +1,9 @@
-//! Transport checksums that a neighbour on the same machine left to a network card that its packets never met.
+//! Transport checksums that a neighbour on the same machine left to a network card that its packets never
+//! met.
 //!
-//! Linux then has the sum of the pseudo-header in the checksum's field, uncomplemented, and nothing tells the XDP program.
-//! So packets are looked at: where the field has that sum, the checksum is computed. A packet whose whole checksum happens
-//! to be that number gets the same number again.
+//! Linux then has the sum of the pseudo-header in the checksum's field, uncomplemented, and nothing tells the
+//! XDP program. So packets are looked at: where the field has that sum, the checksum is computed. A packet
+//! whose whole checksum happens to be that number gets the same number again.
 
 use slipstream_wire::checksum::{combine, fill_transport, sum};
 use slipstream_wire::{LinkType, classify};
@@ -14,8 +15,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Says that the checksum is that of a pseudo-header only, in a TCP segment or UDP datagram over IPv4, or over IPv6
-/// without extension headers, under up to two VLAN tags.
+/// Says that the checksum is that of a pseudo-header only, in a TCP segment or UDP datagram over IPv4, or
+/// over IPv6 without extension headers, under up to two VLAN tags.
 #[inline]
 fn is_partial(frame: &[u8]) -> Option<bool> {
     let mut at = 12;

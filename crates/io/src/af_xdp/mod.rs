@@ -1,9 +1,9 @@
-//! A network interface as a port, by AF_XDP sockets: the driver, or the kernel just behind it, puts packets straight into the
-//! memory of the pool, and sends them from there.
+//! A network interface as a port, by AF_XDP sockets: the driver, or the kernel just behind it, puts packets
+//! straight into the memory of the pool, and sends them from there.
 //!
-//! A small XDP program of ours stands on the interface as long as the port is open, and not a moment longer, however the
-//! process ends. It hands each packet to the socket of the queue by which it came. Where the driver can, packets are
-//! received and sent without a copy; else the kernel makes the only one.
+//! A small XDP program of ours stands on the interface as long as the port is open, and not a moment longer,
+//! however the process ends. It hands each packet to the socket of the queue by which it came. Where the
+//! driver can, packets are received and sent without a copy; else the kernel makes the only one.
 //!
 //! - [`receive`]: the way in; [`send`]: the way out; [`stage`]: both as a stage type.
 //! - [`umem`]: the packet memory; [`ring`]: what is shared with the kernel beside it.
@@ -42,7 +42,8 @@ use receive::Queue;
 use slipstream_core::pool::LEAD;
 use sys::{Kind, Socket};
 
-/// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and two VLAN tags.
+/// Bytes of a frame that its payload, which is what an interface limits, doesn't count: Ethernet header and
+/// two VLAN tags.
 const OVERHEAD: u32 = 14 + 2 * 4;
 /// Bytes of packets on their way out at most, where the kernel copies them.
 const SEND_ROOM: i32 = 16 << 20;
@@ -192,7 +193,8 @@ impl Options {
         Ok(Opened { receiver, sender, umem })
     }
 
-    /// The packet memory: that of other ports, or some that is made now. `rings` of its buffers wait for packets.
+    /// The packet memory: that of other ports, or some that is made now. `rings` of its buffers wait for
+    /// packets.
     fn memory(
         &self,
         umem: Option<Arc<Umem>>,

@@ -1,8 +1,8 @@
-//! The XDP program of a port: instructions for the kernel's virtual machine, put together here, so that no compiler is
-//! needed where the port is used.
+//! The XDP program of a port: instructions for the kernel's virtual machine, put together here, so that no
+//! compiler is needed where the port is used.
 //!
-//! It writes before the packet when that came, and hands the packet to the socket of its queue. A packet of a queue
-//! without a socket goes on to the kernel's own stack.
+//! It writes before the packet when that came, and hands the packet to the socket of its queue. A packet of a
+//! queue without a socket goes on to the kernel's own stack.
 
 /// `XDP_PASS`: the packet goes on to the kernel's stack.
 const PASS: i32 = 2;
@@ -104,7 +104,8 @@ fn exit() -> Instruction {
     instruction(0x95, R0, 0, 0, 0)
 }
 
-/// The program that hands packets to the sockets of `map`, an XSKMAP by queue; `stamped` says that it writes the time.
+/// The program that hands packets to the sockets of `map`, an XSKMAP by queue; `stamped` says that it writes
+/// the time.
 ///
 /// A driver that has no room before packets gives no time; they go to their sockets all the same.
 pub(super) fn program(map: i32, stamped: bool) -> Vec<Instruction> {

@@ -1,9 +1,9 @@
-//! The rings that a socket shares with the kernel: one side writes entries and counts them, the other reads them and
-//! counts those.
+//! The rings that a socket shares with the kernel: one side writes entries and counts them, the other reads
+//! them and counts those.
 //!
-//! Counts are of 32 bits and wrap around; an entry's place is its count modulo the size, a power of two. Each side
-//! writes its own count only, behind what it did to entries, and looks at the other's only when what it knows of it
-//! doesn't suffice.
+//! Counts are of 32 bits and wrap around; an entry's place is its count modulo the size, a power of two. Each
+//! side writes its own count only, behind what it did to entries, and looks at the other's only when what it
+//! knows of it doesn't suffice.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -99,8 +99,8 @@ pub(super) struct Ring<T> {
     entry: std::marker::PhantomData<T>,
 }
 
-// SAFETY: this side of the ring is this value's alone; the other side is the kernel's, and both keep to the counts, which
-// are read and written as atomics.
+// SAFETY: this side of the ring is this value's alone; the other side is the kernel's, and both keep to the
+// counts, which are read and written as atomics.
 unsafe impl<T: Entry> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
@@ -127,8 +127,8 @@ impl<T: Entry> Ring<T> {
     /// A ring that lies here.
     ///
     /// # Safety
-    /// As long as the ring is there, so is the memory: `size` entries (a power of two) from where the layout says, and
-    /// the counts and the flags, each aligned. No other value has this side of it.
+    /// As long as the ring is there, so is the memory: `size` entries (a power of two) from where the layout
+    /// says, and the counts and the flags, each aligned. No other value has this side of it.
     unsafe fn over(memory: NonNull<u8>, layout: Layout, side: Side, size: u32) -> Self {
         let counts = Counts::new(side, size, 0, 0);
         let mut ring = Self { memory, mapped: 0, layout, counts, entry: std::marker::PhantomData };
@@ -146,8 +146,8 @@ impl<T: Entry> Ring<T> {
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: the offsets are those of the layout, aligned words in the memory, which lives as long as `self`, and which
-        // the kernel too reads and writes as a whole.
+        // SAFETY: the offsets are those of the layout, aligned words in the memory, which lives as long as
+        // `self`, and which the kernel too reads and writes as a whole.
         unsafe { AtomicU32::from_ptr(self.memory.add(at).as_ptr().cast()) }
     }
 
@@ -156,7 +156,8 @@ impl<T: Entry> Ring<T> {
         self.counts.theirs = self.word(self.other()).load(Ordering::Acquire);
     }
 
-    /// Entries that can be written, or read, up to `wanted`: the other side is looked at only if it takes that.
+    /// Entries that can be written, or read, up to `wanted`: the other side is looked at only if it takes
+    /// that.
     pub(super) fn usable(&mut self, wanted: u32) -> u32 {
         if self.counts.usable() < wanted {
             self.look();
@@ -175,7 +176,8 @@ impl<T: Entry> Ring<T> {
         unsafe { self.memory.add(self.layout.entries).cast::<T>().add(place as usize) }
     }
 
-    /// Writes the next entry; false where there is no room. Only [`Ring::publish`] shows it to the other side.
+    /// Writes the next entry; false where there is no room. Only [`Ring::publish`] shows it to the other
+    /// side.
     pub(super) fn push(&mut self, value: T) -> bool {
         let Some(place) = self.counts.next() else { return false };
         // SAFETY: the entry is this side's until its count is published.
@@ -186,7 +188,8 @@ impl<T: Entry> Ring<T> {
     /// Reads the next entry. Only [`Ring::publish`] gives its place back to the other side.
     pub(super) fn pop(&mut self) -> Option<T> {
         let place = self.counts.next()?;
-        // SAFETY: the other side wrote the entry before it counted it, and leaves it alone until it is given back.
+        // SAFETY: the other side wrote the entry before it counted it, and leaves it alone until it is given
+        // back.
         Some(unsafe { self.entry(place).read() })
     }
 

@@ -151,7 +151,8 @@ impl Sender {
         }
         let mut unread = self.transmit.unread();
         if unread == 0 && self.down {
-            // Who waits for packets has the kernel send, too: so the ring may be empty, and the interface up again.
+            // Who waits for packets has the kernel send, too: so the ring may be empty, and the interface up
+            // again.
             self.down = self.socket.wake_to_send().is_err();
         }
         while unread > 0 {
@@ -208,7 +209,8 @@ impl Sender {
         }
     }
 
-    /// The place of a packet in the memory, which is the kernel's from now on; none where there is no room for a copy.
+    /// The place of a packet in the memory, which is the kernel's from now on; none where there is no room
+    /// for a copy.
     fn place(&mut self, pool: &mut Pool, buf: BufId, len: u32) -> Option<usize> {
         if self.adopted == Some(true)
             && pool.offset(buf).is_some_and(|offset| self.port.umem.in_one(offset, len as usize))

@@ -75,7 +75,8 @@ impl Socket {
 
     fn set<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let (fd, len) = (self.0.as_raw_fd(), size_of::<T>() as socklen_t);
-        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads it.
+        // SAFETY: the pointer and the length are those of a value that outlives the call, which only reads
+        // it.
         let result =
             unsafe { libc::setsockopt(fd, level, option, std::ptr::from_ref(value).cast::<c_void>(), len) };
         checked(result).map(drop)
@@ -94,8 +95,8 @@ impl Socket {
         Ok(unsafe { value.assume_init() })
     }
 
-    /// Registers the packet memory; the kernel leaves as much free before each packet as the pool needs. The memory has
-    /// to outlive the socket.
+    /// Registers the packet memory; the kernel leaves as much free before each packet as the pool needs. The
+    /// memory has to outlive the socket.
     pub(super) fn register(&self, umem: &Umem) -> io::Result<()> {
         let request = libc::xdp_umem_reg {
             addr: umem.start().as_ptr().expose_provenance() as u64,
@@ -153,14 +154,16 @@ impl Socket {
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
     }
 
-    /// The driver is asked for packets when the program asks, not when interrupts come (kernels from 5.11 on).
+    /// The driver is asked for packets when the program asks, not when interrupts come (kernels from 5.11
+    /// on).
     pub(super) fn busy_poll(&self, packets: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1i32)?;
         self.set(libc::SOL_SOCKET, SO_BUSY_POLL, &20i32)?;
         self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &packets)
     }
 
-    /// Room for packets on their way out, where the kernel copies them: in bytes, and as many a call as it lets.
+    /// Room for packets on their way out, where the kernel copies them: in bytes, and as many a call as it
+    /// lets.
     pub(super) fn send_room(&self, bytes: c_int, at_once: u32) {
         // Both make it faster only.
         let _ = self

@@ -1,9 +1,10 @@
-//! The packet memory that sockets share with the kernel (UMEM): buffers of one size, each free, in a ring of the kernel's,
-//! or the pool's.
+//! The packet memory that sockets share with the kernel (UMEM): buffers of one size, each free, in a ring of
+//! the kernel's, or the pool's.
 //!
-//! All AF_XDP ports of a pipeline have one memory, and the pool adopts it: a packet that came by one interface leaves by
-//! another from where it lies. Each socket registers the memory with the kernel by itself, so that each can be copied to
-//! or not as its driver can; the kernel doesn't mind who returned a buffer.
+//! All AF_XDP ports of a pipeline have one memory, and the pool adopts it: a packet that came by one
+//! interface leaves by another from where it lies. Each socket registers the memory with the kernel by
+//! itself, so that each can be copied to or not as its driver can; the kernel doesn't mind who returned a
+//! buffer.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -117,7 +118,8 @@ impl Umem {
         Some(unsafe { std::slice::from_raw_parts(self.memory.add(offset).as_ptr(), len) })
     }
 
-    /// Writes a packet into a buffer, so that one may grow before it as usual; returns where. None where it is too long.
+    /// Writes a packet into a buffer, so that one may grow before it as usual; returns where. None where it
+    /// is too long.
     ///
     /// # Safety
     /// The caller has the buffer of this number.
@@ -127,7 +129,8 @@ impl Umem {
         if number >= self.buffers || !self.in_one(offset, data.len()) {
             return None;
         }
-        // SAFETY: the bytes lie in the buffer, which the caller has, and not where `data` is, which is borrowed.
+        // SAFETY: the bytes lie in the buffer, which the caller has, and not where `data` is, which is
+        // borrowed.
         unsafe { self.memory.add(offset).as_ptr().copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         Some(offset)
     }
@@ -151,9 +154,10 @@ impl UmemRegion {
     }
 }
 
-// SAFETY: the memory is mapped as long as this value holds it. A buffer is on the list, in a ring, or the pool's: ports take
-// numbers off the list, and put back what the kernel returned. The kernel writes to buffers of fill rings only, and reads
-// those that were handed over to be sent, which the pool has let go by then.
+// SAFETY: the memory is mapped as long as this value holds it. A buffer is on the list, in a ring, or the
+// pool's: ports take numbers off the list, and put back what the kernel returned. The kernel writes to
+// buffers of fill rings only, and reads those that were handed over to be sent, which the pool has let go by
+// then.
 unsafe impl Region for UmemRegion {
     fn start(&self) -> NonNull<u8> {
         self.0.start()
@@ -203,7 +207,8 @@ mod tests {
         assert!(free.into_iter().eq(0..64), "a buffer is missing, or is there twice");
     }
 
-    /// A packet that came, and one that a stage made, are where the kernel reaches them, and their buffers come back.
+    /// A packet that came, and one that a stage made, are where the kernel reaches them, and their buffers
+    /// come back.
     #[test]
     fn a_pool_uses_the_buffers() {
         let umem = Umem::new(64, 2048).unwrap();

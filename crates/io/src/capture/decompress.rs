@@ -8,14 +8,14 @@ use super::Compression;
 use super::gunzip::Gunzip;
 use super::window::Window;
 
-/// Bytes asked of the zstd decoder at once: what it decoded in a call that comes upon damage is lost, so that it is
-/// better asked for little.
+/// Bytes asked of the zstd decoder at once: what it decoded in a call that comes upon damage is lost, so that
+/// it is better asked for little.
 const ZSTD_PIECE: usize = 8 * 1024;
 
 /// The compression that a stream begins with.
 ///
-/// gzip: RFC 1952, section 2.3.1 (with deflate, the only method there is). Zstandard: RFC 8878, sections 3.1.1 and
-/// 3.1.2 (a skippable frame may come first: parallel compressors write one).
+/// gzip: RFC 1952, section 2.3.1 (with deflate, the only method there is). Zstandard: RFC 8878, sections
+/// 3.1.1 and 3.1.2 (a skippable frame may come first: parallel compressors write one).
 pub(super) fn compression(begin: &[u8]) -> Compression {
     match begin {
         [0x1f, 0x8b, 8, ..] => Compression::Gzip,

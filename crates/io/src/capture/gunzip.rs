@@ -1,7 +1,7 @@
 //! gzip (RFC 1952): members one after another, zeros after the last one as padding.
 //!
-//! The frame around the deflate stream is read here and not by `flate2`, whose readers lose what a call had already
-//! decoded when the same call comes upon damage; a capture is to be delivered up to its damage.
+//! The frame around the deflate stream is read here and not by `flate2`, whose readers lose what a call had
+//! already decoded when the same call comes upon damage; a capture is to be delivered up to its damage.
 
 use std::io::{self, BufRead, Read};
 

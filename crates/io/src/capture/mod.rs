@@ -1,12 +1,13 @@
 //! Capture files: pcap and pcapng, by content, streaming, in and out.
 //!
 //! Bytes take this way in: a device (file, pipe) is wrapped by as many decompressors as its content asks for
-//! ([`decompress`]), the last of them fills a window of bytes ([`window`]), and one of two framings ([`pcap`],
-//! [`pcapng`]) cuts records out of that window. A [`Record`] borrows the window: no packet is copied or allocated
-//! for. [`CaptureReader`] holds it together; [`CaptureWriter`] is the way out.
+//! ([`decompress`]), the last of them fills a window of bytes ([`window`]), and one of two framings
+//! ([`pcap`], [`pcapng`]) cuts records out of that window. A [`Record`] borrows the window: no packet is
+//! copied or allocated for. [`CaptureReader`] holds it together; [`CaptureWriter`] is the way out.
 //!
 //! A damaged file is not an error: all that precedes the damage is delivered, then the reader ends and
-//! [`CaptureReader::damage`] says at which byte, and why. [`CaptureError`] is for what leaves nothing to deliver.
+//! [`CaptureReader::damage`] says at which byte, and why. [`CaptureError`] is for what leaves nothing to
+//! deliver.
 
 mod decompress;
 mod error;

@@ -1,5 +1,6 @@
-//! pcapng: sections of blocks (draft-ietf-opsawg-pcapng). Every block is type, length, body, length again, padded to
-//! four bytes; a section header sets the byte order and forgets the interfaces of the section before.
+//! pcapng: sections of blocks (draft-ietf-opsawg-pcapng). Every block is type, length, body, length again,
+//! padded to four bytes; a section header sets the byte order and forgets the interfaces of the section
+//! before.
 
 use slipstream_wire::LinkType;
 
@@ -35,7 +36,8 @@ pub(super) const IF_TSRESOL: u16 = 9;
 /// Option: seconds to add to time stamps.
 const IF_TSOFFSET: u16 = 14;
 
-/// The largest block that has to be in memory at once: a packet, and as much again of options as is reasonable.
+/// The largest block that has to be in memory at once: a packet, and as much again of options as is
+/// reasonable.
 const BLOCK_MAX: u32 = MAX_CAPTURED + 0x10_0000;
 /// The most interfaces that a file may describe, so that a small file can't fill the memory.
 const INTERFACES_MAX: usize = 65_536;
@@ -43,8 +45,8 @@ const INTERFACES_MAX: usize = 65_536;
 /// Conversion of the time stamps of an interface to nanoseconds.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// Units per second: a power of ten or two, the largest of which (2^127) has a place in 128 bits. 10^39 and more
-    /// don't, and all stamps in such units are 0.
+    /// Units per second: a power of ten or two, the largest of which (2^127) has a place in 128 bits. 10^39
+    /// and more don't, and all stamps in such units are 0.
     per_second: u128,
     /// Nanoseconds per unit, where that is a whole number and there is nothing to add; else 0.
     unit: u64,
@@ -114,8 +116,8 @@ fn byte_order(begin: &[u8]) -> Option<Order> {
 }
 
 impl PcapNg {
-    /// Reads the section header at the beginning of the file, all or nothing: where it is bad, nothing is consumed
-    /// but what follows its version.
+    /// Reads the section header at the beginning of the file, all or nothing: where it is bad, nothing is
+    /// consumed but what follows its version.
     pub(super) fn new(window: &mut Window, notes: &mut Notes) -> Result<Self, Stop> {
         let mut ng = Self { order: Order::Little, locals: Vec::new(), first: 0 };
         ng.section(window, 0, notes)?;
@@ -213,7 +215,8 @@ impl PcapNg {
         Ok(None)
     }
 
-    /// An enhanced packet block, or its predecessor, which differs in having 16 bits of interface and 16 of drops.
+    /// An enhanced packet block, or its predecessor, which differs in having 16 bits of interface and 16 of
+    /// drops.
     fn packet(&self, window: &mut Window, kind: u32, len: u32, notes: &mut Notes) -> Result<Cut, Stop> {
         let block = window.unread();
         let id = if kind == PACKET { self.order.u32(block, 8) } else { u32::from(self.order.u16(block, 8)) };
@@ -286,7 +289,8 @@ impl PcapNg {
         Ok(())
     }
 
-    /// A simple packet block: of the first interface, without a time (it is 0), its captured length only implied.
+    /// A simple packet block: of the first interface, without a time (it is 0), its captured length only
+    /// implied.
     fn simple_packet(&self, window: &mut Window, len: u32) -> Result<Cut, Stop> {
         let Some(local) = self.locals.first() else { return Err(self.stranger(window, 0)) };
         let original_len = self.order.u32(window.unread(), 8);

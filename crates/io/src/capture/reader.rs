@@ -18,10 +18,11 @@ const LAYERS: usize = 4;
 /// Counts of events that are neither packets nor damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Packets whose time was before 1970 or beyond what [`Nanos`](slipstream_core::time::Nanos) can hold (2554), and was
-    /// moved to that bound.
+    /// Packets whose time was before 1970 or beyond what [`Nanos`](slipstream_core::time::Nanos) can hold
+    /// (2554), and was moved to that bound.
     pub clamped_times: u64,
-    /// Blocks of a pcapng file that are neither packets, interfaces nor section headers, and were passed over.
+    /// Blocks of a pcapng file that are neither packets, interfaces nor section headers, and were passed
+    /// over.
     pub skipped_blocks: u64,
     /// Sections of a pcapng file begun so far.
     pub sections: u64,
@@ -36,8 +37,9 @@ enum Framing {
 
 /// Reads the records of a capture, one after another.
 ///
-/// Memory: a window of 256 KiB, which grows to the largest record met (at most 65 MiB, and only as bytes arrive), plus
-/// the window of each decompressor (32 KiB for gzip, what a zstd frame asks for, at most 128 MiB).
+/// Memory: a window of 256 KiB, which grows to the largest record met (at most 65 MiB, and only as bytes
+/// arrive), plus the window of each decompressor (32 KiB for gzip, what a zstd frame asks for, at most 128
+/// MiB).
 ///
 /// ```
 /// use slipstream_io::capture::CaptureReader;
@@ -131,8 +133,8 @@ impl CaptureReader {
         self.damage.as_ref()
     }
 
-    /// The interfaces met so far; [`Record::interface`] is an index. A pcapng file may bring more at any time, and
-    /// those of all its sections are kept.
+    /// The interfaces met so far; [`Record::interface`] is an index. A pcapng file may bring more at any
+    /// time, and those of all its sections are kept.
     #[must_use]
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces

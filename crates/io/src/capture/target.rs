@@ -67,8 +67,8 @@ impl Write for Target {
     }
 }
 
-/// Whoever reads a pipe that was named has asked for all of it, unlike the next command of a pipeline (`… | head`), which takes
-/// what it wants: that it went away is an error.
+/// Whoever reads a pipe that was named has asked for all of it, unlike the next command of a pipeline (`… |
+/// head`), which takes what it wants: that it went away is an error.
 fn reader_left(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {

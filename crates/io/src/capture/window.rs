@@ -1,7 +1,7 @@
 //! The bytes that a framing looks at: a buffer that slides over a stream.
 //!
-//! It grows to hold one record and never beyond, and only as bytes really arrive: a header that promises 60 MB in
-//! a file of 200 bytes costs nothing.
+//! It grows to hold one record and never beyond, and only as bytes really arrive: a header that promises 60
+//! MB in a file of 200 bytes costs nothing.
 
 use std::io::{self, BufRead, Read};
 use std::ops::Range;

@@ -59,9 +59,9 @@ pub struct Summary {
 
 /// Writes a capture file.
 ///
-/// A file is written under a temporary name in its directory and takes its place at [`CaptureWriter::finish`]; dropped
-/// before, the writer leaves nothing behind. So the output may be the very file that is being read. What exists and
-/// is not a regular file (a device, a pipe) is written directly.
+/// A file is written under a temporary name in its directory and takes its place at
+/// [`CaptureWriter::finish`]; dropped before, the writer leaves nothing behind. So the output may be the very
+/// file that is being read. What exists and is not a regular file (a device, a pipe) is written directly.
 ///
 /// ```
 /// use slipstream_io::capture::{CaptureWriter, Compression, Format, Interface, WriterOptions};
@@ -80,7 +80,8 @@ pub struct CaptureWriter {
     pending: Vec<u8>,
     format: Format,
     interfaces: Vec<Interface>,
-    /// pcap: whether the file header is written. It waits for the first packet, for the interfaces to be known.
+    /// pcap: whether the file header is written. It waits for the first packet, for the interfaces to be
+    /// known.
     headed: bool,
     /// A write failed, and the file has a hole: it must never be completed.
     failed: bool,
@@ -134,8 +135,8 @@ impl CaptureWriter {
         Ok(Self { sink, pending, format, interfaces, headed: false, failed: false, summary, name })
     }
 
-    /// Adds an interface; the result is its number for [`CaptureWriter::write`]. A pcapng file takes them at any time, a pcap
-    /// file any number of the same link number.
+    /// Adds an interface; the result is its number for [`CaptureWriter::write`]. A pcapng file takes them at
+    /// any time, a pcap file any number of the same link number.
     ///
     /// # Errors
     ///
@@ -156,13 +157,14 @@ impl CaptureWriter {
         Ok(self.interfaces.len() as u32 - 1)
     }
 
-    /// Writes a packet: captured at `time` on `interface`, `original_len` bytes long, of which `data` was captured. It is
-    /// written as it is, be it longer than the interface's snap length or than `original_len`.
+    /// Writes a packet: captured at `time` on `interface`, `original_len` bytes long, of which `data` was
+    /// captured. It is written as it is, be it longer than the interface's snap length or than
+    /// `original_len`.
     ///
     /// # Errors
     ///
-    /// [`CaptureError::UnknownInterface`], [`CaptureError::PacketTooLong`], [`CaptureError::TimeTooLate`] (pcap only),
-    /// [`CaptureError::Write`].
+    /// [`CaptureError::UnknownInterface`], [`CaptureError::PacketTooLong`], [`CaptureError::TimeTooLate`]
+    /// (pcap only), [`CaptureError::Write`].
     #[inline]
     pub fn write(
         &mut self,
@@ -286,8 +288,8 @@ fn interface_description(out: &mut Vec<u8>, interface: &Interface) {
         option(&mut body, pcapng::IF_NAME, name.get(..cut).unwrap_or_default().as_bytes());
     }
     option(&mut body, pcapng::IF_TSRESOL, &[9]);
-    // A pcap link field has, where bit 26 is set, the length of the frame check sequence in its top 4 bits, in
-    // units of 16 bits.
+    // A pcap link field has, where bit 26 is set, the length of the frame check sequence in its top 4 bits,
+    // in units of 16 bits.
     if interface.link_number & 1 << 26 != 0 {
         option(&mut body, IF_FCSLEN, &[(interface.link_number >> 28) as u8 * 16]);
     }

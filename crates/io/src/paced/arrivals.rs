@@ -11,7 +11,8 @@ pub enum Process {
     Constant,
     /// Gaps exponential.
     Poisson,
-    /// Bursts of so many packets on average (geometric, 1 and more), each at one instant; gaps between bursts exponential.
+    /// Bursts of so many packets on average (geometric, 1 and more), each at one instant; gaps between bursts
+    /// exponential.
     Bursty(f64),
 }
 

@@ -1,10 +1,11 @@
-//! Traffic at a set pace, without a network card: packets come into a ring of bounded size, from which the engine polls a batch
-//! at a time. A full ring drops packets, and counts them. It is the arrival process and the queue of the queueing model.
+//! Traffic at a set pace, without a network card: packets come into a ring of bounded size, from which the
+//! engine polls a batch at a time. A full ring drops packets, and counts them. It is the arrival process and
+//! the queue of the queueing model.
 //!
-//! In real time a thread of its own makes them come, on another core. Where the system takes the generator's core away, its clock
-//! stands still: the arrivals that it missed come later, not all at once, and how often and how long that was is counted.
-//! In the engine's own time ([`Clock::Own`]) there is no such thread: the loop that polls says what time it is, and what is due comes
-//! between two polls, at exactly its time.
+//! In real time a thread of its own makes them come, on another core. Where the system takes the generator's
+//! core away, its clock stands still: the arrivals that it missed come later, not all at once, and how often
+//! and how long that was is counted. In the engine's own time ([`Clock::Own`]) there is no such thread: the
+//! loop that polls says what time it is, and what is due comes between two polls, at exactly its time.
 
 mod arrivals;
 mod ring;
@@ -69,7 +70,8 @@ pub struct PacedConfig {
     pub cost: Cost,
 }
 
-/// A service time that is given instead of found: so much a poll, also one that finds nothing, and so much for each of its packets.
+/// A service time that is given instead of found: so much a poll, also one that finds nothing, and so much
+/// for each of its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// In ns.

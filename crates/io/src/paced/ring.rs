@@ -18,8 +18,9 @@ pub(super) struct Entry {
 #[repr(align(128))]
 struct Counter(AtomicU64);
 
-/// The ring. Entries are atomics, since no other way of sharing them is safe by itself; reading and writing those costs as
-/// much as plain memory. What orders them is `put`, written by one side, and `taken`, by the other.
+/// The ring. Entries are atomics, since no other way of sharing them is safe by itself; reading and writing
+/// those costs as much as plain memory. What orders them is `put`, written by one side, and `taken`, by the
+/// other.
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: Box<[[AtomicU64; 2]]>,

@@ -10,8 +10,8 @@
 //!  4096  bytes of the first ring, then those of the second
 //! ```
 //!
-//! Numbers are in the machine's byte order: both sides run on it. Whatever two sides write lies in different pairs of cache
-//! lines (processors fetch lines in pairs).
+//! Numbers are in the machine's byte order: both sides run on it. Whatever two sides write lies in different
+//! pairs of cache lines (processors fetch lines in pairs).
 
 use std::io::Read;
 use std::path::Path;

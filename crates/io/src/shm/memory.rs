@@ -1,7 +1,7 @@
 //! The mapping of the file and the locks on it: all unsafe code of the port.
 //!
-//! Other processes write this memory. No reference to its bytes is ever made: they are copied in and out, and single words
-//! are atomics.
+//! Other processes write this memory. No reference to its bytes is ever made: they are copied in and out, and
+//! single words are atomics.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +19,8 @@ pub(super) struct Memory {
     bytes: usize,
 }
 
-// SAFETY: what may be done with the memory by several threads at once, atomics and copies, is what other processes do anyway;
-// who copies where is settled by the ring's positions.
+// SAFETY: what may be done with the memory by several threads at once, atomics and copies, is what other
+// processes do anyway; who copies where is settled by the ring's positions.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -37,7 +37,8 @@ impl Memory {
         Ok(Self { start, bytes })
     }
 
-    /// The place of `len` bytes at `at`, a multiple of `align`, which is one that pages are aligned to; none beyond the end.
+    /// The place of `len` bytes at `at`, a multiple of `align`, which is one that pages are aligned to; none
+    /// beyond the end.
     fn place(&self, at: usize, len: usize, align: usize) -> Option<NonNull<u8>> {
         let end = at.checked_add(len)?;
         if end > self.bytes || !at.is_multiple_of(align) {
@@ -51,7 +52,8 @@ impl Memory {
     #[inline]
     pub(super) fn word(&self, at: usize) -> Option<&AtomicU64> {
         let place = self.place(at, size_of::<u64>(), align_of::<AtomicU64>())?;
-        // SAFETY: the place lies in the mapping, which lives as long as `self`, is aligned, and is only ever used as an atomic.
+        // SAFETY: the place lies in the mapping, which lives as long as `self`, is aligned, and is only ever
+        // used as an atomic.
         Some(unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) })
     }
 
@@ -67,7 +69,8 @@ impl Memory {
     #[inline]
     pub(super) fn write(&self, at: usize, bytes: &[u8]) -> bool {
         let Some(place) = self.place(at, bytes.len(), 1) else { return false };
-        // SAFETY: the place lies in the mapping, which no reference leads to, so that it doesn't overlap with `bytes`.
+        // SAFETY: the place lies in the mapping, which no reference leads to, so that it doesn't overlap with
+        // `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
         true
     }
@@ -76,8 +79,8 @@ impl Memory {
     #[inline]
     pub(super) fn read(&self, at: usize, to: &mut [u8]) -> bool {
         let Some(place) = self.place(at, to.len(), 1) else { return false };
-        // SAFETY: as in `write`, the other way round. Should another process write there at the same time, against the
-        // protocol, then `to` has some bytes or others.
+        // SAFETY: as in `write`, the other way round. Should another process write there at the same time,
+        // against the protocol, then `to` has some bytes or others.
         unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), to.as_mut_ptr(), to.len()) };
         true
     }
@@ -113,8 +116,8 @@ fn control(file: &File, command: libc::c_int, lock: &mut libc::flock) -> io::Res
     }
 }
 
-/// Locks a byte of a file for this opening of it (an open file description lock, which goes with it: fcntl(2)); says
-/// whether it was free.
+/// Locks a byte of a file for this opening of it (an open file description lock, which goes with it:
+/// fcntl(2)); says whether it was free.
 pub(super) fn lock(file: &File, byte: u8) -> io::Result<bool> {
     match control(file, libc::F_OFD_SETLK, &mut lock_of(byte, libc::F_WRLCK)) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),

@@ -1,8 +1,10 @@
-//! Shared memory as a port: two processes hand packets to each other through a pair of rings in one file, one ring each way.
+//! Shared memory as a port: two processes hand packets to each other through a pair of rings in one file, one
+//! ring each way.
 //!
-//! Whoever opens the file first makes the rings; the second joins. Each holds a lock on its side of the file that the system
-//! lets go when the process ends, however it ends, so that the other side learns of it. A session has two sides and is over
-//! when both have left; the next process that opens the file begins a new one.
+//! Whoever opens the file first makes the rings; the second joins. Each holds a lock on its side of the file
+//! that the system lets go when the process ends, however it ends, so that the other side learns of it. A
+//! session has two sides and is over when both have left; the next process that opens the file begins a new
+//! one.
 //!
 //! - [`memory`]: the mapping and the locks, the only unsafe code.
 //! - [`layout`]: what lies where in the file, and whether a file is one of ours.
@@ -10,9 +12,10 @@
 //! - [`parked`]: what is told of sliced packets, whose payloads wait at one side.
 //! - [`receive`], [`send`]: the two ends of a side, as source and for a stage.
 //!
-//! Nothing that lies in the file is believed before it was checked: positions, lengths and markers are copied out, held against
-//! the ring's size, and an error ([`ShmError::Damaged`]) where they can't be. What the checks can't prevent is that a process
-//! that may write the file makes it shorter, which ends the other one; the file is made readable and writable by its owner alone.
+//! Nothing that lies in the file is believed before it was checked: positions, lengths and markers are copied
+//! out, held against the ring's size, and an error ([`ShmError::Damaged`]) where they can't be. What the
+//! checks can't prevent is that a process that may write the file makes it shorter, which ends the other one;
+//! the file is made readable and writable by its owner alone.
 
 mod error;
 mod layout;

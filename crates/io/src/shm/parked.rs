@@ -1,8 +1,9 @@
 //! Packets whose payloads wait at one side and whose headers travel at the other: what is told of them.
 //!
-//! Behind the headers goes whose payload it is, and its token. A packet that the other side frees without sending it back is
-//! dropped, which it says in a record of its own; so the payload is given up at once, as it is where slicer and function share
-//! a process. A message that is lost, or finds no room for long, costs no more than that the payload waits its turns.
+//! Behind the headers goes whose payload it is, and its token. A packet that the other side frees without
+//! sending it back is dropped, which it says in a record of its own; so the payload is given up at once, as
+//! it is where slicer and function share a process. A message that is lost, or finds no room for long, costs
+//! no more than that the payload waits its turns.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,8 +22,8 @@ pub(super) const MOST: usize = 64;
 const MOST_WAITING: usize = 1 << 16;
 const MOST_OWNERS: usize = 1 << PLACE_BITS;
 
-/// Owners of payloads are numbered from 0 in a pipeline; those at the other side of a port have the highest bit set, the
-/// number of the port and a place in its list.
+/// Owners of payloads are numbered from 0 in a pipeline; those at the other side of a port have the highest
+/// bit set, the number of the port and a place in its list.
 const PORT: u32 = 1 << 31;
 const PLACE_BITS: u32 = 6;
 

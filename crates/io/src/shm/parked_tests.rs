@@ -52,7 +52,8 @@ impl End {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever becomes of packets over there, the slicers here learn of those that were dropped, and of no others.
+    /// Whatever becomes of packets over there, the slicers here learn of those that were dropped, and of no
+    /// others.
     #[test]
     fn exactly_the_dropped_ones_are_told(
         packets in prop::collection::vec((1usize..300, prop::option::of((0u32..4, any::<u64>())), any::<bool>()), 1..150),

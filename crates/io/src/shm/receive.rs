@@ -159,7 +159,8 @@ impl Receiver {
         }
     }
 
-    /// The packets of these payloads were dropped at the other side: their owners learn it as if they had been dropped here.
+    /// The packets of these payloads were dropped at the other side: their owners learn it as if they had
+    /// been dropped here.
     fn take_drops(&mut self, pool: &mut Pool, len: u32) -> Result<(), ShmError> {
         let len = len as usize;
         if len == 0 || len > MOST * MARK || !len.is_multiple_of(MARK) {

@@ -1,9 +1,10 @@
 //! One ring in shared memory: packets as records, one side putting them in, the other taking them out.
 //!
-//! A record is a header of 32 bytes and the packet, and takes a multiple of 64 bytes; none goes round the end of the ring: where one doesn't
-//! fit there, a record that says so fills the rest. Positions count bytes since the beginning of the session; the
-//! producer publishes its own after the bytes are written (release), the consumer reads it before it reads them (acquire), and the other way round
-//! for places that are free again. Each side believes only its own position, and what it has checked of the other's.
+//! A record is a header of 32 bytes and the packet, and takes a multiple of 64 bytes; none goes round the end
+//! of the ring: where one doesn't fit there, a record that says so fills the rest. Positions count bytes
+//! since the beginning of the session; the producer publishes its own after the bytes are written (release),
+//! the consumer reads it before it reads them (acquire), and the other way round for places that are free
+//! again. Each side believes only its own position, and what it has checked of the other's.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,8 @@ pub(super) struct Record {
     pub(super) len: u32,
     /// Bytes on the wire.
     pub(super) original_len: u32,
-    /// Number of the interface that it came from, among those of the process that sent it; with the flags of [`parked`](super::parked).
+    /// Number of the interface that it came from, among those of the process that sent it; with the flags of
+    /// [`parked`](super::parked).
     pub(super) interface: u32,
     /// That interface's link type, as in capture files.
     pub(super) link: u32,
@@ -231,8 +233,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// The next packet's record, if there is one now. Its bytes are to be [read](Consumer::read), then it is to be
-    /// [passed](Consumer::pass).
+    /// The next packet's record, if there is one now. Its bytes are to be [read](Consumer::read), then it is
+    /// to be [passed](Consumer::pass).
     pub(super) fn next(&mut self) -> Result<Option<Record>, Damage> {
         loop {
             if self.head == self.tail {
@@ -260,7 +262,8 @@ impl Consumer {
         }
     }
 
-    /// Copies the bytes of the next packet from `from` on, as many as there is room for; the record said how many there are.
+    /// Copies the bytes of the next packet from `from` on, as many as there is room for; the record said how
+    /// many there are.
     pub(super) fn read(&self, from: usize, to: &mut [u8]) {
         self.control.memory.read(self.control.at(self.head) + RECORD_HEADER + from, to);
     }

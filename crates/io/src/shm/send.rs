@@ -87,8 +87,8 @@ impl Sender {
         Self { session, producer, when_full, counts, parked, tell, longest: USUAL, ask, gone, failed }
     }
 
-    /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or counted it as not
-    /// sent.
+    /// Puts a frame into the ring, to be seen by the other side at [`Sender::flush`]; says whether it did, or
+    /// counted it as not sent.
     pub fn send(&mut self, frame: &Outgoing<'_>) -> bool {
         if self.gone {
             self.counts.abandoned += 1;
@@ -206,8 +206,8 @@ impl Sender {
         self.producer.publish();
     }
 
-    /// When to look what became of packets that the other side has not taken yet, or to tell it of dropped ones; never while
-    /// there are none.
+    /// When to look what became of packets that the other side has not taken yet, or to tell it of dropped
+    /// ones; never while there are none.
     #[must_use]
     pub fn next_look(&self) -> Option<Nanos> {
         let asks = !self.gone && self.when_full == WhenFull::Wait && self.producer.waiting() > 0;
@@ -215,7 +215,8 @@ impl Sender {
         [asks.then_some(self.ask), tells.then_some(self.tell)].into_iter().flatten().min()
     }
 
-    /// Packets of the longest length so far that there is room for; as many as one likes where nobody is waited for.
+    /// Packets of the longest length so far that there is room for; as many as one likes where nobody is
+    /// waited for.
     pub fn room(&mut self) -> usize {
         if self.gone || self.when_full == WhenFull::Drop {
             return usize::MAX;
@@ -275,6 +276,7 @@ pub struct Outgoing<'a> {
     pub arrival: Nanos,
     /// The time that it was captured at.
     pub time: Nanos,
-    /// Of a sliced packet: whose payload waits in this process. The other side says so when it drops the packet.
+    /// Of a sliced packet: whose payload waits in this process. The other side says so when it drops the
+    /// packet.
     pub sliced: Option<Mark>,
 }

@@ -104,7 +104,8 @@ proptest! {
         prop_assert_eq!(take(&mut consumer), Ok(None));
     }
 
-    /// Whatever lies in the ring and its positions: packets or damage, never a packet beyond the ring, and no end of it.
+    /// Whatever lies in the ring and its positions: packets or damage, never a packet beyond the ring, and no
+    /// end of it.
     #[test]
     fn nothing_in_the_ring_is_believed(bytes in proptest::collection::vec(any::<u8>(), 0..4096), tail in any::<u64>(), near in any::<bool>()) {
         let (memory, file) = memory();

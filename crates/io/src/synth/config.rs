@@ -12,8 +12,8 @@ pub enum Profile {
     /// Runs of a known length of a known number of flows: every setting counts.
     #[default]
     Plain,
-    /// Traffic like that at the gateway of the campus in the Reframer paper (§3). Of the settings only `copies`,
-    /// `packets`, `seed`, `start` and `snap_len` count.
+    /// Traffic like that at the gateway of the campus in the Reframer paper (§3). Of the settings only
+    /// `copies`, `packets`, `seed`, `start` and `snap_len` count.
     Campus,
 }
 
@@ -71,12 +71,13 @@ pub struct Lifetime {
     pub min: u64,
     /// Most packets of a flow, at least `min`.
     pub max: u64,
-    /// Shape: the share of flows with more than x packets falls as x^-shape. Above 0; 1.1 is typical of the Internet.
+    /// Shape: the share of flows with more than x packets falls as x^-shape. Above 0; 1.1 is typical of the
+    /// Internet.
     pub shape: f64,
 }
 
-/// Settings of the generator. Every field has a default, so that `SynthConfig { packets: 10, ..Default::default() }` and an
-/// empty TOML table are whole configurations.
+/// Settings of the generator. Every field has a default, so that `SynthConfig { packets: 10,
+/// ..Default::default() }` and an empty TOML table are whole configurations.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SynthConfig {
@@ -90,18 +91,20 @@ pub struct SynthConfig {
     pub flows: u32,
     /// After every flow has sent one packet, only the first `active` flows go on, 1 to `flows`. Default: all.
     pub active: Option<u32>,
-    /// Spatial locality factor: mean number of packets in a run, 1 to 1,000,000. With one flow the whole trace is one
-    /// run all the same. Default: 1.
+    /// Spatial locality factor: mean number of packets in a run, 1 to 1,000,000. With one flow the whole
+    /// trace is one run all the same. Default: 1.
     pub slf: f64,
     /// Which flow sends the next run. Default: random.
     pub order: Order,
     /// The distribution of the lengths of runs. Default: fixed.
     pub train: TrainModel,
-    /// Exponent of the popularity of flows in random order: the r-th flow sends in proportion to r^-zipf; 0 (uniform)
-    /// to 10. No flow can have more than half of the runs, since none comes twice in a row. Default: 0.
+    /// Exponent of the popularity of flows in random order: the r-th flow sends in proportion to r^-zipf; 0
+    /// (uniform) to 10. No flow can have more than half of the runs, since none comes twice in a row.
+    /// Default: 0.
     pub zipf: f64,
-    /// Frame sizes, in bytes of the captured frame: Ethernet header included, frame check sequence not; 60 to 65,535.
-    /// TCP segments that open and close a connection carry no data and are as small as they can be. Default: 64 to 1500.
+    /// Frame sizes, in bytes of the captured frame: Ethernet header included, frame check sequence not; 60 to
+    /// 65,535. TCP segments that open and close a connection carry no data and are as small as they can be.
+    /// Default: 64 to 1500.
     pub size: Size,
     /// Mean rate, in packets or in bits of captured frames a second. Default: 1 Mpps.
     pub rate: Rate,
@@ -117,13 +120,15 @@ pub struct SynthConfig {
     pub vlan_ids: Vec<u16>,
     /// Timestamps (RFC 7323) on every TCP segment. Default: where the smallest frame has room for them.
     pub tcp_timestamps: Option<bool>,
-    /// Flows end after so many packets, at the end of a run, and new ones take their place. Default: flows never end.
+    /// Flows end after so many packets, at the end of a run, and new ones take their place. Default: flows
+    /// never end.
     pub lifetime: Option<Lifetime>,
     /// Time of the first packet at the earliest, in nanoseconds since the Unix epoch, below 2^62. Default: 0.
     pub start: u64,
     /// Seed: the same settings and seed give the same bytes at the same times on every machine. Default: 1.
     pub seed: u64,
-    /// Snap length: bytes of a frame that a capture keeps, see [`SynthConfig::captured_len`]; at least 14. Default: all.
+    /// Snap length: bytes of a frame that a capture keeps, see [`SynthConfig::captured_len`]; at least 14.
+    /// Default: all.
     pub snap_len: Option<u32>,
 }
 

@@ -1,8 +1,9 @@
 //! Generated traffic with a known locality.
 //!
-//! [`SynthConfig`] says what to make, [`Synth`] makes it, one whole Ethernet frame after the other. Two kinds: *plain*, runs
-//! of a known length of a known number of flows (Reframer paper §2.1), and *campus*, calibrated to what that
-//! paper publishes of its own trace (§3, §5). The same settings and seed give the same bytes on every machine.
+//! [`SynthConfig`] says what to make, [`Synth`] makes it, one whole Ethernet frame after the other. Two
+//! kinds: *plain*, runs of a known length of a known number of flows (Reframer paper §2.1), and *campus*,
+//! calibrated to what that paper publishes of its own trace (§3, §5). The same settings and seed give the
+//! same bytes on every machine.
 //!
 //! ```
 //! use slipstream_io::synth::{Order, Synth, SynthConfig};
@@ -96,9 +97,9 @@ impl Synth {
         self.left
     }
 
-    /// Replaces `buf` by the next frame, whole (the snap length is the writer's business) and without frame check
-    /// sequence, and gives its time, which is never before the last one's. `None` after the last packet; `buf` is
-    /// then left alone.
+    /// Replaces `buf` by the next frame, whole (the snap length is the writer's business) and without frame
+    /// check sequence, and gives its time, which is never before the last one's. `None` after the last
+    /// packet; `buf` is then left alone.
     pub fn next_packet(&mut self, buf: &mut Vec<u8>) -> Option<Nanos> {
         self.left = self.left.checked_sub(1)?;
         let (packet, time) = match &mut self.traffic {

@@ -27,7 +27,8 @@ impl Pace {
         self.now
     }
 
-    /// The time of a packet whose frame has `len` bytes; the next one follows at the distance that the rate asks for.
+    /// The time of a packet whose frame has `len` bytes; the next one follows at the distance that the rate
+    /// asks for.
     pub(super) fn stamp(&mut self, len: usize, rng: &mut Rng) -> u64 {
         let time = self.now;
         let (units, per_second) = match self.rate {
@@ -44,7 +45,8 @@ impl Pace {
         time
     }
 
-    /// Moves on by `amount` / `per_second` nanoseconds; what doesn't make a whole nanosecond is kept for next time.
+    /// Moves on by `amount` / `per_second` nanoseconds; what doesn't make a whole nanosecond is kept for next
+    /// time.
     fn advance(&mut self, amount: u128, per_second: u64) {
         let sum = u128::from(self.fraction) + amount;
         let rate = u128::from(per_second);

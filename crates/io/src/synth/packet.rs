@@ -1,4 +1,5 @@
-//! One packet as bytes: Ethernet, VLAN, IPv4 or IPv6, then TCP, UDP or an ICMP echo, with right lengths and checksums.
+//! One packet as bytes: Ethernet, VLAN, IPv4 or IPv6, then TCP, UDP or an ICMP echo, with right lengths and
+//! checksums.
 
 use slipstream_wire::checksum::{checksum, combine, sum};
 

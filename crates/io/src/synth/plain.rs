@@ -1,7 +1,7 @@
 //! Plain traffic: runs of a known length of a known number of flows (paper §2.1).
 //!
-//! A *slot* is a place in the population that one flow after the other holds; with endless flows, a slot is a flow. The
-//! slots of a pair, 2c and 2c+1, are the two directions of one TCP connection, or two UDP flows.
+//! A *slot* is a place in the population that one flow after the other holds; with endless flows, a slot is a
+//! flow. The slots of a pair, 2c and 2c+1, are the two directions of one TCP connection, or two UDP flows.
 
 use super::config::{Order, Protocol, SynthConfig, TrainModel};
 use super::packet::{Addresses, Packet, Path, Tcp, Transport, flag};
@@ -341,7 +341,8 @@ impl Plain {
         }
     }
 
-    /// Counts a segment of the connection whose client is slot `first`; a new connection follows the last one.
+    /// Counts a segment of the connection whose client is slot `first`; a new connection follows the last
+    /// one.
     fn account(&mut self, first: u32, side: usize, before: State) {
         if let State::LastAck(_) = before {
             let fresh = self.new_flow();
@@ -361,8 +362,8 @@ impl Plain {
     }
 }
 
-/// Addresses and ports of flow or connection `id`. Clients are in 10.0.0.0/8 or 2001:db8::/32, servers in 198.18.0.0/15
-/// or 2001:2::/48 (RFC 2544, 5180). Two of 2^40 ids differ in the client's address or port.
+/// Addresses and ports of flow or connection `id`. Clients are in 10.0.0.0/8 or 2001:db8::/32, servers in
+/// 198.18.0.0/15 or 2001:2::/48 (RFC 2544, 5180). Two of 2^40 ids differ in the client's address or port.
 fn plain_path(id: u64, bits: u64, v6: bool, vlan: Option<u16>) -> Path {
     // Multiplication by an odd number permutes the 24-bit numbers.
     let host = (id as u32).wrapping_mul(0x9e_3779) & 0xff_ffff;

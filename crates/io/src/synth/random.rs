@@ -1,8 +1,8 @@
 //! Random numbers that are the same on every machine.
 //!
 //! The stream is ChaCha8, and what turns its integers into times, sizes and ranks uses only IEEE additions,
-//! multiplications, divisions and square roots, and the logarithm and powers of the `libm` crate, which are written in
-//! those. The platform's own mathematical library, which differs in the last bit, is never called.
+//! multiplications, divisions and square roots, and the logarithm and powers of the `libm` crate, which are
+//! written in those. The platform's own mathematical library, which differs in the last bit, is never called.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -58,8 +58,8 @@ impl Rng {
 /// The longest run that a geometric draw gives.
 const MAX_GEOMETRIC: u64 = 1 << 32;
 
-/// 64 bits that depend on nothing but `seed` and `n` (the finaliser of SplitMix64): attributes of flow `n` that must
-/// not depend on when it is first seen.
+/// 64 bits that depend on nothing but `seed` and `n` (the finaliser of SplitMix64): attributes of flow `n`
+/// that must not depend on when it is first seen.
 pub(super) fn scatter(seed: u64, n: u64) -> u64 {
     let mut z = seed ^ n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -91,7 +91,8 @@ impl Pareto {
         self.power_quantile(u, self.shape)
     }
 
-    /// The same for the size-biased distribution, the one of the flow that a packet drawn at random belongs to.
+    /// The same for the size-biased distribution, the one of the flow that a packet drawn at random belongs
+    /// to.
     pub(super) fn size_biased_quantile(&self, u: f64) -> u64 {
         self.power_quantile(u, self.shape - 1.0)
     }
@@ -153,12 +154,13 @@ impl Alias {
     }
 }
 
-/// Weights for drawing `n` ranks again and again, never the same twice in a row, so that rank r comes up in proportion
-/// to `r^-exponent` in the long run.
+/// Weights for drawing `n` ranks again and again, never the same twice in a row, so that rank r comes up in
+/// proportion to `r^-exponent` in the long run.
 ///
-/// Drawing with weights `w` and drawing again on a repeat gives rank r the share `w(1-w)/Σ w(1-w)`. So `w` is solved for: `w(1-w) = c·z`
-/// with `z` the Zipf share and `c` such that the `w` sum to 1. Where one rank would have half of all or more, which no
-/// sequence without repeats can give it, the Zipf shares themselves are returned.
+/// Drawing with weights `w` and drawing again on a repeat gives rank r the share `w(1-w)/Σ w(1-w)`. So `w` is
+/// solved for: `w(1-w) = c·z` with `z` the Zipf share and `c` such that the `w` sum to 1. Where one rank
+/// would have half of all or more, which no sequence without repeats can give it, the Zipf shares themselves
+/// are returned.
 pub(super) fn zipf_weights_without_repeats(n: u32, exponent: f64) -> Vec<f64> {
     let mut shares: Vec<f64> = (1..=n).map(|r| libm::pow(f64::from(r), -exponent)).collect();
     let total: f64 = shares.iter().sum();

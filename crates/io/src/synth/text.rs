@@ -1,5 +1,5 @@
-//! Settings that people write as one word: sizes (`64`, `64..1500`, `imix`, `64:7,594:4,1518:1`) and rates (`1mpps`,
-//! `2.2gbps`).
+//! Settings that people write as one word: sizes (`64`, `64..1500`, `imix`, `64:7,594:4,1518:1`) and rates
+//! (`1mpps`, `2.2gbps`).
 
 use std::str::FromStr;
 

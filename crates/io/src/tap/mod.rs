@@ -1,9 +1,10 @@
-//! A TAP interface as a port: what the machine sends by it comes in here, and what leaves here comes to the machine by it
-//! (`/dev/net/tun`).
+//! A TAP interface as a port: what the machine sends by it comes in here, and what leaves here comes to the
+//! machine by it (`/dev/net/tun`).
 //!
-//! The interface is made if it isn't there, and goes away with the program; one that somebody made to stay (`ip tuntap add`)
-//! is opened, and stays. The kernel gives a packet a system call, but leaves TCP and UDP in super-frames of up to 64 KiB,
-//! which are cut here: of bulk traffic one call brings some 40 packets. Transport checksums are completed.
+//! The interface is made if it isn't there, and goes away with the program; one that somebody made to stay
+//! (`ip tuntap add`) is opened, and stays. The kernel gives a packet a system call, but leaves TCP and UDP in
+//! super-frames of up to 64 KiB, which are cut here: of bulk traffic one call brings some 40 packets.
+//! Transport checksums are completed.
 
 mod error;
 mod receive;

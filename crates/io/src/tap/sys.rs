@@ -36,8 +36,8 @@ impl Device {
         let file = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
         let mut request = named(name)?;
         request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
-        // SAFETY: the request reads the name, which ends with a zero, and the flags, and writes to the `ifreq`, which outlives
-        // it.
+        // SAFETY: the request reads the name, which ends with a zero, and the flags, and writes to the
+        // `ifreq`, which outlives it.
         checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) })?;
         let header = HEADER as c_int;
         // SAFETY: the request reads a number, which outlives it.

@@ -1,32 +1,35 @@
-//! The ACK compressor: of pure acknowledgements in a row, those that the next one makes superfluous are taken out.
+//! The ACK compressor: of pure acknowledgements in a row, those that the next one makes superfluous are taken
+//! out.
 //!
-//! RFC 3449 §5.2 calls it ACK filtering and warns of what a careless one destroys. Here an acknowledgement goes only if
-//! the very next packet of the train tells the data sender everything that it told:
+//! RFC 3449 §5.2 calls it ACK filtering and warns of what a careless one destroys. Here an acknowledgement
+//! goes only if the very next packet of the train tells the data sender everything that it told:
 //!
-//! - **Both are pure acknowledgements**: no payload by the IP length, of the flags ACK alone or ACK and ECE, whole
-//!   headers captured, right checksums. PSH, FIN, RST, SYN and URG carry meaning of their own; a wrong checksum makes the
-//!   receiver drop the packet, so it neither goes nor stands in for another.
-//! - **It advances**: its number is beyond every one of its flow so far, so it is no duplicate, which loss recovery counts
-//!   (RFC 5681 §3.2). As long as nothing is known of the flow, the first acknowledgement stays.
-//! - **The next one goes further**, from the same place: same link-layer header, IP header (but for IPv4's identification),
-//!   ports and sequence number. Anything else that differs there differs for a reason that is not ours to judge. IPv4
-//!   options are left alone altogether.
-//! - **The window still reaches as far** (RFC 7323 §2): the sender may use bytes up to `ack + (window << scale)`. The
-//!   scale is agreed on in the handshake, which may never have been seen; with a window field that is not smaller, and a
-//!   number that is greater, the edge is not further back for any scale.
-//! - **The same options**, in the same order, with the same content, but for timestamps, which must not run backwards
-//!   (mod 2³²): the newest echo (RFC 7323 §4) is the one that stays. SACK blocks are the same (RFC 2018), and none is
-//!   a duplicate SACK, each of which reports a packet of its own (RFC 2883).
-//! - **No congestion news goes** (RFC 3168): equal ECE. Of AccECN (RFC 9768) nothing is taken out, because the sender
-//!   judges from the packets that an acknowledgement covers whether its three-bit counter may have come round. It shows
-//!   in the handshake, in the flags AE and CWR, in AccECN options, or in an acknowledgement that is itself ECN-capable.
+//! - **Both are pure acknowledgements**: no payload by the IP length, of the flags ACK alone or ACK and ECE,
+//!   whole headers captured, right checksums. PSH, FIN, RST, SYN and URG carry meaning of their own; a wrong
+//!   checksum makes the receiver drop the packet, so it neither goes nor stands in for another.
+//! - **It advances**: its number is beyond every one of its flow so far, so it is no duplicate, which loss
+//!   recovery counts (RFC 5681 §3.2). As long as nothing is known of the flow, the first acknowledgement
+//!   stays.
+//! - **The next one goes further**, from the same place: same link-layer header, IP header (but for IPv4's
+//!   identification), ports and sequence number. Anything else that differs there differs for a reason that
+//!   is not ours to judge. IPv4 options are left alone altogether.
+//! - **The window still reaches as far** (RFC 7323 §2): the sender may use bytes up to `ack + (window <<
+//!   scale)`. The scale is agreed on in the handshake, which may never have been seen; with a window field
+//!   that is not smaller, and a number that is greater, the edge is not further back for any scale.
+//! - **The same options**, in the same order, with the same content, but for timestamps, which must not run
+//!   backwards (mod 2³²): the newest echo (RFC 7323 §4) is the one that stays. SACK blocks are the same (RFC
+//!   2018), and none is a duplicate SACK, each of which reports a packet of its own (RFC 2883).
+//! - **No congestion news goes** (RFC 3168): equal ECE. Of AccECN (RFC 9768) nothing is taken out, because
+//!   the sender judges from the packets that an acknowledgement covers whether its three-bit counter may have
+//!   come round. It shows in the handshake, in the flags AE and CWR, in AccECN options, or in an
+//!   acknowledgement that is itself ECN-capable.
 //!
 //! Only the pace is lost: the sender hears of the same bytes at once that it would have heard of piece by
 //! piece, at most a train's worth, all of which would have arrived within the train anyway.
 //!
-//! One pass looks at neighbours as they came. Where the packet between two others went, a second pass might find those
-//! two neighbours, and one of them superfluous (its window was above that of the one between, but not above that of the
-//! last): it loses nothing either, but need not be made.
+//! One pass looks at neighbours as they came. Where the packet between two others went, a second pass might
+//! find those two neighbours, and one of them superfluous (its window was above that of the one between, but
+//! not above that of the last): it loses nothing either, but need not be made.
 
 use alloc::vec::Vec;
 
@@ -49,9 +52,9 @@ const ACCECN_OPTIONS: [u8; 2] = [172, 174];
 
 /// The compressor's memory of one direction of a connection between trains. The default: nothing is known.
 ///
-/// Every packet of the flow has to be shown to [`AckCompressor::compress`], also those that pass alone: a duplicate of an
-/// acknowledgement that went by unseen looks like an advance. Where packets may have been missed, begin anew with the
-/// default.
+/// Every packet of the flow has to be shown to [`AckCompressor::compress`], also those that pass alone: a
+/// duplicate of an acknowledgement that went by unseen looks like an advance. Where packets may have been
+/// missed, begin anew with the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckState {
     /// The highest acknowledgement number so far (mod 2³²).
@@ -108,8 +111,8 @@ fn opens_accecn(flags: u16) -> bool {
 pub struct AckCompressor;
 
 impl AckCompressor {
-    /// Decides which packets of a released train stay: `keep` becomes one flag a packet, in their order. Returns the
-    /// number of those that go. `state` is that of the flow.
+    /// Decides which packets of a released train stay: `keep` becomes one flag a packet, in their order.
+    /// Returns the number of those that go. `state` is that of the flow.
     pub fn compress(&self, state: &mut AckState, train: &[PacketView<'_>], keep: &mut Vec<bool>) -> usize {
         keep.clear();
         keep.resize(train.len(), true);

@@ -1,9 +1,11 @@
-//! A packet of a train as the compressor and the TCP order see it: a TCP segment in an IP packet that is no fragment.
+//! A packet of a train as the compressor and the TCP order see it: a TCP segment in an IP packet that is no
+//! fragment.
 
 use slipstream_wire::checksum::{combine, sum};
 use slipstream_wire::view::{Ipv4, Ipv6, Tcp};
 
-/// A captured packet and where its headers are. What is not TCP, or a fragment, has no business here: the flow table knows.
+/// A captured packet and where its headers are. What is not TCP, or a fragment, has no business here: the
+/// flow table knows.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketView<'a> {
     /// The captured bytes, from the link-layer header on.
@@ -41,8 +43,8 @@ impl<'a> PacketView<'a> {
         (bytes.len() >= 8).then(|| Tcp::new_unchecked(bytes).seq())
     }
 
-    /// The segment; `None` where its headers are cut, or its lengths contradict each other (the IP length of a packet
-    /// captured before the network card segments it may be 0).
+    /// The segment; `None` where its headers are cut, or its lengths contradict each other (the IP length of
+    /// a packet captured before the network card segments it may be 0).
     pub(crate) fn segment(&self) -> Option<Segment<'a>> {
         let (l3, l4) = (usize::from(self.l3), usize::from(self.l4));
         let link = self.data.get(..l3)?;

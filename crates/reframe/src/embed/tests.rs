@@ -164,7 +164,8 @@ fn poll(reframer: &mut Reframer, now: u64, burst: bool, out: &mut Trains) {
 }
 
 proptest! {
-    /// The obvious twin is the stage, fed in batches; here packets come one by one or in bursts of one time, with polls in between.
+    /// The obvious twin is the stage, fed in batches; here packets come one by one or in bursts of one time,
+    /// with polls in between.
     #[test]
     fn trains_are_those_of_the_pipeline(
         config in config(),

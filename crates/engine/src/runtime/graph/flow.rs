@@ -58,7 +58,8 @@ impl Event {
     }
 }
 
-/// Batches that leave the depth-first way: some go back to a router, some on to a section of the pipeline that another thread runs.
+/// Batches that leave the depth-first way: some go back to a router, some on to a section of the pipeline
+/// that another thread runs.
 #[derive(Default)]
 pub(super) struct Later {
     batches: VecDeque<(Edge, Batch)>,
@@ -70,7 +71,8 @@ pub(super) struct Later {
     pub(super) spare: Spare,
 }
 
-/// Something that happens to a section of a pipeline. Events reach it in the order in which they happen in the pipeline as a whole.
+/// Something that happens to a section of a pipeline. Events reach it in the order in which they happen in
+/// the pipeline as a whole.
 #[derive(Debug)]
 pub(super) enum Event {
     /// Packets come to a stage.

@@ -1,8 +1,8 @@
 //! A pipeline that runs: stages in an order in which wires lead onwards, and what passes between them.
 //!
-//! A stage's output is handed to the stages behind it at once, depth first, so that a batch goes through the whole
-//! pipeline while it is in the cache. What a wire leads back to a router waits until all of that has been done, then goes
-//! there in the order in which it came.
+//! A stage's output is handed to the stages behind it at once, depth first, so that a batch goes through the
+//! whole pipeline while it is in the cache. What a wire leads back to a router waits until all of that has
+//! been done, then goes there in the order in which it came.
 
 mod assemble;
 mod flow;
@@ -50,7 +50,8 @@ pub struct Tally {
     pub batches: u64,
     /// Packets that went out.
     pub packets_out: u64,
-    /// Time spent in the stage itself, without the stages behind it, in ns: measured in one of 16 calls, and scaled up.
+    /// Time spent in the stage itself, without the stages behind it, in ns: measured in one of 16 calls, and
+    /// scaled up.
     pub busy_ns: u64,
 }
 
@@ -132,7 +133,8 @@ impl Ledger {
 #[derive(Default)]
 struct Wiring {
     edges: Vec<Option<Edge>>,
-    /// Two ports lead to one stage in the end: batches are cut where the port changes, so that no packet overtakes another.
+    /// Two ports lead to one stage in the end: batches are cut where the port changes, so that no packet
+    /// overtakes another.
     ordered: bool,
     scratch: Batch,
     /// What packets count as that leave by a port that leads nowhere, one a port.
@@ -168,7 +170,8 @@ pub struct Pipeline {
     keeps_time: bool,
     /// The time of the call that is under way.
     now: Nanos,
-    /// Places of nodes that must be in one section: those that share something, and where packets come between them.
+    /// Places of nodes that must be in one section: those that share something, and where packets come
+    /// between them.
     together: Range<usize>,
     /// Calls so far.
     calls: u32,
@@ -212,16 +215,18 @@ pub struct StageReport {
     pub report: Option<serde_json::Value>,
     /// The figures of a reframe stage.
     pub reframe: Option<Box<ReframeStats>>,
-    /// Of a stage at the end of a live pipeline: how much later than they were due packets left, in ns. Due is the end of
-    /// the hold time, and the arrival for what is not held.
+    /// Of a stage at the end of a live pipeline: how much later than they were due packets left, in ns. Due
+    /// is the end of the hold time, and the arrival for what is not held.
     pub excess: Option<Histogram>,
-    /// Of the same: how long packets were on their way, in ns, from the time stamp that they came with to when they had left;
-    /// only of those whose time stamp lies within the run, as those of interfaces and of `paced` do.
+    /// Of the same: how long packets were on their way, in ns, from the time stamp that they came with to
+    /// when they had left; only of those whose time stamp lies within the run, as those of interfaces and of
+    /// `paced` do.
     pub transit: Option<Histogram>,
 }
 
 impl Pipeline {
-    /// Stages in a row behind one source that brings nothing by itself: for measurements, which bring their own packets.
+    /// Stages in a row behind one source that brings nothing by itself: for measurements, which bring their
+    /// own packets.
     #[must_use]
     pub fn chain(stages: Vec<(String, Box<dyn Stage + Send>)>) -> Self {
         let last = stages.len().saturating_sub(1);
@@ -344,9 +349,10 @@ impl Pipeline {
         }
     }
 
-    /// The places of nodes that share something, and of all that packets come to from there: a stage that parked payloads hears
-    /// of a packet that is freed, behind a splicer too that didn't know it any more, and has to hear of it at the same time
-    /// whoever runs it. Whoever shares anything is taken to share all of it.
+    /// The places of nodes that share something, and of all that packets come to from there: a stage that
+    /// parked payloads hears of a packet that is freed, behind a splicer too that didn't know it any more,
+    /// and has to hear of it at the same time whoever runs it. Whoever shares anything is taken to share all
+    /// of it.
     fn among(&self, sharing: &[usize]) -> Range<usize> {
         let mut reached = Vec::new();
         sharing.iter().for_each(|place| self.reach(*place, &mut reached));
@@ -377,8 +383,9 @@ impl Pipeline {
         }
     }
 
-    /// Says that events must go through one by one to keep their order: packets may meet others that were held elsewhere. Stages that
-    /// hold packets one behind the other need no such thing: what each of them emits is in the order of time.
+    /// Says that events must go through one by one to keep their order: packets may meet others that were
+    /// held elsewhere. Stages that hold packets one behind the other need no such thing: what each of them
+    /// emits is in the order of time.
     pub(super) fn needs_single_events(&self) -> bool {
         let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
         let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
@@ -420,7 +427,8 @@ impl Pipeline {
         self.heads.get(head).is_some_and(|h| h.takes_arrivals)
     }
 
-    /// Whether that stage is in another section, and takes packets that were classified by their outermost headers.
+    /// Whether that stage is in another section, and takes packets that were classified by their outermost
+    /// headers.
     pub(super) fn takes_classified(&self, head: usize) -> bool {
         self.heads.get(head).is_some_and(|h| h.takes_classified && h.edge.node >= self.nodes.len())
     }
@@ -455,8 +463,9 @@ impl Pipeline {
         self.pass_on(Event::Until(now));
     }
 
-    /// Does what is due before packets arrive, the first of them at `now`. A stage that takes packets as they arrive
-    /// does what is due there itself, arrival by arrival: it isn't asked to where nothing is ever due elsewhere.
+    /// Does what is due before packets arrive, the first of them at `now`. A stage that takes packets as they
+    /// arrive does what is due there itself, arrival by arrival: it isn't asked to where nothing is ever due
+    /// elsewhere.
     pub(super) fn run_to_arrival(&mut self, pool: &mut Pool, now: Nanos) {
         if !self.keeps_time {
             self.run_to(pool, now);

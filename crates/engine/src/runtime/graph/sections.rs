@@ -1,17 +1,20 @@
 //! A pipeline on several threads, with the result that it has on one.
 //!
-//! The nodes, which stand in an order in which wires lead onwards, are cut into sections. A section is run by one thread at a time, any of
-//! them, and takes its events in the order in which they happen in the pipeline as a whole: batches, deadlines that are due, the end.
-//! So every stage is called as on one thread, one call after the other, with the same batches at the same times; while one thread has a
-//! stage decide about some packets, another one has the stages before it at work on later packets. Nothing is divided between
-//! threads, neither tables nor their bounds, and nothing that leaves depends on their number or on when which of them runs.
+//! The nodes, which stand in an order in which wires lead onwards, are cut into sections. A section is run by
+//! one thread at a time, any of them, and takes its events in the order in which they happen in the pipeline
+//! as a whole: batches, deadlines that are due, the end. So every stage is called as on one thread, one call
+//! after the other, with the same batches at the same times; while one thread has a stage decide about some
+//! packets, another one has the stages before it at work on later packets. Nothing is divided between
+//! threads, neither tables nor their bounds, and nothing that leaves depends on their number or on when which
+//! of them runs.
 //!
-//! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the memory that all threads' pools
-//! have together.
+//! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the
+//! memory that all threads' pools have together.
 //!
-//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache. The thread that asks the sources has
-//! the first ones. A thread takes a chunk through all of its sections while it is in its cache. Where chunks wait for the thread behind,
-//! it takes over that thread's first section; a thread to which nothing comes takes over the last section of the one before.
+//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache. The
+//! thread that asks the sources has the first ones. A thread takes a chunk through all of its sections while
+//! it is in its cache. Where chunks wait for the thread behind, it takes over that thread's first section; a
+//! thread to which nothing comes takes over the last section of the one before.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -160,7 +163,8 @@ impl Pipeline {
         (self.base..self.base + self.nodes.len()).contains(&place)
     }
 
-    /// The places before which it can be cut: no wire leads back over them, and no stages on both sides share anything.
+    /// The places before which it can be cut: no wire leads back over them, and no stages on both sides share
+    /// anything.
     fn cuts(&self) -> Vec<usize> {
         let over = |cut: usize| {
             let mut before = self.nodes.iter().enumerate().skip(cut);
@@ -170,8 +174,8 @@ impl Pipeline {
         (0..self.nodes.len()).filter(|cut| !over(*cut) && !apart(*cut)).collect()
     }
 
-    /// Cuts it into sections, for so many threads; this one keeps the sources, and what stands before the first cut. `pool` becomes that
-    /// of this one.
+    /// Cuts it into sections, for so many threads; this one keeps the sources, and what stands before the
+    /// first cut. `pool` becomes that of this one.
     ///
     /// None where it can't be cut.
     #[allow(unsafe_code)]
@@ -180,10 +184,10 @@ impl Pipeline {
         if cuts.is_empty() {
             return None;
         }
-        // SAFETY: a packet is in one place at a time: with the source, in a batch that passes between sections behind a lock, in an
-        // event of a chunk behind a lock, or held by a stage, which belongs to a section that one thread at a time has locked. Stages
-        // give a `BufId` on with its packet, or free it, and forget it then; lengths are those that came with packets, or are made
-        // shorter.
+        // SAFETY: a packet is in one place at a time: with the source, in a batch that passes between
+        // sections behind a lock, in an event of a chunk behind a lock, or held by a stage, which belongs to
+        // a section that one thread at a time has locked. Stages give a `BufId` on with its packet, or free
+        // it, and forget it then; lengths are those that came with packets, or are made shorter.
         let mut pools = unsafe { take(pool).siblings(cuts.len() + 1) };
         *pool = pools.pop()?;
         if pools.len() < cuts.len() {
@@ -281,7 +285,8 @@ impl Sections {
         }
     }
 
-    /// Takes what was sent through the sections of the thread that asks the sources; works until there is room for more.
+    /// Takes what was sent through the sections of the thread that asks the sources; works until there is
+    /// room for more.
     pub(in crate::runtime) fn make_room(&self) {
         loop {
             let changes = self.changes();
@@ -300,8 +305,8 @@ impl Sections {
         at(thread)..at(thread + 1)
     }
 
-    /// Takes a chunk through the sections of a thread; returns whether there was one. Where it can't go on for want of room, the thread
-    /// takes over the section behind.
+    /// Takes a chunk through the sections of a thread; returns whether there was one. Where it can't go on
+    /// for want of room, the thread takes over the section behind.
     fn turn(&self, thread: usize) -> bool {
         let own = self.own(thread);
         if let Some(at) = own.clone().rev().find(|at| self.step(*at)) {
@@ -408,7 +413,8 @@ impl Sections {
         }
     }
 
-    /// Works, as a thread other than that which asks the sources, until nothing more will come. CPU time is accounted for.
+    /// Works, as a thread other than that which asks the sources, until nothing more will come. CPU time is
+    /// accounted for.
     pub(in crate::runtime) fn work(&self, thread: usize) {
         let before = thread_cpu_ns();
         while !self.stopped.load(Ordering::Acquire) && !self.through() {

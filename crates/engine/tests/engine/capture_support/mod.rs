@@ -173,8 +173,8 @@ impl NgFile {
 
 const LONGEST: u32 = 0x400_0000;
 
-/// The obvious reader: the whole file as a slice, one step after another. Returns the records and where damage
-/// begins; None where the header is not one of a capture.
+/// The obvious reader: the whole file as a slice, one step after another. Returns the records and where
+/// damage begins; None where the header is not one of a capture.
 pub fn twin(file: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
     if file.len() >= 24 {
         for big in [false, true] {

@@ -31,8 +31,8 @@ pub struct Packet {
     pub len: usize,
 }
 
-/// An Ethernet frame that carries `id` in its last four bytes; the flow is in the source port. One in four of those over UDP has an
-/// IP option, so that packets of a flow differ in where their layers begin.
+/// An Ethernet frame that carries `id` in its last four bytes; the flow is in the source port. One in four of
+/// those over UDP has an IP option, so that packets of a flow differ in where their layers begin.
 pub fn frame(packet: &Packet, id: u32) -> Vec<u8> {
     let mut f = vec![0u8; packet.len.max(60)];
     let len = f.len();

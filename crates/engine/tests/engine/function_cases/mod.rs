@@ -1,4 +1,5 @@
-//! `tests/cases/functions/*.case`: a pipeline with its settings, packets in, packets out. They read as documentation.
+//! `tests/cases/functions/*.case`: a pipeline with its settings, packets in, packets out. They read as
+//! documentation.
 //!
 //! A case is made of sections; a section's lines are indented, `#` begins a comment:
 //!
@@ -26,8 +27,8 @@
 //!
 //! # How a packet is written
 //!
-//! In the order of its headers; checksums and lengths are right unless the text says otherwise. An Ethernet address may
-//! leave out zeros as an IPv6 address does: `02::1` is 02:00:00:00:00:01.
+//! In the order of its headers; checksums and lengths are right unless the text says otherwise. An Ethernet
+//! address may leave out zeros as an IPv6 address does: `02::1` is 02:00:00:00:00:01.
 //!
 //! | words | meaning |
 //! |---|---|

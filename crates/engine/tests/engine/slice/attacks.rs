@@ -26,8 +26,8 @@ fn victim() -> Vec<u8> {
     Spec { payload: 1200, fill: 77, ..Spec::plain(false, true) }.build()
 }
 
-/// Whatever the attacker sends goes through slicer and splicer; it must leave as it came, or not at all, and the victim's
-/// packet must leave with its own payload afterwards.
+/// Whatever the attacker sends goes through slicer and splicer; it must leave as it came, or not at all, and
+/// the victim's packet must leave with its own payload afterwards.
 fn attack(pair: &mut Pair, sliced_victim: &[u8], frames: impl IntoIterator<Item = Vec<u8>>) {
     for frame in frames {
         let (done, through) = pair.slice(ETHERNET, &frame, 1);
@@ -126,7 +126,8 @@ fn a_replayed_sliced_packet() {
 #[test]
 fn tokens_of_generations_that_are_yet_to_come() {
     let (mut pair, sliced, _) = set_up(|_| {});
-    // All that the key would make next is what an attacker can't make: any other tag is wrong, and even the right one is seen.
+    // All that the key would make next is what an attacker can't make: any other tag is wrong, and even the
+    // right one is seen.
     let (done, next) = pair.slice(ETHERNET, &victim(), 0);
     let Sliced::Sliced { token, .. } = done else { panic!("{done:?}") };
     let guesses = (1..2000u64).map(|n| ending_in(Token(token.0 ^ n), 8, 0));

@@ -1,8 +1,9 @@
-//! A function that does whatever can go wrong, between slicer and splicer: it drops, delays past the TTL, duplicates,
-//! reorders, truncates and forges; and a network that replays, guesses and floods. No packet may leave with somebody else's
-//! payload, no entry may be lost, and all counters must add up.
+//! A function that does whatever can go wrong, between slicer and splicer: it drops, delays past the TTL,
+//! duplicates, reorders, truncates and forges; and a network that replays, guesses and floods. No packet may
+//! leave with somebody else's payload, no entry may be lost, and all counters must add up.
 //!
-//! The test runs it for a moment, `cargo run --release -p slipstream --example chaos` for as long as one likes.
+//! The test runs it for a moment, `cargo run --release -p slipstream --example chaos` for as long as one
+//! likes.
 
 use std::collections::VecDeque;
 
@@ -174,8 +175,8 @@ fn word(id: u64) -> [u8; 8] {
     (id.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d_4c95_7f2d).to_le_bytes()
 }
 
-/// A TCP segment that says in its header and everywhere in its payload which packet it is. The checksum is one of
-/// headers alone, so that most are wrong, and have to stay wrong by as much.
+/// A TCP segment that says in its header and everywhere in its payload which packet it is. The checksum is
+/// one of headers alone, so that most are wrong, and have to stay wrong by as much.
 fn write(frame: &mut [u8; LONGEST], id: u64, payload: usize, tos: u8) -> usize {
     let total = (PAYLOAD - L3 + payload) as u16;
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
@@ -397,7 +398,8 @@ impl Chaos {
                 let (payload, tos) = shape(id);
                 let len = write(&mut self.scratch, id, payload, tos);
                 if out[L3 + 1] != tos {
-                    // The function's DSCP, or that of a packet that came with the mark and could get no empty slice.
+                    // The function's DSCP, or that of a packet that came with the mark and could get no empty
+                    // slice.
                     let dscp = u16::from_be_bytes([out[L3], out[L3 + 1]]);
                     let old = u16::from_be_bytes([0x45, tos]);
                     assert!(

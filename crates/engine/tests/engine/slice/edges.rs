@@ -227,7 +227,8 @@ fn what_the_function_encapsulates_has_every_nested_length_repaired() {
     }
 }
 
-/// At 10 % drops with 10 turns half of the traffic is not sliced: dT / (1 + dT). Said explicitly, all of it is.
+/// At 10 % drops with 10 turns half of the traffic is not sliced: dT / (1 + dT). Said explicitly, all of it
+/// is.
 #[test]
 fn dropped_packets_block_their_entries_for_ttl_turns_unless_the_drop_is_said() {
     for (share, ttl) in [(0.1f64, 10u16), (0.02, 10), (0.1, 3), (0.5, 4)] {
@@ -419,7 +420,8 @@ fn marked_fragments_icmp_and_the_like_keep_their_dscp() {
     }
 }
 
-/// The mark on a packet whose last extension header is cut off: a token behind it would be read as part of that.
+/// The mark on a packet whose last extension header is cut off: a token behind it would be read as part of
+/// that.
 #[test]
 fn a_marked_packet_with_half_an_extension_header_loses_the_mark() {
     for mode in [TokenMode::Keyed, TokenMode::Paper] {

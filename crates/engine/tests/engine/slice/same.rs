@@ -1,5 +1,5 @@
-//! Slice, a permitted rewrite, splice equals the rewrite alone, byte for byte: both ways of keeping payloads, every shape of
-//! packet.
+//! Slice, a permitted rewrite, splice equals the rewrite alone, byte for byte: both ways of keeping payloads,
+//! every shape of packet.
 
 use proptest::prelude::*;
 use slipstream::frame::Frame;

@@ -1,6 +1,6 @@
-//! The usual packet's own way and the general one are the same: bytes, verdicts and counters, of any traffic, through
-//! buffers and through the pool. There the general way puts every sliced packet into a buffer of its own, the other leaves it
-//! before its payload where it can.
+//! The usual packet's own way and the general one are the same: bytes, verdicts and counters, of any traffic,
+//! through buffers and through the pool. There the general way puts every sliced packet into a buffer of its
+//! own, the other leaves it before its payload where it can.
 
 use proptest::prelude::*;
 use slipstream::frame::Frame;

@@ -183,8 +183,8 @@ pub fn slf(flows: &[usize]) -> f64 {
     flows.len() as f64 / runs(flows).len() as f64
 }
 
-/// SLF behind an ideal reframer: a train opens with a packet, takes those of its flow that come within `hold`, up to 32,
-/// and leaves at its deadline or when it is full.
+/// SLF behind an ideal reframer: a train opens with a packet, takes those of its flow that come within
+/// `hold`, up to 32, and leaves at its deadline or when it is full.
 pub fn slf_held(times: &[u64], flows: &[usize], hold: u64) -> f64 {
     let mut open: HashMap<usize, (u64, usize, usize)> = HashMap::new();
     let mut trains = Vec::new();
@@ -210,9 +210,9 @@ pub fn slf_held(times: &[u64], flows: &[usize], hold: u64) -> f64 {
     flows.len() as f64 / runs(&order).len() as f64
 }
 
-/// Every segment of every connection must make sense: the handshake first (where the trace shows it), sequence numbers
-/// without gaps, acknowledgements of what the peer has sent and never going back, nothing after FIN but its
-/// acknowledgement. Gives the numbers of connections seen to open and to close.
+/// Every segment of every connection must make sense: the handshake first (where the trace shows it),
+/// sequence numbers without gaps, acknowledgements of what the peer has sent and never going back, nothing
+/// after FIN but its acknowledgement. Gives the numbers of connections seen to open and to close.
 pub fn check_tcp(seen: &[Seen]) -> (usize, usize) {
     /// One direction: next sequence number, latest acknowledgement, greatest timestamp, FIN sent,
     /// SYN sent, without ACK.

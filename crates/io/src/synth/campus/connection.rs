@@ -59,8 +59,8 @@ pub(super) struct Plan {
 }
 
 impl Connection {
-    /// Connection number `number` of copy `copy`. Two numbers of a copy give different clients or ports, two copies
-    /// different campus addresses.
+    /// Connection number `number` of copy `copy`. Two numbers of a copy give different clients or ports, two
+    /// copies different campus addresses.
     pub(super) fn new(plan: Plan, copy: u32, number: u64, rng: &mut Rng) -> Self {
         let between = |(lo, hi): (u64, u64), rng: &mut Rng| lo + rng.below(hi - lo + 1);
         let (campus, internet) = (between(model::CAMPUS_DELAY, rng), between(model::INTERNET_DELAY, rng));
@@ -135,8 +135,8 @@ impl Connection {
         Packet { path: self.path_from(side), transport, payload_len, position, ip_id: sent as u16, ttl }
     }
 
-    /// A TCP segment of `side`, its acknowledgement and echo those of all that the other side has sent so far unless
-    /// `ack` says otherwise.
+    /// A TCP segment of `side`, its acknowledgement and echo those of all that the other side has sent so far
+    /// unless `ack` says otherwise.
     pub(super) fn segment(
         &mut self,
         side: usize,
@@ -187,8 +187,8 @@ impl Connection {
 /// UDP payload of a QUIC acknowledgement.
 pub(super) const QUIC_ACK: usize = 37;
 
-/// Campus hosts of copy k are 10.k.0.0/16 (2001:db8:0:k::/64), hosts of the Internet 198.18.0.0/15 (2001:2::/48): clients in
-/// its lower half, servers in its upper one.
+/// Campus hosts of copy k are 10.k.0.0/16 (2001:db8:0:k::/64), hosts of the Internet 198.18.0.0/15
+/// (2001:2::/48): clients in its lower half, servers in its upper one.
 fn path(plan: Plan, copy: u32, number: u64, rng: &mut Rng) -> Path {
     let [.., copy] = copy.to_be_bytes();
     // 2^12 clients, each of which takes one port after the other.

@@ -1,10 +1,11 @@
 //! Traffic like that at the gateway of the campus in the Reframer paper (§3).
 //!
-//! Each copy has a clock whose ticks are a Poisson process. At a tick something begins: a train of one of the long-lived
-//! connections, a short connection, a DNS query, a lone SYN. What follows from it (the segments of the train, the
-//! acknowledgements of the other side a round-trip time later, the rest of the short connection) waits in a heap for its
-//! time. The time to the next tick follows the bytes begun lately, so that the rate is what it shall be, whatever
-//! the mix. A copy runs for a while before its first packet is used; long-lived connections start in mid-life.
+//! Each copy has a clock whose ticks are a Poisson process. At a tick something begins: a train of one of the
+//! long-lived connections, a short connection, a DNS query, a lone SYN. What follows from it (the segments of
+//! the train, the acknowledgements of the other side a round-trip time later, the rest of the short
+//! connection) waits in a heap for its time. The time to the next tick follows the bytes begun lately, so
+//! that the rate is what it shall be, whatever the mix. A copy runs for a while before its first packet is
+//! used; long-lived connections start in mid-life.
 
 mod connection;
 mod model;

@@ -1,4 +1,5 @@
-//! The numbers of the campus model. What they stand for, and how they were fitted, is in the book, page "Synth".
+//! The numbers of the campus model. What they stand for, and how they were fitted, is in the book, page
+//! "Synth".
 
 use super::super::random::{Pareto, Rng};
 
@@ -81,7 +82,8 @@ impl TrainShape {
     }
 }
 
-/// Pace of a full frame on the narrowest link of a connection, in ns (1.6 Gbps and 0.8 Gbps), and the share of connections.
+/// Pace of a full frame on the narrowest link of a connection, in ns (1.6 Gbps and 0.8 Gbps), and the share
+/// of connections.
 pub(super) const PACES: [(u64, f64); 2] = [(7_600, 0.74), (14_500, 0.26)];
 
 /// Frame of the longest TCP segment, in bytes.
@@ -89,6 +91,7 @@ pub(super) const FULL_FRAME: usize = 1514;
 /// UDP payload of a QUIC datagram with data.
 pub(super) const QUIC_PAYLOAD: usize = 1100;
 
-/// Round-trip times between the gateway and a host of the campus, and a host of the Internet, in ns: uniform between.
+/// Round-trip times between the gateway and a host of the campus, and a host of the Internet, in ns: uniform
+/// between.
 pub(super) const CAMPUS_DELAY: (u64, u64) = (200_000, 2_000_000);
 pub(super) const INTERNET_DELAY: (u64, u64) = (4_000_000, 40_000_000);

@@ -133,12 +133,13 @@ impl Stream {
         stream
     }
 
-    /// Long-lived connections in mid-life: sizes as a packet drawn at random sees them, one from every part of the
-    /// distribution, each at a random place of its life.
+    /// Long-lived connections in mid-life: sizes as a packet drawn at random sees them, one from every part
+    /// of the distribution, each at a random place of its life.
     fn populate(&mut self) {
         let slots = model::TCP_SLOTS + model::QUIC_SLOTS;
         for slot in 0..slots {
-            // A stride that shares no factor with the number of slots spreads the parts over ranks and classes.
+            // A stride that shares no factor with the number of slots spreads the parts over ranks and
+            // classes.
             let part = f64::from((slot * 83) % slots);
             let u = (part + self.rng.unit()) / f64::from(slots);
             let size = model::ELEPHANT.size_biased_quantile(u);
