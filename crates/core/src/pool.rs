@@ -101,7 +101,7 @@ pub struct Pool {
     /// pools with adopted memory.
     bump: (u32, usize),
     retain: bool,
-    /// Whether packets have to leave their places to be sliced: retained ones, and those that another thread
+    /// True if packets have to leave their places to be sliced: retained ones, and those that another thread
     /// may free.
     fixed: bool,
     /// Packets stored less packets freed: of one of several siblings it may be negative.
@@ -150,7 +150,7 @@ impl Pool {
         }
     }
 
-    /// Whether freed packets are kept.
+    /// Returns true if freed packets are kept.
     #[inline]
     #[must_use]
     pub fn retains(&self) -> bool {

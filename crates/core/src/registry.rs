@@ -92,7 +92,7 @@ pub struct Site<'a> {
     /// Seed of choices that others can see, such as ports: where seeds are secret, it says nothing about
     /// `seed`.
     pub choices: u64,
-    /// Whether packets come or go by the wall clock somewhere in the pipeline.
+    /// True if packets come or go by the wall clock somewhere in the pipeline.
     pub live: bool,
     /// Of a router: addresses that stages behind its ports, by number, translate.
     pub proxied: &'a [(usize, IpNet)],
@@ -327,7 +327,7 @@ impl Properties {
 }
 
 impl StageType {
-    /// Whether packets come or go by the wall clock here, so that the pipeline runs live.
+    /// Returns true if packets come or go by the wall clock here, so that the pipeline runs live.
     #[must_use]
     pub fn live(&self) -> bool {
         self.properties.live

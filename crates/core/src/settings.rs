@@ -61,7 +61,7 @@ pub struct Setting {
     pub kind: Kind,
     /// Its value where nothing is written; none: it must be written, or may be left out (see `required`).
     pub default: Option<&'static str>,
-    /// Whether it must be written.
+    /// True if it must be written.
     pub required: bool,
     /// What it means.
     pub help: &'static str,
@@ -450,7 +450,7 @@ impl Settings {
         }
     }
 
-    /// Whether it is on.
+    /// Returns true if it is on.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Bool(true))

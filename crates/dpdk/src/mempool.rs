@@ -43,7 +43,7 @@ impl Mempool {
         Self { memory, _used: used, units: Vec::with_capacity(256), room, made: 0 }
     }
 
-    /// Whether it is this one.
+    /// Returns true if it is this one.
     pub(crate) fn is(&self, memory: &Memory) -> bool {
         self.memory.start() == memory.start()
     }

@@ -32,7 +32,7 @@ struct Shared {
     state: Mutex<State>,
     /// Packets stored less packets freed, by all pools, up to when each of them settled.
     live: AtomicI64,
-    /// Whether somebody may have to be told of dropped packets.
+    /// True if somebody may have to be told of dropped packets.
     mail: AtomicBool,
 }
 
@@ -176,7 +176,7 @@ impl Sibling {
         self.shared.mail.store(true, Ordering::Release);
     }
 
-    /// Whether others may have left something.
+    /// Returns true if others may have left something.
     #[inline]
     pub(super) fn has_mail(&self) -> bool {
         self.shared.mail.load(Ordering::Acquire)

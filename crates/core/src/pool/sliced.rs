@@ -233,7 +233,8 @@ impl Pool {
         Some((u32::from_le_bytes(owner), u64::from_le_bytes([a, b, c, d, e, f, g, h])))
     }
 
-    /// Whether a packet's payload waits elsewhere: it is shorter by as much as its length on the wire says.
+    /// Returns true if a packet's payload waits elsewhere: it is shorter by as much as its length on the wire
+    /// says.
     #[inline]
     #[must_use]
     pub fn is_sliced(&self, id: BufId) -> bool {
@@ -274,7 +275,7 @@ impl Pool {
         }
     }
 
-    /// Whether sliced packets were dropped that nobody has asked about.
+    /// Returns true if sliced packets were dropped that nobody has asked about.
     #[inline]
     pub fn has_dropped(&self) -> bool {
         !self.dropped.is_empty() || self.sibling.as_ref().is_some_and(|sibling| sibling.has_mail())

@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
         self.feeds.iter().map(|f| f.packets).sum()
     }
 
-    /// Whether no source has anything more.
+    /// Returns true if no source has anything more.
     pub(super) fn at_end(&self) -> bool {
         self.feeds.iter().all(Feed::at_end)
     }

@@ -90,7 +90,7 @@ impl Feed {
         self.next().filter(|t| *t <= now && self.room > 0)
     }
 
-    /// Whether it has to be read on before it is known which source has the next packet.
+    /// Returns true if it has to be read on before it is known which source has the next packet.
     fn exhausted(&self) -> bool {
         !self.live && !self.ended && self.next().is_none()
     }
@@ -100,7 +100,7 @@ impl Feed {
         self.pending.frames.len().saturating_sub(self.at)
     }
 
-    /// Whether nothing more will come.
+    /// Returns true if nothing more will come.
     pub(super) fn at_end(&self) -> bool {
         self.ended && self.next().is_none()
     }

@@ -166,7 +166,7 @@ impl Clock for ServiceTime {
 }
 
 impl Driver {
-    /// Whether the packets of a source come in service time.
+    /// Returns true if the packets of a source come in service time.
     pub(super) fn in_service_time(&mut self) -> bool {
         self.pipeline.heads.iter_mut().filter_map(|h| h.source.live()).any(|s| s.own_time().is_some())
     }

@@ -50,11 +50,11 @@ struct Logged {
 pub struct FirewallStage {
     firewall: Firewall,
     reads: Reads,
-    /// Whether type and code of ICMP are read.
+    /// True if type and code of ICMP are read.
     reads_icmp: bool,
     /// Of each limit of the rules, what is left of it. With any, every packet is decided about.
     credits: Vec<Credit>,
-    /// Whether packets of a train share a decision where they agree in what is read, whatever else is in
+    /// True if packets of a train share a decision where they agree in what is read, whatever else is in
     /// them.
     shares_by_fields: bool,
     cache: Option<DecisionCache>,
@@ -79,7 +79,7 @@ pub struct FirewallStage {
     unclassified: u64,
     conntrack: Option<Conntrack>,
     pub(super) checksums: Checksums,
-    /// Whether the keys of packets are asked for behind their lookups.
+    /// True if the keys of packets are asked for behind their lookups.
     keeps_keys: bool,
     pub(super) limiter: RateLimiter,
     /// The answer being made.
@@ -186,7 +186,7 @@ impl FirewallStage {
         }
     }
 
-    /// Whether the first rule that matches a packet follows from the packet alone.
+    /// Returns true if the first rule that matches a packet follows from the packet alone.
     #[inline(always)]
     const fn depends_on_packet_alone(&self) -> bool {
         self.cache.is_none() && self.conntrack.is_none()

@@ -372,7 +372,7 @@ pub struct NatStage {
 /// What is found out about a packet ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Whether it can be read.
+    /// True if it can be read.
     readable: bool,
     packet: Packet,
     hash: u64,

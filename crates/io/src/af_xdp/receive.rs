@@ -89,7 +89,7 @@ pub struct Receiver {
     any: Option<OwnedFd>,
     interface: [Interface; 1],
     clock: LiveClock,
-    /// Whether the pool has adopted the memory; none: it was not asked yet.
+    /// True if the pool has adopted the memory; none: it was not asked yet.
     adopted: Option<bool>,
     checksums: bool,
     busy_poll: bool,

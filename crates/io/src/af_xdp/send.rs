@@ -37,7 +37,7 @@ pub struct Sender {
     transmit: Ring<libc::xdp_desc>,
     completion: Ring<u64>,
     zero_copy: bool,
-    /// Whether the pool has adopted the memory; none: it was not asked yet.
+    /// True if the pool has adopted the memory; none: it was not asked yet.
     adopted: Option<bool>,
     /// Packets that the kernel has, or that are in the ring.
     in_flight: u32,

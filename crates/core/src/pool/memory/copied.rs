@@ -101,7 +101,7 @@ impl Window {
         true
     }
 
-    /// Whether there are so many bytes.
+    /// Returns true if there are so many bytes.
     pub(in crate::pool) fn open(&self, range: Range<usize>) -> bool {
         range.end <= self.len
     }

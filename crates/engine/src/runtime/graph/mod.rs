@@ -295,12 +295,12 @@ impl Pipeline {
         meters.fold((0, 0), |(real, cpu), meter| (real + meter.elapsed_ns(), cpu + meter.cpu_ns()))
     }
 
-    /// Whether a stage takes only so many packets at a time.
+    /// Returns true if a stage takes only so many packets at a time.
     pub(super) fn is_bounded(&mut self) -> bool {
         (0..self.heads.len()).any(|head| self.room(head) < usize::MAX)
     }
 
-    /// Whether a stage can write nothing more.
+    /// Returns true if a stage can write nothing more.
     pub(super) fn failed(&mut self) -> bool {
         self.ends().any(|end| end.failed())
     }
@@ -422,13 +422,13 @@ impl Pipeline {
         &self.links
     }
 
-    /// Whether the first stage behind a source takes packets as they arrive.
+    /// Returns true if the first stage behind a source takes packets as they arrive.
     pub(super) fn takes_arrivals(&self, head: usize) -> bool {
         self.heads.get(head).is_some_and(|h| h.takes_arrivals)
     }
 
-    /// Whether that stage is in another section, and takes packets that were classified by their outermost
-    /// headers.
+    /// Returns true if that stage is in another section, and takes packets that were classified by their
+    /// outermost headers.
     pub(super) fn takes_classified(&self, head: usize) -> bool {
         self.heads.get(head).is_some_and(|h| h.takes_classified && h.edge.node >= self.nodes.len())
     }
@@ -496,7 +496,7 @@ impl Pipeline {
         self.nodes.iter_mut().filter_map(|n| n.ledger.excess.as_mut()).for_each(|e| e.set_clock(clock));
     }
 
-    /// Whether packets come or go by the wall clock.
+    /// Returns true if packets come or go by the wall clock.
     #[must_use]
     pub fn live(&self) -> bool {
         self.live
@@ -544,7 +544,7 @@ impl Pipeline {
         self.nodes.iter().map(|n| n.stage.next_deadline()).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Whether no stage holds packets, or waits until somebody has taken them.
+    /// Returns true if no stage holds packets, or waits until somebody has taken them.
     pub(super) fn finished(&mut self) -> bool {
         self.nodes.iter().all(|n| n.stage.held() == 0) && !self.ends().any(|end| end.unfinished())
     }

@@ -158,7 +158,7 @@ pub(in crate::runtime) struct Crossing {
 }
 
 impl Pipeline {
-    /// Whether a node is of this section.
+    /// Returns true if a node is of this section.
     fn has(&self, place: usize) -> bool {
         (self.base..self.base + self.nodes.len()).contains(&place)
     }
@@ -456,12 +456,12 @@ impl Sections {
         self.ring();
     }
 
-    /// Whether a stage can write nothing more.
+    /// Returns true if a stage can write nothing more.
     pub(in crate::runtime) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Whether it was stopped before all was through.
+    /// Returns true if it was stopped before all was through.
     pub(in crate::runtime) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
