@@ -10,7 +10,7 @@ fn main() {
 mod dpdk {
     use std::process::Command;
 
-    /// What pkg-config says of DPDK; ends the build where it knows of none.
+    /// Asks pkg-config for DPDK; ends the build if there is none.
     fn pkg_config(what: &str) -> Vec<String> {
         let done = Command::new("pkg-config").args([what, "libdpdk >= 22.11"]).output();
         let missing = match done {

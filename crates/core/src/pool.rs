@@ -1,4 +1,4 @@
-//! Where the bytes of packets live while they are inside.
+//! The memory of packets while they are inside.
 //!
 //! Memory comes in slabs of 8 MiB, cut into slots of 64-byte units by size class; a freed slot is used again
 //! by the next packet of its class. A 60-byte packet takes 128 bytes, not a 2 KiB buffer, so thousands of
@@ -59,7 +59,7 @@ const SLICED: u8 = 1 << 6;
 const IN_PLACE: u8 = 1 << 5;
 /// Set beside both: the packet is gone, and the slot is its table's alone.
 const LEFT: u8 = 1 << 7;
-/// What stands at the end of the slot of such a packet: its token, and whose it is.
+/// Bytes at the end of the slot of such a packet: its token, and its owner.
 const TAIL: usize = TOKEN_LEN + 4;
 /// Bytes that stand in a packet for the payload that waits elsewhere.
 pub const TOKEN_LEN: usize = 8;
@@ -93,7 +93,7 @@ pub struct BufId(pub u32);
 /// ```
 pub struct Pool {
     memory: Memory,
-    /// What `memory` was taken for; siblings keep it elsewhere.
+    /// The slabs of `memory`; siblings keep them elsewhere.
     slabs: Slabs,
     /// Free slots, by class. Of adopted memory: buffers that are to be given back, and no others.
     free: [Vec<u32>; CLASSES],
@@ -106,9 +106,9 @@ pub struct Pool {
     fixed: bool,
     /// Packets stored less packets freed: of one of several siblings it may be negative.
     live: i64,
-    /// What it has together with other pools.
+    /// The part that it shares with other pools.
     sibling: Option<Box<Sibling>>,
-    /// What it knows of memory that it adopted.
+    /// The memory that it adopted.
     adopted: Option<Box<Adopted>>,
     /// For a packet that moves.
     scratch: Vec<u8>,
@@ -404,7 +404,7 @@ impl Pool {
         }
     }
 
-    /// What is kept beside a packet.
+    /// The meta data of a packet.
     #[inline]
     #[must_use]
     pub fn meta(&self, id: BufId) -> PacketMeta {
@@ -417,7 +417,7 @@ impl Pool {
         self.packet_bytes(id, N as u32)?.1.first_chunk()
     }
 
-    /// What is kept beside a packet, and its first `len` bytes.
+    /// The meta data of a packet, and its first `len` bytes.
     #[inline]
     #[must_use]
     pub fn meta_and_data(&self, id: BufId, len: u32) -> (PacketMeta, &[u8]) {

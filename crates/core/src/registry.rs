@@ -17,9 +17,9 @@ use crate::stage::{DropReason, Stage};
 pub struct PortType {
     /// Its name.
     pub name: &'static str,
-    /// What comes or goes by it.
+    /// The packets that come or go by it.
     pub help: &'static str,
-    /// What packets count as that leave by it where it leads nowhere; none: it must lead somewhere.
+    /// The drop reason of packets that leave by it if it leads nowhere; none: it must lead somewhere.
     pub unconnected: Option<DropReason>,
 }
 
@@ -34,16 +34,16 @@ pub enum Ports {
     AsSet(&'static str),
 }
 
-/// What a stage type is for.
+/// The purpose of a stage type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// Where packets come from and go to.
+    /// Sources and destinations of packets.
     Port,
-    /// What makes trains.
+    /// Stages that make trains.
     Locality,
-    /// What decides about packets.
+    /// Network functions: they decide about packets.
     Function,
-    /// What leads packets about.
+    /// Stages that lead, count and copy packets.
     Plumbing,
 }
 
@@ -63,7 +63,7 @@ impl Group {
     }
 }
 
-/// Where in the graph a stage stands, which decides what a port is.
+/// The place of a stage in the graph, by which a port is a source or a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Packets come from it.
@@ -76,12 +76,12 @@ pub enum Role {
     TwoWay,
 }
 
-/// What a stage is built with besides its settings.
+/// The surroundings that a stage is built in, besides its settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
     /// Its name in the graph.
     pub name: &'a str,
-    /// Where it stands.
+    /// Its place in the graph.
     pub role: Role,
     /// Only check: create no file, open no port.
     pub dry: bool,
@@ -112,8 +112,8 @@ impl Common {
         self.0.borrow().iter().filter(|(_, thing)| thing.is::<T>()).count()
     }
 
-    /// How often something was added or looked for: where that changes while a stage is built, the stage
-    /// shares something, and has to run on the same thread as those that it shares it with.
+    /// Number of times that something was added or looked for: if that changes while a stage is built, the
+    /// stage shares something, and has to run on the same thread as those that it shares it with.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.1.get()
@@ -160,7 +160,7 @@ impl fmt::Debug for Common {
     }
 }
 
-/// What a stage type makes of its settings.
+/// The result of building a stage type.
 pub enum Made {
     /// A stage.
     Stage(Box<dyn Stage + Send>),
@@ -168,9 +168,9 @@ pub enum Made {
     WithPorts(Box<dyn Stage + Send>, Vec<String>),
     /// A stage whose ports have these names, on the way in as on the way out.
     Between(Box<dyn Stage + Send>, Vec<String>),
-    /// Where packets come from.
+    /// A source of packets.
     Source(Box<dyn Source + Send>),
-    /// Where packets come from, and where they go to.
+    /// A source of packets and a destination.
     TwoWay(Box<dyn Source + Send>, Box<dyn Stage + Send>),
     /// Nothing, since it is only a check.
     Checked,
@@ -182,9 +182,9 @@ pub enum Made {
 pub struct BuildError {
     /// The setting, where it is one.
     pub setting: Option<&'static str>,
-    /// What is wrong.
+    /// The mistake, in words.
     pub message: String,
-    /// What would be right.
+    /// A way to mend it, in words.
     pub hint: Option<String>,
 }
 
@@ -214,11 +214,11 @@ impl BuildError {
 pub struct StageType {
     /// Its name, as written behind `type =` and in graphs.
     pub name: &'static str,
-    /// What it is for.
+    /// Its purpose.
     pub group: Group,
-    /// What it does, in a line.
+    /// A summary in one line.
     pub summary: &'static str,
-    /// How it may stand in a graph.
+    /// An example of a graph with it.
     pub example: &'static str,
     /// Input ports.
     pub inputs: Ports,

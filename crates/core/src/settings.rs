@@ -19,7 +19,7 @@ pub enum Literal {
     List(Vec<Literal>),
 }
 
-/// What a setting's value may be.
+/// The kind of a setting's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// A time, in ns, within a range.
@@ -57,13 +57,13 @@ pub enum Kind {
 pub struct Setting {
     /// Its name, in snake_case.
     pub name: &'static str,
-    /// What may be written.
+    /// The kind of its values.
     pub kind: Kind,
     /// Its value where nothing is written; none: it must be written, or may be left out (see `required`).
     pub default: Option<&'static str>,
     /// True if it must be written.
     pub required: bool,
-    /// What it means.
+    /// Its meaning, in words.
     pub help: &'static str,
 }
 
@@ -92,7 +92,7 @@ pub enum Value {
     List(Vec<Value>),
 }
 
-/// What is wrong with a value: what, where in it (bytes from its start), and what would be right.
+/// A mistake in a value: the cause, its place (bytes from the start), and a way to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The fault.
@@ -180,7 +180,7 @@ impl Setting {
 }
 
 impl Kind {
-    /// What may be written, in words.
+    /// The values that may be written, in words.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {

@@ -15,7 +15,7 @@ use crate::sys::{self, Memory, Setup, Stats};
 pub struct Options {
     /// The device's name, and behind a comma arguments of a virtual one: `net_pcap0,rx_pcap=in.pcap`.
     pub device: String,
-    /// What all ports have together.
+    /// The state that all ports share.
     pub environment: Environment,
     /// Queues to receive from; the card spreads connections over them.
     pub queues: u16,

@@ -28,7 +28,7 @@ pub struct Environment {
     pub room: u16,
 }
 
-/// What is there of DPDK in this process.
+/// The state of DPDK in this process.
 #[derive(Default)]
 pub(crate) struct State {
     /// Arguments that EAL was started with.

@@ -40,9 +40,9 @@ pub enum DpdkError {
     OneForAll {
         /// The setting.
         setting: &'static str,
-        /// What the first port had.
+        /// Arguments of the first port.
         first: String,
-        /// What this port has.
+        /// Arguments of this port.
         this: String,
     },
     /// No memory for the mempool.

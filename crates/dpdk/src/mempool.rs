@@ -16,7 +16,7 @@ use crate::sys::Memory;
 /// Bytes of a unit, by which places are counted.
 pub(crate) const UNIT: usize = 64;
 
-/// Where a packet of this unit begins, in bytes.
+/// Offset of the packet of this unit, in bytes.
 pub(crate) fn offset(unit: u32) -> usize {
     unit as usize * UNIT + LEAD
 }

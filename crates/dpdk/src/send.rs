@@ -18,7 +18,7 @@ use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Place};
 #[derive(Debug)]
 pub struct Sender {
     device: Arc<Device>,
-    /// How long to wait for room, in cycles.
+    /// Longest wait for room, in cycles.
     wait: u64,
     mbufs: Box<[Mbuf; BURST]>,
     places: Box<[Place; BURST]>,

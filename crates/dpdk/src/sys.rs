@@ -47,7 +47,7 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// How a device is to be used.
+/// The configuration of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Setup {
@@ -121,7 +121,7 @@ fn text(from: *const c_char) -> String {
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
-/// What a negative result means.
+/// The system's text for a negative result.
 pub(crate) fn reason(number: c_int) -> String {
     // SAFETY: takes any number.
     text(unsafe { slip_dpdk_error(number) })

@@ -1,7 +1,7 @@
 //! Network functions: L2 forwarding, routing, filtering, translation, metering, balancing, counting.
 //!
 //! Each is written once, as a [`NetworkFunction`], and becomes a stage through [`PerTrain`] or [`PerPacket`].
-//! What it looks things up in knows neither frames nor stages.
+//! Its tables know neither frames nor stages.
 //!
 //! Read it in this order:
 //!

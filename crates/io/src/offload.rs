@@ -19,7 +19,8 @@ const CWR: u8 = 0x80;
 /// The header before a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offload {
-    /// Where the checksum begins, and where from there it is to stand; none where it is whole.
+    /// The start of the checksummed bytes, and the offset from there at which the checksum stands; none if it
+    /// is whole.
     checksum: Option<(usize, usize)>,
     /// Bytes of payload of each packet that a super-frame is to be cut into; none of a usual frame.
     segment: Option<usize>,
@@ -71,10 +72,10 @@ impl Offload {
 pub(crate) struct Segmenter {
     frame: Vec<u8>,
     headers: Option<Headers>,
-    /// Where the payload begins, and how much of it a packet gets.
+    /// Offset of the payload, and the bytes of it that each packet gets.
     payload: usize,
     size: usize,
-    /// Where the next packet's payload begins.
+    /// Offset of the next packet's payload.
     at: usize,
     /// Packets so far.
     made: u16,

@@ -9,13 +9,13 @@ use std::error::Error;
 use slipstream_reframe::embed::{Packet, Reframer, Train};
 use slipstream_reframe::{ClassSettings, Nanos, ReframeConfig, Rule};
 
-/// What this data plane has: buffers, of which some are in use. A handle is the number of a buffer.
+/// The buffers of this data plane, some of them in use. A handle is the number of a buffer.
 struct Buffers {
     bytes: Vec<Vec<u8>>,
     free: Vec<u32>,
 }
 
-/// What leaves: the last flow, and runs of one flow so far.
+/// The packets that left: the last flow, and runs of one flow so far.
 #[derive(Default)]
 struct Wire {
     last: Option<u8>,

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use slipstream_core::settings::Value;
 
-    /// What the definitions say by default is a configuration without mistakes, and the one that is meant.
+    /// The defaults of the definitions make the default configuration, and it is valid.
     #[test]
     fn the_defaults_are_those_of_the_definitions() {
         let config = ReframeConfig::without_classes(&Settings::defaults(SETTINGS));

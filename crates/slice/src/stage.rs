@@ -247,7 +247,7 @@ fn entries(settings: &Settings) -> Result<u32, BuildError> {
 /// comes meanwhile.
 const PATIENCE: u64 = 10;
 
-/// How long a payload waits at least, in ns.
+/// Shortest time that a payload waits, in ns.
 fn min_age(settings: &Settings) -> u64 {
     let most = settings.optional_number("max_age").unwrap_or(u64::MAX);
     let reckoned = || settings.optional_number("service").unwrap_or(0).saturating_mul(PATIENCE).min(most);

@@ -37,10 +37,10 @@ const WAITING: usize = 256;
 /// From the beginning of a unit to where a packet's bytes begin.
 pub const LEAD: usize = HEADER;
 
-/// How buffers lie in a [`Region`]: evenly.
+/// The layout of buffers in a [`Region`]: they lie evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffers {
-    /// Where the first one begins, in bytes.
+    /// Offset of the first one, in bytes.
     pub first: usize,
     /// Bytes from one to the next. 0 where they lie anyhow: a packet that grows then always moves.
     pub stride: usize,
@@ -74,7 +74,7 @@ pub unsafe trait Region: Any + Send {
     /// Bytes.
     fn size(&self) -> usize;
 
-    /// How buffers lie in it, as it stays.
+    /// The layout of its buffers, which stays.
     fn buffers(&self) -> Buffers;
 
     /// Takes a free buffer for a packet of `len` bytes, which a stage has made; returns where its bytes are
@@ -121,10 +121,10 @@ impl fmt::Display for AdoptError {
 
 impl core::error::Error for AdoptError {}
 
-/// What a pool knows of the memory that it has adopted.
+/// The memory that a pool has adopted.
 pub(super) struct Adopted {
     region: Arc<Mutex<Box<dyn Region>>>,
-    /// Where it begins in the pool's memory, in bytes.
+    /// Its offset in the pool's memory, in bytes.
     start: usize,
     size: usize,
     buffers: Buffers,
@@ -161,7 +161,7 @@ impl Adopted {
         Some(((self.start + at) / UNIT) as u32)
     }
 
-    /// Where in the region a packet's bytes begin; none for one in the pool's own memory.
+    /// Offset of a packet's bytes in the region; none for one in the pool's own memory.
     fn offset(&self, id: u32) -> Option<usize> {
         let at = (id as usize * UNIT).checked_sub(self.start)?;
         (at < self.size).then_some(at + HEADER)
@@ -265,7 +265,7 @@ impl Pool {
         Some(BufId(id))
     }
 
-    /// Where in the region a packet's bytes begin: from there a port can send it. None for one in memory of
+    /// Offset of a packet's bytes in the region: from there a port can send it. None for one in memory of
     /// the pool's own.
     #[inline]
     #[must_use]

@@ -29,7 +29,7 @@ mod copied;
 #[cfg(all(target_os = "linux", feature = "std", not(miri)))]
 mod mapped;
 
-/// Where ranges begin and end: pages that lie so can be huge, and stay so when they move.
+/// Alignment of ranges: pages that lie so can be huge, and stay so when they move.
 const ALIGNED: usize = 2 << 20;
 
 /// Bytes that read as zeros until they are written.
@@ -86,7 +86,7 @@ impl Memory {
         (Self { start: first, len, home: Home::Window(window, own - base) }, base)
     }
 
-    /// Where what is not adopted begins, in bytes.
+    /// Offset of the part that is not adopted, in bytes.
     pub(super) fn own_part(&self) -> usize {
         if let Home::Window(_, at) = &self.home { *at } else { 0 }
     }
@@ -262,7 +262,7 @@ mod tests {
                 }
             }
             prop_assert!(memory.get(memory.len..memory.len + 1).is_none());
-            // What the window has is what the range had.
+            // The window has what the range had.
             let memory = memory.into_shared();
             prop_assert!(twin.len() <= memory.len);
             memory.open(0..twin.len());

@@ -1,9 +1,9 @@
-//! What is kept beside a packet's bytes, in the 16 bytes before them.
+//! The meta data of a packet, in the 16 bytes before its own.
 
 use super::HEADER;
 use crate::time::Nanos;
 
-/// What is kept beside a packet's bytes.
+/// The meta data of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMeta {
     /// Bytes on the wire.
@@ -27,7 +27,7 @@ pub(super) fn head(meta: PacketMeta, class: u8) -> [u8; HEADER] {
     (u128::from(meta.time.0) << 64 | u128::from(low)).to_le_bytes()
 }
 
-/// What stands before a packet's bytes, to be carried to another packet as it is.
+/// The bytes of a packet's meta data, to be carried to another packet as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Head(pub(super) [u8; HEADER]);
 

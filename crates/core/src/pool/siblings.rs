@@ -25,7 +25,7 @@ const CUT: usize = 64;
 /// Sliced packets that were dropped, of which other threads are told at once.
 pub(super) const MAIL: usize = 64;
 
-/// What several pools have together.
+/// The state that several pools share.
 #[derive(Debug)]
 struct Shared {
     memory: Memory,
@@ -43,7 +43,7 @@ struct State {
     opened: usize,
     /// Free slots that no pool has, by class.
     stash: [Vec<u32>; CLASSES],
-    /// What is left of slabs that a pool was cutting up when it went: number of the slab, in units, and its
+    /// Rests of slabs that a pool was cutting up when it went: number of the slab, in units, and its
     /// next unused unit.
     rests: Vec<(u32, usize)>,
     /// Sliced packets that were freed: whose, and their tokens.
@@ -84,7 +84,7 @@ pub(super) struct Sibling {
     shared: Arc<Shared>,
     /// Number of the slab being cut up, in units, and its next unused unit.
     bump: (u32, usize),
-    /// What of the pool's own count is in [`Shared::live`].
+    /// The part of the pool's own count that is in [`Shared::live`].
     settled: i64,
 }
 
@@ -197,10 +197,10 @@ impl Pool {
     /// be used with each of them. All have the memory together, up to 256 GiB; where the system gives a
     /// process less, half of what is left to it.
     ///
-    /// What belongs to a pool and not to its memory starts anew: counts add up in [`Pool::live`], and all are
-    /// [retained](Pool::retain) if this one was. In siblings no packet is sliced in its place. Adopted memory
-    /// is that of all of them: its [`Region`](super::Region) is behind a lock, and ends with the last of
-    /// them.
+    /// The state that belongs to a pool and not to its memory starts anew: counts add up in [`Pool::live`],
+    /// and all are [retained](Pool::retain) if this one was. In siblings no packet is sliced in its place.
+    /// Adopted memory is that of all of them: its [`Region`](super::Region) is behind a lock, and ends with
+    /// the last of them.
     ///
     /// # Safety
     /// A pool that is alone answers for every [`BufId`](super::BufId) and length that it is asked for;
@@ -220,7 +220,7 @@ impl Pool {
             None => Arc::new(self.share()),
         };
         let (retain, adopted) = (self.retain, self.adopted.as_ref().map(|adopted| adopted.twin()));
-        // What a sibling has becomes that of the others.
+        // Everything that a sibling has becomes that of the others.
         drop(self);
         let one = || {
             let sibling = Sibling { shared: Arc::clone(&shared), bump: (0, SLAB_UNITS), settled: 0 };

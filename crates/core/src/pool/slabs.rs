@@ -8,7 +8,7 @@ use super::{SLAB_BYTES, SLAB_UNITS, UNIT};
 /// The slabs of a memory, one behind the other.
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
-    /// Where the first begins, in units.
+    /// The start of the first one, in units.
     origin: usize,
     /// So many were given out, or lie before such.
     count: usize,
@@ -26,7 +26,7 @@ impl Slabs {
         Self { origin: bytes / UNIT, ..Self::default() }
     }
 
-    /// Where the last one ends: bytes that the memory must have.
+    /// The end of the last one: bytes that the memory must have.
     pub(super) fn bytes(&self) -> usize {
         self.origin * UNIT + self.count * SLAB_BYTES
     }
@@ -76,7 +76,7 @@ impl Slabs {
             *n += if adjacent { next.1 } else { 0 };
             adjacent
         });
-        // What lies behind all that is used needs no remembering.
+        // Free slabs behind all that is used needn't be remembered.
         if let Some((first, _)) = self.free.pop_if(|(first, n)| *first + *n == self.count) {
             self.count = first;
         }

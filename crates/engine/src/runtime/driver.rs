@@ -61,7 +61,7 @@ pub enum RunError {
     ServiceTime,
 }
 
-/// What came from a source.
+/// The packets and counters of a source.
 #[derive(Clone, Debug)]
 pub struct SourceReport {
     /// Its name.
@@ -76,7 +76,7 @@ pub struct SourceReport {
     pub counters: Vec<(&'static str, u64)>,
 }
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
     /// Every source.
@@ -105,7 +105,7 @@ pub(super) enum End {
     Interrupted,
 }
 
-/// Where a run ends, whatever the sources still have.
+/// The limits at which a run ends, whatever the sources still have.
 pub(super) struct Limits {
     pub(super) end: Nanos,
     pub(super) packets: u64,

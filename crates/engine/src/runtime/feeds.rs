@@ -10,7 +10,7 @@ use slipstream_wire::FlowKey;
 
 use super::driver::{Driver, Run, RunError};
 
-/// How often a source is read on in one round at most.
+/// Maximum number of times that a source is read on in one round.
 const REFILLS: u32 = 3;
 
 /// The course of a round.
@@ -21,13 +21,13 @@ pub(super) struct Course {
     pub(super) max: u64,
     /// Packets that go in at once, at most.
     pub(super) at_once: usize,
-    /// What becomes of packets of captures whose time has passed.
+    /// The treatment of packets of captures whose time has passed.
     pub(super) late: Late,
     /// The time that the data path takes is measured round by round: reading is no part of it.
     pub(super) meters: bool,
 }
 
-/// What becomes of packets of captures whose time has passed.
+/// The treatment of packets of captures whose time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Late {
     /// They come at their own time: there is no other.
@@ -38,14 +38,14 @@ pub(super) enum Late {
     ComesNow,
 }
 
-/// What a round found.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     /// Packets came.
     pub(super) busy: bool,
     /// A source may have more.
     pub(super) more: bool,
-    /// What it is to take at least, with all that is done with what came, in ns.
+    /// Least duration of the round, the work on its packets included, in ns.
     pub(super) least_ns: u64,
     /// A source was asked for less than it might have, since what comes behind has no room.
     pub(super) blocked: bool,
@@ -56,7 +56,7 @@ pub(super) struct Round {
 pub(super) struct Feed {
     pub(super) live: bool,
     pending: Arrivals,
-    /// How many of the pending packets went in already.
+    /// Number of pending packets that went in already.
     at: usize,
     /// The numbers that its interfaces have among those of all sources.
     numbers: Vec<u32>,
@@ -66,9 +66,9 @@ pub(super) struct Feed {
     pub(super) packets: u64,
     /// Packets that may go in now, in a live run.
     pub(super) room: usize,
-    /// What the last poll was to take at least, in ns.
+    /// Least duration of the last poll, in ns.
     pub(super) least_ns: u64,
-    /// What is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
+    /// The shift that is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
     shift: u64,
 }
 
@@ -165,7 +165,7 @@ impl Driver {
         if course.meters {
             meter.start();
         }
-        // Where reading needn't be told from the rest, a round goes on.
+        // A round goes on if the time of reading needn't be told from the rest.
         let mut refills = if course.late == Late::Stays && !course.meters { REFILLS } else { 0 };
         // In the order of time, as far as each source goes before another one has a packet.
         while let Some((_, head)) =

@@ -26,14 +26,14 @@ use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
 use slipstream_stats::Histogram;
 
-/// What is due within this time is waited for awake: waking up takes about as long.
+/// A deadline within this time is waited for awake: waking up takes about as long.
 const AWAKE: u64 = 20_000;
 /// Sleep of a source whose packets have no room, in ns.
 const BLOCKED: u64 = 20_000;
 /// Longest sleep: so often is asked whether to go on.
 pub(super) const NAP: u64 = 100_000_000;
 
-/// How a live run goes, and when it ends.
+/// Settings of a live run, and its limits.
 #[derive(Clone, Debug, Default)]
 pub struct LiveOptions {
     /// Ends after this time.
@@ -55,7 +55,8 @@ pub struct LiveOptions {
     pub reload: Arc<AtomicBool>,
 }
 
-/// How much later than they were due packets left, for one stage at the end of a pipeline.
+/// The excess delay of packets: their departures against the times at which they were due, for one stage at
+/// the end of a pipeline.
 #[derive(Debug)]
 pub(super) struct Excess {
     clock: LiveClock,

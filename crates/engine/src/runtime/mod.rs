@@ -1,4 +1,4 @@
-//! What drives pipelines.
+//! The driver of pipelines, and its clocks.
 //!
 //! A [`Driver`] has one loop: its clock says up to when packets may come, [`feeds`] asks the sources for
 //! them, the pipeline ([`graph`]) takes them, the clock lets time pass. There are three clocks:

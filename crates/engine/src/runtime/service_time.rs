@@ -27,7 +27,7 @@ use slipstream_core::clock::LiveClock;
 use slipstream_core::source::LiveSource;
 use slipstream_core::time::Nanos;
 
-/// What a run in the engine's own time was made of.
+/// The parts of a run in the engine's own time.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceTimeReport {
     /// Time that passed by the engine's own clock, in ns, from
@@ -41,14 +41,14 @@ pub struct ServiceTimeReport {
     pub polls: u64,
     /// Polls that were interrupted, so that another one's time counts.
     pub interrupted: u64,
-    /// What they took beyond the times that count, in ns.
+    /// Their duration beyond the times that count, in ns.
     pub interruptions_ns: u64,
     /// Polls that took longer than was stated ([`LiveSource::least_ns`]), where something was.
     pub beyond_cost: u64,
     /// From a packet's arrival to the end of the poll that took it, in ns. Where a stage holds packets, not
     /// to when they left.
     pub sojourn: Histogram,
-    /// What a [`Probe`] took, in ns, every 100 µs: whether the core kept its speed.
+    /// Duration of a [`Probe`], in ns, every 100 µs: it shows if the core kept its speed.
     pub probes: Histogram,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct ServiceTime {
     settled: Nanos,
     /// Packets that went in before the poll under way.
     taken: u64,
-    /// What had come and was dropped when it began to count.
+    /// Packets that had come and were dropped when it began to count.
     before: Option<(u64, u64)>,
 }
 

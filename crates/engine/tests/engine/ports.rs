@@ -22,7 +22,7 @@ use slipstream_core::stage::{Context, DropReason, Drops};
 use slipstream_core::time::Nanos;
 
 const BUFFER: usize = 2048;
-/// Where the card puts a packet in a buffer.
+/// Offset of a received packet in its buffer.
 const CAME: usize = 256 + LEAD;
 
 /// The card's memory.
@@ -90,12 +90,12 @@ impl Drop for Umem {
     }
 }
 
-/// What is outside.
+/// The wire of a card.
 #[derive(Default)]
 struct Wire {
     /// Frames that are to come.
     incoming: VecDeque<Vec<u8>>,
-    /// Where frames lay when they came, by their numbers.
+    /// Addresses of frames when they came, by their numbers.
     came: Vec<usize>,
     /// Frames that left, and where they lay then.
     left: Vec<(Vec<u8>, usize)>,
@@ -252,7 +252,7 @@ impl Transmit for Sender {
 }
 
 thread_local! {
-    /// What the next ports are connected to.
+    /// The wire that the next ports are connected to.
     static WIRE: RefCell<Arc<Mutex<Wire>>> = RefCell::default();
 }
 

@@ -1,4 +1,4 @@
-//! What a firewall in a pipeline can be told.
+//! Settings of a firewall in a pipeline.
 
 use std::path::Path;
 

@@ -71,7 +71,7 @@ pub struct FirewallStage {
     passed: Vec<u32>,
     /// The flow of the packet that the decision made last is about, where that passed rules or is to reset.
     key: FlowKey,
-    /// How the connection tracker sees the packet that the decision made last is about.
+    /// The connection tracker's view of the packet of the last decision.
     tracked: Option<(Tracked, Seen)>,
     cached: u64,
     logged: Vec<Logged>,
@@ -108,7 +108,7 @@ impl Checksums {
     }
 }
 
-/// What was decided.
+/// The decision about a train.
 #[derive(Clone, Copy, Debug)]
 pub struct Decided {
     fate: Fate,

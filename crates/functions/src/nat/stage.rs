@@ -369,7 +369,7 @@ pub struct NatStage {
     truncated: u64,
 }
 
-/// What is found out about a packet ahead.
+/// The part of a decision that is looked up ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// True if it can be read.
@@ -388,7 +388,7 @@ impl Default for Found {
     }
 }
 
-/// What was decided.
+/// The decision about a train.
 #[derive(Clone, Copy, Debug)]
 pub enum Decided {
     /// Rewritten, as the others of its session.
@@ -557,7 +557,7 @@ impl NetworkFunction for NatStage {
         let (side, now) = (side(fx.cx), fx.cx.now);
         if !found.readable {
             self.not_ipv4 += 1;
-            // What it can't translate goes on only where it would have been left alone.
+            // A packet that it can't translate goes on only if it would have been left alone.
             let ipv4 = first.info.classified() && !Flags(first.info.flags()).has(Flags::IPV6);
             return if ipv4 { Decided::Drop(DropReason::Malformed) } else { Decided::Pass };
         }

@@ -1,4 +1,4 @@
-//! What a stage that reassembles can be told.
+//! Settings of a stage that reassembles.
 
 use super::FragmentLimits;
 use slipstream_core::settings::{Kind, Setting, Settings};

@@ -16,7 +16,7 @@ use libc::{
 
 /// From here on offsets are those from the network header.
 const NETWORK: u32 = -0x10_0000_i32 as u32;
-/// Where the EtherType is found, whatever stands before it.
+/// Offset at which the kernel shows the EtherType, whatever stands before it.
 const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 /// Returns the accumulator.
 const BPF_A: u32 = 0x10;

@@ -79,7 +79,7 @@ impl Options {
     /// [`PortError`], which says what to do about it.
     pub fn open(&self) -> Result<(Receiver, Sender), PortError> {
         let receiver = self.open_receiver()?;
-        // What is sent by a socket that gets headers before packets would need such headers too.
+        // Packets sent by a socket that gets headers before packets would need such headers, too.
         let sender = if receiver.has_offloads() { self.open_sender()? } else { Sender::new(receiver.port()) };
         Ok((receiver, sender))
     }

@@ -37,7 +37,7 @@ impl Mode {
     }
 }
 
-/// What `BPF_MAP_CREATE` reads.
+/// The argument of `BPF_MAP_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct MapCreate {
@@ -47,7 +47,7 @@ struct MapCreate {
     max_entries: u32,
 }
 
-/// What `BPF_MAP_UPDATE_ELEM` reads.
+/// The argument of `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 #[derive(Default)]
 struct MapUpdate {
@@ -58,7 +58,7 @@ struct MapUpdate {
     flags: u64,
 }
 
-/// What `BPF_PROG_LOAD` reads.
+/// The argument of `BPF_PROG_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct ProgLoad {
@@ -74,7 +74,7 @@ struct ProgLoad {
     name: [u8; 16],
 }
 
-/// What `BPF_LINK_CREATE` reads.
+/// The argument of `BPF_LINK_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct LinkCreate {

@@ -57,7 +57,7 @@ impl Counts {
     }
 }
 
-/// Where the parts of a ring are in its mapping, in bytes.
+/// Offsets of the parts of a ring in its mapping, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) producer: usize,

@@ -18,7 +18,7 @@ impl SynthConfig {
     /// `size=64:7,594:4,1518:1`.
     ///
     /// # Errors
-    /// What can't be read, and what would be right.
+    /// The text that can't be read, and a right one.
     pub fn from_text(text: &str) -> Result<Self, SettingsError> {
         let mut settings: Vec<(String, String)> = Vec::new();
         for part in text.split(',').filter(|p| !p.is_empty()) {
@@ -40,7 +40,7 @@ impl SynthConfig {
     /// Settings by name, as on the command line; numbers are told from words by their look.
     ///
     /// # Errors
-    /// What can't be read.
+    /// The text that can't be read.
     pub fn from_settings(
         settings: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, SettingsError> {

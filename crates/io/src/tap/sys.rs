@@ -10,7 +10,7 @@ use libc::c_int;
 use crate::af_packet::named;
 use crate::offload::HEADER;
 
-/// What the kernel may leave to this program; older ones know less.
+/// Offloads that the kernel may leave to this program; older kernels know less.
 const OFFLOADS: [u32; 2] = [
     libc::TUN_F_CSUM
         | libc::TUN_F_TSO4

@@ -7,7 +7,7 @@ use crate::time::Nanos;
 use proptest::prelude::*;
 
 const BUFFER: usize = 2048;
-/// Where a port puts a packet in its buffer, and where one that is made here begins.
+/// Offsets in a buffer: of a packet that a port received, and of one that is made here.
 const CAME: usize = 256 + LEAD;
 const MADE: usize = LEAD;
 

@@ -10,7 +10,7 @@ use super::ALIGNED;
 /// Bytes of a window, at most: all of them are taken at once.
 const MOST: usize = if cfg!(miri) { 1 << 26 } else { 1 << 30 };
 
-/// How a range lies in memory.
+/// The layout of a range in memory.
 fn layout(len: usize) -> Option<Layout> {
     Layout::from_size_align(len, 64).ok().filter(|layout| layout.size() > 0)
 }

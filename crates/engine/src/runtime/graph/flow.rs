@@ -1,4 +1,4 @@
-//! How packets pass from stage to stage.
+//! The way of packets from stage to stage.
 
 use std::collections::VecDeque;
 
@@ -98,7 +98,7 @@ pub(super) enum Event {
 }
 
 impl Later {
-    /// What has waited longest, and where it goes.
+    /// Takes the batch that has waited longest, and its edge.
     pub(super) fn take(&mut self) -> Option<(Edge, Batch)> {
         self.batches.pop_front()
     }
@@ -134,7 +134,7 @@ impl Later {
     }
 }
 
-/// What stays the same all the way of a batch.
+/// The part of a stage's context that is the same for all stages behind a call.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) now: Nanos,

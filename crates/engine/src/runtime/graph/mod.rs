@@ -26,20 +26,20 @@ pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
 use super::live::Excess;
 use slipstream_core::source::Source;
 
-/// How often a packet may come by a router: as often as its time to live can be counted down.
+/// Maximum number of routers that a packet passes: its time to live is counted down at each.
 const MOST_HOPS: u32 = 255;
 
 /// One of so many calls is timed, as a power of two.
 const SAMPLED_BITS: u32 = 4;
 
-/// Where a port leads.
+/// The stage and the input that a port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     node: usize,
     input: u8,
 }
 
-/// What went through a stage.
+/// Counts of a stage's packets, trains, batches and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Packets that came in.
@@ -64,7 +64,7 @@ struct Node {
     ledger: Ledger,
 }
 
-/// What is written down about a stage.
+/// The counts and times of a stage.
 #[derive(Default)]
 struct Ledger {
     tally: Tally,
@@ -73,7 +73,7 @@ struct Ledger {
     /// Calls in which no packet came, such as deadlines, and those of them that were timed.
     calls: u64,
     timed_calls: u64,
-    /// What it takes, where that is not to count.
+    /// Measures the stage's time, if it is left out of that of the run.
     left_out: Option<Box<Meter>>,
     /// Of the stages at the end of a live pipeline.
     excess: Option<Box<Excess>>,
@@ -129,7 +129,7 @@ impl Ledger {
     }
 }
 
-/// Where a stage's output goes.
+/// The edges by which a stage's output goes on.
 #[derive(Default)]
 struct Wiring {
     edges: Vec<Option<Edge>>,
@@ -137,7 +137,7 @@ struct Wiring {
     /// overtakes another.
     ordered: bool,
     scratch: Batch,
-    /// What packets count as that leave by a port that leads nowhere, one a port.
+    /// The drop reason of each port that leads nowhere.
     reasons: Vec<DropReason>,
     unconnected: Drops,
     packets_out: u64,
@@ -185,7 +185,7 @@ pub struct Pipeline {
     before: Vec<Vec<usize>>,
     /// Which nodes were told that nothing more will come.
     told: Vec<bool>,
-    /// What goes round.
+    /// Batches that go back to an earlier stage or on to another section.
     later: Later,
 }
 
@@ -196,22 +196,22 @@ impl std::fmt::Debug for Pipeline {
     }
 }
 
-/// What a stage did.
+/// The results of a stage.
 #[derive(Clone, Debug)]
 pub struct StageReport {
     /// Its name.
     pub name: String,
     /// Its type.
     pub kind: &'static str,
-    /// What went through.
+    /// Counts of its packets, trains, batches and time.
     pub tally: Tally,
     /// Its own counters.
     pub counters: Vec<(&'static str, u64)>,
-    /// What it dropped, and what left by ports that lead nowhere.
+    /// Its drops, those at ports that lead nowhere included.
     pub drops: Drops,
     /// Packets that it holds.
     pub held: u64,
-    /// What else it has to say.
+    /// Its own report, if it makes one.
     pub report: Option<serde_json::Value>,
     /// The figures of a reframe stage.
     pub reframe: Option<Box<ReframeStats>>,
@@ -579,7 +579,7 @@ impl Pipeline {
         finished.into_iter().collect()
     }
 
-    /// What every stage did.
+    /// The results of every stage.
     #[must_use]
     pub fn reports(&self) -> Vec<StageReport> {
         let report = |node: &Node| {

@@ -232,7 +232,8 @@ impl Pipeline {
         })
     }
 
-    /// What leaves this section goes on to the next one, where it is a chunk, or where `all` of it is to go.
+    /// Events that leave this section go on to the next one, where it is a chunk, or where `all` of it is to
+    /// go.
     pub(in crate::runtime) fn send(&mut self, sections: &Sections, crossing: &mut Crossing, all: bool) {
         let events = &self.later.beyond;
         crossing.packets += events.iter().skip(crossing.counted).map(Event::packets).sum::<usize>();
@@ -423,7 +424,7 @@ impl Sections {
                 continue;
             }
             if self.closed.load(Ordering::Acquire) {
-                // What is left is anybody's.
+                // Any thread may do the rest.
                 self.help_or_wait();
                 continue;
             }
