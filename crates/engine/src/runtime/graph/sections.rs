@@ -11,10 +11,12 @@
 //! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the
 //! memory that all threads' pools have together.
 //!
-//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache. The
-//! thread that asks the sources has the first ones. A thread takes a chunk through all of its sections while
-//! it is in its cache. Where chunks wait for the thread behind, it takes over that thread's first section; a
-//! thread to which nothing comes takes over the last section of the one before.
+//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache; the thread
+//! that asks the sources has the first ones. A thread takes a chunk through all of its sections while it is in its
+//! cache. Sections are dealt out by the time that they took, so that the busiest thread has as little as possible,
+//! and dealt out anew where that has changed.
+
+mod parts;
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -22,9 +24,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use slipstream_core::clock::thread_cpu_ns;
+use slipstream_core::clock::{self, thread_cpu_ns};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::StageError;
 use slipstream_core::time::Nanos;
@@ -40,6 +42,21 @@ const EVENTS: usize = 1024;
 const WAITING: usize = 8;
 /// A thread that finds nothing to do looks again after this time, if nobody has woken it before.
 const NAP: Duration = Duration::from_millis(1);
+
+/// Chunks after which sections are dealt out anew: at first so many, then twice as many each time.
+const SHORTEST_WINDOW: u64 = 8;
+const LONGEST_WINDOW: u64 = 512;
+
+/// The costs since sections were last dealt out, as far as the thread that asks the sources knows them.
+#[derive(Debug, Default)]
+struct Balance {
+    since: Option<Instant>,
+    /// Chunks that were sent, and after how many of them it is time.
+    sent: u64,
+    window: u64,
+    /// Time in which there was no room for another chunk.
+    blocked_ns: u64,
+}
 
 /// A part of a pipeline, and the pool of whoever runs it.
 struct Section {
@@ -109,6 +126,8 @@ struct Cell {
     waiting: AtomicUsize,
     /// Empty batches of chunks that went through, for the section before.
     spare: Mutex<Spare>,
+    /// Time spent in it since the sections were last dealt out, in ns.
+    busy_ns: AtomicU64,
     /// When its next stage wants to be called, in ns.
     due: AtomicU64,
 }
@@ -118,8 +137,8 @@ pub(in crate::runtime) struct Sections {
     cells: Vec<Cell>,
     /// The first section of each thread's own; the last entry is the number of sections.
     first: Vec<AtomicUsize>,
-    /// Held by whoever changes `first`.
-    moving: Mutex<()>,
+    /// The costs by which the sections are dealt out.
+    balance: Mutex<Balance>,
     /// Chunks that were sent and are not through.
     under_way: AtomicUsize,
     /// Nothing more will be sent.
@@ -207,6 +226,7 @@ impl Pipeline {
                 input: Mutex::default(),
                 waiting: AtomicUsize::new(0),
                 spare: Mutex::default(),
+                busy_ns: AtomicU64::new(0),
                 due: AtomicU64::new(u64::MAX),
             });
         }
@@ -219,7 +239,7 @@ impl Pipeline {
         };
         Some(Sections {
             first: (0..=threads).map(first).collect(),
-            moving: Mutex::default(),
+            balance: Mutex::new(Balance { window: SHORTEST_WINDOW, ..Balance::default() }),
             cells,
             under_way: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -241,6 +261,7 @@ impl Pipeline {
         if all && crossing.counted > 0 || crossing.packets >= CHUNK || crossing.counted >= EVENTS {
             *crossing = Crossing::default();
             sections.push(0, take(&mut self.later.beyond));
+            sections.balance();
             sections.fetch_spare(0, &mut self.later);
         }
     }
@@ -286,17 +307,22 @@ impl Sections {
         }
     }
 
-    /// Takes what was sent through the sections of the thread that asks the sources; works until there is
-    /// room for more.
+    /// Takes chunks through the sections of the thread that asks the sources; works until there is room for more.
     pub(in crate::runtime) fn make_room(&self) {
         loop {
             let changes = self.changes();
-            if self.is_stopped() || !self.turn(0) && !self.is_full(0) {
+            if self.is_stopped() {
                 return;
             }
-            if self.is_full(0) {
-                self.sleep(changes);
+            if self.turn(0) {
+                continue;
             }
+            if !self.is_full(0) {
+                return;
+            }
+            let since = clock::now();
+            self.sleep(changes);
+            lock(&self.balance).blocked_ns += since.elapsed().as_nanos() as u64;
         }
     }
 
@@ -306,41 +332,34 @@ impl Sections {
         at(thread)..at(thread + 1)
     }
 
-    /// Takes a chunk through the sections of a thread; returns whether there was one. Where it can't go on
-    /// for want of room, the thread takes over the section behind.
+    /// Takes a chunk through the sections of a thread; returns false if there was none, or no room behind them.
     fn turn(&self, thread: usize) -> bool {
         let own = self.own(thread);
-        if let Some(at) = own.clone().rev().find(|at| self.step(*at)) {
-            // The same chunk goes on while it is in the cache.
-            (at + 1..own.end).all(|next| self.step(next));
-            return true;
-        }
-        if self.is_full(own.end) {
-            self.take_over_behind(thread);
-            return self.step(own.end);
-        }
-        false
+        let Some(at) = own.clone().rev().find(|at| self.step(*at)) else { return false };
+        // The same chunk goes on while it is in the cache.
+        (at + 1..own.end).all(|next| self.step(next));
+        true
     }
 
-    /// A thread takes over the first section of the one behind.
-    #[cold]
-    fn take_over_behind(&self, thread: usize) {
-        let _held = lock(&self.moving);
-        let end = self.own(thread).end + 1;
-        // The last entry stays as it is.
-        let behind = self.first.split_last().map_or(&[][..], |(_, all)| all).iter().skip(thread + 1);
-        if end <= self.cells.len() {
-            behind.for_each(|first| _ = first.fetch_max(end, Ordering::AcqRel));
+    /// Deals out the sections anew, once so many chunks were sent that their costs are known.
+    fn balance(&self) {
+        let mut balance = lock(&self.balance);
+        balance.sent += 1;
+        if balance.sent < balance.window {
+            return;
         }
-    }
-
-    /// A thread takes over the last section of the one before.
-    #[cold]
-    fn take_over_before(&self, thread: usize) {
-        let _held = lock(&self.moving);
-        if let Some(start) = self.own(thread).start.checked_sub(1) {
-            let upto = self.first.iter().take(thread + 1);
-            upto.for_each(|first| _ = first.fetch_min(start, Ordering::AcqRel));
+        let since = balance.since.replace(clock::now());
+        let blocked = take(&mut balance.blocked_ns);
+        balance.sent = 0;
+        balance.window = (balance.window * 2).min(LONGEST_WINDOW);
+        drop(balance);
+        let costs: Vec<u64> = self.cells.iter().map(|c| c.busy_ns.swap(0, Ordering::Relaxed)).collect();
+        let Some(since) = since else { return };
+        let own: u64 = costs.iter().take(self.own(0).end).sum();
+        let source = (since.elapsed().as_nanos() as u64).saturating_sub(blocked + own);
+        let firsts: Vec<usize> = self.first.iter().map(|first| first.load(Ordering::Acquire)).collect();
+        if let Some(better) = parts::better(source, &costs, &firsts) {
+            self.first.iter().zip(better).for_each(|(first, at)| first.store(at, Ordering::Release));
         }
     }
 
@@ -368,7 +387,9 @@ impl Sections {
         let Some(chunk) = lock(&cell.input).pop_front() else { return false };
         cell.waiting.fetch_sub(1, Ordering::AcqRel);
         self.fetch_spare(at + 1, &mut section.pipeline.later);
+        let since = clock::now();
         section.take(chunk);
+        cell.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         lock(&cell.spare).refill(&mut section.used);
         if section.error.is_some() || section.pipeline.failed() {
             self.failed.store(true, Ordering::Release);
@@ -428,12 +449,7 @@ impl Sections {
                 self.help_or_wait();
                 continue;
             }
-            let own = self.own(thread);
-            let nothing_comes = own.clone().all(|at| self.waiting(at) == 0);
             self.sleep(changes);
-            if nothing_comes && own == self.own(thread) && own.clone().all(|at| self.waiting(at) == 0) {
-                self.take_over_before(thread);
-            }
         }
         self.cpu_ns.fetch_add(thread_cpu_ns() - before, Ordering::Relaxed);
     }
