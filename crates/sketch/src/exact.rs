@@ -2,7 +2,6 @@
 //! and Yu, HotNets 2015, find that it often doesn't).
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 use crate::hash::Hasher;
 use crate::serial::{Decoder, Encoder, StateError};
@@ -56,10 +55,13 @@ impl<const N: usize> Exact<N> {
     fn add(&mut self, key: &[u8; N], weight: u64) {
         let hasher = self.hasher;
         self.weight = self.weight.saturating_add(weight);
-        match self.table.entry(hasher.hash64(key), |e| e.0 == *key, |e| hasher.hash64(&e.0)) {
-            Entry::Occupied(mut e) => e.get_mut().1 = e.get().1.saturating_add(weight),
-            Entry::Vacant(e) => {
-                e.insert((*key, weight));
+        let hash = hasher.hash64(key);
+        // Not by `entry`: a full table would grow even for a key that it has, so that its memory would depend
+        // on the order of keys.
+        match self.table.find_mut(hash, |e| e.0 == *key) {
+            Some(entry) => entry.1 = entry.1.saturating_add(weight),
+            None => {
+                self.table.insert_unique(hash, (*key, weight), |e| hasher.hash64(&e.0));
             }
         }
     }
