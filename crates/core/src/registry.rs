@@ -341,7 +341,7 @@ impl StageType {
         if let Ports::These(ports) = self.outputs {
             all.extend(ports.iter().filter_map(|p| p.unconnected));
         }
-        all.sort_unstable_by_key(|r| *r as u8);
+        all.sort_unstable_by_key(|r| r.number());
         all.dedup();
         all
     }
