@@ -367,8 +367,8 @@ impl OwnReason {
     /// Reasons of its own that a stage type can have.
     pub const MOST: usize = 16;
 
-    /// The one with this place among the type's own, below [`MOST`](Self::MOST), and with this name in reports: a-z,
-    /// 0-9 and _.
+    /// The one with this place among the type's own, below [`MOST`](Self::MOST), and with this name in
+    /// reports: a-z, 0-9 and _.
     ///
     /// # Panics
     /// If there is no such place, which a constant tells when it is compiled.

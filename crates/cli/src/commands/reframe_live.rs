@@ -84,7 +84,7 @@ fn both_ways(kind: &StageType) -> bool {
     kind.live() && kind.inputs != Ports::None && kind.outputs != Ports::None
 }
 
-/// What is wrong, without the place in a graph that the user didn't write.
+/// The errors, without the place in a graph that the user didn't write.
 fn plainly(errors: &Diagnostics) -> anyhow::Error {
     let all: Vec<&str> = errors.0.iter().map(|d| d.error.message.as_str()).collect();
     anyhow!("{}", all.join("; "))
