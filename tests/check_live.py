@@ -383,9 +383,9 @@ def other_rules(case, binary, scratch):
         case.equal(got, sorted(got), "order")
         status, out, err = box.stop(signal.SIGTERM)
         if case.equal(status, 0, f"exit status ({err})"):
-            counters = json.loads(out)["stages"][0]["counters"]
+            counters = next(stage for stage in json.loads(out)["stages"] if stage["name"] == "fw")["counters"]
             case.check(counters["rule_reloads"] >= 3 and counters["rule_reload_errors"] == 0, f"reloads: {counters}")
-            case.check("rules.txt: line 2" in err and "nothing is read anew" in err, err)
+            case.check("rules.txt:2:6" in err and "nothing is read anew" in err, err)
 
 
 def captures(case, binary, scratch):

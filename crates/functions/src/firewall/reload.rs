@@ -27,6 +27,8 @@ type Load = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
 pub(super) struct Files {
     load: Load,
     loading: Option<Receiver<Result<Loaded, String>>>,
+    /// They are to be read again afterwards, since files may have changed meanwhile.
+    again: bool,
     due: Nanos,
     pub(super) reloads: u64,
     pub(super) errors: u64,
@@ -44,7 +46,15 @@ impl fmt::Debug for Files {
 
 impl Files {
     pub(super) fn new(load: impl Fn() -> Result<Loaded, String> + Send + Sync + 'static) -> Self {
-        Self { load: Arc::new(load), loading: None, due: Nanos::MAX, reloads: 0, errors: 0, last_error: None }
+        Self {
+            load: Arc::new(load),
+            loading: None,
+            again: false,
+            due: Nanos::MAX,
+            reloads: 0,
+            errors: 0,
+            last_error: None,
+        }
     }
 
     /// Time of the next check; never while nothing is being read.
@@ -53,8 +63,12 @@ impl Files {
         self.due
     }
 
-    /// Begins to read at `now`. Rules that were being read are read again, since files may have changed meanwhile.
+    /// Begins to read at `now`. Rules that are being read will be read again, and do their work until then.
     pub(super) fn reload(&mut self, now: Nanos) {
+        if self.loading.is_some() {
+            self.again = true;
+            return;
+        }
         let (send, receive) = channel();
         let load = self.load.clone();
         match thread::Builder::new().name("rules".into()).spawn(move || drop(send.send(load()))) {
@@ -74,6 +88,9 @@ impl Files {
             Ok(loaded) => loaded,
         };
         (self.loading, self.due) = (None, Nanos::MAX);
+        if std::mem::take(&mut self.again) {
+            self.reload(now);
+        }
         match loaded {
             Ok(loaded) => {
                 self.reloads += 1;

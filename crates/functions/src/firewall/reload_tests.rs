@@ -136,6 +136,31 @@ proptest! {
     }
 }
 
+/// Who asks again and again gets other rules in between, and the last ones in the end.
+#[test]
+fn asking_again_does_not_keep_rules_from_coming() {
+    let (made, file) = stage("deny udp", 0);
+    let mut stage = PerTrain::new(made);
+    let (mut pool, mut reloads, mut last) = (Pool::new(), 0, "deny udp");
+    for n in 0.. {
+        if n % 2 == 0 && reloads < 3 {
+            last = SETS[n % 4];
+            *file.lock().unwrap() = last;
+            stage.reload(Nanos(n as u64));
+        }
+        if stage.next_deadline() == Nanos::MAX {
+            break;
+        }
+        let mut cx =
+            Context { now: stage.next_deadline(), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
+        stage.on_deadline(&mut cx, &mut Collect::default());
+        stage.counters(&mut |name, n| reloads = if name == "rule_reloads" { n } else { reloads });
+    }
+    assert!(reloads >= 3, "{reloads}");
+    let rules = stage.report().unwrap()["rules"].as_u64().unwrap();
+    assert_eq!(rules, load(last).unwrap().firewall.rules().rules().len() as u64);
+}
+
 /// Connections outlive a reload, and rules that don't ask for states; who begins to track doesn't know what came before.
 #[test]
 fn connections_stay() {
