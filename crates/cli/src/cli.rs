@@ -263,8 +263,9 @@ pub(crate) struct Run {
     #[arg(long, value_enum, default_value = "real")]
     pub(crate) pace: Pace,
     /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, and as JSON /report,
-    /// which is what --format json prints at the end (`slipstream top` shows it), and /measure, the answers
-    /// of `measure` stages. Anyone who reaches the address can read it; port 0 takes a free one.
+    /// which is what --format json prints at the end (`slipstream top` shows it), /measure, the answers
+    /// of `measure` stages, and /healthz for probes. Anyone who reaches the address can read it; port 0 takes
+    /// a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
     /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`,

@@ -50,8 +50,9 @@ pub(crate) fn serve(
     let pages = Pages { snapshots: Snapshots::of(monitor), as_json };
     let snapshots = pages.snapshots.clone();
     let app = Router::new()
-        .route("/", get(|| async { "/metrics: Prometheus\n/report: the whole report, JSON\n/measure: answers of measure stages, JSON\n" }))
+        .route("/", get(|| async { "/metrics: Prometheus\n/healthz: does the data path answer?\n/report: the whole report, JSON\n/measure: answers of measure stages, JSON\n" }))
         .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
         .route("/report", get(report))
         .route("/measure", get(measure))
         .with_state(pages);
@@ -91,6 +92,14 @@ async fn metrics(State(pages): State<Pages>) -> Response {
             ([(header::CONTENT_TYPE, kind)], text.clone()).into_response()
         }
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// For probes: the data path answers, or it doesn't.
+async fn healthz(State(pages): State<Pages>) -> Response {
+    match pages.snapshots.next().await {
+        Some(_) => (StatusCode::OK, "ok\n").into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "the data path doesn't answer\n").into_response(),
     }
 }
 
@@ -161,6 +170,10 @@ impl Collector for Figures {
         self.sources(&mut encoder)?;
         self.stages(&mut encoder)?;
         self.measures(&mut encoder)?;
+        self.reframes(&mut encoder)?;
+        let build = [(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)];
+        let help = "The version of the program; its value is 1";
+        family(&mut encoder, ("build_info", help, None), MetricType::Gauge, &build)?;
         let mut single = |name, help, unit: Option<&Unit>, kind, value| {
             family(&mut encoder, (name, help, unit), kind, &[(Vec::new(), value)])
         };
@@ -268,6 +281,39 @@ impl Figures {
         family(encoder, ("dropped_packets", "Packets dropped, by reason", None), counter, &drops)?;
         let help = "What a stage counts by itself";
         family(encoder, ("stage_value", help, None), MetricType::Gauge, &values)
+    }
+
+    /// Trains of `reframe` stages, and what they cost in delay.
+    fn reframes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = || self.0.stages.iter().filter_map(|s| Some((s, s.reframe.as_deref()?)));
+        let (mut factors, mut lengths) = (Vec::new(), Vec::new());
+        for (stage, stats) in all() {
+            for (side, slf) in [("in", stats.slf_in()), ("out", stats.slf_out())] {
+                factors.extend(slf.map(|slf| (with(labels(stage), "side", side), slf)));
+            }
+            lengths.extend(stats.total().mean_train().map(|mean| (labels(stage), mean)));
+        }
+        let gauge = MetricType::Gauge;
+        let help = "Spatial locality factor: mean number of packets of a flow back to back";
+        family(encoder, ("reframe_slf", help, None), gauge, &factors)?;
+        family(encoder, ("reframe_mean_train", "Mean packets of a train", None), gauge, &lengths)?;
+        if all().next().is_none() {
+            return Ok(());
+        }
+        let help = "Time that packets were held";
+        let mut delays = encoder.encode_descriptor(
+            "reframe_added_delay",
+            help,
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
+        for (stage, stats) in all() {
+            let (sum, count, buckets) = classes(&stats.total().delay);
+            delays
+                .encode_family(&labels(stage))?
+                .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
     }
 
     /// Answers of `measure` stages about the last epoch: sizes of flows, or one figure with its bounds.

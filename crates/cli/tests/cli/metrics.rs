@@ -93,6 +93,7 @@ fn a_live_pipeline_can_be_watched() {
     assert!(answers[0]["estimate"].as_u64().unwrap() > 0);
     assert!(json["stages"][1]["measure"]["epochs"][0]["estimate"].as_f64().unwrap() > 10.0);
 
+    assert_eq!(watched.page("/healthz"), "ok\n");
     let text = watched.page("/metrics");
     assert!(text.ends_with("# EOF\n"), "{text}");
     let came = sample(&text, "slipstream_source_packets_total{source=\"in\"");
@@ -109,6 +110,11 @@ fn a_live_pipeline_can_be_watched() {
         "slipstream_measure_epoch_end_seconds{stage=\"heavy\"",
         "slipstream_dropped_packets_total{stage=\"discard\",type=\"discard\",reason=\"discarded\"}",
         "slipstream_excess_delay_seconds_count{stage=\"out\"",
+        "slipstream_build_info{version=\"",
+        "slipstream_reframe_slf{stage=\"reframe\",type=\"reframe\",side=\"in\"}",
+        "slipstream_reframe_slf{stage=\"reframe\",type=\"reframe\",side=\"out\"}",
+        "slipstream_reframe_mean_train{stage=\"reframe\"",
+        "slipstream_reframe_added_delay_seconds_count{stage=\"reframe\"",
         "slipstream_elapsed_seconds_total",
         "slipstream_cpu_seconds_total",
     ] {
