@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use slipstream_wire::FlowKey;
 
+use super::adaptive::Adaptive;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::finish::TrainFinish;
 use super::flow_table::{FlowTable, NONE};
@@ -92,6 +93,8 @@ pub struct Reframe {
     pub(super) capacity_bytes: u64,
     pub(super) table: FlowTable,
     pub(super) hold: Hold,
+    /// Waits that are learned, where the hold is adaptive.
+    adaptive: Option<Adaptive>,
     finish: Option<TrainFinish>,
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
@@ -125,6 +128,9 @@ impl Reframe {
             config.bypass.tcp_flags_only().map(|(mask, value)| Info::of_tcp_flags(mask, value))
         };
         let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
+        let adaptive =
+            (config.admit == Admit::Adaptive).then(|| Adaptive::new(&class_settings, config.budget));
+        let hold = Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns));
         Ok(Self {
             policy: config.policy,
             admit_second: config.admit == Admit::Second,
@@ -144,7 +150,8 @@ impl Reframe {
             capacity: config.capacity,
             capacity_bytes: config.capacity_bytes,
             table: FlowTable::new(config.table_entries(), config.seed),
-            hold: Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns)),
+            hold: if adaptive.is_some() { hold.with_timers() } else { hold },
+            adaptive,
             finish,
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
@@ -167,6 +174,9 @@ impl Reframe {
         self.table.reserve_all();
         self.hold.reserve_all();
         self.leaving.reserve(self.capacity as usize + 1);
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.reserve_all(self.table.limit());
+        }
         for (class, settings) in self.stats.classes.iter_mut().zip(&self.class_settings) {
             class.delay.reserve(settings.hold_ns);
         }
@@ -217,6 +227,7 @@ impl Reframe {
         stats.packets_out += self.out.frames.len() as u64;
         stats.flow_evictions = self.table.evictions();
         stats.long_probes = self.table.long_probes();
+        stats.prices_ns = self.adaptive.iter().flat_map(Adaptive::prices).collect();
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
         for (class, count) in leaving {
@@ -245,6 +256,9 @@ impl Reframe {
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
             self.table.look_ahead(keys, hashes, candidates);
+            if let Some(adaptive) = &self.adaptive {
+                adaptive.prefetch(candidates);
+            }
             if self.plain && candidates.contains(&NONE) {
                 self.admit(frames, keys, hashes, candidates);
             }
@@ -354,6 +368,7 @@ impl Reframe {
         else {
             return;
         };
+        let context = if self.adaptive.is_some() { self.observe(pool, &frame, new, class) } else { 0 };
         let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
         if bypass || hold_ns == 0 || burst == 1 {
             let cause = match (bypass, burst) {
@@ -366,6 +381,33 @@ impl Reframe {
             return;
         }
         self.keep(pool, &frame, class, train, burst, found.sequence, out);
+        if self.adaptive.is_some() {
+            self.wait(id, class, context);
+        }
+    }
+
+    /// Learns from a packet that has come; returns its context.
+    #[inline]
+    fn observe(&mut self, pool: &Pool, frame: &Frame, new: bool, class: u8) -> u16 {
+        let len = self.wire_len(pool, frame);
+        let Some(adaptive) = &mut self.adaptive else { return 0 };
+        let stats = self.stats.classes.get(usize::from(class));
+        adaptive.observe(frame, new, class, len, self.instant, stats)
+    }
+
+    /// Gives the train of a flow, whose packet of this context was just held, the time that it waits for the
+    /// next one.
+    #[inline]
+    fn wait(&mut self, flow: u32, class: u8, context: u16) {
+        let train = self.table.get_mut(flow).train;
+        let Some(adaptive) = &self.adaptive else { return };
+        if train == NONE {
+            return;
+        }
+        match adaptive.wait(class, context, self.hold.train(train).count) {
+            0 => self.leave(train, Cause::Deadline),
+            wait => self.hold.due_at(train, wait - 1, self.instant.after(adaptive.wait_ns(wait))),
+        }
     }
 
     /// Holds a packet.
