@@ -370,7 +370,9 @@ impl Reframe {
         };
         let context = if self.adaptive.is_some() { self.observe(pool, &frame, new, class) } else { 0 };
         let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
-        if bypass || hold_ns == 0 || burst == 1 {
+        // A packet alone that is not worth waiting for need not be held first.
+        let alone = train == NONE && self.adaptive.as_ref().is_some_and(|a| a.wait(class, context, 1) == 0);
+        if bypass || hold_ns == 0 || burst == 1 || alone {
             let cause = match (bypass, burst) {
                 (true, _) => Cause::Bypass,
                 (false, 1) => Cause::Full,

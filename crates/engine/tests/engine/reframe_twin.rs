@@ -117,7 +117,11 @@ impl Twin {
         let context = self.waits.get_mut(class).map(|waits| waits.arrived(&arrived));
         let bypass = t.bypass || (!config.bypass.is_never() && syn) || (new && config.admit == Admit::Second);
         let mine = |twin: &Self| twin.trains.iter().position(|t| t.flow == flow);
-        if bypass || t.hold_ns == 0 || t.burst == 1 {
+        let alone = |twin: &Self| {
+            let leaves = |context| twin.waits[class].wait(context, 1).is_none();
+            mine(twin).is_none() && context.is_some_and(leaves)
+        };
+        if bypass || t.hold_ns == 0 || t.burst == 1 || alone(self) {
             if let Some(at) = mine(self) {
                 self.leave(config, at);
             }

@@ -10,14 +10,14 @@ use slipstream::reframe::embed::{EmbedError, Packet, Reframer};
 use slipstream::reframe::{Admit, Budget, ReframeConfig};
 use slipstream::rules::Rule;
 use slipstream::time::Nanos;
-use slipstream_wire::{FlowKey, Headers, LinkType, classify};
+use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, classify_with};
 
 /// The longest hold of the adaptive and the clairvoyant ones is so many times the longest of the fixed ones.
 const LONGER: u64 = 8;
 /// Prices that are tried: so many for each octave of the range.
 const PRICES_AN_OCTAVE: i32 = 2;
 
-/// The headers of a trace's packets, 48 bytes each.
+/// The headers of a trace's packets, about 90 bytes each.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
     packets: Vec<(Nanos, u32, Headers)>,
@@ -27,9 +27,16 @@ pub struct Arrivals {
 impl Arrivals {
     /// A packet: its time, which counts as that of the one before where it runs backwards, its length on the
     /// wire, and its bytes. One without a flow is left out.
-    pub fn push(&mut self, time: Nanos, link: LinkType, original_len: u32, data: &[u8]) {
+    pub fn push(
+        &mut self,
+        time: Nanos,
+        link: LinkType,
+        original_len: u32,
+        data: &[u8],
+        encapsulation: Encapsulation,
+    ) {
         self.last = self.last.max(time);
-        if let Ok(headers) = classify(link, data) {
+        if let Ok(headers) = classify_with(link, data, encapsulation) {
             self.packets.push((self.last, original_len, headers));
         }
     }
@@ -46,11 +53,26 @@ impl Arrivals {
         self.packets.is_empty()
     }
 
-    /// Those of `range`.
-    #[must_use]
-    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
-        let packets = self.packets.get(range).unwrap_or_default().to_vec();
-        Self { packets, last: self.last }
+    /// The time of the first packet.
+    pub(crate) fn first(&self) -> Nanos {
+        self.packets.first().map_or(Nanos(0), |p| p.0)
+    }
+
+    /// From now on no packet has a TCP flag.
+    pub(crate) fn forget_flags(&mut self) {
+        self.packets.iter_mut().for_each(|p| p.2.tcp_flags = 0);
+    }
+
+    /// Makes the gaps between the packets of the second half so many times as long; returns when it begins.
+    pub(crate) fn stretch_second_half(&mut self, times: u64) -> Nanos {
+        let half = self.packets.len() / 2;
+        let (before, after) = self.packets.split_at_mut(half);
+        let start = before.last().map_or(Nanos(0), |p| p.0);
+        for (time, ..) in after {
+            *time = start.after(time.since(start) * times);
+            self.last = *time;
+        }
+        start
     }
 }
 
@@ -149,7 +171,12 @@ fn prices(from: u64, to: u64) -> Vec<u64> {
 ///
 /// # Errors
 /// A setting is out of range.
-pub fn hold_at(arrivals: &Arrivals, hold_ns: u64, burst: u16, price_ns: Option<u64>) -> anyhow::Result<Point> {
+pub fn hold_at(
+    arrivals: &Arrivals,
+    hold_ns: u64,
+    burst: u16,
+    price_ns: Option<u64>,
+) -> anyhow::Result<Point> {
     let budget = price_ns.map(Budget::Price);
     let (point, _) = run(arrivals, hold_ns, burst, budget, &mut |_, _| {})?;
     Ok(Point { price_ns, ..point })
@@ -286,7 +313,7 @@ mod tests {
         for n in 0..40_000u64 {
             let (round, step, flow) = (n / 40, n / 10 % 4, n % 10);
             let time = round * 1_000_000 + step * 2000 + flow * 100;
-            arrivals.push(Nanos(time), LinkType::Ethernet, 60, &udp(flow as u16));
+            arrivals.push(Nanos(time), LinkType::Ethernet, 60, &udp(flow as u16), Encapsulation::Outer);
         }
         let frontier = Frontier::measure(&arrivals, &[3000, 10_000], 4, |_| Ok(())).unwrap();
         for beside in &frontier.holds {

@@ -141,11 +141,23 @@ pub(super) struct Learner {
     lengths: usize,
 }
 
-#[inline(always)]
-fn length_class(count: u16) -> usize {
-    let octave = u32::from(count).max(1).ilog2();
-    let half = if octave == 0 { 0 } else { count >> (octave - 1) & 1 };
-    2 * octave as usize + usize::from(half)
+/// By the packets of a train: their class.
+const LENGTH_CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut count = 1;
+    while count < 256 {
+        classes[count] = length_class(count as u16) as u8;
+        count += 1;
+    }
+    classes
+};
+
+const fn length_class(count: u16) -> usize {
+    if count < 2 {
+        return 0;
+    }
+    let octave = count.ilog2();
+    2 * octave as usize + (count >> (octave - 1) & 1) as usize
 }
 
 impl Learner {
@@ -191,8 +203,9 @@ impl Learner {
     /// The number of the wait of a train of `count` packets.
     #[inline(always)]
     pub(super) fn wait(&self, context: u16, count: u16) -> u8 {
+        let class = LENGTH_CLASSES.get(usize::from(count)).copied().unwrap_or(0);
         let waits = self.contexts.get(usize::from(context)).map(|c| &c.waits);
-        waits.and_then(|w| w.get(length_class(count))).copied().unwrap_or(0)
+        waits.and_then(|w| w.get(usize::from(class))).copied().unwrap_or(0)
     }
 
     /// Reckons the waits of a context anew.

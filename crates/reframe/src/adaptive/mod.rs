@@ -63,6 +63,8 @@ struct Class {
 #[derive(Debug)]
 pub(crate) struct Adaptive {
     scale: GapScale,
+    /// How long each wait is, in ns, by its number less one.
+    waits_ns: [u64; WAITS],
     flows: Vec<Memory>,
     classes: Vec<Class>,
 }
@@ -77,7 +79,9 @@ impl Adaptive {
             steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
             left: Steering::WINDOW,
         };
-        Self { classes: classes.iter().map(class).collect(), flows: Vec::new(), scale }
+        let mut waits_ns = [0; WAITS];
+        waits_ns.iter_mut().zip(0..).for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket));
+        Self { classes: classes.iter().map(class).collect(), flows: Vec::new(), waits_ns, scale }
     }
 
     /// Takes the memory for so many flows, which is else taken as they come.
@@ -134,7 +138,7 @@ impl Adaptive {
     /// How long the wait of this number is, in ns. It is at least 1, and its number above 0.
     #[inline(always)]
     pub(crate) fn wait_ns(&self, wait: u8) -> u64 {
-        self.scale.edge_ns(wait.wrapping_sub(1))
+        self.waits_ns.get(usize::from(wait.wrapping_sub(1))).copied().unwrap_or(1)
     }
 
     /// The price of each class, in ns of delay that a packet more in a train is worth.
