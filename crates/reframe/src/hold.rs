@@ -107,6 +107,15 @@ impl Hold {
         self.find_due();
     }
 
+    /// A train has left its list.
+    #[inline(never)]
+    fn left(&mut self, train: u32) {
+        if let Some(timers) = &mut self.timers {
+            timers.clear(train);
+        }
+        self.find_due();
+    }
+
     /// When a train is due by the hold of its class.
     fn class_due(&mut self, id: u32) -> Nanos {
         let train = self.train(id);
@@ -114,7 +123,7 @@ impl Hold {
         self.list(class).map_or(Nanos::MAX, |list| base.after(list.hold_ns))
     }
 
-    #[inline]
+    #[inline(never)]
     fn find_due(&mut self) {
         let lists = self.others.iter().fold(self.first.due, |due, list| due.min(list.due));
         self.due_of_many = self.timers.as_ref().map_or(lists, |timers| lists.min(timers.due()));
@@ -385,6 +394,7 @@ impl Hold {
         self.first_due_of_many()
     }
 
+    #[inline(never)]
     fn first_due_of_many(&self) -> Option<u32> {
         if self.due_of_many == Nanos::MAX {
             // A deadline at the end of time still has to be met at the end of input.
@@ -423,14 +433,16 @@ impl Hold {
             let (_, train, chunk) = after.unwrap_or((Nanos::MAX, NONE, NONE));
             prefetch(self.chunks.get(chunk as usize));
             prefetch(self.trains.get(train as usize));
-        } else if let Some(previous) = self.trains.get_mut(previous as usize) {
-            previous.next = next;
-        }
-        if let Some(timers) = &mut self.timers {
-            timers.clear(id);
-            self.find_due();
-        } else if first && !self.single {
-            self.find_due();
+            if !self.single {
+                self.left(id);
+            }
+        } else {
+            if let Some(previous) = self.trains.get_mut(previous as usize) {
+                previous.next = next;
+            }
+            if self.timers.is_some() {
+                self.left(id);
+            }
         }
     }
 

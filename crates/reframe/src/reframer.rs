@@ -59,7 +59,16 @@ pub(super) struct Block<'a> {
     pub(super) positions: &'a [u64],
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    /// A packet and what was found out about it.
+    #[inline(always)]
+    fn found(&self, at: usize) -> Option<(Frame, Found<'a>)> {
+        let (frame, key) = (self.frames.get(at)?, self.keys.get(at)?);
+        let hash = self.hashes.get(at).copied().unwrap_or(0);
+        let candidate = self.candidates.get(at).copied().unwrap_or(NONE);
+        Some((*frame, Found { key, hash, candidate, sequence: self.sequence(at) }))
+    }
+
     /// Position of a packet among all that arrived.
     #[inline(always)]
     pub(super) fn sequence(&self, at: usize) -> u64 {
@@ -256,14 +265,17 @@ impl Reframe {
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
             self.table.look_ahead(keys, hashes, candidates);
-            if let Some(adaptive) = &self.adaptive {
-                adaptive.prefetch(candidates);
-            }
             if self.plain && candidates.contains(&NONE) {
                 self.admit(frames, keys, hashes, candidates);
             }
             let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
-            self.block(pool, &Block { frames, keys, hashes, candidates, first, positions: here }, out);
+            let block = Block { frames, keys, hashes, candidates, first, positions: here };
+            if let Some(adaptive) = &self.adaptive {
+                adaptive.prefetch(block.candidates);
+                self.block_of_adaptive(pool, &block, out);
+            } else {
+                self.block(pool, &block, out);
+            }
             first += keys.len() as u64;
             positions = later;
         }
@@ -284,12 +296,18 @@ impl Reframe {
                 self.hold_fast(pool, block, at..end, out);
                 at = end;
             }
-            let (Some(frame), Some(key)) = (block.frames.get(at), block.keys.get(at)) else { break };
-            let hash = block.hashes.get(at).copied().unwrap_or(0);
-            let candidate = block.candidates.get(at).copied().unwrap_or(NONE);
-            let found = Found { key, hash, candidate, sequence: block.sequence(at) };
-            self.packet(pool, *frame, found, out);
+            let Some((frame, found)) = block.found(at) else { break };
+            self.packet::<false>(pool, frame, found, out);
             at += 1;
+        }
+    }
+
+    /// The same where the hold is adaptive. It is apart so that it costs a fixed hold nothing.
+    #[inline(never)]
+    fn block_of_adaptive(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
+        for at in 0..block.frames.len() {
+            let Some((frame, found)) = block.found(at) else { break };
+            self.packet::<true>(pool, frame, found, out);
         }
     }
 
@@ -337,7 +355,13 @@ impl Reframe {
     }
 
     /// Any packet under any setting; [`Reframe::hold_fast`] does the same for most of them, faster.
-    fn packet(&mut self, pool: &mut Pool, mut frame: Frame, found: Found<'_>, out: &mut dyn Output) {
+    fn packet<const ADAPTIVE: bool>(
+        &mut self,
+        pool: &mut Pool,
+        mut frame: Frame,
+        found: Found<'_>,
+        out: &mut dyn Output,
+    ) {
         if frame.arrival > self.instant {
             if self.hold.due() > frame.arrival && self.leaving.is_empty() {
                 self.instant = frame.arrival;
@@ -368,10 +392,12 @@ impl Reframe {
         else {
             return;
         };
-        let context = if self.adaptive.is_some() { self.observe(pool, &frame, new, class) } else { 0 };
+        let context = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { 0 };
         let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
         // A packet alone that is not worth waiting for need not be held first.
-        let alone = train == NONE && self.adaptive.as_ref().is_some_and(|a| a.wait(class, context, 1) == 0);
+        let alone = ADAPTIVE
+            && train == NONE
+            && self.adaptive.as_ref().is_some_and(|a| a.wait(class, context, 1) == 0);
         if bypass || hold_ns == 0 || burst == 1 || alone {
             let cause = match (bypass, burst) {
                 (true, _) => Cause::Bypass,
@@ -383,7 +409,7 @@ impl Reframe {
             return;
         }
         self.keep(pool, &frame, class, train, burst, found.sequence, out);
-        if self.adaptive.is_some() {
+        if ADAPTIVE {
             self.wait(id, class, context);
         }
     }

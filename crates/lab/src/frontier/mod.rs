@@ -133,7 +133,7 @@ impl Frontier {
         let longest = holds_ns.iter().max().copied().unwrap_or(0).max(1);
         let shortest = holds_ns.iter().filter(|h| **h > 0).min().copied().unwrap_or(1);
         let longest_ns = (longest * LONGER).min(ReframeConfig::MAX_HOLD_NS);
-        let prices = prices(shortest / 8, longest * 4);
+        let prices = prices(shortest / 8, longest_ns * 8);
         let steps = (holds_ns.len() + prices.len()) as f64;
         let (mut fixed, mut adaptive) = (Vec::new(), Vec::new());
         for hold in holds_ns {
