@@ -142,6 +142,7 @@ pub(super) struct Learner {
 }
 
 /// By the packets of a train: their class.
+#[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
 const LENGTH_CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut count = 1;
