@@ -39,7 +39,7 @@ pub(super) struct Alone {
 
 /// The lookup results of a packet before its turn comes.
 #[derive(Clone, Copy, Debug)]
-struct Found<'a> {
+pub(super) struct Found<'a> {
     key: &'a FlowKey,
     hash: u64,
     candidate: u32,
@@ -62,7 +62,7 @@ pub(super) struct Block<'a> {
 impl<'a> Block<'a> {
     /// A packet and what was found out about it.
     #[inline(always)]
-    fn found(&self, at: usize) -> Option<(Frame, Found<'a>)> {
+    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'a>)> {
         let (frame, key) = (self.frames.get(at)?, self.keys.get(at)?);
         let hash = self.hashes.get(at).copied().unwrap_or(0);
         let candidate = self.candidates.get(at).copied().unwrap_or(NONE);
@@ -103,7 +103,7 @@ pub struct Reframe {
     pub(super) table: FlowTable,
     pub(super) hold: Hold,
     /// Waits that are learned, where the hold is adaptive.
-    adaptive: Option<Adaptive>,
+    pub(super) adaptive: Option<Adaptive>,
     finish: Option<TrainFinish>,
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
@@ -302,15 +302,6 @@ impl Reframe {
         }
     }
 
-    /// The same where the hold is adaptive. It is apart so that it costs a fixed hold nothing.
-    #[inline(never)]
-    fn block_of_adaptive(&mut self, pool: &mut Pool, block: &Block<'_>, out: &mut dyn Output) {
-        for at in 0..block.frames.len() {
-            let Some((frame, found)) = block.found(at) else { break };
-            self.packet::<true>(pool, frame, found, out);
-        }
-    }
-
     /// Lets time pass to `now`: what is due before it leaves at its own time. What leaves at `now` itself may
     /// still be joined by packets that arrive at `now`.
     pub fn advance(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
@@ -355,7 +346,7 @@ impl Reframe {
     }
 
     /// Any packet under any setting; [`Reframe::hold_fast`] does the same for most of them, faster.
-    fn packet<const ADAPTIVE: bool>(
+    pub(super) fn packet<const ADAPTIVE: bool>(
         &mut self,
         pool: &mut Pool,
         mut frame: Frame,
@@ -411,30 +402,6 @@ impl Reframe {
         self.keep(pool, &frame, class, train, burst, found.sequence, out);
         if ADAPTIVE {
             self.wait(id, class, context);
-        }
-    }
-
-    /// Learns from a packet that has come; returns its context.
-    #[inline]
-    fn observe(&mut self, pool: &Pool, frame: &Frame, new: bool, class: u8) -> u16 {
-        let len = self.wire_len(pool, frame);
-        let Some(adaptive) = &mut self.adaptive else { return 0 };
-        let stats = self.stats.classes.get(usize::from(class));
-        adaptive.observe(frame, new, class, len, self.instant, stats)
-    }
-
-    /// Gives the train of a flow, whose packet of this context was just held, the time that it waits for the
-    /// next one.
-    #[inline]
-    fn wait(&mut self, flow: u32, class: u8, context: u16) {
-        let train = self.table.get_mut(flow).train;
-        let Some(adaptive) = &self.adaptive else { return };
-        if train == NONE {
-            return;
-        }
-        match adaptive.wait(class, context, self.hold.train(train).count) {
-            0 => self.leave(train, Cause::Deadline),
-            wait => self.hold.due_at(train, wait - 1, self.instant.after(adaptive.wait_ns(wait))),
         }
     }
 
@@ -627,7 +594,7 @@ impl Reframe {
         found.map_or(0, |i| i as u8 + 1)
     }
 
-    fn wire_len(&self, pool: &Pool, frame: &Frame) -> u32 {
+    pub(super) fn wire_len(&self, pool: &Pool, frame: &Frame) -> u32 {
         if self.embedded { frame.len } else { pool.meta(frame.buf).original_len }
     }
 }

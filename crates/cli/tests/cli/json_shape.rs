@@ -324,7 +324,8 @@ fn reframe() {
 
 #[test]
 fn reframe_with_an_adaptive_hold() {
-    let words = ["reframe", text(&campus()), "null", "--format", "json", "--hold", "1ms"];
+    let campus = campus();
+    let words = ["reframe", text(&campus), "null", "--format", "json", "--hold", "1ms"];
     let adaptive = ["--admit", "adaptive", "--budget", "delay=30us"];
     let result = run(words.iter().chain(&adaptive)).with(0).json();
     snake_case(&result);
@@ -342,9 +343,9 @@ fn reframe_with_an_adaptive_hold() {
 
 #[test]
 fn analyze_with_a_frontier() {
-    let dir = crate::common::scratch();
-    let page = dir.path().join("page.html");
-    let words = ["analyze", "--frontier", "--report", text(&page), text(&campus())];
+    let dir = common::scratch();
+    let (page, campus) = (dir.path().join("page.html"), campus());
+    let words = ["analyze", "--frontier", "--report", text(&page), text(&campus)];
     let result = run(words.iter().chain(&["--format", "json"])).with(0).json();
     snake_case(&result);
     let frontier = &result["frontier"];
@@ -361,10 +362,7 @@ fn analyze_with_a_frontier() {
     assert!(std::fs::read_to_string(&page).unwrap().contains("What trains cost"));
     let table = run(words).with(0);
     assert!(String::from_utf8(table.stdout).unwrap().contains("Mean delay at equal mean train"));
-    run(["analyze", "--frontier", "--burst", "300", text(&campus())])
-        .with(2)
-        .silent()
-        .saying(&["--burst 300"]);
+    run(["analyze", "--frontier", "--burst", "300", text(&campus)]).with(2).silent().saying(&["--burst 300"]);
 }
 
 #[test]
