@@ -113,7 +113,7 @@ pub(crate) struct Analyze {
     /// Packets at which a train leaves at once.
     #[arg(long, value_name = "PACKETS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) burst: u32,
-    /// Also compare fixed holds (those of --window) with the adaptive hold and with one that knows the future:
+    /// Also compare fixed holds of these times with the adaptive hold and with one that knows the future:
     /// mean delay at equal mean train. Keeps 90 bytes a packet.
     #[arg(long)]
     pub(crate) frontier: bool,
