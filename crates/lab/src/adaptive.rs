@@ -45,7 +45,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-/// What the stage is shown of packets.
+/// The part of a packet that the stage is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     All,
@@ -152,7 +152,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
     });
 }
 
-/// What each kind of knowledge buys, at the mean train of the 64 µs hold.
+/// The gain of each kind of knowledge, at the mean train of the 64 µs hold.
 fn ablation(
     lab: &Bench<'_>,
     packets: usize,

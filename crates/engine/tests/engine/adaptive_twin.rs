@@ -43,8 +43,8 @@ pub struct Policy {
     flows: HashMap<Flow, (u64, Context, usize)>,
     contexts: HashMap<Context, Counts>,
     octaves: HashMap<usize, Counts>,
-    /// When a context's waits are reckoned next, and what they are by packets of the train: until which
-    /// bucket's end.
+    /// The packets at which a context's waits are reckoned next, and the waits by packets of the train: until
+    /// which bucket's end.
     waits: HashMap<Context, (u64, Vec<Option<usize>>)>,
     arrived: u64,
     windows: u32,
@@ -193,7 +193,7 @@ impl Policy {
         self.waits.insert(context, (next, waits));
     }
 
-    /// How long a train of `packets` waits for the next one; `None` if it leaves.
+    /// The time that a train of `packets` waits for the next one; `None` if it leaves.
     pub fn wait(&self, context: Context, packets: usize) -> Option<u64> {
         let until = self.waits[&context].1[packets - 1]?;
         Some(((edge(until) << self.shift) / 2).max(1))

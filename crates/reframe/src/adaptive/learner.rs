@@ -24,7 +24,7 @@ const FOURFOLD: [i64; LENGTHS] = [5, 8, 8, 12, 18, 26, 38, 54, 78, 110, 158, 222
 const FULL: u32 = 2048;
 /// The counts of all contexts of an octave are halved at so many packets.
 const OCTAVE_FULL: u32 = 1 << 16;
-/// How often the waits of a context are reckoned anew: after a quarter more packets, but after so many at
+/// The waits of a context are reckoned anew after a quarter more packets, but after so many at
 /// most.
 const REFRESH: u32 = 128;
 /// As many packets as this would count as what an octave says where a context has little to say, times
@@ -80,7 +80,7 @@ impl GapScale {
     }
 }
 
-/// What a packet is like, as far as it tells whether another follows: a full one of TCP is seldom the last, a
+/// The kind of a packet, as far as it tells whether another follows: a full one of TCP is seldom the last, a
 /// pushed or short one often is.
 #[inline(always)]
 pub(super) fn kind(info: Info, len: u32) -> u8 {
@@ -105,7 +105,7 @@ pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
     (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
 }
 
-/// What was learned in a context: two cache lines, one for the packets that come, one for those that follow.
+/// The counts of a context and what follows from them: two cache lines, one for the packets that come, one for those that follow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Context {
@@ -121,14 +121,14 @@ pub(crate) struct Context {
 
 const _: () = assert!(size_of::<Context>() == 128);
 
-/// What was learned in all contexts of an octave.
+/// The counts of all contexts of an octave.
 #[derive(Clone, Copy, Debug)]
 struct Octave {
     packets: u32,
     gaps: [u32; WAITS],
 }
 
-/// What was learned about the packets of a class.
+/// All that was learned about the packets of a class.
 #[derive(Debug)]
 pub(super) struct Learner {
     contexts: Vec<Context>,

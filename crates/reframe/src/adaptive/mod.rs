@@ -5,12 +5,10 @@
 //! (chance that it comes by then) × `price` − (packets that wait) × (mean wait). A train waits until the time
 //! at which that is greatest, or not at all where it is never above zero; no longer than `hold`, ever.
 //!
-//! The chance is learned from the packets as they come: in a [`Context`], which is what is known of a packet's
+//! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
 //! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram. That
 //! takes no clock, no random number and no floating point, and does not depend on what was held: the same
 //! packets at the same times are always held the same.
-//!
-//! [`Context`]: learner::Context
 
 mod budget;
 mod learner;
@@ -34,7 +32,7 @@ use slipstream_core::time::Nanos;
 const NEVER: u8 = (WAITS - 1) as u8;
 const NO_CONTEXT: u16 = u16::MAX;
 
-/// What is remembered of a flow.
+/// The memory of a flow.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     last: Nanos,
@@ -50,7 +48,7 @@ const _: () = assert!(size_of::<Memory>() == 16);
 
 const NOTHING: Memory = Memory { last: Nanos(0), context: NO_CONTEXT, class: 0, gap: NEVER };
 
-/// What is learned about the packets of a class, and the price that they wait at.
+/// All that is learned about the packets of a class, and the price that they wait at.
 #[derive(Debug)]
 struct Class {
     learner: Learner,
@@ -63,7 +61,7 @@ struct Class {
 #[derive(Debug)]
 pub(crate) struct Adaptive {
     scale: GapScale,
-    /// How long each wait is, in ns, by its number less one.
+    /// The length of each wait, in ns, by its number less one.
     waits_ns: [u64; WAITS],
     flows: Vec<Memory>,
     classes: Vec<Class>,
@@ -135,7 +133,7 @@ impl Adaptive {
         self.classes.get(usize::from(class)).map_or(0, |c| c.learner.wait(context, count))
     }
 
-    /// How long the wait of this number is, in ns. It is at least 1, and its number above 0.
+    /// The length of the wait of this number, in ns. It is at least 1, and its number above 0.
     #[inline(always)]
     pub(crate) fn wait_ns(&self, wait: u8) -> u64 {
         self.waits_ns.get(usize::from(wait.wrapping_sub(1))).copied().unwrap_or(1)
