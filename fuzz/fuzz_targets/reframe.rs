@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use libfuzzer_sys::fuzz_target;
 use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::pool::{PacketMeta, Pool};
-use slipstream::reframe::{Admit, Class, ClassSettings, Policy, ReframeConfig};
+use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig};
 use slipstream::rules::Rule;
 use slipstream::runtime::{Preload, Replay, Sink};
 use slipstream::time::Nanos;
@@ -59,13 +59,18 @@ fuzz_target!(|data: &[u8]| {
     let policy = [Policy::Oldest, Policy::Waiting, Policy::Shortest][usize::from(c) % 3];
     let class =
         |settings| Class { name: "tcp".into(), rule: Rule::parse("tcp or port 1-100").unwrap(), settings };
+    let admit = [Admit::Always, Admit::Second, Admit::Adaptive, Admit::Adaptive][usize::from(e >> 4 & 3)];
+    // A budget that contradicts the hold would be refused; any price is right.
+    let priced = admit == Admit::Adaptive && e & 2 == 0;
+    let budget = priced.then(|| Budget::Price(u64::from(e >> 6) << (g & 15)));
     let config = ReframeConfig {
         default: ClassSettings { bypass: false, ..settings(a, b) },
         capacity: u32::from(d) + 1,
         capacity_bytes: if e & 1 == 0 { 1 << 20 } else { 200 },
         flows: 1,
         policy,
-        admit: if e & 2 == 0 { Admit::Always } else { Admit::Second },
+        admit,
+        budget,
         bypass: if e & 4 == 0 { Rule::never() } else { Rule::parse("tcp syn").unwrap() },
         classes: if e & 8 == 0 { Vec::new() } else { vec![class(settings(f, g))] },
         compress_ack: h & 1 != 0,

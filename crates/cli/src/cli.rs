@@ -101,7 +101,8 @@ pub(crate) struct Damage {
                         slipstream analyze --window 10us,1ms --burst 64 --format json \\\n    \
                         traces/campus.pcap.gz\n  \
                         slipstream analyze --report campus.html --parquet campus.parquet \\\n    \
-                        traces/campus.pcap.gz")]
+                        traces/campus.pcap.gz\n  \
+                        slipstream analyze --frontier traces/campus.pcap.gz")]
 pub(crate) struct Analyze {
     /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
     #[arg(required = true, value_name = "TRACE")]
@@ -112,6 +113,10 @@ pub(crate) struct Analyze {
     /// Packets at which a train leaves at once.
     #[arg(long, value_name = "PACKETS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) burst: u32,
+    /// Also compare fixed holds of these times with the adaptive hold and with one that knows the future:
+    /// mean delay at equal mean train. Keeps 90 bytes a packet.
+    #[arg(long)]
+    pub(crate) frontier: bool,
     /// Which IP header of a tunnel makes the flow.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) tunnel: Tunnel,
@@ -171,6 +176,8 @@ impl Flagged for ReframeFlags {
                         slipstream reframe traces/campus.pcap.gz trains.pcapng \\\n    \
                         --class 'voice: udp dst port 16384-32767 => bypass' \\\n    \
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
+                        slipstream reframe traces/campus.pcap.gz null --hold 1ms \\\n    \
+                        --admit adaptive --budget delay=30us\n  \
                         slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
 pub(crate) struct Reframe {
     /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or a live port:

@@ -14,9 +14,11 @@
 
 #![forbid(unsafe_code)]
 
+mod adaptive;
 mod bench;
 mod chain;
 mod claim;
+pub mod frontier;
 mod hold;
 mod measure;
 mod model;
@@ -54,7 +56,8 @@ impl fmt::Debug for Lab {
 }
 
 /// All labs, in the order of the list.
-pub static LABS: [Lab; 6] = [nf_locality::LAB, chain::LAB, hold::LAB, measure::LAB, model::LAB, slice::LAB];
+pub static LABS: [Lab; 7] =
+    [nf_locality::LAB, chain::LAB, hold::LAB, adaptive::LAB, measure::LAB, model::LAB, slice::LAB];
 
 /// A reason for which a lab gives no results.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::adaptive::Budget;
 use slipstream_core::batch::BATCH;
 use slipstream_core::rules::Rule;
 use slipstream_core::units::Duration;
@@ -30,6 +31,9 @@ pub enum Admit {
     Always,
     /// A flow's first packet passes at once; holding begins with its second.
     Second,
+    /// From the first, but a train waits for its next packet only as long as that is worth it within
+    /// [`ReframeConfig::budget`].
+    Adaptive,
 }
 
 /// The headers that make a packet's flow key.
@@ -78,6 +82,9 @@ pub struct ReframeConfig {
     pub policy: Policy,
     /// From which packet on a flow is held.
     pub admit: Admit,
+    /// The budget of each class's waits under [`Admit::Adaptive`]: a mean delay of a quarter of its hold where
+    /// none is set. Must not be set otherwise.
+    pub budget: Option<Budget>,
     /// Packets that pass at once, after flushing the train of their own flow. By default
     /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.
     pub bypass: Rule,
@@ -102,6 +109,7 @@ impl Default for ReframeConfig {
             flows: 1 << 20,
             policy: Policy::Oldest,
             admit: Admit::Always,
+            budget: None,
             // The rule is a good one; a test says so.
             bypass: Rule::parse(Self::BYPASS).unwrap_or_else(|_| Rule::never()),
             classes: Vec::new(),
@@ -135,6 +143,17 @@ pub enum ConfigError {
         /// Class, or `reframe`.
         place: String,
     },
+    /// `budget` that can't be kept.
+    Budget {
+        /// Class, or `reframe`.
+        place: String,
+        /// The budget that was asked for.
+        budget: Budget,
+        /// The fault, and its remedy.
+        fault: String,
+    },
+    /// `budget` without `admit = adaptive`.
+    NotAdaptive(Budget),
     /// `capacity` out of range.
     Capacity(u32),
     /// `capacity_bytes` out of range.
@@ -162,6 +181,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "{place}: hold = {hold} is too long; up to {MAX_HOLD} is possible")
             }
             Self::Weight { place } => write!(f, "{place}: weight = 0; it must be at least 1"),
+            Self::Budget { place, budget, fault } => write!(f, "{place}: budget = {budget} {fault}"),
+            Self::NotAdaptive(budget) => write!(
+                f,
+                "reframe: budget = {budget} goes with admit = adaptive; set that too, or leave the budget out"
+            ),
             Self::Capacity(n) => {
                 write!(f, "reframe: capacity = {n} packets is out of range; 1 to {MAX_CAPACITY} are possible")
             }
@@ -199,6 +223,9 @@ impl ReframeConfig {
     /// The first setting that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         check(&self.default, "reframe")?;
+        if let Some(budget) = self.budget {
+            self.check_budget(budget)?;
+        }
         for (i, class) in self.classes.iter().enumerate() {
             check(&class.settings, &format!("class {:?}", class.name))?;
             if self.classes.iter().take(i).any(|c| c.name == class.name) {
@@ -216,6 +243,21 @@ impl ReframeConfig {
         }
         if self.flows == 0 || self.flows > Self::MAX_FLOWS {
             return Err(ConfigError::Flows(self.flows));
+        }
+        Ok(())
+    }
+
+    fn check_budget(&self, budget: Budget) -> Result<(), ConfigError> {
+        if self.admit != Admit::Adaptive {
+            return Err(ConfigError::NotAdaptive(budget));
+        }
+        let classes = self.classes.iter().map(|c| (format!("class {:?}", c.name), &c.settings));
+        for (place, t) in core::iter::once(("reframe".to_owned(), &self.default)).chain(classes) {
+            // A class that is not held has nothing to be steered.
+            let held = !t.bypass && t.hold_ns > 0 && t.burst > 1;
+            if held && let Some(fault) = budget.contradiction(t.hold_ns, t.burst) {
+                return Err(ConfigError::Budget { place, budget, fault });
+            }
         }
         Ok(())
     }

@@ -105,6 +105,11 @@ impl FlowTable {
         self.wide.reserve_exact(self.limit);
     }
 
+    /// Flows that it has room for.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.entries.len()

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::adaptive::Timers;
 use super::flow_table::{Entry, NONE};
 use super::reframer::Block;
 use super::slot::{Chunk, Odd, TrainSlot};
@@ -43,7 +44,11 @@ pub(crate) struct Hold {
     /// The list of class 0, then the others'.
     first: List,
     others: Vec<List>,
-    /// When the first of all lists is due; with one list that list says so itself.
+    /// Earlier deadlines of single trains, where the hold is adaptive.
+    timers: Option<Timers>,
+    /// There is one list, and nothing else says when a train is due.
+    single: bool,
+    /// When the first of all lists and timers is due; a single list says so itself.
     due_of_many: Nanos,
     packets: u32,
     /// Most packets held so far, as far as [`Hold::note_peak`] was told.
@@ -65,6 +70,8 @@ impl Hold {
             odd: Odd::default(),
             first: list(hold_ns.next().unwrap_or(0)),
             others: hold_ns.map(list).collect(),
+            timers: None,
+            single: true,
             due_of_many: Nanos::MAX,
             packets: 0,
             peak: 0,
@@ -72,6 +79,54 @@ impl Hold {
             free_train: NONE,
             free_chunk: NONE,
         }
+        .of_many()
+    }
+
+    fn of_many(mut self) -> Self {
+        self.single = self.others.is_empty() && self.timers.is_none();
+        self
+    }
+
+    /// Trains may be given earlier deadlines than their class's; see [`Hold::due_at`].
+    pub(crate) fn with_timers(mut self) -> Self {
+        self.timers = Some(Timers::new(self.trains.capacity()));
+        self.of_many()
+    }
+
+    /// A train is to leave at `due`, if not earlier by the hold of its class; `due` must not be before that of
+    /// any train of the same `list`.
+    #[inline]
+    pub(crate) fn due_at(&mut self, train: u32, list: u8, due: Nanos) {
+        let class_due = self.class_due(train);
+        let Some(timers) = &mut self.timers else { return };
+        if due < class_due {
+            timers.set(train, list, due);
+        } else {
+            timers.clear(train);
+        }
+        self.find_due();
+    }
+
+    /// A train has left its list.
+    #[inline(never)]
+    fn left(&mut self, train: u32) {
+        if let Some(timers) = &mut self.timers {
+            timers.clear(train);
+        }
+        self.find_due();
+    }
+
+    /// When a train is due by the hold of its class.
+    fn class_due(&mut self, id: u32) -> Nanos {
+        let train = self.train(id);
+        let (class, base) = (train.class, train.base());
+        self.list(class).map_or(Nanos::MAX, |list| base.after(list.hold_ns))
+    }
+
+    #[inline(never)]
+    fn find_due(&mut self) {
+        let lists = self.others.iter().fold(self.first.due, |due, list| due.min(list.due));
+        self.due_of_many = self.timers.as_ref().map_or(lists, |timers| lists.min(timers.due()));
     }
 
     /// Takes the memory that unusual packets need, which is else taken when the first of them comes.
@@ -105,7 +160,7 @@ impl Hold {
     /// When the next train is due; [`Nanos::MAX`] when none is held.
     #[inline(always)]
     pub(crate) fn due(&self) -> Nanos {
-        if self.others.is_empty() { self.first.due } else { self.due_of_many }
+        if self.single { self.first.due } else { self.due_of_many }
     }
 
     /// As [`Hold::due`] and [`Hold::first_due`] where there is one class: the train is [`NONE`] when none is
@@ -305,8 +360,8 @@ impl Hold {
         if previous == NONE {
             list.head = id;
             list.due = frame.arrival.after(list.hold_ns);
-            if !self.others.is_empty() {
-                self.due_of_many = self.lists().map(|l| l.due).min().unwrap_or(Nanos::MAX);
+            if !self.single {
+                self.find_due();
             }
         } else if let Some(previous) = self.trains.get_mut(previous as usize) {
             previous.next = id;
@@ -333,16 +388,20 @@ impl Hold {
     /// The train that is due first.
     #[inline(always)]
     pub(crate) fn first_due(&self) -> Option<u32> {
-        if self.others.is_empty() {
+        if self.single {
             return (self.first.head != NONE).then_some(self.first.head);
         }
         self.first_due_of_many()
     }
 
+    #[inline(never)]
     fn first_due_of_many(&self) -> Option<u32> {
         if self.due_of_many == Nanos::MAX {
             // A deadline at the end of time still has to be met at the end of input.
             return self.lists().find(|l| l.head != NONE).map(|l| l.head);
+        }
+        if let Some(timers) = self.timers.as_ref().filter(|t| t.due() == self.due_of_many) {
+            return timers.first_due();
         }
         self.lists().find(|l| l.due == self.due_of_many && l.head != NONE).map(|l| l.head)
     }
@@ -374,11 +433,16 @@ impl Hold {
             let (_, train, chunk) = after.unwrap_or((Nanos::MAX, NONE, NONE));
             prefetch(self.chunks.get(chunk as usize));
             prefetch(self.trains.get(train as usize));
-            if !self.others.is_empty() {
-                self.due_of_many = self.lists().map(|l| l.due).min().unwrap_or(Nanos::MAX);
+            if !self.single {
+                self.left(id);
             }
-        } else if let Some(previous) = self.trains.get_mut(previous as usize) {
-            previous.next = next;
+        } else {
+            if let Some(previous) = self.trains.get_mut(previous as usize) {
+                previous.next = next;
+            }
+            if self.timers.is_some() {
+                self.left(id);
+            }
         }
     }
 

@@ -10,6 +10,7 @@
 //! 2. [`Reframe`]: the stage itself, without a pipeline around it.
 //! 3. [`flow_table`]: from key to flow.
 //! 4. `hold`, `slot`: the trains, and when they are due; `plain`: the same for usual settings, in few loops.
+//!    `adaptive`, `waiting`: waits that are learned, and the packets' way through them.
 //! 5. [`compress`], [`tcp_order`]: what may be done to a train on its way out (`finish`).
 //! 6. [`ReframeStats`]: what is counted.
 //! 7. `settings`, `class`, `stage`: the stage in a pipeline.
@@ -27,6 +28,7 @@ extern crate alloc;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod adaptive;
 #[cfg(feature = "std")]
 mod class;
 pub mod compress;
@@ -46,7 +48,9 @@ mod slot;
 mod stage;
 mod stats;
 pub mod tcp_order;
+mod waiting;
 
+pub use adaptive::{Budget, BudgetError};
 #[cfg(feature = "std")]
 pub use class::ClassError;
 pub use config::{Admit, Class, ClassSettings, ConfigError, Encapsulation, Policy, ReframeConfig};

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use slipstream_wire::FlowKey;
 
+use super::adaptive::Adaptive;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::finish::TrainFinish;
 use super::flow_table::{FlowTable, NONE};
@@ -38,7 +39,7 @@ pub(super) struct Alone {
 
 /// The lookup results of a packet before its turn comes.
 #[derive(Clone, Copy, Debug)]
-struct Found<'a> {
+pub(super) struct Found<'a> {
     key: &'a FlowKey,
     hash: u64,
     candidate: u32,
@@ -58,7 +59,16 @@ pub(super) struct Block<'a> {
     pub(super) positions: &'a [u64],
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    /// A packet and what was found out about it.
+    #[inline(always)]
+    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'a>)> {
+        let (frame, key) = (self.frames.get(at)?, self.keys.get(at)?);
+        let hash = self.hashes.get(at).copied().unwrap_or(0);
+        let candidate = self.candidates.get(at).copied().unwrap_or(NONE);
+        Some((*frame, Found { key, hash, candidate, sequence: self.sequence(at) }))
+    }
+
     /// Position of a packet among all that arrived.
     #[inline(always)]
     pub(super) fn sequence(&self, at: usize) -> u64 {
@@ -92,6 +102,8 @@ pub struct Reframe {
     pub(super) capacity_bytes: u64,
     pub(super) table: FlowTable,
     pub(super) hold: Hold,
+    /// Waits that are learned, where the hold is adaptive.
+    pub(super) adaptive: Option<Adaptive>,
     finish: Option<TrainFinish>,
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
@@ -125,6 +137,9 @@ impl Reframe {
             config.bypass.tcp_flags_only().map(|(mask, value)| Info::of_tcp_flags(mask, value))
         };
         let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
+        let adaptive =
+            (config.admit == Admit::Adaptive).then(|| Adaptive::new(&class_settings, config.budget));
+        let hold = Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns));
         Ok(Self {
             policy: config.policy,
             admit_second: config.admit == Admit::Second,
@@ -144,7 +159,8 @@ impl Reframe {
             capacity: config.capacity,
             capacity_bytes: config.capacity_bytes,
             table: FlowTable::new(config.table_entries(), config.seed),
-            hold: Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns)),
+            hold: if adaptive.is_some() { hold.with_timers() } else { hold },
+            adaptive,
             finish,
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
@@ -167,6 +183,9 @@ impl Reframe {
         self.table.reserve_all();
         self.hold.reserve_all();
         self.leaving.reserve(self.capacity as usize + 1);
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.reserve_all(self.table.limit());
+        }
         for (class, settings) in self.stats.classes.iter_mut().zip(&self.class_settings) {
             class.delay.reserve(settings.hold_ns);
         }
@@ -217,6 +236,7 @@ impl Reframe {
         stats.packets_out += self.out.frames.len() as u64;
         stats.flow_evictions = self.table.evictions();
         stats.long_probes = self.table.long_probes();
+        stats.prices_ns = self.adaptive.iter().flat_map(Adaptive::prices).collect();
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
         for (class, count) in leaving {
@@ -249,7 +269,13 @@ impl Reframe {
                 self.admit(frames, keys, hashes, candidates);
             }
             let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
-            self.block(pool, &Block { frames, keys, hashes, candidates, first, positions: here }, out);
+            let block = Block { frames, keys, hashes, candidates, first, positions: here };
+            if let Some(adaptive) = &self.adaptive {
+                adaptive.prefetch(block.candidates);
+                self.block_of_adaptive(pool, &block, out);
+            } else {
+                self.block(pool, &block, out);
+            }
             first += keys.len() as u64;
             positions = later;
         }
@@ -270,11 +296,8 @@ impl Reframe {
                 self.hold_fast(pool, block, at..end, out);
                 at = end;
             }
-            let (Some(frame), Some(key)) = (block.frames.get(at), block.keys.get(at)) else { break };
-            let hash = block.hashes.get(at).copied().unwrap_or(0);
-            let candidate = block.candidates.get(at).copied().unwrap_or(NONE);
-            let found = Found { key, hash, candidate, sequence: block.sequence(at) };
-            self.packet(pool, *frame, found, out);
+            let Some((frame, found)) = block.found(at) else { break };
+            self.packet::<false>(pool, frame, found, out);
             at += 1;
         }
     }
@@ -323,7 +346,13 @@ impl Reframe {
     }
 
     /// Any packet under any setting; [`Reframe::hold_fast`] does the same for most of them, faster.
-    fn packet(&mut self, pool: &mut Pool, mut frame: Frame, found: Found<'_>, out: &mut dyn Output) {
+    pub(super) fn packet<const ADAPTIVE: bool>(
+        &mut self,
+        pool: &mut Pool,
+        mut frame: Frame,
+        found: Found<'_>,
+        out: &mut dyn Output,
+    ) {
         if frame.arrival > self.instant {
             if self.hold.due() > frame.arrival && self.leaving.is_empty() {
                 self.instant = frame.arrival;
@@ -354,8 +383,13 @@ impl Reframe {
         else {
             return;
         };
+        let context = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { 0 };
         let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
-        if bypass || hold_ns == 0 || burst == 1 {
+        // A packet alone that is not worth waiting for need not be held first.
+        let alone = ADAPTIVE
+            && train == NONE
+            && self.adaptive.as_ref().is_some_and(|a| a.wait(class, context, 1) == 0);
+        if bypass || hold_ns == 0 || burst == 1 || alone {
             let cause = match (bypass, burst) {
                 (true, _) => Cause::Bypass,
                 (false, 1) => Cause::Full,
@@ -366,6 +400,9 @@ impl Reframe {
             return;
         }
         self.keep(pool, &frame, class, train, burst, found.sequence, out);
+        if ADAPTIVE {
+            self.wait(id, class, context);
+        }
     }
 
     /// Holds a packet.
@@ -557,7 +594,7 @@ impl Reframe {
         found.map_or(0, |i| i as u8 + 1)
     }
 
-    fn wire_len(&self, pool: &Pool, frame: &Frame) -> u32 {
+    pub(super) fn wire_len(&self, pool: &Pool, frame: &Frame) -> u32 {
         if self.embedded { frame.len } else { pool.meta(frame.buf).original_len }
     }
 }

@@ -7,7 +7,7 @@ use slipstream_core::batch::BATCH;
 use slipstream_core::registry::BuildError;
 use slipstream_core::settings::{Kind, Setting, Settings};
 
-use crate::{Admit, Class, ClassSettings, Encapsulation, Policy, ReframeConfig};
+use crate::{Admit, BudgetError, Class, ClassSettings, Encapsulation, Policy, ReframeConfig};
 
 /// The settings: in a pipeline, on the command line, and here by default.
 pub const SETTINGS: &[Setting] = &[
@@ -56,10 +56,17 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Words(&[
             ("always", "Hold a flow from its first packet on"),
             ("second", "A flow's first packet passes at once; holding begins with its second"),
+            ("adaptive", "A train waits for its next packet only as long as that is worth it"),
         ]),
-        "From which packet on a flow is held",
+        "From which packet on a flow is held, and whether all of `hold` is waited for",
     )
     .or("always"),
+    Setting::new(
+        "budget",
+        Kind::Text("price=TIME, delay=TIME or train=PACKETS"),
+        "With admit=adaptive: mean added delay or mean train to reach, or the price, which is the delay that \
+         one packet more in a train is worth; a delay of a quarter of `hold` if it is left out",
+    ),
     Setting::new(
         "bypass",
         Kind::Rules,
@@ -97,6 +104,12 @@ impl ReframeConfig {
     /// A class can't be read, or what [`validate`](Self::validate) says.
     pub fn from_settings(settings: &Settings, base: &Path) -> Result<Self, BuildError> {
         let mut config = Self::without_classes(settings);
+        config.budget = match settings.text("budget") {
+            "" => None,
+            text => {
+                Some(text.parse().map_err(|e: BudgetError| BuildError::setting("budget", e.to_string()))?)
+            }
+        };
         let class = |text| Class::parse(text, &config.default, base);
         config.classes = settings
             .texts("class")
@@ -125,7 +138,12 @@ impl ReframeConfig {
                 "shortest" => Policy::Shortest,
                 _ => Policy::Oldest,
             },
-            admit: if settings.text("admit") == "second" { Admit::Second } else { Admit::Always },
+            admit: match settings.text("admit") {
+                "second" => Admit::Second,
+                "adaptive" => Admit::Adaptive,
+                _ => Admit::Always,
+            },
+            budget: None,
             bypass: settings.rules("bypass"),
             classes: Vec::new(),
             compress_ack: settings.text("compress") == "ack",

@@ -28,9 +28,11 @@ pub const REFRAME: StageType = StageType {
 };
 
 /// A flow's packets make its trains. Where inner headers of tunnels make the flow, its packets may come in
-/// tunnels of several flows, so that nobody can tell by the outer headers where they belong.
+/// tunnels of several flows, so that nobody can tell by the outer headers where they belong. An adaptive hold
+/// learns from all of them.
 fn meets(settings: &Settings) -> Meets {
-    if settings.text("tunnel") == "inner" { Meets::Everything } else { Meets::Flow }
+    let all = settings.text("tunnel") == "inner" || settings.text("admit") == "adaptive";
+    if all { Meets::Everything } else { Meets::Flow }
 }
 
 fn needs_payload(settings: &Settings) -> Option<&'static str> {
@@ -160,6 +162,9 @@ impl Observe for ReframeStage {
         visit("held_max", u64::from(stats.held_max));
         visit("flow_evictions", stats.flow_evictions);
         visit("long_probes", stats.long_probes);
+        if let Some(price) = stats.prices_ns.first() {
+            visit("price_ns", *price);
+        }
     }
 
     fn figures(&self) -> Option<Box<dyn Any + Send>> {

@@ -171,6 +171,9 @@ pub struct ReframeStats {
     pub long_probes: u64,
     /// One for each class, the default class first.
     pub classes: Vec<ClassStats>,
+    /// Under [`Admit::Adaptive`](super::Admit), the price of each class: the delay that one packet more in a
+    /// train is worth at present, in ns.
+    pub prices_ns: Vec<u64>,
 }
 
 impl ReframeStats {
@@ -200,6 +203,9 @@ impl ReframeStats {
             self.classes.resize(other.classes.len(), ClassStats::default());
         }
         self.classes.iter_mut().zip(&other.classes).for_each(|(a, b)| a.merge(b));
+        if self.prices_ns.is_empty() {
+            self.prices_ns.clone_from(&other.prices_ns);
+        }
     }
 
     /// Packets a run among those that came in; `None` without packets.

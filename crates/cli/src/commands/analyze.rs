@@ -10,12 +10,14 @@ use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 use slipstream::io::capture::CaptureReader;
+use slipstream::time::Nanos;
+use slipstream_lab::frontier::{Arrivals, Frontier};
 use slipstream_report::{Table, bit_rate, count, number, packet_rate, plural, share, time};
 use slipstream_trace::{Analyzer, Config, EndpointSide, FlowFile, Partial, Report, Sequence};
 use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
 
-use super::{Outcome, report_damage};
+use super::{Outcome, frontier, report_damage};
 use crate::check;
 use crate::cli;
 use crate::port::Input;
@@ -31,6 +33,8 @@ struct Trace<'a> {
     truncated_at_byte: Option<u64>,
     #[serde(flatten)]
     report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frontier: Option<&'a Frontier>,
 }
 
 /// All of it. For one trace, its keys stand at the top level, too.
@@ -65,6 +69,7 @@ impl<'a> Analysis<'a> {
             file: &one.file,
             truncated_at_byte: one.truncated_at_byte,
             report,
+            frontier: one.frontier.as_ref(),
         };
         let traces: Vec<_> = analyzed.iter().zip(reports).map(trace).collect();
         let whole = match traces.as_slice() {
@@ -80,6 +85,7 @@ struct Analyzed {
     file: String,
     truncated_at_byte: Option<u64>,
     partial: Partial,
+    frontier: Option<Frontier>,
 }
 
 pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
@@ -99,6 +105,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         ..Config::default()
     };
     config.validate()?;
+    frontier::check(args)?;
     // Opened first, so that nobody learns after hours that a path can't be written.
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let flows = args.parquet.as_deref().map(|p| Replacement::create("--parquet", p)).transpose()?;
@@ -119,6 +126,9 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
             let mut t = Table::default();
             for (one, report) in analyzed.iter().zip(&reports) {
                 as_table(&mut t, &one.file, one.truncated_at_byte, report);
+                if let Some(frontier) = &one.frontier {
+                    frontier::as_table(&mut t, frontier);
+                }
             }
             if analyzed.len() > 1 {
                 as_table(&mut t, &format!("total of {} traces", analyzed.len()), None, total);
@@ -149,7 +159,7 @@ fn analyze_all(
         while let Some((i, path)) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
         {
-            let result = analyze_one(path, config, args.damage.strict);
+            let result = analyze_one(path, config, args);
             let failed = result.is_err() && args.damage.strict;
             if let Ok(mut done) = done.lock() {
                 done.push((i, result));
@@ -191,32 +201,44 @@ fn analyze_all(
     }
 }
 
-fn analyze_one(path: &Path, config: &Config, strict: bool) -> anyhow::Result<Analyzed> {
+fn analyze_one(path: &Path, config: &Config, args: &cli::Analyze) -> anyhow::Result<Analyzed> {
     let file = path.display().to_string();
     let progress = Progress::new(&file);
     let mut analyzer = Analyzer::new(config.clone())?;
     let mut truncated_at_byte = None;
+    let mut arrivals = args.frontier.then(Arrivals::default);
+    let mut packet = |at: Nanos, link, len, data: &[u8]| {
+        analyzer.packet(at.0, link, len, data);
+        if let Some(arrivals) = &mut arrivals {
+            arrivals.push(at, link, len, data, config.encapsulation);
+        }
+    };
     match Input::open(path)? {
         Input::Capture(mut reader) => {
-            read(&mut reader, &mut analyzer, &progress)?;
+            read(&mut reader, &mut packet, &progress)?;
             drop(progress);
-            truncated_at_byte = report_damage(&reader, strict)?;
+            truncated_at_byte = report_damage(&reader, args.damage.strict)?;
         }
         Input::Synth(mut synth) => {
             let mut frame = Vec::new();
             while let Some(at) = synth.next_packet(&mut frame) {
                 let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
-                analyzer.packet(at.0, LinkType::Ethernet, frame.len() as u32, data);
+                packet(at, LinkType::Ethernet, frame.len() as u32, data);
             }
         }
     }
-    Ok(Analyzed { file, truncated_at_byte, partial: analyzer.finish() })
+    let frontier = arrivals.map(|arrivals| frontier::measure(args, &arrivals)).transpose()?;
+    Ok(Analyzed { file, truncated_at_byte, partial: analyzer.finish(), frontier })
 }
 
-fn read(reader: &mut CaptureReader, analyzer: &mut Analyzer, progress: &Progress) -> anyhow::Result<()> {
+fn read(
+    reader: &mut CaptureReader,
+    packet: &mut impl FnMut(Nanos, LinkType, u32, &[u8]),
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let mut packets = 0u64;
     while let Some(record) = reader.next_record()? {
-        analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+        packet(record.time, record.link, record.original_len, record.data);
         packets += 1;
         if packets.is_multiple_of(1 << 18) {
             progress.at(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64));
@@ -235,12 +257,13 @@ fn write_page(
     let mut subjects = Vec::with_capacity(analyzed.len() + 1);
     if analyzed.len() > 1 {
         let name = format!("total of {} traces", analyzed.len());
-        subjects.push(Subject { name, truncated_at_byte: None, report: total });
+        subjects.push(Subject { name, truncated_at_byte: None, report: total, frontier: None });
     }
     subjects.extend(analyzed.iter().zip(reports).map(|(a, report)| Subject {
         name: a.file.clone(),
         truncated_at_byte: a.truncated_at_byte,
         report,
+        frontier: a.frontier.as_ref(),
     }));
     file.write_all(report::html(&subjects)?.as_bytes()).context("--report")?;
     file.commit().context("--report")

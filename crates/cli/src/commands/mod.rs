@@ -1,6 +1,7 @@
 //! One file per verb.
 
 mod analyze;
+mod frontier;
 mod lab;
 mod measure;
 mod model;

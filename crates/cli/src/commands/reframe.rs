@@ -223,6 +223,9 @@ fn as_json(
         "elapsed_ns": report.elapsed_ns,
         "cpu_ns": report.cpu_ns,
     });
+    if let (Some(price), Some(map)) = (stats.prices_ns.first(), result.as_object_mut()) {
+        map.insert("price_ns".into(), (*price).into());
+    }
     if let (Some(live), Some(map)) = (live, result.as_object_mut()) {
         map.insert("excess_delay_ns".into(), live.excess.as_ref().map(crate::live::delay_json).into());
         map.insert("lost_before".into(), live.lost_before.into());
@@ -280,6 +283,9 @@ fn as_table(
     t.row(["longest", &time(d.max().map(|m| m as f64))]);
     t.row(["futile wait (trains of one), mean", &time(mean(total.futile_wait_ns, total.futile_trains))]);
     t.row(["trains that waited in vain", &count(total.futile_trains)]);
+    if let Some(price) = stats.prices_ns.first() {
+        t.row(["price of a packet more in a train, at the end", &time(Some(*price as f64))]);
+    }
     if let Some(excess) = live.and_then(|l| l.excess.as_ref()) {
         crate::live::delay_rows(&mut t, excess);
     }

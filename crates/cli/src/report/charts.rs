@@ -1,5 +1,6 @@
 //! The charts of a trace, each with a sentence on how to read it. Figures are those of the Reframer paper.
 
+use slipstream_lab::frontier::{Frontier, Point};
 use slipstream_report::svg::{About, Axis, Bar, BarChart, Join, Line, LineChart};
 use slipstream_report::{count, number, share};
 
@@ -9,10 +10,11 @@ use slipstream_trace::{Distribution, Report, Sequence, Window};
 use super::{Figure, short_time};
 
 /// All charts that a trace has data for. `id` begins the ids of elements.
-pub(super) fn all(id: &str, report: &Report) -> Vec<Figure> {
+pub(super) fn all(id: &str, report: &Report, frontier: Option<&Frontier>) -> Vec<Figure> {
     let (ip, tcp) = (&report.ip, &report.tcp);
     [
         slf(id, report),
+        frontier.and_then(|f| frontier_lines(id, f)),
         temporal(id, report),
         trains(id, "all IP", "trains-ip", ip),
         trains(id, "TCP", "trains-tcp", tcp),
@@ -72,6 +74,46 @@ fn slf(id: &str, report: &Report) -> Option<Figure> {
         groups: std::iter::once("as captured".to_owned()).chain(windows_label(first)).collect(),
         series,
         about: about.clone(),
+    };
+    Some(figure(about, chart.render(), ""))
+}
+
+fn frontier_lines(id: &str, frontier: &Frontier) -> Option<Figure> {
+    let line = |name: &str, mut points: Vec<(f64, f64)>| {
+        points.retain(|p| p.1 >= 1.0);
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Line { name: name.to_owned(), points, join: Join::Straight }
+    };
+    let points = |of: &[Point]| of.iter().map(|p| (p.mean_train, p.mean_delay_ns)).collect::<Vec<_>>();
+    let fixed = frontier.holds.iter().map(|b| (b.fixed.mean_train, b.fixed.mean_delay_ns)).collect();
+    let lines = vec![
+        line("fixed hold", fixed),
+        line("adaptive hold", points(&frontier.adaptive)),
+        line("future known", points(&frontier.clairvoyant)),
+    ];
+    let values = |of: fn(&(f64, f64)) -> f64| lines.iter().flat_map(|l| &l.points).map(of);
+    let (low, high) = (values(|p| p.1).fold(f64::INFINITY, f64::min), values(|p| p.1).fold(1.0, f64::max));
+    let longest = values(|p| p.0).fold(1.0, f64::max);
+    if !low.is_finite() {
+        return None;
+    }
+    let about = about(
+        id,
+        "frontier",
+        "What trains cost: mean train against mean delay",
+        &format!(
+            "The lower a line, the less delay packets pay for trains of that length. A fixed hold waits for every train alike; the \
+             adaptive hold (at most {}) stops where the next packet is not worth its delay any more; nothing can be below what \
+             knowing the future would give.",
+            short_time(frontier.longest_ns as f64)
+        ),
+    );
+    let chart = LineChart {
+        about: about.clone(),
+        x: Axis::linear("packets a train, mean", longest, plain),
+        y: Axis::log("added delay, mean", 10.0, (low, high.max(low * 10.0)), short_time),
+        lines,
+        marks: Vec::new(),
     };
     Some(figure(about, chart.render(), ""))
 }

@@ -8,6 +8,7 @@ mod charts;
 pub(crate) mod model;
 
 use serde::Serialize;
+use slipstream_lab::frontier::Frontier;
 use slipstream_report::{PageError, STYLE, count, number, page, rates, share, time, visible};
 use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
 
@@ -19,6 +20,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) truncated_at_byte: Option<u64>,
     /// Its figures.
     pub(crate) report: &'a Report,
+    /// Its frontier, where that was asked for.
+    pub(crate) frontier: Option<&'a Frontier>,
 }
 
 #[derive(Serialize)]
@@ -100,7 +103,7 @@ fn section(index: usize, subject: &Subject<'_>) -> Section {
         cards: cards(report),
         facts: facts(report),
         measures: measures(report),
-        figures: charts::all(&id, report),
+        figures: charts::all(&id, report, subject.frontier),
         windows: [("all IP", &report.ip), ("TCP", &report.tcp)]
             .into_iter()
             .filter(|(_, s)| s.packets > 0)

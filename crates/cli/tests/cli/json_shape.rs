@@ -323,6 +323,49 @@ fn reframe() {
 }
 
 #[test]
+fn reframe_with_an_adaptive_hold() {
+    let campus = campus();
+    let words = ["reframe", text(&campus), "null", "--format", "json", "--hold", "1ms"];
+    let adaptive = ["--admit", "adaptive", "--budget", "delay=30us"];
+    let result = run(words.iter().chain(&adaptive)).with(0).json();
+    snake_case(&result);
+    has(&result, COUNTERS);
+    has(&result, &[("price_ns", Whole)]);
+    // A short trace, of which the beginning is spent on learning.
+    let mean = result["delay_ns"]["mean"].as_f64().unwrap();
+    assert!((15_000.0..36_000.0).contains(&mean), "{mean}");
+    assert!(result["delay_ns"]["max"].as_u64() <= Some(1_000_000));
+    let again = run(words.iter().chain(&adaptive).chain(&["--workers", "3"])).with(0).json();
+    for key in ["trains", "slf_out", "delay_ns", "price_ns", "released"] {
+        assert_eq!(result[key], again[key], "{key} on three threads");
+    }
+}
+
+#[test]
+fn analyze_with_a_frontier() {
+    let dir = common::scratch();
+    let (page, campus) = (dir.path().join("page.html"), campus());
+    let words = ["analyze", "--frontier", "--report", text(&page), text(&campus)];
+    let result = run(words.iter().chain(&["--format", "json"])).with(0).json();
+    snake_case(&result);
+    let frontier = &result["frontier"];
+    has(frontier, &[("burst", Whole), ("longest_ns", Whole), ("adaptive", List), ("clairvoyant", List)]);
+    let holds = frontier["holds"].as_array().unwrap();
+    assert_eq!(holds.len(), 3);
+    for hold in holds {
+        let point = &[("mean_train", Number), ("mean_delay_ns", Number), ("futile_wait_ns", Number)];
+        let curves = [hold, &hold["adaptive"], &hold["clairvoyant"]];
+        curves.iter().for_each(|p| has(p, point));
+        let [fixed, adaptive, knowing] = curves.map(|p| p["mean_delay_ns"].as_f64().unwrap());
+        assert!(knowing < adaptive && adaptive < fixed, "{hold}");
+    }
+    assert!(std::fs::read_to_string(&page).unwrap().contains("What trains cost"));
+    let table = run(words).with(0);
+    assert!(String::from_utf8(table.stdout).unwrap().contains("Mean delay at equal mean train"));
+    run(["analyze", "--frontier", "--burst", "300", text(&campus)]).with(2).silent().saying(&["--burst 300"]);
+}
+
+#[test]
 fn synth() {
     let result = run(["synth", "--packets", "100", "--seed", "3", "--format", "json", "null"]).with(0).json();
     assert_eq!((&result["schema"], &result["packets"], &result["seed"]), (&1.into(), &100.into(), &3.into()));

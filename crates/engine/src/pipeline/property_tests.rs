@@ -23,6 +23,7 @@ fn what_must_meet_depends_on_settings() {
     for (text, meets) in [
         ("reframe", Meets::Flow),
         ("reframe(tunnel=inner)", Meets::Everything),
+        ("reframe(admit=adaptive)", Meets::Everything),
         ("firewall(rules=a.txt)", Meets::Connection),
         ("firewall(rules=a.txt, track=off)", Meets::Flow),
         ("firewall(rules=a.txt, track=off, fragments=0)", Meets::Nothing),

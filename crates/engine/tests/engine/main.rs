@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod adaptive_twin;
 mod capture_errors;
 mod capture_formats;
 mod capture_oracle;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use crate::adaptive_twin::{Arrived, Policy as Waits};
 use crate::common::{Kind, Packet, run};
 use proptest::prelude::*;
-use slipstream::reframe::{Admit, Class, ClassSettings, Policy, ReframeConfig};
+use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig};
 use slipstream::rules::Rule;
 
 /// The stage as one would first write it down: lists that are searched from end to end.
@@ -15,6 +16,9 @@ struct Twin {
     flows: HashMap<(u16, bool), (u64, u64)>,
     instant: u64,
     out: Vec<(u64, usize)>,
+    /// One for each class, where the hold is adaptive.
+    waits: Vec<Waits>,
+    arrivals: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -29,15 +33,25 @@ struct TwinTrain {
 
 impl Twin {
     fn run(config: &ReframeConfig, packets: &[Packet]) -> Vec<(u64, usize)> {
+        Self::after(config, packets).out
+    }
+
+    fn after(config: &ReframeConfig, packets: &[Packet]) -> Self {
         let mut twin = Self::default();
+        if config.admit == Admit::Adaptive {
+            let holds = || (0..=config.classes.len()).map(|class| Self::settings(config, class));
+            let longest = holds().map(|t| t.hold_ns).max().unwrap();
+            twin.waits = holds().map(|t| Waits::new(longest, t.hold_ns, t.burst, config.budget)).collect();
+        }
         let mut now = 0;
         for (i, packet) in packets.iter().enumerate() {
             now = now.max(packet.time);
+            twin.arrivals.push(now);
             twin.pass_time(config, now);
             twin.packet(config, packets, i, now);
         }
         twin.pass_time(config, u64::MAX);
-        twin.out
+        twin
     }
 
     fn settings(config: &ReframeConfig, class: usize) -> &ClassSettings {
@@ -76,6 +90,10 @@ impl Twin {
     fn emit(&mut self) {
         self.leaving.sort_by_key(|t| (t.order, t.packets[0]));
         for train in self.leaving.drain(..) {
+            if let Some(waits) = self.waits.get_mut(train.class) {
+                let delays = train.packets.iter().map(|p| self.instant - self.arrivals[*p]);
+                waits.left(train.packets.len() as u64, delays.sum());
+            }
             self.out.extend(train.packets.iter().map(|p| (self.instant, *p)));
         }
     }
@@ -94,13 +112,23 @@ impl Twin {
         // The classes of these tests go by the port: class k has the flows k, k + 4, ...
         let class = (1..=config.classes.len()).find(|k| usize::from(packet.flow) % 4 == *k).unwrap_or(0);
         let t = Self::settings(config, class);
+        let arrived = Arrived { flow, now, tcp: is_tcp, len: packet.len.max(60) };
+        // A flow keeps its class here, so that each class can have its own memory of flows.
+        let context = self.waits.get_mut(class).map(|waits| waits.arrived(&arrived));
         let bypass = t.bypass || (!config.bypass.is_never() && syn) || (new && config.admit == Admit::Second);
         let mine = |twin: &Self| twin.trains.iter().position(|t| t.flow == flow);
-        if bypass || t.hold_ns == 0 || t.burst == 1 {
+        let alone = |twin: &Self| {
+            let leaves = |context| twin.waits[class].wait(context, 1).is_none();
+            mine(twin).is_none() && context.is_some_and(leaves)
+        };
+        if bypass || t.hold_ns == 0 || t.burst == 1 || alone(self) {
             if let Some(at) = mine(self) {
                 self.leave(config, at);
             }
             self.emit();
+            if let Some(waits) = self.waits.get_mut(class) {
+                waits.left(1, 0);
+            }
             self.out.push((now, i));
             return;
         }
@@ -121,25 +149,41 @@ impl Twin {
                 self.emit();
             }
         }
-        match mine(self) {
-            Some(at) => {
-                self.trains[at].packets.push(i);
-                if self.trains[at].packets.len() >= usize::from(t.burst) {
-                    self.leave(config, at);
-                }
-            }
-            None => {
-                let deadline = now.saturating_add(t.hold_ns);
-                self.trains.push(TwinTrain { flow, class, base: now, deadline, packets: vec![i], order: 0 });
+        let at = mine(self).unwrap_or_else(|| {
+            let deadline = now.saturating_add(t.hold_ns);
+            self.trains.push(TwinTrain { flow, class, base: now, deadline, packets: Vec::new(), order: 0 });
+            self.trains.len() - 1
+        });
+        self.trains[at].packets.push(i);
+        let train = &mut self.trains[at];
+        if train.packets.len() >= usize::from(t.burst) {
+            self.leave(config, at);
+        } else if let Some(context) = context {
+            match self.waits[class].wait(context, train.packets.len()) {
+                None => self.leave(config, at),
+                Some(wait) => train.deadline = (now + wait).min(train.base.saturating_add(t.hold_ns)),
             }
         }
     }
+}
+
+/// What leaves the twin, and the price of the default class at the end.
+pub fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usize)>, u64) {
+    let twin = Twin::after(config, packets);
+    (twin.out, twin.waits[0].price())
 }
 
 fn settings() -> impl Strategy<Value = ClassSettings> {
     let hold = prop_oneof![Just(0u64), 1u64..40, Just(1000)];
     (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2))
         .prop_map(|(hold_ns, burst, weight, bypass)| ClassSettings { hold_ns, burst, weight, bypass })
+}
+
+/// The price is any; whether an aim contradicts the hold is another test's.
+fn admit() -> impl Strategy<Value = (Admit, Option<Budget>)> {
+    let price = prop_oneof![0u64..100, 0u64..10_000].prop_map(|ns| Some(Budget::Price(ns)));
+    let adaptive = prop_oneof![1 => Just(None), 3 => price].prop_map(|budget| (Admit::Adaptive, budget));
+    prop_oneof![1 => Just((Admit::Always, None)), 1 => Just((Admit::Second, None)), 2 => adaptive]
 }
 
 fn config() -> impl Strategy<Value = ReframeConfig> {
@@ -150,8 +194,8 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
     ];
     let capacity = prop_oneof![Just(8192u32), 1u32..12];
     let capacity_bytes = prop_oneof![3 => Just(1u64 << 20), 1 => 50u64..500];
-    (settings(), classes, policy, capacity, capacity_bytes, any::<bool>(), any::<bool>()).prop_map(
-        |(default, classes, policy, capacity, capacity_bytes, second, bypass)| {
+    (settings(), classes, policy, capacity, capacity_bytes, admit(), any::<bool>()).prop_map(
+        |(default, classes, policy, capacity, capacity_bytes, (admit, budget), bypass)| {
             // Class k: source ports 1 + k, 5 + k, ..., as Twin has it.
             let ports = |k: usize| (0..4).map(|n| (4 * n + k).to_string()).collect::<Vec<_>>().join(",");
             let class = |(i, settings): (usize, ClassSettings)| Class {
@@ -165,7 +209,8 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
                 policy,
                 capacity,
                 capacity_bytes,
-                admit: if second { Admit::Second } else { Admit::Always },
+                admit,
+                budget,
                 bypass: if bypass { Rule::parse("tcp syn").unwrap() } else { Rule::never() },
                 ..ReframeConfig::default()
             }
@@ -191,7 +236,7 @@ fn packets() -> impl Strategy<Value = Vec<Packet>> {
 }
 
 /// Checks the invariants of any run, whatever the settings (architecture: invariants 1 to 3).
-fn check_invariants(
+pub fn check_invariants(
     config: &ReframeConfig,
     packets: &[Packet],
     out: &[(u64, usize)],
@@ -262,7 +307,9 @@ proptest! {
         config.capacity = 8192;
         config.capacity_bytes = 1 << 20;
         config.bypass = Rule::never();
-        config.admit = Admit::Always;
+        if config.admit == Admit::Second {
+            config.admit = Admit::Always;
+        }
         config.classes.clear();
         config.default.burst = config.default.burst.max(2);
         config.default.hold_ns = config.default.hold_ns.max(1);

@@ -1,0 +1,64 @@
+//! `slipstream analyze --frontier`: fixed holds, the adaptive hold and clairvoyance, side by side.
+
+use anyhow::bail;
+use slipstream::batch::BATCH;
+use slipstream_lab::frontier::{Arrivals, Frontier};
+use slipstream_report::{Table, number, time};
+
+use crate::cli;
+use crate::ui::{self, Progress};
+use crate::units::Duration;
+
+/// The burst as the reframer has it.
+fn burst(args: &cli::Analyze) -> Option<u16> {
+    u16::try_from(args.burst).ok().filter(|b| usize::from(*b) <= BATCH)
+}
+
+/// Checks what only the frontier asks of the arguments.
+pub(super) fn check(args: &cli::Analyze) -> anyhow::Result<()> {
+    if args.frontier && burst(args).is_none() {
+        bail!("--frontier: --burst {} is more than a train can have; up to {BATCH} is possible", args.burst);
+    }
+    Ok(())
+}
+
+/// Measures the frontier of a trace.
+pub(super) fn measure(args: &cli::Analyze, arrivals: &Arrivals) -> anyhow::Result<Frontier> {
+    let (progress, interrupted) = (Progress::new("frontier"), ui::interrupts()?);
+    let holds: Vec<u64> = args.window.iter().map(|w| w.0).collect();
+    Frontier::measure(arrivals, &holds, burst(args).unwrap_or(1), |share| {
+        progress.at(Some(share));
+        if interrupted.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(ui::Interrupted.into());
+        }
+        Ok(())
+    })
+}
+
+/// The frontier as rows of a table.
+pub(super) fn as_table(t: &mut Table, frontier: &Frontier) {
+    t.title("Mean delay at equal mean train");
+    t.row([
+        "hold",
+        "mean train",
+        "fixed",
+        "adaptive",
+        "future known",
+        "futile wait, fixed",
+        "adaptive",
+        "price",
+    ]);
+    for b in &frontier.holds {
+        let delay = |p: Option<f64>| time(p);
+        t.row([
+            Duration(b.fixed.hold_ns).to_string(),
+            number(Some(b.fixed.mean_train), 3),
+            delay(Some(b.fixed.mean_delay_ns)),
+            delay(b.adaptive.map(|p| p.mean_delay_ns)),
+            delay(b.clairvoyant.map(|p| p.mean_delay_ns)),
+            delay(Some(b.fixed.futile_wait_ns)),
+            delay(b.adaptive.map(|p| p.futile_wait_ns)),
+            delay(b.adaptive.and_then(|p| p.price_ns).map(|ns| ns as f64)),
+        ]);
+    }
+}

@@ -1,0 +1,350 @@
+//! The adaptive hold as one would first write it down, and properties of the stage with it.
+
+use std::collections::HashMap;
+
+use crate::common::{Kind, Packet, run};
+use proptest::prelude::*;
+use slipstream::reframe::{Admit, Budget, ClassSettings, ReframeConfig};
+use slipstream::rules::Rule;
+
+type Flow = (u16, bool);
+/// Octave of the last gap, step of the one before, kind of the packet.
+type Context = (usize, usize, usize);
+
+/// A packet, as far as waits go by it.
+pub struct Arrived {
+    pub flow: Flow,
+    pub now: u64,
+    pub tcp: bool,
+    pub len: usize,
+}
+
+/// Packets of a context, and the gaps after them.
+#[derive(Clone, Default)]
+struct Counts {
+    packets: u64,
+    gaps: [u64; 32],
+}
+
+impl Counts {
+    fn halve(&mut self) {
+        self.packets /= 2;
+        self.gaps.iter_mut().for_each(|n| *n /= 2);
+    }
+}
+
+/// The policy of one class.
+pub struct Policy {
+    shift: u32,
+    hold: u64,
+    burst: u16,
+    budget: Budget,
+    price: u64,
+    flows: HashMap<Flow, (u64, Context, usize)>,
+    contexts: HashMap<Context, Counts>,
+    octaves: HashMap<usize, Counts>,
+    /// The packets at which a context's waits are reckoned next, and the waits by packets of the train: until
+    /// which bucket's end.
+    waits: HashMap<Context, (u64, Vec<Option<usize>>)>,
+    arrived: u64,
+    windows: u32,
+    /// Packets, trains and delay that have left since the last window.
+    left: (u64, u64, u64),
+}
+
+/// Ends of the buckets, in half units: 2, 3, 4, 6, 8, 12, ...
+fn edge(bucket: usize) -> u64 {
+    let (octave, half) = (bucket.saturating_sub(1) / 2, bucket.saturating_sub(1) % 2);
+    if bucket == 0 { 2 } else { (3 + half as u64) * 2u64.pow(octave as u32) }
+}
+
+impl Policy {
+    pub fn new(longest_hold: u64, hold: u64, burst: u16, budget: Option<Budget>) -> Self {
+        let budget = budget.unwrap_or(Budget::Delay((hold / 4).max(1)));
+        // 4096 to 8191 units are the longest hold.
+        let shift = (0..).find(|s| longest_hold >> s < 8192).unwrap();
+        let price = match budget {
+            Budget::Price(ns) => ns,
+            Budget::Delay(ns) => 2 * ns,
+            Budget::Train(_) => hold / 4,
+        };
+        Self {
+            shift,
+            hold,
+            burst,
+            budget,
+            price,
+            flows: HashMap::new(),
+            contexts: HashMap::new(),
+            octaves: HashMap::new(),
+            waits: HashMap::new(),
+            arrived: 0,
+            windows: 0,
+            left: (0, 0, 0),
+        }
+    }
+
+    pub fn price(&self) -> u64 {
+        self.price
+    }
+
+    pub fn left(&mut self, packets: u64, delay: u64) {
+        self.left = (self.left.0 + packets, self.left.1 + 1, self.left.2 + delay);
+    }
+
+    pub fn arrived(&mut self, packet: &Arrived) -> Context {
+        let (mut gap, mut before) = (31, 31);
+        if let Some(&(last, context, earlier)) = self.flows.get(&packet.flow) {
+            let halves = 2 * (packet.now - last) >> self.shift;
+            gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
+            before = earlier;
+            self.contexts.get_mut(&context).unwrap().gaps[gap] += 1;
+            self.octaves.get_mut(&context.0).unwrap().gaps[gap] += 1;
+        }
+        let step = match before {
+            0..12 => 0,
+            12..20 => 1,
+            20..28 => 2,
+            _ => 3,
+        };
+        let kind = match (packet.tcp, packet.len) {
+            (false, len) => {
+                if len > 1000 {
+                    6
+                } else {
+                    7
+                }
+            }
+            (true, 0..99) => 0,
+            (true, 99..1000) => 1,
+            (true, 1000..1400) => 3,
+            (true, _) => 4,
+        };
+        let context = (gap / 2, step, kind);
+        self.flows.insert(packet.flow, (packet.now, context, gap));
+        self.arrived += 1;
+        if self.arrived % 1024 == 0 {
+            self.steer();
+        }
+        self.octaves.entry(context.0).or_default().packets += 1;
+        let counts = self.contexts.entry(context).or_default();
+        counts.packets += 1;
+        if counts.packets >= self.waits.get(&context).map_or(1, |w| w.0) {
+            self.reckon(context);
+        }
+        context
+    }
+
+    fn steer(&mut self) {
+        let (packets, trains, delay) = std::mem::take(&mut self.left);
+        let (aim, measured) = match self.budget {
+            _ if packets == 0 => return,
+            Budget::Price(_) => return,
+            Budget::Delay(ns) => (ns, delay / packets),
+            Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
+        };
+        let ratio = (aim * 64 / measured.max(1)).clamp(16, 256);
+        let weight = if self.windows < 16 { 4 } else { 1 };
+        self.windows += 1;
+        self.price = self.price.max(16) * (64 * (8 - weight) + ratio * weight) / 512;
+        self.price = self.price.clamp(16, (256 * self.hold).max(16));
+    }
+
+    fn reckon(&mut self, context: Context) {
+        let octave = self.octaves.get_mut(&context.0).unwrap();
+        if octave.packets >= 65536 {
+            octave.halve();
+        }
+        let counts = self.contexts.get_mut(&context).unwrap();
+        if counts.packets >= 2048 {
+            counts.halve();
+        }
+        let next = counts.packets + 1 + (counts.packets / 4).min(127);
+        let all = counts.packets * 256 + 1024;
+        let weight = |b: usize| counts.gaps[b] * 256 + octave.gaps[b] * 1024 / octave.packets.max(1);
+        // All times from here on in quarters of a unit.
+        let quarters = |ns: u64| ((ns * 4) >> self.shift).min(1 << 30);
+        let hold = quarters(self.hold);
+        let end = |b: usize| (2 * edge(b)).min(hold);
+        let begin = |b: usize| if b == 0 { 0 } else { end(b - 1) };
+        let shorter = (0..31).filter(|b| ((edge(*b) << self.shift) / 2).max(1) < self.hold).count();
+        let value = |until: usize, fourfold: u64| -> i128 {
+            let joined: u64 = (0..=until).map(weight).sum();
+            let waited: u64 = (0..=until).map(|b| weight(b) * (begin(b) + end(b)) / 2).sum();
+            let waited = waited + all.saturating_sub(joined) * end(until);
+            i128::from(4 * quarters(self.price) * joined) - i128::from(fourfold * waited)
+        };
+        let best = |packets: u64| {
+            // Trains of similar lengths wait alike, as if they had the mean of them; one packet counts more.
+            let fourfold = match packets {
+                1 => 5,
+                2 | 3 => 4 * packets,
+                _ => {
+                    let octave = 1 << packets.ilog2();
+                    let low = if packets >= octave * 3 / 2 { octave * 3 / 2 } else { octave };
+                    4 * low + octave - 2
+                }
+            };
+            let values = (0..=shorter).map(|until| (value(until, fourfold), until));
+            // The first of the best.
+            values.rev().filter(|v| v.0 > 0).max_by_key(|v| v.0).map(|v| v.1)
+        };
+        let waits = (1..u64::from(self.burst)).map(best).collect();
+        self.waits.insert(context, (next, waits));
+    }
+
+    /// The time that a train of `packets` waits for the next one; `None` if it leaves.
+    pub fn wait(&self, context: Context, packets: usize) -> Option<u64> {
+        let until = self.waits[&context].1[packets - 1]?;
+        Some(((edge(until) << self.shift) / 2).max(1))
+    }
+}
+
+/// Traffic whose flows differ: some send in bursts, some evenly, some at random.
+fn traffic(packets: usize, seed: u64, scale: u64) -> Vec<Packet> {
+    let mut x = seed | 1;
+    let mut random = move |n: u64| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 33) % n
+    };
+    let mut next: Vec<(u64, u64)> = (0..40).map(|_| (random(500 * scale), 0)).collect();
+    let packet = |_| {
+        let flow = (0..next.len()).min_by_key(|f| next[*f].0).unwrap();
+        let (time, burst) = next[flow];
+        let gap = match flow % 3 {
+            0 if burst % 8 != 7 => random(20 * scale),
+            0 => 3000 * scale + random(1000 * scale),
+            1 => 400 * scale + random(10 * scale),
+            _ => random(900 * scale),
+        };
+        next[flow] = (time + gap, burst + 1);
+        let kind = if flow % 2 == 0 { Kind::Udp } else { Kind::Tcp { syn: false } };
+        Packet { time, flow: flow as u16, kind, len: if flow % 3 == 0 { 1200 } else { 60 } }
+    };
+    (0..packets).map(packet).collect()
+}
+
+fn config(hold_ns: u64, budget: Option<Budget>) -> ReframeConfig {
+    ReframeConfig {
+        default: ClassSettings { hold_ns, burst: 32, weight: 1, bypass: false },
+        admit: Admit::Adaptive,
+        budget,
+        bypass: Rule::never(),
+        ..ReframeConfig::default()
+    }
+}
+
+fn budgets() -> impl Strategy<Value = Budget> {
+    prop_oneof![
+        (1u64..500_000).prop_map(Budget::Price),
+        (1u64..100_000).prop_map(Budget::Delay),
+        (1001u32..32_000).prop_map(Budget::Train)
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Long enough for prices to be steered and counts to be halved.
+    #[test]
+    fn the_stage_steers_as_its_twin_does(budget in budgets(), seed: u64, scale in 1u64..200) {
+        let packets = traffic(6000, seed, scale);
+        let config = config(100_000, Some(budget));
+        let (out, report) = run(&config, 1, &packets);
+        let (twin, price) = crate::reframe_twin::twin(&config, &packets);
+        prop_assert_eq!(&out, &twin);
+        prop_assert_eq!(report.stats.prices_ns, vec![price]);
+        crate::reframe_twin::check_invariants(&config, &packets, &out)?;
+        prop_assert_eq!(&run(&config, 3, &packets).0, &out);
+    }
+}
+
+/// Mean delay of the packets of some flows.
+fn delay(packets: &[Packet], out: &[(u64, usize)], of: impl Fn(u16) -> bool) -> f64 {
+    let delays = out.iter().filter(|o| of(packets[o.1].flow)).map(|o| o.0 - packets[o.1].time);
+    let (n, sum) = delays.fold((0, 0), |(n, sum), d| (n + 1, sum + d));
+    sum as f64 / f64::from(n)
+}
+
+#[test]
+fn budgets_are_kept() {
+    let packets = traffic(60_000, 1, 50);
+    for (budget, low, high) in
+        [(Budget::Delay(4000), 3000.0, 5000.0), (Budget::Delay(12_000), 10_500.0, 13_500.0)]
+    {
+        let (out, _) = run(&config(400_000, Some(budget)), 1, &packets);
+        // Without the beginning, in which the price is found.
+        let mean = delay(&packets, &out[20_000..], |_| true);
+        assert!((low..high).contains(&mean), "{budget}: {mean}");
+    }
+    let (_, report) = run(&config(400_000, Some(Budget::Train(1800))), 1, &packets);
+    let mean = report.stats.total().mean_train().unwrap();
+    assert!((1.7..1.9).contains(&mean), "{mean}");
+}
+
+/// Fewer packets wait, and those in vain wait less, for trains of the same length.
+#[test]
+fn it_beats_the_fixed_hold() {
+    let packets = traffic(60_000, 2, 50);
+    let fixed = ReframeConfig { admit: Admit::Always, ..config(20_000, None) };
+    let (out, report) = run(&fixed, 1, &packets);
+    let (total, mean) = (report.stats.total(), delay(&packets, &out, |_| true));
+    let train = total.mean_train().unwrap();
+    let budget = Budget::Train((train * 1000.0) as u32);
+    let (out, report) = run(&config(400_000, Some(budget)), 1, &packets);
+    let (adaptive, adaptive_mean) = (report.stats.total(), delay(&packets, &out, |_| true));
+    assert!(adaptive.mean_train().unwrap() > 0.97 * train);
+    assert!(adaptive_mean < 0.7 * mean, "{adaptive_mean} {mean}");
+    assert!(adaptive.futile_wait_ns * 10 < 4 * total.futile_wait_ns);
+}
+
+/// A flow that sends a packet just after its train has left, as far as it can know, and as often as all
+/// others together.
+#[test]
+fn a_flow_that_misleads_costs_little() {
+    const HOLD: u64 = 200_000;
+    let honest = traffic(30_000, 3, 50);
+    let config = config(HOLD, Some(Budget::Price(20_000)));
+    let (before, _) = run(&config, 1, &honest);
+    let mut packets = honest.clone();
+    let (mut time, end, mut n) = (0, honest[honest.len() - 1].time, 0u64);
+    while time < end {
+        // Bursts teach that more will come; then nothing comes for longer than the hold.
+        packets.push(Packet { time, flow: 999, kind: Kind::Udp, len: 1200 });
+        n += 1;
+        time += if n % 1024 < 1020 { 100 } else { HOLD + 1 };
+    }
+    packets.sort_by_key(|p| p.time);
+    assert!(packets.len() > 3 * honest.len() / 2, "{}", packets.len());
+    let (after, report) = run(&config, 1, &packets);
+    assert_eq!(after.len(), packets.len());
+    assert!(after.iter().all(|o| o.0 - packets[o.1].time <= HOLD));
+    assert!(report.stats.total().delay.max().unwrap() <= HOLD);
+    let others = |flow| flow != 999;
+    let (without, with) = (delay(&honest, &before, others), delay(&packets, &after, others));
+    assert!(with < 1.3 * without, "{with} instead of {without}");
+}
+
+#[test]
+fn budgets_that_contradict_the_hold_are_refused() {
+    for (budget, says) in [
+        (
+            Budget::Delay(64_001),
+            "reframe: budget = delay=64.001us can't be reached: no packet waits longer than hold = 64us",
+        ),
+        (
+            Budget::Train(33_000),
+            "reframe: budget = train=33 can't be reached: no train has more than burst = 32",
+        ),
+        (Budget::Train(900), "reframe: budget = train=0.9 is no train"),
+    ] {
+        let error = config(64_000, Some(budget)).validate().unwrap_err().to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+    let error = ReframeConfig { admit: Admit::Second, ..config(64_000, Some(Budget::Train(2000))) };
+    let error = error.validate().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "reframe: budget = train=2 goes with admit = adaptive; set that too, or leave the budget out"
+    );
+}

@@ -1,0 +1,224 @@
+//! The adaptive hold beside fixed ones and beside clairvoyance: the frontier of campus traffic, what it takes
+//! from sizes and flags of packets, and how fast it follows a step.
+
+use serde_json::{Map, Value, json};
+use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::reframe::Budget;
+use slipstream_wire::{Encapsulation, LinkType};
+
+use super::frontier::{Arrivals, Beside, Frontier, run as hold};
+use super::{Bench, Chart, Claim, Findings, Lab};
+
+pub(super) const LAB: Lab = Lab {
+    name: "adaptive",
+    source: "Packet Order Matters! (NSDI'22), §4 (\"finding the sweet spot\" of the hold is future work)",
+    what: "mean train against mean delay: fixed holds, the adaptive hold, and one that knows the future",
+    run,
+};
+
+/// Fixed holds, ns.
+const HOLDS: [u64; 6] = [8_000, 16_000, 32_000, 64_000, 128_000, 256_000];
+/// The hold that the claims are about, and what its trains may cost at most, in ns.
+const AIMS: [(u64, f64); 2] = [(64_000, 30_000.0), (128_000, 52_000.0)];
+const BURST: u16 = 32;
+/// Longest wait of the adaptive hold in the step, ns.
+const LONGEST_NS: u64 = 1_000_000;
+/// The budget in the step: a mean delay, in ns.
+const BUDGET_NS: u64 = 30_000;
+/// Width of a window in which the delay is watched after the step, ns.
+const WINDOW_NS: u64 = 20_000_000;
+/// The delay has settled when it stays this near the budget.
+const NEAR: f64 = 0.25;
+
+fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    let packets = if lab.quick { 100_000 } else { 400_000 };
+    let mut findings = Findings::default();
+    let copies: &[usize] = if lab.quick { &[1] } else { &[1, 4, 16] };
+    let parts = (copies.len() + 2) as f64;
+    for (i, copies) in copies.iter().enumerate() {
+        let arrivals = campus(*copies, packets, Seen::All)?;
+        let frontier = measure(lab, &arrivals, i as f64 / parts, 1.0 / parts)?;
+        tell(&mut findings, *copies, &frontier);
+    }
+    ablation(lab, packets, &mut findings, (parts - 2.0) / parts, 1.0 / parts)?;
+    step(lab, packets, &mut findings)?;
+    Ok(findings)
+}
+
+/// The part of a packet that the stage is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    All,
+    NoFlags,
+    NoSizes,
+    Neither,
+}
+
+impl Seen {
+    fn name(self) -> &'static str {
+        match self {
+            Self::All => "gaps, sizes and flags",
+            Self::NoFlags => "gaps and sizes",
+            Self::NoSizes => "gaps and flags",
+            Self::Neither => "gaps",
+        }
+    }
+}
+
+/// Campus traffic.
+fn campus(copies: usize, packets: usize, seen: Seen) -> anyhow::Result<Arrivals> {
+    let config = SynthConfig::from_text(&format!("profile=campus,copies={copies},packets={packets},seed=7"))?;
+    let mut synth = Synth::new(config)?;
+    let (mut frame, mut arrivals) = (Vec::new(), Arrivals::default());
+    while let Some(time) = synth.next_packet(&mut frame) {
+        let len = if matches!(seen, Seen::All | Seen::NoFlags) { frame.len() as u32 } else { 1500 };
+        arrivals.push(time, LinkType::Ethernet, len, &frame, Encapsulation::Outer);
+    }
+    if matches!(seen, Seen::NoFlags | Seen::Neither) {
+        arrivals.forget_flags();
+    }
+    Ok(arrivals)
+}
+
+fn measure(lab: &Bench<'_>, arrivals: &Arrivals, from: f64, share: f64) -> anyhow::Result<Frontier> {
+    Frontier::measure(arrivals, &HOLDS, BURST, |done| lab.step(from + share * done))
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn us(ns: f64) -> f64 {
+    ns / 1e3
+}
+
+fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
+    for b in &frontier.holds {
+        findings.rows.push(object(json!({
+            "copies": copies,
+            "hold_ns": b.fixed.hold_ns,
+            "mean_train": b.fixed.mean_train,
+            "delay_fixed_ns": b.fixed.mean_delay_ns,
+            "delay_adaptive_ns": b.adaptive.map(|p| p.mean_delay_ns),
+            "delay_clairvoyant_ns": b.clairvoyant.map(|p| p.mean_delay_ns),
+            "futile_wait_fixed_ns": b.fixed.futile_wait_ns,
+            "futile_wait_adaptive_ns": b.adaptive.map(|p| p.futile_wait_ns),
+            "price_ns": b.adaptive.and_then(|p| p.price_ns),
+        })));
+    }
+    let mut claim = |claim: String, measured: Value, criterion: &str, holds: bool| {
+        findings.claims.push(Claim::checked(claim, Value::Null, measured, criterion, holds));
+    };
+    let of = |hold: u64| frontier.holds.iter().find(|b| b.fixed.hold_ns == hold);
+    for (hold, most) in AIMS {
+        let Some((b, adaptive)) = of(hold).and_then(|b| Some((b, b.adaptive?))) else { continue };
+        let name = format!("{copies} x campus, trains of the {} us hold: mean delay", hold / 1000);
+        let text = format!("{:.1} us (fixed: {:.1})", us(adaptive.mean_delay_ns), us(b.fixed.mean_delay_ns));
+        let criterion = format!("at most {:.0} us", us(most));
+        claim(name, json!(text), &criterion, adaptive.mean_delay_ns <= most);
+        let ratio = adaptive.futile_wait_ns / b.fixed.futile_wait_ns;
+        let name = format!("{copies} x campus, the same: futile wait beside the fixed hold's");
+        claim(name, json!(format!("{ratio:.2}")), "at most 0.4", ratio <= 0.4);
+    }
+    let above = |b: &&Beside| b.adaptive.is_some_and(|p| p.mean_delay_ns > b.fixed.mean_delay_ns);
+    let beaten = frontier.holds.iter().filter(above).count();
+    let reached = frontier.holds.iter().filter(|b| b.adaptive.is_some()).count();
+    let text = format!("{beaten} of {reached}");
+    claim(
+        format!("{copies} x campus: fixed holds that cost less than the adaptive one, at equal trains"),
+        json!(text),
+        "none",
+        beaten == 0,
+    );
+    let delay = |f: &dyn Fn(&Beside) -> Option<f64>| frontier.holds.iter().map(|b| f(b).map(us)).collect();
+    findings.charts.push(Chart {
+        title: format!("Mean delay at equal mean train, {copies} x campus"),
+        caption: "Each group is the mean train that a fixed hold reaches; lower is better.".into(),
+        x_label: "mean train (fixed hold)".into(),
+        y_label: "mean delay, us".into(),
+        groups: frontier
+            .holds
+            .iter()
+            .map(|b| format!("{:.2} ({} us)", b.fixed.mean_train, b.fixed.hold_ns / 1000))
+            .collect(),
+        series: vec![
+            ("fixed".into(), delay(&|b| Some(b.fixed.mean_delay_ns))),
+            ("adaptive".into(), delay(&|b| b.adaptive.map(|p| p.mean_delay_ns))),
+            ("clairvoyant".into(), delay(&|b| b.clairvoyant.map(|p| p.mean_delay_ns))),
+        ],
+    });
+}
+
+/// The gain of each kind of knowledge, at the mean train of the 64 µs hold.
+fn ablation(
+    lab: &Bench<'_>,
+    packets: usize,
+    findings: &mut Findings,
+    from: f64,
+    share: f64,
+) -> anyhow::Result<()> {
+    let ways = [Seen::All, Seen::NoFlags, Seen::NoSizes, Seen::Neither];
+    for (i, seen) in ways.into_iter().enumerate() {
+        let arrivals = campus(1, packets, seen)?;
+        let begin = from + share * i as f64 / ways.len() as f64;
+        let frontier = measure(lab, &arrivals, begin, share / ways.len() as f64)?;
+        for b in frontier.holds.iter().filter(|b| AIMS.iter().any(|a| a.0 == b.fixed.hold_ns)) {
+            findings.rows.push(object(json!({
+                "learned_from": seen.name(),
+                "mean_train": b.fixed.mean_train,
+                "delay_adaptive_ns": b.adaptive.map(|p| p.mean_delay_ns),
+                "delay_of_fixed": b.adaptive.map(|p| p.mean_delay_ns / b.fixed.mean_delay_ns),
+            })));
+        }
+    }
+    Ok(())
+}
+
+/// A budget of a mean delay, and traffic that suddenly has all gaps four times as long.
+fn step(lab: &Bench<'_>, packets: usize, findings: &mut Findings) -> anyhow::Result<()> {
+    let mut arrivals = campus(1, packets, Seen::All)?;
+    let at = arrivals.stretch_second_half(4);
+    // Delay and packets by window, from the beginning.
+    let mut windows: Vec<(u64, u64)> = Vec::new();
+    let start = arrivals.first();
+    let (_, price) =
+        hold(&arrivals, LONGEST_NS, BURST, Some(Budget::Delay(BUDGET_NS)), &mut |release, delays| {
+            let window = (release.since(start) / WINDOW_NS) as usize;
+            if windows.len() <= window {
+                windows.resize(window + 1, (0, 0));
+            }
+            if let Some((sum, n)) = windows.get_mut(window) {
+                delays.for_each(|d| (*sum, *n) = (*sum + d, *n + 1));
+            }
+        })?;
+    // The last window is cut short.
+    windows.pop();
+    let mean = |w: &(u64, u64)| w.0 as f64 / w.1.max(1) as f64;
+    let far = |w: &(u64, u64)| (mean(w) / BUDGET_NS as f64 - 1.0).abs() > NEAR;
+    let step = (at.since(start) / WINDOW_NS) as usize;
+    let (before, after) = windows.split_at(step.min(windows.len()));
+    let settled = |w: &[(u64, u64)]| w.iter().rposition(far).map_or(0, |last| last as u64 + 1) * WINDOW_NS;
+    for (name, part) in [("start", before), ("gaps four times as long", after)] {
+        let packets: u64 = part.iter().map(|w| w.1).sum();
+        let delay: u64 = part.iter().map(|w| w.0).sum();
+        findings.rows.push(object(json!({
+            "step": name,
+            "budget_ns": BUDGET_NS,
+            "settled_after_ns": settled(part),
+            "mean_delay_ns": delay as f64 / packets.max(1) as f64,
+            "price_at_the_end_ns": price,
+        })));
+    }
+    let ms = settled(after) / 1_000_000;
+    findings.claims.push(Claim::checked(
+        "traffic time after a step until the mean delay of every 20 ms stays within a quarter of the budget",
+        Value::Null,
+        json!(format!("{ms} ms")),
+        "at most 100 ms",
+        ms <= 100,
+    ));
+    lab.step(1.0)
+}

@@ -1,0 +1,333 @@
+//! The frontier of a trace: mean train against mean added delay, for fixed holds, for the adaptive hold at
+//! several prices, and for a hold that knows the future.
+
+mod clairvoyant;
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use slipstream::reframe::embed::{EmbedError, Packet, Reframer};
+use slipstream::reframe::{Admit, Budget, ReframeConfig};
+use slipstream::rules::Rule;
+use slipstream::time::Nanos;
+use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, classify_with};
+
+/// The longest hold of the adaptive and the clairvoyant ones is so many times the longest of the fixed ones.
+const LONGER: u64 = 8;
+/// Prices that are tried: so many for each octave of the range.
+const PRICES_AN_OCTAVE: i32 = 2;
+
+/// The headers of a trace's packets, about 90 bytes each.
+#[derive(Clone, Debug, Default)]
+pub struct Arrivals {
+    packets: Vec<(Nanos, u32, Headers)>,
+    last: Nanos,
+}
+
+impl Arrivals {
+    /// A packet: its time, which counts as that of the one before where it runs backwards, its length on the
+    /// wire, and its bytes. One without a flow is left out.
+    pub fn push(
+        &mut self,
+        time: Nanos,
+        link: LinkType,
+        original_len: u32,
+        data: &[u8],
+        encapsulation: Encapsulation,
+    ) {
+        self.last = self.last.max(time);
+        if let Ok(headers) = classify_with(link, data, encapsulation) {
+            self.packets.push((self.last, original_len, headers));
+        }
+    }
+
+    /// Packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Returns true if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// The time of the first packet.
+    pub(crate) fn first(&self) -> Nanos {
+        self.packets.first().map_or(Nanos(0), |p| p.0)
+    }
+
+    /// From now on no packet has a TCP flag.
+    pub(crate) fn forget_flags(&mut self) {
+        self.packets.iter_mut().for_each(|p| p.2.tcp_flags = 0);
+    }
+
+    /// Makes the gaps between the packets of the second half so many times as long; returns when it begins.
+    pub(crate) fn stretch_second_half(&mut self, times: u64) -> Nanos {
+        let half = self.packets.len() / 2;
+        let (before, after) = self.packets.split_at_mut(half);
+        let start = before.last().map_or(Nanos(0), |p| p.0);
+        for (time, ..) in after {
+            *time = start.after(time.since(start) * times);
+            self.last = *time;
+        }
+        start
+    }
+}
+
+/// The effect of one setting on a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The hold, in ns: the longest wait of any packet.
+    pub hold_ns: u64,
+    /// The price of the adaptive and clairvoyant holds: delay that a packet more in a train is worth, in ns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_ns: Option<u64>,
+    /// Packets a train.
+    pub mean_train: f64,
+    /// Mean added delay of all packets, in ns.
+    pub mean_delay_ns: f64,
+    /// Time that trains of one packet waited for nothing, in ns a packet. None of clairvoyance.
+    pub futile_wait_ns: f64,
+}
+
+/// A fixed hold, and what reaches the same mean train.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// The fixed hold.
+    #[serde(flatten)]
+    pub fixed: Point,
+    /// The adaptive hold at the same mean train; none where it doesn't get that far.
+    pub adaptive: Option<Point>,
+    /// The hold that knows the future, at the same mean train.
+    pub clairvoyant: Option<Point>,
+}
+
+/// The frontier of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Frontier {
+    /// Packets a train at most.
+    pub burst: u16,
+    /// The longest wait of any packet under the adaptive and clairvoyant holds, in ns.
+    pub longest_ns: u64,
+    /// The fixed holds, each beside the others.
+    pub holds: Vec<Beside>,
+    /// The adaptive hold at prices from low to high.
+    pub adaptive: Vec<Point>,
+    /// The hold that knows the future, at prices from low to high.
+    pub clairvoyant: Vec<Point>,
+}
+
+impl Frontier {
+    /// Measures the frontier. `tick` is called with the share that is done, and ends it by an error.
+    ///
+    /// # Errors
+    /// A hold or burst is out of range, and what `tick` says.
+    pub fn measure(
+        arrivals: &Arrivals,
+        holds_ns: &[u64],
+        burst: u16,
+        mut tick: impl FnMut(f64) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let longest = holds_ns.iter().max().copied().unwrap_or(0).max(1);
+        let shortest = holds_ns.iter().filter(|h| **h > 0).min().copied().unwrap_or(1);
+        let longest_ns = (longest * LONGER).min(ReframeConfig::MAX_HOLD_NS);
+        let prices = prices(shortest / 8, longest_ns * 8);
+        let steps = (holds_ns.len() + prices.len()) as f64;
+        let (mut fixed, mut adaptive) = (Vec::new(), Vec::new());
+        for hold in holds_ns {
+            fixed.push(hold_at(arrivals, *hold, burst, None)?);
+            tick(0.8 * fixed.len() as f64 / steps)?;
+        }
+        for price in &prices {
+            adaptive.push(hold_at(arrivals, longest_ns, burst, Some(*price))?);
+            tick(0.8 * (fixed.len() + adaptive.len()) as f64 / steps)?;
+        }
+        let mut clairvoyant = Vec::new();
+        let flows = flows(arrivals);
+        for price in &prices {
+            clairvoyant.push(knowing(&flows, longest_ns, burst, *price));
+            tick(0.8 + 0.2 * clairvoyant.len() as f64 / prices.len() as f64)?;
+        }
+        let beside = |fixed: Point| Beside {
+            fixed,
+            adaptive: at_train(&adaptive, fixed.mean_train),
+            clairvoyant: at_train(&clairvoyant, fixed.mean_train),
+        };
+        let holds = fixed.into_iter().map(beside).collect();
+        Ok(Self { burst, longest_ns, holds, adaptive, clairvoyant })
+    }
+}
+
+/// Prices from one to the other, in equal ratios.
+fn prices(from: u64, to: u64) -> Vec<u64> {
+    let (from, to) = (from.max(16) as f64, to as f64);
+    let steps = ((to / from).log2().max(0.0) * f64::from(PRICES_AN_OCTAVE)).ceil() as i32;
+    (0..=steps).map(|n| (from * 2f64.powf(f64::from(n) / f64::from(PRICES_AN_OCTAVE))) as u64).collect()
+}
+
+/// Runs the reframer over a trace; with a price the hold is adaptive.
+///
+/// # Errors
+/// A setting is out of range.
+pub fn hold_at(
+    arrivals: &Arrivals,
+    hold_ns: u64,
+    burst: u16,
+    price_ns: Option<u64>,
+) -> anyhow::Result<Point> {
+    let budget = price_ns.map(Budget::Price);
+    let (point, _) = run(arrivals, hold_ns, burst, budget, &mut |_, _| {})?;
+    Ok(Point { price_ns, ..point })
+}
+
+/// Runs the reframer over a trace, under a budget or with a fixed hold. `each` is told the release time of
+/// each train, and the packets' delays in ns. The second value is the price at the end.
+///
+/// # Errors
+/// A setting is out of range.
+pub(crate) fn run(
+    arrivals: &Arrivals,
+    hold_ns: u64,
+    burst: u16,
+    budget: Option<Budget>,
+    each: &mut dyn FnMut(Nanos, &mut dyn Iterator<Item = u64>),
+) -> anyhow::Result<(Point, Option<u64>)> {
+    let mut config = ReframeConfig {
+        capacity: 1 << 17,
+        capacity_bytes: ReframeConfig::MAX_CAPACITY_BYTES,
+        flows: 1 << 20,
+        bypass: Rule::never(),
+        admit: if budget.is_some() { Admit::Adaptive } else { Admit::Always },
+        budget,
+        ..ReframeConfig::default()
+    };
+    config.default.hold_ns = hold_ns;
+    config.default.burst = burst;
+    let mut reframer = Reframer::new(&config).map_err(|e: EmbedError| anyhow::anyhow!("{e}"))?;
+    let came = |handle: &u32| arrivals.packets.get(*handle as usize).map_or(Nanos(0), |p| p.0);
+    let mut polled = |reframer: &mut Reframer, now| {
+        while let Some(train) = reframer.poll(now) {
+            each(train.release, &mut train.handles.iter().map(|h| train.release.since(came(h))));
+        }
+    };
+    for (handle, (time, len, headers)) in (0u32..).zip(&arrivals.packets) {
+        let packet = Packet::with_headers(handle, *len, *headers);
+        reframer.push_burst(*time, [packet].into_iter())?;
+        polled(&mut reframer, *time);
+    }
+    polled(&mut reframer, arrivals.last.after(hold_ns).after(1));
+    reframer.drain();
+    polled(&mut reframer, Nanos::MAX);
+    let stats = reframer.stats();
+    let total = stats.total();
+    let point = Point {
+        hold_ns,
+        price_ns: None,
+        mean_train: total.mean_train().unwrap_or(0.0),
+        mean_delay_ns: total.delay.mean().unwrap_or(0.0),
+        futile_wait_ns: total.futile_wait_ns as f64 / arrivals.len().max(1) as f64,
+    };
+    Ok((point, stats.prices_ns.first().copied()))
+}
+
+/// Times of the packets, by flow.
+fn flows(arrivals: &Arrivals) -> Vec<Vec<u64>> {
+    let mut numbers: HashMap<FlowKey, usize> = HashMap::new();
+    let mut flows: Vec<Vec<u64>> = Vec::new();
+    for (time, _, headers) in &arrivals.packets {
+        let next = flows.len();
+        let number = *numbers.entry(headers.key).or_insert(next);
+        if number == next {
+            flows.push(Vec::new());
+        }
+        if let Some(flow) = flows.get_mut(number) {
+            flow.push(time.0);
+        }
+    }
+    flows
+}
+
+fn knowing(flows: &[Vec<u64>], hold_ns: u64, burst: u16, price_ns: u64) -> Point {
+    let (mut packets, mut trains, mut delay) = (0u64, 0u64, 0f64);
+    for times in flows {
+        let cut = clairvoyant::cut(times, burst.into(), hold_ns, price_ns);
+        packets += times.len() as u64;
+        trains += cut.trains;
+        delay += cut.delay_ns as f64;
+    }
+    Point {
+        hold_ns,
+        price_ns: Some(price_ns),
+        mean_train: packets as f64 / trains.max(1) as f64,
+        mean_delay_ns: delay / packets.max(1) as f64,
+        futile_wait_ns: 0.0,
+    }
+}
+
+/// The point of a curve at a mean train, between the two points beside it; none where the curve doesn't get
+/// there.
+#[must_use]
+pub fn at_train(curve: &[Point], mean_train: f64) -> Option<Point> {
+    let mut sorted = curve.to_vec();
+    sorted.sort_by(|a, b| a.mean_train.total_cmp(&b.mean_train));
+    // Without waiting, trains are what they are.
+    if let Some(first) = sorted.first().filter(|p| p.mean_train >= mean_train) {
+        return (first.mean_train - mean_train < 1e-9).then_some(*first);
+    }
+    sorted.windows(2).find_map(|pair| match pair {
+        [a, b] if b.mean_train >= mean_train => {
+            let share = (mean_train - a.mean_train) / (b.mean_train - a.mean_train).max(1e-12);
+            let mix = |of: fn(&Point) -> f64| of(a) + share * (of(b) - of(a));
+            let price = mix(|p| p.price_ns.unwrap_or(0) as f64);
+            Some(Point {
+                hold_ns: a.hold_ns,
+                price_ns: a.price_ns.map(|_| price as u64),
+                mean_train,
+                mean_delay_ns: mix(|p| p.mean_delay_ns),
+                futile_wait_ns: mix(|p| p.futile_wait_ns),
+            })
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn udp(port: u16) -> Vec<u8> {
+        let mut bytes = vec![0; 60];
+        bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+        bytes[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[34..36].copy_from_slice(&port.to_be_bytes());
+        bytes
+    }
+
+    /// Flows that send four packets, one each 2 µs, and then nothing for long: a fixed hold waits in vain
+    /// behind each fourth packet, and what learns does not.
+    #[test]
+    fn it_lies_between_the_fixed_hold_and_clairvoyance() {
+        let mut arrivals = Arrivals::default();
+        for n in 0..40_000u64 {
+            let (round, step, flow) = (n / 40, n / 10 % 4, n % 10);
+            let time = round * 1_000_000 + step * 2000 + flow * 100;
+            arrivals.push(Nanos(time), LinkType::Ethernet, 60, &udp(flow as u16), Encapsulation::Outer);
+        }
+        let frontier = Frontier::measure(&arrivals, &[3000, 10_000], 4, |_| Ok(())).unwrap();
+        for beside in &frontier.holds {
+            let (adaptive, knowing) = (beside.adaptive.unwrap(), beside.clairvoyant.unwrap());
+            assert!(knowing.mean_delay_ns <= adaptive.mean_delay_ns, "{beside:?}");
+            assert!(adaptive.mean_delay_ns <= beside.fixed.mean_delay_ns * 1.02, "{beside:?}");
+        }
+        assert!((frontier.holds[1].fixed.mean_train - 4.0).abs() < 1e-9);
+        assert_eq!(frontier.holds[1].fixed.mean_delay_ns, 3000.0);
+    }
+
+    #[test]
+    fn no_packets_have_no_trains() {
+        let none = Frontier::measure(&Arrivals::default(), &[64_000], 32, |_| Ok(())).unwrap();
+        assert_eq!((none.holds[0].fixed.mean_train, none.holds[0].adaptive), (0.0, None));
+    }
+}

@@ -1,0 +1,233 @@
+//! The price of waiting: set by the operator, or steered to what he wants to reach.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+use slipstream_core::units::Duration;
+
+/// The budget of an adaptive hold.
+///
+/// ```
+/// use slipstream_reframe::Budget;
+///
+/// assert_eq!("delay=30us".parse(), Ok(Budget::Delay(30_000)));
+/// assert_eq!("train=2.5".parse::<Budget>()?.to_string(), "train=2.5");
+/// assert!("delay=soon".parse::<Budget>().is_err());
+/// # Ok::<(), slipstream_reframe::BudgetError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// Delay of packets, in ns, that one packet more in a train is worth, 0 to [`Budget::MAX_PRICE_NS`].
+    Price(u64),
+    /// Mean delay of all packets of a class, in ns, at least 1 and at most `hold`; the price is steered to it.
+    Delay(u64),
+    /// Mean packets a train of a class, in thousandths, more than 1000 and at most `burst`; the price is
+    /// steered to it.
+    Train(u32),
+}
+
+impl Budget {
+    /// Highest price: 1000 s.
+    pub const MAX_PRICE_NS: u64 = 1_000_000_000_000;
+
+    /// The fault of this budget beside a hold and a burst, and its remedy; `None` where there is none.
+    pub(crate) fn contradiction(self, hold_ns: u64, burst: u16) -> Option<String> {
+        let hold = Duration(hold_ns);
+        match self {
+            Self::Price(ns) if ns > Self::MAX_PRICE_NS => {
+                Some(format!("is too high; up to {} is possible", Duration(Self::MAX_PRICE_NS)))
+            }
+            Self::Delay(0) => Some("is nothing to wait with; use hold = 0 to hold no packet".to_string()),
+            Self::Delay(ns) if ns > hold_ns => Some(format!(
+                "can't be reached: no packet waits longer than hold = {hold}; raise hold, or lower the budget"
+            )),
+            Self::Train(thousandths) if thousandths <= 1000 => {
+                Some("is no train; it must be more than 1 packet, as hold = 0 gives that already".to_string())
+            }
+            Self::Train(thousandths) if thousandths > 1000 * u32::from(burst) => Some(format!(
+                "can't be reached: no train has more than burst = {burst} packets; raise burst, or lower the budget"
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Price(ns) => write!(f, "price={}", Duration(ns)),
+            Self::Delay(ns) => write!(f, "delay={}", Duration(ns)),
+            Self::Train(thousandths) => write!(f, "train={}", f64::from(thousandths) / 1000.0),
+        }
+    }
+}
+
+/// A budget that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetError(String);
+
+impl fmt::Display for BudgetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for BudgetError {}
+
+impl FromStr for Budget {
+    type Err = BudgetError;
+
+    fn from_str(text: &str) -> Result<Self, BudgetError> {
+        let wrong = |why: &str| {
+            BudgetError(format!(
+                "{text:?} {why}; write price=TIME, delay=TIME or train=PACKETS, such as delay=30us"
+            ))
+        };
+        let (kind, value) = text.split_once('=').ok_or_else(|| wrong("is no budget"))?;
+        let value = value.trim();
+        let time =
+            || value.parse::<Duration>().map(|d| d.0).map_err(|e| wrong(&format!("has no time ({e})")));
+        match kind.trim() {
+            "price" => Ok(Self::Price(time()?)),
+            "delay" => Ok(Self::Delay(time()?)),
+            "train" => {
+                let packets = value.parse::<f64>().ok().filter(|n| (0.0..=1e6).contains(n));
+                // The product fits, and is not negative.
+                packets
+                    .map(|n| Self::Train((n * 1000.0 + 0.5) as u32))
+                    .ok_or_else(|| wrong("has no number of packets"))
+            }
+            _ => Err(wrong("is no budget")),
+        }
+    }
+}
+
+/// The counters of a class that a price is steered by, since the beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) packets: u64,
+    pub(super) trains: u64,
+    pub(super) delay_ns: u128,
+}
+
+/// Steers the price of a class.
+///
+/// Once in [`Steering::WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the window
+/// was from the aim, so that it settles without swinging: waits follow the price only after some packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steering {
+    budget: Budget,
+    price_ns: u64,
+    max_ns: u64,
+    windows: u32,
+    before: Counters,
+}
+
+impl Steering {
+    /// Packets after which the price is set anew.
+    pub(super) const WINDOW: u32 = 1024;
+    /// So many windows at the beginning go faster.
+    const FAST: u32 = 16;
+
+    pub(super) fn new(budget: Budget, hold_ns: u64) -> Self {
+        let price_ns = match budget {
+            Budget::Price(ns) => ns,
+            Budget::Delay(ns) => 2 * ns,
+            Budget::Train(_) => hold_ns / 4,
+        };
+        Self {
+            budget,
+            price_ns,
+            max_ns: hold_ns.saturating_mul(256),
+            windows: 0,
+            before: Counters::default(),
+        }
+    }
+
+    /// The delay that a packet more in a train is worth, in ns.
+    pub(super) fn price_ns(&self) -> u64 {
+        self.price_ns
+    }
+
+    /// A window has passed.
+    pub(super) fn steer(&mut self, now: Counters) {
+        let packets = now.packets - self.before.packets;
+        let trains = now.trains - self.before.trains;
+        let delay = (now.delay_ns - self.before.delay_ns) as u64;
+        self.before = now;
+        if packets == 0 || trains == 0 {
+            return;
+        }
+        // The aim and what was measured, in the same unit.
+        let (aim, measured) = match self.budget {
+            Budget::Price(_) => return,
+            Budget::Delay(ns) => (ns, delay / packets),
+            Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
+        };
+        // In 64ths, between a quarter and four times.
+        let ratio = (aim * 64 / measured.max(1)).clamp(16, 256);
+        let weight = if self.windows < Self::FAST { 4 } else { 1 };
+        self.windows = self.windows.saturating_add(1);
+        let factor = u128::from(64 * (8 - weight) + ratio * weight);
+        let price = u128::from(self.price_ns.max(16)) * factor / 512;
+        self.price_ns = (price as u64).clamp(16, self.max_ns.max(16));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_read_as_they_are_written() {
+        for (text, budget) in [
+            ("price=20us", Budget::Price(20_000)),
+            (" delay = 1ms ", Budget::Delay(1_000_000)),
+            ("train=1.5", Budget::Train(1500)),
+        ] {
+            let read: Budget = text.parse().unwrap();
+            assert_eq!((read, read.to_string().parse()), (budget, Ok(budget)), "{text}");
+        }
+        for text in ["", "20us", "price=", "price=-1us", "train=-1", "train=nan", "wait=3us", "delay=3"] {
+            let error = text.parse::<Budget>().unwrap_err().to_string();
+            assert!(error.contains("such as delay=30us"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_told() {
+        for (budget, says) in [
+            (Budget::Delay(0), "hold = 0"),
+            (Budget::Delay(64_001), "hold = 64us"),
+            (Budget::Train(1000), "more than 1 packet"),
+            (Budget::Train(32_001), "burst = 32"),
+            (Budget::Price(Budget::MAX_PRICE_NS + 1), "too high"),
+        ] {
+            let fault = budget.contradiction(64_000, 32).unwrap();
+            assert!(fault.contains(says), "{budget}: {fault}");
+        }
+        for budget in [Budget::Delay(64_000), Budget::Train(32_000), Budget::Price(0)] {
+            assert_eq!(budget.contradiction(64_000, 32), None, "{budget}");
+        }
+    }
+
+    /// A world in which the delay is in proportion to the price.
+    #[test]
+    fn the_price_settles() {
+        let mut steering = Steering::new(Budget::Delay(30_000), 500_000);
+        let mut sum = Counters::default();
+        for n in 0..200u64 {
+            // In the middle, the same price gives three times the delay.
+            let delay = steering.price_ns() * if n < 100 { 1 } else { 3 } / 5;
+            sum.packets += 1024;
+            sum.trains += 500;
+            sum.delay_ns += u128::from(delay) * 1024;
+            steering.steer(sum);
+            if n % 100 > 60 {
+                assert!(delay.abs_diff(30_000) < 1500, "{n}: {delay}");
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Gaps to the next packet of a flow, counted by context, and the waits that follow from them.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use slipstream_core::frame::Info;
+
+/// Buckets of gaps, half an octave each; the last one has all that are longer. Also the number of waits: a
+/// wait ends where a bucket does.
+pub(crate) const WAITS: usize = 32;
+/// Octaves that make a context.
+const OCTAVES: usize = WAITS / 2;
+/// Kinds of packets; see [`kind`].
+const KINDS: usize = 8;
+/// Steps of the gap before the last.
+const STEPS: usize = 4;
+const CONTEXTS: usize = OCTAVES * STEPS * KINDS;
+/// Classes of train lengths below 256: half octaves.
+const LENGTHS: usize = 16;
+/// Packets of each such class, times four. A packet alone counts a quarter more: a wait in vain is worse than
+/// the delay that it costs.
+const FOURFOLD: [i64; LENGTHS] = [5, 8, 8, 12, 18, 26, 38, 54, 78, 110, 158, 222, 318, 446, 638, 894];
+/// The counts of a context are halved at so many packets.
+const FULL: u32 = 2048;
+/// The counts of all contexts of an octave are halved at so many packets.
+const OCTAVE_FULL: u32 = 1 << 16;
+/// The waits of a context are reckoned anew after a quarter more packets, but after so many at
+/// most.
+const REFRESH: u32 = 128;
+/// As many packets as this would count as what an octave says where a context has little to say, times
+/// [`ONE`].
+const PRIOR: u64 = 4 * ONE;
+const ONE: u64 = 256;
+/// The longest hold has at least so many units of the scale, and fewer than twice as many, unless it is too
+/// short.
+const UNITS: u32 = 12;
+
+/// The scale of gaps: bucket 0 is below one unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GapScale {
+    shift: u32,
+}
+
+impl GapScale {
+    /// The scale that goes with this hold.
+    pub(crate) fn new(longest_hold_ns: u64) -> Self {
+        Self { shift: (u64::BITS - longest_hold_ns.leading_zeros()).saturating_sub(UNITS + 1) }
+    }
+
+    /// The bucket of a gap.
+    #[inline(always)]
+    pub(crate) fn bucket(&self, gap_ns: u64) -> u8 {
+        let halves = (gap_ns.min(1 << 48) << 1) >> self.shift;
+        if halves < 2 {
+            return 0;
+        }
+        let octave = halves.ilog2() - 1;
+        let bucket = 2 * octave + ((halves >> octave) as u32 & 1) + 1;
+        bucket.min(WAITS as u32 - 1) as u8
+    }
+
+    /// Upper end of a bucket, in half units: no gap of it is that long.
+    #[inline(always)]
+    fn edge(bucket: u8) -> u64 {
+        match bucket {
+            0 => 2,
+            b => (3 + u64::from((b - 1) & 1)) << ((b - 1) / 2),
+        }
+    }
+
+    /// Upper end of a bucket, in ns; at least 1.
+    #[inline(always)]
+    pub(crate) fn edge_ns(&self, bucket: u8) -> u64 {
+        ((Self::edge(bucket) << self.shift) >> 1).max(1)
+    }
+
+    /// A time, in quarters of a unit.
+    fn quarters(&self, ns: u64) -> i64 {
+        ((ns.min(1 << 48) << 2) >> self.shift).min(1 << 30) as i64
+    }
+}
+
+/// The kind of a packet, as far as it tells whether another follows: a full one of TCP is seldom the last, a
+/// pushed or short one often is.
+#[inline(always)]
+pub(super) fn kind(info: Info, len: u32) -> u8 {
+    const PSH: u8 = 8;
+    if !info.is_tcp() {
+        return if len > 1000 { 6 } else { 7 };
+    }
+    let pushed = u8::from(info.tcp_flags() & PSH != 0);
+    match len {
+        0..=98 => 0,
+        99..=999 => 1 + pushed,
+        1000..=1399 => 3,
+        _ => 4 + pushed,
+    }
+}
+
+/// The context of a packet: the buckets of the two last gaps of its flow, the first one in octaves, the second
+/// in steps of four, and the packet's kind.
+#[inline(always)]
+pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
+    let step = (before.saturating_sub(4) >> 3).min(STEPS as u8 - 1);
+    (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
+}
+
+/// The counts of a context and what follows from them: two cache lines, one for the packets that come, one for those that follow.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Context {
+    /// Packets that came.
+    packets: u32,
+    /// The waits are reckoned anew when so many have come.
+    next: u32,
+    /// By class of train length: number of the wait, 0 for none.
+    waits: [u8; LENGTHS],
+    /// Gaps to the packets that followed, by bucket.
+    gaps: [u16; WAITS],
+}
+
+const _: () = assert!(size_of::<Context>() == 128);
+
+/// The counts of all contexts of an octave.
+#[derive(Clone, Copy, Debug)]
+struct Octave {
+    packets: u32,
+    gaps: [u32; WAITS],
+}
+
+/// All that was learned about the packets of a class.
+#[derive(Debug)]
+pub(super) struct Learner {
+    contexts: Vec<Context>,
+    octaves: [Octave; OCTAVES],
+    scale: GapScale,
+    hold_quarters: i64,
+    /// Waits that are shorter than the hold, and the one that is not.
+    waits: usize,
+    /// Classes of lengths that trains have before they are full.
+    lengths: usize,
+}
+
+/// By the packets of a train: their class.
+#[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
+const LENGTH_CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut count = 1;
+    while count < 256 {
+        classes[count] = length_class(count as u16) as u8;
+        count += 1;
+    }
+    classes
+};
+
+const fn length_class(count: u16) -> usize {
+    if count < 2 {
+        return 0;
+    }
+    let octave = count.ilog2();
+    2 * octave as usize + (count >> (octave - 1) & 1) as usize
+}
+
+impl Learner {
+    pub(super) fn new(scale: &GapScale, hold_ns: u64, burst: u16) -> Self {
+        let empty = Context { packets: 0, next: 1, waits: [0; LENGTHS], gaps: [0; WAITS] };
+        let shorter = (0..WAITS as u8 - 1).filter(|b| scale.edge_ns(*b) < hold_ns).count();
+        Self {
+            contexts: vec![empty; CONTEXTS],
+            octaves: [Octave { packets: 0, gaps: [0; WAITS] }; OCTAVES],
+            scale: *scale,
+            hold_quarters: scale.quarters(hold_ns),
+            waits: shorter + 1,
+            lengths: length_class(burst.saturating_sub(1)) + 1,
+        }
+    }
+
+    /// The flow of a packet of this context has had its next packet.
+    #[inline(always)]
+    pub(super) fn came(&mut self, context: u16, gap: u8) {
+        let counts =
+            self.contexts.get_mut(usize::from(context)).and_then(|c| c.gaps.get_mut(usize::from(gap)));
+        if let Some(n) = counts {
+            *n = n.saturating_add(1);
+        }
+        let octave = self.octaves.get_mut(usize::from(context) / (STEPS * KINDS));
+        if let Some(n) = octave.and_then(|o| o.gaps.get_mut(usize::from(gap))) {
+            *n = n.saturating_add(1);
+        }
+    }
+
+    /// A packet of this context has come; returns true if the waits there are to be reckoned anew.
+    #[inline(always)]
+    pub(super) fn arrived(&mut self, context: u16) -> bool {
+        if let Some(octave) = self.octaves.get_mut(usize::from(context) / (STEPS * KINDS)) {
+            octave.packets += 1;
+        }
+        self.contexts.get_mut(usize::from(context)).is_some_and(|c| {
+            c.packets += 1;
+            c.packets >= c.next
+        })
+    }
+
+    /// The number of the wait of a train of `count` packets.
+    #[inline(always)]
+    pub(super) fn wait(&self, context: u16, count: u16) -> u8 {
+        let class = LENGTH_CLASSES.get(usize::from(count)).copied().unwrap_or(0);
+        let waits = self.contexts.get(usize::from(context)).map(|c| &c.waits);
+        waits.and_then(|w| w.get(usize::from(class))).copied().unwrap_or(0)
+    }
+
+    /// Reckons the waits of a context anew.
+    #[inline(never)]
+    pub(super) fn refresh(&mut self, context: u16, price_ns: u64) {
+        let octave = self.octaves.get_mut(usize::from(context) / (STEPS * KINDS));
+        let context = self.contexts.get_mut(usize::from(context));
+        let (Some(octave), Some(context)) = (octave, context) else { return };
+        if octave.packets >= OCTAVE_FULL {
+            octave.packets /= 2;
+            octave.gaps.iter_mut().for_each(|n| *n /= 2);
+        }
+        if context.packets >= FULL {
+            context.packets /= 2;
+            context.gaps.iter_mut().for_each(|n| *n /= 2);
+        }
+        context.next = context.packets + 1 + (context.packets / 4).min(REFRESH - 1);
+        // For each wait: weight of the packets that come before its end, and the sum of all waits, in quarters
+        // of a unit.
+        let all = (u64::from(context.packets) * ONE + PRIOR) as i64;
+        let (mut before, mut waited, mut from) = (0i64, 0i64, 0i64);
+        let mut outcomes = [(0i64, 0i64); WAITS];
+        let outcomes = outcomes.get_mut(..self.waits).unwrap_or_default();
+        let gaps = context.gaps.iter().zip(&octave.gaps);
+        for (bucket, ((n, of_octave), outcome)) in (0u8..).zip(gaps.zip(outcomes.iter_mut())) {
+            let prior = u64::from(*of_octave) * PRIOR / u64::from(octave.packets).max(1);
+            let weight = (u64::from(*n) * ONE + prior) as i64;
+            let to = (2 * GapScale::edge(bucket) as i64).min(self.hold_quarters);
+            waited += weight * (from + to) / 2;
+            before += weight;
+            *outcome = (before, waited + (all - before).max(0) * to);
+            from = to;
+        }
+        let price = 4 * self.scale.quarters(price_ns);
+        for (wait, packets) in context.waits.iter_mut().zip(FOURFOLD).take(self.lengths) {
+            let mut best = (0, 0);
+            for (number, (joined, waited)) in (1u8..).zip(outcomes.iter()) {
+                let value = price * joined - packets * waited;
+                if value > best.0 {
+                    best = (value, number);
+                }
+            }
+            *wait = best.1;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The adaptive hold: a train waits for its next packet as long as that one is likely enough to come soon
+//! enough.
+//!
+//! A packet more in a train is worth `price` of delay, so that waiting for it until some time is worth
+//! (chance that it comes by then) × `price` − (packets that wait) × (mean wait). A train waits until the time
+//! at which that is greatest, or not at all where it is never above zero; no longer than `hold`, ever.
+//!
+//! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
+//! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram. That
+//! takes no clock, no random number and no floating point, and does not depend on what was held: the same
+//! packets at the same times are always held the same.
+
+mod budget;
+mod learner;
+mod timers;
+
+use alloc::vec::Vec;
+
+pub use budget::{Budget, BudgetError};
+use budget::{Counters, Steering};
+use learner::Learner;
+pub(crate) use learner::{GapScale, WAITS};
+pub(crate) use timers::Timers;
+
+use crate::config::ClassSettings;
+use crate::stats::ClassStats;
+use slipstream_core::frame::Frame;
+use slipstream_core::prefetch::prefetch_at;
+use slipstream_core::time::Nanos;
+
+/// The gap of a flow that has had one packet.
+const NEVER: u8 = (WAITS - 1) as u8;
+const NO_CONTEXT: u16 = u16::MAX;
+
+/// The memory of a flow.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    last: Nanos,
+    /// The context of its last packet; [`NO_CONTEXT`] where nothing is known.
+    context: u16,
+    /// The class of its last packet.
+    class: u8,
+    /// Bucket of the gap before its last packet.
+    gap: u8,
+}
+
+const _: () = assert!(size_of::<Memory>() == 16);
+
+const NOTHING: Memory = Memory { last: Nanos(0), context: NO_CONTEXT, class: 0, gap: NEVER };
+
+/// All that is learned about the packets of a class, and the price that they wait at.
+#[derive(Debug)]
+struct Class {
+    learner: Learner,
+    steering: Steering,
+    /// Packets until the price is set anew.
+    left: u32,
+}
+
+/// The adaptive hold of all classes.
+#[derive(Debug)]
+pub(crate) struct Adaptive {
+    scale: GapScale,
+    /// The length of each wait, in ns, by its number less one.
+    waits_ns: [u64; WAITS],
+    flows: Vec<Memory>,
+    classes: Vec<Class>,
+}
+
+impl Adaptive {
+    /// For classes with these settings, each of which has that budget for itself.
+    pub(crate) fn new(classes: &[ClassSettings], budget: Option<Budget>) -> Self {
+        let longest = classes.iter().map(|c| c.hold_ns).max().unwrap_or(0);
+        let scale = GapScale::new(longest);
+        let class = |c: &ClassSettings| Class {
+            learner: Learner::new(&scale, c.hold_ns, c.burst),
+            steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
+            left: Steering::WINDOW,
+        };
+        let mut waits_ns = [0; WAITS];
+        waits_ns.iter_mut().zip(0..).for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket));
+        Self { classes: classes.iter().map(class).collect(), flows: Vec::new(), waits_ns, scale }
+    }
+
+    /// Takes the memory for so many flows, which is else taken as they come.
+    pub(crate) fn reserve_all(&mut self, flows: usize) {
+        self.flows.reserve_exact(flows);
+    }
+
+    /// Asks for what is remembered of flows that packets will soon be observed of.
+    #[inline]
+    pub(crate) fn prefetch(&self, flows: &[u32]) {
+        flows.iter().for_each(|flow| prefetch_at(&self.flows, *flow as usize));
+    }
+
+    /// A packet has come at `now`, of a class with these counters, of a flow that is `new` or not. Returns its
+    /// context.
+    #[inline]
+    pub(crate) fn observe(
+        &mut self,
+        frame: &Frame,
+        new: bool,
+        class: u8,
+        len: u32,
+        now: Nanos,
+        stats: Option<&ClassStats>,
+    ) -> u16 {
+        let at = frame.flow as usize;
+        if self.flows.len() <= at {
+            self.flows.resize(at + 1, NOTHING);
+        }
+        let Some(memory) = self.flows.get_mut(at) else { return 0 };
+        let before = if new { NOTHING } else { *memory };
+        let mut gap = NEVER;
+        if before.context != NO_CONTEXT {
+            gap = self.scale.bucket(now.since(before.last));
+            if let Some(class) = self.classes.get_mut(usize::from(before.class)) {
+                class.learner.came(before.context, gap);
+            }
+        }
+        let context = learner::context(gap, before.gap, learner::kind(frame.info, len));
+        *memory = Memory { last: now, context, class, gap };
+        if let Some(class) = self.classes.get_mut(usize::from(class)) {
+            class.arrived(context, stats);
+        }
+        context
+    }
+
+    /// The number of the wait that a train of `count` packets is given after a packet of this context: 0 is
+    /// none at all.
+    #[inline(always)]
+    pub(crate) fn wait(&self, class: u8, context: u16, count: u16) -> u8 {
+        self.classes.get(usize::from(class)).map_or(0, |c| c.learner.wait(context, count))
+    }
+
+    /// The length of the wait of this number, in ns. It is at least 1, and its number above 0.
+    #[inline(always)]
+    pub(crate) fn wait_ns(&self, wait: u8) -> u64 {
+        self.waits_ns.get(usize::from(wait.wrapping_sub(1))).copied().unwrap_or(1)
+    }
+
+    /// The price of each class, in ns of delay that a packet more in a train is worth.
+    pub(crate) fn prices(&self) -> impl Iterator<Item = u64> + '_ {
+        self.classes.iter().map(|c| c.steering.price_ns())
+    }
+}
+
+impl Class {
+    #[inline]
+    fn arrived(&mut self, context: u16, stats: Option<&ClassStats>) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = Steering::WINDOW;
+            if let Some(stats) = stats {
+                let (packets, delay_ns) = (stats.delay.count(), stats.delay.sum());
+                self.steering.steer(Counters { packets, trains: stats.trains, delay_ns });
+            }
+        }
+        if self.learner.arrived(context) {
+            self.learner.refresh(context, self.steering.price_ns());
+        }
+    }
+}
+
+impl Budget {
+    /// The budget of a class with this hold where none is set: a mean delay of a quarter of it.
+    pub(crate) fn usual(hold_ns: u64) -> Self {
+        Self::Delay((hold_ns / 4).max(1))
+    }
+}
