@@ -95,7 +95,7 @@ impl Policy {
     pub fn arrived(&mut self, packet: &Arrived) -> Context {
         let (mut gap, mut before) = (31, 31);
         if let Some(&(last, context, earlier)) = self.flows.get(&packet.flow) {
-            let halves = 2 * (packet.now - last) >> self.shift;
+            let halves = (2 * (packet.now - last)) >> self.shift;
             gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
             before = earlier;
             self.contexts.get_mut(&context).unwrap().gaps[gap] += 1;
@@ -123,7 +123,7 @@ impl Policy {
         let context = (gap / 2, step, kind);
         self.flows.insert(packet.flow, (packet.now, context, gap));
         self.arrived += 1;
-        if self.arrived % 1024 == 0 {
+        if self.arrived.is_multiple_of(1024) {
             self.steer();
         }
         self.octaves.entry(context.0).or_default().packets += 1;
