@@ -66,7 +66,7 @@ module ip_parser (
     assign ip_end        = 17'd14 + {13'd0, tags, 2'd0} + {1'b0, length_word} + (six ? 17'd40 : 17'd0);
     assign left          = length_word - (six ? 16'd0 : {10'd0, ihl, 2'd0});
     assign tcp           = protocol == 8'd6;
-    assign known         = fine && (tcp || protocol == 8'd17) && (six ? length_word != 16'd0 : (fragment_word & 16'h3fff) == 16'd0);
+    assign known         = fine && (tcp || protocol == 8'd17) && (six || (fragment_word & 16'h3fff) == 16'd0);
 
     logic unused;
     assign unused = &{1'b0, head, from_ip};

@@ -184,7 +184,8 @@ module splice_egress #(
     // The headers and a token are all that the packet has.
     assign ends_so     = shallow && left == 16'd8 + {10'd0, words, 2'd0};
     assign candidate   = short_one && ends_so && ended && have[{{(BEAT_W - 5){1'b0}}, token_place, 2'd0} + (BEAT_W + 2)'(21)];
-    assign known       = ended || full || (have[63] && (!short_one || (settled && !ends_so)));
+    // IP headers may end behind the 64 bytes after which most packets are known.
+    assign known       = ended || full || (have[63] && (!fine || (ip && (!short_one || (settled && !ends_so)))));
 
     // The end of frames that are no candidates is looked up too, as it passes.
     logic               first_reg, ip_reg;

@@ -62,8 +62,8 @@ module transport_parser (
     // A header doesn't reach beyond the packet; that of UDP says how long the packet is.
     assign shallow    = known && reached && (tcp ? words >= 4'd5 : udp_length == left)
                         && (left[15:6] != 10'd0 || {words, 2'd0} <= left[5:0]);
-    // A header that would end behind the 96 bytes is never reached: its place is beyond byte 76.
-    assign settled    = reached || place > 5'd15;
+    // 20 bytes of TCP that would end behind the 96 bytes are never reached.
+    assign settled    = reached || (tcp && place > 5'd15);
 
     logic unused;
     assign unused = &{1'b0, head, have, bytes_there, bytes_have};

@@ -16,7 +16,9 @@ BUILDS = {
     "test_vectors": [dict(ENTRIES=8)],
     "test_tokens": [dict(ENTRIES=2, TAG_W=40)],
     "test_streams": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
-    "test_edges": [dict(ENTRIES=4)],
+    "test_edges": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_functions": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_disturbed": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_chaos": [dict(ENTRIES=4, TAG_W=40, MAX_PAYLOAD=400)],
     "test_paper": [dict(ENTRIES=250)],
     # With the binary in $SLIPSTREAM.
