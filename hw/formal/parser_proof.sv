@@ -8,18 +8,18 @@ module parser_proof (
     input wire logic [7:0]   avail
 );
     logic [1:0]   ip, six, fine, known, shallow, tcp, many, settled;
-    logic [1:0]   tags [0:1];
-    logic [3:0]   ip_words [0:1], words [0:1];
-    logic [4:0]   place [0:1];
-    logic [5:0]   at_place [0:1];
-    logic [16:0]  ip_end [0:1];
-    logic [15:0]  left [0:1], first_word [0:1], length_word [0:1], ip_sum [0:1], l4_sum [0:1];
-    logic [159:0] from_l4 [0:1];
+    logic [1:0]   tags [2];
+    logic [3:0]   ip_words [2], words [2];
+    logic [4:0]   place [2];
+    logic [5:0]   at_place [2];
+    logic [16:0]  ip_end [2];
+    logic [15:0]  left [2], first_word [2], length_word [2], ip_sum [2], l4_sum [2];
+    logic [159:0] from_l4 [2];
     logic [95:0]  have;
     assign have = ~({96{1'b1}} << avail);
     genvar n;
     generate
-        for (n = 0; n < 2; n = n + 1) begin : parser
+        for (n = 0; n < 2; n = n + 1) begin : g_parser
             ip_parser network (
                 .head(n == 0 ? one[255:0] : other[255:0]), .fine(fine[n]), .six(six[n]), .tags(tags[n]), .ip_words(ip_words[n]),
                 .place(place[n]), .ip_end(ip_end[n]), .left(left[n]), .first_word(first_word[n]), .length_word(length_word[n]),

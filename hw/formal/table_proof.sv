@@ -67,7 +67,7 @@ module table_proof (
         if (rst) held <= 1'b0;
     end
 
-    logic [2:0] state [0:2];
+    logic [2:0] state [3];
     assign {state[2], state[1], state[0]} = {states[10:8], states[6:4], states[2:0]};
     always_comb begin
         assume (watched < 2'd3);

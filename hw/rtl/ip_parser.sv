@@ -32,10 +32,10 @@ module ip_parser (
         is_vlan = kind == 16'h8100 || kind == 16'h88a8 || kind == 16'h9100;
     endfunction
 
-    logic [15:0] kind [0:2];
+    logic [15:0] kind [3];
     genvar g;
     generate
-        for (g = 0; g < 3; g = g + 1) begin : kinds
+        for (g = 0; g < 3; g = g + 1) begin : g_kinds
             assign kind[g] = {head[96+32*g +: 8], head[104+32*g +: 8]};
         end
     endgenerate

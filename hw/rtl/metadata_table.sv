@@ -83,13 +83,13 @@ module metadata_table #(
     // Four bits an entry, of which the highest is not used: an address needs no multiplication.
     logic [4*ENTRIES-1:0] state_reg, state_next;
     logic [ENTRIES-1:0]  complete_reg, complete_next, made_reg, made_next;
-    logic [15:0]         ttl_reg      [0:ENTRIES-1];
-    logic [GEN_W-1:0]    generation_reg [0:ENTRIES-1];
-    logic [TAG_W-1:0]    tag_reg      [0:ENTRIES-1];
-    logic [TAG_W-1:0]    next_tag_reg [0:ENTRIES-1];
-    logic [RECORD_W-1:0] record_reg   [0:ENTRIES-1];
-    logic [15:0]         sum_reg      [0:ENTRIES-1];
-    logic [LENGTH_W-1:0] bytes_reg    [0:ENTRIES-1];
+    logic [15:0]         ttl_reg      [ENTRIES];
+    logic [GEN_W-1:0]    generation_reg [ENTRIES];
+    logic [TAG_W-1:0]    tag_reg      [ENTRIES];
+    logic [TAG_W-1:0]    next_tag_reg [ENTRIES];
+    logic [RECORD_W-1:0] record_reg   [ENTRIES];
+    logic [15:0]         sum_reg      [ENTRIES];
+    logic [LENGTH_W-1:0] bytes_reg    [ENTRIES];
     logic [ENTRY_W-1:0]  index_reg, writing_reg;
     logic                writing_live_reg, arrived_reg;
     logic [16:0]         waiting_reg;

@@ -299,7 +299,7 @@ module slice_ingress #(
     assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
     genvar g;
     generate
-        for (g = 0; g < 8; g = g + 1) begin : probe
+        for (g = 0; g < 8; g = g + 1) begin : g_probe
             assign probe_token[8*g +: 8] = tail[8*(7-g) +: 8];
         end
     endgenerate

@@ -85,16 +85,16 @@ module slice_splice #(
     localparam int EVENTS   = 22;
 
     generate
-        if (DATA_W != 256 && DATA_W != 512) begin : bad_width
+        if (DATA_W != 256 && DATA_W != 512) begin : g_bad_width
             `ELABORATION_ERROR("DATA_W is 256 or 512")
         end
-        if (ENTRIES < 2 || ENTRIES > 65536) begin : bad_entries
+        if (ENTRIES < 2 || ENTRIES > 65536) begin : g_bad_entries
             `ELABORATION_ERROR("ENTRIES is 2 to 65536: a token's index has 16 bits")
         end
-        if (TAG_W < 24 || TAG_W > 40) begin : bad_tag
+        if (TAG_W < 24 || TAG_W > 40) begin : g_bad_tag
             `ELABORATION_ERROR("TAG_W is 24 to 40")
         end
-        if (MAX_PAYLOAD < 9 || MAX_PAYLOAD > 9600) begin : bad_payload
+        if (MAX_PAYLOAD < 9 || MAX_PAYLOAD > 9600) begin : g_bad_payload
             `ELABORATION_ERROR("MAX_PAYLOAD is 9 to 9600")
         end
     endgenerate

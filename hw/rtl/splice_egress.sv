@@ -80,8 +80,8 @@ module splice_egress #(
     // comes in, and kept with it: it is right if the beat begins a frame.
     localparam int BEAT = DATA_W + BYTES + 2;
     localparam int FACTS = 80;
-    logic [BEAT-1:0]  queue_reg [0:2];
-    logic [FACTS-1:0] facts_reg [0:2];
+    logic [BEAT-1:0]  queue_reg [3];
+    logic [FACTS-1:0] facts_reg [3];
     logic [1:0]       count_reg;
     logic [BEAT-1:0]  in_beat;
     logic [FACTS-1:0] in_facts;
@@ -116,7 +116,7 @@ module splice_egress #(
     end
 
     // The four beats from the oldest on, as far as they are there and of the same frame.
-    logic [BEAT-1:0] beat_at [0:3];
+    logic [BEAT-1:0] beat_at [4];
     logic [3:0]      seen, lasts, users;
     /* verilator lint_off UNOPTFLAT */
     logic [3:0]      same;
@@ -131,7 +131,7 @@ module splice_egress #(
     assign seen[3] = count_reg == 2'd3 && s_axis_tvalid;
     genvar g;
     generate
-        for (g = 0; g < 4; g = g + 1) begin : flags
+        for (g = 0; g < 4; g = g + 1) begin : g_flags
             assign lasts[g] = beat_at[g][DATA_W+BYTES];
             assign users[g] = beat_at[g][DATA_W+BYTES+1];
         end
@@ -145,7 +145,7 @@ module splice_egress #(
     logic [4*BYTES-1:0]  have;
     logic                ended, bad, full;
     generate
-        for (g = 0; g < 4; g = g + 1) begin : windows
+        for (g = 0; g < 4; g = g + 1) begin : g_windows
             assign window[DATA_W*g +: DATA_W] = beat_at[g][DATA_W-1:0];
             assign have[BYTES*g +: BYTES]     = same[g] ? beat_at[g][DATA_W +: BYTES] : '0;
         end
@@ -212,7 +212,7 @@ module splice_egress #(
     assign reach     = {144'd0, window[1023:0]};
     assign head      = reach[32*32'(token_place) + 112 +: 64];
     generate
-        for (g = 0; g < 8; g = g + 1) begin : tokens
+        for (g = 0; g < 8; g = g + 1) begin : g_tokens
             assign tail_token[8*g +: 8] = tail[8*(7-g) +: 8];
             assign head_token[8*g +: 8] = head[8*(7-g) +: 8];
         end

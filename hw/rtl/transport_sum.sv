@@ -28,19 +28,19 @@ module transport_sum (
     assign from_eight = tags == 2'd0 ? head[176 +: 256] : tags == 2'd1 ? head[208 +: 256] : head[240 +: 256];
 
     // The masked words.
-    logic [15:0] a [0:15], f [0:8], o [0:19];
+    logic [15:0] a [16], f [9], o [20];
     logic [9:0]  behind, ahead;
     genvar g;
     generate
-        for (g = 0; g < 16; g = g + 1) begin : address_words
+        for (g = 0; g < 16; g = g + 1) begin : g_address_words
             assign a[g] = six || (g >= 2 && g < 6) ? swapped(from_eight[16*g +: 16]) : 16'd0;
         end
         // Ports of both; of TCP all but the checksum; the length of UDP is that of the sliced packet.
-        for (g = 0; g < 9; g = g + 1) begin : fixed_words
+        for (g = 0; g < 9; g = g + 1) begin : g_fixed_words
             assign f[g] = tcp || g < 2 ? swapped(from_l4[16*(g == 8 ? 9 : g) +: 16]) : 16'd0;
         end
         // Options stand from place 10 on at the earliest, and up to place 19 in 96 bytes.
-        for (g = 0; g < 10; g = g + 1) begin : option_words
+        for (g = 0; g < 10; g = g + 1) begin : g_option_words
             assign behind[g] = tcp && place <= 5'(5 + g);
             assign ahead[g] = at_place > 6'(10 + g);
             assign o[2*g]    = behind[g] && ahead[g] ? swapped(head[8*(54 + 4*g) +: 16]) : 16'd0;

@@ -51,6 +51,8 @@ def main():
                 build_args=["-g2012"], timescale=("1ns", "1ps"), always=True, waves=chosen.waves, log_file=str(into / "build.log"),
             )
             environment = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), "COCOTB_LOG_LEVEL": "INFO"}
+            if chosen.first:
+                environment["COCOTB_MAX_FAILURES"] = "1"
             if chosen.coverage:
                 notes.append(environment.setdefault("FUNCTIONAL_COVERAGE", str((into / "coverage.json").resolve())))
             results = runner.test(
