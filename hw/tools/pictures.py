@@ -43,9 +43,9 @@ def label(x, y, text, kind="s", anchor="middle"):
 
 def blocks():
     parts = [
-        box(90, 40, 130, 60, ["two registers", "IP header in between"]), box(260, 40, 160, 60, ["transport header", "decision, parts of the sum"]),
+        box(90, 40, 130, 60, ["two registers", "IP header read"]), box(260, 40, 160, 60, ["transport header", "decision, parts of the sum"]),
         box(460, 40, 140, 60, ["headers + token", "sum, changed fields"]), box(640, 40, 90, 60, ["output", "register"]),
-        box(90, 300, 130, 60, ["queue of 3 beats", "IP header on its way in"]), box(260, 300, 160, 60, ["transport header", "token, repair"]),
+        box(90, 300, 130, 60, ["queue of 3 beats", "IP header read"]), box(260, 300, 160, 60, ["transport header", "token, repair"]),
         box(460, 300, 140, 60, ["headers | payload", "moved by bytes"]), box(640, 300, 90, 60, ["output", "register"]),
         box(90, 165, 130, 70, ["token maker", "AES-128, 12 cycles"], "m"), box(260, 165, 160, 70, ["metadata table", "N entries"], "m"),
         box(460, 165, 140, 70, ["payload memory", "N x 47 x 256 bits"], "m"), box(640, 165, 90, 70, ["registers", "AXI4-Lite"], "m"),
@@ -104,7 +104,7 @@ def main():
     # A cycle before the first beat and one after the last event are enough.
     for side in notes:
         first = next(iter(notes[side].values())).index(1)
-        last = max(n for name, values in notes[side].items() if not name.endswith(".row") for n, value in enumerate(values) if value)
+        last = max(n for name, values in notes[side].items() if not name.endswith((".row", "_tlast")) for n, value in enumerate(values) if value)
         shown = slice(max(first - 1, 0), last + 2)
         notes[side] = {name: values[shown] for name, values in notes[side].items()}
     files = {
