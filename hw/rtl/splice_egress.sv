@@ -80,8 +80,8 @@ module splice_egress #(
     // comes in, and kept with it: it is right if the beat begins a frame.
     localparam int BEAT = DATA_W + BYTES + 2;
     localparam int FACTS = 80;
-    logic [BEAT-1:0]  queue_reg [3];
-    logic [FACTS-1:0] facts_reg [3];
+    (* mem2reg *) logic [BEAT-1:0]  queue_reg [3];
+    (* mem2reg *) logic [FACTS-1:0] facts_reg [3];
     logic [1:0]       count_reg;
     logic [BEAT-1:0]  in_beat;
     logic [FACTS-1:0] in_facts;

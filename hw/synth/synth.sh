@@ -54,7 +54,7 @@ fi
 
 rm -f "$out"/*.json "$out"/*.txt
 # Look-up arrays stay memories, too, so that their bits are counted; a path ends at any memory.
-run gates "$outside; proc; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
+run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
     opt -fast -full; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
     tee -q -o $out/depth.txt ltp -noff"
 run ecp5 "$outside; synth_ecp5 -top slice_splice; tee -q -o $out/ecp5.json stat -json"

@@ -198,3 +198,16 @@ async def a_flood_brings_its_payload_once(dut):
     await bench.settle(200)
     assert taken(bench.net_out) == whole
     assert await bench.counters() == {"sliced": 1, "spliced": 1, "duplicate": 5}
+
+
+@cocotb.test(timeout_time=200, timeout_unit="us")
+async def a_token_that_is_cut_off_is_none(dut):
+    """A sliced packet that ends before its token does is dropped as none of ours; the whole one still gets its payload."""
+    bench = Bench(dut)
+    await bench.start(threshold=120)
+    whole = frame(payload=600)
+    sliced = await bench.slice(whole)
+    for size in (34, 41, 42, 45, 49):
+        assert await bench.splice(sliced[:size]) is None, size
+    assert await bench.splice(sliced) == whole
+    assert await bench.counters() == {"sliced": 1, "mangled": 5, "spliced": 1}
