@@ -345,6 +345,49 @@ def hang_up(case, binary, scratch):
             case.check("`r` reads its routes anew" in err, err)
 
 
+def other_rules(case, binary, scratch):
+    """At a hang-up a firewall reads its rules anew, between two packets; wrong ones change nothing and say where they are wrong."""
+    rules = scratch / "rules.txt"
+    rules.write_text("allow udp\ndefault deny\n")
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = bump(net, binary, graph=f'a -> fw :: firewall(rules="{rules}") -> b; b -> a')
+
+        def passed(first, n=50):
+            for number in range(first, first + n):
+                near.send(udp(net, number))
+            return [number_of(f)[1] for _, f in far.receive(1, is_udp, n)]
+
+        case.equal(passed(0), list(range(50)), "packets that the first rules allow")
+        rules.write_text("allow udp\ndeny nonsense\n")
+        box.child.send_signal(signal.SIGHUP)
+        time.sleep(SETTLE)
+        case.equal(passed(100), list(range(100, 150)), "packets after a reload of wrong rules")
+        rules.write_text("deny udp\n")
+        box.child.send_signal(signal.SIGHUP)
+        time.sleep(SETTLE)
+        case.equal(passed(200), [], "packets that other rules deny")
+        rules.write_text("allow udp\ndefault deny\n")
+        # Again and again while packets go by: the rules allow them all, so none may be lost.
+        sent = range(1000, 3000)
+        for number in sent:
+            near.send(udp(net, number))
+            if number % 20 == 0:
+                box.child.send_signal(signal.SIGHUP)
+                time.sleep(0.002)
+        got = [number_of(f)[1] for _, f in far.receive(2, is_udp, len(sent))]
+        # Until the first of these reloads the old rules held.
+        missing = sorted(set(sent) - set(got))
+        case.check(len(missing) < 1000 and missing == list(range(1000, 1000 + len(missing))),
+                   f"{len(missing)} lost, the last {missing[-1:]}")
+        case.equal(got, sorted(got), "order")
+        status, out, err = box.stop(signal.SIGTERM)
+        if case.equal(status, 0, f"exit status ({err})"):
+            counters = next(stage for stage in json.loads(out)["stages"] if stage["name"] == "fw")["counters"]
+            case.check(counters["rule_reloads"] >= 3 and counters["rule_reload_errors"] == 0, f"reloads: {counters}")
+            case.check("rules.txt:2:6" in err and "nothing is read anew" in err, err)
+
+
 def captures(case, binary, scratch):
     """A capture goes out by an interface at its own pace, and what comes in is written to one."""
     with Net() as net:
@@ -390,7 +433,7 @@ def paced(case, binary, scratch):
     case.check("--poll-log-max" in short.stderr, short.stderr)
 
 
-CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, captures, *FUNCTIONS,
+CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
           *GATEWAYS, *ATTACKS, *LIVE_PORTS)
 ANYWHERE = (paced,)
 

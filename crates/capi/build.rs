@@ -1,4 +1,5 @@
-//! The shared library says by which name programs ask for it: that of its binary interface, not that of its file.
+//! The shared library says by which name programs ask for it: that of its binary interface, not that of its
+//! file.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

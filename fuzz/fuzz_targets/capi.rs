@@ -1,5 +1,6 @@
-//! Any calls of the C interface in any order: objects that were freed, NULL, sizes of 0, times that run backwards, buffers that are
-//! too small. Whatever comes, a code comes back, and every handle that was taken comes out exactly once.
+//! Any calls of the C interface in any order: objects that were freed, NULL, sizes of 0, times that run
+//! backwards, buffers that are too small. Whatever comes, a code comes back, and every handle that was taken
+//! comes out exactly once.
 #![no_main]
 
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
-//! Any bytes as a capture file: no panic, an end, damage within the file, and memory that the bytes account for.
+//! Any bytes as a capture file: no panic, an end, damage within the file, and memory that the bytes account
+//! for.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -25,7 +25,8 @@ impl Write for Memory {
 /// A packet: interface, time, original length, data.
 type Packet<'a> = (u32, u64, u32, &'a [u8]);
 
-/// Two bytes choose formats and links; then packets: 1 byte of interface, 8 of time, 4 of length, 1 of data length, data.
+/// Two bytes choose formats and links; then packets: 1 byte of interface, 8 of time, 4 of length, 1 of data
+/// length, data.
 fn packets(mut bytes: &[u8]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<14>() {

@@ -1,4 +1,5 @@
-//! Any bytes of any link type: the fast paths equal the reference, and whatever is read from the result makes sense.
+//! Any bytes of any link type: the fast paths equal the reference, and whatever is read from the result makes
+//! sense.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any packets through the cores of the network functions: nothing panics, a right checksum stays right, a translated
-//! packet translates back, and what is answered is answered by the rules.
+//! Any packets through the cores of the network functions: nothing panics, a right checksum stays right, a
+//! translated packet translates back, and what is answered is answered by the rules.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -55,7 +55,7 @@ fn translate(nat: &mut Nat, side: Side, packet: &mut [u8], now: Nanos) {
             assert_eq!(after.key, rewrite.endpoints());
             if side == Side::Inside {
                 let reply = Packet { key: Tuple::of(after.key).reversed().key(), ..after };
-                // What went to an outside address of another inside host is answered from inside, too.
+                // A packet to an outside address of another inside host is answered from inside, too.
                 let hairpin = after.key.0[0] as u32 != read.key.0[0] as u32;
                 let back = if hairpin { nat.outbound(&reply, now) } else { nat.inbound(&reply, now) };
                 if let Verdict::Rewrite { rewrite, .. } = back {

@@ -1,4 +1,5 @@
-//! Graphs and configurations of any text: an error with a place in the text, or a plan whose drawing reads back as itself.
+//! Graphs and configurations of any text: an error with a place in the text, or a plan whose drawing reads
+//! back as itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes as a poll log: an error, or polls in order of time, which are written and read again as they were.
+//! Any bytes as a poll log: an error, or polls in order of time, which are written and read again as they
+//! were.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

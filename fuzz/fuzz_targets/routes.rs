@@ -1,4 +1,5 @@
-//! Any text as routes: a table that knows every route at its first address, or errors within the text; nothing panics.
+//! Any text as routes: a table that knows every route at its first address, or errors within the text;
+//! nothing panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any text as a rule, any bytes as a packet: a rule prints as an equal rule that matches the same packets, an error lies
-//! within the text, and nothing panics.
+//! Any text as a rule, any bytes as a packet: a rule prints as an equal rule that matches the same packets,
+//! an error lies within the text, and nothing panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any bytes as a file for a shared-memory port, and as what the other side wrote into its ring: an error, or packets that lie within
-//! the ring. A file that is something else stays as it is.
+//! Any bytes as a file for a shared-memory port, and as what the other side wrote into its ring: an error, or
+//! packets that lie within the ring. A file that is something else stays as it is.
 #![no_main]
 
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use slipstream::runtime::LiveSource;
 use slipstream::time::Nanos;
 
 const RING: u64 = 1 << 16;
-/// Where the second side's position and its ring begin.
+/// Places at which the second side's position and its ring begin.
 const TAIL: u64 = 768;
 const DATA: u64 = 4096 + RING;
 

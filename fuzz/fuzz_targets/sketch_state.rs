@@ -1,5 +1,6 @@
-//! Any bytes as a saved sketch, with the checksum made right: an error, or a sketch that can be asked, updated, merged with
-//! itself and saved again, without a panic, a number that isn't one, or more memory than the bytes account for.
+//! Any bytes as a saved sketch, with the checksum made right: an error, or a sketch that can be asked,
+//! updated, merged with itself and saved again, without a panic, a number that isn't one, or more memory than
+//! the bytes account for.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

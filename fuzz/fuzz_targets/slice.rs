@@ -1,5 +1,5 @@
-//! Any packet is sliced, changed in any way, and spliced: nothing panics, a payload comes back behind its own headers or not at
-//! all, and what the function left alone comes back whole.
+//! Any packet is sliced, changed in any way, and spliced: nothing panics, a payload comes back behind its own
+//! headers or not at all, and what the function left alone comes back whole.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -161,7 +161,7 @@ fuzz_target!(|data: &[u8]| {
     match spliced {
         Ok(Spliced::Untouched) => assert_eq!(room[..came], changed),
         Ok(Spliced::Whole { len }) => {
-            // What was parked, and nothing else, stands where the token stood.
+            // The parked bytes, and nothing else, stand where the token stood.
             assert!(len <= came + parked && len + 80 > came - 8 + parked);
             if parked > 0 {
                 let wanted = &frame[payload_at.saturating_sub(64).min(frame.len())..];

@@ -1,4 +1,4 @@
-//! What several targets share.
+//! Code that several targets share.
 
 use slipstream::functions::firewall::{ConnState, Firewall, Method, PacketFields, RuleSet, RuleSetErrors};
 use slipstream_wire::{LinkType, classify};
@@ -6,7 +6,8 @@ use slipstream_wire::{LinkType, classify};
 /// Bytes at the end of the input that make the packet.
 const PACKET: usize = 60;
 
-/// Text for `parse`, and the bytes of a packet behind it: both classifiers decide alike, and an error lies within the text.
+/// Text for `parse`, and the bytes of a packet behind it: both classifiers decide alike, and an error lies
+/// within the text.
 pub fn classifiers_agree(data: &[u8], parse: impl Fn(&str) -> Result<RuleSet, RuleSetErrors>) {
     let (text, packet) = data.split_at(data.len().saturating_sub(PACKET));
     let Ok(text) = std::str::from_utf8(text) else { return };

@@ -1,8 +1,9 @@
-//! The cost of the way through C: the same bursts pushed and polled by Rust's methods and by C's functions, one round each by turns,
-//! medians over all rounds, in ns of CPU time a packet. C's functions are called by pointers that the compiler can't see through, as a program
-//! in another language calls them.
+//! The cost of the way through C: the same bursts pushed and polled by Rust's methods and by C's functions,
+//! one round each by turns, medians over all rounds, in ns of CPU time a packet. C's functions are called by
+//! pointers that the compiler can't see through, as a program in another language calls them.
 //!
-//! `cargo bench -p slipstream-capi --bench border`; with `--test` one short round that says only that both give the same.
+//! `cargo bench -p slipstream-capi --bench border`; with `--test` one short round that says only that both
+//! give the same.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark")]
 
@@ -33,7 +34,7 @@ fn traffic(flows: u32, packets: usize) -> Vec<[u8; 64]> {
     (0..packets).map(|_| packet()).collect()
 }
 
-/// What came out, so that nobody can leave it out: trains, and a sum of the handles.
+/// A summary of the output, so that the compiler can't leave the work out: trains, and a sum of the handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     trains: u64,

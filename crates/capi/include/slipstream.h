@@ -115,34 +115,39 @@
 #define SLIP_NEVER 18446744073709551615ull
 
 /**
- * A reframer: handles of packets go in as the packets come, and out as trains, packets of a flow back to back.
+ * A reframer: handles of packets go in as the packets come, and out as trains, packets of a flow back to
+ * back.
  *
- * A handle is any number that says to the caller which packet it is (an index into a mempool, for example); the bytes are read while a
- * push runs and never again. Packets are pushed in the order of their arrival, with the time at which they arrived; times are
- * nanoseconds of any clock that does not run backwards, and several packets may have the same. What has left by some
- * time is polled with that time, until there is no more, as often as one likes: what comes out, in which order and with
- * which release times depends on the packets and their times alone, not on when one polled. A train leaves when it is full, when
- * its first packet has waited for hold_ns, when there is no room, or when a packet of its flow passes at once; whatever
- * leaves at the same nanosecond leaves in the order of the policy, so that slip_reframe_poll gives it from the
- * next nanosecond on. Between packets, poll again at slip_reframe_next_deadline. Who pushes and never polls is refused once as many
- * packets wait for him as the reframer can hold; nothing is ever lost, and every handle that was taken comes out exactly once. At
- * the end, call slip_reframe_drain and poll the rest. There is no thread, no clock and no file inside, and no
- * allocation between slip_reframe_new and slip_reframe_free but of slip_reframe_stats and of texts of errors.
+ * A handle is any number that says to the caller which packet it is (an index into a mempool, for example);
+ * the bytes are read while a push runs and never again. Packets are pushed in the order of their arrival,
+ * with the time at which they arrived; times are nanoseconds of any clock that does not run backwards, and
+ * several packets may have the same. What has left by some time is polled with that time, until there is no
+ * more, as often as one likes: what comes out, in which order and with which release times depends on the
+ * packets and their times alone, not on when one polled. A train leaves when it is full, when its first
+ * packet has waited for hold_ns, when there is no room, or when a packet of its flow passes at once;
+ * whatever leaves at the same nanosecond leaves in the order of the policy, so that slip_reframe_poll gives
+ * it from the next nanosecond on. Between packets, poll again at slip_reframe_next_deadline. Who pushes and
+ * never polls is refused once as many packets wait for him as the reframer can hold; nothing is ever lost,
+ * and every handle that was taken comes out exactly once. At the end, call slip_reframe_drain and poll the
+ * rest. There is no thread, no clock and no file inside, and no allocation between slip_reframe_new and
+ * slip_reframe_free but of slip_reframe_stats and of texts of errors.
  *
- * Different reframers may be used by different threads; one of them by one thread at a time. After slip_reframe_free a pointer is
- * no longer to be used: until a thousand more reframers were freed, functions then return SLIP_E_OBJECT and do nothing; after
- * that the pointer may be that of another. A pointer that slip_reframe_new never returned can't be told from one that it did.
+ * Different reframers may be used by different threads; one of them by one thread at a time. After
+ * slip_reframe_free a pointer is no longer to be used: until a thousand more reframers were freed, functions
+ * then return SLIP_E_OBJECT and do nothing; after that the pointer may be that of another. A pointer that
+ * slip_reframe_new never returned can't be told from one that it did.
  */
 typedef struct slip_reframe slip_reframe;
 
 /**
- * A sketch: how much came of which key, in little memory. Different ones may be used by different threads; one of them by one thread
- * at a time. After slip_sketch_free, the same holds as for a reframer.
+ * A sketch: how much came of which key, in little memory. Different ones may be used by different threads;
+ * one of them by one thread at a time. After slip_sketch_free, the same holds as for a reframer.
  */
 typedef struct slip_sketch slip_sketch;
 
 /**
- * Settings of a reframer. slip_reframe_config_init fills in what is usual; change what you want to be otherwise.
+ * Settings of a reframer. slip_reframe_config_init fills in what is usual; change what you want to be
+ * otherwise.
  */
 typedef struct slip_reframe_config {
     /**
@@ -158,11 +163,13 @@ typedef struct slip_reframe_config {
      */
     uint64_t capacity_bytes;
     /**
-     * Seed of the flow table's hash. 0: a secret one, as it must be where packets come from a network. Trains don't depend on it.
+     * Seed of the flow table's hash. 0: a secret one, as it must be where packets come from a network.
+     * Trains don't depend on it.
      */
     uint64_t seed;
     /**
-     * Packets that pass at once, after the train of their own flow: a rule such as "tcp syn" or "udp port 53", or "none". NULL: "tcp syn".
+     * Packets that pass at once, after the train of their own flow: a rule such as "tcp syn" or "udp port
+     * 53", or "none". NULL: "tcp syn".
      */
     const char *bypass;
     /**
@@ -186,7 +193,8 @@ typedef struct slip_reframe_config {
      */
     uint32_t admit;
     /**
-     * With which header packets begin: SLIP_LINK_*, or another number of the list that captures use (LINKTYPE_*).
+     * With which header packets begin: SLIP_LINK_*, or another number of the list that captures use
+     * (LINKTYPE_*).
      */
     uint32_t link_type;
     /**
@@ -200,7 +208,7 @@ typedef struct slip_reframe_config {
 } slip_reframe_config;
 
 /**
- * What makes a flow, where the caller knows it already.
+ * The flow of a packet, where the caller knows it already.
  */
 typedef struct slip_key {
     /**
@@ -246,8 +254,8 @@ typedef struct slip_key {
  */
 typedef struct slip_packet {
     /**
-     * Its bytes, from the link-layer header on; as many as reach to the end of the transport header are enough. NULL where `key` says
-     * all, and of a packet without a flow, which passes at once.
+     * Its bytes, from the link-layer header on; as many as reach to the end of the transport header are
+     * enough. NULL where `key` says all, and of a packet without a flow, which passes at once.
      */
     const uint8_t *data;
     /**
@@ -255,7 +263,7 @@ typedef struct slip_packet {
      */
     const struct slip_key *key;
     /**
-     * How many bytes there are at `data`.
+     * Number of bytes at `data`.
      */
     uint32_t captured;
     /**
@@ -273,7 +281,8 @@ typedef struct slip_packet {
 } slip_packet;
 
 /**
- * Packets of one flow that left together. Their handles stand one behind the other, those of the next train behind them.
+ * Packets of one flow that left together. Their handles stand one behind the other, those of the next train
+ * behind them.
  */
 typedef struct slip_train {
     /**
@@ -281,12 +290,12 @@ typedef struct slip_train {
      */
     uint64_t release_ns;
     /**
-     * Number of its flow, SLIP_NO_FLOW for a packet that can't be classified. Of two trains that leave within a hold of each other
-     * it is the same only if their flows are.
+     * Number of its flow, SLIP_NO_FLOW for a packet that can't be classified. Of two trains that leave
+     * within a hold of each other it is the same only if their flows are.
      */
     uint32_t flow;
     /**
-     * How many packets it has, 1 to SLIP_BURST.
+     * Number of its packets, 1 to SLIP_BURST.
      */
     uint32_t count;
 } slip_train;
@@ -388,7 +397,8 @@ typedef struct slip_stats {
 } slip_stats;
 
 /**
- * Settings of a sketch. slip_sketch_config_init fills in what is usual; change what you want to be otherwise.
+ * Settings of a sketch. slip_sketch_config_init fills in what is usual; change what you want to be
+ * otherwise.
  */
 typedef struct slip_sketch_config {
     /**
@@ -396,8 +406,8 @@ typedef struct slip_sketch_config {
      */
     size_t size;
     /**
-     * Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon" or
-     * "exact". NULL: "space-saving".
+     * Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
+     * "linear-counting", "univmon" or "exact". NULL: "space-saving".
      */
     const char *kind;
     /**
@@ -405,8 +415,8 @@ typedef struct slip_sketch_config {
      */
     uint64_t memory;
     /**
-     * Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be where somebody may
-     * choose keys.
+     * Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be
+     * where somebody may choose keys.
      */
     uint64_t seed;
     /**
@@ -428,7 +438,8 @@ typedef struct slip_sketch_config {
 } slip_sketch_config;
 
 /**
- * What a sketch says of a key: the best guess, and bounds that hold as the documentation of its kind says.
+ * The answer of a sketch about a key: the best guess, and bounds that hold as the documentation of its kind
+ * says.
  */
 typedef struct slip_estimate {
     /**
@@ -464,7 +475,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * What a code says, in words. The text is there as long as the program runs.
+ * Returns the meaning of a code, in words. The text is there as long as the program runs.
  */
 const char *slip_error_text(int code);
 
@@ -474,22 +485,22 @@ const char *slip_error_text(int code);
 const char *slip_version(void);
 
 /**
- * Fills in what is usual: a hold of 64 µs, bursts of 32, room for 8192 packets, "tcp syn" passes at once. `size` is sizeof(slip_reframe_config).
+ * Fills in what is usual: a hold of 64 µs, bursts of 32, room for 8192 packets, "tcp syn" passes at once.
+ * `size` is sizeof(slip_reframe_config).
  */
-int slip_reframe_config_init(struct slip_reframe_config *config,
-                             size_t size);
+int slip_reframe_config_init(struct slip_reframe_config *config, size_t size);
 
 /**
- * Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and `error`, a buffer of
- * `error_size` bytes (NULL where there is none), says why.
+ * Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
+ * `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
  */
 struct slip_reframe *slip_reframe_new(const struct slip_reframe_config *config,
                                       char *error,
                                       size_t error_size);
 
 /**
- * Takes a packet that arrived at `now_ns`, with its bytes from the link-layer header on. Returns SLIP_OK, or a code; the packet is still the
- * caller's then.
+ * Takes a packet that arrived at `now_ns`, with its bytes from the link-layer header on. Returns SLIP_OK, or
+ * a code; the packet is still the caller's then.
  */
 int slip_reframe_push(struct slip_reframe *reframe,
                       uint64_t now_ns,
@@ -498,8 +509,8 @@ int slip_reframe_push(struct slip_reframe *reframe,
                       uint32_t length);
 
 /**
- * Takes `n` packets, up to SLIP_BURST, that arrived at `now_ns`, in the order of their arrival. Returns SLIP_OK, or a code; all packets are still
- * the caller's then.
+ * Takes `n` packets, up to SLIP_BURST, that arrived at `now_ns`, in the order of their arrival. Returns
+ * SLIP_OK, or a code; all packets are still the caller's then.
  */
 int slip_reframe_push_burst(struct slip_reframe *reframe,
                             const struct slip_packet *packets,
@@ -507,9 +518,10 @@ int slip_reframe_push_burst(struct slip_reframe *reframe,
                             uint64_t now_ns);
 
 /**
- * Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of their packets, one train behind
- * the other, to `handles` (room for `n_handles`, at least SLIP_BURST). Returns how many trains, 0 when there is no more, or a negative
- * code. Time passes to `now_ns`: a packet that is pushed with an earlier time later on counts as one that arrives at `now_ns`.
+ * Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of
+ * their packets, one train behind the other, to `handles` (room for `n_handles`, at least SLIP_BURST).
+ * Returns how many trains, 0 when there is no more, or a negative code. Time passes to `now_ns`: a packet
+ * that is pushed with an earlier time later on counts as one that arrives at `now_ns`.
  */
 int32_t slip_reframe_poll(struct slip_reframe *reframe,
                           uint64_t now_ns,
@@ -519,8 +531,8 @@ int32_t slip_reframe_poll(struct slip_reframe *reframe,
                           uint32_t n_handles);
 
 /**
- * The first time in ns at which slip_reframe_poll will give something if no packet comes; SLIP_NEVER when nothing is inside, and for an
- * object that is none.
+ * The first time in ns at which slip_reframe_poll will give something if no packet comes; SLIP_NEVER when
+ * nothing is inside, and for an object that is none.
  */
 uint64_t slip_reframe_next_deadline(const struct slip_reframe *reframe);
 
@@ -535,31 +547,32 @@ int slip_reframe_drain(struct slip_reframe *reframe);
 int slip_reframe_stats(const struct slip_reframe *reframe, struct slip_stats *stats);
 
 /**
- * What the last function that failed with this reframer had to say. The text is there until the next one fails.
+ * Returns the text of the last error with this reframer. The text is there until the next one
+ * fails.
  */
 const char *slip_reframe_error(const struct slip_reframe *reframe);
 
 /**
- * Frees a reframer, and what it holds: those handles do not come out. Nothing happens for NULL; SLIP_E_OBJECT for one that was freed.
+ * Frees a reframer, and what it holds: those handles do not come out. Nothing happens for NULL;
+ * SLIP_E_OBJECT for one that was freed.
  */
 int slip_reframe_free(struct slip_reframe *reframe);
 
 /**
- * Fills in what is usual: 1 MiB of "space-saving" with keys of 4 bytes, an aggregator in front. `size` is sizeof(slip_sketch_config).
+ * Fills in what is usual: 1 MiB of "space-saving" with keys of 4 bytes, an aggregator in front. `size` is
+ * sizeof(slip_sketch_config).
  */
-int slip_sketch_config_init(struct slip_sketch_config *config,
-                            size_t size);
+int slip_sketch_config_init(struct slip_sketch_config *config, size_t size);
 
 /**
- * Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and `error`, a buffer of
- * `error_size` bytes (NULL where there is none), says why.
+ * Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
+ * `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
  */
-struct slip_sketch *slip_sketch_new(const struct slip_sketch_config *config,
-                                    char *error,
-                                    size_t error_size);
+struct slip_sketch *slip_sketch_new(const struct slip_sketch_config *config, char *error, size_t error_size);
 
 /**
- * Adds `n` keys, which stand at `keys` one behind the other, with their weights (packets or bytes); NULL: each counts 1.
+ * Adds `n` keys, which stand at `keys` one behind the other, with their weights (packets or bytes); NULL:
+ * each counts 1.
  */
 int slip_sketch_add_burst(struct slip_sketch *sketch,
                           const uint8_t *keys,
@@ -567,26 +580,25 @@ int slip_sketch_add_burst(struct slip_sketch *sketch,
                           uint32_t n);
 
 /**
- * What came of a key.
+ * Estimates the weight of a key.
  */
 int slip_sketch_estimate(struct slip_sketch *sketch, const uint8_t *key, struct slip_estimate *estimate);
 
 /**
- * Writes the heaviest keys of at least `threshold`, the heaviest first, to `heavy`, which has room for `n`. Returns how many, or a negative code.
+ * Writes the heaviest keys of at least `threshold`, the heaviest first, to `heavy`, which has room for `n`.
+ * Returns how many, or a negative code.
  */
-int32_t slip_sketch_top(struct slip_sketch *sketch,
-                        uint64_t threshold,
-                        struct slip_heavy *heavy,
-                        uint32_t n);
+int32_t slip_sketch_top(struct slip_sketch *sketch, uint64_t threshold, struct slip_heavy *heavy, uint32_t n);
 
 /**
- * Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length of keys.
+ * Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length
+ * of keys.
  */
-int slip_sketch_merge(struct slip_sketch *sketch,
-                      struct slip_sketch *from);
+int slip_sketch_merge(struct slip_sketch *sketch, struct slip_sketch *from);
 
 /**
- * What the last function that failed with this sketch had to say. The text is there until the next one fails.
+ * Returns the text of the last error with this sketch. The text is there until the next one
+ * fails.
  */
 const char *slip_sketch_error(const struct slip_sketch *sketch);
 

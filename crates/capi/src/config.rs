@@ -25,7 +25,8 @@ pub const SLIP_LINK_ETHERNET: u32 = 1;
 /// Packets begin with an IP header.
 pub const SLIP_LINK_RAW_IP: u32 = 101;
 
-/// Settings of a reframer. slip_reframe_config_init fills in what is usual; change what you want to be otherwise.
+/// Settings of a reframer. slip_reframe_config_init fills in what is usual; change what you want to be
+/// otherwise.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct slip_reframe_config {
@@ -35,9 +36,11 @@ pub struct slip_reframe_config {
     pub hold_ns: u64,
     /// Bytes held at most, lengths on the wire, up to 3 GiB; then the oldest train leaves.
     pub capacity_bytes: u64,
-    /// Seed of the flow table's hash. 0: a secret one, as it must be where packets come from a network. Trains don't depend on it.
+    /// Seed of the flow table's hash. 0: a secret one, as it must be where packets come from a network.
+    /// Trains don't depend on it.
     pub seed: u64,
-    /// Packets that pass at once, after the train of their own flow: a rule such as "tcp syn" or "udp port 53", or "none". NULL: "tcp syn".
+    /// Packets that pass at once, after the train of their own flow: a rule such as "tcp syn" or "udp port
+    /// 53", or "none". NULL: "tcp syn".
     pub bypass: *const c_char,
     /// Packets in a train at which it leaves at once, 1 to SLIP_BURST.
     pub burst: u32,
@@ -49,7 +52,8 @@ pub struct slip_reframe_config {
     pub policy: u32,
     /// From which packet on a flow is held: SLIP_ADMIT_*.
     pub admit: u32,
-    /// With which header packets begin: SLIP_LINK_*, or another number of the list that captures use (LINKTYPE_*).
+    /// With which header packets begin: SLIP_LINK_*, or another number of the list that captures use
+    /// (LINKTYPE_*).
     pub link_type: u32,
     /// 1: the innermost header of a tunnel makes the flow; 0: the outermost one.
     pub inner: u32,
@@ -103,7 +107,8 @@ pub(crate) unsafe fn read<T: Sized0>(from: *const T) -> Result<T, Failure> {
 /// There are `size` bytes at `to` to be written.
 pub(crate) unsafe fn write<T: Sized0>(to: *mut T, value: &T, size: usize) {
     let n = size.min(size_of::<T>());
-    // SAFETY: the caller's promise; a `T` has no padding, as a test says, so that all its bytes are initialised.
+    // SAFETY: the caller's promise; a `T` has no padding, as a test says, so that all its bytes are
+    // initialised.
     unsafe {
         core::ptr::copy_nonoverlapping(core::ptr::from_ref(value).cast::<u8>(), to.cast(), n);
         to.cast::<u8>().add(n).write_bytes(0, size - n);
@@ -206,7 +211,8 @@ impl slip_reframe_config {
     }
 }
 
-/// Fills in what is usual: a hold of 64 µs, bursts of 32, room for 8192 packets, "tcp syn" passes at once. `size` is sizeof(slip_reframe_config).
+/// Fills in what is usual: a hold of 64 µs, bursts of 32, room for 8192 packets, "tcp syn" passes at once.
+/// `size` is sizeof(slip_reframe_config).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_config_init(config: *mut slip_reframe_config, size: usize) -> c_int {
     // SAFETY: the header asks for it: NULL, or `size` bytes.

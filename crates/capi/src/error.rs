@@ -1,4 +1,4 @@
-//! What goes wrong, as a number and in words.
+//! Errors, as numbers and in words.
 
 use core::ffi::{c_char, c_int};
 
@@ -44,7 +44,7 @@ impl From<i32> for Failure {
     }
 }
 
-/// What a code says.
+/// The meaning of a code.
 pub(crate) const fn text_of(code: i32) -> &'static core::ffi::CStr {
     match code {
         SLIP_OK => c"no error",
@@ -64,7 +64,7 @@ pub(crate) const fn text_of(code: i32) -> &'static core::ffi::CStr {
     }
 }
 
-/// What a code says, in words. The text is there as long as the program runs.
+/// Returns the meaning of a code, in words. The text is there as long as the program runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn slip_error_text(code: c_int) -> *const c_char {
     text_of(code).as_ptr()

@@ -1,9 +1,10 @@
-//! What a C program has in its hands: the address of a [`Shell`], whose memory is never given back to the system.
+//! The object behind a C program's pointer: a [`Shell`], whose memory is never given back to the
+//! system.
 //!
-//! A shell says by a word whether its object is there. [`Shells::free`] takes the object out and keeps the shell, so that a pointer
-//! that was freed, and is used or freed again, still leads to that word and not to memory of somebody else. A shell serves anew only
-//! after [`REST`] others were freed; what can't be told is a pointer that is older than that, and one that never was
-//! an object's.
+//! A shell says by a word whether its object is there. [`Shells::free`] takes the object out and keeps the
+//! shell, so that a pointer that was freed, and is used or freed again, still leads to that word and not to
+//! memory of somebody else. A shell serves anew only after [`REST`] others were freed; what can't be told is
+//! a pointer that is older than that, and one that never was an object's.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,14 +21,14 @@ const TEXT: usize = 256;
 /// Set in [`Shell::state`] where a panic went through the object.
 const BROKEN: u64 = 1;
 
-/// What a pointer of C leads to.
+/// The memory that a pointer of C leads to.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Shell<T> {
     /// The magic number of the type while the object is there, that number and [`BROKEN`], or 0.
     state: u64,
     object: Option<Box<T>>,
-    /// What went wrong last; ends with a 0.
+    /// The last error in words; ends with a 0.
     text: [u8; TEXT],
 }
 
@@ -62,8 +63,8 @@ impl<T: Object> Shells<T> {
         let rested = if resting.len() > REST { resting.pop_front() } else { None };
         match rested {
             Some(Resting(address)) => {
-                // SAFETY: the address is that of a shell made below, which is never freed, and nobody else has it: its object was taken
-                // out before it came here.
+                // SAFETY: the address is that of a shell made below, which is never freed, and nobody else
+                // has it: its object was taken out before it came here.
                 unsafe { address.write(shell) };
                 address
             }
@@ -96,8 +97,8 @@ unsafe fn live<'a, T: Object>(address: *mut Shell<T>) -> Result<&'a mut Shell<T>
     if !address.is_aligned() {
         return Err(SLIP_E_OBJECT);
     }
-    // SAFETY: the caller promises that the address is one that `wrap` returned: there is a shell, whose memory is never given back,
-    // and nobody else uses it at this time.
+    // SAFETY: the caller promises that the address is one that `wrap` returned: there is a shell, whose
+    // memory is never given back, and nobody else uses it at this time.
     let shell = unsafe { &mut *address };
     if shell.state & !BROKEN == T::MAGIC { Ok(shell) } else { Err(SLIP_E_OBJECT) }
 }
@@ -105,7 +106,8 @@ unsafe fn live<'a, T: Object>(address: *mut Shell<T>) -> Result<&'a mut Shell<T>
 /// Calls `work` with the object at an address. Its failure becomes a code, and a text that [`text`] gives.
 ///
 /// # Safety
-/// The address is NULL, or one that [`Shells::wrap`] of this type returned, and no other thread uses the object at the same time.
+/// The address is NULL, or one that [`Shells::wrap`] of this type returned, and no other thread uses the
+/// object at the same time.
 #[inline(always)]
 pub(crate) unsafe fn with<T: Object>(
     address: *mut Shell<T>,
@@ -136,7 +138,7 @@ fn note(place: &mut [u8; TEXT], Failure { code, text }: Failure) -> i32 {
     code
 }
 
-/// What went wrong last with an object, as C reads it.
+/// An object's last error in words, as C reads it.
 ///
 /// # Safety
 /// As [`with`].

@@ -8,7 +8,7 @@ use slipstream_wire::FlowKey;
 
 use crate::error::{SLIP_E_ARGUMENT, SLIP_E_NULL};
 
-/// What makes a flow, where the caller knows it already.
+/// The flow of a packet, where the caller knows it already.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct slip_key {
@@ -36,12 +36,12 @@ pub struct slip_key {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct slip_packet {
-    /// Its bytes, from the link-layer header on; as many as reach to the end of the transport header are enough. NULL where `key` says
-    /// all, and of a packet without a flow, which passes at once.
+    /// Its bytes, from the link-layer header on; as many as reach to the end of the transport header are
+    /// enough. NULL where `key` says all, and of a packet without a flow, which passes at once.
     pub data: *const u8,
     /// Its flow, read from `data` where this is NULL.
     pub key: *const slip_key,
-    /// How many bytes there are at `data`.
+    /// Number of bytes at `data`.
     pub captured: u32,
     /// Its length on the wire in bytes; 0: as many as `captured`.
     pub length: u32,
@@ -51,16 +51,17 @@ pub struct slip_packet {
     pub reserved: u32,
 }
 
-/// Packets of one flow that left together. Their handles stand one behind the other, those of the next train behind them.
+/// Packets of one flow that left together. Their handles stand one behind the other, those of the next train
+/// behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct slip_train {
     /// When it left, in ns.
     pub release_ns: u64,
-    /// Number of its flow, SLIP_NO_FLOW for a packet that can't be classified. Of two trains that leave within a hold of each other
-    /// it is the same only if their flows are.
+    /// Number of its flow, SLIP_NO_FLOW for a packet that can't be classified. Of two trains that leave
+    /// within a hold of each other it is the same only if their flows are.
     pub flow: u32,
-    /// How many packets it has, 1 to SLIP_BURST.
+    /// Number of its packets, 1 to SLIP_BURST.
     pub count: u32,
 }
 
@@ -81,13 +82,13 @@ impl slip_key {
 }
 
 impl slip_packet {
-    /// Whether it has neither a key nor what can't be.
+    /// Returns true if it has no key, and nothing that can't be.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
         self.key.is_null() & (!self.data.is_null() | (self.captured == 0))
     }
 
-    /// Whether it is a packet: a code where it is none.
+    /// Checks that it is a packet: a code where it is none.
     ///
     /// # Safety
     /// Its key is NULL, or leads to one.
@@ -100,7 +101,8 @@ impl slip_packet {
         if key.flow().is_some() { Ok(()) } else { Err(SLIP_E_ARGUMENT) }
     }
 
-    /// As the library wants it, where it [is usual](Self::is_usual): of a packet without bytes nobody can say the flow.
+    /// As the library wants it, where it [is usual](Self::is_usual): of a packet without bytes nobody can say
+    /// the flow.
     ///
     /// # Safety
     /// Its data is NULL, or leads to as many bytes as it says, which nobody changes as long as `'a`.
@@ -116,7 +118,8 @@ impl slip_packet {
     /// As the library wants it, where it was checked.
     ///
     /// # Safety
-    /// Its key is NULL, or leads to one; its data is NULL, or leads to as many bytes as it says, which nobody changes as long as `'a`.
+    /// Its key is NULL, or leads to one; its data is NULL, or leads to as many bytes as it says, which nobody
+    /// changes as long as `'a`.
     pub(crate) unsafe fn packet<'a>(&self) -> Packet<'a> {
         if !self.key.is_null() {
             let len = if self.length == 0 { self.captured } else { self.length };

@@ -23,29 +23,33 @@ pub const SLIP_NO_FLOW: u32 = 0xffff_ffff;
 /// The deadline where nothing is inside.
 pub const SLIP_NEVER: u64 = 0xffff_ffff_ffff_ffff;
 
-/// A reframer: handles of packets go in as the packets come, and out as trains, packets of a flow back to back.
+/// A reframer: handles of packets go in as the packets come, and out as trains, packets of a flow back to
+/// back.
 ///
-/// A handle is any number that says to the caller which packet it is (an index into a mempool, for example); the bytes are read while a
-/// push runs and never again. Packets are pushed in the order of their arrival, with the time at which they arrived; times are
-/// nanoseconds of any clock that does not run backwards, and several packets may have the same. What has left by some
-/// time is polled with that time, until there is no more, as often as one likes: what comes out, in which order and with
-/// which release times depends on the packets and their times alone, not on when one polled. A train leaves when it is full, when
-/// its first packet has waited for hold_ns, when there is no room, or when a packet of its flow passes at once; whatever
-/// leaves at the same nanosecond leaves in the order of the policy, so that slip_reframe_poll gives it from the
-/// next nanosecond on. Between packets, poll again at slip_reframe_next_deadline. Who pushes and never polls is refused once as many
-/// packets wait for him as the reframer can hold; nothing is ever lost, and every handle that was taken comes out exactly once. At
-/// the end, call slip_reframe_drain and poll the rest. There is no thread, no clock and no file inside, and no
-/// allocation between slip_reframe_new and slip_reframe_free but of slip_reframe_stats and of texts of errors.
+/// A handle is any number that says to the caller which packet it is (an index into a mempool, for example);
+/// the bytes are read while a push runs and never again. Packets are pushed in the order of their arrival,
+/// with the time at which they arrived; times are nanoseconds of any clock that does not run backwards, and
+/// several packets may have the same. What has left by some time is polled with that time, until there is no
+/// more, as often as one likes: what comes out, in which order and with which release times depends on the
+/// packets and their times alone, not on when one polled. A train leaves when it is full, when its first
+/// packet has waited for hold_ns, when there is no room, or when a packet of its flow passes at once;
+/// whatever leaves at the same nanosecond leaves in the order of the policy, so that slip_reframe_poll gives
+/// it from the next nanosecond on. Between packets, poll again at slip_reframe_next_deadline. Who pushes and
+/// never polls is refused once as many packets wait for him as the reframer can hold; nothing is ever lost,
+/// and every handle that was taken comes out exactly once. At the end, call slip_reframe_drain and poll the
+/// rest. There is no thread, no clock and no file inside, and no allocation between slip_reframe_new and
+/// slip_reframe_free but of slip_reframe_stats and of texts of errors.
 ///
-/// Different reframers may be used by different threads; one of them by one thread at a time. After slip_reframe_free a pointer is
-/// no longer to be used: until a thousand more reframers were freed, functions then return SLIP_E_OBJECT and do nothing; after
-/// that the pointer may be that of another. A pointer that slip_reframe_new never returned can't be told from one that it did.
+/// Different reframers may be used by different threads; one of them by one thread at a time. After
+/// slip_reframe_free a pointer is no longer to be used: until a thousand more reframers were freed, functions
+/// then return SLIP_E_OBJECT and do nothing; after that the pointer may be that of another. A pointer that
+/// slip_reframe_new never returned can't be told from one that it did.
 #[derive(Debug)]
 pub struct slip_reframe {
     _shell: PhantomData<Shell<Inside>>,
 }
 
-/// What is behind the pointer.
+/// The reframer behind the pointer.
 #[derive(Debug)]
 pub(crate) struct Inside(Reframer);
 
@@ -82,8 +86,8 @@ impl From<EmbedError> for Failure {
     }
 }
 
-/// Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and `error`, a buffer of
-/// `error_size` bytes (NULL where there is none), says why.
+/// Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
+/// `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_new(
     config: *const slip_reframe_config,
@@ -106,8 +110,8 @@ pub unsafe extern "C" fn slip_reframe_new(
     unsafe { object::make(error, error_size, build) }.cast()
 }
 
-/// Takes a packet that arrived at `now_ns`, with its bytes from the link-layer header on. Returns SLIP_OK, or a code; the packet is still the
-/// caller's then.
+/// Takes a packet that arrived at `now_ns`, with its bytes from the link-layer header on. Returns SLIP_OK, or
+/// a code; the packet is still the caller's then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_push(
     reframe: *mut slip_reframe,
@@ -129,8 +133,8 @@ pub unsafe extern "C" fn slip_reframe_push(
     unsafe { object::with(shell(reframe), push) }
 }
 
-/// Takes `n` packets, up to SLIP_BURST, that arrived at `now_ns`, in the order of their arrival. Returns SLIP_OK, or a code; all packets are still
-/// the caller's then.
+/// Takes `n` packets, up to SLIP_BURST, that arrived at `now_ns`, in the order of their arrival. Returns
+/// SLIP_OK, or a code; all packets are still the caller's then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_push_burst(
     reframe: *mut slip_reframe,
@@ -179,9 +183,10 @@ fn bad_packet(at: usize, code: i32) -> Failure {
     Failure::new(code, format!("packet {at} of the burst: {what}"))
 }
 
-/// Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of their packets, one train behind
-/// the other, to `handles` (room for `n_handles`, at least SLIP_BURST). Returns how many trains, 0 when there is no more, or a negative
-/// code. Time passes to `now_ns`: a packet that is pushed with an earlier time later on counts as one that arrives at `now_ns`.
+/// Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of
+/// their packets, one train behind the other, to `handles` (room for `n_handles`, at least SLIP_BURST).
+/// Returns how many trains, 0 when there is no more, or a negative code. Time passes to `now_ns`: a packet
+/// that is pushed with an earlier time later on counts as one that arrives at `now_ns`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_poll(
     reframe: *mut slip_reframe,
@@ -221,8 +226,8 @@ pub unsafe extern "C" fn slip_reframe_poll(
     unsafe { object::with(shell(reframe), poll) }
 }
 
-/// The first time in ns at which slip_reframe_poll will give something if no packet comes; SLIP_NEVER when nothing is inside, and for an
-/// object that is none.
+/// The first time in ns at which slip_reframe_poll will give something if no packet comes; SLIP_NEVER when
+/// nothing is inside, and for an object that is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_next_deadline(reframe: *const slip_reframe) -> u64 {
     let mut deadline = SLIP_NEVER;
@@ -268,14 +273,16 @@ pub unsafe extern "C" fn slip_reframe_stats(reframe: *const slip_reframe, stats:
     unsafe { object::with(shell(reframe), count) }
 }
 
-/// What the last function that failed with this reframer had to say. The text is there until the next one fails.
+/// Returns the text of the last error with this reframer. The text is there until the next one
+/// fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_error(reframe: *const slip_reframe) -> *const c_char {
     // SAFETY: the header asks for it.
     unsafe { object::text(shell(reframe)) }
 }
 
-/// Frees a reframer, and what it holds: those handles do not come out. Nothing happens for NULL; SLIP_E_OBJECT for one that was freed.
+/// Frees a reframer, and what it holds: those handles do not come out. Nothing happens for NULL;
+/// SLIP_E_OBJECT for one that was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_free(reframe: *mut slip_reframe) -> c_int {
     // SAFETY: the header asks for it.

@@ -18,19 +18,20 @@ use crate::object::{self, Object, Shell, Shells};
 /// Updates that are handed on at once.
 const CHUNK: usize = 64;
 
-/// Settings of a sketch. slip_sketch_config_init fills in what is usual; change what you want to be otherwise.
+/// Settings of a sketch. slip_sketch_config_init fills in what is usual; change what you want to be
+/// otherwise.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct slip_sketch_config {
     /// Bytes of this structure.
     pub size: usize,
-    /// Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon" or
-    /// "exact". NULL: "space-saving".
+    /// Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
+    /// "linear-counting", "univmon" or "exact". NULL: "space-saving".
     pub kind: *const c_char,
     /// The most bytes that its tables may take.
     pub memory: u64,
-    /// Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be where somebody may
-    /// choose keys.
+    /// Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be
+    /// where somebody may choose keys.
     pub seed: u64,
     /// Bytes of a key: 4, 8, 13 or 16.
     pub key_length: u32,
@@ -58,7 +59,8 @@ unsafe impl Sized0 for slip_sketch_config {
     }
 }
 
-/// What a sketch says of a key: the best guess, and bounds that hold as the documentation of its kind says.
+/// The answer of a sketch about a key: the best guess, and bounds that hold as the documentation of its kind
+/// says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct slip_estimate {
@@ -86,8 +88,8 @@ impl From<Bounds<u64>> for slip_estimate {
     }
 }
 
-/// A sketch: how much came of which key, in little memory. Different ones may be used by different threads; one of them by one thread
-/// at a time. After slip_sketch_free, the same holds as for a reframer.
+/// A sketch: how much came of which key, in little memory. Different ones may be used by different threads;
+/// one of them by one thread at a time. After slip_sketch_free, the same holds as for a reframer.
 #[derive(Debug)]
 pub struct slip_sketch {
     _shell: PhantomData<Shell<AnySketch>>,
@@ -167,15 +169,16 @@ fn top<const N: usize>(front: &mut Front<N>, want: Want) -> Result<Vec<slip_heav
     Ok(flows.iter().map(heavy).collect())
 }
 
-/// Fills in what is usual: 1 MiB of "space-saving" with keys of 4 bytes, an aggregator in front. `size` is sizeof(slip_sketch_config).
+/// Fills in what is usual: 1 MiB of "space-saving" with keys of 4 bytes, an aggregator in front. `size` is
+/// sizeof(slip_sketch_config).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_config_init(config: *mut slip_sketch_config, size: usize) -> c_int {
     // SAFETY: the header asks for it: NULL, or `size` bytes.
     unsafe { init(config, size) }
 }
 
-/// Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and `error`, a buffer of
-/// `error_size` bytes (NULL where there is none), says why.
+/// Makes a sketch. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
+/// `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_new(
     config: *const slip_sketch_config,
@@ -222,7 +225,8 @@ pub unsafe extern "C" fn slip_sketch_new(
     unsafe { object::make(error, error_size, build) }.cast()
 }
 
-/// Adds `n` keys, which stand at `keys` one behind the other, with their weights (packets or bytes); NULL: each counts 1.
+/// Adds `n` keys, which stand at `keys` one behind the other, with their weights (packets or bytes); NULL:
+/// each counts 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_add_burst(
     sketch: *mut slip_sketch,
@@ -262,7 +266,7 @@ fn key_length(sketch: &AnySketch) -> usize {
     }
 }
 
-/// What came of a key.
+/// Estimates the weight of a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_estimate(
     sketch: *mut slip_sketch,
@@ -287,7 +291,8 @@ pub unsafe extern "C" fn slip_sketch_estimate(
     unsafe { object::with(shell(sketch), work) }
 }
 
-/// Writes the heaviest keys of at least `threshold`, the heaviest first, to `heavy`, which has room for `n`. Returns how many, or a negative code.
+/// Writes the heaviest keys of at least `threshold`, the heaviest first, to `heavy`, which has room for `n`.
+/// Returns how many, or a negative code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_top(
     sketch: *mut slip_sketch,
@@ -314,7 +319,8 @@ pub unsafe extern "C" fn slip_sketch_top(
     unsafe { object::with(shell(sketch), work) }
 }
 
-/// Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length of keys.
+/// Adds what `from` has seen to `sketch`, and empties `from`. Both must be of one kind, size, seed and length
+/// of keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_merge(sketch: *mut slip_sketch, from: *mut slip_sketch) -> c_int {
     if core::ptr::eq(sketch, from) {
@@ -346,7 +352,8 @@ pub unsafe extern "C" fn slip_sketch_merge(sketch: *mut slip_sketch, from: *mut 
     unsafe { object::with(shell(sketch), work) }
 }
 
-/// What the last function that failed with this sketch had to say. The text is there until the next one fails.
+/// Returns the text of the last error with this sketch. The text is there until the next one
+/// fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_sketch_error(sketch: *const slip_sketch) -> *const c_char {
     // SAFETY: the header asks for it.

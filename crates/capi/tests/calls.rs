@@ -1,4 +1,4 @@
-//! What comes out through C is what comes out in Rust, and nothing is allocated on the way.
+//! Calls through C give what calls in Rust give, and nothing is allocated on the way.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -60,7 +60,8 @@ fn small_config() -> slip_reframe_config {
     config
 }
 
-/// UDP or TCP over IPv4 or IPv6; some packets have options, so that their layers lie elsewhere, and some are cut.
+/// UDP or TCP over IPv4 or IPv6; some packets have options, so that their layers lie elsewhere, and some are
+/// cut.
 fn bytes(flow: u8, kind: u8) -> Vec<u8> {
     let mut bytes = vec![0; 100];
     if kind == 3 {
@@ -258,7 +259,7 @@ fn nothing_is_allocated_between_new_and_free() {
     unsafe { assert_eq!(slip_reframe_free(reframe), SLIP_OK) };
 }
 
-/// What is copied byte by byte has no byte that is nobody's.
+/// Structures that are copied byte by byte have no byte that belongs to no field.
 #[test]
 fn structures_have_no_padding() {
     assert_eq!(size_of::<slip_reframe_config>(), 8 * 5 + 4 * 8);

@@ -4,6 +4,8 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use slipstream::stage::DropReason;
 
+use crate::types;
+
 /// A check that the user asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Check {
@@ -39,7 +41,9 @@ const SIGNS: &str = "<, <=, >, >=, == or !=";
 const DROPPED: [&str; 2] = ["dropped", "dropped_pps"];
 
 fn is_reason(key: &str) -> bool {
-    DropReason::ALL.iter().any(|r| r.name() == key)
+    let registry = types::registry();
+    let own = registry.types().iter().flat_map(|t| t.drop_reasons());
+    DropReason::GENERAL.into_iter().chain(own).any(|r| r.name() == key)
 }
 
 /// The keys of an object, as advice.

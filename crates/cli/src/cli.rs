@@ -1,4 +1,4 @@
-//! What can be said on the command line; help, man page and completions come from here.
+//! The words of the command line; help, man page and completions come from here.
 
 pub(crate) mod flags;
 pub(crate) mod measure;
@@ -74,7 +74,7 @@ pub(crate) enum Tunnel {
     Inner,
 }
 
-/// What to do with the result, the same for every verb that reports.
+/// Options about the result, the same for every verb that reports.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reporting {
     /// How to print the result.
@@ -86,7 +86,7 @@ pub(crate) struct Reporting {
     pub(crate) fail_if: Vec<String>,
 }
 
-/// What to do with damaged captures, for verbs that read some.
+/// Options about damaged captures, for verbs that read some.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct Damage {
     /// Take a damaged input for an error (exit status 2), not for a warning.
@@ -176,15 +176,16 @@ pub(crate) struct Reframe {
     /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or a live port:
     /// `af_packet:INTERFACE`, `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`.
     pub(crate) input: PathBuf,
-    /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for nothing, or
-    /// a live port: `af_packet:INTERFACE`, `af_xdp:INTERFACE`, `tap:INTERFACE`.
+    /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for
+    /// nothing, or a live port: `af_packet:INTERFACE`, `af_xdp:INTERFACE`, `tap:INTERFACE`.
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) stage: Flags<ReframeFlags>,
     /// Which time is written with a packet.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) stamp: Stamp,
-    /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them asks the ports.
+    /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them
+    /// asks the ports.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
     /// Read the whole input into memory first.
@@ -214,8 +215,8 @@ pub(crate) struct PipelineArgs {
     #[arg(short, long, value_name = "GRAPH")]
     pub(crate) expression: Option<String>,
     /// Where packets come from: a capture, `-`, `synth:KEY=VALUE,…`, `af_packet:INTERFACE`,
-    /// `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`, `shm:FILE`. With -e it leads to the start of the graph; with
-    /// a configuration it stands in for the only port there that packets come from.
+    /// `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`, `shm:FILE`. With -e it leads to the start of the graph;
+    /// with a configuration it stands in for the only port there that packets come from.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) input: Option<String>,
     /// Where packets go: a capture to write, `-`, `null`, `af_packet:INTERFACE`, `af_xdp:INTERFACE`,
@@ -225,7 +226,7 @@ pub(crate) struct PipelineArgs {
     pub(crate) output: Option<String>,
 }
 
-/// How a live run goes, and when it ends.
+/// Options of a live run: its pace, and its end.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Live {
     /// Live: end after this time; without, at an interrupt (Ctrl-C). What is held then leaves.
@@ -251,20 +252,24 @@ pub(crate) struct Live {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) pipeline: PipelineArgs,
-    /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them asks the ports.
+    /// Threads. What comes out of a replay is the same to the byte, whatever their number; live, one of them
+    /// asks the ports.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
     #[command(flatten)]
     pub(crate) live: Live,
-    /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for them.
+    /// Live: captures and generated traffic come at their own pace (real), or as fast as there is room for
+    /// them.
     #[arg(long, value_enum, default_value = "real")]
     pub(crate) pace: Pace,
-    /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, and as JSON /report, which is what --format
-    /// json prints at the end (`slipstream top` shows it), and /measure, the answers of `measure` stages. Anyone who reaches the address can read it; port 0 takes a free one.
+    /// Serve how the run goes at this address while it lasts: /metrics for Prometheus, and as JSON /report,
+    /// which is what --format json prints at the end (`slipstream top` shows it), and /measure, the answers
+    /// of `measure` stages. Anyone who reaches the address can read it; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
-    /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`, `batch`,
-    /// `empty_before` (polls without packets since the line before), `source` and `newest_ns` (when the last of the packets came).
+    /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`,
+    /// `batch`, `empty_before` (polls without packets since the line before), `source` and `newest_ns` (when
+    /// the last of the packets came).
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) poll_log: Option<PathBuf>,
     /// Polls that the log has room for; they lie in memory until the end, 32 bytes each.

@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -45,7 +47,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
         poll_log: None,
         settle: Duration::ZERO,
         fast: false,
-        reload: std::sync::Arc::default(),
+        reload: Arc::default(),
     })
 }
 
@@ -55,23 +57,48 @@ pub(crate) struct Ended {
     pub(crate) error: Option<anyhow::Error>,
 }
 
-/// Runs a pipeline until it ends or is interrupted. At a hang-up stages read anew what they can.
-pub(crate) fn run(run: &mut Driver) -> anyhow::Result<Ended> {
+/// Has stages read anew what they can, once all of it is known to be right.
+struct Reloader {
+    plan: Arc<Plan>,
+    /// The stages and what they read, in words.
+    what: Arc<str>,
+    flag: Arc<AtomicBool>,
+}
+
+impl Reloader {
+    fn new(run: &Driver, plan: &Plan) -> Self {
+        let all = run.reloads();
+        let what: Vec<_> = all.iter().map(|(stage, what)| format!("`{stage}` reads {what} anew")).collect();
+        Self { plan: Arc::new(plan.clone()), what: what.join(", ").into(), flag: run.reload_flag() }
+    }
+
+    /// Checks everything on a thread of its own, so that packets don't wait. Where something is wrong, nothing is read
+    /// anew, and all goes on as it is.
+    fn start(&self) {
+        let (plan, what, flag) = (self.plan.clone(), self.what.clone(), self.flag.clone());
+        let check = move || match plan.check() {
+            Ok(()) => {
+                warn!("hang-up: {what}; all other settings stay as they are until the next start");
+                flag.store(true, Ordering::Relaxed);
+            }
+            Err(errors) => warn!("hang-up: nothing is read anew, and all goes on as it is:\n{errors}"),
+        };
+        if let Err(error) = thread::Builder::new().name("reload".into()).spawn(check) {
+            warn!("hang-up: nothing is read anew: there is no thread to check it: {error}");
+        }
+    }
+}
+
+/// Runs the pipeline of a plan until it ends or is interrupted. At a hang-up stages read anew what they can.
+pub(crate) fn run(run: &mut Driver, plan: &Plan) -> anyhow::Result<Ended> {
     let progress = Progress::new("running");
-    let reloads =
-        run.reloads().iter().map(|(stage, what)| format!("`{stage}` reads {what} anew")).collect::<Vec<_>>();
-    let (reload, reloads) = (run.reload_flag(), reloads.join(", "));
-    let signals = ui::LiveSignals::new(run.is_live() && !reloads.is_empty())?;
+    let reloader = Reloader::new(run, plan);
+    let signals = ui::LiveSignals::new(run.is_live() && !reloader.what.is_empty())?;
     let result = run.run(&mut |share| {
         progress.at(share);
         match signals.request() {
             Request::Stop => return ControlFlow::Break(()),
-            Request::Reload => {
-                warn!(
-                    "hang-up: {reloads}; all other settings and files stay as they are until the next start"
-                );
-                reload.store(true, Ordering::Relaxed);
-            }
+            Request::Reload => reloader.start(),
             Request::Nothing => {}
         }
         ControlFlow::Continue(())

@@ -204,7 +204,7 @@ fn dropped(stage: &StageReport) -> Vec<(DropReason, u64)> {
     let none_yet = |why: &DropReason| !all.iter().any(|(seen, _)| seen == why);
     let none_yet: Vec<_> = known.into_iter().filter(none_yet).map(|why| (why, 0)).collect();
     all.extend(none_yet);
-    all.sort_unstable_by_key(|(why, _)| *why as u8);
+    all.sort_unstable_by_key(|(why, _)| why.number());
     all
 }
 

@@ -341,7 +341,7 @@ impl StageType {
         if let Ports::These(ports) = self.outputs {
             all.extend(ports.iter().filter_map(|p| p.unconnected));
         }
-        all.sort_unstable_by_key(|r| *r as u8);
+        all.sort_unstable_by_key(|r| r.number());
         all.dedup();
         all
     }
@@ -440,16 +440,57 @@ pub enum RegisterError {
 /// # Ok::<(), RegisterError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Registry(Vec<StageType>);
+pub struct Registry {
+    types: Vec<StageType>,
+    /// Names of the types whose stages may run beside others, on several threads.
+    shared: Vec<&'static str>,
+}
 
 impl Registry {
-    /// These and no others.
+    /// These and no others. Pipelines of them run on one thread.
     #[must_use]
     pub fn of(types: &[StageType]) -> Self {
-        Self(types.to_vec())
+        Self { types: types.to_vec(), shared: Vec::new() }
     }
 
-    /// Adds a type.
+    /// These and no others, whose stages may run on several threads.
+    ///
+    /// # Safety
+    /// As for [`register_shared`](Self::register_shared), of every one of them.
+    #[allow(unsafe_code)]
+    #[must_use]
+    pub unsafe fn of_shared(types: &[StageType]) -> Self {
+        Self { types: types.to_vec(), shared: types.iter().map(|t| t.name).collect() }
+    }
+
+    /// Adds a type whose stages may run while other threads are at work on other packets in the same memory,
+    /// as `--workers` asks for.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    /// Stages and sources of this type use a [`BufId`](crate::pool::BufId) only while they have its packet:
+    /// from when they were given it, or stored it, until they hand it on or free it; with the length that
+    /// came with it, or less. One who used another thread's packet would have a data race. Alone in its
+    /// memory, such a stage reads wrong bytes, and does no other harm; so those that nobody vouches for run
+    /// on one thread.
+    #[allow(unsafe_code)]
+    pub unsafe fn register_shared(&mut self, kind: StageType) -> Result<(), RegisterError> {
+        self.register(kind)?;
+        self.shared.push(kind.name);
+        Ok(())
+    }
+
+    /// Returns true if stages of this type may run on several threads: it is one that was registered so.
+    #[must_use]
+    pub fn is_shared(&self, kind: &StageType) -> bool {
+        self.shared.contains(&kind.name)
+            && self.get(kind.name).is_some_and(|mine| std::ptr::fn_addr_eq(mine.build, kind.build))
+    }
+
+    /// Adds a type. Pipelines with a stage of it run on one thread; see
+    /// [`register_shared`](Self::register_shared).
     ///
     /// # Errors
     /// [`RegisterError`] where it has the name of another, or its definitions contradict themselves.
@@ -478,20 +519,20 @@ impl Registry {
                 return Err(RegisterError::Default { kind: kind_name, setting: name, why });
             }
         }
-        self.0.push(kind);
+        self.types.push(kind);
         Ok(())
     }
 
     /// The type of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&StageType> {
-        self.0.iter().find(|t| t.name == name)
+        self.types.iter().find(|t| t.name == name)
     }
 
     /// All types.
     #[must_use]
     pub fn types(&self) -> &[StageType] {
-        &self.0
+        &self.types
     }
 }
 

@@ -286,9 +286,19 @@ impl fmt::Display for StageError {
 
 impl core::error::Error for StageError {}
 
-/// Why a packet was dropped.
+/// Why a packet was dropped: a reason that stages of several types may have, or one of a type's own.
+///
+/// ```
+/// use slipstream_core::stage::{DropReason, Drops, OwnReason};
+///
+/// const TOO_SALTY: DropReason = DropReason::Own(OwnReason::new(0, "too_salty"));
+/// let mut drops = Drops::default();
+/// drops.add(TOO_SALTY, 3);
+/// drops.add(DropReason::Denied, 1);
+/// let names: Vec<_> = drops.iter().map(|(reason, packets)| (reason.name(), packets)).collect();
+/// assert_eq!(names, [("denied", 1), ("too_salty", 3)]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum DropReason {
     /// The stage is there to throw packets away.
     Discarded,
@@ -334,18 +344,6 @@ pub enum DropReason {
     Local,
     /// Nobody says who has the address of the next hop.
     Unresolved,
-    /// It carries the mark of sliced packets, and came from the network.
-    Marked,
-    /// Its token was never made, or for another packet.
-    ForgedToken,
-    /// The entry of its token holds a later payload.
-    StaleToken,
-    /// Its payload was given up before it came for it.
-    LateToken,
-    /// Its payload left with another packet.
-    DuplicateToken,
-    /// The bytes around its token are not those that were sliced.
-    MangledSlice,
     /// A fragment whose datagram was not complete in time.
     FragmentTimeout,
     /// A fragment of a datagram whose fragments overlap, or disagree about its end.
@@ -354,11 +352,36 @@ pub enum DropReason {
     FragmentDuplicate,
     /// A fragment whose incomplete datagram gave way to later ones, or has too many of them.
     FragmentLimit,
+    /// One that only this type of stages has, or a few that know of each other.
+    Own(OwnReason),
+}
+
+/// A reason for dropping packets that is a stage type's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnReason {
+    place: u8,
+    name: &'static str,
+}
+
+impl OwnReason {
+    /// Reasons of its own that a stage type can have.
+    pub const MOST: usize = 16;
+
+    /// The one with this place among the type's own, below [`MOST`](Self::MOST), and with this name in
+    /// reports: a-z, 0-9 and _.
+    ///
+    /// # Panics
+    /// If there is no such place, which a constant tells when it is compiled.
+    #[must_use]
+    pub const fn new(place: u8, name: &'static str) -> Self {
+        assert!((place as usize) < Self::MOST, "a stage type has 16 reasons of its own at most");
+        Self { place, name }
+    }
 }
 
 impl DropReason {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 32] = [
+    /// Those that are no type's own, in the order of their numbers.
+    pub const GENERAL: [Self; 26] = [
         Self::Discarded,
         Self::Unconnected,
         Self::Denied,
@@ -381,12 +404,6 @@ impl DropReason {
         Self::OtherStation,
         Self::Local,
         Self::Unresolved,
-        Self::Marked,
-        Self::ForgedToken,
-        Self::StaleToken,
-        Self::LateToken,
-        Self::DuplicateToken,
-        Self::MangledSlice,
         Self::FragmentTimeout,
         Self::FragmentOverlap,
         Self::FragmentDuplicate,
@@ -419,19 +436,51 @@ impl DropReason {
             Self::OtherStation => "other_station",
             Self::Local => "local",
             Self::Unresolved => "unresolved",
-            Self::Marked => "marked",
-            Self::ForgedToken => "forged_token",
-            Self::StaleToken => "stale_token",
-            Self::LateToken => "late_token",
-            Self::DuplicateToken => "duplicate_token",
-            Self::MangledSlice => "mangled_slice",
             Self::FragmentTimeout => "fragment_timeout",
             Self::FragmentOverlap => "fragment_overlap",
             Self::FragmentDuplicate => "fragment_duplicate",
             Self::FragmentLimit => "fragment_limit",
+            Self::Own(own) => own.name,
+        }
+    }
+
+    /// Its number: the place in [`GENERAL`](Self::GENERAL); those of a type's own come behind.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Discarded => 0,
+            Self::Unconnected => 1,
+            Self::Denied => 2,
+            Self::Invalid => 3,
+            Self::NoRoute => 4,
+            Self::Blackhole => 5,
+            Self::HopLimit => 6,
+            Self::TooBig => 7,
+            Self::Malformed => 8,
+            Self::Unsupported => 9,
+            Self::NoPort => 10,
+            Self::NoMapping => 11,
+            Self::TableFull => 12,
+            Self::SessionLimit => 13,
+            Self::RateLimited => 14,
+            Self::NoBackend => 15,
+            Self::SamePort => 16,
+            Self::NotSent => 17,
+            Self::Martian => 18,
+            Self::OtherStation => 19,
+            Self::Local => 20,
+            Self::Unresolved => 21,
+            Self::FragmentTimeout => 22,
+            Self::FragmentOverlap => 23,
+            Self::FragmentDuplicate => 24,
+            Self::FragmentLimit => 25,
+            Self::Own(own) => GENERAL as u8 + own.place,
         }
     }
 }
+
+const GENERAL: usize = DropReason::GENERAL.len();
 
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -439,35 +488,43 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// Packets dropped, by reason.
+/// Packets that a stage dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drops([u64; DropReason::ALL.len()]);
+pub struct Drops {
+    general: [u64; GENERAL],
+    /// By place; the name is empty before the first such packet.
+    own: [(&'static str, u64); OwnReason::MOST],
+}
 
 impl Drops {
     /// Counts packets.
     #[inline]
     pub fn add(&mut self, reason: DropReason, packets: u64) {
-        if let Some(n) = self.0.get_mut(reason as usize) {
+        if let Some(n) = self.general.get_mut(usize::from(reason.number())) {
             *n += packets;
+        } else if let DropReason::Own(OwnReason { place, name }) = reason
+            && let Some(own) = self.own.get_mut(usize::from(place))
+        {
+            *own = (name, own.1 + packets);
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another stage of the same type.
     pub fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
-        }
+        other.iter().for_each(|(reason, packets)| self.add(reason, packets));
     }
 
     /// All packets.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.iter().map(|(_, packets)| packets).sum()
     }
 
-    /// The reasons for which packets were dropped, and how many.
+    /// The reasons for which packets were dropped, and how many, in the order of the reasons' numbers.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> {
-        DropReason::ALL.into_iter().zip(self.0).filter(|(_, n)| *n > 0)
+        let own = |(place, (name, packets))| (DropReason::Own(OwnReason { place, name }), packets);
+        let own = (0..).zip(self.own).map(own);
+        DropReason::GENERAL.into_iter().zip(self.general).chain(own).filter(|(_, n)| *n > 0)
     }
 }
 
@@ -491,11 +548,14 @@ impl Verdict {
         Self(port & (Self::MAX_PORTS - 1))
     }
 
-    /// It is dropped.
+    /// It is dropped, for a reason that is no type's own: one that is becomes [`DropReason::Discarded`].
     #[inline]
     #[must_use]
     pub const fn drop(reason: DropReason) -> Self {
-        Self(Self::MAX_PORTS | reason as u8)
+        match reason {
+            DropReason::Own(_) => Self(Self::MAX_PORTS),
+            general => Self(Self::MAX_PORTS | general.number()),
+        }
     }
 
     /// Returns true if all of these packets leave by port 0.
@@ -512,7 +572,7 @@ impl Verdict {
             return Ok(self.0);
         }
         let reason = usize::from(self.0 - Self::MAX_PORTS);
-        Err(DropReason::ALL.get(reason).copied().unwrap_or(DropReason::Malformed))
+        Err(DropReason::GENERAL.get(reason).copied().unwrap_or(DropReason::Malformed))
     }
 }
 
@@ -522,15 +582,18 @@ mod tests {
 
     #[test]
     fn reasons_keep_their_numbers_and_names() {
-        let mut names: Vec<_> = DropReason::ALL.iter().map(|r| r.name()).collect();
-        for (i, reason) in DropReason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, i);
+        let mut names: Vec<_> = DropReason::GENERAL.iter().map(|r| r.name()).collect();
+        for (i, reason) in DropReason::GENERAL.into_iter().enumerate() {
+            assert_eq!(usize::from(reason.number()), i);
             assert_eq!(Verdict::drop(reason).outcome(), Err(reason));
             assert_ne!(Verdict::drop(reason), Verdict::KEPT);
         }
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), DropReason::ALL.len());
+        assert_eq!(names.len(), DropReason::GENERAL.len());
+        let own = DropReason::Own(OwnReason::new(15, "own"));
+        assert_eq!((own.number(), own.name()), (GENERAL as u8 + 15, "own"));
+        assert_eq!(Verdict::drop(own).outcome(), Err(DropReason::Discarded));
         for port in 0..Verdict::MAX_PORTS {
             assert_eq!(Verdict::port(port).outcome(), Ok(port));
         }
@@ -541,9 +604,13 @@ mod tests {
         let mut drops = Drops::default();
         drops.add(DropReason::Denied, 3);
         drops.add(DropReason::NotSent, 1);
+        let own = [3, 15].map(|place| DropReason::Own(OwnReason::new(place, "own")));
+        drops.add(own[1], 5);
         let mut all = drops;
         all.merge(&drops);
-        assert_eq!(all.total(), 8);
-        assert_eq!(all.iter().collect::<Vec<_>>(), [(DropReason::Denied, 6), (DropReason::NotSent, 2)]);
+        all.add(own[0], 1);
+        assert_eq!(all.total(), 19);
+        let want = [(DropReason::Denied, 6), (DropReason::NotSent, 2), (own[0], 1), (own[1], 10)];
+        assert_eq!(all.iter().collect::<Vec<_>>(), want);
     }
 }

@@ -431,6 +431,10 @@ impl<F: NetworkFunction> Runner<F> {
         }
         if self.function.next_deadline() <= cx.now {
             self.function.on_deadline(&mut FunctionContext { cx, made: &mut self.made });
+            if self.fragments.is_none() {
+                // It may have been given other rules, which ask for whole datagrams.
+                self.fragments = self.function.fragments().map(|limits| Box::new(Reassembler::new(limits)));
+            }
         }
         self.emit_made(cx, out);
     }

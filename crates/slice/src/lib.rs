@@ -52,6 +52,7 @@ mod layout;
 mod parked;
 pub mod payload_table;
 mod quote;
+pub mod reasons;
 mod refusal;
 pub mod slicer;
 pub mod splicer;

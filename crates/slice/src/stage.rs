@@ -1,5 +1,6 @@
 //! The `slice` and `splice` stages in a pipeline: what there is to set.
 
+use crate::reasons::{DUPLICATE_TOKEN, FORGED_TOKEN, LATE_TOKEN, MANGLED_SLICE, MARKED, STALE_TOKEN};
 use crate::stages::{Shared, SliceStage, SpliceStage};
 use crate::{
     Amount, Bind, ConfigError, MAX_PLACES, MOST_TAG_BITS, Marked, SliceConfig, Storage, TAG_BITS, TokenKey,
@@ -154,7 +155,7 @@ pub const SLICE: StageType = StageType {
     ],
     properties: Properties {
         payload: Payload::Parks,
-        drops: &[DropReason::Marked],
+        drops: &[MARKED],
         ..Properties::new(
             // A packet is sliced or not by its own headers and length; its payload waits in the table of the
             // core that it came to.
@@ -189,14 +190,7 @@ pub const SPLICE: StageType = StageType {
     ],
     properties: Properties {
         payload: Payload::Returns,
-        drops: &[
-            DropReason::ForgedToken,
-            DropReason::StaleToken,
-            DropReason::LateToken,
-            DropReason::DuplicateToken,
-            DropReason::MangledSlice,
-            DropReason::TooBig,
-        ],
+        drops: &[FORGED_TOKEN, STALE_TOKEN, LATE_TOKEN, DUPLICATE_TOKEN, MANGLED_SLICE, DropReason::TooBig],
         ..Properties::new(
             // A payload comes back only on the core that parked it. Functions behind a port at both ends may
             // send packets back with other addresses, by which nobody can tell that core.

@@ -11,6 +11,7 @@ use slipstream_wire::LinkType;
 
 use super::frames::free_given_up;
 use super::payload_table::{PayloadTable, Refusal};
+use super::reasons::{DUPLICATE_TOKEN, FORGED_TOKEN, LATE_TOKEN, MANGLED_SLICE, MARKED, STALE_TOKEN};
 use super::slicer::{SliceCounters, Sliced, Slicer, Why};
 use super::splicer::{REFUSALS, SpliceCounters, Splicer};
 use super::token::Token;
@@ -85,7 +86,7 @@ impl Stage for SliceStage {
         shared.release_dropped(cx, &mut ends.table);
         kept.each(cx, batch, |pool, link, frame, now| {
             match slicer.slice_frame(&mut ends.table, pool, link, frame, now, owner) {
-                Sliced::Dropped => Err(DropReason::Marked),
+                Sliced::Dropped => Err(MARKED),
                 _ => Ok(()),
             }
         });
@@ -142,11 +143,11 @@ impl SpliceStage {
 fn reason(refusal: Refusal) -> DropReason {
     match refusal {
         // There is one table in a pipeline, so that no token leads to another.
-        Refusal::Forged | Refusal::Elsewhere(_) => DropReason::ForgedToken,
-        Refusal::Stale => DropReason::StaleToken,
-        Refusal::Late | Refusal::Released => DropReason::LateToken,
-        Refusal::Duplicate => DropReason::DuplicateToken,
-        Refusal::Mangled | Refusal::Swapped | Refusal::Hidden => DropReason::MangledSlice,
+        Refusal::Forged | Refusal::Elsewhere(_) => FORGED_TOKEN,
+        Refusal::Stale => STALE_TOKEN,
+        Refusal::Late | Refusal::Released => LATE_TOKEN,
+        Refusal::Duplicate => DUPLICATE_TOKEN,
+        Refusal::Mangled | Refusal::Swapped | Refusal::Hidden => MANGLED_SLICE,
         Refusal::Oversize => DropReason::TooBig,
     }
 }

@@ -1,4 +1,5 @@
-//! The words of `measure`, `measure merge` and `measure query`. Names of tasks and sketches are those of the engine.
+//! The words of `measure`, `measure merge` and `measure query`. Names of tasks and sketches are those of the
+//! engine.
 
 use std::path::PathBuf;
 
@@ -79,7 +80,8 @@ pub(crate) struct Answers {
     /// Keys to list at most.
     #[arg(long, value_name = "N", default_value = default_of("measure", "top"), value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) top: u32,
-    /// Leave out what is lighter, changed less or spread less; by default what the sketch can tell from noise.
+    /// Leave out what is lighter, changed less or spread less; by default what the sketch can tell from
+    /// noise.
     #[arg(long, value_name = "WEIGHT", default_value = default_of("measure", "threshold"))]
     pub(crate) threshold: Count,
     /// Flow-size: the flow to ask for, as it would be printed. May be given several times.
@@ -112,7 +114,8 @@ pub(crate) struct Answers {
 pub(crate) struct Measure {
     #[command(subcommand)]
     pub(crate) action: Option<MeasureAction>,
-    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`. Only IP packets count.
+    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`. Only IP packets
+    /// count.
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) trace: Vec<PathBuf>,
     /// What to measure.
@@ -139,7 +142,8 @@ pub(crate) struct Measure {
     /// output has both.
     #[arg(long, value_name = "BYTES", default_value = default_of("measure", "memory"), conflicts_with = "error", value_parser = memory)]
     pub(crate) memory: Bytes,
-    /// Make the sketch as large as this error needs (a share: of all weight or of the figure), instead of --memory.
+    /// Make the sketch as large as this error needs (a share: of all weight or of the figure), instead of
+    /// --memory.
     #[arg(long, value_name = "SHARE")]
     pub(crate) error: Option<f64>,
     /// With --error: the share of answers that must be within it.

@@ -1,4 +1,4 @@
-//! What can be said to `slipstream model`.
+//! The words of `slipstream model`.
 
 use std::path::PathBuf;
 
@@ -61,7 +61,8 @@ pub(crate) enum StartKind {
     /// The residual of an interarrival time, drawn anew at every poll.
     #[default]
     Equilibrium,
-    /// The residual that the last poll left: nothing is drawn anew. Short times only, and geometric ones; --simulate does it for all.
+    /// The residual that the last poll left: nothing is drawn anew. Short times only, and geometric ones;
+    /// --simulate does it for all.
     Exact,
 }
 
@@ -101,7 +102,7 @@ pub(crate) struct Ring {
     pub(crate) batch: usize,
 }
 
-/// How times are counted, and what a log is taken for.
+/// Options about the counting of times, and about logs.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Reading {
     /// Length of a slot.
@@ -113,7 +114,8 @@ pub(crate) struct Reading {
     /// How service times vary.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) service: ServiceKind,
-    /// Mean time of a poll that finds nothing [default: as in the log, else that of an empty batch; without a log 100ns].
+    /// Mean time of a poll that finds nothing [default: as in the log, else that of an empty batch; without a
+    /// log 100ns].
     #[arg(long, value_name = "TIME")]
     pub(crate) empty_poll: Option<Nanoseconds>,
     /// Which lines to take for batch sizes that the log has not.
@@ -284,7 +286,7 @@ pub(crate) struct Sweep {
 }
 
 impl Reporting {
-    /// Whether the result is for programs.
+    /// Returns true if the result is for programs.
     pub(crate) fn json(&self) -> bool {
         self.format == Format::Json
     }

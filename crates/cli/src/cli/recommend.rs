@@ -1,4 +1,4 @@
-//! What can be said to `slipstream recommend`.
+//! The words of `slipstream recommend`.
 
 use std::path::PathBuf;
 
@@ -31,14 +31,16 @@ pub(crate) enum Aim {
 pub(crate) struct Recommend {
     /// A capture (pcap, pcapng; plain, gzip or zstd) or `synth:KEY=VALUE,…`. It is read once a hold.
     pub(crate) trace: PathBuf,
-    /// What packets cost: a JSON object with `per_train_ns` and `per_packet_ns` (and, if known, `per_batch_ns`, `empty_poll_ns`,
-    /// `per_held_packet_ns`, and errors), or what `slipstream lab nf-locality --format json` printed.
+    /// What packets cost: a JSON object with `per_train_ns` and `per_packet_ns` (and, if known,
+    /// `per_batch_ns`, `empty_poll_ns`, `per_held_packet_ns`, and errors), or what `slipstream lab
+    /// nf-locality --format json` printed.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) costs: PathBuf,
     /// Which function of a lab's result: nat, firewall, 'firewall with cache', chain.
     #[arg(long, value_name = "NAME", default_value = "chain")]
     pub(crate) function: String,
-    /// Packets that come in a second; by default as many as in the trace. More packets are taken to be more flows of the same kind.
+    /// Packets that come in a second; by default as many as in the trace. More packets are taken to be more
+    /// flows of the same kind.
     #[arg(long, value_name = "RATE", conflicts_with = "load")]
     pub(crate) rate: Option<Rate>,
     /// The same as a share of what a core can serve without holding: 1 is saturation.
@@ -61,12 +63,14 @@ pub(crate) struct Recommend {
     /// Packets in a train at which it leaves at once, 1 to 256.
     #[arg(long, value_name = "PACKETS", default_value_t = 32)]
     pub(crate) burst: u16,
-    /// What holding itself adds to a packet, 0 where another machine does it [default: as in the costs, else measured here].
+    /// What holding itself adds to a packet, 0 where another machine does it [default: as in the costs, else
+    /// measured here].
     #[arg(long, value_name = "TIME")]
     pub(crate) hold_cost: Option<Nanoseconds>,
     #[command(flatten)]
     pub(crate) ring: Ring,
-    /// How the times between packets are distributed [default: negbin, with the variation that the trace has].
+    /// How the times between packets are distributed [default: negbin, with the variation that the trace
+    /// has].
     #[arg(long, value_enum)]
     pub(crate) interarrival: Option<Process>,
     /// Coefficient of variation of negbin times [default: as in the trace].

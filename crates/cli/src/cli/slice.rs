@@ -1,4 +1,4 @@
-//! What can be said to `slipstream slice`.
+//! The words of `slipstream slice`.
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -28,8 +28,9 @@ pub(crate) enum SliceVerb {
 
 /// Slice what comes in, hand headers to a process that has the functions, splice what comes back.
 ///
-/// The process with the functions is any pipeline between two ends of the same shared memory, such as `slipstream run -i
-/// shm:FILE -o shm:FILE -e 'nat(pool=[203.0.113.1])'`; it may be started before or after. Both end when the input does.
+/// The process with the functions is any pipeline between two ends of the same shared memory, such as
+/// `slipstream run -i shm:FILE -o shm:FILE -e 'nat(pool=[203.0.113.1])'`; it may be started before or after.
+/// Both end when the input does.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  \
                         slipstream run -i shm:there -o shm:there \\\n    \
@@ -69,7 +70,8 @@ pub(crate) struct SliceRun {
     pub(crate) reporting: Reporting,
 }
 
-/// Bytes over PCI Express and to memory, and waits, for whole and for sliced packets: a model, no measurement.
+/// Bytes over PCI Express and to memory, and waits, for whole and for sliced packets: a model, no
+/// measurement.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
                         slipstream slice model --size 64,512,1518 --rate 6.5mpps\n  \

@@ -1,4 +1,4 @@
-//! What can be said to `slipstream top`.
+//! The words of `slipstream top`.
 
 use clap::Args;
 
@@ -18,7 +18,8 @@ pub(crate) struct Top {
     /// How often to look, from 100 ms to a minute.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub(crate) interval: Duration,
-    /// Look twice, say what went on between, and end; so it is also with --format json, and where the output is no terminal.
+    /// Look twice, say what went on between, and end; so it is also with --format json, and where the output
+    /// is no terminal.
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]

@@ -54,11 +54,11 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     }
     let reframe = args.stage.settings.clone();
     let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
-    let plan = Plan::chain(&registry, stages, Path::new(""));
-    let pipeline = plan.and_then(|p| p.build(p.seeds(None))).map_err(|e| plainly(&e))?;
+    let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
+    let pipeline = plan.build(plan.seeds(None)).map_err(|e| plainly(&e))?;
     let mut run =
         types::driver(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
-    let live::Ended { report: all, error } = live::run(&mut run)?;
+    let live::Ended { report: all, error } = live::run(&mut run, &plan)?;
     drop(run);
     types::close();
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ fn both_ways(kind: &StageType) -> bool {
     kind.live() && kind.inputs != Ports::None && kind.outputs != Ports::None
 }
 
-/// What is wrong, without the place in a graph that the user didn't write.
+/// The errors, without the place in a graph that the user didn't write.
 fn plainly(errors: &Diagnostics) -> anyhow::Error {
     let all: Vec<&str> = errors.0.iter().map(|d| d.error.message.as_str()).collect();
     anyhow!("{}", all.join("; "))

@@ -49,7 +49,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         ui::say(&format!("metrics: http://{at}/metrics"));
         run = run.monitor(monitor);
     }
-    let live::Ended { report, error } = live::run(&mut run)?;
+    let live::Ended { report, error } = live::run(&mut run, &plan)?;
     if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
         live::write_poll_log(log, path)?;
     }

@@ -116,6 +116,11 @@ impl Finding {
 }
 
 impl Plan {
+    /// Returns true if stages of this type may run on several threads.
+    pub(crate) fn may_share(&self, kind: &StageType) -> bool {
+        self.registry.is_shared(kind)
+    }
+
     /// From a configuration file: a graph, and a table of settings for every stage that needs one.
     ///
     /// # Errors

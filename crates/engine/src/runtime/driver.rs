@@ -53,6 +53,17 @@ pub enum RunError {
     /// A pipeline needs one thread.
     #[error("this pipeline runs on one thread: {0}; leave out --workers")]
     Alone(&'static str),
+    /// Nobody promised that a stage can share the memory of packets with other threads.
+    #[error(
+        "stage `{name}` runs on one thread, since its type `{kind}` was not registered for several \
+         (Registry::register_shared); leave out --workers"
+    )]
+    NotShared {
+        /// The stage.
+        name: String,
+        /// Its type.
+        kind: &'static str,
+    },
     /// A worker thread ended before its work did.
     #[error("a worker thread ended before its work did; this is a fault of the program: please report it")]
     Died,
@@ -386,6 +397,14 @@ impl Driver {
                 "a stage takes only so many packets at a time, which the sources have to know before they bring more",
             ));
         }
+        self.cut()
+    }
+
+    /// Cuts the pipeline into sections for the threads that were asked for; none where it can't be cut.
+    fn cut(&mut self) -> Result<Option<Sections>, RunError> {
+        if let Some((name, kind)) = self.pipeline.not_shared() {
+            return Err(RunError::NotShared { name, kind });
+        }
         Ok(self.pipeline.cut(&mut self.pool, self.workers))
     }
 
@@ -426,8 +445,7 @@ impl Driver {
     fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
         let mut clock = CaptureTime::new(&self.pipeline, self.pace);
         let parallel = self.workers > 1 && self.pace == Pace::Fast;
-        let Some(sections) = (if parallel { self.pipeline.cut(&mut self.pool, self.workers) } else { None })
-        else {
+        let Some(sections) = (if parallel { self.cut()? } else { None }) else {
             let mut run = Run::new(self, None, tick);
             let limits = clock.begin(self, &mut run)?;
             let interrupted = self.rounds(&mut clock, &mut run, &limits)? == End::Interrupted;

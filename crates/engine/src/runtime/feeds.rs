@@ -168,11 +168,7 @@ impl Driver {
         // A round goes on if the time of reading needn't be told from the rest.
         let mut refills = if course.late == Late::Stays && !course.meters { REFILLS } else { 0 };
         // In the order of time, as far as each source goes before another one has a packet.
-        while let Some((_, head)) =
-            feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(course.now)?, i))).min()
-        {
-            let others = feeds.iter().enumerate().filter(|(i, _)| *i != head);
-            let until = others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min();
+        while let Some((head, until)) = next_of(feeds, course.now) {
             let Some(feed) = feeds.get_mut(head) else { break };
             // Live ones were asked for no more than are wanted.
             let wanted = if feed.live { BATCH } else { BATCH.min(usize::try_from(left).unwrap_or(BATCH)) };
@@ -208,10 +204,7 @@ impl Driver {
         feed.pending.clear();
         feed.at = 0;
         let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
-        // Packets that lie in memory come fewer at once, so that they stay in the first-level cache on their
-        // way.
-        let at_once = if source.preloaded() { BATCH / 4 } else { BATCH };
-        let n = source.fill(&mut self.pool, &mut feed.pending, at_once)?;
+        let n = source.fill(&mut self.pool, &mut feed.pending, BATCH)?;
         feed.ended = n == 0;
         feed.shift_times();
         self.new_interfaces(head, feed)
@@ -332,6 +325,18 @@ impl Driver {
         }
         self.arrivals.clear();
     }
+}
+
+/// The source whose packet comes next, if one has come by `now`; and the first packet of another one, which it must
+/// not go beyond: its time, and the number of its source.
+#[inline]
+fn next_of(feeds: &[Feed], now: Nanos) -> Option<(usize, Option<(Nanos, usize)>)> {
+    if let [alone] = feeds {
+        return alone.ready(now).map(|_| (0, None));
+    }
+    let (_, head) = feeds.iter().enumerate().filter_map(|(i, f)| Some((f.ready(now)?, i))).min()?;
+    let others = feeds.iter().enumerate().filter(|(i, _)| *i != head);
+    Some((head, others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min()))
 }
 
 /// Packets as they came, as a batch: what comes back to back of one flow is a train.

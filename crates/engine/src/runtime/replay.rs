@@ -73,7 +73,9 @@ impl<'a> Replay<'a> {
         Ok(Self { config, workers: 1, pace: Pace::Fast })
     }
 
-    /// On `workers` threads; see [`Driver::workers`].
+    /// On `workers` threads; see [`Driver::workers`]. More than one are for sources and sinks of this
+    /// library: what holds for stages of a pipeline
+    /// ([`Registry::register_shared`](crate::pipeline::Registry::register_shared)) holds for them.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
@@ -93,6 +95,7 @@ impl<'a> Replay<'a> {
     ///
     /// # Errors
     /// [`ConfigError`] where a setting is out of range.
+    #[allow(unsafe_code)]
     pub fn driver(
         &self,
         source: Box<dyn Source + Send>,
@@ -102,7 +105,10 @@ impl<'a> Replay<'a> {
         let discards = out.egress().is_some_and(|end| end.discards());
         let reframe: Box<dyn Stage + Send> = Box::new(ReframeStage::new(self.config)?);
         let stages = vec![("reframe".to_owned(), reframe), ("out".to_owned(), out)];
-        let mut pipeline = Pipeline::chain(stages).from_source(source);
+        let pipeline = Pipeline::chain(stages).from_source(source);
+        // SAFETY: the reframer forgets a packet's `BufId` when the packet goes on; source and destination do
+        // so too, as `workers` asks for.
+        let mut pipeline = unsafe { pipeline.shared() };
         pipeline.untimed();
         if self.workers == 1 && !discards {
             pipeline.leave_out("out");

@@ -5,10 +5,12 @@
 #[path = "../../examples/own_stage.rs"]
 mod own_stage;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use own_stage::{registry, run};
-use slipstream::pipeline::{Plan, json_schema};
+use slipstream::pipeline::{Plan, Registry, StageType, built_in, json_schema};
+use slipstream::runtime::Driver;
 
 #[test]
 fn it_runs_in_a_pipeline() {
@@ -21,6 +23,32 @@ fn it_runs_in_a_pipeline() {
     assert_eq!(rest.trains + sampled.trains, all.trains);
     assert_eq!((rest.packets + sampled.packets, report.live), (report.sources[0].packets, 0));
     assert!(stage("s").counters.contains(&("trains", all.trains)));
+}
+
+/// The stages of a type run on several threads only if somebody promised that they may.
+#[test]
+fn on_several_threads_it_runs_if_somebody_vouches_for_it() {
+    let run = |registry: &Registry| {
+        let graph = "synth(traffic=\"packets=5000\") -> s :: sample -> reframe -> null";
+        let plan = Plan::from_graph_with(registry, graph, None, None, Path::new("")).unwrap();
+        let mut driver = Driver::new(plan.build(1).unwrap()).workers(3);
+        driver.run(&mut |_| ControlFlow::Continue(()))
+    };
+    let said = run(&registry().unwrap()).unwrap_err().to_string();
+    assert!(said.contains("stage `s` runs on one thread") && said.contains("leave out --workers"), "{said}");
+    let mut vouched = built_in();
+    // SAFETY: it counts trains, and looks at no packet.
+    unsafe { vouched.register_shared(own_stage::SAMPLE) }.unwrap();
+    assert_eq!(run(&vouched).unwrap().sources[0].packets, 5000);
+}
+
+/// A type that goes by the name of another is not taken for it.
+#[test]
+fn nobody_vouches_for_a_type_by_another_ones_name() {
+    let counter = *built_in().get("counter").unwrap();
+    assert!(built_in().is_shared(&counter));
+    assert!(!built_in().is_shared(&StageType { build: own_stage::SAMPLE.build, ..counter }));
+    assert!(!Registry::of(&[counter]).is_shared(&counter));
 }
 
 #[test]

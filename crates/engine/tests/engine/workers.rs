@@ -238,6 +238,8 @@ fn a_fault_of_a_stage_ends_the_run() {
             ];
             let source = CaptureSource::new(CaptureReader::open(Path::new(CAMPUS)).unwrap());
             let pipeline = Pipeline::chain(stages).from_source(Box::new(source));
+            // SAFETY: these stages hand packets on and keep nothing.
+            let pipeline = unsafe { pipeline.shared() };
             Driver::new(pipeline).workers(workers).run(&mut |_| ControlFlow::Continue(())).map(|_| ())
         };
         // A panic of the thread that reads goes on; that of another one becomes an error.

@@ -42,6 +42,9 @@ mod iptables_tests;
 mod limit;
 mod parse;
 pub mod reference;
+mod reload;
+#[cfg(test)]
+mod reload_tests;
 mod rules;
 mod settings;
 mod stage;

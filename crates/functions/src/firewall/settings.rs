@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::reload::{Files, Loaded};
 use super::stage::Checksums;
 use super::{Firewall, FirewallStage, IpSets, IptablesOptions, Method, RuleSet};
 use crate::conntrack::{CONNECTIONS, ConntrackConfig, EARLY_DROP};
@@ -171,7 +172,8 @@ fn sets(settings: &Settings) -> Result<Option<IpSets>, BuildError> {
     sets.map(Some).map_err(|e| BuildError::setting("sets", e.in_file(path).to_string()))
 }
 
-fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+/// The rules that the settings name, and whether they are of iptables-save.
+fn read(settings: &Settings) -> Result<(RuleSet, bool), BuildError> {
     let path = settings.file("rules").unwrap_or(Path::new(""));
     let text = text_of("rules", path)?;
     let iptables = match settings.text("format") {
@@ -195,21 +197,30 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         RuleSet::parse(&text)
     };
     let rules = rules.map_err(|e| BuildError::setting("rules", e.in_file(path).to_string()))?;
+    Ok((rules, iptables))
+}
+
+/// A classifier of these rules, and the tracking of connections that they need.
+fn loaded(settings: &Settings, seed: u64, rules: RuleSet) -> Loaded {
     let track = match settings.text("track") {
         "auto" => rules.reads().state,
         track => track == "on",
     };
     let method = if settings.text("classifier") == "linear" { Method::Linear } else { Method::Fast };
-    let mut stage = FirewallStage::new(
-        Firewall::new(rules, method),
-        settings.number("cache") as usize,
-        settings.text("other") == "allow",
-        site.seed,
-    );
+    let track = track.then(|| ConntrackConfig::from_settings(settings, seed));
+    Loaded { firewall: Firewall::new(rules, method), track }
+}
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let (rules, iptables) = read(settings)?;
+    let seed = site.seed;
+    let Loaded { firewall, track } = loaded(settings, seed, rules);
+    let (cache, allow_other) = (settings.number("cache") as usize, settings.text("other") == "allow");
+    let mut stage = FirewallStage::new(firewall, cache, allow_other, seed);
     // To iptables a reassembled datagram is no fragment.
-    stage.reassemble(FragmentLimits { marked: !iptables, ..limits(settings, site.seed) });
-    if track {
-        stage.track(&ConntrackConfig::from_settings(settings, site.seed));
+    stage.reassemble(FragmentLimits { marked: !iptables, ..limits(settings, seed) });
+    if let Some(config) = track {
+        stage.track(&config);
     }
     stage.checksums = match settings.text("checksum") {
         "state" => Checksums::State,
@@ -217,5 +228,15 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         _ => Checksums::Off,
     };
     stage.limiter = RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS));
+    if site.live && !site.dry {
+        let settings = settings.clone();
+        stage = stage.with_files(Files::new(move || match read(&settings) {
+            Ok((_, now)) if now != iptables => {
+                Err("the file has become one of another format; start anew".to_owned())
+            }
+            Ok((rules, _)) => Ok(loaded(&settings, seed, rules)),
+            Err(error) => Err(error.message),
+        }));
+    }
     Ok(Made::Stage(stage_of(stage, settings)))
 }

@@ -7,6 +7,7 @@ use super::ahead::Found;
 use super::cache::DecisionCache;
 use super::fields::NO_ICMP;
 use super::limit::Credit;
+use super::reload::{Files, Loaded};
 use super::{Action, ConnState, Firewall, PacketFields, Verdict as Fate};
 use crate::answer::{ip_packet, link_of, send_back};
 use crate::conntrack::{Class, Conntrack, ConntrackConfig, CtState, Seen, Tracked};
@@ -85,6 +86,10 @@ pub struct FirewallStage {
     /// The answer being made.
     answer: Vec<u8>,
     answers: u64,
+    /// Flows whose decision is remembered.
+    cache_size: usize,
+    /// The files that rules are read from anew, where that can be asked for.
+    files: Option<Box<Files>>,
 }
 
 /// Of which packets the connection tracker verifies checksums. Those with a wrong one are invalid.
@@ -148,7 +153,40 @@ impl FirewallStage {
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
             answers: 0,
+            cache_size: cache,
+            files: None,
             firewall,
+        }
+    }
+
+    /// From now on rules can be read anew.
+    pub(super) fn with_files(mut self, files: Files) -> Self {
+        self.files = Some(Box::new(files));
+        self
+    }
+
+    /// Puts other rules in the place of the present ones. Connections stay; what is counted by rule and what is left of
+    /// limits begins anew, as do the decisions that are remembered.
+    fn install(&mut self, loaded: Loaded) {
+        let default = self.hits.last().copied().unwrap_or_default();
+        let new = Self::new(loaded.firewall, self.cache_size, self.allow_other, self.seed);
+        self.firewall = new.firewall;
+        (self.reads, self.reads_icmp) = (new.reads, new.reads_icmp);
+        (self.credits, self.cache, self.hits) = (new.credits, new.cache, new.hits);
+        (self.shares_by_fields, self.keeps_keys, self.whole) =
+            (new.shares_by_fields, new.keeps_keys, new.whole);
+        if let Some(last) = self.hits.last_mut() {
+            *last = default;
+        }
+        self.passed.clear();
+        // Rules of packets that were logged are numbers of the rules that are gone.
+        self.logged.clear();
+        (self.datagram, self.tracked) = (None, None);
+        // Once connections are tracked they stay so: rules that ask for a state may come back.
+        match (self.conntrack.is_some(), loaded.track) {
+            (true, _) => self.tracks(),
+            (false, Some(config)) => self.track(&config),
+            (false, None) => {}
         }
     }
 
@@ -156,6 +194,10 @@ impl FirewallStage {
     /// are equal.
     pub fn track(&mut self, config: &ConntrackConfig) {
         self.conntrack = Some(Conntrack::new(config));
+        self.tracks();
+    }
+
+    fn tracks(&mut self) {
         self.shares_by_fields = false;
         self.keeps_keys = true;
         self.whole = true;
@@ -479,10 +521,34 @@ impl NetworkFunction for FirewallStage {
             passed.for_each(|verdict| *verdict = Verdict::port(BACK));
         }
     }
+
+    fn next_deadline(&self) -> Nanos {
+        self.files.as_ref().map_or(Nanos::MAX, |files| files.deadline())
+    }
+
+    fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        if let Some(loaded) = self.files.as_mut().and_then(|files| files.poll(fx.cx.now)) {
+            self.install(loaded);
+        }
+    }
+
+    fn reloads(&self) -> Option<&'static str> {
+        self.files.as_ref().map(|_| "its rules")
+    }
+
+    fn reload(&mut self, now: Nanos) {
+        if let Some(files) = &mut self.files {
+            files.reload(now);
+        }
+    }
 }
 
 impl Observe for FirewallStage {
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        if let Some(files) = &self.files {
+            visit("rule_reloads", files.reloads);
+            visit("rule_reload_errors", files.errors);
+        }
         visit("not_ip", self.unclassified);
         visit("by_default", self.hits.last().map_or(0, |h| h.packets));
         if self.cache.is_some() {
@@ -516,13 +582,19 @@ impl Observe for FirewallStage {
             .iter()
             .map(|l| json!({ "line": line(l.rule), "time": l.time.to_string(), "flow": l.key.to_string() }))
             .collect();
-        Some(json!({
+        let mut report = json!({
             "rules": rules.rules().len(),
             "memory_bytes": self.firewall.memory(),
             "hits": hits,
             "logged": logged,
             "notes": self.notes(),
-        }))
+        });
+        if let (Some(error), Some(all)) =
+            (self.files.as_ref().and_then(|files| files.last_error.as_deref()), report.as_object_mut())
+        {
+            all.insert("rules_error".to_owned(), error.into());
+        }
+        Some(report)
     }
 
     fn notes(&self) -> Vec<String> {

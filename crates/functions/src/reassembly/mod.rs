@@ -17,7 +17,7 @@
 mod piece;
 mod settings;
 #[cfg(test)]
-mod stage_tests;
+pub(crate) mod stage_tests;
 #[cfg(test)]
 mod tests;
 

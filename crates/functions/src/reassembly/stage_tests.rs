@@ -70,7 +70,7 @@ fn packets(n: u16, sent: &Sent) -> (Vec<u8>, Vec<Vec<u8>>) {
 }
 
 #[derive(Default)]
-struct Collect(Vec<(u8, Vec<u8>)>);
+pub(crate) struct Collect(Vec<(u8, Vec<u8>)>);
 
 impl Output for Collect {
     fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
@@ -89,7 +89,7 @@ impl Output for Collect {
 
 /// Hands packets to a stage in batches of these sizes, packets of one flow behind each other as a train; lets
 /// time run out.
-fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<(u8, Vec<u8>)>, u64) {
+pub(crate) fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<(u8, Vec<u8>)>, u64) {
     let (mut pool, mut out, mut now) = (Pool::new(), Collect::default(), 1 << 60);
     let mut left = packets;
     for size in sizes.iter().cycle() {

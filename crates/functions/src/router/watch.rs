@@ -65,6 +65,8 @@ pub(super) struct Watch {
     armed: bool,
     /// It is to be read, whether it has changed or not, and whether packets come or not.
     wanted: bool,
+    /// It is to be read once more than it is being read.
+    again: bool,
     loading: Option<Receiver<Result<Fib, String>>>,
 }
 
@@ -78,8 +80,8 @@ impl Watch {
         let seen = stamp(path);
         let fib = load(path, &interfaces)?;
         let path = path.to_owned();
-        let (due, armed, wanted, loading) = (Nanos(0), false, false, None);
-        Ok((Self { path, interfaces, every, seen, due, armed, wanted, loading }, fib))
+        let (due, armed, wanted, again, loading) = (Nanos(0), false, false, false, None);
+        Ok((Self { path, interfaces, every, seen, due, armed, wanted, again, loading }, fib))
     }
 
     /// Time of the next check; never while no packets come, so that a replay ends.
@@ -97,7 +99,8 @@ impl Watch {
 
     /// Has the file read from `now` on, also where no packets come: for live runs.
     pub(super) fn reload(&mut self, now: Nanos) {
-        (self.due, self.armed, self.wanted, self.loading) = (now, true, true, None);
+        self.again |= self.loading.is_some();
+        (self.due, self.armed, self.wanted) = (now, true, true);
     }
 
     /// Checks the file once, and sets the time of the next check.
@@ -117,7 +120,7 @@ impl Watch {
                 }
                 Ok(loaded) => loaded,
             };
-            (self.loading, self.wanted) = (None, false);
+            (self.loading, self.wanted) = (None, std::mem::take(&mut self.again));
             return match loaded {
                 Ok(fib) => Reload::Table(Box::new(fib)),
                 Err(why) => Reload::Failed(why),

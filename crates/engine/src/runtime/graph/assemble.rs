@@ -58,6 +58,8 @@ impl Pipeline {
         let mut findings = Vec::new();
         let mut this = Self::of(Vec::new(), Vec::new());
         this.live = plan.stages.iter().any(|s| s.kind.live());
+        let alone = plan.stages.iter().find(|s| !plan.may_share(&s.kind));
+        this.not_shared = alone.map(|stage| (stage.name.clone(), stage.kind.name));
         let ordered = order(&plan.stages, &plan.wires).unwrap_or_default();
         // Place of each planned stage among the nodes, and the names of its ports where settings give them.
         let mut places = vec![None; plan.stages.len()];

@@ -179,6 +179,8 @@ pub struct Pipeline {
     links: Vec<LinkType>,
     timed: bool,
     live: bool,
+    /// A stage that nobody vouched for to run beside other threads, and its type.
+    not_shared: Option<(String, &'static str)>,
     /// The nodes that the packets of each head may come to, in a live run.
     ways: Vec<Vec<usize>>,
     /// The nodes from which packets may come to each.
@@ -247,8 +249,21 @@ impl Pipeline {
             takes_classified: false,
         };
         let mut this = Self::of(nodes, vec![head]);
+        this.not_shared = this.nodes.first().map(|node| (node.name.clone(), node.kind));
         this.look_over();
         this
+    }
+
+    /// Lets a pipeline of stages that come as values, or of a source that does, run on several threads.
+    ///
+    /// # Safety
+    /// As for [`Registry::register_shared`](crate::pipeline::Registry::register_shared), of every stage and
+    /// source in it.
+    #[allow(unsafe_code)]
+    #[must_use]
+    pub unsafe fn shared(mut self) -> Self {
+        self.not_shared = None;
+        self
     }
 
     fn of(nodes: Vec<Node>, heads: Vec<Head>) -> Self {
@@ -267,6 +282,7 @@ impl Pipeline {
             links,
             timed: true,
             live: false,
+            not_shared: None,
             ways,
             before,
             told,
@@ -277,6 +293,8 @@ impl Pipeline {
     /// With this source in place of the one that it has.
     #[must_use]
     pub fn from_source(mut self, source: Box<dyn Source + Send>) -> Self {
+        let head = self.heads.first();
+        self.not_shared = self.not_shared.or_else(|| head.map(|head| (head.name.clone(), head.kind)));
         if let Some(head) = self.heads.first_mut() {
             head.source = source;
         }
@@ -293,6 +311,11 @@ impl Pipeline {
     pub(super) fn left_out(&self) -> (u64, u64) {
         let meters = self.nodes.iter().filter_map(|n| n.ledger.left_out.as_ref());
         meters.fold((0, 0), |(real, cpu), meter| (real + meter.elapsed_ns(), cpu + meter.cpu_ns()))
+    }
+
+    /// A stage that nobody vouched for to run beside other threads, by its name and type.
+    pub(super) fn not_shared(&self) -> Option<(String, &'static str)> {
+        self.not_shared.clone()
     }
 
     /// Returns true if a stage takes only so many packets at a time.

@@ -11,10 +11,10 @@
 //! Events travel in chunks of a few thousand packets, as handles: the bytes stay where they are, in the
 //! memory that all threads' pools have together.
 //!
-//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache; the thread
-//! that asks the sources has the first ones. A thread takes a chunk through all of its sections while it is in its
-//! cache. Sections are dealt out by the time that they took, so that the busiest thread has as little as possible,
-//! and dealt out anew where that has changed.
+//! Every thread has neighbouring sections of its own, so that a stage's tables stay in one core's cache; the
+//! thread that asks the sources has the first ones. A thread takes a chunk through all of its sections while
+//! it is in its cache. Sections are dealt out by the time that they took, so that the busiest thread has as
+//! little as possible, and dealt out anew where that has changed.
 
 mod parts;
 
@@ -307,7 +307,8 @@ impl Sections {
         }
     }
 
-    /// Takes chunks through the sections of the thread that asks the sources; works until there is room for more.
+    /// Takes chunks through the sections of the thread that asks the sources; works until there is room for
+    /// more.
     pub(in crate::runtime) fn make_room(&self) {
         loop {
             let changes = self.changes();
@@ -332,7 +333,8 @@ impl Sections {
         at(thread)..at(thread + 1)
     }
 
-    /// Takes a chunk through the sections of a thread; returns false if there was none, or no room behind them.
+    /// Takes a chunk through the sections of a thread; returns false if there was none, or no room behind
+    /// them.
     fn turn(&self, thread: usize) -> bool {
         let own = self.own(thread);
         let Some(at) = own.clone().rev().find(|at| self.step(*at)) else { return false };

@@ -1,7 +1,8 @@
 //! Sections dealt out to threads: runs of neighbours, the longest as short as possible.
 
-/// The first section of each thread, and their number, for threads that share these costs better than those of
-/// `firsts` do; none if the busiest thread would not save a tenth. The first thread has the cost of the source, too.
+/// The first section of each thread, and their number, for threads that share these costs better than those
+/// of `firsts` do; none if the busiest thread would not save a tenth. The first thread has the cost of the
+/// source, too.
 pub(super) fn better(source: u64, costs: &[u64], firsts: &[usize]) -> Option<Vec<usize>> {
     let threads = firsts.len().checked_sub(1).filter(|n| *n > 0)?;
     let now = busiest(source, costs, firsts);
@@ -27,8 +28,8 @@ fn busiest(source: u64, costs: &[u64], firsts: &[usize]) -> u64 {
     firsts.windows(2).enumerate().map(of).max().unwrap_or_default()
 }
 
-/// Deals sections out so that no thread has more than `most`, each thread as many as it can take; none if there are
-/// too few threads for that.
+/// Deals sections out so that no thread has more than `most`, each thread as many as it can take; none if
+/// there are too few threads for that.
 fn deal(source: u64, costs: &[u64], threads: usize, most: u64) -> Option<Vec<usize>> {
     let (mut firsts, mut load) = (vec![0], source);
     for (at, cost) in costs.iter().enumerate() {

@@ -1,0 +1,185 @@
+//! Rules read anew, against a firewall that had them from the beginning.
+
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use slipstream_core::pool::Pool;
+use slipstream_core::stage::{Context, Observe, Stage};
+use slipstream_core::time::Nanos;
+use slipstream_wire::LinkType;
+
+use super::reload::{Files, Loaded};
+use super::stage::FirewallStage;
+use super::{Firewall, Method, RuleSet};
+use crate::conntrack::ConntrackConfig;
+use crate::reassembly::stage_tests::{Collect, run};
+use crate::test_packets::{echo, ipv4, ipv4_fragment, tcp, udp};
+use crate::{PerPacket, PerTrain};
+
+/// What the files have: rules, or an error.
+type Text = Arc<Mutex<&'static str>>;
+
+/// Sets of rules of all kinds, the last of them wrong.
+const SETS: [&str; 7] = [
+    "allow udp\ndefault deny",
+    "deny udp dst port 53\ncount tcp",
+    "deny length 500-\ndefault allow",
+    "allow icmp\nlog 1/2 udp\ndeny tcp dst port 80",
+    "deny flags syn,!ack dst port 80\nallow tcp\ndefault deny",
+    "allow state established\nallow flags syn,!ack\ndefault deny",
+    "allow what",
+];
+
+fn load(text: &str) -> Result<Loaded, String> {
+    let rules = RuleSet::parse(text).map_err(|e| e.to_string())?;
+    let track = rules.reads().state.then(ConntrackConfig::default);
+    Ok(Loaded { firewall: Firewall::new(rules, Method::Fast), track })
+}
+
+fn stage(text: &'static str, cache: usize) -> (FirewallStage, Text) {
+    let Loaded { firewall, track } = load(text).unwrap();
+    let mut stage = FirewallStage::new(firewall, cache, true, 7);
+    if let Some(config) = track {
+        stage.track(&config);
+    }
+    let file: Text = Arc::new(Mutex::new(text));
+    let from = file.clone();
+    (stage.with_files(Files::new(move || load(*from.lock().unwrap()))), file)
+}
+
+/// Has the rules read anew, and waits for it; returns reloads and errors.
+fn reload(stage: &mut dyn Stage) -> (u64, u64) {
+    assert_eq!(stage.reloads(), Some("its rules"));
+    stage.reload(Nanos(5));
+    let (mut pool, mut counted) = (Pool::new(), [0; 2]);
+    while stage.next_deadline() < Nanos::MAX {
+        let mut cx =
+            Context { now: stage.next_deadline(), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
+        stage.on_deadline(&mut cx, &mut Collect::default());
+        std::thread::yield_now();
+    }
+    stage.counters(&mut |name, n| match name {
+        "rule_reloads" => counted[0] = n,
+        "rule_reload_errors" => counted[1] = n,
+        _ => {}
+    });
+    (counted[0], counted[1])
+}
+
+fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let one = (0u8..6, 0u8..4, 0usize..700).prop_map(|(kind, flow, size)| {
+        let (port, data) = (4000 + u16::from(flow), vec![flow; size]);
+        let of = |protocol, payload: &[u8]| ipv4(protocol, 0x0a00_0001, 0x0a00_0002, payload);
+        match kind {
+            0 => of(17, &udp(port, 53, &data)),
+            1 => of(17, &udp(port, 5353, &data)),
+            2 => of(6, &tcp(port, 80, 2, &data)),
+            3 => of(6, &tcp(port, 80, 16, &data)),
+            4 => of(1, &echo(8, u16::from(flow), &data)),
+            // A fragment that its datagram may lack.
+            _ => ipv4_fragment(17, 0x0a00_0001, 0x0a00_0002, 0x2000, &[], &[flow; 64]),
+        }
+    });
+    prop::collection::vec(one, 1..60)
+}
+
+/// Allowed by port 0, or denied by port 1, of each packet in turn.
+fn fates(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> Vec<(u8, Vec<u8>)> {
+    run(stage, packets, sizes).0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// After a reload packets fare as with a firewall that began with the new rules; of rules that track connections
+    /// it only those that don't have them.
+    #[test]
+    fn other_rules_decide_as_if_they_had_been_there(
+        (from, to) in (0usize..5, 0usize..5),
+        (before, after) in (packets(), packets()),
+        sizes in prop::collection::vec(1..256_usize, 1..6),
+        cache in prop::sample::select(vec![0usize, 16]),
+    ) {
+        let (made, file) = stage(SETS[from], cache);
+        let mut old = PerTrain::new(made);
+        fates(&mut old, &before, &sizes);
+        *file.lock().unwrap() = SETS[to];
+        prop_assert_eq!(reload(&mut old), (1, 0));
+        let mut new = PerPacket::new(stage(SETS[to], 0).0);
+        // Fragments wait at one that has read whole datagrams before, and leave in another order.
+        let got = fates(&mut old, &after, &sizes);
+        let want = fates(&mut new, &after, &[1]);
+        let sorted = |mut all: Vec<(u8, Vec<u8>)>| {
+            all.sort();
+            all
+        };
+        let fragment = |packet: &[u8]| packet[6] & 0x20 != 0;
+        let whole = |all: Vec<(u8, Vec<u8>)>| all.into_iter().filter(|(_, p)| !fragment(p)).collect::<Vec<_>>();
+        prop_assert_eq!(sorted(whole(got)), sorted(whole(want)));
+    }
+
+    /// Wrong rules change nothing, and say what is wrong with them.
+    #[test]
+    fn wrong_rules_are_refused(from in 0usize..4, packets in packets(), cache in prop::sample::select(vec![0usize, 16])) {
+        let (made, file) = stage(SETS[from], cache);
+        let mut old = PerTrain::new(made);
+        *file.lock().unwrap() = SETS[6];
+        prop_assert_eq!(reload(&mut old), (0, 1));
+        let said = old.report().unwrap()["rules_error"].as_str().unwrap().to_owned();
+        prop_assert!(said.contains("line 1"), "{}", said);
+        let mut twin = PerTrain::new(stage(SETS[from], cache).0);
+        prop_assert_eq!(fates(&mut old, &packets, &[64]), fates(&mut twin, &packets, &[64]));
+        // The same rules again are read without an error.
+        *file.lock().unwrap() = SETS[from];
+        prop_assert_eq!(reload(&mut old), (1, 1));
+        prop_assert!(old.report().unwrap().get("rules_error").is_none());
+    }
+}
+
+/// Who asks again and again gets other rules in between, and the last ones in the end.
+#[test]
+fn asking_again_does_not_keep_rules_from_coming() {
+    let (made, file) = stage("deny udp", 0);
+    let mut stage = PerTrain::new(made);
+    let (mut pool, mut reloads, mut last) = (Pool::new(), 0, "deny udp");
+    for n in 0.. {
+        if n % 2 == 0 && reloads < 3 {
+            last = SETS[n % 4];
+            *file.lock().unwrap() = last;
+            stage.reload(Nanos(n as u64));
+        }
+        if stage.next_deadline() == Nanos::MAX {
+            break;
+        }
+        let mut cx =
+            Context { now: stage.next_deadline(), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
+        stage.on_deadline(&mut cx, &mut Collect::default());
+        stage.counters(&mut |name, n| reloads = if name == "rule_reloads" { n } else { reloads });
+    }
+    assert!(reloads >= 3, "{reloads}");
+    let rules = stage.report().unwrap()["rules"].as_u64().unwrap();
+    assert_eq!(rules, load(last).unwrap().firewall.rules().rules().len() as u64);
+}
+
+/// Connections outlive a reload, and rules that don't ask for states; who begins to track doesn't know what came before.
+#[test]
+fn connections_stay() {
+    let segment = |flags: u8| ipv4(6, 0x0a00_0001, 0x0a00_0002, &tcp(4000, 80, flags, b""));
+    let back = |flags: u8| ipv4(6, 0x0a00_0002, 0x0a00_0001, &tcp(80, 4000, flags, b""));
+    let ports = |stage: &mut dyn Stage, packets: &[Vec<u8>]| -> Vec<u8> {
+        fates(stage, packets, &[1]).into_iter().map(|(port, _)| port).collect()
+    };
+    let (made, file) = stage(SETS[5], 0);
+    let mut stage = PerTrain::new(made);
+    assert_eq!(ports(&mut stage, &[segment(2), back(18), segment(16)]), [0, 0, 0]);
+    // No new connections any more.
+    *file.lock().unwrap() = "allow state established\ndefault deny";
+    assert_eq!(reload(&mut stage), (1, 0));
+    assert_eq!(ports(&mut stage, &[segment(24), back(16)]), [0, 0]);
+    *file.lock().unwrap() = "allow udp\ndefault deny";
+    assert_eq!(reload(&mut stage), (2, 0));
+    assert_eq!(ports(&mut stage, &[segment(24)]), [1]);
+    *file.lock().unwrap() = SETS[5];
+    assert_eq!(reload(&mut stage), (3, 0));
+    assert_eq!(ports(&mut stage, &[segment(24), back(16)]), [0, 0]);
+}
