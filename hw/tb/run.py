@@ -13,8 +13,8 @@ from cocotb_tools.runner import get_runner
 HERE = Path(__file__).resolve().parent
 # Parameters of the block for each module of tests.
 BUILDS = {
-    "test_vectors": [dict(ENTRIES=8), dict(ENTRIES=8, DATA_W=512)],
-    "test_tokens": [dict(ENTRIES=2, TAG_W=40), dict(ENTRIES=2, TAG_W=40, DATA_W=512)],
+    "test_vectors": [dict(ENTRIES=8)],
+    "test_tokens": [dict(ENTRIES=2, TAG_W=40)],
     "test_streams": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_edges": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_functions": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
