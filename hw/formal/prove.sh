@@ -7,10 +7,11 @@ cd "$(dirname "$0")/.."
 out=build/formal
 mkdir -p "$out"
 
-prove() { # name, file under proof, what is proved, options of sat
-    local name=$1 file=$2 said=$3
+prove() { # name, files under proof, what is proved, options of sat
+    local name=$1 said=$3 files=""
+    for file in $2; do files+=" rtl/$file.sv"; done
     shift 3
-    if ! yosys -q -l "$out/$name.log" -p "read_verilog -sv -formal rtl/$file.sv formal/$name.sv; prep -flatten -top $name
+    if ! yosys -q -l "$out/$name.log" -p "read_verilog -sv -formal$files formal/$name.sv; prep -flatten -top $name
         memory_map; async2sync; dffunmap; opt -full; sat $* -prove-asserts -set-assumes -verify $name" > "$out/$name.result" 2>&1; then
         tail -5 "$out/$name.result"
         echo "FAIL $name"
@@ -20,7 +21,7 @@ prove() { # name, file under proof, what is proved, options of sat
     echo "ok   $name ($said)"
 }
 
-prove parser_proof header_parser "every frame"
+prove parser_proof "ip_parser transport_parser" "every frame"
 prove table_proof metadata_table "every sequence of ${STEPS:-8} cycles" -seq "${STEPS:-8}"
 
 yosys -q -l "$out/skid_proof.log" -p "read_verilog -sv -formal rtl/skid_buffer.sv formal/skid_proof.sv; prep -flatten -top skid_proof

@@ -15,9 +15,9 @@ module skid_proof (
     logic [7:0] m_data;
     skid_buffer #(.WIDTH(8)) dut (.*);
 
-    // Beats inside, and a beat that is followed from its way in.
+    // Beats held, and a beat that is followed from its way in.
     (* anyconst *) logic [7:0] followed;
-    logic [1:0] inside = 2'd0, before = 2'd0;
+    logic [1:0] held = 2'd0, ahead = 2'd0;
     logic       under_way = 1'b0, past = 1'b0;
     logic [7:0] last_data;
     logic       last_valid = 1'b0, last_ready = 1'b0;
@@ -31,24 +31,24 @@ module skid_proof (
         last_valid <= m_valid;
         last_ready <= m_ready;
         last_data  <= m_data;
-        inside     <= inside + 2'(comes) - 2'(goes);
+        held     <= held + 2'(comes) - 2'(goes);
         if (comes && follow && !under_way && s_data == followed) begin
             under_way <= 1'b1;
-            before    <= inside - 2'(goes);
+            ahead    <= held - 2'(goes);
         end else if (under_way && goes) begin
-            before <= before - 2'd1;
-            if (before == 2'd0) under_way <= 1'b0;
+            ahead <= ahead - 2'd1;
+            if (ahead == 2'd0) under_way <= 1'b0;
         end
     end
 
     always_comb begin
         if (!rst) begin
-            assert (inside <= 2'd2);
-            assert (m_valid == (inside != 2'd0));
-            assert (s_ready == (inside != 2'd2));
+            assert (held <= 2'd2);
+            assert (m_valid == (held != 2'd0));
+            assert (s_ready == (held != 2'd2));
             if (past && last_valid && !last_ready) assert (m_valid && m_data == last_data);
-            if (under_way) assert (before < inside);
-            if (under_way && before == 2'd0) assert (m_valid && m_data == followed);
+            if (under_way) assert (ahead < held);
+            if (under_way && ahead == 2'd0) assert (m_valid && m_data == followed);
         end
     end
 endmodule

@@ -56,11 +56,11 @@ module aes_tag (
     // Row r of column c is byte 4c+r; the row moves by r columns.
     genvar c, r;
     generate
-        for (c = 0; c < 4; c = c + 1) begin : column
-            for (r = 0; r < 4; r = r + 1) begin : row
+        for (c = 0; c < 4; c = c + 1) begin : g_column
+            for (r = 0; r < 4; r = r + 1) begin : g_row
                 assign shifted[8*(4*c+r) +: 8] = sub(state_reg[8*(4*((c+r)%4)+r) +: 8]);
             end
-            for (r = 0; r < 4; r = r + 1) begin : mix
+            for (r = 0; r < 4; r = r + 1) begin : g_mix
                 assign mixed[8*(4*c+r) +: 8] = times2(shifted[8*(4*c+r) +: 8])
                     ^ times2(shifted[8*(4*c+(r+1)%4) +: 8]) ^ shifted[8*(4*c+(r+1)%4) +: 8]
                     ^ shifted[8*(4*c+(r+2)%4) +: 8] ^ shifted[8*(4*c+(r+3)%4) +: 8];

@@ -9,7 +9,7 @@
 module metadata_table #(
     parameter int ENTRIES   = 250,
     parameter int TAG_W     = 24,
-    parameter int RECORD_W  = 96,
+    parameter int RECORD_W  = 80,
     parameter int LENGTH_W  = 12,
     parameter int GEN_W    = 48 - TAG_W,
     parameter int ENTRY_W  = (ENTRIES > 1) ? $clog2(ENTRIES) : 1
@@ -26,6 +26,8 @@ module metadata_table #(
     // A packet asks for the entry at the index. Not granted: it goes on whole.
     input  wire logic                take,
     input  wire logic [RECORD_W-1:0] take_record,
+    // A cycle after `take`.
+    input  wire logic [15:0]         take_sum,
     output wire logic                take_granted,
     output wire logic [ENTRY_W-1:0]  take_entry,
     output wire logic [63:0]         take_token,
@@ -47,6 +49,7 @@ module metadata_table #(
     output wire logic                look_complete,
     output wire logic [ENTRY_W-1:0]  look_entry,
     output wire logic [RECORD_W-1:0] look_record,
+    output wire logic [15:0]         look_sum,
     output wire logic [LENGTH_W-1:0] look_bytes,
     // Why it gets no payload: 0 forged, 1 stale, 2 late, 3 duplicate, 4 released.
     output wire logic [2:0]          look_refusal,
@@ -80,14 +83,15 @@ module metadata_table #(
     // Four bits an entry, of which the highest is not used: an address needs no multiplication.
     logic [4*ENTRIES-1:0] state_reg, state_next;
     logic [ENTRIES-1:0]  complete_reg, complete_next, made_reg, made_next;
-    logic [15:0]         ttl_reg      [0:ENTRIES-1];
-    logic [GEN_W-1:0]    generation_reg [0:ENTRIES-1];
-    logic [TAG_W-1:0]    tag_reg      [0:ENTRIES-1];
-    logic [TAG_W-1:0]    next_tag_reg [0:ENTRIES-1];
-    logic [RECORD_W-1:0] record_reg   [0:ENTRIES-1];
-    logic [LENGTH_W-1:0] bytes_reg    [0:ENTRIES-1];
+    logic [15:0]         ttl_reg      [ENTRIES];
+    logic [GEN_W-1:0]    generation_reg [ENTRIES];
+    logic [TAG_W-1:0]    tag_reg      [ENTRIES];
+    logic [TAG_W-1:0]    next_tag_reg [ENTRIES];
+    logic [RECORD_W-1:0] record_reg   [ENTRIES];
+    logic [15:0]         sum_reg      [ENTRIES];
+    logic [LENGTH_W-1:0] bytes_reg    [ENTRIES];
     logic [ENTRY_W-1:0]  index_reg, writing_reg;
-    logic                writing_live_reg;
+    logic                writing_live_reg, arrived_reg;
     logic [16:0]         waiting_reg;
 
     // The way in.
@@ -124,6 +128,7 @@ module metadata_table #(
     assign look_waits      = look_ours && look_state == WAITING;
     assign look_complete   = complete_reg[look_entry];
     assign look_record     = record_reg[look_entry];
+    assign look_sum        = sum_reg[look_entry];
     assign look_bytes      = bytes_reg[look_entry];
     assign look_refusal    = !look_there ? 3'd0
                            : look_behind != '0 ? (look_behind[GEN_W-1] ? 3'd0 : 3'd1)
@@ -188,23 +193,23 @@ module metadata_table #(
         complete_reg <= complete_next;
         made_reg     <= made_next;
         waiting_reg  <= waiting_reg + 17'(arrives) - 17'(departs) - 17'(expired) - 17'(dies);
-        if (take && index_usable) begin
-            index_reg <= index_reg == LAST ? '0 : index_reg + 1'b1;
-            if (index_state == WAITING) ttl_reg[index_reg] <= ttl_reg[index_reg] - 16'd1;
-        end
+        arrived_reg  <= arrives;
+        if (take && index_usable) index_reg <= index_reg == LAST ? '0 : index_reg + 1'b1;
+        // Each of these arrays has one port that writes, so that a memory can be made of it. A generation is
+        // drawn only while no packet can arrive.
+        if (arrives || passed_over) ttl_reg[index_reg] <= arrives ? ttl : ttl_reg[index_reg] - 16'd1;
+        if (arrives || put_first) generation_reg[put_first ? maker_entry : index_reg] <= put_first ? put_generation : index_generation;
+        if (arrived_reg) sum_reg[writing_reg] <= take_sum;
         if (stored) begin
             bytes_reg[writing_reg] <= stored_bytes;
             writing_live_reg       <= 1'b0;
         end
         if (arrives) begin
-            ttl_reg[index_reg]        <= ttl;
-            generation_reg[index_reg] <= index_generation;
-            tag_reg[index_reg]        <= next_tag_reg[index_reg];
-            record_reg[index_reg]     <= take_record;
-            writing_reg               <= index_reg;
-            writing_live_reg          <= 1'b1;
+            tag_reg[index_reg]    <= next_tag_reg[index_reg];
+            record_reg[index_reg] <= take_record;
+            writing_reg           <= index_reg;
+            writing_live_reg      <= 1'b1;
         end
-        if (put_first) generation_reg[maker_entry] <= put_generation;
         if (put_tag) next_tag_reg[maker_entry] <= put_tag_bits;
         if (clear || rst) begin
             waiting_reg      <= '0;

@@ -18,7 +18,7 @@ module payload_ram #(
     input  wire logic [ADDR_W-1:0] raddr,
     output wire logic [WIDTH-1:0]  rdata
 );
-    logic [WIDTH-1:0] mem [0:DEPTH-1];
+    logic [WIDTH-1:0] mem [DEPTH];
     logic [WIDTH-1:0] rdata_reg;
 
     assign rdata = rdata_reg;

@@ -65,7 +65,7 @@ module registers #(
     logic [127:0] key_reg;
     logic         key_load_reg, table_reset_reg, bvalid_reg, rvalid_reg;
     logic [31:0]  rdata_reg;
-    logic [31:0]  count_reg [0:EVENTS];
+    logic [31:0]  count_reg [EVENTS+1];
 
     assign {slices, splices} = {control_reg[0], control_reg[1]};
     assign threshold   = threshold_reg;

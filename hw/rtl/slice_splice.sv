@@ -1,5 +1,5 @@
 // The whole block (NFSlicer, VII, Fig. 16): between a network port and the functions behind it. Streams of
-// 256 or 512 bits: byte 0 of a frame is `tdata[7:0]`, all beats but the last are full, `tuser` at the last
+// 256 or 512 bits: byte 0 of a frame is `tdata[7:0]`, all beats but the last are full, `tkeep` has no gaps, `tuser` at the last
 // beat says that the frame is bad.
 `default_nettype none
 
@@ -78,23 +78,23 @@ module slice_splice #(
     localparam int ROWS     = (MAX_PAYLOAD + BYTES - 2 + BYTES - 1) / BYTES;
     localparam int ROW_W    = $clog2(ROWS + 1);
     localparam int ENTRY_W  = (ENTRIES > 1) ? $clog2(ENTRIES) : 1;
-    localparam int RECORD_W = 96;
+    localparam int RECORD_W = 80;
     localparam int LENGTH_W = $clog2(MAX_PAYLOAD + 1);
     localparam int DEPTH    = ENTRIES * ROWS;
     localparam int ADDR_W   = $clog2(DEPTH);
     localparam int EVENTS   = 22;
 
     generate
-        if (DATA_W != 256 && DATA_W != 512) begin : bad_width
+        if (DATA_W != 256 && DATA_W != 512) begin : g_bad_width
             `ELABORATION_ERROR("DATA_W is 256 or 512")
         end
-        if (ENTRIES < 2 || ENTRIES > 65536) begin : bad_entries
+        if (ENTRIES < 2 || ENTRIES > 65536) begin : g_bad_entries
             `ELABORATION_ERROR("ENTRIES is 2 to 65536: a token's index has 16 bits")
         end
-        if (TAG_W < 24 || TAG_W > 40) begin : bad_tag
+        if (TAG_W < 24 || TAG_W > 40) begin : g_bad_tag
             `ELABORATION_ERROR("TAG_W is 24 to 40")
         end
-        if (MAX_PAYLOAD < 9 || MAX_PAYLOAD > 9600) begin : bad_payload
+        if (MAX_PAYLOAD < 9 || MAX_PAYLOAD > 9600) begin : g_bad_payload
             `ELABORATION_ERROR("MAX_PAYLOAD is 9 to 9600")
         end
     endgenerate
@@ -107,6 +107,7 @@ module slice_splice #(
 
     logic                take, take_granted, expired, stored, stored_good, probe_ours;
     logic [RECORD_W-1:0] take_record, look_record;
+    logic [15:0]         take_sum, look_sum;
     logic [ENTRY_W-1:0]  take_entry, look_entry, leave_entry, maker_entry;
     logic [63:0]         take_token, probe_token, look_token;
     logic [LENGTH_W-1:0] stored_bytes, look_bytes;
@@ -147,11 +148,11 @@ module slice_splice #(
 
     metadata_table #(.ENTRIES(ENTRIES), .TAG_W(TAG_W), .RECORD_W(RECORD_W), .LENGTH_W(LENGTH_W)) entries (
         .clk(clk), .rst(in_reset), .cold_rst(cold_rst), .clear(table_reset || forget), .ready(tokens_ready), .ttl(ttl),
-        .take(take), .take_record(take_record), .take_granted(take_granted), .take_entry(take_entry), .take_token(take_token),
+        .take(take), .take_record(take_record), .take_sum(take_sum), .take_granted(take_granted), .take_entry(take_entry), .take_token(take_token),
         .expired(expired), .stored(stored), .stored_good(stored_good), .stored_bytes(stored_bytes),
         .probe_token(probe_token), .probe_ours(probe_ours),
         .look_token(look_token), .look_ours(look_ours), .look_waits(look_waits), .look_complete(look_complete),
-        .look_entry(look_entry), .look_record(look_record), .look_bytes(look_bytes), .look_refusal(look_refusal),
+        .look_entry(look_entry), .look_record(look_record), .look_sum(look_sum), .look_bytes(look_bytes), .look_refusal(look_refusal),
         .claim(claim), .release_it(release_it), .leave(leave), .leave_entry(leave_entry),
         .maker_entry(maker_entry), .maker_generation(maker_generation), .maker_made(maker_made), .put_first(put_first),
         .put_tag(put_tag), .put_generation(first), .put_tag_bits(tag), .waiting(waiting)
@@ -165,7 +166,7 @@ module slice_splice #(
         .s_axis_tkeep(s_axis_net_tkeep), .s_axis_tlast(s_axis_net_tlast), .s_axis_tuser(s_axis_net_tuser),
         .m_axis_tvalid(m_axis_host_tvalid), .m_axis_tready(m_axis_host_tready), .m_axis_tdata(m_axis_host_tdata),
         .m_axis_tkeep(m_axis_host_tkeep), .m_axis_tlast(m_axis_host_tlast), .m_axis_tuser(m_axis_host_tuser),
-        .take(take), .take_record(take_record), .take_granted(take_granted), .take_entry(take_entry), .take_token(take_token),
+        .take(take), .take_record(take_record), .take_sum(take_sum), .take_granted(take_granted), .take_entry(take_entry), .take_token(take_token),
         .stored(stored), .stored_good(stored_good), .stored_bytes(stored_bytes),
         .probe_token(probe_token), .probe_ours(probe_ours),
         .row_wen(row_wen), .row_entry(write_entry), .row(write_row), .row_data(write_data), .events(in_events)
@@ -180,7 +181,7 @@ module slice_splice #(
         .m_axis_tvalid(m_axis_net_tvalid), .m_axis_tready(m_axis_net_tready), .m_axis_tdata(m_axis_net_tdata),
         .m_axis_tkeep(m_axis_net_tkeep), .m_axis_tlast(m_axis_net_tlast), .m_axis_tuser(m_axis_net_tuser),
         .look_token(look_token), .look_ours(look_ours), .look_waits(look_waits), .look_complete(look_complete),
-        .look_entry(look_entry), .look_record(look_record), .look_bytes(look_bytes), .look_refusal(look_refusal),
+        .look_entry(look_entry), .look_record(look_record), .look_sum(look_sum), .look_bytes(look_bytes), .look_refusal(look_refusal),
         .claim(claim), .release_it(release_it), .leave(leave), .leave_entry(leave_entry),
         .row_ren(row_ren), .row_entry(read_entry), .row(read_row), .row_data(read_data), .events(out_events)
     );

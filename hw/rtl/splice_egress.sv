@@ -13,7 +13,7 @@ module splice_egress #(
     parameter int DATA_W   = 256,
     parameter int ROWS     = 47,
     parameter int ENTRY_W  = 8,
-    parameter int RECORD_W = 96,
+    parameter int RECORD_W = 80,
     parameter int LENGTH_W = 12,
     parameter int BYTES   = DATA_W / 8,
     parameter int ROW_W   = $clog2(ROWS + 1)
@@ -46,6 +46,7 @@ module splice_egress #(
     input  wire logic                look_complete,
     input  wire logic [ENTRY_W-1:0]  look_entry,
     input  wire logic [RECORD_W-1:0] look_record,
+    input  wire logic [15:0]         look_sum,
     input  wire logic [LENGTH_W-1:0] look_bytes,
     input  wire logic [2:0]          look_refusal,
     output wire logic                claim,
@@ -66,11 +67,8 @@ module splice_egress #(
     // Bytes in which a sliced packet ends.
     localparam logic [16:0] REACH = 17'd128;
 
-    function automatic logic [7:0] bytes_of(input logic [BYTES-1:0] keep);
-        integer i;
-        bytes_of = 8'd0;
-        for (i = 0; i < BYTES; i = i + 1) bytes_of = bytes_of + 8'(keep[i]);
-    endfunction
+    // At 256 bits the checksum of the transport header and all of the payload stand behind the first beat.
+    localparam logic LATER = DATA_W == 256;
 
     function automatic logic [15:0] fold(input logic [31:0] sum);
         logic [16:0] once;
@@ -78,30 +76,47 @@ module splice_egress #(
         fold = once[15:0] + 16'(once[16]);
     endfunction
 
-    // Up to three beats wait; the input is seen behind them.
+    // Up to three beats wait; the input is seen behind them. What Ethernet and IP say is found out as a beat
+    // comes in, and kept with it: it is right if the beat begins a frame.
     localparam int BEAT = DATA_W + BYTES + 2;
-    logic [BEAT-1:0] queue_reg [0:2];
-    logic [1:0]      count_reg;
-    logic [BEAT-1:0] in_beat;
-    logic            pop, push;
+    localparam int FACTS = 80;
+    (* mem2reg *) logic [BEAT-1:0]  queue_reg [3];
+    (* mem2reg *) logic [FACTS-1:0] facts_reg [3];
+    logic [1:0]       count_reg;
+    logic [BEAT-1:0]  in_beat;
+    logic [FACTS-1:0] in_facts;
+    logic             pop, push;
     assign in_beat       = {s_axis_tuser, s_axis_tlast, s_axis_tkeep, s_axis_tdata};
     assign s_axis_tready = count_reg != 2'd3;
     assign push          = s_axis_tvalid && s_axis_tready;
+
+    logic        p_fine, p_six, p_known, p_tcp, fine, six, known_kind, tcp;
+    logic [1:0]  p_tags, tags;
+    logic [3:0]  p_ip_words, ip_words;
+    logic [4:0]  p_place, place;
+    logic [16:0] p_ip_end, ip_end;
+    logic [15:0] p_left, p_first_word, p_length_word, left, first_word, length_word;
+    ip_parser network (
+        .head(s_axis_tdata[255:0]), .fine(p_fine), .six(p_six), .tags(p_tags), .ip_words(p_ip_words), .place(p_place),
+        .ip_end(p_ip_end), .left(p_left), .first_word(p_first_word), .length_word(p_length_word), .known(p_known), .tcp(p_tcp)
+    );
+    assign in_facts = {p_fine, p_six, p_tags, p_ip_words, p_place, p_ip_end, p_left, p_first_word, p_length_word, p_known, p_tcp};
+    assign {fine, six, tags, ip_words, place, ip_end, left, first_word, length_word, known_kind, tcp} = facts_reg[0];
 
     logic [1:0] after_pop;
     assign after_pop = count_reg - 2'(pop);
     always_ff @(posedge clk) begin
         if (pop) begin
-            queue_reg[0] <= queue_reg[1];
-            queue_reg[1] <= queue_reg[2];
+            {queue_reg[0], facts_reg[0]} <= {queue_reg[1], facts_reg[1]};
+            {queue_reg[1], facts_reg[1]} <= {queue_reg[2], facts_reg[2]};
         end
-        if (push) queue_reg[after_pop] <= in_beat;
+        if (push) {queue_reg[after_pop], facts_reg[after_pop]} <= {in_beat, in_facts};
         count_reg <= after_pop + 2'(push);
         if (rst) count_reg <= 2'd0;
     end
 
     // The four beats from the oldest on, as far as they are there and of the same frame.
-    logic [BEAT-1:0] beat_at [0:3];
+    logic [BEAT-1:0] beat_at [4];
     logic [3:0]      seen, lasts, users;
     /* verilator lint_off UNOPTFLAT */
     logic [3:0]      same;
@@ -116,7 +131,7 @@ module splice_egress #(
     assign seen[3] = count_reg == 2'd3 && s_axis_tvalid;
     genvar g;
     generate
-        for (g = 0; g < 4; g = g + 1) begin : flags
+        for (g = 0; g < 4; g = g + 1) begin : g_flags
             assign lasts[g] = beat_at[g][DATA_W+BYTES];
             assign users[g] = beat_at[g][DATA_W+BYTES+1];
         end
@@ -127,40 +142,50 @@ module splice_egress #(
     assign same[3] = same[2] && !lasts[2] && seen[3];
 
     logic [4*DATA_W-1:0] window;
-    logic [9:0]          there;
+    logic [4*BYTES-1:0]  have;
     logic                ended, bad, full;
     generate
-        for (g = 0; g < 4; g = g + 1) begin : windows
-            assign window[DATA_W*g +: DATA_W] = same[g] ? beat_at[g][DATA_W-1:0] : '0;
+        for (g = 0; g < 4; g = g + 1) begin : g_windows
+            assign window[DATA_W*g +: DATA_W] = beat_at[g][DATA_W-1:0];
+            assign have[BYTES*g +: BYTES]     = same[g] ? beat_at[g][DATA_W +: BYTES] : '0;
         end
     endgenerate
-    assign there = (same[0] ? 10'(bytes_of(beat_at[0][DATA_W +: BYTES])) : 10'd0)
-                 + (same[1] ? 10'(bytes_of(beat_at[1][DATA_W +: BYTES])) : 10'd0)
-                 + (same[2] ? 10'(bytes_of(beat_at[2][DATA_W +: BYTES])) : 10'd0)
-                 + (same[3] ? 10'(bytes_of(beat_at[3][DATA_W +: BYTES])) : 10'd0);
     assign ended = |(same & lasts);
     assign bad   = |(same & lasts & users);
     assign full  = same[3];
 
-    logic        ip, six, shallow, tcp, many, settled;
-    logic [7:0]  l3, l4, at;
-    logic [16:0] ip_end;
-    logic [5:0]  dscp;
-    logic [15:0] first_word, length_word, ip_sum, l4_sum;
-    header_parser parser (
-        .head(window[767:0]), .avail(there > 10'd96 ? 8'd96 : there[7:0]),
-        .ip(ip), .six(six), .l3(l3), .l4(l4), .ip_end(ip_end), .dscp(dscp), .first_word(first_word), .length_word(length_word),
-        .ip_sum(ip_sum), .shallow(shallow), .tcp(tcp), .at(at), .l4_sum(l4_sum), .many(many), .settled(settled)
+    logic         ip, shallow, many, settled;
+    logic [3:0]   words;
+    logic [5:0]   at_place;
+    logic [15:0]  ip_sum, l4_sum;
+    logic [159:0] from_l4;
+    transport_parser transport (
+        .head(window[767:0]), .have(have[95:0]), .fine(fine), .six(six), .tags(tags), .place(place), .left(left),
+        .known(known_kind), .tcp(tcp), .ip(ip), .ip_sum(ip_sum), .many(many), .shallow(shallow), .words(words),
+        .at_place(at_place), .l4_sum(l4_sum), .from_l4(from_l4), .settled(settled)
     );
+    logic [5:0] dscp;
+    assign dscp = six ? first_word[11:6] : first_word[7:2];
+
+    // A sliced packet has its token where its headers end, and nothing behind it: so the end of the packet says
+    // where both are.
+    logic [7:0] l3, l4, at;
+    assign l3 = 8'd14 + {4'd0, tags, 2'd0};
+    assign l4 = 8'd14 + {1'b0, place, 2'd0};
+    assign at = 8'(ip_end - 17'd8);
 
     // Enough is known of a frame when it has ended, or its IP header says that it is none of ours, or its
     // transport header.
-    logic marked, short_one, known, candidate;
-    assign marked    = ip && dscp == 6'd63;
-    assign short_one = ip && ip_end <= REACH;
-    assign candidate = short_one && shallow && ip_end == 17'(at) + 17'd8 && ended && 17'(there) >= ip_end;
-    assign known     = ended || full
-                       || (there >= 10'd64 && (!short_one || (settled && !(shallow && ip_end == 17'(at) + 17'd8))));
+    logic       marked, short_one, known, ends_so, candidate;
+    logic [4:0] token_place;
+    assign token_place = 5'((at - 8'd14) >> 2);
+    assign marked      = ip && dscp == 6'd63;
+    assign short_one   = ip && ip_end <= REACH;
+    // The headers and a token are all that the packet has.
+    assign ends_so     = shallow && left == 16'd8 + {10'd0, words, 2'd0};
+    assign candidate   = short_one && ends_so && ended && have[{{(BEAT_W - 5){1'b0}}, token_place, 2'd0} + (BEAT_W + 2)'(21)];
+    // IP headers may end behind the 64 bytes after which most packets are known.
+    assign known       = ended || full || (have[63] && (!fine || (ip && (!short_one || (settled && !ends_so)))));
 
     // The end of frames that are no candidates is looked up too, as it passes.
     logic               first_reg, ip_reg;
@@ -181,26 +206,26 @@ module splice_egress #(
     assign tail_at   = tail_byte[BEAT_W-1:0];
     assign at_tail   = c_ip && 16'(tail_byte >> BEAT_W) == beat && beat_at[0][DATA_W + 32'(tail_at)];
     assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
-    // A token ends within 128 bytes, at any width.
-    logic [1023:0] reach;
+    // A token ends within 128 bytes, at any width, and stands at a place: one that ends elsewhere is none.
+    logic [1167:0] reach;
     logic [63:0]   head;
-    assign reach     = window[1023:0];
-    assign head      = reach[{at[6:0], 3'd0} +: 64];
+    assign reach     = {144'd0, window[1023:0]};
+    assign head      = reach[32*32'(token_place) + 112 +: 64];
     generate
-        for (g = 0; g < 8; g = g + 1) begin : tokens
+        for (g = 0; g < 8; g = g + 1) begin : g_tokens
             assign tail_token[8*g +: 8] = tail[8*(7-g) +: 8];
             assign head_token[8*g +: 8] = head[8*(7-g) +: 8];
         end
     endgenerate
-    assign look_token = (first_reg && candidate) ? head_token : tail_token;
+    assign look_token = first_reg && ip_end > 17'(BYTES) ? head_token : tail_token;
 
     // Record of the entry.
     logic [7:0]  r_at;
     logic [5:0]  r_dscp;
     logic        r_tcp;
-    logic [15:0] r_parked, r_whole, r_sliced, r_ip_whole, r_ip_sliced;
+    logic [15:0] r_parked, r_whole, r_ip_whole, r_ip_sliced;
     logic        r_six;
-    assign {r_at, r_dscp, r_six, r_tcp, r_parked, r_whole, r_sliced, r_ip_whole, r_ip_sliced} = look_record;
+    assign {r_at, r_dscp, r_six, r_tcp, r_parked, r_whole, r_ip_whole, r_ip_sliced} = look_record;
 
     // The decision, at the first beat.
     localparam logic [1:0] IDLE = 2'd0, PASS = 2'd1, DROP = 2'd2, SPLICE = 2'd3;
@@ -222,21 +247,38 @@ module splice_egress #(
     assign claim     = decide && splice;
     assign release_it = decide && tokened && fitting && !bad && look_complete && long_one;
 
+    // What goes on while a payload leaves.
+    logic               ahead_reg, drained_reg, c_six, six_reg, c_tcp, tcp_reg;
+    logic [BEAT_W-1:0]  move_reg;
+    logic [7:0]         at_reg, l3_reg, l4_reg, c_at, c_l3, c_l4;
+    logic [16:0]        total_reg, total, c_total;
+    logic [ENTRY_W-1:0] entry_reg;
+    logic [ROW_W-1:0]   row_reg;
+    logic [DATA_W-1:0]  before_reg;
+    logic [15:0]        f_first_reg, f_length_reg, f_udp_reg, f_ip_sum_reg;
+    logic [15:0]        f_first, f_length, f_udp, f_ip_sum;
+    logic               starting, splicing, emits, header_beat, body_beat, has_all, out_last;
+    logic [16:0]        base;
+
     // Fields of the whole packet.
     logic [5:0]  new_dscp;
     logic [15:0] new_first, new_length, new_udp, new_ip_sum, new_l4_sum, changed_ip, changed_l4;
     assign new_dscp   = dscp == 6'd63 ? r_dscp : dscp;
     assign new_first  = six ? {first_word[15:12], new_dscp, first_word[5:0]} : {first_word[15:8], new_dscp, first_word[1:0]};
-    assign new_length = 16'(whole_length) - (six ? 16'd40 : 16'd0);
-    assign new_udp    = 16'(17'(at) - 17'(l4) + 17'(r_parked));
-    assign changed_ip = ~fold(32'(16'(~ip_sum)) + 32'(16'(~first_word)) + 32'(new_first)
-                              + 32'(16'(~length_word)) + 32'(new_length));
+    assign new_length = length_word - 16'd8 + r_parked;
+    assign new_udp    = 16'd8 + r_parked;
+    // That of IPv4, in which the DSCP stands two bits up; the length grows by `r_parked` less 8.
+    assign changed_ip = ~fold(32'(16'(~ip_sum)) + 32'(16'(~first_word)) + 32'({first_word[15:8], 6'd0, first_word[1:0]})
+                              + 32'({new_dscp, 2'd0}) + 32'd65527 + 32'(r_parked));
     assign new_ip_sum = ip_sum == r_ip_sliced ? r_ip_whole : changed_ip;
-    assign changed_l4 = ~fold(32'(16'(~l4_sum)) + 32'(r_sliced) + 32'(16'(~r_whole)));
+    // The checksum of the transport header: it is needed behind the first beat, so that there is a cycle more.
+    logic [15:0] l4_sum_reg, whole_reg, sliced_reg, c_l4_sum, c_whole, c_sliced;
+    assign {c_l4_sum, c_whole, c_sliced} = LATER || !idle ? {l4_sum_reg, whole_reg, sliced_reg} : {l4_sum, r_whole, look_sum};
+    assign changed_l4 = ~fold(32'(16'(~c_l4_sum)) + 32'(c_sliced) + 32'(16'(~c_whole)));
     // A UDP packet that came without a checksum leaves without one.
-    assign new_l4_sum = !tcp && (l4_sum == 16'd0 || r_whole == 16'd0) ? 16'd0
-                      : l4_sum == r_sliced ? r_whole
-                      : !tcp && changed_l4 == 16'd0 ? 16'hffff : changed_l4;
+    assign new_l4_sum = !c_tcp && (c_l4_sum == 16'd0 || c_whole == 16'd0) ? 16'd0
+                      : c_l4_sum == c_sliced ? c_whole
+                      : !c_tcp && changed_l4 == 16'd0 ? 16'hffff : changed_l4;
 
     // How far the payload moves: to the right by `move` bytes within its rows; to the left needs a row ahead.
     logic [BEAT_W-1:0] move;
@@ -245,32 +287,20 @@ module splice_egress #(
     assign ahead   = at[BEAT_W-1:0] < r_at[BEAT_W-1:0];
     assign at_once = !ahead && 17'(at) >= 17'(BYTES);
 
-    // What goes on while a payload leaves.
-    logic               ahead_reg, drained_reg, c_six, six_reg, c_tcp, tcp_reg;
-    logic [BEAT_W-1:0]  move_reg;
-    logic [7:0]         at_reg, l3_reg, l4_reg, c_at, c_l3, c_l4;
-    logic [16:0]        total_reg, c_total;
-    logic [ENTRY_W-1:0] entry_reg;
-    logic [ROW_W-1:0]   row_reg;
-    logic [DATA_W-1:0]  before_reg;
-    logic [15:0]        f_first_reg, f_length_reg, f_udp_reg, f_ip_sum_reg, f_l4_sum_reg;
-    logic [15:0]        f_first, f_length, f_udp, f_ip_sum, f_l4_sum;
-    logic               starting, splicing, emits, header_beat, body_beat, has_all, out_last;
-    logic [16:0]        base;
-
+    // While nothing leaves, the packet at hand is the one that might.
     assign starting  = claim;
     assign splicing  = state_reg == SPLICE;
-    assign c_at      = starting ? at : at_reg;
-    assign c_l3      = starting ? l3 : l3_reg;
-    assign c_l4      = starting ? l4 : l4_reg;
-    assign c_six     = starting ? six : six_reg;
-    assign c_tcp     = starting ? tcp : tcp_reg;
-    assign c_total   = starting ? 17'(at) + 17'(look_bytes) : total_reg;
-    assign f_first   = starting ? new_first : f_first_reg;
-    assign f_length  = starting ? new_length : f_length_reg;
-    assign f_udp     = starting ? new_udp : f_udp_reg;
-    assign f_ip_sum  = starting ? new_ip_sum : f_ip_sum_reg;
-    assign f_l4_sum  = starting ? new_l4_sum : f_l4_sum_reg;
+    assign c_at      = idle ? at : at_reg;
+    assign c_l3      = idle ? l3 : l3_reg;
+    assign c_l4      = idle ? l4 : l4_reg;
+    assign c_six     = idle ? six : six_reg;
+    assign c_tcp     = idle ? tcp : tcp_reg;
+    assign total     = 17'(at) + 17'(look_bytes);
+    assign c_total   = !idle ? total_reg : LATER ? '1 : total;
+    assign f_first   = idle ? new_first : f_first_reg;
+    assign f_length  = idle ? new_length : f_length_reg;
+    assign f_udp     = LATER || !idle ? f_udp_reg : new_udp;
+    assign f_ip_sum  = idle ? new_ip_sum : f_ip_sum_reg;
 
     assign base        = 17'(beat) << BEAT_W;
     // Bytes of headers are in this beat; bytes of payload are.
@@ -296,7 +326,7 @@ module splice_egress #(
             if (offset == 17'(c_l3) + (c_six ? 17'd4 : 17'd2)) word = f_length;
             if (!c_six && offset == 17'(c_l3) + 17'd10) word = f_ip_sum;
             if (!c_tcp && offset == 17'(c_l4) + 17'd4) word = f_udp;
-            if (offset == 17'(c_l4) + (c_tcp ? 17'd16 : 17'd6)) word = f_l4_sum;
+            if (offset == 17'(c_l4) + (c_tcp ? 17'd16 : 17'd6)) word = new_l4_sum;
             if (offset >= 17'(c_at)) word = {two_rows[16*i +: 8], two_rows[16*i+8 +: 8]};
             // Nothing behind the end, where another payload's bytes may stand in the row.
             spliced_data[16*i +: 8]   = offset < c_total ? word[15:8] : 8'd0;
@@ -354,9 +384,9 @@ module splice_egress #(
         if ((decide && !splice && lasts[0]) || ((state_reg == PASS || state_reg == DROP) && pop && lasts[0])) first_reg <= 1'b1;
         if (starting) begin
             {at_reg, l3_reg, l4_reg, six_reg, tcp_reg} <= {at, l3, l4, six, tcp};
-            {total_reg, entry_reg, move_reg, ahead_reg} <= {c_total, look_entry, move, ahead};
-            {f_first_reg, f_length_reg, f_udp_reg, f_ip_sum_reg, f_l4_sum_reg} <=
-                {new_first, new_length, new_udp, new_ip_sum, new_l4_sum};
+            {total_reg, entry_reg, move_reg, ahead_reg} <= {total, look_entry, move, ahead};
+            {f_first_reg, f_length_reg, f_udp_reg, f_ip_sum_reg} <= {new_first, new_length, new_udp, new_ip_sum};
+            {l4_sum_reg, whole_reg, sliced_reg} <= {l4_sum, r_whole, look_sum};
             row_reg     <= ROW_W'(1);
             drained_reg <= 1'b0;
             first_reg   <= 1'b0;
@@ -397,7 +427,7 @@ module splice_egress #(
     assign events[11] = hidden;
 
     logic unused;
-    assign unused = &{1'b0, many, r_six, r_at, window};
+    assign unused = &{1'b0, many, r_six, r_at, window, ip_words, at_place, from_l4};
 
     skid_buffer #(.WIDTH(BEAT)) output_register (
         .clk(clk), .rst(rst), .s_valid(out_valid), .s_ready(out_ready), .s_data({out_user, out_last, out_keep, out_data}),

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Synthesis with Yosys: gates (cells of no technology), Xilinx UltraScale+ and Lattice ECP5; with LIBERTY=FILE
-# also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns. `synth.sh
-# [--all]`: without --all the gates and one FPGA alone. ENTRIES (default 250) and DATA_W (default 256) choose
-# the size. Results: build/synth/*.json, for table.py.
+# Synthesis with Yosys: gates (cells of no technology) and Lattice ECP5, with --all Xilinx UltraScale+ too; with
+# LIBERTY=FILE also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns.
+# ENTRIES (default 250) and DATA_W (default 256) choose the size. --check takes one module through all that a
+# library needs, with a library of no process. Results: build/synth/*, which table.py prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${OUT:-build/synth}
@@ -18,27 +18,51 @@ outside="read_verilog -sv -lib rtl/payload_ram.sv; read_verilog -sv $sources; $s
 inside="read_verilog -sv rtl/payload_ram.sv $sources; $size"
 
 run() { # name, script
-    echo "== $1"
-    yosys -q -l "$out/$1.log" -p "$2; tee -q -o $out/$1.json stat -json" > "$out/$1.out" 2>&1 || { tail -5 "$out/$1.out"; exit 1; }
+    local since=$SECONDS
+    yosys -q -l "$out/$1.log" -p "$2" > "$out/$1.out" 2>&1 || { tail -5 "$out/$1.out"; exit 1; }
+    echo "== $1: $((SECONDS - since)) s"
 }
 
-run gates "$outside; synth -flatten -noabc -top slice_splice; opt_clean; tee -q -o $out/depth.txt ltp -noff"
-run ecp5 "$outside; synth_ecp5 -abc2 -top slice_splice"
+# Cells of a library, buffers where many inputs hang on one output, and the worst path for each period given.
+# The payload memory is outside, and its ports are ends of paths.
+mapped() { # top, script that reads it, library, periods
+    local top=$1 library=$3
+    echo "set_load 5 [all_outputs]" > "$out/loads"
+    run liberty "$2; synth -flatten -noabc -top $top; dfflibmap -liberty $library; abc -constr $out/loads -D 2000 -liberty $library
+        opt_clean; setparam -unset WIDTH -unset DEPTH -unset ADDR_W t:payload_ram; tee -q -o $out/liberty.txt stat -liberty $library
+        write_verilog -noattr -noexpr -simple-lhs $out/netlist.v"
+    if ! command -v sta > /dev/null; then
+        echo "OpenSTA is not installed (Debian: opensta): no timing"
+        return
+    fi
+    for period in $4; do
+        sed "s|PERIOD|$period|; s|LIBERTY|$library|; s|NETLIST|$out/netlist.v|; s|TOP|$top|" synth/timing.tcl > "$out/timing.tcl"
+        sta -no_init -no_splash -exit "$out/timing.tcl" > "$out/timing_$period.txt"
+        grep -q "worst slack" "$out/timing_$period.txt" || { tail -5 "$out/timing_$period.txt"; echo "OpenSTA found no path"; exit 1; }
+    done
+}
+
+if [ "${1:-}" = --check ]; then
+    out=$out/check
+    mkdir -p "$out"
+    mapped token_maker "read_verilog -sv rtl/token_maker.sv rtl/aes_tag.sv; hierarchy -check -top token_maker" synth/unit.lib "100"
+    area=$(sed -n "s/.*Chip area for .*: //p" "$out/liberty.txt")
+    slack=$(sed -n 's/worst slack //p' "$out/timing_100.txt" 2> /dev/null || true)
+    echo "token maker in a library of no process: area $area${slack:+, $(python3 -c "print(round(100 - float('$slack')))") delays of a gate on the longest path}"
+    exit
+fi
+
+rm -f "$out"/*.json "$out"/*.txt
+# Look-up arrays stay memories, too, so that their bits are counted; a path ends at any memory.
+run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
+    opt -fast -full; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
+    tee -q -o $out/depth.txt ltp -noff"
+run ecp5 "$outside; synth_ecp5 -top slice_splice; tee -q -o $out/ecp5.json stat -json"
 if [ "${1:-}" = --all ]; then
-    run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad"
+    run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad; tee -q -o $out/xilinx.json stat -json"
 fi
 if [ -n "${LIBERTY:-}" ]; then
-    run liberty "$outside; synth -flatten -top slice_splice; dfflibmap -liberty $LIBERTY; abc -liberty $LIBERTY; opt_clean
-        tee -q -o $out/liberty.txt stat -liberty $LIBERTY; write_verilog -noattr $out/netlist.v"
-    if command -v sta > /dev/null; then
-        for period in 2.56 2.26; do
-            sed "s/PERIOD/$period/; s|LIBERTY|$LIBERTY|; s|NETLIST|$out/netlist.v|" synth/timing.tcl > "$out/timing.tcl"
-            sta -no_init -no_splash -exit "$out/timing.tcl" > "$out/timing_$period.txt"
-            grep -E 'slack|worst' "$out/timing_$period.txt" || true
-        done
-    else
-        echo "OpenSTA is not installed (Debian: opensta): no timing"
-    fi
+    mapped slice_splice "$outside" "$LIBERTY" "2.56 2.26"
 else
     echo "LIBERTY is not set: no area and no timing of a technology"
 fi

@@ -46,16 +46,20 @@ def main():
     rows = (1454 + beat - 2 + beat - 1) // beat
     table = [("", "here", "the paper", "comparable")]
     table.append(("bits a beat", width, 256, "yes"))
-    table.append(("cycles added, in / out", "3 / 2 (to 64 B)", "3 / 2", "yes: measured by the tests"))
+    table.append(("cycles added, in / out", "3 / 2 (more out for long headers)", "3 / 2", "yes: measured by the tests"))
     memory = entries * rows * beat
-    table.append(("payload memory", f"{memory / 1024:.0f} KiB ({entries} x {rows} rows)", "355 KiB (250 x 1454 B)", "yes: rows of a beat"))
+    table.append((f"payload memory, {entries} entries", f"{memory / 1024:.0f} KiB ({rows} rows each)", "355 KB (250 x 1454 B)", "at 250: yes, rows of a beat"))
+    arrays = load(folder / "memory.json")
+    if arrays:
+        table.append(("look-up memory", f"{arrays['num_memory_bits'] / 8192:.1f} KiB in {arrays['num_memories']} arrays", "-", "no figure there"))
     gates = load(folder / "gates.json")
     if gates:
         kinds = gates["num_cells_by_type"]
         flops = sum(n for kind, n in kinds.items() if "DFF" in kind)
-        table.append(("simple gates, not optimised, and flip-flops", f"{gates['num_cells'] - flops:,}, {flops:,}", "-", "no figure there"))
+        others = sum(n for kind, n in kinds.items() if kind.startswith("$_")) - flops
+        table.append(("simple gates, not optimised; flip-flops", f"{others:,}; {flops:,}", "-", "no figure there"))
         depth = re.search(r"length=(\d+)", (folder / "depth.txt").read_text())
-        table.append(("longest path in such gates", depth.group(1) if depth else "?", "-", "no figure there"))
+        table.append(("longest path between registers or memories", f"{depth.group(1)} gates" if depth else "?", "-", "no figure there"))
     for name, parts in (("ecp5", "LUT4 TRELLIS_FF TRELLIS_DPR16X4 CCU2C"), ("xilinx", "LUT FD RAMB RAM")):
         cells = load(folder / f"{name}.json")
         if cells:
@@ -65,26 +69,27 @@ def main():
     liberty = folder / "liberty.txt"
     if liberty.exists():
         area = re.search(r"Chip area .*: ([\d.]+)", liberty.read_text())
-        table.append(("area without memory", f"{area.group(1) if area else '?'} (units of the library)", "6.4 mm2 at 15 nm", "only with the same library, memory added"))
+        table.append(("area without memory", f"{area.group(1) if area else '?'} (units of the library)", "6.4 mm2 at 15 nm", "no: another library, and the memory is not in it"))
         for period in ("2.56", "2.26"):
             timing = folder / f"timing_{period}.txt"
             if timing.exists():
                 slack = re.search(r"worst slack (-?[\d.]+)", timing.read_text())
-                table.append((f"worst slack at {period} ns", slack.group(1) if slack else "?", "met at 2.56 ns", "only with the same library"))
+                table.append((f"worst slack at {period} ns", slack.group(1) if slack else "?", "met at 2.5 ns", "no: another library; no wires"))
     else:
         table.append(("area", "not without a library", "6.4 mm2 at 15 nm", "no"))
-        table.append(("clock", "not without a library", "400 MHz (2.56 ns)", "no"))
-    table.append(("power", "not estimated", "2.4 W", "no"))
+        table.append(("clock", "not without a library", "400 MHz", "no"))
+    table.append(("power", "not estimated: no library of that process, no activity", "2.4 W", "no"))
     widths = [max(len(str(row[n])) for row in table) for n in range(4)]
     for row in table:
         print("  ".join(str(cell).ljust(size) for cell, size in zip(row, widths)).rstrip())
     print()
-    print("Frames (with FCS, on the wire) that can't follow each other without end, one beat a cycle:")
-    for bits, period, gbps in ((256, 2.56, 100), (256, 2.26, 100), (256, 1.13, 200), (512, 2.56, 200), (512, 2.26, 200)):
+    print("Frames (with FCS, on the wire) that can't follow each other without end, one beat a cycle, and the share of the rate that the worst has:")
+    for bits, period, gbps in ((256, 2.56, 100), (256, 2.5, 100), (256, 2.26, 100), (256, 1.13, 200), (512, 2.56, 200), (512, 2.26, 200), (512, 1.73, 200)):
         for fcs in (True, False):
             found = line_rate(bits, period, gbps, fcs)
             carried = "FCS in the stream" if fcs else "FCS taken off"
-            print(f"  {bits} bits, {period} ns, {gbps} Gb/s, {carried}: {len(found)} lengths{': ' + ranges(found) if found else ''}")
+            worst = min([1] + [(size + PREAMBLE_AND_GAP) * 8 / gbps / (-(-(size if fcs else size - FCS) * 8 // bits) * period) for size in found])
+            print(f"  {bits} bits, {period} ns, {gbps} Gb/s, {carried}: {len(found)} lengths{': ' + ranges(found) + f'; {worst:.1%}' if found else ''}")
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def frame(payload=600, tcp=False, six=False, tags=0, ip_options=0, tcp_options=0
     body = rng.randbytes(payload) if body is None else bytes(body)
     out = bytes([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]) + b"\x81\x00\x00\x07" * tags
     size = len(body) + (20 + tcp_options if tcp else 8)
-    number = proto or (6 if tcp else 17)
+    number = proto if proto is not None else 6 if tcp else 17
     if six:
         addresses = bytes([0x20, *rng.randbytes(15), 0x20, *rng.randbytes(15)])
         head = bytes([0x60 | tos >> 4, (tos & 15) << 4, 0, 1]) + size.to_bytes(2, "big") + bytes([number, 64]) + addresses

@@ -16,7 +16,9 @@ BUILDS = {
     "test_vectors": [dict(ENTRIES=8)],
     "test_tokens": [dict(ENTRIES=2, TAG_W=40)],
     "test_streams": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
-    "test_edges": [dict(ENTRIES=4)],
+    "test_edges": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_functions": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_disturbed": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_chaos": [dict(ENTRIES=4, TAG_W=40, MAX_PAYLOAD=400)],
     "test_paper": [dict(ENTRIES=250)],
     # With the binary in $SLIPSTREAM.
@@ -49,6 +51,8 @@ def main():
                 build_args=["-g2012"], timescale=("1ns", "1ps"), always=True, waves=chosen.waves, log_file=str(into / "build.log"),
             )
             environment = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), "COCOTB_LOG_LEVEL": "INFO"}
+            if chosen.first:
+                environment["COCOTB_MAX_FAILURES"] = "1"
             if chosen.coverage:
                 notes.append(environment.setdefault("FUNCTIONAL_COVERAGE", str((into / "coverage.json").resolve())))
             results = runner.test(

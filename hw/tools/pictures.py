@@ -43,9 +43,9 @@ def label(x, y, text, kind="s", anchor="middle"):
 
 def blocks():
     parts = [
-        box(90, 40, 130, 60, ["two beats", "registers"]), box(260, 40, 160, 60, ["header parser,", "decision, checksum"]),
-        box(460, 40, 140, 60, ["headers + token", "changed fields"]), box(640, 40, 90, 60, ["output", "register"]),
-        box(90, 300, 130, 60, ["queue", "1 register, 3 deep"]), box(260, 300, 160, 60, ["header parser,", "token, repair"]),
+        box(90, 40, 130, 60, ["two registers", "IP header read"]), box(260, 40, 160, 60, ["transport header", "decision, parts of the sum"]),
+        box(460, 40, 140, 60, ["headers + token", "sum, changed fields"]), box(640, 40, 90, 60, ["output", "register"]),
+        box(90, 300, 130, 60, ["queue of 3 beats", "IP header read"]), box(260, 300, 160, 60, ["transport header", "token, repair"]),
         box(460, 300, 140, 60, ["headers | payload", "moved by bytes"]), box(640, 300, 90, 60, ["output", "register"]),
         box(90, 165, 130, 70, ["token maker", "AES-128, 12 cycles"], "m"), box(260, 165, 160, 70, ["metadata table", "N entries"], "m"),
         box(460, 165, 140, 70, ["payload memory", "N x 47 x 256 bits"], "m"), box(640, 165, 90, 70, ["registers", "AXI4-Lite"], "m"),
@@ -101,10 +101,12 @@ def main():
     dump.parent.mkdir(exist_ok=True)
     subprocess.run([sys.executable, HERE / "tb/run.py", "test_picture"], check=True, env={**os.environ, "PICTURE_DUMP": str(dump)})
     notes = json.loads(dump.read_text())
-    # A cycle before the first beat is enough.
+    # A cycle before the first beat and one after the last event are enough.
     for side in notes:
         first = next(iter(notes[side].values())).index(1)
-        notes[side] = {name: values[max(first - 1, 0) :] for name, values in notes[side].items()}
+        last = max(n for name, values in notes[side].items() if not name.endswith((".row", "_tlast")) for n, value in enumerate(values) if value)
+        shown = slice(max(first - 1, 0), last + 2)
+        notes[side] = {name: values[shown] for name, values in notes[side].items()}
     files = {
         "hardware-blocks.svg": blocks(),
         "hardware-slice.svg": waves("Slice: a frame of 242 bytes, 8 beats of 256 bits", notes["in"]),
