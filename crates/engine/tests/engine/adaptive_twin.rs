@@ -12,7 +12,7 @@ type Flow = (u16, bool);
 type Context = (usize, usize, usize);
 
 /// A packet, as far as waits go by it.
-pub struct Arrived {
+pub(crate) struct Arrived {
     pub flow: Flow,
     pub now: u64,
     pub tcp: bool,
@@ -34,7 +34,7 @@ impl Counts {
 }
 
 /// The policy of one class.
-pub struct Policy {
+pub(crate) struct Policy {
     shift: u32,
     hold: u64,
     burst: u16,
@@ -59,7 +59,7 @@ fn edge(bucket: usize) -> u64 {
 }
 
 impl Policy {
-    pub fn new(longest_hold: u64, hold: u64, burst: u16, budget: Option<Budget>) -> Self {
+    pub(crate) fn new(longest_hold: u64, hold: u64, burst: u16, budget: Option<Budget>) -> Self {
         let budget = budget.unwrap_or(Budget::Delay((hold / 4).max(1)));
         // 4096 to 8191 units are the longest hold.
         let shift = (0..).find(|s| longest_hold >> s < 8192).unwrap();
@@ -84,15 +84,15 @@ impl Policy {
         }
     }
 
-    pub fn price(&self) -> u64 {
+    pub(crate) fn price(&self) -> u64 {
         self.price
     }
 
-    pub fn left(&mut self, packets: u64, delay: u64) {
+    pub(crate) fn left(&mut self, packets: u64, delay: u64) {
         self.left = (self.left.0 + packets, self.left.1 + 1, self.left.2 + delay);
     }
 
-    pub fn arrived(&mut self, packet: &Arrived) -> Context {
+    pub(crate) fn arrived(&mut self, packet: &Arrived) -> Context {
         let (mut gap, mut before) = (31, 31);
         if let Some(&(last, context, earlier)) = self.flows.get(&packet.flow) {
             let halves = (2 * (packet.now - last)) >> self.shift;
@@ -194,7 +194,7 @@ impl Policy {
     }
 
     /// The time that a train of `packets` waits for the next one; `None` if it leaves.
-    pub fn wait(&self, context: Context, packets: usize) -> Option<u64> {
+    pub(crate) fn wait(&self, context: Context, packets: usize) -> Option<u64> {
         let until = self.waits[&context].1[packets - 1]?;
         Some(((edge(until) << self.shift) / 2).max(1))
     }

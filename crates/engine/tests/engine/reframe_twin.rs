@@ -168,7 +168,7 @@ impl Twin {
 }
 
 /// What leaves the twin, and the price of the default class at the end.
-pub fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usize)>, u64) {
+pub(crate) fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usize)>, u64) {
     let twin = Twin::after(config, packets);
     (twin.out, twin.waits[0].price())
 }
@@ -236,7 +236,7 @@ fn packets() -> impl Strategy<Value = Vec<Packet>> {
 }
 
 /// Checks the invariants of any run, whatever the settings (architecture: invariants 1 to 3).
-pub fn check_invariants(
+pub(crate) fn check_invariants(
     config: &ReframeConfig,
     packets: &[Packet],
     out: &[(u64, usize)],
