@@ -72,8 +72,8 @@ impl Reloader {
         Self { plan: Arc::new(plan.clone()), what: what.join(", ").into(), flag: run.reload_flag() }
     }
 
-    /// Checks everything on a thread of its own, so that packets don't wait. Where something is wrong, nothing is read
-    /// anew, and all goes on as it is.
+    /// Checks everything on a thread of its own, so that packets don't wait. Where something is wrong,
+    /// nothing is read anew, and all goes on as it is.
     fn start(&self) {
         let (plan, what, flag) = (self.plan.clone(), self.what.clone(), self.flag.clone());
         let check = move || match plan.check() {

@@ -82,8 +82,8 @@ pub struct ReframeConfig {
     pub policy: Policy,
     /// From which packet on a flow is held.
     pub admit: Admit,
-    /// The budget of each class's waits under [`Admit::Adaptive`]: a mean delay of a quarter of its hold where
-    /// none is set. Must not be set otherwise.
+    /// The budget of each class's waits under [`Admit::Adaptive`]: a mean delay of a quarter of its hold
+    /// where none is set. Must not be set otherwise.
     pub budget: Option<Budget>,
     /// Packets that pass at once, after flushing the train of their own flow. By default
     /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.

@@ -93,8 +93,8 @@ impl Hold {
         self.of_many()
     }
 
-    /// A train is to leave at `due`, if not earlier by the hold of its class; `due` must not be before that of
-    /// any train of the same `list`.
+    /// A train is to leave at `due`, if not earlier by the hold of its class; `due` must not be before that
+    /// of any train of the same `list`.
     #[inline]
     pub(crate) fn due_at(&mut self, train: u32, list: u8, due: Nanos) {
         let class_due = self.class_due(train);

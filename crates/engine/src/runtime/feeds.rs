@@ -327,8 +327,8 @@ impl Driver {
     }
 }
 
-/// The source whose packet comes next, if one has come by `now`; and the first packet of another one, which it must
-/// not go beyond: its time, and the number of its source.
+/// The source whose packet comes next, if one has come by `now`; and the first packet of another one, which
+/// it must not go beyond: its time, and the number of its source.
 #[inline]
 fn next_of(feeds: &[Feed], now: Nanos) -> Option<(usize, Option<(Nanos, usize)>)> {
     if let [alone] = feeds {

@@ -167,7 +167,7 @@ impl Twin {
     }
 }
 
-/// What leaves the twin, and the price of the default class at the end.
+/// The packets that leave the twin, and the price of the default class at the end.
 pub(crate) fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usize)>, u64) {
     let twin = Twin::after(config, packets);
     (twin.out, twin.waits[0].price())

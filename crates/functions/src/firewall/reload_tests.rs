@@ -16,7 +16,7 @@ use crate::reassembly::stage_tests::{Collect, run};
 use crate::test_packets::{echo, ipv4, ipv4_fragment, tcp, udp};
 use crate::{PerPacket, PerTrain};
 
-/// What the files have: rules, or an error.
+/// The contents of the files: rules, or an error.
 type Text = Arc<Mutex<&'static str>>;
 
 /// Sets of rules of all kinds, the last of them wrong.
@@ -91,8 +91,8 @@ fn fates(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> Vec<(u8
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After a reload packets fare as with a firewall that began with the new rules; of rules that track connections
-    /// it only those that don't have them.
+    /// After a reload packets fare as with a firewall that began with the new rules; of rules that track
+    /// connections it only those that don't have them.
     #[test]
     fn other_rules_decide_as_if_they_had_been_there(
         (from, to) in (0usize..5, 0usize..5),
@@ -161,7 +161,8 @@ fn asking_again_does_not_keep_rules_from_coming() {
     assert_eq!(rules, load(last).unwrap().firewall.rules().rules().len() as u64);
 }
 
-/// Connections outlive a reload, and rules that don't ask for states; who begins to track doesn't know what came before.
+/// Connections outlive a reload, and rules that don't ask for states; who begins to track doesn't know what
+/// came before.
 #[test]
 fn connections_stay() {
     let segment = |flags: u8| ipv4(6, 0x0a00_0001, 0x0a00_0002, &tcp(4000, 80, flags, b""));

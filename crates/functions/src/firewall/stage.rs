@@ -165,8 +165,8 @@ impl FirewallStage {
         self
     }
 
-    /// Puts other rules in the place of the present ones. Connections stay; what is counted by rule and what is left of
-    /// limits begins anew, as do the decisions that are remembered.
+    /// Puts other rules in the place of the present ones. Connections stay; what is counted by rule and what
+    /// is left of limits begins anew, as do the decisions that are remembered.
     fn install(&mut self, loaded: Loaded) {
         let default = self.hits.last().copied().unwrap_or_default();
         let new = Self::new(loaded.firewall, self.cache_size, self.allow_other, self.seed);

@@ -8,8 +8,8 @@ pub(super) struct Cut {
 }
 
 /// Cuts the packets of one flow, by their times in ns, into trains of at most `burst` packets, none of which
-/// waits longer than `hold_ns`, so that (delay) + `price_ns` × (trains) is least. A train leaves with its last
-/// packet.
+/// waits longer than `hold_ns`, so that (delay) + `price_ns` × (trains) is least. A train leaves with its
+/// last packet.
 pub(super) fn cut(times: &[u64], burst: usize, hold_ns: u64, price_ns: u64) -> Cut {
     // The best cut of the first packets, and its cost, by how many they are.
     let mut best = Vec::with_capacity(times.len() + 1);

@@ -21,7 +21,8 @@ use slipstream_core::units::Duration;
 pub enum Budget {
     /// Delay of packets, in ns, that one packet more in a train is worth, 0 to [`Budget::MAX_PRICE_NS`].
     Price(u64),
-    /// Mean delay of all packets of a class, in ns, at least 1 and at most `hold`; the price is steered to it.
+    /// Mean delay of all packets of a class, in ns, at least 1 and at most `hold`; the price is steered to
+    /// it.
     Delay(u64),
     /// Mean packets a train of a class, in thousandths, more than 1000 and at most `burst`; the price is
     /// steered to it.
@@ -114,8 +115,9 @@ pub(super) struct Counters {
 
 /// Steers the price of a class.
 ///
-/// Once in [`Steering::WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the window
-/// was from the aim, so that it settles without swinging: waits follow the price only after some packets.
+/// Once in [`Steering::WINDOW`] packets the price is multiplied by a weighted mean of 1 and how far the
+/// window was from the aim, so that it settles without swinging: waits follow the price only after some
+/// packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steering {
     budget: Budget,

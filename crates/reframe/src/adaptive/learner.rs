@@ -97,15 +97,16 @@ pub(super) fn kind(info: Info, len: u32) -> u8 {
     }
 }
 
-/// The context of a packet: the buckets of the two last gaps of its flow, the first one in octaves, the second
-/// in steps of four, and the packet's kind.
+/// The context of a packet: the buckets of the two last gaps of its flow, the first one in octaves, the
+/// second in steps of four, and the packet's kind.
 #[inline(always)]
 pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
     let step = (before.saturating_sub(4) >> 3).min(STEPS as u8 - 1);
     (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
 }
 
-/// The counts of a context and what follows from them: two cache lines, one for the packets that come, one for those that follow.
+/// The counts of a context and what follows from them: two cache lines, one for the packets that come, one
+/// for those that follow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Context {
@@ -224,8 +225,8 @@ impl Learner {
             context.gaps.iter_mut().for_each(|n| *n /= 2);
         }
         context.next = context.packets + 1 + (context.packets / 4).min(REFRESH - 1);
-        // For each wait: weight of the packets that come before its end, and the sum of all waits, in quarters
-        // of a unit.
+        // For each wait: weight of the packets that come before its end, and the sum of all waits, in
+        // quarters of a unit.
         let all = (u64::from(context.packets) * ONE + PRIOR) as i64;
         let (mut before, mut waited, mut from) = (0i64, 0i64, 0i64);
         let mut outcomes = [(0i64, 0i64); WAITS];

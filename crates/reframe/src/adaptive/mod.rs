@@ -93,8 +93,8 @@ impl Adaptive {
         flows.iter().for_each(|flow| prefetch_at(&self.flows, *flow as usize));
     }
 
-    /// A packet has come at `now`, of a class with these counters, of a flow that is `new` or not. Returns its
-    /// context.
+    /// A packet has come at `now`, of a class with these counters, of a flow that is `new` or not. Returns
+    /// its context.
     #[inline]
     pub(crate) fn observe(
         &mut self,
