@@ -20,6 +20,8 @@ needs=(
     python3:python3
     ip:iproute2
     ethtool:ethtool
+    systemd-analyze:systemd
+    strip:binutils
     sysctl:procps
     iperf3:iperf3
     ping:iputils-ping

@@ -23,6 +23,7 @@ import netns
 from live_attacks import ATTACKS
 from live_functions import FUNCTIONS
 from live_gateway import GATEWAYS
+from live_package import PACKAGE
 from live_ports import LIVE_PORTS
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -434,7 +435,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *ATTACKS, *LIVE_PORTS)
+          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *PACKAGE)
 ANYWHERE = (paced,)
 
 

@@ -1,0 +1,45 @@
+#!/bin/bash
+# Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual page and completions, the unit
+# for systemd and the configurations of the book as examples. Prints the package's path.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+binary=$(realpath "$1") into=$2
+version=$(sed -n '/^\[workspace.package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' Cargo.toml)
+architecture=$(dpkg --print-architecture)
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+chmod 755 "$root"
+
+install -Dm 755 "$binary" "$root/usr/bin/slipstream"
+strip --strip-unneeded "$root/usr/bin/slipstream"
+install -Dm 644 contrib/systemd/slipstream@.service "$root/lib/systemd/system/slipstream@.service"
+install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completions" \
+    "$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d" \
+    "$root/usr/share/doc/slipstream/examples" "$root/etc/slipstream" "$root/DEBIAN"
+"$binary" man | gzip -9n > "$root/usr/share/man/man1/slipstream.1.gz"
+"$binary" completions bash > "$root/usr/share/bash-completion/completions/slipstream"
+"$binary" completions zsh > "$root/usr/share/zsh/vendor-completions/_slipstream"
+"$binary" completions fish > "$root/usr/share/fish/vendor_completions.d/slipstream.fish"
+install -m 644 configs/*.toml configs/*.txt configs/*.rules configs/*.routes "$root/usr/share/doc/slipstream/examples/"
+install -m 644 LICENSE "$root/usr/share/doc/slipstream/copyright"
+gzip -9nc CHANGELOG.md > "$root/usr/share/doc/slipstream/changelog.gz"
+
+cat > "$root/DEBIAN/control" <<END
+Package: slipstream
+Version: $version
+Architecture: $architecture
+Maintainer: The Slipstream developers <slipstream@localhost>
+Depends: libc6 (>= 2.36), libgcc-s1
+Installed-Size: $(du -ks --exclude=DEBIAN "$root" | cut -f1)
+Section: net
+Priority: optional
+Description: packet-locality engine
+ Puts packets of a flow back to back, does expensive work once per train, and tells what that gains: on capture files, and
+ on live interfaces.
+END
+mkdir -p "$into"
+package="$into/slipstream_${version}_$architecture.deb"
+dpkg-deb --root-owner-group -Zxz --build "$root" "$package.new" > /dev/null
+mv "$package.new" "$package"
+echo "$package"

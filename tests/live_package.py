@@ -1,0 +1,66 @@
+"""The Debian package: what is in it, and whether the command works as its service runs it, as a user without root."""
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from harness import ROOT, Run
+from live_functions import have
+from netns import Middlebox, Net, is_udp, number_of, udp
+
+CAPABILITIES = "+net_raw,+net_admin,+bpf"
+FILES = ("usr/bin/slipstream", "usr/share/man/man1/slipstream.1.gz", "lib/systemd/system/slipstream@.service",
+         "usr/share/bash-completion/completions/slipstream", "usr/share/doc/slipstream/examples/gateway.toml",
+         "usr/share/doc/slipstream/copyright")
+GRAPH = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=64us) -> b; b -> a"
+
+
+def said(*words):
+    """What a command says, on stdout and stderr, and its status."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def package(case, binary, scratch):
+    """The package has what it should, and its unit is one; the command needs three capabilities and no root."""
+    if not have(case, "dpkg-deb", "setpriv", "systemd-analyze"):
+        return
+    status, path = said(ROOT / "ci" / "deb.sh", binary, scratch)
+    if not case.equal(status, 0, f"ci/deb.sh: {path}"):
+        return
+    root = scratch / "root"
+    case.equal(said("dpkg-deb", "-x", path.strip(), root)[0], 0, "unpacked")
+    for name in FILES:
+        case.check((root / name).is_file(), f"{name} is not in the package")
+    case.check("slipstream" in gzip.decompress((root / FILES[1]).read_bytes()).decode(), "the manual page is of something else")
+    program = root / "usr/bin/slipstream"
+    case.check(Run(program, ["--version"]).stdout == Run(binary, ["--version"]).stdout, "it is another version")
+    case.check(program.stat().st_size < 0.5 * Path(binary).stat().st_size, "its symbols were not taken out")
+    version = said("dpkg-deb", "-f", path.strip(), "Version")[1].strip()
+    case.check(version in Run(program, ["--version"]).stdout.decode(), f"the package says that it is {version}")
+
+    # The unit as it stands, but for the path of the command.
+    unit = scratch / "slipstream@.service"
+    unit.write_text((root / FILES[2]).read_text().replace("/usr/bin/slipstream", str(program)))
+    status, what = said("systemd-analyze", "verify", "--man=no", str(unit).replace("@.", "@x."))
+    unit_lines = [line for line in what.splitlines() if "slipstream" in line]
+    case.check(status == 0 and not unit_lines, f"systemd-analyze verify: {status} {what}")
+
+    # As the unit runs it: another user, with three capabilities.
+    os.chmod(scratch, 0o755)
+    service = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", f"--inh-caps={CAPABILITIES}",
+               f"--ambient-caps={CAPABILITIES}", program, "run", "--format", "json", "-e", GRAPH)
+    with Net() as net:
+        near, far = net.wire("a"), net.wire("b")
+        box = Middlebox(net, *service).ready(2)
+        for number in range(20):
+            near.send(udp(net, number))
+        case.equal([number_of(f)[1] for _, f in far.receive(2, is_udp, 20)], list(range(20)), "packets that passed")
+        status, out, err = box.stop()
+        if case.equal(status, 0, f"exit status ({err})"):
+            case.equal(json.loads(out)["left_inside"], 0, "left inside")
+
+
+PACKAGE = (package,)
