@@ -49,9 +49,13 @@ fn run(graph: &str, base: &Path, workers: usize) -> (String, Vec<(PathBuf, Vec<u
 }
 
 fn same_on_any_number(graph: &str) {
+    assert!(is_same_on_any_number(graph), "nothing was written:\n{graph}");
+}
+
+/// The same; returns true if more was written than a file's header.
+fn is_same_on_any_number(graph: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let (counts, files) = run(graph, dir.path(), 1);
-    assert!(files.iter().any(|(_, bytes)| bytes.len() > 1000), "nothing was written:\n{graph}\n{counts}");
     for workers in [2, 3, 4, 7] {
         let (others, written) = run(graph, dir.path(), workers);
         assert_eq!(others, counts, "{workers} workers\n{graph}");
@@ -61,6 +65,7 @@ fn same_on_any_number(graph: &str) {
         }
         assert_eq!(files.len(), written.len(), "{workers} workers\n{graph}");
     }
+    files.iter().any(|(_, bytes)| bytes.len() > 1000)
 }
 
 /// The function stages, each with settings under which it has something to do, and the rules that they need.
@@ -274,6 +279,7 @@ proptest! {
              -> {} -> out :: pcap(path=out.pcapng)",
             chain.join(" -> ")
         );
-        same_on_any_number(&graph);
+        // Of few flows a firewall may deny all.
+        let _ = is_same_on_any_number(&graph);
     }
 }
