@@ -15,6 +15,7 @@
 //! Rust 1.95.
 
 mod answer;
+mod background;
 pub mod balancer;
 mod bucket;
 mod bytes;

@@ -2,16 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::thread;
 
 use slipstream_core::time::Nanos;
 
 use super::Firewall;
+use crate::background::{Reading, SOON};
 use crate::conntrack::ConntrackConfig;
-
-/// Time between two checks whether rules have been read, in ns.
-const SOON: u64 = 10_000_000;
 
 /// Rules that were read, and the tracking of connections that they need.
 #[derive(Debug)]
@@ -26,7 +22,7 @@ type Load = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
 /// The files that rules come from.
 pub(super) struct Files {
     load: Load,
-    loading: Option<Receiver<Result<Loaded, String>>>,
+    loading: Reading<Loaded>,
     /// They are to be read again afterwards, since files may have changed meanwhile.
     again: bool,
     due: Nanos,
@@ -48,7 +44,7 @@ impl Files {
     pub(super) fn new(load: impl Fn() -> Result<Loaded, String> + Send + Sync + 'static) -> Self {
         Self {
             load: Arc::new(load),
-            loading: None,
+            loading: Reading::default(),
             again: false,
             due: Nanos::MAX,
             reloads: 0,
@@ -65,29 +61,24 @@ impl Files {
 
     /// Begins to read at `now`. Rules that are being read will be read again, and do their work until then.
     pub(super) fn reload(&mut self, now: Nanos) {
-        if self.loading.is_some() {
+        if self.loading.is_under_way() {
             self.again = true;
             return;
         }
-        let (send, receive) = channel();
         let load = self.load.clone();
-        match thread::Builder::new().name("rules".into()).spawn(move || drop(send.send(load()))) {
-            Ok(_) => (self.loading, self.due) = (Some(receive), now),
-            Err(error) => self.failed(format!("no thread to read the rules: {error}")),
+        match self.loading.start("rules", move || load()) {
+            Ok(()) => self.due = now,
+            Err(why) => self.failed(why),
         }
     }
 
     /// The rules, once they have been read; sets the time of the next check.
     pub(super) fn poll(&mut self, now: Nanos) -> Option<Loaded> {
-        let loaded = match self.loading.as_ref()?.try_recv() {
-            Err(TryRecvError::Empty) => {
-                self.due = now.after(SOON);
-                return None;
-            }
-            Err(TryRecvError::Disconnected) => Err("the thread that read the rules ended early".to_owned()),
-            Ok(loaded) => loaded,
+        let Some(loaded) = self.loading.poll("rules") else {
+            self.due = now.after(SOON);
+            return None;
         };
-        (self.loading, self.due) = (None, Nanos::MAX);
+        self.due = Nanos::MAX;
         if std::mem::take(&mut self.again) {
             self.reload(now);
         }

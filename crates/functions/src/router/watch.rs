@@ -4,17 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::thread;
 use std::time::SystemTime;
 
 use super::fib::Fib;
 use super::interface::Interface;
+use crate::background::{Reading, SOON};
 use crate::routes::Routes;
 use slipstream_core::time::Nanos;
-
-/// Time between two checks whether a file that is wanted has been read, in ns.
-const SOON: u64 = 10_000_000;
 
 /// The attributes that tell one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +63,7 @@ pub(super) struct Watch {
     wanted: bool,
     /// It is to be read once more than it is being read.
     again: bool,
-    loading: Option<Receiver<Result<Fib, String>>>,
+    loading: Reading<Fib>,
 }
 
 impl Watch {
@@ -80,7 +76,7 @@ impl Watch {
         let seen = stamp(path);
         let fib = load(path, &interfaces)?;
         let path = path.to_owned();
-        let (due, armed, wanted, again, loading) = (Nanos(0), false, false, false, None);
+        let (due, armed, wanted, again, loading) = (Nanos(0), false, false, false, Reading::default());
         Ok((Self { path, interfaces, every, seen, due, armed, wanted, again, loading }, fib))
     }
 
@@ -99,7 +95,7 @@ impl Watch {
 
     /// Has the file read from `now` on, also where no packets come: for live runs.
     pub(super) fn reload(&mut self, now: Nanos) {
-        self.again |= self.loading.is_some();
+        self.again |= self.loading.is_under_way();
         (self.due, self.armed, self.wanted) = (now, true, true);
     }
 
@@ -112,36 +108,27 @@ impl Watch {
     }
 
     fn poll_once(&mut self) -> Reload {
-        if let Some(loading) = &self.loading {
-            let loaded = match loading.try_recv() {
-                Err(TryRecvError::Empty) => return Reload::Unchanged,
-                Err(TryRecvError::Disconnected) => {
-                    Err("the thread that read the routes ended early".to_owned())
-                }
-                Ok(loaded) => loaded,
-            };
-            (self.loading, self.wanted) = (None, std::mem::take(&mut self.again));
+        if let Some(loaded) = self.loading.poll("routes") {
+            self.wanted = std::mem::take(&mut self.again);
             return match loaded {
                 Ok(fib) => Reload::Table(Box::new(fib)),
                 Err(why) => Reload::Failed(why),
             };
+        }
+        if self.loading.is_under_way() {
+            return Reload::Unchanged;
         }
         let found = stamp(&self.path);
         if found == self.seen && !self.wanted {
             return Reload::Unchanged;
         }
         self.seen = found;
-        let (send, receive) = channel();
         let (path, interfaces) = (self.path.clone(), self.interfaces.clone());
-        let work = move || drop(send.send(load(&path, &interfaces)));
-        match thread::Builder::new().name("routes".into()).spawn(work) {
-            Ok(_) => {
-                self.loading = Some(receive);
-                Reload::Unchanged
-            }
-            Err(error) => {
+        match self.loading.start("routes", move || load(&path, &interfaces)) {
+            Ok(()) => Reload::Unchanged,
+            Err(why) => {
                 self.wanted = false;
-                Reload::Failed(format!("no thread to read the routes: {error}"))
+                Reload::Failed(why)
             }
         }
     }

@@ -320,7 +320,8 @@ mod tests {
         let (adaptive, knowing) = (beside.adaptive.unwrap(), beside.clairvoyant.unwrap());
         assert!(knowing.mean_delay_ns <= adaptive.mean_delay_ns, "{beside:?}");
         assert!(adaptive.mean_delay_ns <= beside.fixed.mean_delay_ns * 1.02, "{beside:?}");
-        // Nothing is learned before the first trains have gone: it comes near the longest ones, and no farther.
+        // Nothing is learned before the first trains have gone: it comes near the longest ones, and stays
+        // behind them.
         let longest = frontier.adaptive.iter().max_by(|a, b| a.mean_train.total_cmp(&b.mean_train)).unwrap();
         assert!(longest.mean_train > 3.9 && longest.mean_delay_ns < 3060.0, "{longest:?}");
         assert!((frontier.holds[1].fixed.mean_train - 4.0).abs() < 1e-9);

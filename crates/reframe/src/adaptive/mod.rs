@@ -2,8 +2,9 @@
 //! enough.
 //!
 //! A packet more in a train is worth `price` of delay, so that waiting for it until some time is worth
-//! (chance that it comes by then) × `price` − (packets that wait) × (mean wait). A train waits until the time
-//! at which that is greatest, or not at all where it is never above zero; no longer than `hold`, ever.
+//! (chance that it comes by then) × `price` − (packets that wait) × (mean wait).
+//! A train waits until the time at which that is greatest, or not at all where it is never above zero; no
+//! longer than `hold`, ever.
 //!
 //! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
 //! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram. That
