@@ -215,6 +215,9 @@ fn analyze_one(path: &Path, config: &Config, args: &cli::Analyze) -> anyhow::Res
     };
     match Input::open(path)? {
         Input::Capture(mut reader) => {
+            if config.threads > 1 {
+                reader.unpack_ahead();
+            }
             read(&mut reader, &mut packet, &progress)?;
             drop(progress);
             truncated_at_byte = report_damage(&reader, args.damage.strict)?;

@@ -463,11 +463,13 @@ impl Driver {
             clock.end(self, &mut run, interrupted);
             return self.end(&run, interrupted);
         };
+        self.pipeline.heads.iter_mut().for_each(|head| head.source.work_ahead());
         let mut run = Run::new(self, Some(&sections), tick);
         let result = self.in_sections(&mut clock, &mut run);
         run.sections = None;
         let stopped = sections.is_stopped();
-        self.workers_cpu_ns = sections.cpu_ns();
+        let ahead: u64 = self.pipeline.heads.iter().map(|head| head.source.ahead_cpu_ns()).sum();
+        self.workers_cpu_ns = sections.cpu_ns() + ahead;
         let joined = sections.rejoin(&mut self.pipeline);
         let interrupted = result? == End::Interrupted;
         joined?;

@@ -9,6 +9,7 @@
 //! [`CaptureReader::damage`] says at which byte, and why. [`CaptureError`] is for what leaves nothing to
 //! deliver.
 
+mod ahead;
 mod decompress;
 mod error;
 mod fields;

@@ -185,8 +185,14 @@ fn read(args: &cli::Measure, sketches: SketchSet, path: &Path) -> anyhow::Result
         workers: args.workers.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from),
     };
     let name = path.display().to_string();
+    let mut input = Input::open(path)?;
+    if let Input::Capture(reader) = &mut input
+        && settings.workers > 1
+    {
+        reader.unpack_ahead();
+    }
     let mut trace = Trace {
-        input: Input::open(path)?,
+        input,
         progress: Some(Progress::new(&name)),
         interrupted: ui::interrupts()?,
         packets: 0,

@@ -30,10 +30,17 @@ pub fn read_all(mut reader: CaptureReader) -> (Vec<Owned>, Option<u64>) {
     (records, reader.damage().map(|damage| damage.byte))
 }
 
-/// [`read_all`] of bytes in memory; None where they are not accepted as a capture.
+/// [`read_all`] of bytes in memory; None where they are not accepted as a capture. A thread that reads ahead
+/// changes nothing.
 pub fn read_bytes(bytes: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
-    let input = std::io::Cursor::new(bytes.to_vec());
-    CaptureReader::from_reader(input, "memory").ok().map(read_all)
+    let open = || CaptureReader::from_reader(std::io::Cursor::new(bytes.to_vec()), "memory").ok();
+    let read = open().map(read_all);
+    let ahead = open().map(|mut reader| {
+        reader.read_ahead();
+        read_all(reader)
+    });
+    assert!(read == ahead, "a thread that reads ahead makes a difference");
+    read
 }
 
 /// Integers in one byte order.
