@@ -14,6 +14,7 @@ mod decompress;
 mod error;
 mod fields;
 mod gunzip;
+mod parts;
 mod pcap;
 mod pcapng;
 mod reader;
@@ -29,6 +30,7 @@ use slipstream_core::time::Nanos;
 pub use slipstream_core::interface::{Interface, MAX_INTERFACE_NAME};
 
 pub use error::{CaptureError, is_interface};
+pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 

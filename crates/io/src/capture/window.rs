@@ -3,8 +3,11 @@
 //! It grows to hold one record and never beyond, and only as bytes really arrive: a header that promises 60
 //! MB in a file of 200 bytes costs nothing.
 
+use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use super::Damage;
 use super::ahead::{Ahead, Block, ROOM};
@@ -12,6 +15,8 @@ use super::decompress::DeviceError;
 
 /// Bytes asked of the stream at once, and the size that the buffer starts with.
 const CHUNK: usize = 256 * 1024;
+/// Bytes that are read behind a part of a file at least.
+const MORE: usize = 4096;
 
 /// Why no record came out.
 pub(super) enum Stop {
@@ -34,6 +39,8 @@ enum Source {
     Stream(Box<dyn Read + Send>),
     /// Another thread reads it.
     Ahead(Ahead),
+    /// A part of a file: what is behind the bytes that are there is read as it is wanted, and nothing moves.
+    Part(Arc<File>),
     /// It moves to another thread.
     Gone,
 }
@@ -67,6 +74,32 @@ impl Window {
             fault: None,
             device: None,
         }
+    }
+
+    /// An empty one for parts of files.
+    pub(super) fn for_parts() -> Self {
+        let (source, bytes) = (Source::Gone, Vec::new());
+        Self { source, bytes, start: 0, end: 0, base: 0, ended: true, fault: None, device: None }
+    }
+
+    /// Reads `len` bytes of a file from `base` on, in place of what it has. More come behind them when they are
+    /// wanted.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn read_part(&mut self, file: &Arc<File>, base: u64, len: usize) -> io::Result<()> {
+        self.bytes.resize(len, 0);
+        (self.start, self.end, self.base, self.ended) = (0, 0, base, false);
+        (self.fault, self.device) = (None, None);
+        self.end = read_at(file, &mut self.bytes, base)?;
+        self.source = Source::Part(Arc::clone(file));
+        Ok(())
+    }
+
+    /// Passes over what comes before a place of the file.
+    pub(super) fn pass_to(&mut self, position: u64) {
+        let by = position.wrapping_sub(self.position());
+        self.start = usize::try_from(by).map_or(self.end, |by| (self.start + by).min(self.end));
     }
 
     /// Lets another thread read the rest of the stream, ahead of what is wanted.
@@ -172,7 +205,7 @@ impl Window {
     #[cold]
     #[inline(never)]
     fn fill(&mut self, n: usize) -> io::Result<bool> {
-        if !matches!(self.source, Source::Ahead(_)) {
+        if matches!(self.source, Source::Stream(_)) {
             self.slide();
         }
         while self.end - self.start < n {
@@ -181,6 +214,12 @@ impl Window {
             }
             let read = match &mut self.source {
                 Source::Gone => Ok(0),
+                Source::Part(file) => {
+                    let missing = (n - (self.end - self.start)).clamp(MORE, CHUNK);
+                    self.bytes.resize(self.end + missing, 0);
+                    let at = self.base.wrapping_add(self.end as u64);
+                    read_at(file, self.bytes.get_mut(self.end..).unwrap_or_default(), at)
+                }
                 Source::Ahead(ahead) => {
                     let block = ahead.next();
                     self.take_block(block);
@@ -259,6 +298,20 @@ impl Window {
             self.fault = Some(error.to_string());
         }
     }
+}
+
+/// Fills `bytes` from a place of a file on; returns how many there were.
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, at + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(DeviceError::wrap(error)),
+        }
+    }
+    Ok(done)
 }
 
 /// As a decompressor reads what is below it.
