@@ -1,0 +1,173 @@
+//! `slipstream.analyze`: the locality of traces.
+
+use std::thread;
+
+use anyhow::Context;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use slipstream::io::capture::{CaptureReader, Part, Parts};
+use slipstream_trace::{Analyzer, Config, Digest, FlowFile, Partial};
+use slipstream_wire::{Encapsulation, LinkType};
+
+use crate::error::exception;
+use crate::input::{Input, Opened, Progress, Time, damage};
+
+/// The analysis of one trace: what its report and its flows are made of.
+#[pyclass(frozen, module = "slipstream._native")]
+pub(crate) struct Analysis {
+    file: String,
+    damage: Option<(u64, String)>,
+    partial: Partial,
+}
+
+#[pymethods]
+impl Analysis {
+    /// Name of the trace.
+    #[getter]
+    fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The byte at which the trace is damaged, and the damage in words.
+    #[getter]
+    fn damage(&self) -> Option<(u64, String)> {
+        self.damage.clone()
+    }
+
+    /// The report, as the command has it.
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| Ok(serde_json::to_string(&self.partial.report())?)).map_err(exception)
+    }
+
+    /// The flows of this trace, as a Parquet file.
+    fn flows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| {
+            let mut flows = FlowFile::new(Vec::new())?;
+            flows.trace(&self.file, &self.partial)?;
+            anyhow::Ok(flows.finish()?)
+        });
+        Ok(PyBytes::new(py, &bytes.map_err(exception)?))
+    }
+
+    /// This trace and others as if they were one, as the command's total.
+    fn merged(&self, py: Python<'_>, others: Vec<Py<Self>>) -> PyResult<Self> {
+        py.detach(|| {
+            let mut partial = self.partial.clone();
+            for other in &others {
+                partial.merge(&other.get().partial)?;
+            }
+            anyhow::Ok(Self { file: "total".to_owned(), damage: None, partial })
+        })
+        .map_err(exception)
+    }
+}
+
+/// Analyses one trace.
+#[pyfunction]
+#[pyo3(signature = (input, *, windows, burst, top, inner, threads, strict, progress))]
+#[allow(clippy::too_many_arguments, reason = "each is a keyword in Python")]
+pub(crate) fn analyze(
+    py: Python<'_>,
+    input: Input,
+    windows: Vec<Time>,
+    burst: u32,
+    top: usize,
+    inner: bool,
+    threads: Option<usize>,
+    strict: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Analysis> {
+    let name = input.name();
+    let progress = Progress { name, callback: progress };
+    py.detach(move || {
+        let windows_ns = windows.iter().map(Time::ns).collect::<anyhow::Result<_>>().context("windows")?;
+        let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+        let encapsulation = if inner { Encapsulation::Inner } else { Encapsulation::Outer };
+        let config = Config { windows_ns, burst, top, encapsulation, threads, ..Config::default() };
+        config.validate()?;
+        run(input, config, strict, &progress)
+    })
+    .map_err(exception)
+}
+
+fn run(input: Input, config: Config, strict: bool, progress: &Progress) -> anyhow::Result<Analysis> {
+    let file = input.name();
+    match input.open()? {
+        Opened::Capture(mut reader) => {
+            if config.threads > 1 {
+                match Parts::new(*reader) {
+                    Ok(parts) => return in_parts(file, parts, config, strict, progress),
+                    Err(whole) => reader = whole,
+                }
+                reader.unpack_ahead();
+            }
+            in_order(file, *reader, config, strict, progress)
+        }
+        Opened::Synth(mut synth) => {
+            let mut analyzer = Analyzer::new(config)?;
+            let (mut frame, mut packets) = (Vec::new(), 0u64);
+            while let Some(at) = synth.next_packet(&mut frame) {
+                let data = frame.get(..synth.config().captured_len(frame.len())).unwrap_or(&frame);
+                analyzer.packet(at.0, LinkType::Ethernet, frame.len() as u32, data);
+                packets += 1;
+                if packets.is_multiple_of(1 << 18) {
+                    progress.at(None)?;
+                }
+            }
+            Ok(Analysis { file, damage: None, partial: analyzer.finish() })
+        }
+    }
+}
+
+fn in_order(
+    file: String,
+    mut reader: CaptureReader,
+    config: Config,
+    strict: bool,
+    progress: &Progress,
+) -> anyhow::Result<Analysis> {
+    let mut analyzer = Analyzer::new(config)?;
+    let mut packets = 0u64;
+    while let Some(record) = reader.next_record()? {
+        analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+        packets += 1;
+        if packets.is_multiple_of(1 << 18) {
+            progress.at(reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64))?;
+        }
+    }
+    let damage = damage(&reader, strict)?;
+    Ok(Analysis { file, damage, partial: analyzer.finish() })
+}
+
+/// Several threads read parts, as the command does it.
+fn in_parts(
+    file: String,
+    parts: Parts,
+    config: Config,
+    strict: bool,
+    progress: &Progress,
+) -> anyhow::Result<Analysis> {
+    let readers = config.threads / 2;
+    let mut analyzer = Analyzer::new(Config { threads: config.threads - readers, ..config })?;
+    let empty = analyzer.digest();
+    let make = |part: &Part, digest: &mut Option<Digest>| {
+        let digest = digest.get_or_insert_with(|| empty.clone());
+        digest.clear();
+        for record in part.records() {
+            digest.packet(record.time.0, record.link, record.original_len, record.data);
+        }
+    };
+    let mut taken = 0u64;
+    parts.each(readers, make, |digest: &mut Option<Digest>| {
+        if let Some(digest) = digest {
+            analyzer.add(digest);
+        }
+        taken += 1;
+        if taken.is_multiple_of(64) {
+            progress.at(Some(parts.progress()))?;
+        }
+        anyhow::Ok(())
+    })?;
+    let damage = damage(&parts.into_reader(), strict)?;
+    Ok(Analysis { file, damage, partial: analyzer.finish() })
+}

@@ -1,0 +1,105 @@
+//! Errors as exceptions. What the system says becomes an `OSError` of the fitting class with errno and file name;
+//! what is wrong with a file, a `CaptureError` or `StateError`; anything else, a `ValueError`.
+
+use std::io;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use slipstream::io::capture::CaptureError as ReadError;
+use slipstream::runtime::RunError;
+
+pyo3::create_exception!(
+    slipstream,
+    CaptureError,
+    PyValueError,
+    "A capture that can't be read: it is empty, damaged, or something else. `file` names it (`<bytes>` for bytes), and \
+     `byte` is where it is wrong, or None where that is not one place."
+);
+pyo3::create_exception!(
+    slipstream,
+    StateError,
+    PyValueError,
+    "A saved state that can't be read: it is damaged, of another version, or something else."
+);
+
+/// A capture that is damaged, where that was not to be borne.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: damaged at byte {byte}: {what}")]
+pub(crate) struct Damaged {
+    pub(crate) file: String,
+    pub(crate) byte: u64,
+    pub(crate) what: String,
+}
+
+/// The exception that says it.
+pub(crate) fn exception(error: anyhow::Error) -> PyErr {
+    // Python's own: an interrupt, or what a callback raised.
+    let error = match error.downcast::<PyErr>() {
+        Ok(error) => return error,
+        Err(error) => error,
+    };
+    for cause in error.chain() {
+        if let Some(e) = cause.downcast_ref::<ReadError>() {
+            return of_capture(e);
+        }
+        if let Some(e) = cause.downcast_ref::<Damaged>() {
+            return at(&e.file, Some(e.byte), e.to_string());
+        }
+        match cause.downcast_ref::<RunError>() {
+            Some(RunError::Damaged { file, byte, .. }) => return at(file, Some(*byte), cause.to_string()),
+            Some(RunError::Source(source)) => {
+                if let Some(e) = source.downcast_ref::<ReadError>() {
+                    return of_capture(e);
+                }
+            }
+            _ => {}
+        }
+    }
+    PyValueError::new_err(format!("{error:#}"))
+}
+
+fn of_capture(error: &ReadError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        ReadError::NotFound { file } => system(file, Some(2), "no such file"),
+        ReadError::PermissionDenied { file } => system(file, Some(13), "permission to read it is denied"),
+        ReadError::IsDirectory { file } => system(file, Some(21), "is a directory; name a capture file"),
+        ReadError::NoFolder { file, folder } => {
+            system(file, Some(2), &format!("there is no folder {folder}"))
+        }
+        ReadError::Open { file, source }
+        | ReadError::Create { file, source }
+        | ReadError::Write { file, source }
+        | ReadError::Read { file, source, .. } => of_io(file, source),
+        ReadError::Empty { file } | ReadError::UnknownFormat { file, .. } => at(file, Some(0), text),
+        ReadError::UnsupportedVersion { file, .. } => at(file, Some(4), text),
+        ReadError::HeaderTruncated { file, found, .. } => at(file, Some(*found as u64), text),
+        ReadError::BadHeader { file, byte, .. } => at(file, Some(*byte), text),
+        ReadError::TooManyLayers { file, .. } | ReadError::BadCompression { file, .. } => {
+            at(file, None, text)
+        }
+        _ => PyValueError::new_err(text),
+    }
+}
+
+fn of_io(file: &str, error: &io::Error) -> PyErr {
+    system(file, error.raw_os_error(), &error.to_string())
+}
+
+/// Python chooses the class by the number: 2 is `FileNotFoundError`.
+fn system(file: &str, number: Option<i32>, what: &str) -> PyErr {
+    match number {
+        Some(number) => PyOSError::new_err((number, what.to_owned(), file.to_owned())),
+        None => PyOSError::new_err(format!("{file}: {what}")),
+    }
+}
+
+fn at(file: &str, byte: Option<u64>, text: String) -> PyErr {
+    let error = CaptureError::new_err(text);
+    let told = Python::attach(|py| {
+        let value = error.value(py);
+        value.setattr("file", file)?;
+        value.setattr("byte", byte)
+    });
+    told.err().unwrap_or(error)
+}

@@ -1,0 +1,93 @@
+//! What packets come from, and who is told how far the work is.
+
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use slipstream::io::capture::CaptureReader;
+use slipstream::io::synth::{Synth, SynthConfig};
+use slipstream::units::Duration;
+
+use crate::error::Damaged;
+
+/// A source of packets, as it is named.
+#[derive(FromPyObject)]
+pub(crate) enum Input {
+    Path(PathBuf),
+    Bytes(PyBackedBytes),
+}
+
+/// A source of packets, opened.
+pub(crate) enum Opened {
+    Capture(Box<CaptureReader>),
+    Synth(Box<Synth>),
+}
+
+impl Input {
+    /// Its name in results and errors.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Bytes(_) => "<bytes>".to_owned(),
+        }
+    }
+
+    pub(crate) fn open(self) -> anyhow::Result<Opened> {
+        let reader = match self {
+            Self::Path(path) => {
+                if let Some(settings) = path.to_str().and_then(|text| text.strip_prefix("synth:")) {
+                    return Ok(Opened::Synth(Box::new(Synth::new(SynthConfig::from_text(settings)?)?)));
+                }
+                CaptureReader::open(&path)?
+            }
+            Self::Bytes(bytes) => CaptureReader::from_reader(Cursor::new(bytes), "<bytes>")?,
+        };
+        Ok(Opened::Capture(Box::new(reader)))
+    }
+}
+
+/// Where a capture is damaged, and in words; an error if that is not to be borne.
+pub(crate) fn damage(reader: &CaptureReader, strict: bool) -> Result<Option<(u64, String)>, Damaged> {
+    let Some(damage) = reader.damage() else { return Ok(None) };
+    let found = Damaged { file: reader.name().to_owned(), byte: damage.byte, what: damage.what.to_string() };
+    if strict { Err(found) } else { Ok(Some((found.byte, found.to_string()))) }
+}
+
+/// A time: whole nanoseconds, or a number with a unit.
+#[derive(FromPyObject)]
+pub(crate) enum Time {
+    Nanoseconds(u64),
+    Text(String),
+}
+
+impl Time {
+    pub(crate) fn ns(&self) -> anyhow::Result<u64> {
+        match self {
+            Self::Nanoseconds(ns) => Ok(*ns),
+            Self::Text(text) => text.parse::<Duration>().map(|d| d.0).map_err(|why| anyhow::anyhow!("{why}")),
+        }
+    }
+}
+
+/// Told how far the work is.
+pub(crate) struct Progress {
+    pub(crate) name: String,
+    pub(crate) callback: Option<Py<PyAny>>,
+}
+
+impl Progress {
+    /// Tells the share of the work that is done, where it is known.
+    ///
+    /// # Errors
+    /// The user interrupted the program, or the callback raised an exception.
+    pub(crate) fn at(&self, share: Option<f64>) -> PyResult<()> {
+        Python::attach(|py| {
+            py.check_signals()?;
+            if let Some(callback) = &self.callback {
+                callback.call1(py, (&self.name, share))?;
+            }
+            Ok(())
+        })
+    }
+}

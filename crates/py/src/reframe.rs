@@ -1,0 +1,189 @@
+//! `slipstream.reframe`: packets of a flow back to back, between two captures.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use pyo3::prelude::*;
+use serde_json::{Map, Value, json};
+use slipstream::io::capture::{CaptureWriter, Format, WriterOptions};
+use slipstream::io::ports::CaptureStage;
+use slipstream::pipeline::{Settings, Value as SettingValue};
+use slipstream::pool::Pool;
+use slipstream::port::Outlet;
+use slipstream::reframe::{Cause, ClassStats, ReframeConfig, SETTINGS};
+use slipstream::runtime::{
+    CaptureSink, CaptureSource, NullSink, Replay, ReplayReport, Source, Stamp, SynthSource, ToSink,
+};
+use slipstream::stage::Stage;
+
+use crate::error::exception;
+use crate::input::{Input, Opened, Progress, damage};
+
+/// How a replay is to be done.
+struct Job {
+    input: Input,
+    output: Option<PathBuf>,
+    config: ReframeConfig,
+    stamp: Stamp,
+    workers: usize,
+    strict: bool,
+}
+
+/// Names of the settings with what they are for and their defaults.
+#[pyfunction]
+pub(crate) fn reframe_settings() -> Vec<(&'static str, &'static str, Option<&'static str>)> {
+    SETTINGS.iter().map(|s| (s.name, s.help, s.default)).collect()
+}
+
+/// Reframes a capture; the settings are those of the command, by name. Gives the command's report, and what is
+/// wrong with the capture.
+#[pyfunction]
+#[pyo3(signature = (input, output, settings, *, classes, arrival_stamps, workers, strict, progress))]
+#[allow(clippy::too_many_arguments, reason = "each is a keyword in Python")]
+pub(crate) fn reframe(
+    py: Python<'_>,
+    input: Input,
+    output: Option<PathBuf>,
+    settings: Vec<(String, String)>,
+    classes: Vec<String>,
+    arrival_stamps: bool,
+    workers: usize,
+    strict: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(String, Option<String>)> {
+    let progress = Progress { name: input.name(), callback: progress };
+    py.detach(move || {
+        if !(1..=256).contains(&workers) {
+            return Err(anyhow!("workers={workers}: there can be 1 to 256"));
+        }
+        let mut values =
+            Settings::defaults(SETTINGS).read(SETTINGS, &settings, Path::new("")).map_err(|e| anyhow!(e))?;
+        if !classes.is_empty() {
+            let classes = classes.into_iter().map(SettingValue::Text).collect();
+            values = values.with("class", SettingValue::List(classes));
+        }
+        let config = ReframeConfig::from_settings(&values, Path::new(""))?;
+        let stamp = if arrival_stamps { Stamp::Arrival } else { Stamp::Release };
+        run(Job { input, output, config, stamp, workers, strict }, &progress)
+    })
+    .map_err(exception)
+}
+
+fn run(job: Job, progress: &Progress) -> anyhow::Result<(String, Option<String>)> {
+    let (name, config) = (job.input.name(), job.config);
+    let replay = Replay::new(&config)?.workers(job.workers);
+    let (source, format): (Box<dyn Source + Send>, _) = match job.input.open()? {
+        Opened::Capture(reader) => {
+            let format = reader.format();
+            (Box::new(CaptureSource::new(*reader)), format)
+        }
+        Opened::Synth(synth) => (Box::new(SynthSource::new(*synth)), Format::PcapNg),
+    };
+    let out: Box<dyn Stage + Send> = match &job.output {
+        None => Box::new(ToSink::new(NullSink)),
+        Some(path) => {
+            let writer = CaptureWriter::create(path, WriterOptions::for_path(path, format))?;
+            Box::new(Outlet::new(CaptureStage::new(CaptureSink::new(writer, job.stamp))))
+        }
+    };
+    let mut driver = replay.driver(source, Pool::new(), out)?.strict(job.strict);
+    let mut stopped = None;
+    let report = driver.run(&mut |share| match progress.at(share) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            stopped = Some(error);
+            ControlFlow::Break(())
+        }
+    });
+    if let Some(error) = stopped {
+        return Err(error.into());
+    }
+    let report = ReplayReport::from(&report?);
+    let damaged = match driver.captures().next() {
+        Some(reader) => damage(reader, job.strict)?,
+        None => None,
+    };
+    let (byte, what) = damaged.unzip();
+    let output = job.output.as_ref().map_or_else(|| "null".to_owned(), |p| p.display().to_string());
+    let ends = json!({ "input": name, "output": output, "truncated_at_byte": byte, "workers": job.workers });
+    Ok((as_json(&config, &report, &ends).to_string(), what))
+}
+
+fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value {
+    let stats = &report.stats;
+    let total = stats.total();
+    let mut result = json!({
+        "schema": 1,
+        "input": ends["input"],
+        "output": ends["output"],
+        "packets_in": stats.packets_in,
+        "packets_out": stats.packets_out,
+        "packets_coalesced": total.packets_coalesced,
+        "packets_bypassed": total.packets_bypassed,
+        "packets_unclassified": stats.unclassified,
+        "dropped": {},
+        "trains": total.trains,
+        "slf_in": stats.slf_in(),
+        "slf_out": stats.slf_out(),
+        "mean_train": total.mean_train(),
+        "train_lengths": lengths(&total),
+        "delay_ns": delay(&total),
+        "futile_wait_ns": total.futile_wait_ns,
+        "futile_trains": total.futile_trains,
+        "released": released(&total),
+        "held_max": stats.held_max,
+        "flow_evictions": stats.flow_evictions,
+        "long_probes": stats.long_probes,
+        "clock_backwards": report.clock_backwards,
+        "truncated_at_byte": ends["truncated_at_byte"],
+        "interrupted": report.interrupted,
+        "workers": ends["workers"],
+        "elapsed_ns": report.elapsed_ns,
+        "cpu_ns": report.cpu_ns,
+    });
+    if let Value::Object(map) = &mut result {
+        if let Some(price) = stats.prices_ns.first() {
+            map.insert("price_ns".into(), (*price).into());
+        }
+        if !config.classes.is_empty() {
+            let names = std::iter::once("default").chain(config.classes.iter().map(|c| c.name.as_str()));
+            let classes = names.zip(&stats.classes).map(|(name, stats)| class(name, stats));
+            map.insert("classes".into(), classes.collect());
+        }
+    }
+    result
+}
+
+fn class(name: &str, stats: &ClassStats) -> Value {
+    json!({
+        "name": name,
+        "packets_in": stats.packets_in,
+        "packets_out": stats.packets_out,
+        "packets_coalesced": stats.packets_coalesced,
+        "packets_bypassed": stats.packets_bypassed,
+        "trains": stats.trains,
+        "mean_train": stats.mean_train(),
+        "train_lengths": lengths(stats),
+        "delay_ns": delay(stats),
+        "futile_wait_ns": stats.futile_wait_ns,
+        "futile_trains": stats.futile_trains,
+        "released": released(stats),
+    })
+}
+
+fn delay(stats: &ClassStats) -> Value {
+    let d = &stats.delay;
+    let at = |q| d.quantile(q).map(|v| v.round() as u64);
+    json!({ "mean": d.mean(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": d.max() })
+}
+
+fn released(stats: &ClassStats) -> Value {
+    let causes = Cause::ALL.iter().zip(stats.released).map(|(c, n)| (c.name().to_owned(), n.into()));
+    Value::Object(causes.collect::<Map<_, _>>())
+}
+
+fn lengths(stats: &ClassStats) -> Value {
+    let bucket = |(length, n): (usize, &u64)| json!({ "from": length, "to": length, "count": n });
+    stats.lengths.iter().enumerate().filter(|(_, n)| **n > 0).map(bucket).collect()
+}

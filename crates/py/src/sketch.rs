@@ -1,0 +1,355 @@
+//! `slipstream.Sketch`: a sketch over keys of a length that is known only when it is made.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use slipstream_sketch::{
+    Bounds, Config, Kind, MergeError, QueryError, Size, Sketch as Sketching, StateError as Unreadable,
+    Update, Want, build, load, peek, save,
+};
+
+use crate::error::StateError;
+
+/// An answer with the interval in which the truth lies.
+type Answer<T> = (T, T, T);
+/// A key with its size.
+type Keyed<T> = (Vec<u8>, Answer<T>);
+
+/// A sketch over keys of some length.
+trait Any: Send + Sync {
+    fn kind(&self) -> &'static str;
+    fn key_len(&self) -> usize;
+    fn seed(&self) -> u64;
+    fn shape(&self) -> String;
+    fn weight(&self) -> u64;
+    fn memory_bytes(&self) -> usize;
+    fn is_saturated(&self) -> bool;
+    fn clear(&mut self);
+    /// Adds so much to each of the keys, which stand one behind the other.
+    fn update(&mut self, keys: &[u8], weight: &dyn Fn(usize) -> u64);
+    fn save(&self) -> Vec<u8>;
+    fn copy(&self) -> Box<dyn Any>;
+    fn merge(&mut self, state: &[u8]) -> Result<(), Failed>;
+    fn flow_size(&self, key: &[u8]) -> Result<Answer<u64>, Failed>;
+    fn heavy_hitters(&self, want: Want) -> Result<Vec<Keyed<u64>>, Failed>;
+    fn heavy_changes(&self, earlier: &[u8], want: Want) -> Result<Vec<Keyed<i64>>, Failed>;
+    fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Keyed<u64>>, Failed>;
+    fn size_distribution(&self) -> Result<Vec<(u64, f64)>, Failed>;
+    fn cardinality(&self) -> Result<Answer<f64>, Failed>;
+    fn entropy(&self) -> Result<Answer<f64>, Failed>;
+    fn second_moment(&self) -> Result<Answer<f64>, Failed>;
+}
+
+/// Why a sketch did not do it.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    State(#[from] Unreadable),
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error("a key of {0} bytes, where they have {1}")]
+    KeyLen(usize, usize),
+}
+
+impl From<Failed> for PyErr {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::State(error) => StateError::new_err(error.to_string()),
+            other => PyValueError::new_err(other.to_string()),
+        }
+    }
+}
+
+fn bounds<T>(b: Bounds<T>) -> Answer<T> {
+    (b.estimate, b.lower, b.upper)
+}
+
+struct Of<const N: usize>(Box<dyn Sketching<N>>);
+
+impl<const N: usize> Any for Of<N> {
+    fn kind(&self) -> &'static str {
+        self.0.kind().name()
+    }
+
+    fn key_len(&self) -> usize {
+        N
+    }
+
+    fn seed(&self) -> u64 {
+        self.0.seed()
+    }
+
+    fn shape(&self) -> String {
+        self.0.shape()
+    }
+
+    fn weight(&self) -> u64 {
+        self.0.weight()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.0.is_saturated()
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn update(&mut self, keys: &[u8], weight: &dyn Fn(usize) -> u64) {
+        const TOGETHER: usize = 2048;
+        let mut updates = Vec::with_capacity(TOGETHER);
+        for (i, key) in keys.as_chunks::<N>().0.iter().enumerate() {
+            match u32::try_from(weight(i)) {
+                Ok(weight) => updates.push(Update { key: *key, weight }),
+                Err(_) => {
+                    self.0.update_all(&updates);
+                    updates.clear();
+                    self.0.update(key, weight(i));
+                }
+            }
+            if updates.len() == TOGETHER {
+                self.0.update_all(&updates);
+                updates.clear();
+            }
+        }
+        self.0.update_all(&updates);
+    }
+
+    fn save(&self) -> Vec<u8> {
+        save(self.0.as_ref())
+    }
+
+    fn copy(&self) -> Box<dyn Any> {
+        Box::new(Self(self.0.boxed_clone()))
+    }
+
+    fn merge(&mut self, state: &[u8]) -> Result<(), Failed> {
+        Ok(self.0.merge(load::<N>(state)?.as_ref())?)
+    }
+
+    fn flow_size(&self, key: &[u8]) -> Result<Answer<u64>, Failed> {
+        let key = <&[u8; N]>::try_from(key).map_err(|_| Failed::KeyLen(key.len(), N))?;
+        Ok(bounds(self.0.flow_size(key)?))
+    }
+
+    fn heavy_hitters(&self, want: Want) -> Result<Vec<Keyed<u64>>, Failed> {
+        let flows = self.0.heavy_hitters(want)?;
+        Ok(flows.into_iter().map(|f| (f.key.to_vec(), bounds(f.size))).collect())
+    }
+
+    fn heavy_changes(&self, earlier: &[u8], want: Want) -> Result<Vec<Keyed<i64>>, Failed> {
+        let changes = self.0.heavy_changes(load::<N>(earlier)?.as_ref(), want)?;
+        Ok(changes.into_iter().map(|c| (c.key.to_vec(), bounds(c.change))).collect())
+    }
+
+    fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Keyed<u64>>, Failed> {
+        let sources = self.0.superspreaders(source_len, want)?;
+        let source = |key: [u8; N]| key.iter().take(source_len).copied().collect();
+        Ok(sources.into_iter().map(|f| (source(f.key), bounds(f.size))).collect())
+    }
+
+    fn size_distribution(&self) -> Result<Vec<(u64, f64)>, Failed> {
+        Ok(self.0.size_distribution()?)
+    }
+
+    fn cardinality(&self) -> Result<Answer<f64>, Failed> {
+        Ok(bounds(self.0.cardinality()?))
+    }
+
+    fn entropy(&self) -> Result<Answer<f64>, Failed> {
+        Ok(bounds(self.0.entropy()?))
+    }
+
+    fn second_moment(&self) -> Result<Answer<f64>, Failed> {
+        Ok(bounds(self.0.second_moment()?))
+    }
+}
+
+/// Calls a function that is generic over the length of keys for one that is known only now.
+macro_rules! by_length {
+    ($len:expr, $of:ident($($arg:expr),*)) => {
+        match $len {
+            4 => $of::<4>($($arg),*),
+            8 => $of::<8>($($arg),*),
+            13 => $of::<13>($($arg),*),
+            16 => $of::<16>($($arg),*),
+            32 => $of::<32>($($arg),*),
+            37 => $of::<37>($($arg),*),
+            other => Err(PyValueError::new_err(format!(
+                "keys of {other} bytes: they may have 4, 8, 13, 16, 32 or 37"
+            ))),
+        }
+    };
+}
+
+fn make<const N: usize>(config: &Config) -> PyResult<Box<dyn Any>> {
+    let sketch = build::<N>(config).map_err(|e| PyValueError::new_err(e.to_string()))?;
+    Ok(Box::new(Of(sketch)))
+}
+
+fn read<const N: usize>(state: &[u8]) -> PyResult<Box<dyn Any>> {
+    let sketch = load::<N>(state).map_err(Failed::State)?;
+    Ok(Box::new(Of(sketch)))
+}
+
+/// A sketch.
+#[pyclass(module = "slipstream._native")]
+pub(crate) struct Sketch(Box<dyn Any>);
+
+#[pymethods]
+impl Sketch {
+    #[new]
+    #[pyo3(signature = (kind, key_len, *, memory, accuracy, seed, keep, source_len))]
+    fn new(
+        kind: &str,
+        key_len: usize,
+        memory: usize,
+        accuracy: Option<(f64, f64, u64)>,
+        seed: u64,
+        keep: usize,
+        source_len: usize,
+    ) -> PyResult<Self> {
+        let found = Kind::from_name(kind).ok_or_else(|| {
+            let all = Kind::ALL.map(Kind::name).join(", ");
+            PyValueError::new_err(format!("there is no sketch {kind:?}; there are {all}"))
+        })?;
+        let size = match accuracy {
+            Some((error, confidence, flows)) => Size::Accuracy { error, confidence, flows },
+            None => Size::Memory(memory),
+        };
+        let config = Config { kind: found, size, seed, keep, source_len };
+        Ok(Self(by_length!(key_len, make(&config))?))
+    }
+
+    /// A saved state.
+    #[staticmethod]
+    fn load(py: Python<'_>, state: PyBackedBytes) -> PyResult<Self> {
+        py.detach(|| {
+            let (_, len) = peek(&state).map_err(Failed::State)?;
+            Ok(Self(by_length!(len, read(&state))?))
+        })
+    }
+
+    fn save<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &py.detach(|| self.0.save()))
+    }
+
+    fn copy(&self) -> Self {
+        Self(self.0.copy())
+    }
+
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+
+    #[getter]
+    fn key_len(&self) -> usize {
+        self.0.key_len()
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.0.seed()
+    }
+
+    #[getter]
+    fn shape(&self) -> String {
+        self.0.shape()
+    }
+
+    #[getter]
+    fn weight(&self) -> u64 {
+        self.0.weight()
+    }
+
+    #[getter]
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+
+    #[getter]
+    fn saturated(&self) -> bool {
+        self.0.is_saturated()
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Adds to keys, which stand one behind the other: the same to all, or to each its own.
+    fn update(
+        &mut self,
+        py: Python<'_>,
+        keys: PyBackedBytes,
+        weight: u64,
+        weights: Option<Vec<u64>>,
+    ) -> PyResult<()> {
+        let len = self.0.key_len();
+        if !keys.len().is_multiple_of(len) {
+            return Err(Failed::KeyLen(keys.len(), len).into());
+        }
+        let n = keys.len() / len;
+        if let Some(weights) = weights.as_ref().filter(|w| w.len() != n) {
+            return Err(PyValueError::new_err(format!("{n} keys, and {} weights", weights.len())));
+        }
+        let each = |i: usize| weights.as_ref().and_then(|w| w.get(i).copied()).unwrap_or(weight);
+        py.detach(|| self.0.update(&keys, &each));
+        Ok(())
+    }
+
+    fn merge(&mut self, py: Python<'_>, state: PyBackedBytes) -> PyResult<()> {
+        Ok(py.detach(|| self.0.merge(&state))?)
+    }
+
+    fn flow_size(&self, key: PyBackedBytes) -> PyResult<Answer<u64>> {
+        Ok(self.0.flow_size(&key)?)
+    }
+
+    fn heavy_hitters(&self, py: Python<'_>, threshold: u64, top: usize) -> PyResult<Vec<Keyed<u64>>> {
+        Ok(py.detach(|| self.0.heavy_hitters(Want { threshold, top }))?)
+    }
+
+    fn heavy_changes(
+        &self,
+        py: Python<'_>,
+        earlier: PyBackedBytes,
+        threshold: u64,
+        top: usize,
+    ) -> PyResult<Vec<Keyed<i64>>> {
+        Ok(py.detach(|| self.0.heavy_changes(&earlier, Want { threshold, top }))?)
+    }
+
+    fn superspreaders(
+        &self,
+        py: Python<'_>,
+        source_len: usize,
+        threshold: u64,
+        top: usize,
+    ) -> PyResult<Vec<Keyed<u64>>> {
+        Ok(py.detach(|| self.0.superspreaders(source_len, Want { threshold, top }))?)
+    }
+
+    fn size_distribution(&self, py: Python<'_>) -> PyResult<Vec<(u64, f64)>> {
+        Ok(py.detach(|| self.0.size_distribution())?)
+    }
+
+    fn cardinality(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
+        Ok(py.detach(|| self.0.cardinality())?)
+    }
+
+    fn entropy(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
+        Ok(py.detach(|| self.0.entropy())?)
+    }
+
+    fn second_moment(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
+        Ok(py.detach(|| self.0.second_moment())?)
+    }
+}

@@ -1,0 +1,47 @@
+"""Packet locality: what is it in your traffic, and what would holding packets for microseconds gain?
+
+>>> import slipstream
+>>> result = slipstream.analyze("traces/campus.pcap.gz")
+>>> result.total.ip.slf                      # packets a run of one flow
+1.2334...
+>>> result.plot().save("locality.html")      # needs altair
+
+Everything here gives the numbers of the command `slipstream`, digit for digit: `to_dict()` of a result is what the command
+prints with `--format json`. Python's lock is released while there is work.
+
+- `analyze`: what locality has a trace, and what would holding gain?
+- `reframe`: packets of a flow back to back, from a capture to another.
+- `synth`: traffic with a known locality.
+- `model.solve`: batch sizes, loss and latency of a processor that works in batches.
+- `Sketch`, `Measurement`: measurement in little memory; states that the command reads and writes.
+"""
+
+from . import model
+from ._native import CaptureError, StateError, __version__
+from ._traffic import DamageWarning, analyze, reframe, reframe_settings, synth
+from .results import Analysis, Distribution, Sequence, Trace, Window
+from .sketches import Change, Estimate, Flow, Sketch
+from .states import Epoch, Measurement
+
+__all__ = [
+    "Analysis",
+    "CaptureError",
+    "Change",
+    "DamageWarning",
+    "Distribution",
+    "Epoch",
+    "Estimate",
+    "Flow",
+    "Measurement",
+    "Sequence",
+    "Sketch",
+    "StateError",
+    "Trace",
+    "Window",
+    "__version__",
+    "analyze",
+    "model",
+    "reframe",
+    "reframe_settings",
+    "synth",
+]

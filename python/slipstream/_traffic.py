@@ -1,0 +1,136 @@
+"""`analyze`, `reframe` and `synth`: functions on captures."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import Any, Callable, Iterable, Optional, Union
+
+from . import _native
+from .results import Analysis, Failed, Trace
+
+Source = Union[str, "os.PathLike[str]", bytes]
+Time = Union[int, str]
+Progress = Optional[Callable[[str, Optional[float]], object]]
+
+
+class DamageWarning(UserWarning):
+    """A capture is damaged; the packets before the damage were used."""
+
+
+def analyze(traces: Union[Source, Iterable[Source]], *, windows: Iterable[Time] = ("16us", "64us", "128us"), burst: int = 32,
+            top: int = 10, tunnel: str = "outer", threads: Optional[int] = None, strict: bool = False,
+            keep_going: bool = False, progress: Progress = None) -> Analysis:
+    """What locality have traces, and what would holding their packets gain?
+
+    `traces` is a capture or several of them: paths, bytes with a whole capture, or `"synth:flows=100,packets=1000"`. Captures
+    are pcap or pcapng, plain, gzip or zstd.
+
+    windows: holding windows, in nanoseconds or with a unit (`"64us"`).
+    burst: packets at which a train leaves at once.
+    top: addresses that are listed.
+    tunnel: `"outer"` or `"inner"`: which IP header makes the flow.
+    threads: all cores by default; results don't depend on it.
+    strict: a damaged capture is an error, not a warning.
+    keep_going: a trace that can't be read goes to `failed` of the result, and raises nothing unless none could be read.
+    progress: called now and then with the name of a trace and the share of it that is done (None where that is unknown).
+
+    Raises an `OSError` where a file can't be opened or read, `CaptureError` (a `ValueError`, with `file` and `byte`) where it is
+    no capture, and `ValueError` for a setting out of range.
+
+    >>> result = analyze("traces/campus.pcap.gz", windows=["64us"])
+    >>> [(w.window_ns, w.mean_train) for w in result.total.ip.windows]
+    [(64000, 2.921...)]
+    """
+    if tunnel not in ("outer", "inner"):
+        raise ValueError(f"tunnel={tunnel!r}: there are 'outer' and 'inner'")
+    if isinstance(traces, (str, bytes, os.PathLike)):
+        traces = [traces]
+    traces, windows = list(traces), list(windows)
+    if not traces:
+        raise ValueError("no trace was named")
+    done, failed, first = [], [], None
+    for trace in traces:
+        try:
+            one = _native.analyze(trace, windows=windows, burst=burst, top=top, inner=tunnel == "inner", threads=threads,
+                                  strict=strict, progress=progress)
+        except (OSError, _native.CaptureError) as error:
+            if not keep_going:
+                raise
+            first = first or error
+            failed.append(Failed("<bytes>" if isinstance(trace, bytes) else os.fspath(trace), str(error)))
+            continue
+        _warn(one.damage and one.damage[1])
+        done.append(Trace.of(one))
+    if not done:
+        raise first
+    return Analysis.of(done, failed)
+
+
+def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = None, *, stamp: str = "release",
+            workers: int = 1, strict: bool = False, progress: Progress = None,
+            classes: Iterable[str] = (), **settings: Any) -> dict[str, Any]:
+    """Puts packets of a flow back to back, from a capture to another; gives the command's report.
+
+    `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None for the report alone.
+    The settings are those of the command: `hold="64us"`, `burst=32`, `policy="waiting"`, `bypass="none"`, `capacity`, `flows`,
+    `admit`, `budget`, `compress`, `tcp_order`, `tunnel`, …; `reframe_settings()` lists them. Times are in nanoseconds or with a
+    unit.
+
+    classes: as with `--class`: `"voice: udp dst port 16384-32767 => bypass"`.
+    stamp: `"release"` or `"arrival"`: which time is written with a packet.
+    workers: threads; what is written doesn't depend on it.
+
+    >>> report = reframe("traces/campus.pcap.gz", "trains.pcapng", hold="64us")
+    >>> report["slf_in"], report["slf_out"]
+    (1.233..., 2.921...)
+    """
+    if stamp not in ("release", "arrival"):
+        raise ValueError(f"stamp={stamp!r}: there are 'release' and 'arrival'")
+    texts = [(name, _text(name, value)) for name, value in settings.items() if value is not None]
+    path = None if output is None else os.fspath(output)
+    report, damage = _native.reframe(source, path, texts, classes=list(classes), arrival_stamps=stamp == "arrival",
+                                     workers=workers, strict=strict, progress=progress)
+    _warn(damage)
+    return json.loads(report)
+
+
+def reframe_settings() -> dict[str, tuple[str, Optional[str]]]:
+    """The settings of `reframe`: what each is for, and its default."""
+    return {name: (text, default) for name, text, default in _native.reframe_settings()}
+
+
+def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, **settings: Any) -> dict[str, Any]:
+    """Makes a capture with a known locality; gives the command's report.
+
+    The settings are those of the command: `profile`, `copies`, `packets`, `flows`, `active`, `slf`, `order`, `train`, `zipf`,
+    `size`, `rate`, `arrivals`, `protocol`, `ipv6`, `vlan`, `vlan_ids`, `start` (in seconds), `seed`, `snap_len`. The same
+    settings and seed give the same bytes on every machine.
+
+    >>> synth("four.pcap", flows=1024, packets=10_000, slf=4, size=60, rate="10mpps")["packets"]
+    10000
+    """
+    texts = []
+    for name, value in settings.items():
+        if value is None:
+            continue
+        if name == "start":
+            value = int(value) * 1_000_000_000
+        if name == "vlan_ids" and not isinstance(value, str):
+            value = ",".join(str(v) for v in value)
+        texts.append((name.replace("_", "-"), str(value)))
+    return json.loads(_native.synth(os.fspath(output), texts, progress))
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if name == "hold" and isinstance(value, int):
+        return f"{value}ns" if value else "0"
+    return str(value)
+
+
+def _warn(damage: Optional[str]) -> None:
+    if damage:
+        warnings.warn(f"{damage}; the packets before it were used", DamageWarning, stacklevel=3)
