@@ -1,0 +1,404 @@
+#!/usr/bin/env python3
+"""The Python package as a user installs it: `pip install .` in a virtual environment; then its numbers against the binary's.
+
+usage: check_python.py [target/release/slipstream] [--only TEXT]
+
+Digit for digit: what Python gives must be the JSON of the command, but for times of the clock. Bad input must raise exceptions that
+name file and byte. Tables and charts are checked where pyarrow and altair can be imported (`--extras` installs them).
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import harness
+from harness import ROOT, Run
+
+CAPTURES = 14
+
+
+def run(*words, **options):
+    done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          timeout=1500, **options)
+    if done.returncode:
+        raise AssertionError(f"{words}: exit status {done.returncode}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def install(extras):
+    """A fresh virtual environment with the package; its Python."""
+    where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "python-package"
+    shutil.rmtree(where, ignore_errors=True)
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    run(base, "-m", "venv", where)
+    wanted = f"{ROOT}[arrow,plot]" if extras else ROOT
+    # What a user gets is built with all optimisations, which takes minutes; the numbers are the same without.
+    environment = {"MATURIN_PEP517_ARGS": "--profile dev", **os.environ}
+    run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, cwd=where, env=environment)
+    return where / "bin/python"
+
+
+def captures(where):
+    """A dozen captures: small ones of many kinds, the bundled one, and one large enough to be read in parts."""
+    odd = sorted(p for p in (where / "odd").glob("*") if p.stat().st_size < 100_000)
+    several = sorted((where / "multi").glob("*"), key=lambda p: p.stat().st_size)
+    return [ROOT / "traces/campus.pcap.gz", *odd[:: max(1, len(odd) // 7)][:7], *several[:5], *several[len(several) // 2:][:1]]
+
+
+def strip(report, *keys):
+    return {key: value for key, value in report.items() if key not in ("elapsed_ns", "cpu_ns", "input", "output", *keys)}
+
+
+class Checks:
+    """What is checked inside of the virtual environment."""
+
+    def __init__(self, binary, where, scratch):
+        import slipstream  # pylint: disable=import-outside-toplevel
+
+        self.slipstream, self.binary, self.where, self.scratch = slipstream, binary, where, scratch
+        self.campus = ROOT / "traces/campus.pcap.gz"
+
+    def command(self, *words):
+        """The JSON that the binary prints; None where it fails."""
+        got = Run(self.binary, [*words, "--format", "json"])
+        return json.loads(got.stdout) if got.status == 0 else None
+
+    def same(self, got, want, what):
+        """Equal to the last digit: floats are compared as they are, and keys in their order."""
+        got, want = json.dumps(got), json.dumps(want)
+        if got != want:
+            at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+            raise AssertionError(f"{what}: got …{got[max(0, at - 80):at + 80]}…, expected …{want[max(0, at - 80):at + 80]}…")
+
+    def raises(self, kind, call, *texts, **attributes):
+        try:
+            call()
+        except Exception as error:  # pylint: disable=broad-except
+            assert isinstance(error, kind), f"{type(error)}: {error}"
+            for text in texts:
+                assert text in str(error), f"{text!r} isn't in {error}"
+            for name, value in attributes.items():
+                assert getattr(error, name) == value, f"{name} is {getattr(error, name)!r}, not {value!r}"
+            return error
+        raise AssertionError(f"no {kind.__name__}")
+
+    def analyze(self):
+        """Every number of `analyze --format json`, of captures of many kinds, from paths and from bytes."""
+        import warnings
+
+        warnings.simplefilter("ignore")
+        judged = 0
+        for path in captures(self.where):
+            want = self.command("analyze", path)
+            if want is None:
+                error = self.raises((OSError, ValueError), lambda path=path: self.slipstream.analyze(path))
+                assert str(path) in str(error), error
+                continue
+            judged += 1
+            for threads in (1, 2, None):
+                self.same(self.slipstream.analyze(path, threads=threads).to_dict(), want, f"{path}, {threads} threads")
+            of_bytes = self.slipstream.analyze(path.read_bytes()).to_dict()
+            assert of_bytes.pop("file") == "<bytes>" == of_bytes["traces"][0].pop("file")
+            del want["file"], want["traces"][0]["file"]
+            self.same(of_bytes, want, f"bytes of {path}")
+        assert judged >= CAPTURES - 2, f"only {judged} captures could be read"
+
+    def settings(self):
+        """Settings of the analysis, several traces, and generated traffic."""
+        words = ("--window", "5us,1ms", "--burst", 7, "--top", 3, "--tunnel", "inner")
+        got = self.slipstream.analyze(self.campus, windows=["5us", 1_000_000], burst=7, top=3, tunnel="inner")
+        self.same(got.to_dict(), self.command("analyze", self.campus, *words), "settings")
+        several = captures(self.where)[-3:]
+        got = self.slipstream.analyze(several)
+        self.same(got.to_dict(), self.command("analyze", *several), "several")
+        made = "synth:flows=100,packets=5000,slf=3"
+        self.same(self.slipstream.analyze(made).to_dict(), self.command("analyze", made), made)
+        one = self.slipstream.analyze(self.campus)
+        raw = one.to_dict()
+        assert one.total.ip.slf == raw["ip"]["slf"] and one.total.tcp.windows[1].window_ns == 64_000
+        assert one.total.ip.flow_size.max == raw["ip"]["flow_size"]["max"]
+        assert one.total.tcp.windows[0].ack_coalescable_strict == raw["tcp"]["windows"][0]["ack_coalescable_strict"]
+        seen = []
+        long = "synth:flows=10,packets=600000"
+        self.slipstream.analyze(long, progress=lambda name, share: seen.append((name, share)))
+        assert seen and seen[0][0] == long, seen
+        self.raises(KeyError, lambda: self.slipstream.analyze(long, progress=lambda *_: {}["x"]))
+
+    def bad(self):
+        """Missing, empty, cut, damaged and foreign files."""
+        s, scratch = self.slipstream, self.scratch
+        missing = scratch / "missing.pcap"
+        self.raises(FileNotFoundError, lambda: s.analyze(missing), "missing.pcap", filename=str(missing), errno=2)
+        self.raises(IsADirectoryError, lambda: s.analyze(scratch), filename=str(scratch))
+        for name, content, byte in (("empty", b"", 0), ("text", b"not a capture, but a text of some length", 0),
+                                    ("cut", b"\xd4\xc3\xb2\xa1\x02\0", 6)):
+            path = scratch / f"{name}.pcap"
+            path.write_bytes(content)
+            self.raises(s.CaptureError, lambda path=path: s.analyze(path), str(path), file=str(path), byte=byte)
+            self.raises(s.CaptureError, lambda path=path: s.reframe(path), str(path), file=str(path), byte=byte)
+            self.raises(s.CaptureError, lambda content=content: s.analyze(content), "<bytes>", file="<bytes>", byte=byte)
+        whole = scratch / "whole.pcap"
+        s.synth(whole, flows=10, packets=1000)
+        cut = scratch / "damaged.pcap"
+        cut.write_bytes(whole.read_bytes()[:-5])
+        import warnings
+
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = s.analyze(cut)
+            report = s.reframe(cut)
+        assert [w.category for w in told] == [s.DamageWarning] * 2 and str(cut) in str(told[0].message), told
+        assert Path(told[0].filename) == Path(__file__), told[0].filename
+        byte = self.command("analyze", cut)["truncated_at_byte"]
+        assert result.total.truncated_at_byte == byte == report["truncated_at_byte"] and str(byte) in str(told[0].message)
+        assert result.total.records == 999
+        for call in (lambda: s.analyze(cut, strict=True), lambda: s.reframe(cut, strict=True)):
+            self.raises(s.CaptureError, call, str(cut), str(byte), file=str(cut), byte=byte)
+        kept = s.analyze([missing, whole, scratch / "empty.pcap"], keep_going=True)
+        assert [f.file for f in kept.failed] == [str(missing), str(scratch / "empty.pcap")] and kept.total.records == 1000
+        assert len(kept.to_dict()["failed"]) == 2 and "total" in kept.to_dict()
+        self.raises(FileNotFoundError, lambda: s.analyze([missing, whole]))
+        self.raises(FileNotFoundError, lambda: s.analyze([missing], keep_going=True))
+        for call, text in ((lambda: s.analyze(whole, burst=0), "burst"), (lambda: s.analyze(whole, windows=["5"]), "windows"),
+                           (lambda: s.analyze([]), "no trace"), (lambda: s.analyze(whole, tunnel="both"), "tunnel"),
+                           (lambda: s.reframe(whole, hodl="1us"), "hold"), (lambda: s.reframe(whole, hold="1"), "hold"),
+                           (lambda: s.reframe(whole, workers=0), "workers"), (lambda: s.synth(scratch / "x.pcap", flows=0), ""),
+                           (lambda: s.reframe(whole, stamp="never"), "stamp")):
+            self.raises(ValueError, call, text)
+        self.raises(FileNotFoundError, lambda: s.reframe(whole, scratch / "nowhere" / "out.pcap"), "nowhere")
+        assert not (scratch / "x.pcap").exists()
+        for trace, records in ((self.one_packet(whole), 1), (whole.read_bytes()[:24], 0)):
+            assert s.analyze(trace).total.records == records
+
+    @staticmethod
+    def one_packet(path):
+        data = path.read_bytes()
+        length = int.from_bytes(data[32:36], "little")
+        return data[:40 + length]
+
+    def reframe(self):
+        """Reports as the command's, and files the same to the byte."""
+        s, scratch = self.slipstream, self.scratch
+        classes = ["voice: udp dst port 16384-32767 => bypass", "web: tcp port 80,443 => hold=200us, burst=64"]
+        cases = [({}, ()), ({"hold": 128_000, "policy": "waiting", "burst": 16}, ("--hold", "128us", "--policy", "waiting", "--burst", 16)),
+                 ({"hold": 0}, ("--hold", "0")), ({"stamp": "arrival", "tcp_order": True}, ("--stamp", "arrival", "--tcp-order")),
+                 ({"classes": classes, "workers": 2}, ("--class", classes[0], "--class", classes[1], "--workers", 2)),
+                 ({"hold": "1ms", "admit": "adaptive", "budget": "delay=30us"}, ("--hold", "1ms", "--admit", "adaptive", "--budget", "delay=30us"))]
+        for i, (settings, words) in enumerate(cases):
+            mine, theirs = scratch / f"mine{i}.pcapng", scratch / f"theirs{i}.pcapng"
+            got = s.reframe(self.campus, mine, **settings)
+            want = self.command("reframe", self.campus, theirs, *words)
+            assert got["output"] == str(mine) and got["input"] == str(self.campus)
+            self.same(strip(got), strip(want), f"reframe {words}")
+            assert mine.read_bytes() == theirs.read_bytes(), f"reframe {words}: the files differ"
+        assert "hold" in s.reframe_settings()
+        self.same(strip(s.reframe(self.campus.read_bytes())), strip(self.command("reframe", self.campus, "null")), "bytes to null")
+
+    def synth(self):
+        """The same bytes and report as the command's."""
+        s, scratch = self.slipstream, self.scratch
+        cases = [({"flows": 100, "packets": 5000, "slf": 4, "size": 60, "rate": "10mpps"},
+                  ("--flows", 100, "--packets", 5000, "--slf", 4, "--size", 60, "--rate", "10mpps")),
+                 ({"profile": "campus", "packets": 3000, "seed": 7, "snap_len": 96},
+                  ("--profile", "campus", "--packets", 3000, "--seed", 7, "--snap-len", 96)),
+                 ({"packets": 500, "start": 5, "vlan": 0.5, "vlan_ids": [7, 8], "protocol": 0.3, "zipf": 1.1},
+                  ("--packets", 500, "--start", 5, "--vlan", 0.5, "--vlan-ids", "7,8", "--protocol", 0.3, "--zipf", 1.1))]
+        for settings, words in cases:
+            mine, theirs = scratch / "mine.pcapng", scratch / "theirs.pcapng"
+            self.same(strip(s.synth(mine, **settings)), strip(self.command("synth", *words, theirs)), f"synth {words}")
+            assert mine.read_bytes() == theirs.read_bytes(), f"synth {words}: the files differ"
+
+    def model(self):
+        """The queue as the command solves it."""
+        solve = self.slipstream.model.solve
+        service = {"service_base": "600ns", "service_per_packet": 77}
+        words = ("--service-base", "600ns", "--service-per-packet", "77ns")
+        for settings, more in (({"rate": "11.97mpps"}, ("--rate", "11.97mpps")), ({"mean": 83.5197}, ("--mean", 83.5197)),
+                               ({"rate": 11e6, "interarrival": "negbin", "cv": 2}, ("--rate", "11mpps", "--interarrival", "negbin", "--cv", 2)),
+                               ({"mean": 12, "slot": "10ns", "interarrival": "geometric", "start": "exact", "queue": 512, "batch": 32},
+                                ("--mean", 12, "--slot", "10ns", "--interarrival", "geometric", "--start", "exact", "--queue", 512, "--batch", 32))):
+            self.same(strip(solve(**service, **settings)), strip(self.command("model", "solve", *words, *more)), str(more))
+        for wrong in ({}, {"rate": 1e6, "mean": 5}, {"rate": "5"}, {"rate": 0}, {"mean": -1}, {"mean": math.nan},
+                      {"mean": 80, "interarrival": "often"}, {"mean": 80, "cv": 2}, {"mean": 80, "queue": 0}):
+            self.raises(ValueError, lambda wrong=wrong: solve(**service, **wrong))
+
+    def sketches(self):
+        """Every kind: updates, merges and saved states; sizes against a dictionary."""
+        s, scratch = self.slipstream, self.scratch
+        keys = [f"10.0.{i % 7}.{i * i % 251}" for i in range(5000)]
+        truth = {}
+        for key in keys:
+            truth[key] = truth.get(key, 0) + 1
+        for kind in ("count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon", "exact"):
+            more = {"key_bytes": 8, "source_bytes": 4} if kind == "two-level" else {"keep": 50} if kind == "count-min" else {}
+            ours = [bytes(map(int, k.split("."))) * (more.get("key_bytes", 4) // 4) for k in keys]
+            whole, a, b = (s.Sketch(kind, **more) for _ in range(3))
+            whole.update(ours)
+            a.update(ours[:2000])
+            b.update(b"".join(ours[2000:]))
+            a.merge(b)
+            assert a.weight == whole.weight == 5000, (kind, a.weight)
+            path = scratch / f"{kind}.sketch"
+            whole.save(path)
+            assert s.Sketch.load(path) == whole and s.Sketch.load(path).kind == kind
+            if kind in ("rev-sketch", "two-level", "mrac", "fm", "linear-counting", "exact"):
+                assert a == whole, f"{kind}: merged parts are not the whole"
+            data = path.read_bytes()
+            self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:-1]))
+            self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:]))
+        exact, heavy = s.Sketch("exact"), s.Sketch(task="heavy-hitters")
+        exact.update(keys)
+        heavy.update(keys, [1] * len(keys))
+        assert exact.flow_size(keys[0]).estimate == truth[keys[0]] and exact.cardinality().estimate == len(truth)
+        top = {".".join(map(str, flow.key)): flow.estimate for flow in heavy.heavy_hitters(top=10_000)}
+        assert top == truth
+        sizes = exact.size_distribution()
+        assert sum(size * flows for size, flows in sizes.items()) == len(keys)
+        entropy = -sum(n / 5000 * math.log2(n / 5000) for n in truth.values())
+        assert abs(exact.entropy().estimate - entropy) < 1e-9
+        later = exact.copy()
+        later.update("10.0.0.1", 2**33)
+        assert later.heavy_changes(exact, top=1)[0].estimate == 2**33 and exact != later
+        self.raises(s.StateError, lambda: s.Sketch.load(self.campus), str(self.campus))
+        for call in (lambda: s.Sketch("exactly"), lambda: s.Sketch(task="luck"), lambda: s.Sketch(), lambda: s.Sketch("fm", key_bytes=5),
+                     lambda: exact.update(b"abc"), lambda: exact.update(["::1"]), lambda: exact.update(keys, [1]),
+                     lambda: exact.merge(s.Sketch("exact", seed=2)), lambda: exact.merge(s.Sketch("fm")),
+                     lambda: s.Sketch("fm").heavy_hitters(), lambda: s.Sketch("count-min", memory=1), lambda: exact.flow_size(b"x")):
+            self.raises(ValueError, call)
+        import pickle
+
+        assert pickle.loads(pickle.dumps(heavy)) == heavy
+
+    def states(self):
+        """Files of `measure --save`: read here, written here, and read by the command."""
+        s, scratch = self.slipstream, self.scratch
+        saved, again = scratch / "saved.state", scratch / "again.state"
+        for words in (("--sketch", "exact"), ("--sketch", "univmon"), ("--sketch", "space-saving", "--epoch", "100ms")):
+            first = self.command("measure", self.campus, "--key", "src", *words, "--save", saved)
+            measurement = s.Measurement.load(saved)
+            assert len(measurement.epochs) == len(first["epochs"]) and measurement.description["key"] == "src"
+            measurement.save(again)
+            assert again.read_bytes() == saved.read_bytes(), words
+            want = self.command("measure", "query", saved, "--task", "heavy-hitters", "--top", 3)
+            for epoch, asked in zip(measurement.epochs, want["epochs"]):
+                answers = {answer["key"]: answer["estimate"] for answer in asked["answers"]}
+                four = {".".join(map(str, f.key)): f.estimate for f in (epoch.ipv4.heavy_hitters(top=3) if epoch.ipv4 else [])}
+                assert answers and all(four.get(key) == size for key, size in answers.items() if ":" not in key), (answers, four)
+        # What Python adds to a state, the command finds there.
+        measurement.epochs[0].ipv4.update("203.0.113.9", 10**9)
+        measurement.save(again)
+        row = self.command("measure", "query", again, "--top", 1)["epochs"][0]["answers"][0]
+        assert row["key"] == "203.0.113.9" and row["estimate"] >= 10**9, row
+        data = saved.read_bytes()
+        for at in [*range(0, 400, 7), len(data) // 2, len(data) - 1]:
+            self.raises(s.StateError, lambda at=at: s.Measurement.from_bytes(data[:at]))
+            self.raises(s.StateError, lambda at=at: s.Measurement.from_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1:]))
+        self.raises(s.StateError, lambda: s.Measurement.load(self.campus), str(self.campus), "byte 0")
+        self.raises(s.StateError, lambda: s.Measurement.from_bytes(data[:8] + b"\x09\0" + data[10:]), "version 9", "byte 8")
+
+    def threads(self):
+        """Python goes on while the package works."""
+        import threading
+
+        worker = threading.Thread(target=self.slipstream.analyze, args=("synth:flows=1000,packets=1500000",))
+        worker.start()
+        ticks, longest, last = 0, 0.0, time.monotonic()
+        while worker.is_alive():
+            time.sleep(0.001)
+            now = time.monotonic()
+            ticks, longest, last = ticks + 1, max(longest, now - last), now
+        assert ticks >= 10, f"{ticks} ticks, the longest of {longest} s"
+
+    def tables(self):
+        """Arrow tables and charts, where their libraries are; a clear error where not."""
+        result = self.slipstream.analyze(self.campus)
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            self.raises(ImportError, result.flows, "pip install pyarrow")
+            self.raises(ImportError, result.distributions, "pip install pyarrow")
+        else:
+            flows, raw = result.flows(), result.to_dict()
+            assert flows.num_rows == raw["ip"]["flows"] and sum(flows["packets"].to_pylist()) == raw["ip"]["packets"]
+            rows = [r for r in result.distributions().to_pylist() if (r["sequence"], r["distribution"]) == ("ip", "spatial_distance")]
+            self.same([{k: r[k] for k in ("from", "to", "count")} for r in rows], raw["ip"]["spatial_distance"]["histogram"], "histogram")
+            both = self.slipstream.analyze([self.campus, "synth:flows=50,packets=500"])
+            assert both.flows().num_rows == sum(t.ip.flows for t in both.traces)
+        try:
+            import altair  # noqa: F401
+        except ImportError:
+            self.raises(ImportError, result.plot, "pip install altair")
+        else:
+            assert result.plot().to_dict()["hconcat"]
+            assert self.slipstream.analyze("synth:flows=1,packets=1").plot().to_dict()
+
+    def typed(self):
+        """The type stubs are installed, and name what there is."""
+        where = Path(self.slipstream.__file__).parent
+        assert (where / "py.typed").exists()
+        stubs = (where / "_native.pyi").read_text()
+        native = sys.modules["slipstream._native"]
+        missing = [name for name in dir(native) if not name.startswith("__") and name not in stubs]
+        missing += [name for kind in (native.Sketch, native.Analysis) for name in vars(kind) if not name.startswith("__") and name not in stubs]
+        assert not missing, missing
+        assert all(hasattr(self.slipstream, name) for name in self.slipstream.__all__)
+        for name in self.slipstream.__all__:
+            assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
+
+
+NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "tables", "typed")
+
+
+def inside(binary, only):
+    """Runs the checks; prints what failed."""
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        checks = Checks(binary, harness.traces(), Path(scratch))
+        for name in NAMES:
+            if only not in name:
+                continue
+            since = time.monotonic()
+            try:
+                getattr(checks, name)()
+                passed += 1
+                print(f"{name}: {time.monotonic() - since:.1f} s", flush=True)
+            except Exception:  # pylint: disable=broad-except
+                failed += 1
+                print(f"FAILED {name}\n{traceback.format_exc(limit=-4)}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", nargs="?", default=ROOT / "target/release/slipstream", type=Path)
+    parser.add_argument("--only", default="", help="only checks that have this text in their name")
+    parser.add_argument("--extras", action="store_true", help="with pyarrow and altair")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    binary = arguments.binary.resolve()
+    if arguments.inside:
+        inside(binary, arguments.only)
+    if not (harness.traces() / "expected.jsonl").exists():
+        if os.environ.get("SLIPSTREAM_TRACES") != "none":
+            sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")
+        print("SLIPSTREAM_TRACES=none: nothing was checked\n0 passed, 0 failed")
+        return
+    with harness.token():
+        since = time.monotonic()
+        python = install(arguments.extras)
+        print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
+        done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
