@@ -254,6 +254,22 @@ impl FlowStats {
         self.table.prefetch_index(flow.hash);
     }
 
+    /// As [`prefetch_index`](Self::prefetch_index) and [`prefetch_record`](Self::prefetch_record) of a flow
+    /// that had this number when it was seen last.
+    #[inline(always)]
+    pub fn prefetch_known(&self, key: NarrowKey, id: u32, flow: &mut Flow) {
+        flow.key.set(&FlowKey::Narrow(key));
+        flow.id = id;
+        self.table.prefetch_entry(id);
+    }
+
+    /// Looks a flow up that was taken for one with a number that it no longer has.
+    #[inline(never)]
+    pub fn seek(&self, flow: &mut Flow) {
+        flow.hash = self.hash(&flow.key.key());
+        flow.id = self.table.candidate(flow.hash);
+    }
+
     /// Finds the flow's number in that line, once it has come, and prefetches its record.
     #[inline(always)]
     pub fn prefetch_record(&self, flow: &mut Flow) {

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use slipstream::functions::firewall::generate::Kind;
+use slipstream::runtime::{FlowContextSettings, Pipeline};
 use slipstream_wire::FlowKey;
 
 use super::bench::{self, NamedStage, Per};
@@ -26,28 +27,51 @@ struct Subject {
     name: &'static str,
     keys: Vec<FlowKey>,
     make: Box<dyn Fn(Per) -> anyhow::Result<Vec<NamedStage>>>,
+    /// What it keeps of flows.
+    contexts: FlowContextSettings,
+}
+
+impl Subject {
+    fn pipeline(&self, per: Per) -> anyhow::Result<Pipeline> {
+        Ok(bench::pipeline((self.make)(per)?)?.with_contexts(&self.contexts))
+    }
 }
 
 fn subjects() -> anyhow::Result<Vec<Subject>> {
     let (large, mixed) = (bench::rules(Kind::Mixed, 20_000), bench::rules(Kind::Mixed, 10_000));
     let (large_keys, mixed_keys) = (bench::keys(&large, FLOWS)?, bench::keys(&mixed, FLOWS)?);
-    let cached = large.clone();
+    let (cached, alone) = (large.clone(), mixed.clone());
+    let contexts = FlowContextSettings::default();
     Ok(vec![
-        Subject { name: "nat", keys: mixed_keys.clone(), make: Box::new(|per| Ok(vec![bench::nat(per)?])) },
+        Subject {
+            name: "nat",
+            keys: mixed_keys.clone(),
+            make: Box::new(|per| Ok(vec![bench::nat(per)?])),
+            contexts,
+        },
         Subject {
             name: "firewall",
             keys: large_keys.clone(),
             make: Box::new(move |per| Ok(vec![bench::firewall(&large, 0, per)])),
+            contexts: FlowContextSettings::OFF,
         },
         Subject {
             name: "firewall with cache",
             keys: large_keys,
             make: Box::new(move |per| Ok(vec![bench::firewall(&cached, 16_384, per)])),
+            contexts: FlowContextSettings::OFF,
         },
         Subject {
             name: "chain",
-            keys: mixed_keys,
+            keys: mixed_keys.clone(),
             make: Box::new(move |per| bench::chain(&mixed, 200, per)),
+            contexts,
+        },
+        Subject {
+            name: "chain without contexts",
+            keys: mixed_keys,
+            make: Box::new(move |per| bench::chain(&alone, 200, per)),
+            contexts: FlowContextSettings::OFF,
         },
     ])
 }
@@ -86,7 +110,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
         for slf in SLFS {
             let traffic = bench::traffic(&subject.keys, slf, packets);
             for (per, costs) in Per::BOTH.into_iter().zip(&mut costs) {
-                let mut pipeline = bench::pipeline((subject.make)(per)?)?;
+                let mut pipeline = subject.pipeline(per)?;
                 let (timing, reports) = traffic.rehearse(&mut pipeline, turns, 256)?;
                 let dropped: u64 = reports.iter().map(|r| r.drops.total()).sum();
                 costs.push((slf as f64, timing.least()));
@@ -126,7 +150,7 @@ fn run_point(point: &str) -> anyhow::Result<Findings> {
     let per = if per == Some("packet") { Per::Packet } else { Per::Train };
     let slf = slf.and_then(|s| s.parse().ok()).context("no SLF")?;
     let traffic = bench::traffic(&subject.keys, slf, COUNTED_PACKETS);
-    let mut pipeline = bench::pipeline((subject.make)(per)?)?;
+    let mut pipeline = subject.pipeline(per)?;
     traffic.rehearse(&mut pipeline, 1, 256)?;
     Ok(Findings::default())
 }

@@ -8,6 +8,7 @@ use crate::regroup::Regroup;
 use crate::{Cause, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
+use slipstream_core::flow_context::FlowUse;
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
 use slipstream_core::settings::Settings;
 use slipstream_core::stage::Output;
@@ -139,6 +140,10 @@ impl Stage for ReframeStage {
     fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         let Self { reframe, inner, .. } = self;
         leaving(inner, cx.links, out, |out| reframe.drain(cx.pool, out));
+    }
+
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::MAKES
     }
 
     fn holds(&self) -> bool {

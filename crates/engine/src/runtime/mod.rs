@@ -22,7 +22,7 @@ mod replay;
 mod service_time;
 
 pub use driver::{Driver, RunError, RunReport, SourceReport};
-pub use graph::{Pipeline, StageReport, Tally};
+pub use graph::{ContextPlace, FlowContextPlan, FlowContextSettings, Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
 pub use monitor::Monitor;
 pub use poll_log::{Poll, PollLog};

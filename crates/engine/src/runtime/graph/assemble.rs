@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{Edge, Head, Ledger, Node, Pipeline, Wiring};
 use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied, unanswered_notes};
 use crate::runtime::live::Excess;
+use slipstream_core::flow_context::Place;
 use slipstream_core::registry::{Group, Made, Ports, Role, Site};
 use slipstream_core::seed::Seeds;
 use slipstream_core::stage::DropReason;
@@ -143,6 +144,7 @@ impl Pipeline {
                     stage,
                     wiring,
                     ledger: Ledger { excess, ..Ledger::default() },
+                    place: Place::NONE,
                 });
                 if common.uses() > uses {
                     sharing.push(this.nodes.len() - 1);
