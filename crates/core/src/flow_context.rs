@@ -254,7 +254,8 @@ impl FlowContexts {
     /// From now on the context of this flow is meant, by its number; of [`Frame::NO_FLOW`] none.
     #[inline(always)]
     pub fn meet(&mut self, flow: u32) {
-        self.at = if flow == Frame::NO_FLOW { usize::MAX } else { flow as usize * self.stride };
+        // That of `NO_FLOW` lies beyond all that there are.
+        self.at = (flow as usize).wrapping_mul(self.stride);
     }
 
     #[inline(always)]

@@ -310,26 +310,43 @@ impl FlowStats {
         let flow = Flow { key: Packed::new(key), hash, id: self.table.candidate(hash) };
         match self.known(&flow, seen.first) {
             Some(id) => self.count_known(id, seen),
-            None => self.count_anew(&flow, seen, ended),
+            None => {
+                self.count_anew(&flow, seen, ended);
+            }
         }
     }
 
-    /// Counts packets of a flow that is not known, or whose time had passed.
+    /// Counts packets of a flow that is not known, or whose time had passed. Returns its number, unless there
+    /// is none.
     #[inline(never)]
-    pub fn count_anew(&mut self, flow: &Flow, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+    pub fn count_anew(
+        &mut self,
+        flow: &Flow,
+        seen: &Observed,
+        ended: &mut impl FnMut(&FlowRecord),
+    ) -> Option<u32> {
         let Flow { key, hash, .. } = *flow;
         let found = self.table.find(&key, hash);
         if let Some(id) = found.filter(|&id| self.table.is_due(id, seen.first)) {
             self.end(id, seen.first, ended);
         }
         match found.and_then(|_| self.table.find(&key, hash)) {
-            Some(id) => self.count_known(id, seen),
+            Some(id) => {
+                self.count_known(id, seen);
+                Some(id)
+            }
             None => self.begin(key, hash, seen, ended),
         }
     }
 
     #[inline(never)]
-    fn begin(&mut self, key: Packed, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+    fn begin(
+        &mut self,
+        key: Packed,
+        hash: u64,
+        seen: &Observed,
+        ended: &mut impl FnMut(&FlowRecord),
+    ) -> Option<u32> {
         self.expire(seen.first, 16, ended);
         if self.table.is_full()
             && let Some(id) = self.table.soonest()
@@ -341,7 +358,7 @@ impl FlowStats {
         let counts = Counts::of(seen);
         let deadline = counts.deadline(&self.config);
         // There is room now: a table has a place at least, and every flow in it a deadline.
-        let _ = self.table.insert(key, hash, counts, deadline);
+        self.table.insert(key, hash, counts, deadline).ok()
     }
 
     /// A flow's time has passed: hands it out; it stays, at zero, where only the active timeout has.

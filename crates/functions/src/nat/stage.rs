@@ -536,6 +536,18 @@ impl NatStage {
     }
 }
 
+/// Has the flow's context keep the session of a packet from inside, where the flow key is all that a NAT
+/// knows it by: a VLAN makes another flow, and no other session.
+#[inline(never)]
+fn keep(fx: &mut FunctionContext<'_, '_>, packet: &Packet, session: u32) {
+    if let Some((key, [_])) = fx.cx.pool.keyed_flow_words()
+        && key == packet.key
+        && session != NONE
+    {
+        fx.cx.pool.keep_flow_words([session + 1]);
+    }
+}
+
 fn side(cx: &Context<'_>) -> Side {
     if cx.input == 0 { Side::Inside } else { Side::Outside }
 }
@@ -607,19 +619,19 @@ impl NetworkFunction for NatStage {
         if side == Side::Inside
             && let Some((rewrite, session)) = self.nat.known_outbound(packet, found.session, now)
         {
-            // A VLAN makes another flow, and no other session.
-            if !found.by_context
-                && let Some((key, [_])) = fx.cx.pool.keyed_flow_words()
-                && key == packet.key
-            {
-                fx.cx.pool.keep_flow_words([session + 1]);
+            if !found.by_context {
+                keep(fx, packet, session);
             }
             return Decided::Rewrite(rewrite, session, side);
         }
         if found.by_context {
             return self.decide_again(fx, first);
         }
-        self.decide_any(packet, side, now)
+        let decided = self.decide_any(packet, side, now);
+        if let (Side::Inside, Decided::Rewrite(_, session, _)) = (side, &decided) {
+            keep(fx, packet, *session);
+        }
+        decided
     }
 
     #[inline(always)]

@@ -263,9 +263,12 @@ impl FlowStatsStage {
     }
 
     #[inline(never)]
-    fn count_anew(&mut self, seen: &Observed) {
+    fn count_anew(&mut self, fx: &mut FunctionContext<'_, '_>, seen: &Observed) {
         let Self { flows, export, .. } = self;
-        flows.count_anew(&self.asked, seen, &mut |record| export.record(record, seen.first));
+        let id = flows.count_anew(&self.asked, seen, &mut |record| export.record(record, seen.first));
+        if let Some(id) = id {
+            fx.cx.pool.keep_flow_words([id + 1]);
+        }
     }
 }
 
@@ -361,7 +364,7 @@ impl NetworkFunction for FlowStatsStage {
         }
         match *counted {
             Counted::Known(id) => self.flows.count_known(id, &seen),
-            _ => self.count_anew(&seen),
+            _ => self.count_anew(fx, &seen),
         }
         if self.next == Nanos::MAX {
             self.next = now.after(TURN);
