@@ -17,6 +17,7 @@
 
 mod chain;
 mod config;
+mod contexts;
 #[cfg(test)]
 mod function_tests;
 mod picture;
@@ -35,6 +36,7 @@ mod topology;
 
 pub use crate::stages::{built_in, port_of, stage_type, stage_types};
 pub(crate) use config::Finding;
+pub use contexts::PIPELINE_SETTINGS;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;

@@ -1,7 +1,7 @@
 //! The flow contexts of a pipeline: which stages get a place in them, and where flows are looked up.
 
 use slipstream_core::batch::Batch;
-use slipstream_core::flow_context::{FlowContexts, Layout, Place, Trains};
+use slipstream_core::flow_context::{ContextCounts, FlowContexts, Layout, Place, Trains};
 use slipstream_core::stage::Context;
 
 use super::{Node, Pipeline};
@@ -18,12 +18,6 @@ pub struct FlowContextSettings {
 impl FlowContextSettings {
     /// No flow contexts.
     pub const OFF: Self = Self { flows: 0, memory: u64::MAX };
-}
-
-impl Default for FlowContextSettings {
-    fn default() -> Self {
-        Self { flows: 65_536, memory: u64::MAX }
-    }
 }
 
 /// The place that a stage has in contexts.
@@ -182,17 +176,10 @@ impl Pipeline {
         (0..self.nodes.len()).map(|place| coming.get(place) != Some(&Numbers::Never) && worth(place)).collect()
     }
 
-    /// Adds what is counted of contexts to the counters of the stage that looks flows up.
-    pub(super) fn count_contexts(&self, counters: &mut Vec<(&'static str, u64)>) {
-        let Some(flows) = &self.contexts else { return };
-        let counts = flows.counts();
-        counters.extend([
-            ("context_flows", u64::from(flows.flows())),
-            ("context_lookups", counts.lookups),
-            ("context_begun", counts.begun),
-            ("context_evicted", counts.evicted),
-            ("context_missing", counts.without),
-        ]);
+    /// Counts of what happened to contexts; none where there are none, such as on several threads.
+    #[must_use]
+    pub fn context_counts(&self) -> Option<ContextCounts> {
+        self.contexts.as_ref().map(|flows| flows.counts())
     }
 }
 

@@ -626,9 +626,6 @@ impl Pipeline {
         let report = |node: &Node| {
             let mut counters = Vec::new();
             node.stage.counters(&mut |name, n| counters.push((name, n)));
-            if node.ledger.looks_up {
-                self.count_contexts(&mut counters);
-            }
             let mut drops = node.stage.drops();
             drops.merge(&node.wiring.unconnected);
             StageReport {
