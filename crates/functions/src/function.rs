@@ -518,18 +518,11 @@ impl<F: NetworkFunction> Steps<'_, F> {
         };
         let mut fx = FunctionContext { cx, made: self.made };
         let decision = self.function.decide(&mut fx, first, found);
-        if self.behind.len() < fx.made.len() {
+        if shared > 0 {
             // A packet that the decision made leaves right behind the packet that the decision is about.
-            shared = 0;
-        } else if let Some(last) = shared.checked_sub(1).and_then(|last| others.get(last))
-            && last.arrival > time
-        {
-            let until = self.function.holds_until(&decision, time);
-            if last.arrival >= until {
-                // Packets come in the order of time.
-                shared =
-                    others.iter().take(shared).take_while(|other| time.max(other.arrival) < until).count();
-            }
+            let alone = self.behind.len() < fx.made.len();
+            let others = if alone { &[] } else { others.get(..shared).unwrap_or_default() };
+            shared = shared_in_time(self.function, &decision, time, others);
         }
         let end = at + 1 + shared;
         match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
@@ -587,6 +580,26 @@ impl<F: NetworkFunction> Steps<'_, F> {
             at = self.first(cx, train, at, found, frames, verdicts);
         }
     }
+}
+
+/// For how many of these packets a decision holds that was just made at `time`.
+#[inline(always)]
+fn shared_in_time<F: NetworkFunction>(
+    function: &F,
+    decision: &F::Decision,
+    time: Nanos,
+    others: &[Frame],
+) -> usize {
+    let last = others.last().map_or(time, |last| last.arrival);
+    if last <= time {
+        return others.len();
+    }
+    let until = function.holds_until(decision, time);
+    if last < until {
+        return others.len();
+    }
+    // Packets come in the order of time.
+    others.iter().take_while(|other| time.max(other.arrival) < until).count()
 }
 
 /// Adds a packet that the function made to what leaves; a batch that is full leaves at once.

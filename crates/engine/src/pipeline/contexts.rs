@@ -2,7 +2,7 @@
 
 use slipstream_core::settings::{Kind, Setting, Settings};
 
-use super::config::{Finding, Plan, wrong_value};
+use super::config::{Diagnostics, Finding, Plan, wrong_value};
 use super::read::Written;
 use crate::runtime::{FlowContextPlan, FlowContextSettings};
 use slipstream_core::settings::did_you_mean;
@@ -88,15 +88,16 @@ impl Plan {
     /// With settings of the pipeline by their names, as on the command line.
     ///
     /// # Errors
-    /// The setting that there is not, or can't have this value, in words.
-    pub fn with_pipeline_settings(mut self, all: &[(&str, &str)]) -> Result<Self, String> {
+    /// A setting that there is not, or can't have this value.
+    pub fn with_pipeline_settings(mut self, all: &[(&str, &str)]) -> Result<Self, Diagnostics> {
         let mut settings = Settings::defaults(PIPELINE_SETTINGS);
         for (name, text) in all {
             let setting = PIPELINE_SETTINGS.iter().find(|s| s.name == *name).ok_or_else(|| {
                 let known = PIPELINE_SETTINGS.iter().map(|s| s.name);
-                format!("`{name}` is not a setting of a pipeline; {}", did_you_mean(name, known))
+                self.error(format!("`{name}` is not a setting of a pipeline; {}", did_you_mean(name, known)))
             })?;
-            let value = setting.parse(text, &self.base).map_err(|wrong| format!("{name}: {wrong}"))?;
+            let value =
+                setting.parse(text, &self.base).map_err(|wrong| self.error(format!("{name}: {wrong}")))?;
             settings.0.insert(setting.name, value);
         }
         let given = FlowContextSettings::from_settings(&settings);

@@ -505,8 +505,7 @@ impl NetworkFunction for FirewallStage {
     #[inline]
     fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
         if self.shares_by_fields {
-            let differs = |other: &Frame| !self.reads.agree(cx.pool, first, other);
-            return others.iter().position(differs).unwrap_or(others.len());
+            return self.reads.agreeing(cx.pool, first, others);
         }
         self.sharing_with_care(cx, first, others)
     }

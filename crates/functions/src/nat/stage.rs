@@ -574,9 +574,15 @@ impl NetworkFunction for NatStage {
     /// which each may move the state of a TCP session.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
-        Flags(first.info.flags()).has(Flags::PORTS)
-            && first.info.tcp_flags() & MOVES == 0
-            && self.reads().agree(cx.pool, first, other)
+        self.sharing(cx, first, std::slice::from_ref(other)) == 1
+    }
+
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        if !Flags(first.info.flags()).has(Flags::PORTS) || first.info.tcp_flags() & MOVES != 0 {
+            return 0;
+        }
+        self.reads().agreeing(cx.pool, first, others)
     }
 
     fn holds_until(&self, decided: &Decided, now: Nanos) -> Nanos {

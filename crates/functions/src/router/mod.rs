@@ -13,6 +13,8 @@
 //!   sends.
 //! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
 
+#[cfg(test)]
+mod context_tests;
 mod discovery;
 mod due;
 mod fib;
@@ -438,12 +440,17 @@ impl NetworkFunction for Router {
         let due = NetworkFunction::next_deadline(self);
         let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
         let to = station(data);
-        let shares = |other: &Frame| {
-            other.arrival < due
-                && Reads::L3.agree(cx.pool, first, other)
-                && (start == 0 || to == station(cx.data(other)))
+        let others = others.get(..Reads::L3.agreeing(cx.pool, first, others)).unwrap_or_default();
+        // Packets come in the order of time.
+        let in_time = match others.last() {
+            Some(last) if last.arrival >= due => others.iter().take_while(|other| other.arrival < due).count(),
+            _ => others.len(),
         };
-        others.iter().position(|other| !shares(other)).unwrap_or(others.len())
+        let others = others.get(..in_time).unwrap_or_default();
+        if start == 0 {
+            return others.len();
+        }
+        others.iter().position(|other| to != station(cx.data(other))).unwrap_or(others.len())
     }
 
     /// A neighbour is asked again after a while, and what is due happens before a later packet is decided

@@ -280,6 +280,11 @@ impl NetworkFunction for FlowStatsStage {
         Reads::KEY
     }
 
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        Reads::KEY.agreeing(cx.pool, first, others)
+    }
+
     /// Of a flow it keeps the number of its entry, plus one.
     fn flow_use(&self) -> FlowUse {
         FlowUse { words: 1, alone: false, trains: Trains::Pass }
