@@ -77,6 +77,14 @@ pub trait Source {
         None
     }
 
+    /// Threads of its own may work ahead from now on: several cores are to share the work.
+    fn work_ahead(&mut self) {}
+
+    /// CPU time in ns of threads of its own.
+    fn ahead_cpu_ns(&self) -> u64 {
+        0
+    }
+
     /// Visits its counters, by name.
     fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
 

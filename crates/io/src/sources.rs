@@ -89,6 +89,14 @@ impl Source for CaptureSource {
     fn details(&self) -> Option<&dyn Any> {
         Some(&self.reader)
     }
+
+    fn work_ahead(&mut self) {
+        self.reader.unpack_ahead();
+    }
+
+    fn ahead_cpu_ns(&self) -> u64 {
+        self.reader.ahead_cpu_ns()
+    }
 }
 
 pub(crate) fn store(pool: &mut Pool, record: &Record<'_>) -> BufId {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use slipstream_core::batch::{Arrivals, Batch};
+use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
 use slipstream_core::flow_context::ContextCounts;
@@ -223,6 +223,7 @@ pub struct Driver {
     pub(super) partial: Option<RunReport>,
     workers: usize,
     pace: Pace,
+    largest_batch: usize,
     strict: bool,
     /// CPU time of the threads beside this one, in ns.
     workers_cpu_ns: u64,
@@ -244,6 +245,7 @@ impl Driver {
             own_pool: false,
             workers: 1,
             pace: Pace::Fast,
+            largest_batch: BATCH,
             strict: false,
             workers_cpu_ns: 0,
             classifier: Classifier::default(),
@@ -272,6 +274,15 @@ impl Driver {
     #[must_use]
     pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
+        self
+    }
+
+    /// With at most so many packets of a source at a time, 1 to 256 (the default), should it be a replay. What
+    /// leaves is the same whatever it is; smaller batches cost more, and counters of batches and of the messages
+    /// of an export are higher.
+    #[must_use]
+    pub fn largest_batch(mut self, packets: usize) -> Self {
+        self.largest_batch = packets.clamp(1, BATCH);
         self
     }
 
@@ -446,7 +457,7 @@ impl Driver {
 
     /// A run by the clock of the captures, on as many threads as were asked for.
     fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
-        let mut clock = CaptureTime::new(&self.pipeline, self.pace);
+        let mut clock = CaptureTime::new(&self.pipeline, self.pace, self.largest_batch);
         let parallel = self.workers > 1 && self.pace == Pace::Fast;
         let Some(sections) = (if parallel { self.cut()? } else { None }) else {
             let mut run = Run::new(self, None, tick);
@@ -455,11 +466,13 @@ impl Driver {
             clock.end(self, &mut run, interrupted);
             return self.end(&run, interrupted);
         };
+        self.pipeline.heads.iter_mut().for_each(|head| head.source.work_ahead());
         let mut run = Run::new(self, Some(&sections), tick);
         let result = self.in_sections(&mut clock, &mut run);
         run.sections = None;
         let stopped = sections.is_stopped();
-        self.workers_cpu_ns = sections.cpu_ns();
+        let ahead: u64 = self.pipeline.heads.iter().map(|head| head.source.ahead_cpu_ns()).sum();
+        self.workers_cpu_ns = sections.cpu_ns() + ahead;
         let joined = sections.rejoin(&mut self.pipeline);
         let interrupted = result? == End::Interrupted;
         joined?;

@@ -34,18 +34,41 @@ fn counts(report: &RunReport) -> String {
 /// Runs a graph on `workers` threads in a directory of its own; the counts, and the files that it wrote by
 /// their names.
 fn run(graph: &str, base: &Path, workers: usize) -> (String, Vec<(PathBuf, Vec<u8>)>) {
-    let dir = base.join(workers.to_string());
+    let (report, files) = run_in_batches(graph, base, workers, 256);
+    (counts(&report), files)
+}
+
+fn run_in_batches(
+    graph: &str,
+    base: &Path,
+    workers: usize,
+    most: usize,
+) -> (RunReport, Vec<(PathBuf, Vec<u8>)>) {
+    let dir = base.join(format!("{workers}-{most}"));
     std::fs::create_dir_all(&dir).unwrap();
     let plan = Plan::from_graph(graph, None, None, &dir).unwrap_or_else(|e| panic!("{graph}\n{e}"));
     let pipeline = plan.build(7).unwrap_or_else(|e| panic!("{graph}\n{e}"));
-    let report = Driver::new(pipeline).workers(workers).run(&mut |_| ControlFlow::Continue(())).unwrap();
+    let mut driver = Driver::new(pipeline).workers(workers).largest_batch(most);
+    let report = driver.run(&mut |_| ControlFlow::Continue(())).unwrap();
     let mut files: Vec<_> = std::fs::read_dir(&dir)
         .unwrap()
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name().into(), std::fs::read(entry.path()).unwrap()))
         .collect();
     files.sort();
-    (counts(&report), files)
+    (report, files)
+}
+
+/// The packets that took each way, and those that were dropped.
+fn packets(report: &RunReport) -> Vec<String> {
+    let of = |stage: &slipstream::runtime::StageReport| {
+        let drops = stage.drops.iter().collect::<Vec<_>>();
+        format!(
+            "{}: {} in, {} out, {drops:?}, {} held",
+            stage.name, stage.tally.packets, stage.tally.packets_out, stage.held
+        )
+    };
+    report.stages.iter().map(of).collect()
 }
 
 fn same_on_any_number(graph: &str) {
@@ -64,6 +87,15 @@ fn is_same_on_any_number(graph: &str) -> bool {
             assert!(bytes == written, "{} differs with {workers} workers\n{graph}", name.display());
         }
         assert_eq!(files.len(), written.len(), "{workers} workers\n{graph}");
+    }
+    // One event at a time is the obvious twin of batches.
+    let (large, _) = run_in_batches(graph, dir.path(), 1, 256);
+    for most in [1, 37] {
+        let (report, written) = run_in_batches(graph, dir.path(), 1, most);
+        assert_eq!(packets(&report), packets(&large), "batches of {most}\n{graph}");
+        for ((name, bytes), (_, written)) in files.iter().zip(&written) {
+            assert!(bytes == written, "{} differs with batches of {most}\n{graph}", name.display());
+        }
     }
     files.iter().any(|(_, bytes)| bytes.len() > 1000)
 }

@@ -419,7 +419,8 @@ impl NetworkFunction for Router {
 
     /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key
     /// of a packet in a tunnel may be that of its inner header; what one ICMP packet says may change what
-    /// becomes of the next, and so may what is due between two packets.
+    /// becomes of the next. What is due at the first packet is done before it is decided about, and
+    /// [`holds_until`](NetworkFunction::holds_until) says what is due between two packets.
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         self.sharing(cx, first, std::slice::from_ref(other)) == 1
     }
@@ -437,16 +438,9 @@ impl NetworkFunction for Router {
                 return 0;
             }
         }
-        let due = NetworkFunction::next_deadline(self);
         let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
         let to = station(data);
         let others = others.get(..Reads::L3.agreeing(cx.pool, first, others)).unwrap_or_default();
-        // Packets come in the order of time.
-        let in_time = match others.last() {
-            Some(last) if last.arrival >= due => others.iter().take_while(|other| other.arrival < due).count(),
-            _ => others.len(),
-        };
-        let others = others.get(..in_time).unwrap_or_default();
         if start == 0 {
             return others.len();
         }
