@@ -201,7 +201,10 @@ pub struct FlowContexts {
 
 impl fmt::Debug for FlowContexts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FlowContexts").field("flows", &self.used).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("FlowContexts")
+            .field("flows", &self.used)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
@@ -426,7 +429,9 @@ impl FlowContexts {
         for _ in 0..PROBES.min(self.limit) {
             let id = self.hand;
             self.hand = (self.hand + 1) % self.limit;
-            let Some(Line([_, _, _, _, used, ..])) = self.lines.get(id as usize * self.stride) else { continue };
+            let Some(Line([_, _, _, _, used, ..])) = self.lines.get(id as usize * self.stride) else {
+                continue;
+            };
             oldest = oldest.max((self.turn.wrapping_sub(*used), id));
         }
         let (age, id) = oldest;

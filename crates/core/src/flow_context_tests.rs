@@ -31,7 +31,8 @@ fn batch(pool: &mut Pool, flows: &[Option<u16>]) -> Batch {
             frame.info = Info::new(&headers);
         }
         batch.frames.push(frame);
-        let train = Train { flow: 77, start, len: 1, release: Nanos(1), order: 0, sequence: 0, continues: false };
+        let train =
+            Train { flow: 77, start, len: 1, release: Nanos(1), order: 0, sequence: 0, continues: false };
         batch.trains.push(train);
     }
     batch

@@ -263,11 +263,14 @@ impl FlowStats {
         self.table.prefetch_entry(id);
     }
 
-    /// Looks a flow up that was taken for one with a number that it no longer has.
+    /// Looks a flow up that was not found with the number that it was taken to have: it may have begun since,
+    /// or have another one. `hashed`: its hash is known.
     #[inline(never)]
-    pub fn seek(&self, flow: &mut Flow) {
-        flow.hash = self.hash(&flow.key.key());
-        flow.id = self.table.candidate(flow.hash);
+    pub fn seek(&self, flow: &mut Flow, hashed: bool) {
+        if !hashed {
+            flow.hash = self.hash(&flow.key.key());
+        }
+        flow.id = self.table.find(&flow.key, flow.hash).unwrap_or(NONE);
     }
 
     /// Finds the flow's number in that line, once it has come, and prefetches its record.

@@ -89,7 +89,13 @@ fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (alpha, beta, error)
 }
 
-fn row(subject: &Subject, per: Per, slf: usize, timing: &Timing, reports: &[StageReport]) -> Map<String, Value> {
+fn row(
+    subject: &Subject,
+    per: Per,
+    slf: usize,
+    timing: &Timing,
+    reports: &[StageReport],
+) -> Map<String, Value> {
     let dropped: u64 = reports.iter().map(|r| r.drops.total()).sum();
     object(json!({
         "function": subject.name,

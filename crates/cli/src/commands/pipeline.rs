@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
+use slipstream::flow_context::Layout;
 use slipstream::pipeline::{
     Diagnostics, Drawing, Group, Kind, Plan, Ports, Setting, StageType, json_schema, port_of,
 };
-use slipstream::flow_context::Layout;
 use slipstream::runtime::{ContextPlace, FlowContextPlan};
 use slipstream_report::{Table, plural};
 
@@ -57,9 +57,7 @@ pub(super) fn graph(args: &cli::Graph) -> anyhow::Result<Outcome> {
 }
 
 fn contexts_json(contexts: &FlowContextPlan) -> Value {
-    let place = |p: &ContextPlace| {
-        json!({ "stage": p.stage, "offset": p.offset, "bytes": p.bytes, "looks_up": p.looks_up })
-    };
+    let place = |p: &ContextPlace| json!({ "stage": p.stage, "offset": p.offset, "bytes": p.bytes, "looks_up": p.looks_up });
     json!({
         "flows": contexts.flows,
         "bytes_per_flow": contexts.bytes,
@@ -115,8 +113,7 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
             .flat_map(|(_, notes)| notes)
             .map(|(stage, note)| json!({ "stage": stage, "note": note }))
             .collect();
-        let mut all =
-            json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors, "notes": notes });
+        let mut all = json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors, "notes": notes });
         if let (Some(contexts), Some(all)) = (&contexts, all.as_object_mut()) {
             all.insert("flow_contexts".to_owned(), contexts_json(contexts));
         }

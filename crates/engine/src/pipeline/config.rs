@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
-use super::read::{Graph, Table, Written, read_document};
 use super::contexts;
+use super::read::{Graph, Table, Written, read_document};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;

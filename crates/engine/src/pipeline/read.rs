@@ -170,7 +170,9 @@ fn read_setting(
         return None;
     };
     let raw = match &literal {
-        Literal::Text(t) if text.get(value_span.start + 1..value_span.start + 1 + t.len()) == Some(t) => Some(1),
+        Literal::Text(t) if text.get(value_span.start + 1..value_span.start + 1 + t.len()) == Some(t) => {
+            Some(1)
+        }
         _ => None,
     };
     Some(Written { key: name.to_owned(), value: literal, key_span, value_span, raw })

@@ -30,7 +30,15 @@ impl Default for Found {
     fn default() -> Self {
         let key = FlowKey::Narrow(NarrowKey([0; 2]));
         let packet = PacketFields::of(&key, 0, 0);
-        Self { known: false, key, packet, leaves: Leaves::default(), first: NONE, fate: None, by_context: false }
+        Self {
+            known: false,
+            key,
+            packet,
+            leaves: Leaves::default(),
+            first: NONE,
+            fate: None,
+            by_context: false,
+        }
     }
 }
 

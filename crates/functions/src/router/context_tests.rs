@@ -94,7 +94,15 @@ impl Made {
             let info = classify(LinkType::Ethernet, data).map_or(Info::default(), |h| Info::new(&h));
             batch.frames.push(Frame { info, ..Frame::unclassified(Nanos(now), buf, data.len() as u32) });
             let (flow, release) = (Frame::NO_FLOW, Nanos(now));
-            batch.trains.push(Train { flow, start, len: 1, release, order: 0, sequence: 0, continues: false });
+            batch.trains.push(Train {
+                flow,
+                start,
+                len: 1,
+                release,
+                order: 0,
+                sequence: 0,
+                continues: false,
+            });
         }
         let links = [LinkType::Ethernet];
         let mut cx = Context { now: Nanos(now), pool: &mut self.pool, input: 0, links: &links };

@@ -252,12 +252,10 @@ impl FlowStatsStage {
     #[inline(never)]
     fn look_again(&mut self, fx: &mut FunctionContext<'_, '_>, ahead: &Found) -> Counted {
         self.asked = ahead.flow;
-        if ahead.by_context {
-            self.flows.seek(&mut self.asked);
-            if let Some(id) = self.flows.known(&self.asked, fx.cx.now) {
-                fx.cx.pool.keep_flow_words([id + 1]);
-                return Counted::Known(id);
-            }
+        self.flows.seek(&mut self.asked, !ahead.by_context);
+        if let Some(id) = self.flows.known(&self.asked, fx.cx.now) {
+            fx.cx.pool.keep_flow_words([id + 1]);
+            return Counted::Known(id);
         }
         Counted::Anew
     }

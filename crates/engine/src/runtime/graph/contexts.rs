@@ -141,14 +141,15 @@ impl Pipeline {
                 meet(edge.node, Numbers::Never, &mut coming);
             }
         }
+        // Sources that are only checked are not there, so that nothing leads to some nodes.
         for (place, node) in self.nodes.iter().enumerate() {
-            let before = coming.get(place).copied().flatten().unwrap_or(Numbers::Never);
+            let before = coming.get(place).copied().flatten().unwrap_or(Numbers::Unknown);
             let leaving = numbers_behind(node, before);
             for edge in node.wiring.edges.iter().flatten().filter(|edge| edge.node > place) {
                 meet(edge.node, leaving, &mut coming);
             }
         }
-        coming.into_iter().map(|numbers| numbers.unwrap_or(Numbers::Never)).collect()
+        coming.into_iter().map(|numbers| numbers.unwrap_or(Numbers::Unknown)).collect()
     }
 
     /// Says of each node whether a look-up is worth it: where it is for one stage alone, or two share it.
@@ -168,12 +169,16 @@ impl Pipeline {
         let worth = |place: usize| {
             let of = root(&group, place);
             let members = self.nodes.iter().zip(coming).enumerate();
-            let members = members.filter(|(n, (_, coming))| root(&group, *n) == of && **coming != Numbers::Never);
+            let members =
+                members.filter(|(n, (_, coming))| root(&group, *n) == of && **coming != Numbers::Never);
             let users = members.map(|(_, (node, _))| node.stage.flow_use()).filter(|uses| uses.words > 0);
-            let (count, alone) = users.fold((0, false), |(count, alone), uses| (count + 1, alone || uses.alone));
+            let (count, alone) =
+                users.fold((0, false), |(count, alone), uses| (count + 1, alone || uses.alone));
             count > 1 || alone
         };
-        (0..self.nodes.len()).map(|place| coming.get(place) != Some(&Numbers::Never) && worth(place)).collect()
+        (0..self.nodes.len())
+            .map(|place| coming.get(place) != Some(&Numbers::Never) && worth(place))
+            .collect()
     }
 
     /// Counts of what happened to contexts; none where there are none, such as on several threads.
