@@ -552,7 +552,7 @@ impl NetworkFunction for FirewallStage {
         match (found.fate, found.first()) {
             // Nothing is left of the decision before: what it passed was counted when it was applied.
             (Some(fate), Some(rule)) => {
-                if !found.by_context {
+                if !found.by_context && fx.cx.pool.flows().is_some() {
                     self.keep(fx, first, rule);
                 }
                 Decided { fate, rule: rule as usize }

@@ -625,7 +625,7 @@ impl NetworkFunction for NatStage {
         if side == Side::Inside
             && let Some((rewrite, session)) = self.nat.known_outbound(packet, found.session, now)
         {
-            if !found.by_context {
+            if !found.by_context && fx.cx.pool.flows().is_some() {
                 keep(fx, packet, session);
             }
             return Decided::Rewrite(rewrite, session, side);
