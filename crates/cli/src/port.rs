@@ -125,10 +125,10 @@ impl Source for AnySource {
         }
     }
 
-    fn work_ahead(&mut self) {
+    fn work_ahead(&mut self, pools: Vec<Pool>, classify: bool) {
         match self {
-            Self::Capture(s) => s.work_ahead(),
-            Self::Synth(s) => s.work_ahead(),
+            Self::Capture(s) => s.work_ahead(pools, classify),
+            Self::Synth(s) => s.work_ahead(pools, classify),
         }
     }
 

@@ -240,9 +240,10 @@ impl CaptureReader {
         &mut self,
         window: &mut Window,
         end: u64,
-        cuts: &mut Vec<Cut>,
+        (cuts, grown): (&mut Vec<Cut>, &mut Vec<(usize, usize)>),
     ) -> Result<bool, CaptureError> {
-        self.read.fetch_max(end, Ordering::Relaxed);
+        self.read.fetch_max(end.min(self.file_len.unwrap_or(end)), Ordering::Relaxed);
+        let mut known = self.interfaces.len();
         while window.position() < end {
             let cut = match &mut self.framing {
                 Framing::Pcap(pcap) => pcap.next(window),
@@ -250,7 +251,13 @@ impl CaptureReader {
                 Framing::Over => return Ok(false),
             };
             match cut {
-                Ok(cut) => cuts.push(cut),
+                Ok(cut) => {
+                    if self.interfaces.len() > known {
+                        known = self.interfaces.len();
+                        grown.push((cuts.len(), known));
+                    }
+                    cuts.push(cut);
+                }
                 Err(stop) => return self.stop(stop).map(|()| false),
             }
         }
