@@ -125,10 +125,10 @@ impl Source for AnySource {
         }
     }
 
-    fn work_ahead(&mut self, pools: Vec<Pool>, classify: bool) {
+    fn work_ahead(&mut self) {
         match self {
-            Self::Capture(s) => s.work_ahead(pools, classify),
-            Self::Synth(s) => s.work_ahead(pools, classify),
+            Self::Capture(s) => s.work_ahead(),
+            Self::Synth(s) => s.work_ahead(),
         }
     }
 

@@ -77,10 +77,8 @@ pub trait Source {
         None
     }
 
-    /// Threads of its own may read ahead from now on, one for each of these pools, which are siblings of the one
-    /// that [`fill`](Self::fill) is given. They may classify packets by their outermost headers, if `classify`:
-    /// then [`fill`](Self::fill) appends keys, too. What comes is the same.
-    fn work_ahead(&mut self, _pools: Vec<Pool>, _classify: bool) {}
+    /// Threads of its own may work ahead from now on: several cores are to share the work.
+    fn work_ahead(&mut self) {}
 
     /// CPU time in ns of threads of its own.
     fn ahead_cpu_ns(&self) -> u64 {

@@ -419,19 +419,6 @@ impl Driver {
         Ok(self.pipeline.cut(&mut self.pool, self.workers))
     }
 
-    /// Sources may have threads of their own: where many threads share the work, half of it is theirs.
-    #[allow(unsafe_code)]
-    fn let_sources_work_ahead(&mut self) {
-        let threads = (self.workers / 2 / self.pipeline.heads.len().max(1)).max(1);
-        for head in &mut self.pipeline.heads {
-            // SAFETY: a packet that a source's thread stored comes here by `Source::fill`, behind a lock, and
-            // goes on as any other does: see `Pipeline::cut`. The source keeps none.
-            let mut pools = unsafe { std::mem::take(&mut self.pool).siblings(threads + 1) };
-            self.pool = pools.pop().unwrap_or_default();
-            head.source.work_ahead(pools, !head.takes_arrivals || head.takes_classified);
-        }
-    }
-
     /// The rounds of a run, with other threads for the sections, where there are any.
     fn in_sections(&mut self, clock: &mut dyn Clock, run: &mut Run<'_>) -> Result<End, RunError> {
         let limits = clock.begin(self, run)?;
@@ -476,7 +463,7 @@ impl Driver {
             clock.end(self, &mut run, interrupted);
             return self.end(&run, interrupted);
         };
-        self.let_sources_work_ahead();
+        self.pipeline.heads.iter_mut().for_each(|head| head.source.work_ahead());
         let mut run = Run::new(self, Some(&sections), tick);
         let result = self.in_sections(&mut clock, &mut run);
         run.sections = None;

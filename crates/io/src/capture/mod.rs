@@ -14,7 +14,7 @@ mod decompress;
 mod error;
 mod fields;
 mod gunzip;
-pub(crate) mod parts;
+mod parts;
 mod pcap;
 mod pcapng;
 mod reader;

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::pcap::Cut;
 use super::window::Window;
-use super::{CaptureError, CaptureReader, Interface, Record};
+use super::{CaptureError, CaptureReader, Record};
 
 /// Bytes of a part by default: few enough for a core's second-level cache.
 const BYTES: u64 = 256 * 1024;
@@ -26,13 +25,11 @@ pub struct Part {
     number: u64,
     window: Window,
     cuts: Vec<Cut>,
-    /// Records with which interfaces became known, and how many were then.
-    grown: Vec<(usize, usize)>,
 }
 
 impl Default for Part {
     fn default() -> Self {
-        Self { number: 0, window: Window::for_parts(), cuts: Vec::new(), grown: Vec::new() }
+        Self { number: 0, window: Window::for_parts(), cuts: Vec::new() }
     }
 }
 
@@ -59,12 +56,6 @@ impl Part {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cuts.is_empty()
-    }
-
-    /// The places of records before which interfaces became known, and how many were known then.
-    #[must_use]
-    pub fn grown(&self) -> &[(usize, usize)] {
-        &self.grown
     }
 
     /// Its records, in order.
@@ -155,7 +146,6 @@ impl Parts {
         let number = self.claimed.fetch_add(1, Ordering::Relaxed);
         let begin = number.saturating_mul(self.bytes);
         part.cuts.clear();
-        part.grown.clear();
         part.number = number;
         if begin >= self.len {
             return Ok(false);
@@ -173,7 +163,7 @@ impl Parts {
             return Ok(!reader.is_over());
         }
         part.window.pass_to(*next);
-        let more = reader.cut_part(&mut part.window, end, (&mut part.cuts, &mut part.grown))?;
+        let more = reader.cut_part(&mut part.window, end, &mut part.cuts)?;
         *next = part.window.position();
         Ok(more || !part.cuts.is_empty())
     }
@@ -197,20 +187,28 @@ impl Parts {
         T: Default + Send,
         E: From<CaptureError>,
     {
-        let line = Line::new(self, (threads + 1) * WAITING);
+        let (next, most) = (self.lock().turn, (threads + 1) * WAITING);
+        let line = Line {
+            parts: self,
+            make,
+            most,
+            state: Mutex::new(Ready { next, end: u64::MAX, ..Ready::default() }),
+            changed: Condvar::new(),
+        };
         thread::scope(|scope| {
             for _ in 0..threads {
                 // Without the thread its work is done by the others.
-                let _ = thread::Builder::new().name("parts".into()).spawn_scoped(scope, || line.work(&make));
+                let _ = thread::Builder::new().name("parts".into()).spawn_scoped(scope, || line.work());
             }
             let stop = Stop(&line.state, &line.changed);
             let mut part = Part::default();
-            while let Some(mut made) = line.next(&mut part, &make) {
+            while let Some(mut made) = line.next(&mut part) {
                 take(&mut made)?;
                 line.give_back(made);
             }
             drop(stop);
-            line.take_error().map_or(Ok(()), |error| Err(E::from(error)))
+            let failed = line.lock().failed.take();
+            failed.map_or(Ok(()), |error| Err(E::from(error)))
         })
     }
 
@@ -218,12 +216,6 @@ impl Parts {
     #[must_use]
     pub fn into_reader(self) -> CaptureReader {
         self.chain.into_inner().unwrap_or_else(PoisonError::into_inner).reader
-    }
-
-    /// The first interfaces that are known, so many.
-    #[must_use]
-    pub fn interfaces(&self, so_many: usize) -> Vec<Interface> {
-        self.lock().reader.interfaces().iter().take(so_many).cloned().collect()
     }
 
     /// The share of the file that was read, of 1.
@@ -284,19 +276,13 @@ impl<T> Default for Ready<T> {
     }
 }
 
-/// Threads that make something of parts, for one that takes it in order.
-pub(crate) struct Line<P, T> {
-    parts: P,
-    /// Parts that wait to be taken, at most.
+/// Threads that make something of parts.
+struct Line<'a, T, M> {
+    parts: &'a Parts,
+    make: M,
     most: usize,
     state: Mutex<Ready<T>>,
     changed: Condvar,
-}
-
-impl<P, T> std::fmt::Debug for Line<P, T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("most", &self.most).finish_non_exhaustive()
-    }
 }
 
 /// Ends the work of all.
@@ -309,14 +295,7 @@ impl<T> Drop for Stop<'_, T> {
     }
 }
 
-impl<P: Deref<Target = Parts>, T: Default> Line<P, T> {
-    /// Of these parts, of which so many at most wait to be taken.
-    pub(crate) fn new(parts: P, most: usize) -> Self {
-        let next = parts.lock().turn;
-        let state = Mutex::new(Ready { next, end: u64::MAX, ..Ready::default() });
-        Self { parts, most, state, changed: Condvar::new() }
-    }
-
+impl<T: Default, M: Fn(&Part, &mut T)> Line<'_, T, M> {
     fn lock(&self) -> MutexGuard<'_, Ready<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -325,8 +304,8 @@ impl<P: Deref<Target = Parts>, T: Default> Line<P, T> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes something of parts until there are no more, or nobody wants any.
-    pub(crate) fn work(&self, mut make: impl FnMut(&Part, &mut T)) {
+    /// Makes something of parts until there are no more.
+    fn work(&self) {
         let panics = StopOnPanic(Stop(&self.state, &self.changed));
         let mut part = Part::default();
         loop {
@@ -337,23 +316,18 @@ impl<P: Deref<Target = Parts>, T: Default> Line<P, T> {
             if state.stopped || state.end < u64::MAX {
                 break;
             }
-            self.one(state, &mut part, &mut make);
+            self.one(state, &mut part);
         }
         panics.over();
     }
 
     /// Makes something of the next part.
-    fn one(
-        &self,
-        mut state: MutexGuard<'_, Ready<T>>,
-        part: &mut Part,
-        make: &mut impl FnMut(&Part, &mut T),
-    ) {
+    fn one(&self, mut state: MutexGuard<'_, Ready<T>>, part: &mut Part) {
         let mut made = state.spare.pop().unwrap_or_default();
         drop(state);
         let next = self.parts.next(part);
         if let Ok(true) = next {
-            make(part, &mut made);
+            (self.make)(part, &mut made);
         }
         let mut state = self.lock();
         match next {
@@ -370,9 +344,8 @@ impl<P: Deref<Target = Parts>, T: Default> Line<P, T> {
         self.changed.notify_all();
     }
 
-    /// What was made of the next part; None where there are no more. Where nobody has made it yet, this thread
-    /// makes some, too.
-    pub(crate) fn next(&self, part: &mut Part, mut make: impl FnMut(&Part, &mut T)) -> Option<T> {
+    /// What was made of the next part; None where there are no more.
+    fn next(&self, part: &mut Part) -> Option<T> {
         loop {
             let mut state = self.lock();
             let next = state.next;
@@ -386,7 +359,7 @@ impl<P: Deref<Target = Parts>, T: Default> Line<P, T> {
                 return None;
             }
             if state.end == u64::MAX {
-                self.one(state, part, &mut make);
+                self.one(state, part);
             } else {
                 // Others are at the last parts.
                 drop(self.wait(state));
@@ -394,19 +367,8 @@ impl<P: Deref<Target = Parts>, T: Default> Line<P, T> {
         }
     }
 
-    /// Takes back what was taken, to be filled again.
-    pub(crate) fn give_back(&self, made: T) {
+    fn give_back(&self, made: T) {
         self.lock().spare.push(made);
-    }
-
-    /// Nobody takes anything any more.
-    pub(crate) fn stop(&self) {
-        drop(Stop(&self.state, &self.changed));
-    }
-
-    /// The error of the device, once.
-    pub(crate) fn take_error(&self) -> Option<CaptureError> {
-        self.lock().failed.take()
     }
 }
 

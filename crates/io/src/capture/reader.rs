@@ -240,10 +240,9 @@ impl CaptureReader {
         &mut self,
         window: &mut Window,
         end: u64,
-        (cuts, grown): (&mut Vec<Cut>, &mut Vec<(usize, usize)>),
+        cuts: &mut Vec<Cut>,
     ) -> Result<bool, CaptureError> {
-        self.read.fetch_max(end.min(self.file_len.unwrap_or(end)), Ordering::Relaxed);
-        let mut known = self.interfaces.len();
+        self.read.fetch_max(end, Ordering::Relaxed);
         while window.position() < end {
             let cut = match &mut self.framing {
                 Framing::Pcap(pcap) => pcap.next(window),
@@ -251,13 +250,7 @@ impl CaptureReader {
                 Framing::Over => return Ok(false),
             };
             match cut {
-                Ok(cut) => {
-                    if self.interfaces.len() > known {
-                        known = self.interfaces.len();
-                        grown.push((cuts.len(), known));
-                    }
-                    cuts.push(cut);
-                }
+                Ok(cut) => cuts.push(cut),
                 Err(stop) => return self.stop(stop).map(|()| false),
             }
         }

@@ -152,9 +152,9 @@ pub(super) struct Head {
     pub(super) source: Box<dyn Source + Send>,
     edge: Edge,
     /// The stage that it leads to takes packets as they arrive.
-    pub(super) takes_arrivals: bool,
+    takes_arrivals: bool,
     /// That stage would classify them by their outermost headers.
-    pub(super) takes_classified: bool,
+    takes_classified: bool,
 }
 
 /// A pipeline that was built.
