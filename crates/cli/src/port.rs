@@ -124,6 +124,20 @@ impl Source for AnySource {
             Self::Synth(s) => s.details(),
         }
     }
+
+    fn work_ahead(&mut self, pools: Vec<Pool>, classify: bool) {
+        match self {
+            Self::Capture(s) => s.work_ahead(pools, classify),
+            Self::Synth(s) => s.work_ahead(pools, classify),
+        }
+    }
+
+    fn ahead_cpu_ns(&self) -> u64 {
+        match self {
+            Self::Capture(s) => s.ahead_cpu_ns(),
+            Self::Synth(s) => s.ahead_cpu_ns(),
+        }
+    }
 }
 
 impl Output {

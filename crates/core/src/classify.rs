@@ -64,6 +64,20 @@ impl Classifier {
     }
 }
 
+/// Classifies one packet by its outermost headers, whose bytes and interface are at hand, as a [`Classifier`]
+/// does: the frame says then where they stand. Returns its key.
+#[inline]
+pub fn classify_one(frame: &mut Frame, link: LinkType, data: &[u8]) -> FlowKey {
+    if link == LinkType::Ethernet
+        && frame.len <= MAX_FRAME_LEN
+        && let Some(headers) = data.first_chunk().and_then(classify_usual)
+    {
+        frame.info = Info::new(&headers);
+        return headers.key;
+    }
+    unusual(frame, classify(link, data))
+}
+
 /// Packets whose first bytes are asked for ahead of use.
 pub const DISTANCE: usize = 12;
 

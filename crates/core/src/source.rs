@@ -77,6 +77,16 @@ pub trait Source {
         None
     }
 
+    /// Threads of its own may read ahead from now on, one for each of these pools, which are siblings of the one
+    /// that [`fill`](Self::fill) is given. They may classify packets by their outermost headers, if `classify`:
+    /// then [`fill`](Self::fill) appends keys, too. What comes is the same.
+    fn work_ahead(&mut self, _pools: Vec<Pool>, _classify: bool) {}
+
+    /// CPU time in ns of threads of its own.
+    fn ahead_cpu_ns(&self) -> u64 {
+        0
+    }
+
     /// Visits its counters, by name.
     fn counters(&self, _visit: &mut dyn FnMut(&'static str, u64)) {}
 

@@ -272,8 +272,10 @@ impl<F: NetworkFunction> Runner<F> {
             let mut open = false;
             for frame in frames {
                 let mut of_datagram: &[Frame] = &[];
+                // A batch that is full goes on in between, at the times of its packets.
+                let now = train.release.max(frame.arrival);
                 if fragments.wants(frame) {
-                    cx.now = train.release.max(frame.arrival);
+                    cx.now = now;
                     match fragments.take(cx, frame) {
                         Taken::Kept => continue,
                         Taken::Complete => of_datagram = fragments.released(),
@@ -290,7 +292,7 @@ impl<F: NetworkFunction> Runner<F> {
                     _ => {
                         let (start, len) = (whole.frames.len() as u32, packets.len() as u32);
                         // A datagram is there when the last of its fragments is.
-                        let release = if of_datagram.is_empty() { train.release } else { cx.now };
+                        let release = if of_datagram.is_empty() { train.release } else { now };
                         whole.trains.push(Train { start, len, release, continues: false, ..*train });
                     }
                 }

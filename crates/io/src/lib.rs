@@ -18,6 +18,7 @@ pub mod af_xdp;
 pub mod capture;
 mod offload;
 pub mod paced;
+mod parted;
 pub mod ports;
 pub mod preload;
 pub mod shm;

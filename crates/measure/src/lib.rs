@@ -56,7 +56,10 @@ pub use desk::{EndError, Outcome, Snapshots};
 pub use epoch::{Ended, EpochResult, SketchSet, Span, relative_error, wmrd};
 pub use keys::{KeyBytes, KeyKind, Keying, MAX_KEY};
 pub use lane::{KeyedSketch, SketchConfig, SketchEpoch, keyed_sketch};
-pub use parallel::{Packet, PacketSource, TraceEpoch, TraceError, TraceResult, TraceSettings, measure_trace};
+pub use parallel::{
+    Digest, DigestMeasurement, Packet, PacketSource, TraceEpoch, TraceError, TraceResult, TraceSettings,
+    measure_trace,
+};
 pub use plan::{Plan, keying};
 pub use task::{EpochLength, Task, UnknownTask};
 

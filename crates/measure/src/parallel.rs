@@ -13,6 +13,7 @@
 //! [`Sketch::merges_exactly`]: slipstream_sketch::Sketch::merges_exactly
 
 mod cut;
+mod digest;
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use std::thread;
 use slipstream_wire::{Encapsulation, LinkType};
 
 use cut::{Block, Cutter, Item, Reading};
+pub use digest::{Digest, DigestMeasurement};
 
 use super::epoch::Recipe;
 use super::lane::Past;
@@ -69,6 +71,12 @@ pub struct TraceSettings {
     pub encapsulation: Encapsulation,
     /// Threads that share the work, the caller's included; 0 is taken as 1. Answers don't depend on it.
     pub workers: usize,
+}
+
+impl TraceSettings {
+    fn weight(&self, packet: &Packet<'_>) -> u32 {
+        if self.bytes { packet.original_len } else { 1 }
+    }
 }
 
 /// An epoch and its answer.
@@ -174,10 +182,27 @@ pub fn measure_trace<S: PacketSource>(
 }
 
 /// The answers so far, and what the next one is compared with.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Answers {
     epochs: Vec<TraceEpoch>,
     past: [Past; 2],
+}
+
+impl Answers {
+    /// Asks the sketches of the next epoch.
+    fn ask(&mut self, set: &mut SketchSet, span: Span, ipv6: bool) -> Result<(), MeasureError> {
+        if ipv6 {
+            set.make_all()?;
+        }
+        set.set_past(std::mem::take(&mut self.past));
+        if !self.epochs.is_empty() {
+            set.assume_empty_past()?;
+        }
+        let ended = set.end_epoch(span)?;
+        self.past = set.take_past();
+        self.epochs.push(TraceEpoch { span, ended });
+        Ok(())
+    }
 }
 
 /// An epoch whose packets have all been added, spread over these sketches.
@@ -417,16 +442,7 @@ impl<'s, S: PacketSource> Job<'s, S> {
             self.lock().idle.push(other);
             self.changed.notify_all();
         }
-        if ipv6 {
-            set.make_all()?;
-        }
-        set.set_past(std::mem::take(&mut answers.past));
-        if !answers.epochs.is_empty() {
-            set.assume_empty_past()?;
-        }
-        let ended = set.end_epoch(span)?;
-        answers.past = set.take_past();
-        answers.epochs.push(TraceEpoch { span, ended });
+        answers.ask(&mut set, span, ipv6)?;
         let mut state = self.lock();
         state.answers = Some(answers);
         state.idle.push(set);

@@ -7,7 +7,7 @@ use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, c
 
 use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, PURE_ACK, Row};
 use crate::config::{Config, ConfigError};
-use crate::flows::FlowTable;
+use crate::flows::{FlowTable, Hashing};
 use crate::partial::{Partial, Totals};
 use crate::workers::Workers;
 
@@ -29,6 +29,108 @@ struct Pending {
     bits: u8,
 }
 
+/// What can be found out of packets without knowing those before them. Several threads may each make some, of
+/// parts of a trace; an [`Analyzer`] takes them in the order of the trace.
+#[derive(Clone, Debug)]
+pub struct Digest {
+    settings: Reading,
+    totals: Totals,
+    /// The latest time seen.
+    clock: u64,
+    /// Times of all packets, those that are skipped included.
+    times: Vec<u64>,
+    in_order: bool,
+    packets: Vec<Pending>,
+}
+
+/// What reading a packet depends on.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    encapsulation: Encapsulation,
+    hashing: Hashing,
+}
+
+impl Digest {
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        (self.totals, self.clock, self.in_order) = (Totals::default(), 0, true);
+        self.times.clear();
+        self.packets.clear();
+    }
+
+    /// Takes the next packet, as [`Analyzer::packet`] does.
+    #[inline]
+    pub fn packet(&mut self, time_ns: u64, link: LinkType, original_len: u32, data: &[u8]) {
+        self.times.push(time_ns);
+        self.in_order &= time_ns >= self.clock;
+        self.clock = self.clock.max(time_ns);
+        let read = self.settings.read(&mut self.totals, (time_ns, self.clock), link, original_len, data);
+        if let Some(packet) = read {
+            self.packets.push(packet);
+        }
+    }
+}
+
+impl Reading {
+    /// Reads a packet that came at a time, by a clock that doesn't run backwards at another.
+    #[inline(always)]
+    fn read(
+        self,
+        totals: &mut Totals,
+        (captured, time): (u64, u64),
+        link: LinkType,
+        original_len: u32,
+        data: &[u8],
+    ) -> Option<Pending> {
+        totals.record(captured, original_len);
+        let headers = match self.encapsulation {
+            Encapsulation::Outer => classify(link, data),
+            inner => classify_with(link, data, inner),
+        };
+        let headers = match headers {
+            Ok(headers) => headers,
+            Err(reason) => {
+                skip(totals, reason);
+                return None;
+            }
+        };
+        let flags = headers.flags;
+        totals.ipv6 += u64::from(flags.has(Flags::IPV6));
+        totals.fragments += u64::from(flags.has(Flags::FRAGMENT));
+        let mut bits = IN_IP;
+        let mut acknowledged = 0;
+        if headers.key.protocol() == TCP && !flags.has(Flags::FRAGMENT) {
+            bits |= IN_TCP;
+            if headers.tcp_flags & ACK != 0 {
+                bits |= ACK_FLAG;
+                if headers.tcp_flags & DECIDING_FLAGS == ACK
+                    && let Some(segment) = tcp_segment(data, &headers)
+                    && segment.payload_len == 0
+                {
+                    bits |= PURE_ACK;
+                    acknowledged = segment.ack;
+                }
+            }
+        }
+        totals.ack_flags += u64::from(bits & ACK_FLAG != 0);
+        totals.pure_acks += u64::from(bits & PURE_ACK != 0);
+        let hash = self.hashing.hash(&headers.key);
+        Some(Pending { key: headers.key, hash, time, captured, acknowledged, bits })
+    }
+}
+
+#[cold]
+fn skip(totals: &mut Totals, skip: Skip) {
+    let skipped = &mut totals.skipped;
+    let reason = match skip {
+        Skip::NonIp => &mut skipped.non_ip,
+        Skip::UnsupportedLinkType => &mut skipped.unsupported_link_type,
+        Skip::Truncated => &mut skipped.truncated,
+        Skip::Malformed => &mut skipped.malformed,
+    };
+    *reason += 1;
+}
+
 /// The latest TCP packet of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Acknowledged {
@@ -40,6 +142,7 @@ struct Acknowledged {
 #[derive(Debug)]
 pub struct Analyzer {
     config: Config,
+    reading: Reading,
     totals: Totals,
     /// The latest time seen.
     clock: u64,
@@ -61,12 +164,14 @@ impl Analyzer {
         config.validate()?;
         let burst = u16::try_from(config.burst).map_err(|_| ConfigError::Burst(config.burst))?;
         let workers = Workers::new(&config, burst);
+        let table = FlowTable::new();
         Ok(Self {
+            reading: Reading { encapsulation: config.encapsulation, hashing: table.hashing() },
             config,
             totals: Totals::default(),
             clock: 0,
             pending: Vec::with_capacity(TOGETHER),
-            table: FlowTable::new(),
+            table,
             portless: HashMap::new(),
             acknowledged: Vec::new(),
             block: workers.empty_block(),
@@ -81,69 +186,58 @@ impl Analyzer {
     /// time take its time as it is, windows take the latest time seen, as the reframe stage does.
     #[inline]
     pub fn packet(&mut self, time_ns: u64, link: LinkType, original_len: u32, data: &[u8]) {
-        self.totals.record(time_ns, original_len);
         self.totals.clock_backwards += u64::from(time_ns < self.clock);
         self.clock = self.clock.max(time_ns);
-        let headers = match self.config.encapsulation {
-            Encapsulation::Outer => classify(link, data),
-            inner => classify_with(link, data, inner),
-        };
-        let headers = match headers {
-            Ok(headers) => headers,
-            Err(skip) => return self.skip(skip),
-        };
-        let flags = headers.flags;
-        self.totals.ipv6 += u64::from(flags.has(Flags::IPV6));
-        self.totals.fragments += u64::from(flags.has(Flags::FRAGMENT));
-        let mut bits = IN_IP;
-        let mut acknowledged = 0;
-        if headers.key.protocol() == TCP && !flags.has(Flags::FRAGMENT) {
-            bits |= IN_TCP;
-            if headers.tcp_flags & ACK != 0 {
-                bits |= ACK_FLAG;
-                if headers.tcp_flags & DECIDING_FLAGS == ACK
-                    && let Some(segment) = tcp_segment(data, &headers)
-                    && segment.payload_len == 0
-                {
-                    bits |= PURE_ACK;
-                    acknowledged = segment.ack;
-                }
+        let read = self.reading.read(&mut self.totals, (time_ns, self.clock), link, original_len, data);
+        if let Some(packet) = read {
+            self.pending.push(packet);
+            if self.pending.len() == TOGETHER {
+                self.number_pending();
             }
-        }
-        self.totals.ack_flags += u64::from(bits & ACK_FLAG != 0);
-        self.totals.pure_acks += u64::from(bits & PURE_ACK != 0);
-        let hash = self.table.hash(&headers.key);
-        self.pending.push(Pending {
-            key: headers.key,
-            hash,
-            time: self.clock,
-            captured: time_ns,
-            acknowledged,
-            bits,
-        });
-        if self.pending.len() == TOGETHER {
-            self.number_pending();
         }
     }
 
-    #[cold]
-    fn skip(&mut self, skip: Skip) {
-        let skipped = &mut self.totals.skipped;
-        let reason = match skip {
-            Skip::NonIp => &mut skipped.non_ip,
-            Skip::UnsupportedLinkType => &mut skipped.unsupported_link_type,
-            Skip::Truncated => &mut skipped.truncated,
-            Skip::Malformed => &mut skipped.malformed,
-        };
-        *reason += 1;
+    /// Nothing yet, for packets that are to be [added](Self::add).
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let (settings, totals) = (self.reading, Totals::default());
+        Digest { settings, totals, clock: 0, times: Vec::new(), in_order: true, packets: Vec::new() }
+    }
+
+    /// Takes the next packets of the file, which a digest of [this analyzer's](Self::digest) was made of: the
+    /// same as to give it [packet](Self::packet) by packet.
+    pub fn add(&mut self, digest: &Digest) {
+        self.number_pending();
+        self.totals.merge(&digest.totals);
+        let before = self.clock;
+        self.clock = before.max(digest.clock);
+        if digest.in_order && digest.times.first().is_none_or(|first| *first >= before) {
+            digest.packets.chunks(TOGETHER).for_each(|packets| self.number(packets));
+            return;
+        }
+        let mut clock = before;
+        for time in &digest.times {
+            self.totals.clock_backwards += u64::from(*time < clock);
+            clock = clock.max(*time);
+        }
+        for packets in digest.packets.chunks(TOGETHER) {
+            self.pending.extend(packets.iter().map(|p| Pending { time: p.time.max(before), ..*p }));
+            self.number_pending();
+        }
     }
 
     /// Moves the pending packets to the block, and a full block to the analyses.
     fn number_pending(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
+        self.number(&pending);
+        pending.clear();
+        self.pending = pending;
+    }
+
+    fn number(&mut self, pending: &[Pending]) {
         let hashes = pending.iter().map(|p| (p.hash, matches!(p.key, FlowKey::Narrow(_))));
         black_box(self.table.touch(hashes));
-        for packet in &pending {
+        for packet in pending {
             let flow = self.table.number(&packet.key, packet.hash);
             if packet.bits & IN_TCP == 0 {
                 self.push(packet, flow, packet.bits);
@@ -161,8 +255,6 @@ impl Analyzer {
                 self.run_block();
             }
         }
-        pending.clear();
-        self.pending = pending;
     }
 
     #[inline]

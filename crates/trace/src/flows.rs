@@ -43,6 +43,17 @@ pub(crate) struct FlowTable {
     next: u32,
 }
 
+/// How a table hashes keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hashing(u64);
+
+impl Hashing {
+    #[inline]
+    pub(crate) fn hash(self, key: &FlowKey) -> u64 {
+        key.hash64(self.0)
+    }
+}
+
 impl FlowTable {
     pub(crate) fn new() -> Self {
         Self {
@@ -57,7 +68,12 @@ impl FlowTable {
 
     #[inline]
     pub(crate) fn hash(&self, key: &FlowKey) -> u64 {
-        key.hash64(self.seed)
+        self.hashing().hash(key)
+    }
+
+    /// How it hashes keys.
+    pub(crate) fn hashing(&self) -> Hashing {
+        Hashing(self.seed)
     }
 
     /// Numbers given so far.

@@ -44,7 +44,7 @@ mod report;
 mod trains;
 mod workers;
 
-pub use analyzer::Analyzer;
+pub use analyzer::{Analyzer, Digest};
 pub use config::{Config, ConfigError};
 pub use parquet::{FlowFile, FlowFileError};
 pub use partial::{FlowPackets, MergeError, Partial};

@@ -72,7 +72,7 @@ impl Totals {
         self.last_ns = self.last_ns.max(time_ns);
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.records += other.records;
         self.bytes += other.bytes;
         self.first_ns = self.first_ns.min(other.first_ns);

@@ -9,11 +9,11 @@ use std::thread;
 use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
-use slipstream::io::capture::CaptureReader;
+use slipstream::io::capture::{CaptureReader, Part, Parts};
 use slipstream::time::Nanos;
 use slipstream_lab::frontier::{Arrivals, Frontier};
 use slipstream_report::{Table, bit_rate, count, number, packet_rate, plural, share, time};
-use slipstream_trace::{Analyzer, Config, EndpointSide, FlowFile, Partial, Report, Sequence};
+use slipstream_trace::{Analyzer, Config, Digest, EndpointSide, FlowFile, Partial, Report, Sequence};
 use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
 
@@ -204,6 +204,18 @@ fn analyze_all(
 fn analyze_one(path: &Path, config: &Config, args: &cli::Analyze) -> anyhow::Result<Analyzed> {
     let file = path.display().to_string();
     let progress = Progress::new(&file);
+    let mut input = Input::open(path)?;
+    if let Input::Capture(reader) = input {
+        // Who wants every packet's bytes in order has them from one thread.
+        if config.threads > 1 && !args.frontier {
+            match Parts::new(*reader) {
+                Ok(parts) => return analyze_parts(file, parts, config, args, progress),
+                Err(reader) => input = Input::Capture(reader),
+            }
+        } else {
+            input = Input::Capture(reader);
+        }
+    }
     let mut analyzer = Analyzer::new(config.clone())?;
     let mut truncated_at_byte = None;
     let mut arrivals = args.frontier.then(Arrivals::default);
@@ -213,8 +225,11 @@ fn analyze_one(path: &Path, config: &Config, args: &cli::Analyze) -> anyhow::Res
             arrivals.push(at, link, len, data, config.encapsulation);
         }
     };
-    match Input::open(path)? {
+    match input {
         Input::Capture(mut reader) => {
+            if config.threads > 1 {
+                reader.unpack_ahead();
+            }
             read(&mut reader, &mut packet, &progress)?;
             drop(progress);
             truncated_at_byte = report_damage(&reader, args.damage.strict)?;
@@ -229,6 +244,41 @@ fn analyze_one(path: &Path, config: &Config, args: &cli::Analyze) -> anyhow::Res
     }
     let frontier = arrivals.map(|arrivals| frontier::measure(args, &arrivals)).transpose()?;
     Ok(Analyzed { file, truncated_at_byte, partial: analyzer.finish(), frontier })
+}
+
+/// Analyses a file of which several threads read parts. About half of the work is to read packets and to find
+/// their headers, the other half to compare them in their order.
+fn analyze_parts(
+    file: String,
+    parts: Parts,
+    config: &Config,
+    args: &cli::Analyze,
+    progress: Progress,
+) -> anyhow::Result<Analyzed> {
+    let readers = config.threads / 2;
+    let mut analyzer = Analyzer::new(Config { threads: config.threads - readers, ..config.clone() })?;
+    let empty = analyzer.digest();
+    let make = |part: &Part, digest: &mut Option<Digest>| {
+        let digest = digest.get_or_insert_with(|| empty.clone());
+        digest.clear();
+        for record in part.records() {
+            digest.packet(record.time.0, record.link, record.original_len, record.data);
+        }
+    };
+    let mut taken = 0u64;
+    parts.each(readers, make, |digest: &mut Option<Digest>| {
+        if let Some(digest) = digest {
+            analyzer.add(digest);
+        }
+        taken += 1;
+        if taken.is_multiple_of(64) {
+            progress.at(Some(parts.progress()));
+        }
+        anyhow::Ok(())
+    })?;
+    drop(progress);
+    let truncated_at_byte = report_damage(&parts.into_reader(), args.damage.strict)?;
+    Ok(Analyzed { file, truncated_at_byte, partial: analyzer.finish(), frontier: None })
 }
 
 fn read(

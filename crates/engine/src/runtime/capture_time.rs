@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipstream_core::batch::BATCH;
 use slipstream_core::clock;
 use slipstream_core::time::Nanos;
 
@@ -29,8 +28,8 @@ pub(super) struct CaptureTime {
 }
 
 impl CaptureTime {
-    pub(super) fn new(pipeline: &Pipeline, pace: Pace) -> Self {
-        let at_once = if pipeline.needs_single_events() { 1 } else { BATCH };
+    pub(super) fn new(pipeline: &Pipeline, pace: Pace, largest_batch: usize) -> Self {
+        let at_once = if pipeline.needs_single_events() { 1 } else { largest_batch };
         let meters = !pipeline.heads.iter().all(|head| head.source.preloaded());
         Self { at_once, rounds: 0, meters, wall: (pace == Pace::Real).then(SlowedDown::default) }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use slipstream_core::batch::{Arrivals, Batch};
+use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
 use slipstream_core::pool::{AdoptError, Pool};
@@ -220,6 +220,7 @@ pub struct Driver {
     pub(super) partial: Option<RunReport>,
     workers: usize,
     pace: Pace,
+    largest_batch: usize,
     strict: bool,
     /// CPU time of the threads beside this one, in ns.
     workers_cpu_ns: u64,
@@ -241,6 +242,7 @@ impl Driver {
             own_pool: false,
             workers: 1,
             pace: Pace::Fast,
+            largest_batch: BATCH,
             strict: false,
             workers_cpu_ns: 0,
             classifier: Classifier::default(),
@@ -269,6 +271,15 @@ impl Driver {
     #[must_use]
     pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
+        self
+    }
+
+    /// With at most so many packets of a source at a time, 1 to 256 (the default), should it be a replay. What
+    /// leaves is the same whatever it is; smaller batches cost more, and counters of batches and of the messages
+    /// of an export are higher.
+    #[must_use]
+    pub fn largest_batch(mut self, packets: usize) -> Self {
+        self.largest_batch = packets.clamp(1, BATCH);
         self
     }
 
@@ -408,6 +419,19 @@ impl Driver {
         Ok(self.pipeline.cut(&mut self.pool, self.workers))
     }
 
+    /// Sources may have threads of their own: where many threads share the work, half of it is theirs.
+    #[allow(unsafe_code)]
+    fn let_sources_work_ahead(&mut self) {
+        let threads = (self.workers / 2 / self.pipeline.heads.len().max(1)).max(1);
+        for head in &mut self.pipeline.heads {
+            // SAFETY: a packet that a source's thread stored comes here by `Source::fill`, behind a lock, and
+            // goes on as any other does: see `Pipeline::cut`. The source keeps none.
+            let mut pools = unsafe { std::mem::take(&mut self.pool).siblings(threads + 1) };
+            self.pool = pools.pop().unwrap_or_default();
+            head.source.work_ahead(pools, !head.takes_arrivals || head.takes_classified);
+        }
+    }
+
     /// The rounds of a run, with other threads for the sections, where there are any.
     fn in_sections(&mut self, clock: &mut dyn Clock, run: &mut Run<'_>) -> Result<End, RunError> {
         let limits = clock.begin(self, run)?;
@@ -443,7 +467,7 @@ impl Driver {
 
     /// A run by the clock of the captures, on as many threads as were asked for.
     fn replay(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
-        let mut clock = CaptureTime::new(&self.pipeline, self.pace);
+        let mut clock = CaptureTime::new(&self.pipeline, self.pace, self.largest_batch);
         let parallel = self.workers > 1 && self.pace == Pace::Fast;
         let Some(sections) = (if parallel { self.cut()? } else { None }) else {
             let mut run = Run::new(self, None, tick);
@@ -452,11 +476,13 @@ impl Driver {
             clock.end(self, &mut run, interrupted);
             return self.end(&run, interrupted);
         };
+        self.let_sources_work_ahead();
         let mut run = Run::new(self, Some(&sections), tick);
         let result = self.in_sections(&mut clock, &mut run);
         run.sections = None;
         let stopped = sections.is_stopped();
-        self.workers_cpu_ns = sections.cpu_ns();
+        let ahead: u64 = self.pipeline.heads.iter().map(|head| head.source.ahead_cpu_ns()).sum();
+        self.workers_cpu_ns = sections.cpu_ns() + ahead;
         let joined = sections.rejoin(&mut self.pipeline);
         let interrupted = result? == End::Interrupted;
         joined?;

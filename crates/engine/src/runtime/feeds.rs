@@ -292,12 +292,15 @@ impl Driver {
             // is in the cache.
             feed.packets += n as u64;
             std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
+            std::mem::swap(&mut self.arrivals.keys, &mut feed.pending.keys);
             self.take(head);
             std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
+            std::mem::swap(&mut self.arrivals.keys, &mut feed.pending.keys);
             return n;
         }
         let arriving = left.get(..n).unwrap_or(left);
         self.arrivals.frames.extend_from_slice(arriving);
+        self.arrivals.keys.extend_from_slice(feed.pending.keys.get(feed.at..feed.at + n).unwrap_or_default());
         feed.at += arriving.len();
         feed.packets += arriving.len() as u64;
         self.take(head);

@@ -167,9 +167,13 @@ fn a_device_that_fails_is_an_error_and_not_damage() {
     // A second member's beginning, so that the decompressor, too, wants more.
     let packed = [gzip(&file), vec![0x1f, 0x8b]].concat();
     let frames = [zstd(&file), vec![0x28, 0xb5]].concat();
-    for bytes in [file, ng, packed, frames] {
+    let all = [file, ng, packed, frames];
+    for (bytes, ahead) in all.into_iter().flat_map(|bytes| [(bytes.clone(), false), (bytes, true)]) {
         let len = bytes.len() as u64;
         let mut reader = CaptureReader::from_reader(Broken(io::Cursor::new(bytes)), "socket").unwrap();
+        if ahead {
+            reader.read_ahead();
+        }
         assert!(reader.next_record().unwrap().is_some());
         let error = reader.next_record().unwrap_err();
         assert_eq!(error.to_string(), format!("socket: reading failed after byte {len}: the cable is out"));

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::capture_support::{
-    self, NgFile, Owned, PcapFile, gzip, read_all, read_bytes, traces, twin, unpacked, zstd,
+    self, NgFile, Owned, PcapFile, gzip, read_all, read_bytes, read_in_parts, traces, twin, unpacked, zstd,
 };
 use proptest::prelude::*;
 use slipstream::io::capture::{CaptureReader, Compression, Format, Interface};
@@ -301,6 +301,24 @@ fn the_largest_packet_is_read() {
     assert!(records[0].data == data && records[1].data == b"end");
 }
 
+/// Wherever parts begin, and wherever the file is cut.
+#[test]
+fn parts_of_any_size_make_the_same_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    for (name, bytes, expected) in variants() {
+        for cut in [bytes.len(), bytes.len() - 1, bytes.len() / 2] {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            let Ok(whole) = CaptureReader::open(&path).map(read_all) else { continue };
+            assert!(cut < bytes.len() || whole.0 == expected);
+            for size in [1, 7, 16, 24, 60, 100, 1000] {
+                let read = read_in_parts(&path, 2, size).unwrap();
+                assert_eq!(read, whole, "{name}, {cut} bytes, {size} bytes at a time");
+            }
+        }
+    }
+}
+
 /// Hands out few bytes at a time, as a pipe may.
 struct Trickle(std::io::Cursor<Vec<u8>>, usize);
 
@@ -335,15 +353,29 @@ fn number(line: &str, name: &str) -> usize {
 fn captures_from_everywhere() {
     let Some(traces) = traces() else { return };
     let expected = std::fs::read_to_string(traces.join("expected.jsonl")).unwrap();
-    let mut compared = 0;
+    let (mut compared, mut in_parts) = (0, 0);
     for directory in ["multi", "odd", "large"] {
         for entry in std::fs::read_dir(traces.join(directory)).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             let slow = twin(&unpacked(std::fs::read(&path).unwrap()));
+            // Blocks that another thread reads have other bounds.
+            let ahead = CaptureReader::open(&path).ok().map(|mut reader| {
+                reader.read_ahead();
+                read_all(reader)
+            });
             let fast = CaptureReader::open(&path).ok().map(read_all);
+            assert!(fast == ahead, "{name}: a thread that reads ahead makes a difference");
             assert_eq!(fast.is_some(), slow.is_some(), "{name}");
             let (Some(fast), Some(slow)) = (fast, slow) else { continue };
+            for (threads, bytes) in [(1, 1 << 18), (3, 1 << 16), (2, 1000)] {
+                let Some(parts) = read_in_parts(&path, threads, bytes) else { break };
+                in_parts += 1;
+                assert!(
+                    parts == fast,
+                    "{name}: {threads} threads read something else, in parts of {bytes} bytes"
+                );
+            }
             assert!(
                 fast == slow,
                 "{name}: {} and {} records, {:?}, {:?}",
@@ -359,6 +391,7 @@ fn captures_from_everywhere() {
         }
     }
     assert_eq!(compared, expected.lines().count());
+    assert!(in_parts > 60, "{in_parts} of the captures are plain files");
 }
 
 fn pieces() -> impl Strategy<Value = Vec<(u8, u32, u64, u32, Vec<u8>)>> {

@@ -69,17 +69,21 @@ fn packets(n: u16, sent: &Sent) -> (Vec<u8>, Vec<Vec<u8>>) {
     (whole, fragments)
 }
 
+/// A packet that left: its port, its bytes, and when.
+pub(crate) type Left = (u8, Vec<u8>, Nanos);
+
 #[derive(Default)]
-pub(crate) struct Collect(Vec<(u8, Vec<u8>)>);
+pub(crate) struct Collect(Vec<Left>);
 
 impl Output for Collect {
     fn emit(&mut self, pool: &mut Pool, batch: &mut Batch) {
         assert!(batch.frames.len() <= slipstream_core::batch::BATCH);
-        for (i, (_, frames)) in batch.iter().enumerate() {
+        for (i, (train, frames)) in batch.iter().enumerate() {
             let port = batch.ports.get(i).copied().unwrap_or(0);
             for frame in frames {
                 assert!(!frame.info.is_datagram());
-                self.0.push((port, pool.data(frame.buf, frame.len).to_vec()));
+                let time = train.release.max(frame.arrival);
+                self.0.push((port, pool.data(frame.buf, frame.len).to_vec(), time));
                 pool.free(frame.buf);
             }
         }
@@ -89,7 +93,7 @@ impl Output for Collect {
 
 /// Hands packets to a stage in batches of these sizes, packets of one flow behind each other as a train; lets
 /// time run out.
-pub(crate) fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<(u8, Vec<u8>)>, u64) {
+pub(crate) fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<Left>, u64) {
     let (mut pool, mut out, mut now) = (Pool::new(), Collect::default(), 1 << 60);
     let mut left = packets;
     for size in sizes.iter().cycle() {
@@ -138,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// However datagrams are cut and mixed, their fragments fare as they would have whole, once per train as
-    /// per packet.
+    /// per packet, and leave at the same time.
     #[test]
     fn fragments_fare_as_their_datagram(all in prop::collection::vec(sent(), 1..25), sizes in prop::collection::vec(1..256_usize, 1..6)) {
         let rules = RuleSet::parse(RULES).unwrap();
@@ -177,9 +181,27 @@ proptest! {
             let (first, second) = (place(&pair[0].1), place(&pair[1].1));
             prop_assert!(second.1 == 0 || first.0 == second.0 && first.1 < second.1);
         }
-        let (mut sorted, mut wanted) = (trains, expected);
+        let mut sorted: Vec<_> = trains.into_iter().map(|(port, packet, _)| (port, packet)).collect();
+        let mut wanted = expected;
         sorted.sort();
         wanted.sort();
         prop_assert_eq!(sorted, wanted);
     }
+}
+
+/// A batch that is full of datagrams goes on in between; what comes behind still leaves when it is complete.
+#[test]
+fn datagrams_leave_when_they_are_complete_in_large_batches_too() {
+    let sent = Sent { kind: 0, size: 300, units: 10, lost: None, times: Vec::new() };
+    let wire: Vec<_> = (0..150).flat_map(|n| packets(n, &sent).1).collect();
+    let stage = || {
+        let mut stage =
+            FirewallStage::new(Firewall::new(RuleSet::parse(RULES).unwrap(), Method::Fast), 0, true, 7);
+        stage.track(&ConntrackConfig::default());
+        stage
+    };
+    let (large, single) =
+        (run(&mut PerTrain::new(stage()), &wire, &[256]), run(&mut PerPacket::new(stage()), &wire, &[1]));
+    assert!(wire.len() > 512);
+    assert_eq!(large, single);
 }

@@ -368,7 +368,8 @@ impl NetworkFunction for Router {
 
     /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key
     /// of a packet in a tunnel may be that of its inner header; what one ICMP packet says may change what
-    /// becomes of the next, and so may what is due between two packets.
+    /// becomes of the next. What is due at the first packet is done before it is decided about, and
+    /// [`holds_until`](NetworkFunction::holds_until) says what is due between two packets.
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
         self.sharing(cx, first, std::slice::from_ref(other)) == 1
     }
@@ -386,13 +387,10 @@ impl NetworkFunction for Router {
                 return 0;
             }
         }
-        let due = NetworkFunction::next_deadline(self);
         let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
         let to = station(data);
         let shares = |other: &Frame| {
-            other.arrival < due
-                && Reads::L3.agree(cx.pool, first, other)
-                && (start == 0 || to == station(cx.data(other)))
+            Reads::L3.agree(cx.pool, first, other) && (start == 0 || to == station(cx.data(other)))
         };
         others.iter().position(|other| !shares(other)).unwrap_or(others.len())
     }

@@ -48,6 +48,10 @@ pub(super) fn layer(below: Window, compression: Compression) -> io::Result<Windo
 pub(super) struct DeviceError(io::Error);
 
 impl DeviceError {
+    pub(super) fn wrap(error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), Self(error))
+    }
+
     pub(super) fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Self>())
     }

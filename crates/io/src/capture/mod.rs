@@ -9,10 +9,12 @@
 //! [`CaptureReader::damage`] says at which byte, and why. [`CaptureError`] is for what leaves nothing to
 //! deliver.
 
+mod ahead;
 mod decompress;
 mod error;
 mod fields;
 mod gunzip;
+pub(crate) mod parts;
 mod pcap;
 mod pcapng;
 mod reader;
@@ -28,6 +30,7 @@ use slipstream_core::time::Nanos;
 pub use slipstream_core::interface::{Interface, MAX_INTERFACE_NAME};
 
 pub use error::{CaptureError, is_interface};
+pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decompress::{self, Device, DeviceError};
-use super::pcap::{self, Pcap};
+use super::pcap::{self, Cut, Pcap};
 use super::pcapng::{self, PcapNg};
 use super::window::{Stop, Window};
 use super::{CaptureError, Compression, Damage, Format, Interface, Record, sniff};
@@ -63,6 +63,8 @@ pub struct CaptureReader {
     compression: Compression,
     read: Arc<AtomicU64>,
     file_len: Option<u64>,
+    /// The file, if it is one.
+    file: Option<Arc<File>>,
     name: String,
 }
 
@@ -91,7 +93,9 @@ impl CaptureReader {
         }
         let file = File::open(path).map_err(failed)?;
         let len = metadata.is_file().then_some(metadata.len());
-        Self::start(file, path.display().to_string(), len)
+        let again = if metadata.is_file() { file.try_clone().ok().map(Arc::new) } else { None };
+        let reader = Self::start(file, path.display().to_string(), len)?;
+        Ok(Self { file: again, ..reader })
     }
 
     /// Reads a capture from `input`: a pipe, memory. `name` stands for it in errors.
@@ -125,6 +129,27 @@ impl CaptureReader {
             })),
             Err(stop) => self.stop(stop).map(|()| None),
         }
+    }
+
+    /// Lets another thread read, and decompress, the rest of the input ahead of the records that are asked for,
+    /// up to 2 MiB. Records, damage and errors stay the same. The input is read in blocks of 256 KiB: from a
+    /// pipe, a record may come later than it could.
+    pub fn read_ahead(&mut self) {
+        self.window.read_ahead();
+    }
+
+    /// [Reads ahead](Self::read_ahead) where that pays: in a compressed file. To hand over what is merely copied
+    /// costs about as much as the copy.
+    pub fn unpack_ahead(&mut self) {
+        if self.file_len.is_some() && self.compression != Compression::None {
+            self.read_ahead();
+        }
+    }
+
+    /// CPU time in ns of the thread that [reads ahead](Self::read_ahead).
+    #[must_use]
+    pub fn ahead_cpu_ns(&self) -> u64 {
+        self.window.ahead_cpu_ns()
     }
 
     /// The damage to the capture, and its place, once [`CaptureReader::next_record`] has come to it.
@@ -197,8 +222,57 @@ impl CaptureReader {
             compression,
             read,
             file_len,
+            file: None,
             name,
         })
+    }
+
+    /// The file, and the place in it where the next record begins, if several threads can read it at once:
+    /// it is no pipe, and not compressed.
+    pub(super) fn place(&self) -> Option<(Arc<File>, u64)> {
+        let file = self.file.as_ref().filter(|_| self.compression == Compression::None)?;
+        Some((Arc::clone(file), self.window.position()))
+    }
+
+    /// Cuts the records out of another window, as long as they begin before `end`; returns false at the end
+    /// of the capture.
+    pub(super) fn cut_part(
+        &mut self,
+        window: &mut Window,
+        end: u64,
+        (cuts, grown): (&mut Vec<Cut>, &mut Vec<(usize, usize)>),
+    ) -> Result<bool, CaptureError> {
+        self.read.fetch_max(end.min(self.file_len.unwrap_or(end)), Ordering::Relaxed);
+        let mut known = self.interfaces.len();
+        while window.position() < end {
+            let cut = match &mut self.framing {
+                Framing::Pcap(pcap) => pcap.next(window),
+                Framing::PcapNg(ng) => ng.next(window, &mut self.interfaces, &mut self.notes),
+                Framing::Over => return Ok(false),
+            };
+            match cut {
+                Ok(cut) => {
+                    if self.interfaces.len() > known {
+                        known = self.interfaces.len();
+                        grown.push((cuts.len(), known));
+                    }
+                    cuts.push(cut);
+                }
+                Err(stop) => return self.stop(stop).map(|()| false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The device failed: there are no further records.
+    pub(super) fn fail(&mut self, error: std::io::Error) -> CaptureError {
+        self.framing = Framing::Over;
+        Opening { name: &self.name, read: &self.read }.failed(error)
+    }
+
+    /// Returns true once the end was reached, or damage.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.framing, Framing::Over)
     }
 
     /// Deals with what came instead of a record.

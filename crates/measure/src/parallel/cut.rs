@@ -2,6 +2,7 @@
 
 use slipstream_wire::{FlowKey, classify_with};
 
+use super::digest::Digest;
 use super::{Packet, PacketSource, TraceSettings};
 use crate::{EpochLength, Span};
 
@@ -9,6 +10,7 @@ use crate::{EpochLength, Span};
 pub(super) type Block = Vec<(FlowKey, u32)>;
 
 /// A result of reading; they come in the order of the trace.
+#[derive(Debug)]
 pub(super) enum Item {
     Updates(Block),
     /// An epoch is over; the flag: IPv6 was seen before its end.
@@ -35,6 +37,7 @@ impl<S: PacketSource> Reading<'_, S> {
 }
 
 /// Classifies packets, and cuts them into blocks and epochs.
+#[derive(Debug)]
 pub(super) struct Cutter {
     settings: TraceSettings,
     /// The epoch under way.
@@ -66,11 +69,43 @@ impl Cutter {
 
     #[inline]
     fn packet(&mut self, packet: &Packet<'_>) {
-        let Ok(headers) = classify_with(packet.link, packet.data, self.settings.encapsulation) else {
-            self.skipped += 1;
-            return;
+        match classify_with(packet.link, packet.data, self.settings.encapsulation) {
+            Ok(headers) => self.row(headers.key, packet.time_ns, self.settings.weight(packet)),
+            Err(_) => self.skipped += 1,
+        }
+    }
+
+    /// Takes the packets of a digest, whose rows are some other block's then.
+    pub(super) fn add(&mut self, digest: &mut Digest) {
+        self.skipped += digest.skipped;
+        let more = digest.rows.len() as u64;
+        let last = digest.times.iter().copied().max().unwrap_or_default().max(self.span.last_ns);
+        let in_epoch = match self.settings.epoch {
+            EpochLength::Packets(n) => self.span.packets + more <= n,
+            EpochLength::Time(_) => last < self.span.end_ns,
         };
-        let time = packet.time_ns.max(self.span.last_ns);
+        if self.packets == 0 || !in_epoch || !self.block.is_empty() {
+            for ((key, weight), time) in digest.rows.iter().zip(&digest.times) {
+                self.row(*key, *time, *weight);
+            }
+            return self.end_block();
+        }
+        if more == 0 {
+            return;
+        }
+        self.span.last_ns = last;
+        if let EpochLength::Packets(_) = self.settings.epoch {
+            self.span.end_ns = last;
+        }
+        (self.span.packets, self.packets) = (self.span.packets + more, self.packets + more);
+        self.ipv6 |= digest.ipv6;
+        std::mem::swap(&mut self.block, &mut digest.rows);
+        self.end_block();
+    }
+
+    #[inline]
+    fn row(&mut self, key: FlowKey, time: u64, weight: u32) {
+        let time = time.max(self.span.last_ns);
         let epoch = self.settings.epoch;
         if self.packets == 0 {
             self.span = Span::begin(epoch, time);
@@ -88,8 +123,8 @@ impl Cutter {
             self.span.end_ns = time;
         }
         (self.span.packets, self.packets) = (self.span.packets + 1, self.packets + 1);
-        self.ipv6 |= headers.key.is_ipv6();
-        self.block.push((headers.key, if self.settings.bytes { packet.original_len } else { 1 }));
+        self.ipv6 |= key.is_ipv6();
+        self.block.push((key, weight));
     }
 
     /// Ends epochs that are over; one without packets stands for any number of them in a row.
@@ -106,7 +141,7 @@ impl Cutter {
     }
 
     #[cold]
-    fn end_epoch(&mut self, last: bool) {
+    pub(super) fn end_epoch(&mut self, last: bool) {
         self.end_block();
         let by_time = matches!(self.settings.epoch, EpochLength::Time(_)) && self.span.packets > 0;
         self.span.partial = by_time && (last || self.ended_epochs == 0);

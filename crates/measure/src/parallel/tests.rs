@@ -53,6 +53,28 @@ impl PacketSource for Memory<'_> {
     }
 }
 
+/// Packets in digests of these sizes.
+fn in_digests(
+    sketches: SketchSet,
+    settings: &TraceSettings,
+    packets: &[Sample],
+    parts: &[usize],
+) -> TraceResult {
+    let mut measurement = DigestMeasurement::new(sketches, settings);
+    let (mut digest, mut left) = (Digest::new(*settings), packets);
+    for part in parts.iter().chain([&usize::MAX]) {
+        let (now, rest) = left.split_at((*part).min(left.len()));
+        left = rest;
+        digest.clear();
+        for (time_ns, original_len, data) in now {
+            let (time_ns, original_len) = (*time_ns, *original_len);
+            digest.packet(&Packet { time_ns, link: LinkType::RawIp, original_len, data });
+        }
+        measurement.add(&mut digest).unwrap();
+    }
+    measurement.finish().unwrap()
+}
+
 /// One packet after the other into one set of sketches.
 fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample]) -> TraceResult {
     let mut result = TraceResult::default();
@@ -159,15 +181,20 @@ proptest! {
         aggregate in prop_oneof![Just(None), Just(Some(Eviction::Grr)), Just(Some(Eviction::Lru))],
         compare in any::<bool>(),
         bytes in any::<bool>(),
+        parts in prop::collection::vec(0..400_usize, 1..5),
     ) {
         // MRAC's sizes are packets.
         let bytes = bytes && kind != Kind::Mrac;
         let settings = TraceSettings { epoch, bytes, encapsulation: Encapsulation::Outer, workers: 1 };
         let make = || sketches(task, kind, aggregate, compare);
         let want = one_pass(make(), &settings, &samples);
-        for workers in [1, 2, 3, 4, 7] {
-            let mut source = Memory { packets: &samples, at: 0, fails_at: None };
-            let got = measure_trace(make(), &TraceSettings { workers, ..settings }, &mut source).unwrap();
+        for workers in [0, 1, 2, 3, 4, 7] {
+            let got = if workers == 0 {
+                in_digests(make(), &settings, &samples, &parts)
+            } else {
+                let mut source = Memory { packets: &samples, at: 0, fails_at: None };
+                measure_trace(make(), &TraceSettings { workers, ..settings }, &mut source).unwrap()
+            };
             prop_assert_eq!(got.epochs.len(), want.epochs.len());
             for (a, b) in got.epochs.iter().zip(&want.epochs) {
                 prop_assert_eq!(a.span, b.span);

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use slipstream::io::capture::CaptureReader;
-use slipstream_trace::{Analyzer, Config, Report, Sequence};
+use slipstream::io::capture::{CaptureError, CaptureReader, Part, Parts};
+use slipstream_trace::{Analyzer, Config, Digest, Report, Sequence};
 
 /// The captures; `None` where `SLIPSTREAM_TRACES=none` says that there are none.
 fn traces() -> Option<PathBuf> {
@@ -25,9 +25,33 @@ fn traces() -> Option<PathBuf> {
 fn analyze(path: &Path, threads: usize) -> Report {
     let mut analyzer = Analyzer::new(Config { threads, ..Config::default() }).unwrap();
     let mut reader = CaptureReader::open(path).unwrap();
+    if threads > 1 {
+        match Parts::new(reader) {
+            Ok(parts) => return analyze_parts(analyzer, &parts, threads),
+            Err(packed) => reader = *packed,
+        }
+    }
     while let Some(record) = reader.next_record().unwrap() {
         analyzer.packet(record.time.0, record.link, record.original_len, record.data);
     }
+    analyzer.finish().report()
+}
+
+/// The same, of a file of which several threads read parts.
+fn analyze_parts(mut analyzer: Analyzer, parts: &Parts, threads: usize) -> Report {
+    let empty = analyzer.digest();
+    let make = |part: &Part, digest: &mut Option<Digest>| {
+        let digest = digest.get_or_insert_with(|| empty.clone());
+        digest.clear();
+        for record in part.records() {
+            digest.packet(record.time.0, record.link, record.original_len, record.data);
+        }
+    };
+    let take = |digest: &mut Option<Digest>| -> Result<(), CaptureError> {
+        digest.iter().for_each(|digest| analyzer.add(digest));
+        Ok(())
+    };
+    parts.each(threads - 1, make, take).unwrap();
     analyzer.finish().report()
 }
 

@@ -15,10 +15,10 @@ use std::thread::available_parallelism;
 
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
-use slipstream::io::capture::CaptureReader;
+use slipstream::io::capture::{CaptureReader, Part, Parts};
 use slipstream::measure::{
-    self, Ask, EpochResult, Keying, Packet, PacketSource, Plan, SketchSet, Task, TraceEpoch, TraceError,
-    TraceResult, TraceSettings, measure_trace,
+    self, Ask, Digest, DigestMeasurement, EpochResult, Keying, Packet, PacketSource, Plan, SketchSet, Task,
+    TraceEpoch, TraceError, TraceResult, TraceSettings, measure_trace,
 };
 use slipstream_sketch::{Eviction, Kind, Size, Want};
 use slipstream_wire::{Encapsulation, LinkType};
@@ -185,8 +185,24 @@ fn read(args: &cli::Measure, sketches: SketchSet, path: &Path) -> anyhow::Result
         workers: args.workers.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from),
     };
     let name = path.display().to_string();
+    let mut input = Input::open(path)?;
+    if let Input::Capture(reader) = input {
+        if settings.workers > 1 {
+            match Parts::new(*reader) {
+                Ok(parts) => return read_parts(args, sketches, &settings, parts, Progress::new(&name)),
+                Err(reader) => input = Input::Capture(reader),
+            }
+        } else {
+            input = Input::Capture(reader);
+        }
+    }
+    if let Input::Capture(reader) = &mut input
+        && settings.workers > 1
+    {
+        reader.unpack_ahead();
+    }
     let mut trace = Trace {
-        input: Input::open(path)?,
+        input,
         progress: Some(Progress::new(&name)),
         interrupted: ui::interrupts()?,
         packets: 0,
@@ -201,6 +217,44 @@ fn read(args: &cli::Measure, sketches: SketchSet, path: &Path) -> anyhow::Result
         Input::Capture(reader) => report_damage(reader, args.strict)?,
         Input::Synth(_) => None,
     };
+    Ok((result, damage))
+}
+
+/// Measures a file of which several threads read parts; sketches take the parts in order, on this one.
+fn read_parts(
+    args: &cli::Measure,
+    sketches: SketchSet,
+    settings: &TraceSettings,
+    parts: Parts,
+    progress: Progress,
+) -> anyhow::Result<(TraceResult, Option<u64>)> {
+    let make = |part: &Part, digest: &mut Option<Digest>| {
+        let digest = digest.get_or_insert_with(|| Digest::new(*settings));
+        digest.clear();
+        for record in part.records() {
+            digest.packet(&Packet {
+                time_ns: record.time.0,
+                link: record.link,
+                original_len: record.original_len,
+                data: record.data,
+            });
+        }
+    };
+    let interrupted = ui::interrupts()?;
+    let mut measurement = DigestMeasurement::new(sketches, settings);
+    parts.each(settings.workers - 1, make, |digest: &mut Option<Digest>| -> anyhow::Result<()> {
+        progress.at(Some(parts.progress()));
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(ui::Interrupted.into());
+        }
+        match digest {
+            Some(digest) => Ok(measurement.add(digest)?),
+            None => Ok(()),
+        }
+    })?;
+    let result = measurement.finish()?;
+    drop(progress);
+    let damage = report_damage(&parts.into_reader(), args.strict)?;
     Ok((result, damage))
 }
 

@@ -152,9 +152,9 @@ pub(super) struct Head {
     pub(super) source: Box<dyn Source + Send>,
     edge: Edge,
     /// The stage that it leads to takes packets as they arrive.
-    takes_arrivals: bool,
+    pub(super) takes_arrivals: bool,
     /// That stage would classify them by their outermost headers.
-    takes_classified: bool,
+    pub(super) takes_classified: bool,
 }
 
 /// A pipeline that was built.

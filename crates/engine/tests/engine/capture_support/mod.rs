@@ -3,8 +3,9 @@
 #![allow(dead_code, unreachable_pub)] // Every test binary uses a part.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use slipstream::io::capture::CaptureReader;
+use slipstream::io::capture::{CaptureReader, Part, Parts};
 
 /// A record that owns its bytes: time (ns), interface, link number, original length, data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +31,48 @@ pub fn read_all(mut reader: CaptureReader) -> (Vec<Owned>, Option<u64>) {
     (records, reader.damage().map(|damage| damage.byte))
 }
 
-/// [`read_all`] of bytes in memory; None where they are not accepted as a capture.
+/// [`read_all`] of bytes in memory; None where they are not accepted as a capture. A thread that reads ahead
+/// changes nothing.
 pub fn read_bytes(bytes: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
-    let input = std::io::Cursor::new(bytes.to_vec());
-    CaptureReader::from_reader(input, "memory").ok().map(read_all)
+    let open = || CaptureReader::from_reader(std::io::Cursor::new(bytes.to_vec()), "memory").ok();
+    let read = open().map(read_all);
+    let ahead = open().map(|mut reader| {
+        reader.read_ahead();
+        read_all(reader)
+    });
+    assert!(read == ahead, "a thread that reads ahead makes a difference");
+    read
+}
+
+/// What several threads read of a file, each a part at a time; None where one has to read it.
+pub fn read_in_parts(path: &Path, threads: usize, bytes: u64) -> Option<(Vec<Owned>, Option<u64>)> {
+    let parts = Parts::of(CaptureReader::open(path).ok()?, bytes).ok()?;
+    let found = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut part = Part::default();
+                while parts.next(&mut part).unwrap() {
+                    let records: Vec<_> = part
+                        .records()
+                        .map(|r| (r.time.0, r.interface, r.link, r.original_len, r.data.to_vec()))
+                        .collect();
+                    found.lock().unwrap().push((part.number(), records));
+                }
+            });
+        }
+    });
+    let reader = parts.into_reader();
+    let mut found = found.into_inner().unwrap();
+    found.sort_by_key(|(number, _)| *number);
+    let records = found.into_iter().flat_map(|(_, records)| records).map(
+        |(time, interface, link, original_len, data)| {
+            let described = &reader.interfaces()[interface as usize];
+            assert_eq!(link, described.link());
+            Owned { time, interface, link_number: described.link_number, original_len, data }
+        },
+    );
+    Some((records.collect(), reader.damage().map(|damage| damage.byte)))
 }
 
 /// Integers in one byte order.

@@ -14,13 +14,29 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Feeds packets to the analysis.
+/// Feeds packets to the analysis, one by one; and in digests, which give the same.
 pub(crate) fn partial(config: &Config, packets: &[Packet]) -> Partial {
     let mut analyzer = Analyzer::new(config.clone()).unwrap();
     for p in packets {
         analyzer.packet(p.time, p.link, p.bytes.len() as u32, &p.bytes);
     }
-    analyzer.finish()
+    let partial = analyzer.finish();
+    let mut analyzer = Analyzer::new(config.clone()).unwrap();
+    let (mut digest, mut left) = (analyzer.digest(), packets);
+    for size in [1, 7, 0, 64, 300].iter().cycle() {
+        let (now, rest) = left.split_at((*size).min(left.len()));
+        left = rest;
+        digest.clear();
+        for p in now {
+            digest.packet(p.time, p.link, p.bytes.len() as u32, &p.bytes);
+        }
+        analyzer.add(&digest);
+        if left.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(analyzer.finish().report(), partial.report());
+    partial
 }
 
 /// A packet of one sequence.
