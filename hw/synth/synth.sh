@@ -1,6 +1,8 @@
 #!/bin/bash
 # Synthesis with Yosys: gates (cells of no technology) and Lattice ECP5, with --all Xilinx UltraScale+ too; with
 # LIBERTY=FILE also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns.
+# DRIVER=CELL names a buffer of the library: it stands for the registers while buffers are placed. Without it
+# Yosys takes them to be without limit, and OpenSTA finds long delays where hundreds of inputs hang on one.
 # ENTRIES (default 250) and DATA_W (default 256) choose the size. --check takes one module through all that a
 # library needs, with a library of no process. Results: build/synth/*, which table.py prints.
 set -euo pipefail
@@ -9,6 +11,7 @@ out=${OUT:-build/synth}
 mkdir -p "$out"
 entries=${ENTRIES:-250}
 width=${DATA_W:-256}
+driver=${DRIVER:-}
 
 # The payload memory stays one cell, as a compiled SRAM would: its bits are counted, not its gates. For Xilinx
 # it becomes block memory.
@@ -28,7 +31,8 @@ run() { # name, script
 mapped() { # top, script that reads it, library, periods
     local top=$1 library=$3
     echo "set_load 5 [all_outputs]" > "$out/loads"
-    run liberty "$2; synth -flatten -noabc -top $top; dfflibmap -liberty $library; abc -constr $out/loads -D 2000 -liberty $library
+    if [ -n "$driver" ]; then echo "set_driving_cell $driver" >> "$out/loads"; fi
+    run liberty "$2; synth -flatten -noabc -top $top; dfflibmap -liberty $library; abc -constr $out/loads -D 1800 -liberty $library
         opt_clean; setparam -unset WIDTH -unset DEPTH -unset ADDR_W t:payload_ram; tee -q -o $out/liberty.txt stat -liberty $library
         write_verilog -noattr -noexpr -simple-lhs $out/netlist.v"
     if ! command -v sta > /dev/null; then
@@ -45,6 +49,7 @@ mapped() { # top, script that reads it, library, periods
 if [ "${1:-}" = --check ]; then
     out=$out/check
     mkdir -p "$out"
+    driver=BUF
     mapped token_maker "read_verilog -sv rtl/token_maker.sv rtl/aes_tag.sv; hierarchy -check -top token_maker" synth/unit.lib "100"
     area=$(sed -n "s/.*Chip area for .*: //p" "$out/liberty.txt")
     slack=$(sed -n 's/worst slack //p' "$out/timing_100.txt" 2> /dev/null || true)
@@ -62,6 +67,7 @@ if [ "${1:-}" = --all ]; then
     run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad; tee -q -o $out/xilinx.json stat -json"
 fi
 if [ -n "${LIBERTY:-}" ]; then
+    if [ -z "$driver" ]; then echo "DRIVER is not set: no buffers behind registers, so that the paths are longer than they need to be"; fi
     mapped slice_splice "$outside" "$LIBERTY" "2.56 2.26"
 else
     echo "LIBERTY is not set: no area and no timing of a technology"

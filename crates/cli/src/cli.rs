@@ -231,6 +231,16 @@ pub(crate) struct PipelineArgs {
     /// stands in for the only port there that packets go to.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) output: Option<String>,
+    /// Flow contexts, in which functions keep what they decided about a flow: `auto` or `off`. As `context` of
+    /// the configuration.
+    #[arg(long, value_name = "auto|off")]
+    pub(crate) context: Option<String>,
+    /// Flows that have a context at most (65536). As `context_flows` of the configuration.
+    #[arg(long, value_name = "N")]
+    pub(crate) context_flows: Option<String>,
+    /// Memory that flow contexts may take, as in 64MiB. As `context_memory` of the configuration.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) context_memory: Option<String>,
 }
 
 /// Options of a live run: its pace, and its end.
@@ -325,6 +335,9 @@ pub(crate) struct Graph {
 pub(crate) struct Validate {
     #[command(flatten)]
     pub(crate) pipeline: PipelineArgs,
+    /// Say what flow contexts keep of each flow, and how much memory that is.
+    #[arg(long)]
+    pub(crate) explain: bool,
     /// How to print the result.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,

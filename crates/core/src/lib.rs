@@ -10,7 +10,8 @@
 //! 5. [`stage`]: the steps of a pipeline, verdicts, and the reasons for which packets are dropped.
 //! 6. [`registry`], [`settings`]: a type of stages with its ports and settings, each defined once.
 //! 7. [`rules`]: the one language that selects packets.
-//! 8. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes are keyed with.
+//! 8. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes are keyed with;
+//!    [`flow_context`]: one look-up for a whole chain.
 //!
 //! | feature | default | brings |
 //! |---|---|---|
@@ -29,6 +30,7 @@ pub mod batch;
 pub mod classify;
 #[cfg(feature = "std")]
 pub mod clock;
+pub mod flow_context;
 pub mod frame;
 pub mod huge;
 pub mod interface;

@@ -12,12 +12,15 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
+use slipstream_wire::NarrowKey;
+
 use adopted::Adopted;
 use memory::Memory;
 use meta::{head, meta_of};
 use siblings::Sibling;
 use slabs::Slabs;
 
+use crate::flow_context::FlowContexts;
 use crate::prefetch::{prefetch_address, prefetch_to_write};
 
 #[cfg_attr(not(feature = "std"), path = "pool/not_adopted.rs")]
@@ -114,6 +117,8 @@ pub struct Pool {
     scratch: Vec<u8>,
     /// Sliced packets that were freed: whose, and their tokens.
     dropped: Vec<(u32, u64)>,
+    /// The flow contexts of the worker, while its stages are at work.
+    flows: Option<Box<FlowContexts>>,
 }
 
 impl fmt::Debug for Pool {
@@ -147,6 +152,45 @@ impl Pool {
             adopted: None,
             scratch: Vec::new(),
             dropped: Vec::new(),
+            flows: None,
+        }
+    }
+
+    /// The flow contexts of the worker, where its pipeline has any. They lie here since whoever has packets
+    /// to decide about has the pool.
+    #[inline(always)]
+    pub fn flows(&mut self) -> &mut Option<Box<FlowContexts>> {
+        &mut self.flows
+    }
+
+    /// From now on the context of this flow is meant.
+    #[inline(always)]
+    pub fn meet_flow(&mut self, flow: u32) {
+        if let Some(flows) = &mut self.flows {
+            flows.meet(flow);
+        }
+    }
+
+    /// The words that the stage at hand keeps of the flow at hand; none where there are none.
+    #[inline(always)]
+    #[must_use]
+    pub fn flow_words<const N: usize>(&self) -> Option<[u32; N]> {
+        self.flows.as_ref()?.read()
+    }
+
+    /// The same with the flow's key, if it is a short one.
+    #[inline(always)]
+    #[must_use]
+    pub fn keyed_flow_words<const N: usize>(&self) -> Option<(NarrowKey, [u32; N])> {
+        let flows = self.flows.as_ref()?;
+        Some((flows.key()?, flows.read()?))
+    }
+
+    /// Keeps words of the flow at hand for the stage at hand, where there is a place for them.
+    #[inline(always)]
+    pub fn keep_flow_words<const N: usize>(&mut self, words: [u32; N]) {
+        if let Some(flows) = &mut self.flows {
+            flows.write(words);
         }
     }
 

@@ -44,6 +44,19 @@ impl Reads {
         self.0 & other.0 == other.0
     }
 
+    /// Counts the packets at the start of `others` that agree with `first` in these fields.
+    #[inline(always)]
+    #[must_use]
+    pub fn agreeing(self, pool: &Pool, first: &Frame, others: &[Frame]) -> usize {
+        let mask = (self.0 | Self::SHAPE.0) & !Self::LENGTH.0;
+        // All of them are looked at, so that many are at once: mostly all agree.
+        let differ = others.iter().fold(0, |all, other| all | (other.info.bits() ^ first.info.bits()));
+        if differ & mask == 0 && self.0 & Self::LENGTH.0 == 0 {
+            return others.len();
+        }
+        others.iter().position(|other| !self.agree(pool, first, other)).unwrap_or(others.len())
+    }
+
     /// Returns true if two packets of one flow agree in these fields.
     #[inline]
     #[must_use]

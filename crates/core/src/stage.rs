@@ -13,6 +13,7 @@ use core::fmt;
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::batch::{Arrivals, Batch};
+use crate::flow_context::FlowUse;
 use crate::frame::Frame;
 use crate::interface::Interface;
 use crate::pool::Pool;
@@ -155,6 +156,11 @@ pub trait Stage: Observe {
     /// flow, and packets without a flow.
     fn arrive(&mut self, _cx: &mut Context<'_>, _arrivals: &mut Arrivals, _out: &mut dyn Output) -> u64 {
         0
+    }
+
+    /// The use that it makes of flow contexts.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::default()
     }
 
     /// Returns true if a packet may leave it later than it came.

@@ -254,6 +254,25 @@ impl FlowStats {
         self.table.prefetch_index(flow.hash);
     }
 
+    /// As [`prefetch_index`](Self::prefetch_index) and [`prefetch_record`](Self::prefetch_record) of a flow
+    /// that had this number when it was seen last.
+    #[inline(always)]
+    pub fn prefetch_known(&self, key: NarrowKey, id: u32, flow: &mut Flow) {
+        flow.key.set(&FlowKey::Narrow(key));
+        flow.id = id;
+        self.table.prefetch_entry(id);
+    }
+
+    /// Looks a flow up that was not found with the number that it was taken to have: it may have begun since,
+    /// or have another one. `hashed`: its hash is known.
+    #[inline(never)]
+    pub fn seek(&self, flow: &mut Flow, hashed: bool) {
+        if !hashed {
+            flow.hash = self.hash(&flow.key.key());
+        }
+        flow.id = self.table.find(&flow.key, flow.hash).unwrap_or(NONE);
+    }
+
     /// Finds the flow's number in that line, once it has come, and prefetches its record.
     #[inline(always)]
     pub fn prefetch_record(&self, flow: &mut Flow) {
@@ -294,26 +313,43 @@ impl FlowStats {
         let flow = Flow { key: Packed::new(key), hash, id: self.table.candidate(hash) };
         match self.known(&flow, seen.first) {
             Some(id) => self.count_known(id, seen),
-            None => self.count_anew(&flow, seen, ended),
+            None => {
+                self.count_anew(&flow, seen, ended);
+            }
         }
     }
 
-    /// Counts packets of a flow that is not known, or whose time had passed.
+    /// Counts packets of a flow that is not known, or whose time had passed. Returns its number, unless there
+    /// is none.
     #[inline(never)]
-    pub fn count_anew(&mut self, flow: &Flow, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+    pub fn count_anew(
+        &mut self,
+        flow: &Flow,
+        seen: &Observed,
+        ended: &mut impl FnMut(&FlowRecord),
+    ) -> Option<u32> {
         let Flow { key, hash, .. } = *flow;
         let found = self.table.find(&key, hash);
         if let Some(id) = found.filter(|&id| self.table.is_due(id, seen.first)) {
             self.end(id, seen.first, ended);
         }
         match found.and_then(|_| self.table.find(&key, hash)) {
-            Some(id) => self.count_known(id, seen),
+            Some(id) => {
+                self.count_known(id, seen);
+                Some(id)
+            }
             None => self.begin(key, hash, seen, ended),
         }
     }
 
     #[inline(never)]
-    fn begin(&mut self, key: Packed, hash: u64, seen: &Observed, ended: &mut impl FnMut(&FlowRecord)) {
+    fn begin(
+        &mut self,
+        key: Packed,
+        hash: u64,
+        seen: &Observed,
+        ended: &mut impl FnMut(&FlowRecord),
+    ) -> Option<u32> {
         self.expire(seen.first, 16, ended);
         if self.table.is_full()
             && let Some(id) = self.table.soonest()
@@ -325,7 +361,7 @@ impl FlowStats {
         let counts = Counts::of(seen);
         let deadline = counts.deadline(&self.config);
         // There is room now: a table has a place at least, and every flow in it a deadline.
-        let _ = self.table.insert(key, hash, counts, deadline);
+        self.table.insert(key, hash, counts, deadline).ok()
     }
 
     /// A flow's time has passed: hands it out; it stays, at zero, where only the active timeout has.

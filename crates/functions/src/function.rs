@@ -6,6 +6,7 @@ use std::fmt;
 use std::slice::{from_mut, from_ref};
 
 use slipstream_core::batch::{BATCH, Batch, Train};
+use slipstream_core::flow_context::FlowUse;
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::pool::Pool;
 use slipstream_core::reads::Reads;
@@ -112,6 +113,12 @@ pub trait NetworkFunction: Observe {
     /// like others.
     fn fragments(&self) -> Option<FragmentLimits> {
         None
+    }
+
+    /// The use that it makes of flow contexts: where it keeps words of a flow, it reads and writes them by
+    /// [`Pool::flow_words`] and [`Pool::keep_flow_words`] while it looks ahead and decides.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::default()
     }
 
     /// Returns true if the decision about `first` holds for `other`, a later packet of its flow.
@@ -293,7 +300,9 @@ impl<F: NetworkFunction> Runner<F> {
                         let (start, len) = (whole.frames.len() as u32, packets.len() as u32);
                         // A datagram is there when the last of its fragments is.
                         let release = if of_datagram.is_empty() { train.release } else { now };
-                        whole.trains.push(Train { start, len, release, continues: false, ..*train });
+                        // The key of a datagram is not that of its fragments.
+                        let flow = Frame::NO_FLOW;
+                        whole.trains.push(Train { flow, start, len, release, continues: false, ..*train });
                     }
                 }
                 whole.frames.extend_from_slice(packets);
@@ -332,6 +341,7 @@ impl<F: NetworkFunction> Runner<F> {
         for trains in trains.chunks(AHEAD) {
             for (train, found) in trains.iter().zip(lookaheads.iter_mut()) {
                 if let Some(first) = all.get(train.start as usize) {
+                    cx.pool.meet_flow(train.flow);
                     steps.function.look_ahead(cx, first, found);
                 }
             }
@@ -340,6 +350,7 @@ impl<F: NetworkFunction> Runner<F> {
                 let (start, end) = (train.start as usize, train.start as usize + train.len as usize);
                 let packets = all.get_mut(start..end).zip(verdicts.get_mut(start..end));
                 let Some((frames, verdicts)) = packets else { continue };
+                cx.pool.meet_flow(train.flow);
                 let done = steps.first(cx, train, 0, found, frames, verdicts);
                 if done < frames.len() {
                     steps.others(cx, train, done, found, frames, verdicts);
@@ -509,18 +520,11 @@ impl<F: NetworkFunction> Steps<'_, F> {
         };
         let mut fx = FunctionContext { cx, made: self.made };
         let decision = self.function.decide(&mut fx, first, found);
-        if self.behind.len() < fx.made.len() {
+        if shared > 0 {
             // A packet that the decision made leaves right behind the packet that the decision is about.
-            shared = 0;
-        } else if let Some(last) = shared.checked_sub(1).and_then(|last| others.get(last))
-            && last.arrival > time
-        {
-            let until = self.function.holds_until(&decision, time);
-            if last.arrival >= until {
-                // Packets come in the order of time.
-                shared =
-                    others.iter().take(shared).take_while(|other| time.max(other.arrival) < until).count();
-            }
+            let alone = self.behind.len() < fx.made.len();
+            let others = if alone { &[] } else { others.get(..shared).unwrap_or_default() };
+            shared = shared_in_time(self.function, &decision, time, others);
         }
         let end = at + 1 + shared;
         match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
@@ -580,13 +584,35 @@ impl<F: NetworkFunction> Steps<'_, F> {
     }
 }
 
+/// For how many of these packets a decision holds that was just made at `time`.
+#[inline(always)]
+fn shared_in_time<F: NetworkFunction>(
+    function: &F,
+    decision: &F::Decision,
+    time: Nanos,
+    others: &[Frame],
+) -> usize {
+    let last = others.last().map_or(time, |last| last.arrival);
+    if last <= time {
+        return others.len();
+    }
+    let until = function.holds_until(decision, time);
+    if last < until {
+        return others.len();
+    }
+    // Packets come in the order of time.
+    others.iter().take_while(|other| time.max(other.arrival) < until).count()
+}
+
 /// Adds a packet that the function made to what leaves; a batch that is full leaves at once.
 fn push_made(pool: &mut Pool, sorted: &mut Batch, made: &NewPacket, time: Nanos, out: &mut dyn Output) {
     if sorted.frames.len() >= BATCH {
         out.emit(pool, sorted);
         sorted.clear();
     }
-    sorted.push_single(made.frame, time.max(made.frame.arrival), made.port);
+    // Whatever context its flow had when it came, by now another flow may have it.
+    let frame = Frame { flow: Frame::NO_FLOW, ..made.frame };
+    sorted.push_single(frame, time.max(frame.arrival), made.port);
 }
 
 macro_rules! wrapper {
@@ -630,6 +656,10 @@ macro_rules! wrapper {
 
             fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
                 self.0.drain(cx, out);
+            }
+
+            fn flow_use(&self) -> FlowUse {
+                self.0.function.flow_use()
             }
 
             fn reloads(&self) -> Option<&'static str> {

@@ -239,7 +239,33 @@ impl FlowMeters {
     #[must_use]
     pub fn holds_until(&self, key: &FlowKey, hash: u64, now: Nanos) -> Nanos {
         let known = self.table.find(key, hash).is_some();
-        if known || !self.table.is_full() { now.after(self.memory) } else { now }
+        if known || !self.table.is_full() { self.known_until(now) } else { now }
+    }
+
+    /// The same of a flow that has a meter.
+    #[must_use]
+    pub fn known_until(&self, now: Nanos) -> Nanos {
+        now.after(self.memory)
+    }
+
+    /// Asks for the meter with this number.
+    #[inline]
+    pub fn prefetch_known(&self, id: u32) {
+        self.table.prefetch_entry(id);
+    }
+
+    /// Returns true if a flow has the meter with this number, and won't be forgotten at `now`.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, key: &FlowKey, id: u32, now: Nanos) -> bool {
+        self.table.holds(id, key, now)
+    }
+
+    /// The number of a flow's meter, which begins if it must; none where there is no room. `hash` is that of
+    /// [`FlowMeters::prefetch`]. Flows whose time has passed are looked for where a new one comes.
+    #[inline]
+    pub fn number(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+        self.table.find(key, hash).or_else(|| self.begin(key, hash, now))
     }
 
     /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for the packets of a train, of
@@ -247,7 +273,14 @@ impl FlowMeters {
     /// where a new one comes.
     #[inline]
     pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos, last: Nanos) -> (&Marker, &mut Meter) {
-        let found = self.table.find(key, hash).or_else(|| self.begin(key, hash, now));
+        let number = self.number(key, hash, now);
+        self.numbered(number, now, last)
+    }
+
+    /// The meter with this [number](FlowMeters::number), or the one of all flows that have none, for the
+    /// packets of a train.
+    #[inline]
+    pub fn numbered(&mut self, found: Option<u32>, now: Nanos, last: Nanos) -> (&Marker, &mut Meter) {
         if let Some(id) = found {
             self.table.extend(id, last.after(self.memory));
         }

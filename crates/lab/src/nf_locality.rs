@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use slipstream::functions::firewall::generate::Kind;
+use slipstream::runtime::{FlowContextSettings, Pipeline, StageReport, Timing};
 use slipstream_wire::FlowKey;
 
 use super::bench::{self, NamedStage, Per};
@@ -26,28 +27,51 @@ struct Subject {
     name: &'static str,
     keys: Vec<FlowKey>,
     make: Box<dyn Fn(Per) -> anyhow::Result<Vec<NamedStage>>>,
+    /// What it keeps of flows.
+    contexts: FlowContextSettings,
+}
+
+impl Subject {
+    fn pipeline(&self, per: Per) -> anyhow::Result<Pipeline> {
+        Ok(bench::pipeline((self.make)(per)?)?.with_contexts(&self.contexts))
+    }
 }
 
 fn subjects() -> anyhow::Result<Vec<Subject>> {
     let (large, mixed) = (bench::rules(Kind::Mixed, 20_000), bench::rules(Kind::Mixed, 10_000));
     let (large_keys, mixed_keys) = (bench::keys(&large, FLOWS)?, bench::keys(&mixed, FLOWS)?);
-    let cached = large.clone();
+    let (cached, alone) = (large.clone(), mixed.clone());
+    let contexts = FlowContextSettings::default();
     Ok(vec![
-        Subject { name: "nat", keys: mixed_keys.clone(), make: Box::new(|per| Ok(vec![bench::nat(per)?])) },
+        Subject {
+            name: "nat",
+            keys: mixed_keys.clone(),
+            make: Box::new(|per| Ok(vec![bench::nat(per)?])),
+            contexts,
+        },
         Subject {
             name: "firewall",
             keys: large_keys.clone(),
             make: Box::new(move |per| Ok(vec![bench::firewall(&large, 0, per)])),
+            contexts: FlowContextSettings::OFF,
         },
         Subject {
             name: "firewall with cache",
             keys: large_keys,
             make: Box::new(move |per| Ok(vec![bench::firewall(&cached, 16_384, per)])),
+            contexts: FlowContextSettings::OFF,
         },
         Subject {
             name: "chain",
-            keys: mixed_keys,
+            keys: mixed_keys.clone(),
             make: Box::new(move |per| bench::chain(&mixed, 200, per)),
+            contexts,
+        },
+        Subject {
+            name: "chain without contexts",
+            keys: mixed_keys,
+            make: Box::new(move |per| bench::chain(&alone, 200, per)),
+            contexts: FlowContextSettings::OFF,
         },
     ])
 }
@@ -65,6 +89,24 @@ fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (alpha, beta, error)
 }
 
+fn row(
+    subject: &Subject,
+    per: Per,
+    slf: usize,
+    timing: &Timing,
+    reports: &[StageReport],
+) -> Map<String, Value> {
+    let dropped: u64 = reports.iter().map(|r| r.drops.total()).sum();
+    object(json!({
+        "function": subject.name,
+        "per": per.name(),
+        "slf": slf,
+        "ns_per_packet": timing.least(),
+        "ns_per_packet_median": timing.median(),
+        "dropped": dropped,
+    }))
+}
+
 fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
@@ -76,7 +118,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     if let Ok(point) = std::env::var(POINT) {
         return run_point(&point);
     }
-    let (packets, turns) = if lab.quick { (60_000, 5) } else { (200_000, 15) };
+    let (packets, turns) = if lab.quick { (60_000, 5) } else { (PACKETS, 15) };
     let mut findings = Findings::default();
     let subjects = subjects()?;
     let steps = (subjects.len() * SLFS.len()) as f64;
@@ -86,18 +128,10 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
         for slf in SLFS {
             let traffic = bench::traffic(&subject.keys, slf, packets);
             for (per, costs) in Per::BOTH.into_iter().zip(&mut costs) {
-                let mut pipeline = bench::pipeline((subject.make)(per)?)?;
+                let mut pipeline = subject.pipeline(per)?;
                 let (timing, reports) = traffic.rehearse(&mut pipeline, turns, 256)?;
-                let dropped: u64 = reports.iter().map(|r| r.drops.total()).sum();
                 costs.push((slf as f64, timing.least()));
-                findings.rows.push(object(json!({
-                    "function": subject.name,
-                    "per": per.name(),
-                    "slf": slf,
-                    "ns_per_packet": timing.least(),
-                    "ns_per_packet_median": timing.median(),
-                    "dropped": dropped,
-                })));
+                findings.rows.push(row(subject, per, slf, &timing, &reports));
             }
             done += 1.0;
             lab.step(done / steps)?;
@@ -114,10 +148,13 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
 const POINT: &str = "SLIPSTREAM_LAB_POINT";
 /// The function whose instructions and misses count.
 const COUNTED: &str = "*rehearsal*Bench*pass*";
+/// Packets of a turn.
+const PACKETS: usize = 200_000;
 /// Packets of the one turn that is counted, behind one that fills the tables.
 const COUNTED_PACKETS: usize = 20_000;
 
-/// Runs one point, `SUBJECT,PER,SLF`, for a few turns and without results.
+/// Runs one point, `SUBJECT,PER,SLF` or `SUBJECT,PER,SLF,TURNS`: for one turn of few packets, to be counted, or
+/// for so many turns of as many packets as the lab itself has, which are timed.
 fn run_point(point: &str) -> anyhow::Result<Findings> {
     let mut parts = point.split(',');
     let (name, per, slf) = (parts.next(), parts.next(), parts.next());
@@ -125,10 +162,15 @@ fn run_point(point: &str) -> anyhow::Result<Findings> {
     let subject = subjects.iter().find(|s| Some(s.name) == name).context("no such subject")?;
     let per = if per == Some("packet") { Per::Packet } else { Per::Train };
     let slf = slf.and_then(|s| s.parse().ok()).context("no SLF")?;
-    let traffic = bench::traffic(&subject.keys, slf, COUNTED_PACKETS);
-    let mut pipeline = bench::pipeline((subject.make)(per)?)?;
-    traffic.rehearse(&mut pipeline, 1, 256)?;
-    Ok(Findings::default())
+    let turns: usize = parts.next().map_or(Ok(0), str::parse).context("no number of turns")?;
+    let packets = if turns > 0 { PACKETS } else { COUNTED_PACKETS };
+    let traffic = bench::traffic(&subject.keys, slf, packets);
+    let (timing, reports) = traffic.rehearse(&mut subject.pipeline(per)?, turns.max(1), 256)?;
+    let mut findings = Findings::default();
+    if turns > 0 {
+        findings.rows.push(row(subject, per, slf, &timing, &reports));
+    }
+    Ok(findings)
 }
 
 /// Instructions and simulated cache misses a packet (Figs. 5, 20b to d), where Callgrind is installed.

@@ -37,6 +37,7 @@ pub mod embed;
 mod finish;
 pub mod flow_table;
 mod hold;
+mod pass;
 mod plain;
 mod reframer;
 #[cfg(feature = "std")]

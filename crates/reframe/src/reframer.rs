@@ -96,6 +96,12 @@ pub struct Reframe {
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
     /// as they are.
     plain: bool,
+    /// Nothing is ever held, and trains leave as they are.
+    passes: bool,
+    /// Everything passes by the rule of its class.
+    pub(super) all_bypass: bool,
+    /// Where nothing is ever held: the key of the last packet that has one.
+    pub(super) last_key: Option<FlowKey>,
     /// The burst of class 0.
     pub(super) burst: u16,
     pub(super) capacity: u32,
@@ -155,6 +161,13 @@ impl Reframe {
                 && config.default.burst > 1
                 && !config.default.bypass
                 && config.admit == Admit::Always,
+            passes: class_settings.len() == 1
+                && bypass_info.is_some()
+                && finish.is_none()
+                && config.default.hold_ns == 0
+                && config.admit == Admit::Always,
+            all_bypass: config.default.bypass,
+            last_key: None,
             burst: config.default.burst,
             capacity: config.capacity,
             capacity_bytes: config.capacity_bytes,
@@ -259,6 +272,10 @@ impl Reframe {
         let mut hashes = [0u64; AHEAD];
         let mut candidates = [NONE; AHEAD];
         self.stats.packets_in += arrivals.frames.len() as u64;
+        if self.passes && !self.embedded {
+            self.pass_all(pool, arrivals, out);
+            return arrivals.clear();
+        }
         let mut first = arrivals.first;
         let mut positions = arrivals.positions.as_slice();
         for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.chunks(AHEAD)) {
@@ -572,7 +589,7 @@ impl Reframe {
     }
 
     #[inline(never)]
-    fn flush(&mut self, pool: &mut Pool, out: &mut dyn Output) {
+    pub(super) fn flush(&mut self, pool: &mut Pool, out: &mut dyn Output) {
         if !self.out.is_empty() {
             self.stats.packets_out += self.out.frames.len() as u64;
             out.emit(pool, &mut self.out);

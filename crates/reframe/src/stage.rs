@@ -8,10 +8,11 @@ use crate::regroup::Regroup;
 use crate::{Cause, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
+use slipstream_core::flow_context::FlowUse;
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
 use slipstream_core::settings::Settings;
 use slipstream_core::stage::Output;
-use slipstream_core::stage::{Context, Observe, Placeholder, Stage};
+use slipstream_core::stage::{Context, Observe, Stage};
 use slipstream_core::time::Nanos;
 
 /// The stage type.
@@ -46,10 +47,23 @@ fn needs_payload(settings: &Settings) -> Option<&'static str> {
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = ReframeConfig { seed: site.seed, ..ReframeConfig::from_settings(settings, site.base)? };
     if site.dry {
-        return Ok(Made::Stage(Box::new(Placeholder)));
+        return Ok(Made::Stage(Box::new(Checked)));
     }
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
+
+/// A reframer that is only checked, and takes no memory.
+struct Checked;
+
+impl Stage for Checked {
+    fn process(&mut self, _: &mut Context<'_>, _: &mut Batch, _: &mut dyn Output) {}
+
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::MAKES
+    }
+}
+
+impl Observe for Checked {}
 
 /// [`Reframe`] as a stage.
 #[derive(Debug)]
@@ -139,6 +153,10 @@ impl Stage for ReframeStage {
     fn drain(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
         let Self { reframe, inner, .. } = self;
         leaving(inner, cx.links, out, |out| reframe.drain(cx.pool, out));
+    }
+
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::MAKES
     }
 
     fn holds(&self) -> bool {

@@ -134,6 +134,19 @@ impl ClassStats {
         }
     }
 
+    /// Counts packets that passed at once, each a train by itself.
+    pub(crate) fn passed(&mut self, cause: Cause, packets: u64) {
+        self.packets_out += packets;
+        self.trains += packets;
+        if let Some(count) = self.released.get_mut(cause as usize) {
+            *count += packets;
+        }
+        if let Some(count) = self.lengths.get_mut(1) {
+            *count += packets;
+        }
+        self.delay.record_n(0, packets);
+    }
+
     /// Counts a train that left; `n` packets.
     #[inline(always)]
     pub(crate) fn train(&mut self, cause: Cause, n: usize) {

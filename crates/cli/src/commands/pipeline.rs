@@ -4,9 +4,11 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
+use slipstream::flow_context::Layout;
 use slipstream::pipeline::{
     Diagnostics, Drawing, Group, Kind, Plan, Ports, Setting, StageType, json_schema, port_of,
 };
+use slipstream::runtime::{ContextPlace, FlowContextPlan};
 use slipstream_report::{Table, plural};
 
 use super::Outcome;
@@ -16,6 +18,13 @@ use crate::ui;
 
 /// The plan that the command line asks for.
 pub(super) fn plan(args: &cli::PipelineArgs) -> Result<Plan, Diagnostics> {
+    let cli::PipelineArgs { context, context_flows, context_memory, .. } = args;
+    let given = [("context", context), ("context_flows", context_flows), ("context_memory", context_memory)];
+    let given: Vec<_> = given.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
+    written_plan(args)?.with_pipeline_settings(&given)
+}
+
+fn written_plan(args: &cli::PipelineArgs) -> Result<Plan, Diagnostics> {
     match (&args.config, &args.expression) {
         (Some(path), _) => {
             let plan = Plan::from_file_with(&types::registry(), path)?;
@@ -47,8 +56,45 @@ pub(super) fn graph(args: &cli::Graph) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+fn contexts_json(contexts: &FlowContextPlan) -> Value {
+    let place = |p: &ContextPlace| json!({ "stage": p.stage, "offset": p.offset, "bytes": p.bytes, "looks_up": p.looks_up });
+    json!({
+        "flows": contexts.flows,
+        "bytes_per_flow": contexts.bytes,
+        "memory_bytes": contexts.memory,
+        "long_keys_bytes": contexts.long_keys,
+        "places": contexts.places.iter().map(place).collect::<Vec<_>>(),
+    })
+}
+
+fn contexts_table(contexts: &FlowContextPlan) -> String {
+    let mut t = Table::default();
+    t.title("Flow contexts");
+    if contexts.places.is_empty() {
+        t.row(["none", "no two stages could share a look-up, or they are off"]);
+        return t.render(ui::columns());
+    }
+    t.row(["", "offset", "bytes", ""]);
+    t.row(["key, last use", "0", &Layout::HEADER.to_string(), ""]);
+    for place in &contexts.places {
+        let note = if place.looks_up { "flows are looked up before it" } else { "" };
+        t.row([&place.stage, &place.offset.to_string(), &place.bytes.to_string(), note]);
+    }
+    t.row(["a flow", "", &contexts.bytes.to_string(), ""]);
+    let flows = u64::from(contexts.flows);
+    let index = contexts.memory - flows * contexts.bytes as u64;
+    let sum = format!("{} bytes each, and an index of {index} bytes", contexts.bytes);
+    t.row([&plural(flows, "flow"), "", &contexts.memory.to_string(), &sum]);
+    t.row(["long keys", "", &contexts.long_keys.to_string(), "at most, if all flows are of IPv6"]);
+    t.render(ui::columns())
+}
+
 pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
     let result = plan(&args.pipeline).and_then(|plan| plan.notes().map(|notes| (plan, notes)));
+    let contexts = match (&result, args.explain) {
+        (Ok((plan, _)), true) => Some(plan.context_plan()?),
+        _ => None,
+    };
     if args.format == cli::Format::Json {
         let errors = result.as_ref().err().map_or(&[][..], |d| d.0.as_slice());
         let error = |d: &slipstream::pipeline::Diagnostic| {
@@ -67,7 +113,10 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
             .flat_map(|(_, notes)| notes)
             .map(|(stage, note)| json!({ "stage": stage, "note": note }))
             .collect();
-        let all = json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors, "notes": notes });
+        let mut all = json!({ "schema": 1, "valid": result.is_ok(), "stages": stages, "errors": errors, "notes": notes });
+        if let (Some(contexts), Some(all)) = (&contexts, all.as_object_mut()) {
+            all.insert("flow_contexts".to_owned(), contexts_json(contexts));
+        }
         ui::print(serde_json::to_string_pretty(&all)?)?;
     }
     match result {
@@ -75,6 +124,9 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
             if args.format == cli::Format::Table {
                 for (stage, note) in notes {
                     ui::print(format!("note: {stage}: {note}"))?;
+                }
+                if let Some(contexts) = &contexts {
+                    ui::print(contexts_table(contexts).trim_end())?;
                 }
                 let wires = plan.wires.len();
                 ui::print(format!("valid: {} stages, {wires} wires", plan.stages.len()))?;

@@ -172,6 +172,12 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
             "sojourn_ns": live::delay_json(&own.sojourn),
             "probe_ns": live::delay_json(&own.probes),
         })),
+        "flow_contexts": report.contexts.map(|contexts| json!({
+            "lookups": contexts.lookups,
+            "begun": contexts.begun,
+            "evicted": contexts.evicted,
+            "without": contexts.without,
+        })),
         "left_inside": report.live,
         "interrupted": report.interrupted,
         "elapsed_ns": report.elapsed_ns,
@@ -217,6 +223,13 @@ fn as_table(report: &RunReport) -> String {
         t.row(["left out for that", &time(Some(own.interruptions_ns as f64))]);
         t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
         t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
+    }
+    if let Some(contexts) = &report.contexts {
+        t.title("Flow contexts");
+        t.row(["trains looked up", &count(contexts.lookups)]);
+        t.row(["flows that began", &count(contexts.begun)]);
+        t.row(["made room for others", &count(contexts.evicted)]);
+        t.row(["trains without", &count(contexts.without)]);
     }
     for s in report.sources.iter().filter(|s| !s.counters.is_empty()) {
         t.title(format!("{} (in)", s.name));

@@ -15,6 +15,9 @@ use super::NONE;
 /// (linear probing: the chance of a run of n taken slots falls by e^(−0.19 n)).
 pub const LONG_PROBE: usize = 256;
 
+/// Slots of a page of memory.
+const PAGE_SLOTS: usize = 4096 / size_of::<u64>();
+
 /// An index of a bounded number of entries.
 #[derive(Debug)]
 pub struct Index {
@@ -37,9 +40,26 @@ impl Index {
     /// An index of at most `limit` entries (1 to 2³⁰).
     #[must_use]
     pub fn new(limit: u32) -> Self {
-        let limit = (limit as usize).clamp(1, 1 << 30);
-        let slots = (limit * 2).next_power_of_two().max(16);
+        let slots = Self::slots(limit);
         Self { slots: huge::zeros(slots), shift: 32 - slots.trailing_zeros().min(32), long_probes: 0 }
+    }
+
+    /// Memory of an index of so many entries, in bytes.
+    #[must_use]
+    pub fn memory(limit: u32) -> u64 {
+        Self::slots(limit) as u64 * size_of::<u64>() as u64
+    }
+
+    fn slots(limit: u32) -> usize {
+        ((limit as usize).clamp(1, 1 << 30) * 2).next_power_of_two().max(16)
+    }
+
+    /// Writes to all of its memory, so that the system has given it by then.
+    pub(crate) fn touch(&mut self) {
+        // Zeros that come from the system are there when they are first written.
+        for slot in self.slots.iter_mut().step_by(PAGE_SLOTS) {
+            *core::hint::black_box(slot) = 0;
+        }
     }
 
     /// Entries added more than [`LONG_PROBE`] slots behind the one that their hash says. Chance doesn't do

@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
+use super::contexts;
 use super::read::{Graph, Table, Written, read_document};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
+use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
 use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Site, StageType};
 use slipstream_core::rules::RuleError;
@@ -90,6 +92,10 @@ pub struct Plan {
     pub stages: Vec<PlannedStage>,
     /// Its wires.
     pub wires: Vec<Wire>,
+    /// Its flow contexts.
+    pub contexts: FlowContextSettings,
+    /// Place of a setting of its flow contexts.
+    pub(crate) contexts_span: Span,
     pub(crate) text: String,
     pub(crate) file: String,
     pub(crate) base: PathBuf,
@@ -168,8 +174,9 @@ impl Plan {
         for error in errors {
             findings.push(Finding::new(&error.span().unwrap_or(0..1), error.message()));
         }
-        let (graph, mut tables) = read_document(document.get_ref(), text, registry, &mut findings);
+        let (graph, mut tables, whole) = read_document(document.get_ref(), text, registry, &mut findings);
         let mut plan = Self::empty(registry, text, file, base);
+        contexts::read(&mut plan, &whole, &mut findings);
         if let Some(graph) = graph {
             plan.wire_up(&graph, &mut tables, &mut findings);
         }
@@ -302,6 +309,8 @@ impl Plan {
         Self {
             stages: Vec::new(),
             wires: Vec::new(),
+            contexts: FlowContextSettings::default(),
+            contexts_span: 0..1,
             text: text.to_owned(),
             file: file.to_owned(),
             base: base.to_owned(),
@@ -376,6 +385,12 @@ impl Plan {
             Diagnostic { file: self.file.clone(), error }
         };
         Err(Diagnostics(findings.into_iter().map(diagnostic).collect()))
+    }
+
+    /// An error that is of no place in particular.
+    pub(crate) fn error(&self, message: String) -> Diagnostics {
+        let error = RuleError::new(&self.text, 0, 1, message);
+        Diagnostics(vec![Diagnostic { file: self.file.clone(), error }])
     }
 
     /// The stage of this name.
@@ -560,7 +575,7 @@ fn written((key, value): &(String, String)) -> Written {
     Written { key: key.clone(), value, key_span: 0..0, value_span: 0..0, raw: None }
 }
 
-fn wrong_value(setting: &str, written: &Written, wrong: Wrong) -> Finding {
+pub(super) fn wrong_value(setting: &str, written: &Written, wrong: Wrong) -> Finding {
     let mut span = written.value_span.clone();
     if let (Some(quote), true) = (written.raw, wrong.offset > 0) {
         span.start = (span.start + quote + wrong.offset).min(span.end.saturating_sub(1).max(span.start));

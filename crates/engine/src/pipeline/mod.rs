@@ -17,6 +17,7 @@
 
 mod chain;
 mod config;
+mod contexts;
 #[cfg(test)]
 mod function_tests;
 mod picture;
@@ -36,6 +37,7 @@ mod topology;
 pub use crate::stages::{built_in, port_of, stage_type, stage_types};
 pub(crate) use config::Finding;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
+pub use contexts::PIPELINE_SETTINGS;
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;
 pub use schema::json_schema;

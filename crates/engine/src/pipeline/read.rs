@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 use super::config::{Finding, Span};
+use super::contexts::PIPELINE_SETTINGS;
 use super::syntax::{self, Chain};
 use slipstream_core::registry::Registry;
 use slipstream_core::settings::did_you_mean;
@@ -47,13 +48,14 @@ impl Graph {
     }
 }
 
-/// The graph, and the tables of settings by the names of their stages.
+/// The graph, the tables of settings by the names of their stages, and the settings of the pipeline itself.
 pub(super) fn read_document(
     document: &DeTable<'_>,
     text: &str,
     registry: &Registry,
     findings: &mut Vec<Finding>,
-) -> (Option<Graph>, BTreeMap<String, Table>) {
+) -> (Option<Graph>, BTreeMap<String, Table>, Vec<Written>) {
+    let mut whole = Vec::new();
     let mut tables = BTreeMap::new();
     let mut graph = None;
     let mut has_graph = false;
@@ -85,12 +87,16 @@ pub(super) fn read_document(
                 }
             }
             ("stage", _) => findings.push(Finding::new(&span, "`stage` is a table").hint("[stage.NAME]")),
+            (name, value) if PIPELINE_SETTINGS.iter().any(|setting| setting.name == name) => {
+                whole.extend(read_setting(name, key.span(), span, value, text, findings));
+            }
             (other, _) => {
                 let finding = Finding::new(&key.span(), format!("`{other}` is not known here"));
                 let hint = if registry.get(other).is_some() {
                     format!("settings of a stage go into [stage.{other}]")
                 } else {
-                    did_you_mean(other, ["graph", "stage"].into_iter())
+                    let settings = PIPELINE_SETTINGS.iter().map(|setting| setting.name);
+                    did_you_mean(other, ["graph", "stage"].into_iter().chain(settings))
                 };
                 findings.push(finding.hint(hint));
             }
@@ -99,7 +105,7 @@ pub(super) fn read_document(
     if !has_graph && findings.is_empty() {
         findings.push(Finding::new(&(0..1), "there is no `graph`").hint("graph = \"in -> reframe -> out\""));
     }
-    (graph, tables)
+    (graph, tables, whole)
 }
 
 pub(super) fn read_graph(
@@ -144,31 +150,32 @@ fn read_table(table: &DeTable<'_>, span: Span, text: &str, findings: &mut Vec<Fi
             }
             continue;
         }
-        match literal(value.get_ref()) {
-            Some(literal) => {
-                let raw = match &literal {
-                    Literal::Text(t)
-                        if text.get(value_span.start + 1..value_span.start + 1 + t.len()) == Some(t) =>
-                    {
-                        Some(1)
-                    }
-                    _ => None,
-                };
-                read.settings.push(Written {
-                    key: name.to_owned(),
-                    value: literal,
-                    key_span: key.span(),
-                    value_span,
-                    raw,
-                });
-            }
-            None => {
-                let finding = Finding::new(&value_span, format!("`{name}` can't have such a value"));
-                findings.push(finding.hint("write a text, a number, true or false, or a list of these"));
-            }
-        }
+        read.settings.extend(read_setting(name, key.span(), value_span, value.get_ref(), text, findings));
     }
     read
+}
+
+/// A setting; none where it can't have such a value.
+fn read_setting(
+    name: &str,
+    key_span: Span,
+    value_span: Span,
+    value: &DeValue<'_>,
+    text: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<Written> {
+    let Some(literal) = literal(value) else {
+        let finding = Finding::new(&value_span, format!("`{name}` can't have such a value"));
+        findings.push(finding.hint("write a text, a number, true or false, or a list of these"));
+        return None;
+    };
+    let raw = match &literal {
+        Literal::Text(t) if text.get(value_span.start + 1..value_span.start + 1 + t.len()) == Some(t) => {
+            Some(1)
+        }
+        _ => None,
+    };
+    Some(Written { key: name.to_owned(), value: literal, key_span, value_span, raw })
 }
 
 pub(super) fn literal(value: &DeValue<'_>) -> Option<Literal> {

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::contexts::PIPELINE_SETTINGS;
 use slipstream_core::registry::StageType;
 use slipstream_core::registry::{Ports, Registry};
 use slipstream_core::settings::{Kind, Setting};
@@ -46,6 +47,9 @@ pub fn json_schema(registry: &Registry) -> Value {
         "additionalProperties": false,
         "$defs": defs,
     });
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.extend(PIPELINE_SETTINGS.iter().map(|s| (s.name.to_owned(), setting(s))));
+    }
     // Published as a file, which changes only where the definitions do.
     schema.sort_all_objects();
     schema

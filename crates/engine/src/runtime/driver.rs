@@ -9,6 +9,7 @@ use std::thread;
 use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
+use slipstream_core::flow_context::ContextCounts;
 use slipstream_core::pool::{AdoptError, Pool};
 use slipstream_core::source::SourceError;
 use slipstream_core::stage::StageError;
@@ -102,6 +103,8 @@ pub struct RunReport {
     pub live: u64,
     /// Of a run in the engine's own time: how that went.
     pub service_time: Option<ServiceTimeReport>,
+    /// What happened to flow contexts, where there were any.
+    pub contexts: Option<ContextCounts>,
     /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
     /// written.
     pub interrupted: bool,
@@ -559,6 +562,7 @@ impl Driver {
             cpu_ns: (run.meter.cpu_ns() + self.workers_cpu_ns).saturating_sub(left_out.1),
             live: self.pool.live(),
             service_time: self.service_time.clone(),
+            contexts: self.pipeline.context_counts(),
             interrupted: false,
         }
     }

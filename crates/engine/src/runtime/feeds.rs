@@ -339,6 +339,17 @@ fn next_of(feeds: &[Feed], now: Nanos) -> Option<(usize, Option<(Nanos, usize)>)
     Some((head, others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min()))
 }
 
+/// Returns true if there are two keys, and they are one.
+#[inline(always)]
+fn is_same(a: Option<&FlowKey>, b: Option<&FlowKey>) -> bool {
+    match (a, b) {
+        // Most keys are short.
+        (Some(FlowKey::Narrow(a)), Some(FlowKey::Narrow(b))) => a == b,
+        (Some(a), Some(b)) => a == b,
+        _ => false,
+    }
+}
+
 /// Packets as they came, as a batch: what comes back to back of one flow is a train.
 pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     batch.clear();
@@ -348,7 +359,7 @@ pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(&arrivals.keys)) {
         let known = frame.info.classified().then_some(key);
         match trains.last_mut() {
-            Some(train) if known.is_some() && known == before => train.len += 1,
+            Some(train) if is_same(known, before) => train.len += 1,
             _ => trains.push(Train {
                 flow: Frame::NO_FLOW,
                 start,

@@ -22,7 +22,7 @@ mod replay;
 mod service_time;
 
 pub use driver::{Driver, RunError, RunReport, SourceReport};
-pub use graph::{Pipeline, StageReport, Tally};
+pub use graph::{ContextPlace, FlowContextPlan, FlowContextSettings, Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
 pub use monitor::Monitor;
 pub use poll_log::{Poll, PollLog};
@@ -30,6 +30,7 @@ pub use probe::Probe;
 pub use rehearsal::{Timing, Traffic};
 pub use replay::{Pace, Replay, ReplayError, ReplayReport, Tick, ToSink};
 pub use service_time::ServiceTimeReport;
+pub use slipstream_core::flow_context::ContextCounts;
 pub use slipstream_core::source::{LiveSource, OwnTimeSource, Source, SourceError};
 pub use slipstream_io::preload::Preload;
 pub use slipstream_io::sink::{CaptureSink, NullSink, Sink, Stamp};

@@ -65,6 +65,7 @@ mod tests {
             cpu_ns: 0,
             live: 0,
             service_time: None,
+            contexts: None,
             interrupted: false,
         }
     }

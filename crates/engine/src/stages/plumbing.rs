@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use slipstream_core::batch::Batch;
+use slipstream_core::flow_context::FlowUse;
 use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::packet::headers_of;
@@ -201,6 +202,10 @@ impl Stage for Counter {
         batch.ports.clear();
         out.emit(cx.pool, batch);
     }
+
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::PASSES
+    }
 }
 
 impl Observe for Counter {
@@ -341,6 +346,10 @@ impl NetworkFunction for Switch {
 
     fn reads(&self) -> Reads {
         self.reads
+    }
+
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::PASSES
     }
 
     fn look_ahead(&mut self, _: &Context<'_>, _: &Frame, (): &mut ()) {}

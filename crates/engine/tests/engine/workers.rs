@@ -12,6 +12,8 @@ use slipstream::pipeline::Plan;
 use slipstream::runtime::{CaptureSource, Driver, NullSink, Pipeline, RunError, RunReport, ToSink};
 use slipstream::stage::{Context, Observe, Output, Stage};
 
+use crate::capture_support::NgFile;
+
 const CAMPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/campus.pcap.gz");
 
 /// Everything that a run reports but times, which differ from run to run.
@@ -148,10 +150,55 @@ fn functions(dir: &Path) -> Vec<String> {
 #[test]
 fn every_function_on_a_campus() {
     let dir = tempfile::tempdir().unwrap();
+    // Several threads read a file that is not compressed.
+    let campus = dir.path().join("campus.pcap");
+    let packed = std::fs::File::open(CAMPUS).unwrap();
+    std::io::copy(
+        &mut flate2::read::MultiGzDecoder::new(packed),
+        &mut std::fs::File::create(&campus).unwrap(),
+    )
+    .unwrap();
     for function in functions(dir.path()) {
         same_on_any_number(&format!(
-            "in :: pcap(path=\"{CAMPUS}\") -> reframe(hold=64us) -> {function} -> out :: pcap(path=out.pcapng)"
+            "in :: pcap(path=\"{}\") -> reframe(hold=64us) -> {function} -> out :: pcap(path=out.pcapng)",
+            campus.display()
         ));
+    }
+}
+
+/// Interfaces that come up in the middle of a file, a second section, time that runs backwards, tunnels, and
+/// damage at the end.
+#[test]
+fn interfaces_that_come_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("late.pcapng");
+    let mut file = NgFile::new(false).interface(1, 0, &[]);
+    for n in 0..6000_u64 {
+        let interface = match n {
+            ..2000 => 0,
+            2000..4000 => (n % 2) as u32,
+            _ => 0,
+        };
+        if n == 2000 {
+            file = file.interface(1, 100, &[]);
+        } else if n == 4000 {
+            file = file.section(false).interface(101, 0, &[]);
+        }
+        let link = if n < 4000 { &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..] } else { &[] };
+        let ip = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, (n % 50) as u8, 10, 0, 0, 2];
+        let packet = [link, &ip, &[4, (n % 7) as u8, 0, 53, 0, 8, 0, 0]].concat();
+        let back = if n % 100 == 99 { 50 } else { 0 };
+        file = file.enhanced(interface, 1_000_000 + 3 * n - back, packet.len() as u32, &packet);
+    }
+    let bytes = file.interface(1, 0, &[]).bytes;
+    for cut in [bytes.len(), bytes.len() - 30] {
+        std::fs::write(&path, &bytes[..cut]).unwrap();
+        for stages in
+            ["reframe(hold=64us)", "counter -> vlan_push(id=7)", "reframe(tunnel=inner) -> flow_stats"]
+        {
+            let graph = "in :: pcap(path=\"FILE\") -> STAGES -> out :: pcap(path=out.pcapng)";
+            same_on_any_number(&graph.replace("FILE", &path.display().to_string()).replace("STAGES", stages));
+        }
     }
 }
 

@@ -22,13 +22,23 @@ pub struct Found {
     first: u32,
     /// The verdict, if it is simple and known ahead.
     pub(super) fate: Option<Verdict>,
+    /// Rule and verdict are those of the flow's context.
+    pub(super) by_context: bool,
 }
 
 impl Default for Found {
     fn default() -> Self {
         let key = FlowKey::Narrow(NarrowKey([0; 2]));
         let packet = PacketFields::of(&key, 0, 0);
-        Self { known: false, key, packet, leaves: Leaves::default(), first: NONE, fate: None }
+        Self {
+            known: false,
+            key,
+            packet,
+            leaves: Leaves::default(),
+            first: NONE,
+            fate: None,
+            by_context: false,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use slipstream_core::flow_context::{FlowContexts, Layout};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::{Context, Observe, Stage};
 use slipstream_core::time::Nanos;
@@ -12,7 +13,7 @@ use super::reload::{Files, Loaded};
 use super::stage::FirewallStage;
 use super::{Firewall, Method, RuleSet};
 use crate::conntrack::ConntrackConfig;
-use crate::reassembly::stage_tests::{Collect, run};
+use crate::reassembly::stage_tests::{Collect, run, run_with};
 use crate::test_packets::{echo, ipv4, ipv4_fragment, tcp, udp};
 use crate::{PerPacket, PerTrain};
 
@@ -116,6 +117,32 @@ proptest! {
         let fragment = |packet: &[u8]| packet[6] & 0x20 != 0;
         let whole = |all: Vec<(u8, Vec<u8>)>| all.into_iter().filter(|(_, p)| !fragment(p)).collect::<Vec<_>>();
         prop_assert_eq!(sorted(whole(got)), sorted(whole(want)));
+    }
+
+    /// What flow contexts keep is of the rules in force: rules that change again and again, back to earlier ones
+    /// too, decide and count as without contexts.
+    #[test]
+    fn contexts_forget_rules_that_are_gone(
+        phases in prop::collection::vec((0usize..6, packets()), 1..6),
+        sizes in prop::collection::vec(1..256_usize, 1..6),
+        flows in prop::sample::select(vec![1u32, 3, 64]),
+    ) {
+        let first = SETS[phases[0].0];
+        let (with, file) = stage(first, 0);
+        let (without, other_file) = stage(first, 0);
+        let mut layout = Layout::default();
+        let place = layout.place(3);
+        let mut contexts = Some(Box::new(FlowContexts::new(&layout, flows, 7)));
+        contexts.as_mut().unwrap().turn_to(place);
+        let (mut with, mut without) = (PerTrain::new(with), PerTrain::new(without));
+        for (set, packets) in &phases {
+            *file.lock().unwrap() = SETS[*set];
+            *other_file.lock().unwrap() = SETS[*set];
+            prop_assert_eq!(reload(&mut with), reload(&mut without));
+            let got = run_with(&mut with, packets, &sizes, &mut contexts);
+            prop_assert_eq!(got, run(&mut without, packets, &sizes));
+        }
+        prop_assert_eq!(with.report(), without.report());
     }
 
     /// Wrong rules change nothing, and say what is wrong with them.

@@ -16,6 +16,7 @@ use crate::icmp::Message;
 use crate::sound::{has_wrong_checksum, is_sound, without_trailer};
 use crate::tcp_state::MOVES;
 use crate::{FragmentLimits, FunctionContext, NetworkFunction, RateLimiter};
+use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::packet::{any_key_of, fast_key_in, key_of};
 use slipstream_core::prefetch::prefetch;
@@ -82,6 +83,11 @@ pub struct FirewallStage {
     pub(super) checksums: Checksums,
     /// True if the keys of packets are asked for behind their lookups.
     keeps_keys: bool,
+    /// The bits of [`Info::word`](slipstream_core::frame::Info::word) that the first matching rule of a flow's
+    /// packets depends on, and those that say which headers could be read, where a flow's context may keep that rule.
+    contextual: Option<u32>,
+    /// Counts the rule sets so far.
+    generation: u32,
     pub(super) limiter: RateLimiter,
     /// The answer being made.
     answer: Vec<u8>,
@@ -150,6 +156,8 @@ impl FirewallStage {
             conntrack: None,
             checksums: Checksums::Off,
             keeps_keys: cache > 0 || !firewall.only_passes_or_denies(),
+            contextual: (cache == 0 && !reads.length && !reads.state).then_some(reads.word | 0xff),
+            generation: 1,
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
             answers: 0,
@@ -173,6 +181,8 @@ impl FirewallStage {
         self.firewall = new.firewall;
         (self.reads, self.reads_icmp) = (new.reads, new.reads_icmp);
         (self.credits, self.cache, self.hits) = (new.credits, new.cache, new.hits);
+        // What contexts keep is of the rules before; 0 is what one has that says nothing.
+        (self.contextual, self.generation) = (new.contextual, self.generation.wrapping_add(1).max(1));
         (self.shares_by_fields, self.keeps_keys, self.whole) =
             (new.shares_by_fields, new.keeps_keys, new.whole);
         if let Some(last) = self.hits.last_mut() {
@@ -198,6 +208,7 @@ impl FirewallStage {
     }
 
     fn tracks(&mut self) {
+        self.contextual = None;
         self.shares_by_fields = false;
         self.keeps_keys = true;
         self.whole = true;
@@ -225,6 +236,29 @@ impl FirewallStage {
             // Whoever sends to the second input port is where the first output port leads to.
             let port = if fx.cx.input == 0 { REPLIES } else { 0 };
             send_back(fx, frame, &self.answer, port);
+        }
+    }
+
+    /// The first rule that matches a packet, and the verdict about it, if the flow's context says so: a rule
+    /// that decides, of the rules that are in force, found for a packet with the same bits.
+    #[inline(always)]
+    fn kept(&self, cx: &Context<'_>, frame: &Frame) -> Option<(u32, Fate)> {
+        let [generation, word, rule] = cx.pool.flow_words()?;
+        let mask = self.contextual?;
+        // Rules may read type and code of ICMP, which no key has; what has ports is none.
+        let has_no_type = !self.reads_icmp || Flags(frame.info.flags()).has(Flags::PORTS);
+        if generation != self.generation || (frame.info.word() ^ word) & mask != 0 || !has_no_type {
+            return None;
+        }
+        Some((rule, self.firewall.plain_verdict(Some(rule))?))
+    }
+
+    /// Has the flow's context keep the first rule that matches a packet.
+    #[inline(never)]
+    fn keep(&self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, rule: u32) {
+        let has_no_type = !self.reads_icmp || Flags(frame.info.flags()).has(Flags::PORTS);
+        if self.contextual.is_some() && has_no_type {
+            fx.cx.pool.keep_flow_words([self.generation, frame.info.word(), rule]);
         }
     }
 
@@ -261,7 +295,7 @@ impl FirewallStage {
     /// Notes what there is to know of a packet with this key and length on the wire.
     #[inline(always)]
     fn find(&self, cx: &Context<'_>, frame: &Frame, (key, length): (&FlowKey, u32), found: &mut Found) {
-        (found.known, found.fate) = (true, None);
+        (found.known, found.fate, found.by_context) = (true, None, false);
         found.packet = PacketFields::of(key, frame.info.word(), length);
         if self.keeps_keys {
             found.key = *key;
@@ -281,7 +315,7 @@ impl FirewallStage {
                     found.packet.icmp = icmp_of(cx, frame, &key);
                 }
             }
-            None => (found.known, found.fate) = (false, None),
+            None => (found.known, found.fate, found.by_context) = (false, None, false),
         }
     }
 
@@ -324,6 +358,18 @@ impl FirewallStage {
             is_sound(data, &headers) && !(verify && has_wrong_checksum(data, &headers))
         };
         if fit(first) { others.iter().take_while(|other| fit(other)).count() } else { 0 }
+    }
+
+    /// Looks up the first rules that match packets, and asks for what is counted of them.
+    #[inline(always)]
+    fn prefetch_rules(&self, found: &mut [Found]) {
+        let Self { firewall, hits, .. } = self;
+        firewall.lookup_together(found);
+        for found in found.iter_mut().filter(|found| found.known) {
+            let first = found.first();
+            prefetch(first.and_then(|rule| hits.get(rule as usize)));
+            found.fate = firewall.plain_verdict(first);
+        }
     }
 
     /// Counts packets for the rules that were passed on the way.
@@ -435,6 +481,13 @@ impl NetworkFunction for FirewallStage {
         self.reads
     }
 
+    /// Of a flow it keeps the first rule that matches its packets, the rules that this is one of, and the bits
+    /// that it depends on. That saves a walk through the trees, so that a look-up is worth it for this alone.
+    fn flow_use(&self) -> FlowUse {
+        let words = if self.cache_size == 0 && self.conntrack.is_none() { 3 } else { 0 };
+        FlowUse { words, alone: words > 0, trains: Trains::Pass }
+    }
+
     fn fragments(&self) -> Option<FragmentLimits> {
         self.whole.then_some(self.fragments)
     }
@@ -452,8 +505,7 @@ impl NetworkFunction for FirewallStage {
     #[inline]
     fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
         if self.shares_by_fields {
-            let differs = |other: &Frame| !self.reads.agree(cx.pool, first, other);
-            return others.iter().position(differs).unwrap_or(others.len());
+            return self.reads.agreeing(cx.pool, first, others);
         }
         self.sharing_with_care(cx, first, others)
     }
@@ -468,6 +520,11 @@ impl NetworkFunction for FirewallStage {
 
     #[inline(always)]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Lookahead) {
+        if let Some((rule, fate)) = self.kept(cx, first) {
+            prefetch(self.hits.get(rule as usize));
+            (found.known, found.fate, found.by_context) = (true, Some(fate), true);
+            return found.note(Some(rule));
+        }
         // Most keys are short: what follows from such a one is written with fewer words.
         let (meta, data) = cx.pool.meta_and_data(first.buf, first.len);
         match fast_key_in(first.info, data) {
@@ -478,16 +535,15 @@ impl NetworkFunction for FirewallStage {
 
     #[inline(always)]
     fn prefetch(&mut self, _: &Context<'_>, found: &mut [Found]) {
-        let Self { firewall, hits, .. } = &*self;
         if self.depends_on_packet_alone() {
-            firewall.lookup_together(found);
-            for found in found.iter_mut().filter(|found| found.known) {
-                let first = found.first();
-                prefetch(first.and_then(|rule| hits.get(rule as usize)));
-                found.fate = firewall.plain_verdict(first);
+            // Those next to each other that contexts say nothing of go through the trees together.
+            for found in found.chunk_by_mut(|a, b| a.by_context == b.by_context) {
+                if found.first().is_some_and(|first| !first.by_context) {
+                    self.prefetch_rules(found);
+                }
             }
         } else if self.cache.is_none() {
-            firewall.walk_together(found);
+            self.firewall.walk_together(found);
         }
     }
 
@@ -495,7 +551,12 @@ impl NetworkFunction for FirewallStage {
     fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, found: &Found) -> Decided {
         match (found.fate, found.first()) {
             // Nothing is left of the decision before: what it passed was counted when it was applied.
-            (Some(fate), Some(rule)) => Decided { fate, rule: rule as usize },
+            (Some(fate), Some(rule)) => {
+                if !found.by_context && fx.cx.pool.flows().is_some() {
+                    self.keep(fx, first, rule);
+                }
+                Decided { fate, rule: rule as usize }
+            }
             _ => self.decide_any(fx, first, found),
         }
     }

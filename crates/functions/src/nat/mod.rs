@@ -145,6 +145,12 @@ impl Nat {
         }
     }
 
+    /// Asks for a session by its number.
+    #[inline(always)]
+    pub(super) fn prefetch_known(&self, session: u32) {
+        self.sessions.prefetch_entry(session);
+    }
+
     /// Translates a packet from inside that most likely belongs to the session of this number, in the simple
     /// case: the packet does belong to it, and the session leads outside. Otherwise returns `None` and does
     /// nothing: [`outbound`](Self::outbound) handles every case.

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::json;
+use slipstream_wire::protocol::TCP;
 use slipstream_wire::{Flags, NarrowKey};
 
 use super::{DropReason as Why, Filtering, StaticMapping};
@@ -15,7 +16,8 @@ use super::{
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::tcp_state::{MOVES, TcpTimeouts};
 use crate::{DECIDE, FragmentLimits, FunctionContext, NetworkFunction, stage_of};
-use slipstream_core::frame::Frame;
+use slipstream_core::flow_context::{FlowUse, Trains};
+use slipstream_core::frame::{Frame, Info};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
 use slipstream_core::registry::{Meets, Properties};
@@ -378,13 +380,15 @@ pub struct Found {
     hash: u64,
     /// Most likely the number of its session.
     session: u32,
+    /// That is what the flow's context says; of the packet its key and flags alone are known.
+    by_context: bool,
 }
 
 impl Default for Found {
     fn default() -> Self {
         let key = NarrowKey([0; 2]);
         let packet = Packet { key, kind: PacketKind::Opens, tcp_flags: 0 };
-        Self { readable: false, packet, hash: 0, session: NONE }
+        Self { readable: false, packet, hash: 0, session: NONE, by_context: false }
     }
 }
 
@@ -411,7 +415,7 @@ impl NatStage {
 
     #[inline(always)]
     fn find(&self, cx: &Context<'_>, packet: Packet, found: &mut Found) {
-        found.readable = true;
+        (found.readable, found.by_context) = (true, false);
         found.packet = packet;
         found.hash = self.nat.hash(&packet);
         self.nat.prefetch_index(side(cx), found.hash);
@@ -422,8 +426,37 @@ impl NatStage {
         let ipv4 = frame.info.classified() && !Flags(frame.info.flags()).has(Flags::IPV6 | Flags::INNER);
         match Packet::read(cx.data(frame), usize::from(frame.info.l3())) {
             Ok(packet) if ipv4 => self.find(cx, packet, found),
-            _ => found.readable = false,
+            _ => (found.readable, found.by_context) = (false, false),
         }
+    }
+
+    /// Finds the session of a packet from inside by the flow's context, where the flow key has all that a NAT
+    /// reads but TCP flags, and those are known. Returns false, and changes nothing, elsewhere.
+    #[inline(always)]
+    fn find_kept(&self, cx: &Context<'_>, info: Info, found: &mut Found) -> bool {
+        let Some((key, [number])) = cx.pool.keyed_flow_words() else { return false };
+        let NarrowKey([_, rest]) = key;
+        let known = number > 0
+            && cx.input == 0
+            && info.flags() & (Flags::PORTS | Flags::IPV6 | Flags::INNER | Flags::FRAGMENT) == Flags::PORTS
+            && ((rest >> 24) as u8 != TCP || info.is_tcp());
+        if known {
+            (found.readable, found.by_context) = (true, true);
+            found.packet = Packet { key, kind: PacketKind::Opens, tcp_flags: info.tcp_flags() };
+            found.session = number - 1;
+            self.nat.prefetch_known(found.session);
+        }
+        known
+    }
+
+    /// Decides about a packet whose session is not the one that its flow's context says, or no longer.
+    #[inline(never)]
+    fn decide_again(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame) -> Decided {
+        let mut found = Found::default();
+        fx.cx.pool.keep_flow_words([0]);
+        self.look_ahead(fx.cx, first, &mut found);
+        NetworkFunction::prefetch(self, fx.cx, std::slice::from_mut(&mut found));
+        self.decide(fx, first, &found)
     }
 }
 
@@ -503,6 +536,18 @@ impl NatStage {
     }
 }
 
+/// Has the flow's context keep the session of a packet from inside, where the flow key is all that a NAT
+/// knows it by: a VLAN makes another flow, and no other session.
+#[inline(never)]
+fn keep(fx: &mut FunctionContext<'_, '_>, packet: &Packet, session: u32) {
+    if let Some((key, [_])) = fx.cx.pool.keyed_flow_words()
+        && key == packet.key
+        && session != NONE
+    {
+        fx.cx.pool.keep_flow_words([session + 1]);
+    }
+}
+
 fn side(cx: &Context<'_>) -> Side {
     if cx.input == 0 { Side::Inside } else { Side::Outside }
 }
@@ -520,13 +565,24 @@ impl NetworkFunction for NatStage {
         Some(self.fragments)
     }
 
+    /// Of a flow from inside it keeps the number of the session, plus one.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse { words: 1, alone: false, trains: Trains::Unknown }
+    }
+
     /// Packets with ports share; ICMP, whose identifiers the flow key doesn't have, don't, nor do packets of
     /// which each may move the state of a TCP session.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
-        Flags(first.info.flags()).has(Flags::PORTS)
-            && first.info.tcp_flags() & MOVES == 0
-            && self.reads().agree(cx.pool, first, other)
+        self.sharing(cx, first, std::slice::from_ref(other)) == 1
+    }
+
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        if !Flags(first.info.flags()).has(Flags::PORTS) || first.info.tcp_flags() & MOVES != 0 {
+            return 0;
+        }
+        self.reads().agreeing(cx.pool, first, others)
     }
 
     fn holds_until(&self, decided: &Decided, now: Nanos) -> Nanos {
@@ -539,6 +595,9 @@ impl NetworkFunction for NatStage {
     #[inline(always)]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
         let info = first.info;
+        if self.find_kept(cx, info, found) {
+            return;
+        }
         let plain = info.classified() && info.flags() & (Flags::IPV6 | Flags::INNER) == 0;
         match Packet::parse_fast(cx.data(first), usize::from(info.l3())) {
             Some(packet) if plain => self.find(cx, packet, found),
@@ -549,7 +608,8 @@ impl NetworkFunction for NatStage {
     #[inline(always)]
     fn prefetch(&mut self, cx: &Context<'_>, found: &mut [Found]) {
         let side = side(cx);
-        found.iter_mut().for_each(|found| found.session = self.nat.prefetch_session(side, found.hash));
+        let sought = found.iter_mut().filter(|found| !found.by_context);
+        sought.for_each(|found| found.session = self.nat.prefetch_session(side, found.hash));
     }
 
     #[inline(always)]
@@ -565,9 +625,19 @@ impl NetworkFunction for NatStage {
         if side == Side::Inside
             && let Some((rewrite, session)) = self.nat.known_outbound(packet, found.session, now)
         {
+            if !found.by_context && fx.cx.pool.flows().is_some() {
+                keep(fx, packet, session);
+            }
             return Decided::Rewrite(rewrite, session, side);
         }
-        self.decide_any(packet, side, now)
+        if found.by_context {
+            return self.decide_again(fx, first);
+        }
+        let decided = self.decide_any(packet, side, now);
+        if let (Side::Inside, Decided::Rewrite(_, session, _)) = (side, &decided) {
+            keep(fx, packet, *session);
+        }
+        decided
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use crate::firewall::{ConnState, Firewall, FirewallStage, Method, PacketFields, 
 use crate::test_packets::{echo, filled, ipv4, ipv4_fragment, tcp, udp};
 use crate::{PerPacket, PerTrain};
 use slipstream_core::batch::{Batch, Train};
+use slipstream_core::flow_context::FlowContexts;
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::stage::Output;
@@ -94,6 +95,16 @@ impl Output for Collect {
 /// Hands packets to a stage in batches of these sizes, packets of one flow behind each other as a train; lets
 /// time run out.
 pub(crate) fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -> (Vec<Left>, u64) {
+    run_with(stage, packets, sizes, &mut None)
+}
+
+/// The same with flow contexts.
+pub(crate) fn run_with(
+    stage: &mut dyn Stage,
+    packets: &[Vec<u8>],
+    sizes: &[usize],
+    contexts: &mut Option<Box<FlowContexts>>,
+) -> (Vec<Left>, u64) {
     let (mut pool, mut out, mut now) = (Pool::new(), Collect::default(), 1 << 60);
     let mut left = packets;
     for size in sizes.iter().cycle() {
@@ -124,7 +135,15 @@ pub(crate) fn run(stage: &mut dyn Stage, packets: &[Vec<u8>], sizes: &[usize]) -
             before = Some(headers.key);
         }
         let mut cx = Context { now: Nanos(now), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
+        if let Some(contexts) = contexts {
+            contexts.look_up(&cx, &mut batch);
+        }
+        std::mem::swap(cx.pool.flows(), contexts);
         stage.process(&mut cx, &mut batch, &mut out);
+        std::mem::swap(cx.pool.flows(), contexts);
+        if let Some(contexts) = contexts {
+            contexts.leave();
+        }
         if left.is_empty() {
             break;
         }

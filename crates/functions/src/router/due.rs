@@ -56,5 +56,7 @@ impl Router {
         let pin = |g: &Gateway| self.neighbours.pin(g.port, g.address, g.mac, now);
         self.gateways = fib.gateways.iter().map(pin).collect();
         self.fib = fib;
+        // 0 is what a context has that says nothing.
+        self.generation = self.generation.wrapping_add(1).max(1);
     }
 }

@@ -13,6 +13,8 @@
 //!   sends.
 //! - [`proxy`]: addresses that something behind a port translates, such as a NAT.
 
+#[cfg(test)]
+mod context_tests;
 mod discovery;
 mod due;
 mod fib;
@@ -48,6 +50,7 @@ use discovery::ETHERNET;
 use fib::{Fib, Hop, is_martian_destination, is_martian_source};
 use interface::{Mac, Macs, is_link_local};
 use neighbours::{Known, Neighbours};
+use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason, Drops, Observe, Verdict};
 use slipstream_core::time::Nanos;
@@ -79,6 +82,8 @@ pub struct Router {
     fib: Fib,
     /// Numbers of the gateways of [`Fib::gateways`] among the neighbours.
     gateways: Vec<Option<u32>>,
+    /// Counts the tables so far.
+    generation: u32,
     neighbours: Neighbours,
     watch: Option<Watch>,
     limiter: RateLimiter,
@@ -121,6 +126,27 @@ pub enum Decision {
     Arp,
     /// Dropped; the sender may be told.
     Refuse(DropReason, Option<Message>),
+}
+
+/// What a flow's context keeps of the way that its packets take: the table that it is by, the ports that they
+/// leave and came by, and the neighbour behind it.
+#[derive(Clone, Copy)]
+struct Kept([u32; 3]);
+
+impl Kept {
+    /// Returns true if it is by this table, for packets that come by this port, and this one has its flow's
+    /// addresses in its outermost header.
+    #[inline(always)]
+    fn is_of(self, generation: u32, input: u8, frame: &Frame) -> bool {
+        let Self([by, ports, _]) = self;
+        by == generation && ports as u8 == input && !Flags(frame.info.flags()).has(Flags::INNER)
+    }
+
+    #[inline(always)]
+    const fn port(self) -> u8 {
+        let Self([_, ports, _]) = self;
+        (ports >> 8) as u8
+    }
 }
 
 /// Source and destination, Ethernet destination.
@@ -188,9 +214,16 @@ impl Router {
 
     /// As [`choose`](Self::choose), for the most frequent kind of packet: IPv4 in an untagged Ethernet frame
     /// for this station, from one host to another behind a gateway whose Ethernet address is known. Returns
-    /// `None`, and does nothing, for any other.
+    /// `None`, and does nothing, for any other. `kept` is what the flow's context says, and what it is to say
+    /// comes with the decision.
     #[inline(always)]
-    fn choose_fast(&self, cx: &Context<'_>, frame: &Frame, data: &[u8]) -> Option<(Decision, u32)> {
+    fn choose_fast(
+        &self,
+        cx: &Context<'_>,
+        frame: &Frame,
+        data: &[u8],
+        kept: Option<Kept>,
+    ) -> Option<(Decision, Kept)> {
         let interface = self.interface(cx.input)?;
         let mac = interface.mac?;
         let bytes: &[u8; ETHERNET + 20] = data.first_chunk()?;
@@ -199,6 +232,22 @@ impl Router {
         if !to_us || !frame.info.classified() || cx.link(frame) != LinkType::Ethernet {
             return None;
         }
+        let way = match kept.filter(|kept| kept.is_of(self.generation, cx.input, frame)) {
+            Some(kept) => kept,
+            None => self.find_way(cx.input, interface, ip)?,
+        };
+        let Kept([_, _, neighbour]) = way;
+        let port = way.port();
+        let interface = self.interface(port)?;
+        let (mtu, own) = (interface.mtu, interface.mac?);
+        let to = self.neighbours.settled(neighbour, cx.now)?;
+        Some((Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }, way))
+    }
+
+    /// The way of a packet with this IPv4 header that came by this interface, from one host to another behind
+    /// a gateway: it follows from the addresses alone while the routes stay.
+    #[inline(always)]
+    fn find_way(&self, input: u8, interface: &Interface, ip: &[u8]) -> Option<Kept> {
         let [src, dst] = [be32(ip, 12)?, be32(ip, 16)?].map(Ipv4Addr::from_bits);
         // An address that may not be a source is no host's.
         let host = |a: Ipv4Addr| !is_martian_source(a.into());
@@ -207,11 +256,8 @@ impl Router {
             return None;
         }
         let Some(Hop::Gateway(port, gateway)) = self.fib.look_up_v4(dst) else { return None };
-        let interface = self.interface(port)?;
-        let (mtu, own) = (interface.mtu, interface.mac?);
         let neighbour = self.gateways.get(gateway as usize).copied().flatten()?;
-        let to = self.neighbours.settled(neighbour, cx.now)?;
-        Some((Decision::Forward { port, mtu, macs: Some(Macs::new(to, own)) }, neighbour))
+        Some(Kept([self.generation, u32::from(port) << 8 | u32::from(input), neighbour]))
     }
 
     fn choose(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame) -> Decision {
@@ -366,6 +412,11 @@ impl NetworkFunction for Router {
         Reads::KEY
     }
 
+    /// Of a flow it keeps the way that its packets take.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse { words: 3, alone: false, trains: Trains::Pass }
+    }
+
     /// The flow key has the IP addresses; the Ethernet destination says whether it is for us at all. The key
     /// of a packet in a tunnel may be that of its inner header; what one ICMP packet says may change what
     /// becomes of the next. What is due at the first packet is done before it is decided about, and
@@ -389,10 +440,11 @@ impl NetworkFunction for Router {
         }
         let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
         let to = station(data);
-        let shares = |other: &Frame| {
-            Reads::L3.agree(cx.pool, first, other) && (start == 0 || to == station(cx.data(other)))
-        };
-        others.iter().position(|other| !shares(other)).unwrap_or(others.len())
+        let others = others.get(..Reads::L3.agreeing(cx.pool, first, others)).unwrap_or_default();
+        if start == 0 {
+            return others.len();
+        }
+        others.iter().position(|other| to != station(cx.data(other))).unwrap_or(others.len())
     }
 
     /// A neighbour is asked again after a while, and what is due happens before a later packet is decided
@@ -419,13 +471,19 @@ impl NetworkFunction for Router {
         }
         let (interface, data) = fx.cx.pool.packet(first.buf, first.len);
         self.capture = interface;
-        match self.choose_fast(fx.cx, first, data) {
-            Some((decision, neighbour)) => {
+        let kept = fx.cx.pool.flow_words().map(Kept);
+        match self.choose_fast(fx.cx, first, data, kept) {
+            Some((decision, way)) => {
                 debug_assert_eq!(
                     decision,
                     self.choose(fx, first),
                     "the fast path decides as the general one"
                 );
+                let Kept(words) = way;
+                if kept.is_none_or(|Kept(before)| before != words) {
+                    fx.cx.pool.keep_flow_words(words);
+                }
+                let [_, _, neighbour] = words;
                 self.towards = Some(neighbour);
                 decision
             }

@@ -238,6 +238,7 @@ impl Router {
             fib: Fib::build(&interfaces, &[]).unwrap_or_default(),
             interfaces: interfaces.into(),
             gateways: Vec::new(),
+            generation: 1,
             neighbours: Neighbours::new(bounds, seed),
             watch: None,
             limiter: RateLimiter::new(1000, 50),

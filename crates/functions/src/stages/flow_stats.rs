@@ -11,6 +11,7 @@ use crate::answer::ip_length;
 use crate::flow_stats::{ACTIVE, FLOWS, Flow, FlowRecord, FlowStats, FlowStatsConfig, IDLE, Observed};
 use crate::ipfix::{Exporter, IpfixConfig};
 use crate::{DECIDE, FunctionContext, NetworkFunction, stage_of};
+use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::new_file::NewFile;
 use slipstream_core::packet::{any_key_of, fast_key_of};
@@ -221,6 +222,8 @@ impl FlowStatsStage {
 pub struct Found {
     /// True if there is a flow.
     is_flow: bool,
+    /// The flow has the number that its context says, unless it ended.
+    by_context: bool,
     flow: Flow,
 }
 
@@ -239,16 +242,31 @@ impl FlowStatsStage {
     #[inline(never)]
     fn look_at_any(&self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
         let key = any_key_of(cx, first);
-        found.is_flow = key.is_some();
+        (found.is_flow, found.by_context) = (key.is_some(), false);
         if let Some(key) = key {
             self.flows.prefetch_index(&key, &mut found.flow);
         }
     }
 
+    /// Decides about a flow that is not the one that it was taken for, or whose time has passed.
     #[inline(never)]
-    fn count_anew(&mut self, seen: &Observed) {
+    fn look_again(&mut self, fx: &mut FunctionContext<'_, '_>, ahead: &Found) -> Counted {
+        self.asked = ahead.flow;
+        self.flows.seek(&mut self.asked, !ahead.by_context);
+        if let Some(id) = self.flows.known(&self.asked, fx.cx.now) {
+            fx.cx.pool.keep_flow_words([id + 1]);
+            return Counted::Known(id);
+        }
+        Counted::Anew
+    }
+
+    #[inline(never)]
+    fn count_anew(&mut self, fx: &mut FunctionContext<'_, '_>, seen: &Observed) {
         let Self { flows, export, .. } = self;
-        flows.count_anew(&self.asked, seen, &mut |record| export.record(record, seen.first));
+        let id = flows.count_anew(&self.asked, seen, &mut |record| export.record(record, seen.first));
+        if let Some(id) = id {
+            fx.cx.pool.keep_flow_words([id + 1]);
+        }
     }
 }
 
@@ -258,6 +276,16 @@ impl NetworkFunction for FlowStatsStage {
 
     fn reads(&self) -> Reads {
         Reads::KEY
+    }
+
+    #[inline]
+    fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
+        Reads::KEY.agreeing(cx.pool, first, others)
+    }
+
+    /// Of a flow it keeps the number of its entry, plus one.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse { words: 1, alone: false, trains: Trains::Pass }
     }
 
     /// A record ends where its flow was silent or has lasted too long.
@@ -272,11 +300,17 @@ impl NetworkFunction for FlowStatsStage {
 
     #[inline(always)]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
+        if let Some((key, [number])) = cx.pool.keyed_flow_words()
+            && number > 0
+        {
+            (found.is_flow, found.by_context) = (true, true);
+            return self.flows.prefetch_known(key, number - 1, &mut found.flow);
+        }
         // Most keys are short: such a one is written where it belongs, without the room that a long one would
         // take.
         match fast_key_of(cx, first) {
             Some(key) => {
-                found.is_flow = true;
+                (found.is_flow, found.by_context) = (true, false);
                 self.flows.prefetch_index(&FlowKey::Narrow(key), &mut found.flow);
             }
             None => self.look_at_any(cx, first, found),
@@ -285,7 +319,8 @@ impl NetworkFunction for FlowStatsStage {
 
     #[inline(always)]
     fn prefetch(&mut self, _: &Context<'_>, found: &mut [Found]) {
-        found.iter_mut().for_each(|found| self.flows.prefetch_record(&mut found.flow));
+        let sought = found.iter_mut().filter(|found| !found.by_context);
+        sought.for_each(|found| self.flows.prefetch_record(&mut found.flow));
     }
 
     #[inline(always)]
@@ -294,11 +329,13 @@ impl NetworkFunction for FlowStatsStage {
             return Counted::Nobody;
         }
         match self.flows.known(&ahead.flow, fx.cx.now) {
-            Some(id) => Counted::Known(id),
-            None => {
-                self.asked = ahead.flow;
-                Counted::Anew
+            Some(id) => {
+                if !ahead.by_context {
+                    fx.cx.pool.keep_flow_words([id + 1]);
+                }
+                Counted::Known(id)
             }
+            None => self.look_again(fx, ahead),
         }
     }
 
@@ -330,7 +367,7 @@ impl NetworkFunction for FlowStatsStage {
         }
         match *counted {
             Counted::Known(id) => self.flows.count_known(id, &seen),
-            _ => self.count_anew(&seen),
+            _ => self.count_anew(fx, &seen),
         }
         if self.next == Nanos::MAX {
             self.next = now.after(TURN);

@@ -6,6 +6,7 @@ use slipstream_wire::{Flags, FlowKey, NarrowKey};
 use crate::answer::ip_length;
 use crate::meter::{Colour, DscpMap, FlowMeters, Marker, Meter};
 use crate::{DECIDE, FunctionContext, MAX_TOKENS, NetworkFunction, stage_of};
+use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::packet::key_of;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
@@ -184,41 +185,69 @@ pub struct MeterStage {
     seen: [u64; 3],
 }
 
+/// A flow, where each has a meter of its own; what can't be classified is one flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Metered {
+    key: FlowKey,
+    /// Its hash, unless its number is known.
+    hash: u64,
+    /// The number that its context says.
+    number: Option<u32>,
+}
+
+impl Default for Metered {
+    fn default() -> Self {
+        Self { key: FlowKey::Narrow(NarrowKey([0; 2])), hash: 0, number: None }
+    }
+}
+
 impl NetworkFunction for MeterStage {
-    /// The flow and its hash; what can't be classified is one flow.
-    type Decision = (FlowKey, u64);
-    /// The flow and its hash, where each has a meter of its own.
-    type Lookahead = Option<(FlowKey, u64)>;
+    type Decision = Metered;
+    type Lookahead = Metered;
+
+    /// Of a flow it keeps the number of its meter, plus one.
+    fn flow_use(&self) -> FlowUse {
+        let words = if matches!(self.meters, Meters::Flows(_)) { 1 } else { 0 };
+        FlowUse { words, alone: false, trains: Trains::Pass }
+    }
 
     #[inline]
-    fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Lookahead) {
+    fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Metered) {
         let Meters::Flows(meters) = &self.meters else { return };
+        if let Some((key, [number])) = cx.pool.keyed_flow_words()
+            && number > 0
+        {
+            *found = Metered { key: FlowKey::Narrow(key), hash: 0, number: Some(number - 1) };
+            return meters.prefetch_known(number - 1);
+        }
         let key = key_of(cx, first).unwrap_or(FlowKey::Narrow(NarrowKey([0; 2])));
-        *found = Some((key, meters.prefetch(&key)));
+        *found = Metered { key, hash: meters.prefetch(&key), number: None };
     }
 
     /// Once a flow's buckets may be full again it may be forgotten; one that found no room may find it next
     /// time.
-    fn holds_until(&self, (key, hash): &Self::Decision, now: Nanos) -> Nanos {
-        match &self.meters {
-            Meters::All(..) => Nanos::MAX,
-            Meters::Flows(meters) => meters.holds_until(key, *hash, now),
+    fn holds_until(&self, Metered { key, hash, number }: &Metered, now: Nanos) -> Nanos {
+        match (&self.meters, number) {
+            (Meters::All(..), _) => Nanos::MAX,
+            (Meters::Flows(meters), Some(_)) => meters.known_until(now),
+            (Meters::Flows(meters), None) => meters.holds_until(key, *hash, now),
         }
     }
 
-    fn decide(
-        &mut self,
-        _: &mut FunctionContext<'_, '_>,
-        _: &Frame,
-        ahead: &Self::Lookahead,
-    ) -> Self::Decision {
-        ahead.unwrap_or((FlowKey::Narrow(NarrowKey([0; 2])), 0))
+    fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, _: &Frame, ahead: &Metered) -> Metered {
+        let Metered { key, number, .. } = *ahead;
+        match (&self.meters, number) {
+            (Meters::Flows(meters), Some(id)) if !meters.has(&key, id, fx.cx.now) => {
+                Metered { key, hash: meters.prefetch(&key), number: None }
+            }
+            _ => *ahead,
+        }
     }
 
     fn apply(
         &mut self,
         fx: &mut FunctionContext<'_, '_>,
-        (key, hash): &Self::Decision,
+        Metered { key, hash, number }: &Metered,
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
@@ -226,8 +255,15 @@ impl NetworkFunction for MeterStage {
         let (marker, meter) = match &mut self.meters {
             Meters::All(marker, meter) => (&*marker, meter.get_or_insert_with(|| Meter::new(marker, now))),
             Meters::Flows(meters) => {
+                let found = number.or_else(|| {
+                    let found = meters.number(key, *hash, now);
+                    if let Some(id) = found {
+                        fx.cx.pool.keep_flow_words([id + 1]);
+                    }
+                    found
+                });
                 let last = frames.last().map_or(now, |frame| now.max(frame.arrival));
-                meters.meter(key, *hash, now, last)
+                meters.numbered(found, now, last)
             }
         };
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {

@@ -18,7 +18,7 @@ use super::{CaptureError, CaptureReader, Record};
 const BYTES: u64 = 256 * 1024;
 
 /// Parts for each thread that may have been made something of, and wait to be taken.
-const WAITING: usize = 4;
+const WAITING: usize = 2;
 
 /// A part of a capture: whole records, in memory.
 pub struct Part {

@@ -15,6 +15,9 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
     pipeline::run(&cli::Run {
         workers: 1,
         pipeline: cli::PipelineArgs {
+            context: None,
+            context_flows: None,
+            context_memory: None,
             config: None,
             expression: Some(graph(args)),
             input: Some(args.input.clone()),

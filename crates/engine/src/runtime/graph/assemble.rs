@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Edge, Head, Ledger, Node, Pipeline, Wiring};
+use super::{Edge, FlowContextPlan, Head, Ledger, Node, Pipeline, Wiring};
 use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied, unanswered_notes};
 use crate::runtime::live::Excess;
+use slipstream_core::flow_context::Place;
 use slipstream_core::registry::{Group, Made, Ports, Role, Site};
 use slipstream_core::seed::Seeds;
 use slipstream_core::stage::DropReason;
@@ -30,6 +31,15 @@ impl Plan {
         let mut notes: Vec<_> = pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect();
         notes.extend(unanswered_notes(self));
         Ok(notes)
+    }
+
+    /// The flow contexts that the pipeline has: which stages keep what where, and how much memory that is.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn context_plan(&self) -> Result<FlowContextPlan, Diagnostics> {
+        let mut pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0))?;
+        Ok(pipeline.plan_contexts(&self.contexts))
     }
 
     /// Builds the pipeline. `seeds` are those of its hashes and random choices: a number, or what
@@ -143,6 +153,7 @@ impl Pipeline {
                     stage,
                     wiring,
                     ledger: Ledger { excess, ..Ledger::default() },
+                    place: Place::NONE,
                 });
                 if common.uses() > uses {
                     sharing.push(this.nodes.len() - 1);
@@ -166,9 +177,18 @@ impl Pipeline {
                 });
             }
         }
+        if findings.is_empty()
+            && let Some((message, hint)) = plan.contexts.refuses(&this.plan_contexts(&plan.contexts))
+        {
+            findings.push(Finding::new(&plan.contexts_span, message).hint(hint));
+        }
         plan.fail_on(findings)?;
         this.find_reunions();
         this.look_over();
+        if !dry {
+            let seed = seeds.draw().map_err(|error| plan.error(error.to_string()))?;
+            this.lay_out(&plan.contexts, seed);
+        }
         this.together = this.among(&sharing);
         Ok(this)
     }

@@ -154,9 +154,14 @@ pub(super) fn enter(
     let Some((node, behind)) = nodes.split_first_mut() else { return 0 };
     let start = way.timed.then(clock::now);
     let packets = node.ledger.tally.packets;
-    let mut cx = Context { now: way.now, pool, input, links: way.links };
+    let before = pool.flows().as_mut().map(|flows| flows.turn_to(node.place));
+    let mut cx = Context { now: way.now, pool: &mut *pool, input, links: way.links };
     let mut out = Downstream { wiring: &mut node.wiring, behind, first: place + 1, way, later };
     work(node.stage.as_mut(), &mut cx, &mut node.ledger, &mut out);
+    // The stage before may not be done yet.
+    if let (Some(flows), Some(before)) = (pool.flows(), before) {
+        flows.turn_to(before);
+    }
     node.ledger.calls += 1;
     let Some(start) = start else { return 0 };
     let all = start.elapsed().as_nanos() as u64;

@@ -5,6 +5,7 @@
 //! been done, then goes there in the order in which it came.
 
 mod assemble;
+mod contexts;
 mod flow;
 mod sections;
 
@@ -12,6 +13,7 @@ use std::ops::Range;
 
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::{LiveClock, Meter};
+use slipstream_core::flow_context::{FlowContexts, Place};
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{Pool, Region};
 use slipstream_core::stage::Output;
@@ -21,6 +23,7 @@ use slipstream_reframe::ReframeStats;
 use slipstream_stats::Histogram;
 use slipstream_wire::{Encapsulation, LinkType};
 
+pub use self::contexts::{ContextPlace, FlowContextPlan, FlowContextSettings};
 use self::flow::{Event, Later, Way, enter};
 pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
 use super::live::Excess;
@@ -62,6 +65,8 @@ struct Node {
     stage: Box<dyn Stage + Send>,
     wiring: Wiring,
     ledger: Ledger,
+    /// Place of its words in flow contexts.
+    place: Place,
 }
 
 /// The counts and times of a stage.
@@ -77,6 +82,8 @@ struct Ledger {
     left_out: Option<Box<Meter>>,
     /// Of the stages at the end of a live pipeline.
     excess: Option<Box<Excess>>,
+    /// The flows of batches are looked up before the stage takes them.
+    looks_up: bool,
 }
 
 impl Ledger {
@@ -115,6 +122,9 @@ impl Ledger {
         if let Some(excess) = &mut self.excess {
             excess.leaving(cx.pool, batch);
         }
+        if self.looks_up {
+            contexts::look_up(cx, batch);
+        }
         match &self.left_out {
             Some(meter) => {
                 meter.start();
@@ -122,6 +132,11 @@ impl Ledger {
                 meter.stop();
             }
             None => stage.process(cx, batch, out),
+        }
+        if self.looks_up
+            && let Some(flows) = cx.pool.flows()
+        {
+            flows.leave();
         }
         if let Some(excess) = &mut self.excess {
             excess.left();
@@ -189,6 +204,8 @@ pub struct Pipeline {
     told: Vec<bool>,
     /// Batches that go back to an earlier stage or on to another section.
     later: Later,
+    /// What its stages keep of flows.
+    contexts: Option<Box<FlowContexts>>,
 }
 
 impl std::fmt::Debug for Pipeline {
@@ -235,7 +252,7 @@ impl Pipeline {
         let node = |(i, (name, stage)): (usize, (String, Box<dyn Stage + Send>))| {
             let next = (i < last).then_some(Edge { node: i + 1, input: 0 });
             let wiring = Wiring { edges: vec![next], ..Wiring::default() };
-            Node { name, kind: "", stage, wiring, ledger: Ledger::default() }
+            Node { name, kind: "", stage, wiring, ledger: Ledger::default(), place: Place::NONE }
         };
         let nodes = stages.into_iter().enumerate().map(node).collect();
         let source = Box::new(slipstream_io::preload::Preload::default());
@@ -251,7 +268,7 @@ impl Pipeline {
         let mut this = Self::of(nodes, vec![head]);
         this.not_shared = this.nodes.first().map(|node| (node.name.clone(), node.kind));
         this.look_over();
-        this
+        this.with_contexts(&FlowContextSettings::default())
     }
 
     /// Lets a pipeline of stages that come as values, or of a source that does, run on several threads.
@@ -287,6 +304,7 @@ impl Pipeline {
             before,
             told,
             later,
+            contexts: None,
         }
     }
 
@@ -676,10 +694,13 @@ impl Pipeline {
         work: impl FnOnce(&mut dyn Stage, &mut Context<'_>, &mut Ledger, &mut dyn Output),
     ) {
         self.now = now;
-        let Self { nodes, later, links, base, .. } = self;
+        let Self { nodes, later, links, base, contexts, .. } = self;
         let way = Way { now, links, timed };
         if let Some(nodes) = place.checked_sub(*base).and_then(|n| nodes.get_mut(n..)) {
+            // Its stages find them where the packets are, as long as they are at work.
+            std::mem::swap(pool.flows(), contexts);
             enter(nodes, place, way, (pool, later), input, work);
+            std::mem::swap(pool.flows(), contexts);
         }
     }
 

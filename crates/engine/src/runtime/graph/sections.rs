@@ -213,6 +213,8 @@ impl Pipeline {
             // Its memory was adopted, and stays with one thread.
             return None;
         }
+        // A context is for stages that take a batch one right behind the other.
+        self.contexts = None;
         let mut cells = Vec::with_capacity(cuts.len());
         for (cut, pool) in cuts.into_iter().rev().zip(pools) {
             let mut behind = Self::of(self.nodes.split_off(cut), Vec::new());

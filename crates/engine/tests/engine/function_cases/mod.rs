@@ -51,6 +51,7 @@
 //! | `snap N` | only N bytes were captured |
 
 mod build;
+mod contexts;
 mod modes;
 mod show;
 

@@ -24,7 +24,7 @@ struct Setting {
     times: &'static [u64],
 }
 
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 
 const SETTINGS: &[Setting] = &[
     Setting {
@@ -91,20 +91,20 @@ const SETTINGS: &[Setting] = &[
 
 /// A run of packets of one flow.
 #[derive(Clone, Debug)]
-struct Burst {
+pub(super) struct Burst {
     /// Pause before each packet: one of the times of the setting (or none), its part in percent, and so many
     /// ns more or less.
-    pauses: Vec<(usize, u64, i64)>,
+    pub(super) pauses: Vec<(usize, u64, i64)>,
     /// By the first source or the second.
-    from_a: bool,
+    pub(super) from_a: bool,
     /// Which packet: see [`text`].
-    kind: usize,
-    host: u8,
-    far: u8,
-    port: u16,
+    pub(super) kind: usize,
+    pub(super) host: u8,
+    pub(super) far: u8,
+    pub(super) port: u16,
 }
 
-fn burst() -> impl Strategy<Value = Burst> {
+pub(super) fn burst() -> impl Strategy<Value = Burst> {
     let pause = prop_oneof![
         4 => (Just(usize::MAX), Just(0), 0i64..3_000),
         2 => (0usize..5, Just(100), -1i64..2),
@@ -129,7 +129,7 @@ fn burst() -> impl Strategy<Value = Burst> {
 }
 
 /// A packet: from near to far, or back.
-fn text(burst: &Burst) -> String {
+pub(super) fn text(burst: &Burst) -> String {
     let Burst { from_a, kind, host, far, port, .. } = *burst;
     let station = if from_a { format!("eth 02::{host}>02::fe") } else { format!("eth 02::1{far}>02::fe") };
     let (near, distant) = (format!("10.0.0.{host}"), format!("10.0.1.{far}"));
@@ -191,10 +191,10 @@ fn outcome(setting: &Setting, packets: &[(u64, bool, Vec<u8>)], hold: &str, deci
     for name in sinks.map(|sink| format!("{sink}.pcapng")).chain(["flows.ipfix".to_owned()]) {
         let _ = std::fs::read(dir.path().join(&name)).map(|bytes| files.insert(name, bytes));
     }
-    (files, counted(&report))
+    (files, counted(&report, OF_DECISIONS))
 }
 
-fn write(path: &Path, packets: &[(u64, bool, Vec<u8>)], from_a: bool) {
+pub(super) fn write(path: &Path, packets: &[(u64, bool, Vec<u8>)], from_a: bool) {
     let mut writer = CaptureWriter::create(path, WriterOptions::for_path(path, Format::PcapNg)).unwrap();
     writer.add_interface(&Interface { link_number: 1, snap_len: 0, name: None }).unwrap();
     for (time, _, bytes) in packets.iter().filter(|(_, a, _)| *a == from_a) {
@@ -203,12 +203,14 @@ fn write(path: &Path, packets: &[(u64, bool, Vec<u8>)], from_a: bool) {
     writer.finish().unwrap();
 }
 
-/// Everything that a run counted, but for how many decisions there were and how often an answer was sought.
-fn counted(report: &RunReport) -> Vec<String> {
-    const OF_DECISIONS: &[&str] = &["decisions", "connections_refused", "unremembered", "shared"];
+/// How many decisions there were, and how often an answer was sought.
+const OF_DECISIONS: &[&str] = &["decisions", "connections_refused", "unremembered", "shared"];
+
+/// Everything that a run counted, but for these counters.
+pub(super) fn counted(report: &RunReport, but_for: &[&str]) -> Vec<String> {
     let mut all = Vec::new();
     for stage in &report.stages {
-        let counters = stage.counters.iter().filter(|(name, _)| !OF_DECISIONS.contains(name));
+        let counters = stage.counters.iter().filter(|(name, _)| !but_for.contains(name));
         all.extend(counters.map(|(name, n)| format!("{}.{name} {n}", stage.name)));
         all.extend(stage.drops.iter().map(|(reason, n)| format!("{}.{} {n}", stage.name, reason.name())));
     }

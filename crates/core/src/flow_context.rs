@@ -1,0 +1,452 @@
+//! One look-up for a whole chain of functions: a flow context is a few words in one place per flow, side by
+//! side, where every function keeps what it decided about the flow.
+//!
+//! A pipeline lays the words out when it is built ([`Layout`]): every stage asks for as many as it wants
+//! ([`FlowUse`]). Before the first stage that uses them the flows of a batch are looked up, all at once, and
+//! [`Train::flow`](crate::batch::Train::flow) says which context each train has from then on. A context
+//! belongs to the key that it was found by: stages behind one that changes addresses, or lets packets go
+//! later than they came, get none of it.
+//!
+//! A context is memory of what was decided, and nothing else: a stage that finds none decides as without, so
+//! that results don't depend on how many flows there is room for. Who keeps a decision keeps beside it the
+//! generation of what it follows from (rules, routes) and the bits beyond the key that it was read from. The
+//! entry of a table is kept by its number; whether the entry is still the flow's is for the table to say,
+//! which compares the key.
+//!
+//! A new context is all zeros. One that makes room for another flow is never of a train that is under way.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+
+use crate::batch::Batch;
+use crate::frame::Frame;
+use crate::huge;
+use crate::packet::{any_key_of, fast_key_of};
+use crate::prefetch::prefetch_at;
+use crate::stage::Context;
+use crate::table::{Index, NONE};
+
+/// Words of 32 bits in a cache line.
+const WORDS: usize = 16;
+/// Words of a context's first line that are its own: the key, and when it was last used.
+const OWN: usize = 5;
+/// Flows that are looked up together.
+const AHEAD: usize = 32;
+/// Contexts of which the one that was used least lately makes room.
+const PROBES: u32 = 4;
+
+/// Bits 13..24 of a narrow key's second word are zero; two of them say what kind of key there is.
+const VALID: u64 = 1 << 22;
+const WIDE: u64 = 1 << 23;
+
+/// The use that a stage makes of flow contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowUse {
+    /// Words of 32 bits that it keeps of a flow; at most 16, and 0 for none.
+    pub words: u8,
+    /// A look-up is worth it for this stage alone; else where two stages share one.
+    pub alone: bool,
+    /// What becomes of trains.
+    pub trains: Trains,
+}
+
+impl FlowUse {
+    /// A stage that keeps nothing of flows, and lets trains pass.
+    pub const PASSES: Self = Self { words: 0, alone: false, trains: Trains::Pass };
+    /// A stage that keeps nothing of flows, and makes trains anew.
+    pub const MAKES: Self = Self { words: 0, alone: false, trains: Trains::Made };
+}
+
+/// The trains that leave a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trains {
+    /// Nothing is known: packets of a train may have flow keys that differ, or leave later than they came.
+    #[default]
+    Unknown,
+    /// Packets leave with the flow key that they came with, at once, in trains of which each is, or is a part
+    /// of, one that came, with its [`flow`](crate::batch::Train::flow); or with
+    /// [`Frame::NO_FLOW`](crate::frame::Frame::NO_FLOW).
+    Pass,
+    /// Trains are made anew, each of packets with one flow key.
+    Made,
+}
+
+/// The place of a stage's words in a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    line: u16,
+    word: u16,
+}
+
+impl Place {
+    /// No place: nothing is kept.
+    pub const NONE: Self = Self { line: 0, word: WORDS as u16 };
+
+    /// Offset from the beginning of a context, in bytes.
+    #[must_use]
+    pub fn offset(self) -> usize {
+        (usize::from(self.line) * WORDS + usize::from(self.word)) * size_of::<u32>()
+    }
+}
+
+/// The layout of contexts, as it is being made.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Words that are taken of each line.
+    lines: Vec<usize>,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { lines: alloc::vec![OWN] }
+    }
+}
+
+impl Layout {
+    /// Bytes before the first place: the key, and when the context was last used.
+    pub const HEADER: usize = OWN * size_of::<u32>();
+
+    /// A place for so many words, within one cache line. [`Place::NONE`] for 0 of them, or more than a line
+    /// has.
+    pub fn place(&mut self, words: u8) -> Place {
+        let words = usize::from(words);
+        if words == 0 || words > WORDS {
+            return Place::NONE;
+        }
+        let line = match self.lines.iter().position(|taken| taken + words <= WORDS) {
+            Some(line) => line,
+            None => {
+                self.lines.push(0);
+                self.lines.len() - 1
+            }
+        };
+        let word = self.lines.get_mut(line).map_or(WORDS, |taken| core::mem::replace(taken, *taken + words));
+        Place { line: line as u16, word: word as u16 }
+    }
+
+    /// Bytes of a context.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.lines.len() * size_of::<Line>()
+    }
+
+    /// Memory of the contexts of so many flows with their index, in bytes; those of IPv6, or with several
+    /// VLAN tags, take [`LONG_KEY`](Self::LONG_KEY) bytes each beyond that, when they come.
+    #[must_use]
+    pub fn memory(&self, flows: u32) -> u64 {
+        u64::from(flows) * self.bytes() as u64 + Index::memory(flows)
+    }
+
+    /// Bytes of a long key.
+    pub const LONG_KEY: usize = size_of::<WideKey>();
+}
+
+/// Counts of what happened to contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextCounts {
+    /// Trains whose flow was looked up.
+    pub lookups: u64,
+    /// Contexts that began.
+    pub begun: u64,
+    /// Contexts that made room for another flow's.
+    pub evicted: u64,
+    /// Trains that went without, since all contexts that could have made room were under way.
+    pub without: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u32; WORDS]);
+
+const EMPTY: Line = Line([0; WORDS]);
+
+/// The key of a line, as two words with the bits that say what it is.
+const fn key_in(line: &Line) -> [u64; 2] {
+    let Line([a, b, c, d, ..]) = *line;
+    [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
+}
+
+/// A flow that is looked for.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    /// As it is kept; no [`VALID`] where there is no flow.
+    key: [u64; 2],
+    hash: u64,
+    id: u32,
+}
+
+/// The flow contexts of one worker.
+pub struct FlowContexts {
+    index: Index,
+    /// A context is so many of them back to back.
+    lines: Vec<Line>,
+    stride: usize,
+    /// Long keys, by number.
+    wide: Vec<WideKey>,
+    limit: u32,
+    used: u32,
+    /// Where the next context that makes room is looked for.
+    hand: u32,
+    /// Counts the look-ups that are not within another.
+    turn: u32,
+    depth: u32,
+    seed: u64,
+    /// First line of the context at hand, and the place in it of the stage at hand.
+    at: usize,
+    place: Place,
+    counts: ContextCounts,
+}
+
+impl fmt::Debug for FlowContexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowContexts")
+            .field("flows", &self.used)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FlowContexts {
+    /// Contexts of `flows` flows at most (1 to 2³⁰), hashed with `seed`. Their memory is taken and touched
+    /// now.
+    #[must_use]
+    pub fn new(layout: &Layout, flows: u32, seed: u64) -> Self {
+        let limit = flows.clamp(1, 1 << 30);
+        let stride = layout.lines.len();
+        let mut lines = huge::with_capacity(limit as usize * stride);
+        lines.resize(limit as usize * stride, EMPTY);
+        let mut this = Self {
+            index: Index::new(limit),
+            lines,
+            stride,
+            wide: Vec::with_capacity(limit as usize),
+            limit,
+            used: 0,
+            hand: 0,
+            turn: 0,
+            depth: 0,
+            seed,
+            at: usize::MAX,
+            place: Place::NONE,
+            counts: ContextCounts::default(),
+        };
+        this.index.touch();
+        this
+    }
+
+    /// Flows that have a context.
+    #[must_use]
+    pub fn flows(&self) -> u32 {
+        self.used
+    }
+
+    /// The counts so far.
+    #[must_use]
+    pub fn counts(&self) -> ContextCounts {
+        self.counts
+    }
+
+    /// From now on the words at `place` are meant; returns the place that was meant before.
+    #[inline(always)]
+    pub fn turn_to(&mut self, place: Place) -> Place {
+        core::mem::replace(&mut self.place, place)
+    }
+
+    /// From now on the context of this flow is meant, by its number; of [`Frame::NO_FLOW`] none.
+    #[inline(always)]
+    pub fn meet(&mut self, flow: u32) {
+        // That of `NO_FLOW` lies beyond all that there are.
+        self.at = (flow as usize).wrapping_mul(self.stride);
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self) -> Option<&[u32; N]> {
+        let Line(line) = self.lines.get(self.at.wrapping_add(usize::from(self.place.line)))?;
+        line.get(usize::from(self.place.word)..)?.first_chunk()
+    }
+
+    /// The words of the stage at hand about the flow at hand; none where there are none.
+    #[inline(always)]
+    #[must_use]
+    pub fn read<const N: usize>(&self) -> Option<[u32; N]> {
+        self.words().copied()
+    }
+
+    /// Keeps these words.
+    #[inline(always)]
+    pub fn write<const N: usize>(&mut self, words: [u32; N]) {
+        let Place { line, word } = self.place;
+        if let Some(Line(line)) = self.lines.get_mut(self.at.wrapping_add(usize::from(line)))
+            && let Some(place) = line.get_mut(usize::from(word)..).and_then(<[u32]>::first_chunk_mut)
+        {
+            *place = words;
+        }
+    }
+
+    /// The key of the flow at hand, if it is a short one.
+    #[inline(always)]
+    #[must_use]
+    pub fn key(&self) -> Option<NarrowKey> {
+        let [a, b] = key_in(self.lines.get(self.at)?);
+        (b & WIDE == 0).then_some(NarrowKey([a, b & !VALID]))
+    }
+
+    /// Looks up the flows of a batch's trains, and notes the numbers of their contexts in them.
+    /// [`leave`](Self::leave) is to be called when the batch has gone through.
+    pub fn look_up(&mut self, cx: &Context<'_>, batch: &mut Batch) {
+        if self.depth == 0 {
+            self.turn = self.turn.wrapping_add(1);
+        }
+        self.depth += 1;
+        let Batch { frames, trains, .. } = batch;
+        self.counts.lookups += trains.len() as u64;
+        let mut asked = [Asked::default(); AHEAD];
+        for trains in trains.chunks_mut(AHEAD) {
+            for (train, asked) in trains.iter().zip(&mut asked) {
+                let Some(first) = frames.get(train.start as usize) else { continue };
+                match fast_key_of(cx, first) {
+                    Some(key) => self.ask(FlowKey::Narrow(key), asked),
+                    None => self.ask_any(cx, first, asked),
+                }
+            }
+            for asked in asked.iter_mut().take(trains.len()) {
+                asked.id = self.index.candidate(asked.hash);
+                prefetch_at(&self.lines, (asked.id as usize).wrapping_mul(self.stride));
+            }
+            for (train, asked) in trains.iter_mut().zip(&asked) {
+                train.flow = self.number(cx, frames.get(train.start as usize), asked);
+            }
+        }
+    }
+
+    /// A batch whose flows were looked up has gone through.
+    pub fn leave(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    #[inline(always)]
+    fn ask(&self, key: FlowKey, asked: &mut Asked) {
+        asked.hash = key.hash64(self.seed);
+        asked.key = match key {
+            FlowKey::Narrow(NarrowKey([a, b])) => [a, b | VALID],
+            FlowKey::Wide(_) => [asked.hash, VALID | WIDE],
+        };
+        self.index.prefetch(asked.hash);
+    }
+
+    #[inline(never)]
+    fn ask_any(&self, cx: &Context<'_>, frame: &Frame, asked: &mut Asked) {
+        match any_key_of(cx, frame) {
+            Some(key) => self.ask(key, asked),
+            None => *asked = Asked::default(),
+        }
+    }
+
+    /// The number of a flow's context, which begins if it must.
+    #[inline(always)]
+    fn number(&mut self, cx: &Context<'_>, frame: Option<&Frame>, asked: &Asked) -> u32 {
+        let turn = self.turn;
+        let line = self.lines.get_mut((asked.id as usize).wrapping_mul(self.stride));
+        if let Some(line) = line.filter(|_| asked.id != NONE)
+            && key_in(line) == asked.key
+            && asked.key[1] & WIDE == 0
+        {
+            let Line([_, _, _, _, used, ..]) = line;
+            *used = turn;
+            return asked.id;
+        }
+        self.number_of_any(cx, frame, asked)
+    }
+
+    #[inline(never)]
+    fn number_of_any(&mut self, cx: &Context<'_>, frame: Option<&Frame>, asked: &Asked) -> u32 {
+        let [_, kind] = asked.key;
+        if kind & VALID == 0 {
+            return Frame::NO_FLOW;
+        }
+        let wide = if kind & WIDE == 0 {
+            None
+        } else {
+            match frame.and_then(|frame| any_key_of(cx, frame)) {
+                Some(FlowKey::Wide(key)) => Some(key),
+                _ => return Frame::NO_FLOW,
+            }
+        };
+        let is = |id: u32| {
+            self.lines.get(id as usize * self.stride).is_some_and(|line| key_in(line) == asked.key)
+                && (wide.is_none() || self.wide.get(id as usize) == wide.as_ref())
+        };
+        let id = match self.index.find(asked.hash, is) {
+            Some(id) => id,
+            None => match self.begin(asked, wide) {
+                Some(id) => id,
+                None => {
+                    self.counts.without += 1;
+                    return Frame::NO_FLOW;
+                }
+            },
+        };
+        if let Some(Line([_, _, _, _, used, ..])) = self.lines.get_mut(id as usize * self.stride) {
+            *used = self.turn;
+        }
+        id
+    }
+
+    /// A context for a flow that has none; none where no other can make room.
+    fn begin(&mut self, asked: &Asked, wide: Option<WideKey>) -> Option<u32> {
+        let id = if self.used < self.limit {
+            self.used += 1;
+            self.used - 1
+        } else {
+            self.evict()?
+        };
+        self.counts.begun += 1;
+        let first = id as usize * self.stride;
+        let lines = self.lines.get_mut(first..first + self.stride)?;
+        lines.fill(EMPTY);
+        let [a, b] = asked.key;
+        if let Some(Line([k0, k1, k2, k3, ..])) = lines.first_mut() {
+            (*k0, *k1, *k2, *k3) = (a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32);
+        }
+        if let Some(wide) = wide {
+            if self.wide.len() <= id as usize {
+                self.wide.resize(id as usize + 1, WideKey([0; 7]));
+            }
+            if let Some(place) = self.wide.get_mut(id as usize) {
+                *place = wide;
+            }
+        }
+        self.index.insert(asked.hash, id);
+        Some(id)
+    }
+
+    /// Takes a context away: of a few neighbours the one that was used least lately, unless all of them are
+    /// under way.
+    fn evict(&mut self) -> Option<u32> {
+        let mut oldest = (0, NONE);
+        for _ in 0..PROBES.min(self.limit) {
+            let id = self.hand;
+            self.hand = (self.hand + 1) % self.limit;
+            let Some(Line([_, _, _, _, used, ..])) = self.lines.get(id as usize * self.stride) else {
+                continue;
+            };
+            oldest = oldest.max((self.turn.wrapping_sub(*used), id));
+        }
+        let (age, id) = oldest;
+        if age == 0 {
+            return None;
+        }
+        let [a, b] = key_in(self.lines.get(id as usize * self.stride)?);
+        let hash =
+            if b & WIDE == 0 { FlowKey::Narrow(NarrowKey([a, b & !VALID])).hash64(self.seed) } else { a };
+        self.index.remove(hash, id);
+        self.counts.evicted += 1;
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+#[path = "flow_context_tests.rs"]
+mod tests;
