@@ -29,6 +29,7 @@ mod umem;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use error::XdpError;
 pub use queues::Queues;
@@ -49,6 +50,9 @@ const OVERHEAD: u32 = 14 + 2 * 4;
 const SEND_ROOM: i32 = 16 << 20;
 /// Sizes of buffers; the kernel takes these two.
 const CHUNKS: [usize; 2] = [2048, 4096];
+/// Time that a queue may still be taken by a socket that is closed: the kernel lets it go a moment after the
+/// process that had it has ended.
+const LETTING_GO: Duration = Duration::from_secs(1);
 /// Bytes of a buffer before a packet that came.
 const FRONT: usize = 256 + LEAD;
 
@@ -265,7 +269,7 @@ impl Options {
             Some(libc::EBUSY) => XdpError::QueueTaken { name: name.to_owned(), queue },
             _ => failed("binding to a queue")(error),
         };
-        socket.bind(info.index, queue, libc::XDP_USE_NEED_WAKEUP | copying).map_err(taken)?;
+        bind(&socket, info.index, queue, libc::XDP_USE_NEED_WAKEUP | copying).map_err(taken)?;
         let send = outgoing.map(|outgoing| (outgoing, completion));
         Ok((Arc::new(socket), Rings { receive: incoming, fill, send }))
     }
@@ -302,6 +306,19 @@ impl Options {
         let error = why.unwrap_or_else(|| std::io::ErrorKind::Unsupported.into());
         let name = name.to_owned();
         Err(XdpError::Unsupported { name, what: "an XDP program in this mode", error })
+    }
+}
+
+/// Binds a socket to a queue, which one that was closed just now may still have for a moment.
+fn bind(socket: &Socket, interface: u32, queue: u32, flags: u16) -> std::io::Result<()> {
+    let since = Instant::now();
+    loop {
+        match socket.bind(interface, queue, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < LETTING_GO => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
     }
 }
 
