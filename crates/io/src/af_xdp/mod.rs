@@ -29,7 +29,7 @@ mod umem;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use error::XdpError;
 pub use queues::Queues;
@@ -50,9 +50,11 @@ const OVERHEAD: u32 = 14 + 2 * 4;
 const SEND_ROOM: i32 = 16 << 20;
 /// Sizes of buffers; the kernel takes these two.
 const CHUNKS: [usize; 2] = [2048, 4096];
-/// Time that a queue may still be taken by a socket that is closed: the kernel lets it go a moment after the
-/// process that had it has ended.
-const LETTING_GO: Duration = Duration::from_secs(1);
+/// Times that a queue which is taken is asked for: the kernel lets it go a moment after the process that had
+/// it has ended.
+const TRIES: u32 = 200;
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of a buffer before a packet that came.
 const FRONT: usize = 256 + LEAD;
 
@@ -311,15 +313,13 @@ impl Options {
 
 /// Binds a socket to a queue, which one that was closed just now may still have for a moment.
 fn bind(socket: &Socket, interface: u32, queue: u32, flags: u16) -> std::io::Result<()> {
-    let since = Instant::now();
-    loop {
+    for _ in 1..TRIES {
         match socket.bind(interface, queue, flags) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < LETTING_GO => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(PAUSE),
             done => return done,
         }
     }
+    socket.bind(interface, queue, flags)
 }
 
 /// The rings of a socket.
