@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use slipstream::pipeline::Setting;
 
 use self::flags::{Flagged, Flags};
+use crate::log::{Level, LogFormat};
 use crate::units::{Count, Duration};
 
 /// Puts packets of a flow back to back, and tells what that gains.
@@ -33,6 +34,13 @@ pub(crate) struct Cli {
     /// Say more on stderr: time and memory that it took.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Tell on stderr what is at least so important. Without it: of live runs links, reloads and drops, from
+    /// `info` on; of everything else warnings.
+    #[arg(long, value_enum, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<Level>,
+    /// The form of these lines.
+    #[arg(long, value_enum, global = true, value_name = "FORM", default_value_t)]
+    pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
-use slipstream::pipeline::{Group, Plan, Role};
-use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport};
+use slipstream::pipeline::{Group, Plan, PlannedStage, Role};
+use slipstream::runtime::{Driver, LiveOptions, Monitor, PollLog, RunError, RunReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
 use slipstream_stats::Histogram;
-use tracing::warn;
+use tracing::{error, info, warn};
 
 use crate::cli;
+use crate::log::LIVE;
 use crate::ui::{self, Progress, Request};
+use crate::watch::Watcher;
 
 /// True where packets come or go by the wall clock.
 pub(crate) fn is_live(plan: &Plan) -> bool {
@@ -78,26 +80,38 @@ impl Reloader {
         let (plan, what, flag) = (self.plan.clone(), self.what.clone(), self.flag.clone());
         let check = move || match plan.check() {
             Ok(()) => {
-                warn!("hang-up: {what}; all other settings stay as they are until the next start");
+                info!(target: LIVE, "hang-up: {what}; all other settings stay as they are until the next start");
                 flag.store(true, Ordering::Relaxed);
             }
-            Err(errors) => warn!("hang-up: nothing is read anew, and all goes on as it is:\n{errors}"),
+            Err(errors) => warn!(target: LIVE, "hang-up: nothing is read anew, and all goes on as it is:\n{errors}"),
         };
         if let Err(error) = thread::Builder::new().name("reload".into()).spawn(check) {
-            warn!("hang-up: nothing is read anew: there is no thread to check it: {error}");
+            warn!(target: LIVE, "hang-up: nothing is read anew: there is no thread to check it: {error}");
         }
     }
 }
 
 /// Runs the pipeline of a plan until it ends or is interrupted. At a hang-up stages read anew what they can.
-pub(crate) fn run(run: &mut Driver, plan: &Plan) -> anyhow::Result<Ended> {
+/// Whoever watches the run by `monitor` has an answer meanwhile.
+pub(crate) fn run(driver: Driver, plan: &Plan, monitor: Monitor) -> anyhow::Result<(Driver, Ended)> {
+    let mut run = driver.monitor(monitor.clone());
     let progress = Progress::new("running");
-    let reloader = Reloader::new(run, plan);
+    let reloader = Reloader::new(&run, plan);
     let signals = ui::LiveSignals::new(run.is_live() && !reloader.what.is_empty())?;
+    let watcher = if is_live(plan) {
+        tell_start(plan);
+        Some(Watcher::start(monitor, plan, |_| {})?)
+    } else {
+        None
+    };
+    let mut stopped = false;
     let result = run.run(&mut |share| {
         progress.at(share);
         match signals.request() {
-            Request::Stop => return ControlFlow::Break(()),
+            Request::Stop => {
+                stopped = true;
+                return ControlFlow::Break(());
+            }
             Request::Reload => reloader.start(),
             Request::Nothing => {}
         }
@@ -109,8 +123,38 @@ pub(crate) fn run(run: &mut Driver, plan: &Plan) -> anyhow::Result<Ended> {
         (Err(error), Some(report)) => (report, Some(error.into())),
         (Err(error), None) => return Err(run_error(error)),
     };
+    if watcher.is_some() {
+        drop(watcher);
+        tell_end(&report, stopped, error.as_ref());
+    }
     complain(&report);
-    Ok(Ended { report, error })
+    Ok((run, Ended { report, error }))
+}
+
+/// Logs that a run begins, and by which ports.
+fn tell_start(plan: &Plan) {
+    let port = |s: &PlannedStage| {
+        let interface = s.settings.text("interface");
+        let behind = if interface.is_empty() { String::new() } else { format!(":{interface}") };
+        format!("{}={}{behind}", s.name, s.kind.name)
+    };
+    let ports: Vec<_> = plan.stages.iter().filter(|s| s.kind.group == Group::Port).map(port).collect();
+    let (version, pid, stages) = (env!("CARGO_PKG_VERSION"), std::process::id(), plan.stages.len());
+    info!(target: LIVE, version, pid, stages, ports = ports.join(" "), "running");
+}
+
+/// Logs that it has ended, and why.
+fn tell_end(report: &RunReport, stopped: bool, error: Option<&anyhow::Error>) {
+    let packets: u64 = report.sources.iter().map(|s| s.packets).sum();
+    let dropped: u64 = report.stages.iter().map(|s| s.drops.total()).sum();
+    let seconds = format!("{:.3}", report.elapsed_ns as f64 / 1e9);
+    match error {
+        Some(why) => error!(target: LIVE, reason = ui::in_words(why), packets, dropped, seconds, "ended"),
+        None => {
+            let reason = if stopped { "it was asked to" } else { "nothing more comes, or a limit was reached" };
+            info!(target: LIVE, reason, packets, dropped, seconds, "ended");
+        }
+    }
 }
 
 /// The error of a run, with the option that made it one.

@@ -10,6 +10,7 @@ mod check;
 mod cli;
 mod commands;
 mod live;
+mod log;
 mod metrics;
 mod port;
 mod replace;
@@ -17,6 +18,7 @@ mod report;
 mod types;
 mod ui;
 mod units;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -24,7 +26,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    ui::log_to_stderr(cli.verbose);
+    log::to_stderr(cli.verbose, cli.log_level, cli.log_format);
     let since = slipstream::clock::now();
     let ended = commands::run(cli);
     tracing::info!("{}", ui::effort(since.elapsed()));

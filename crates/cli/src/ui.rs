@@ -12,42 +12,6 @@ use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, P
 use ratatui::crossterm::terminal;
 use slipstream::io::capture::CaptureError;
 use slipstream_report::visible;
-use tracing_subscriber::filter::LevelFilter;
-
-/// Stderr. Errors of writing to it are dropped: no other place is left to report them.
-struct Stderr;
-
-impl Write for Stderr {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// True where stderr may have colours: a terminal, unless its user sets `NO_COLOR` (<https://no-color.org>).
-fn colours() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-}
-
-/// Sends log lines to stderr.
-pub(crate) fn log_to_stderr(verbose: u8) {
-    let level = match verbose {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        _ => LevelFilter::DEBUG,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(|| Stderr)
-        .with_ansi(colours())
-        .without_time()
-        .with_target(false)
-        .init();
-}
 
 /// Tells a user the reason for a wait.
 pub(crate) fn note(what: &str) {

@@ -9,8 +9,9 @@
 //! 4. [`classify`], [`packet`], [`reads`]: headers, parsed once, and the fields that decisions read.
 //! 5. [`stage`]: the steps of a pipeline, verdicts, and the reasons for which packets are dropped.
 //! 6. [`registry`], [`settings`]: a type of stages with its ports and settings, each defined once.
-//! 7. [`rules`]: the one language that selects packets.
-//! 8. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes are keyed with;
+//! 7. [`operate`]: the same stages as an operator sees them while they run.
+//! 8. [`rules`]: the one language that selects packets.
+//! 9. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes are keyed with;
 //!    [`flow_context`]: one look-up for a whole chain.
 //!
 //! | feature | default | brings |
@@ -36,6 +37,8 @@ pub mod huge;
 pub mod interface;
 #[cfg(feature = "std")]
 pub mod new_file;
+#[cfg(feature = "std")]
+pub mod operate;
 pub mod packet;
 pub mod pool;
 #[cfg(feature = "std")]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
+use crate::operate::{Reloading, StateTable};
 use crate::settings::{Setting, Settings};
 use crate::source::Source;
 use crate::stage::{DropReason, Stage};
@@ -302,6 +303,10 @@ pub struct Properties {
     pub attachments: fn(&Settings) -> Option<Vec<Attachment>>,
     /// Which packets must come to the same core.
     pub meets: fn(&Settings) -> Meets,
+    /// The settings that can change while stages run, if any can.
+    pub reload: Option<Reloading>,
+    /// Tables that can be listed, saved and restored.
+    pub tables: &'static [StateTable],
 }
 
 impl Properties {
@@ -322,6 +327,8 @@ impl Properties {
             external: |_| Vec::new(),
             attachments: |_| None,
             meets,
+            reload: None,
+            tables: &[],
         }
     }
 }

@@ -177,6 +177,12 @@ pub trait Stage: Observe {
     /// report.
     fn reload(&mut self, _now: Nanos) {}
 
+    /// The stage as its operator sees it, if there is anything for one to do or to see.
+    #[cfg(feature = "std")]
+    fn operate(&mut self) -> Option<&mut dyn crate::operate::Operate> {
+        None
+    }
+
     /// The stage as one that writes something outside of the pipeline, if it does.
     fn egress(&mut self) -> Option<&mut dyn Egress> {
         None

@@ -16,6 +16,7 @@
 pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
+pub mod link;
 mod offload;
 pub mod paced;
 pub mod ports;

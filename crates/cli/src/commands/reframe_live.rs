@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::{Diagnostics, Plan, Ports, Settings, StageType, Value, port_of};
-use slipstream::runtime::ReplayReport;
+use slipstream::runtime::{Monitor, ReplayReport};
 use slipstream_stats::Histogram;
 
 use crate::cli;
@@ -56,9 +56,9 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
     let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
     let pipeline = plan.build(plan.seeds(None)).map_err(|e| plainly(&e))?;
-    let mut run =
+    let driver =
         types::driver(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
-    let live::Ended { report: all, error } = live::run(&mut run, &plan)?;
+    let (run, live::Ended { report: all, error }) = live::run(driver, &plan, Monitor::default())?;
     drop(run);
     types::close();
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();

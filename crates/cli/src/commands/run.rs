@@ -41,15 +41,14 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
-    let mut run =
+    let driver =
         types::driver(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
+    let monitor = Monitor::default();
     if let Some(address) = args.metrics {
-        let monitor = Monitor::default();
         let at = metrics::serve(address, monitor.clone(), |report| as_json(report, Vec::new()))?;
         ui::say(&format!("metrics: http://{at}/metrics"));
-        run = run.monitor(monitor);
     }
-    let live::Ended { report, error } = live::run(&mut run, &plan)?;
+    let (run, live::Ended { report, error }) = live::run(driver, &plan, monitor)?;
     if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
         live::write_poll_log(log, path)?;
     }

@@ -360,6 +360,14 @@ impl<K: Key, V: Copy> Table<K, V> {
         self.wheel.soonest()
     }
 
+    /// Numbers of the entries among so many places from place `from` on, and the place behind them; none at
+    /// the end of the table. A place's number is that of the entry in it.
+    pub fn ids_from(&self, from: u32, places: u32) -> (impl Iterator<Item = u32> + '_, Option<u32>) {
+        let all = self.entries.len() as u32;
+        let end = from.saturating_add(places).min(all);
+        ((from..end).filter(|&id| self.wheel.in_use(id)), (end < all).then_some(end))
+    }
+
     /// Numbers of all entries, in the order of their numbers.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.entries.len() as u32).filter(|&id| self.wheel.in_use(id))

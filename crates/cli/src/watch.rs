@@ -1,0 +1,337 @@
+//! Looks on while a pipeline runs live, and logs what an operator wants to know: links that go down and come
+//! up, the first packet that is dropped for a reason and then the rates, and packets that leave much later
+//! than they should.
+//!
+//! A thread of its own asks the data path once a second for a report, as a metrics server does; in between
+//! nothing is done for it. What is logged follows from two reports in a row ([`Watch::compare`]).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use slipstream::io::link::{LinkState, Links};
+use slipstream::pipeline::Plan;
+use slipstream::runtime::{Monitor, RunReport};
+use slipstream_report::time;
+use slipstream_stats::Histogram;
+use tracing::{info, warn};
+
+use crate::log::LIVE;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Looks after which rates and delays are told again.
+const PERIOD: u32 = 10;
+/// Longest wait for the data path.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Looks that the data path may leave unanswered before that is told.
+const SILENT: u32 = 5;
+/// Fewer packets than these within a period say little about their 99th percentile.
+const FEW: u64 = 100;
+
+/// Losses of a source that are no drops of a stage, by the names of their counters.
+const LOST: [&str; 4] = ["dropped_by_kernel", "missed", "too_long", "mempool_empty"];
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Notice {
+    /// The first packets that were lost at a place for a reason.
+    FirstDrop { place: String, reason: String, packets: u64 },
+    /// Packets that were lost since this was last told.
+    Dropping { place: String, reason: String, packets: u64, per_second: f64 },
+    /// Packets left later than they were due by more than anybody holds them: their 99th percentile, in ns.
+    Late { p99_ns: u64, hold_ns: u64 },
+    /// They don't any more.
+    OnTime { p99_ns: u64 },
+}
+
+impl Notice {
+    fn tell(&self) {
+        match self {
+            Self::FirstDrop { place, reason, packets } => {
+                warn!(target: LIVE, stage = place, reason, packets, "first drop for this reason");
+            }
+            Self::Dropping { place, reason, packets, per_second } => {
+                let rate = format!("{per_second:.1}");
+                warn!(target: LIVE, stage = place, reason, packets, per_second = rate, "dropping");
+            }
+            Self::Late { p99_ns, hold_ns } => {
+                let (p99, hold) = (time(Some(*p99_ns as f64)), time(Some(*hold_ns as f64)));
+                warn!(target: LIVE, p99, hold, "packets leave later than due by more than the longest hold");
+            }
+            Self::OnTime { p99_ns } => {
+                let p99 = time(Some(*p99_ns as f64));
+                info!(target: LIVE, p99, "packets leave on time again");
+            }
+        }
+    }
+}
+
+/// The figures by which two reports are compared.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// The longest time for which a stage may hold a packet, in ns; none where no stage does.
+    hold_ns: Option<u64>,
+    /// Packets lost, by place and reason: as last seen, and as last told.
+    lost: BTreeMap<(String, String), (u64, u64)>,
+    looks: u32,
+    /// The delay of packets beyond what was due, when the period began.
+    excess: Vec<(i64, u64)>,
+    late: bool,
+}
+
+impl Watch {
+    /// Of a pipeline.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let holds = plan.stages.iter().filter(|s| s.kind.properties.holds);
+        let hold_ns = holds.filter_map(|s| s.settings.optional_number("hold")).max().filter(|ns| *ns > 0);
+        Self { hold_ns, ..Self::default() }
+    }
+
+    /// What has happened since the last look that somebody should know.
+    pub(crate) fn compare(&mut self, report: &RunReport) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        self.looks += 1;
+        let over = self.looks % PERIOD == 0;
+        for ((place, reason), now) in losses(report) {
+            let (seen, told) = self.lost.entry((place.clone(), reason.clone())).or_default();
+            if *seen == 0 && now > 0 {
+                *told = now;
+                notices.push(Notice::FirstDrop { place, reason, packets: now });
+            } else if over && now > *told {
+                let packets = now - std::mem::replace(told, now);
+                let per_second = packets as f64 / (f64::from(PERIOD) * EVERY.as_secs_f64());
+                notices.push(Notice::Dropping { place, reason, packets, per_second });
+            }
+            *seen = now;
+        }
+        if over {
+            notices.extend(self.lateness(report));
+        }
+        notices
+    }
+
+    /// Compares the delay of the packets of this period with the longest hold.
+    fn lateness(&mut self, report: &RunReport) -> Option<Notice> {
+        let now = buckets(report.stages.iter().filter_map(|s| s.excess.as_ref()));
+        let (count, p99_ns) = p99_between(&self.excess, &now);
+        self.excess = now;
+        let hold_ns = self.hold_ns?;
+        let (p99_ns, late) = (p99_ns?, p99_ns? > hold_ns);
+        if count < FEW {
+            return None;
+        }
+        let was = std::mem::replace(&mut self.late, late);
+        match (late, was) {
+            (true, _) => Some(Notice::Late { p99_ns, hold_ns }),
+            (false, true) => Some(Notice::OnTime { p99_ns }),
+            (false, false) => None,
+        }
+    }
+}
+
+/// Packets that were lost so far, by place and reason.
+fn losses(report: &RunReport) -> Vec<((String, String), u64)> {
+    let mut all = Vec::new();
+    for stage in &report.stages {
+        all.extend(stage.drops.iter().map(|(why, n)| ((stage.name.clone(), why.name().to_owned()), n)));
+    }
+    for source in &report.sources {
+        let lost = source.counters.iter().filter(|(name, _)| LOST.contains(name));
+        all.extend(lost.map(|(why, n)| ((source.name.clone(), (*why).to_owned()), *n)));
+    }
+    all
+}
+
+/// Upper ends and counts of the buckets of several histograms together, in order.
+fn buckets<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Vec<(i64, u64)> {
+    let mut all = BTreeMap::<i64, u64>::new();
+    for bucket in histograms.flat_map(Histogram::buckets) {
+        *all.entry(bucket.to).or_default() += bucket.count;
+    }
+    all.into_iter().collect()
+}
+
+/// The number of values that were added between two states of a histogram, and their 99th percentile.
+fn p99_between(before: &[(i64, u64)], now: &[(i64, u64)]) -> (u64, Option<u64>) {
+    let old: BTreeMap<i64, u64> = before.iter().copied().collect();
+    let new = |(to, n): &(i64, u64)| (*to, n.saturating_sub(old.get(to).copied().unwrap_or(0)));
+    let added: Vec<(i64, u64)> = now.iter().map(new).collect();
+    let count: u64 = added.iter().map(|(_, n)| n).sum();
+    let mut above = count / 100;
+    for (to, n) in added.iter().rev() {
+        if *n > above {
+            return (count, Some(to.unsigned_abs()));
+        }
+        above -= n;
+    }
+    (count, None)
+}
+
+/// The interfaces of a pipeline and their states.
+struct Interfaces {
+    links: Option<Links>,
+    /// The stage, its interface, and the state in which that was last seen.
+    all: Vec<(String, String, Option<LinkState>)>,
+}
+
+impl Interfaces {
+    fn of(plan: &Plan) -> Self {
+        let named = plan.stages.iter().filter(|s| s.kind.live()).filter_map(|s| {
+            let interface = s.settings.text("interface");
+            (!interface.is_empty()).then(|| (s.name.clone(), interface.to_owned(), None))
+        });
+        Self { links: Links::new().ok(), all: named.collect() }
+    }
+
+    fn look(&mut self) {
+        let Some(links) = &self.links else { return };
+        for (port, interface, before) in &mut self.all {
+            let now = links.state(interface);
+            let was = before.replace(now);
+            if was == Some(now) || was.is_none() && now == LinkState::Up {
+                continue;
+            }
+            let state = now.name();
+            if now == LinkState::Up {
+                info!(target: LIVE, port, interface, state, "link");
+            } else {
+                warn!(target: LIVE, port, interface, state, "link");
+            }
+        }
+    }
+}
+
+/// The thread that looks on; it ends when this goes.
+pub(crate) struct Watcher {
+    over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Looks on at the run of this plan, which this monitor watches. `each` is called once a second on the
+    /// thread that looks on, and told whether the data path has answered.
+    pub(crate) fn start(
+        monitor: Monitor,
+        plan: &Plan,
+        mut each: impl FnMut(bool) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let (mut watch, mut interfaces) = (Watch::of(plan), Interfaces::of(plan));
+        let ends = Arc::clone(&over);
+        let look = move || {
+            let (mut silent, mut last) = (0, None);
+            interfaces.look();
+            while !wait(&ends) {
+                interfaces.look();
+                let report = monitor.ask(PATIENCE);
+                // What nobody answered is the report of the last time.
+                let same = |old: &Arc<RunReport>| report.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
+                let fresh = report.is_some() && !last.as_ref().is_some_and(same);
+                if let (true, Some(report)) = (fresh, &report) {
+                    watch.compare(report).iter().for_each(Notice::tell);
+                }
+                last = report;
+                silent = if fresh { 0 } else { silent + 1 };
+                if silent == SILENT {
+                    warn!(target: LIVE, seconds = SILENT, "the data path has not answered");
+                }
+                each(fresh);
+            }
+        };
+        let thread = thread::Builder::new().name("watch".into()).spawn(look)?;
+        Ok(Self { over, thread: Some(thread) })
+    }
+}
+
+/// Waits until the next look; true if there is to be none.
+fn wait((over, bell): &(Mutex<bool>, Condvar)) -> bool {
+    let over = over.lock().unwrap_or_else(PoisonError::into_inner);
+    *bell.wait_timeout_while(over, EVERY, |over| !*over).unwrap_or_else(PoisonError::into_inner).0
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let (over, bell) = &*self.over;
+        *over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slipstream::runtime::{StageReport, Tally};
+    use slipstream::stage::{DropReason, Drops};
+
+    fn report(denied: u64, excess: Histogram) -> RunReport {
+        let mut drops = Drops::default();
+        drops.add(DropReason::Denied, denied);
+        let stage = StageReport {
+            name: "fw".into(),
+            kind: "firewall",
+            tally: Tally::default(),
+            counters: Vec::new(),
+            drops,
+            held: 0,
+            report: None,
+            reframe: None,
+            excess: Some(excess),
+            transit: None,
+        };
+        RunReport {
+            sources: Vec::new(),
+            stages: vec![stage],
+            elapsed_ns: 0,
+            cpu_ns: 0,
+            live: 0,
+            service_time: None,
+            contexts: None,
+            interrupted: false,
+        }
+    }
+
+    #[test]
+    fn the_first_drop_is_told_at_once_and_rates_every_ten_seconds() {
+        let mut watch = Watch::default();
+        let mut told = Vec::new();
+        for second in 0..30u64 {
+            // From the fifth second on a hundred packets a second, until the 15th.
+            let denied = second.saturating_sub(4).min(10) * 100;
+            told.push(watch.compare(&report(denied, Histogram::new())));
+        }
+        let all: Vec<_> = told.iter().enumerate().filter(|(_, n)| !n.is_empty()).map(|(i, _)| i).collect();
+        assert_eq!(all, [5, 9, 19], "{told:?}");
+        let first = |n: &Vec<Notice>| matches!(n.as_slice(), [Notice::FirstDrop { packets: 100, .. }]);
+        assert!(told.get(5).is_some_and(first), "{told:?}");
+        let rest: u64 = told.iter().flatten().map(|n| if let Notice::Dropping { packets, .. } = n { *packets } else { 0 }).sum();
+        assert_eq!(rest, 900, "every packet is told of once");
+    }
+
+    #[test]
+    fn late_packets_are_those_of_the_period_alone() {
+        let mut watch = Watch { hold_ns: Some(64_000), ..Watch::default() };
+        let mut excess = Histogram::new();
+        let mut told = Vec::new();
+        for second in 0..40u64 {
+            // The second ten seconds are slow.
+            let ns = if (10..20).contains(&second) { 1_000_000 } else { 10_000 };
+            excess.record_n(ns, 1000);
+            told.extend(watch.compare(&report(0, excess.clone())).into_iter().map(|n| (second, n)));
+        }
+        assert!(matches!(told.as_slice(), [(19, Notice::Late { hold_ns: 64_000, p99_ns }), (29, Notice::OnTime { .. })] if *p99_ns > 900_000), "{told:?}");
+    }
+
+    #[test]
+    fn a_percentile_is_that_of_what_was_added() {
+        let (before, now) = ([(10, 100), (1000, 50)], [(10, 199), (1000, 51)]);
+        assert_eq!(p99_between(&before, &now), (100, Some(10)));
+        assert_eq!(p99_between(&[], &now), (250, Some(1000)));
+        assert_eq!(p99_between(&now, &now), (0, None));
+    }
+}
