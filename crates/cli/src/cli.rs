@@ -1,5 +1,6 @@
 //! The words of the command line; help, man page and completions come from here.
 
+pub(crate) mod ctl;
 pub(crate) mod flags;
 pub(crate) mod measure;
 pub(crate) mod model;
@@ -15,6 +16,8 @@ use slipstream::pipeline::Setting;
 
 use self::flags::{Flagged, Flags};
 use crate::log::{Level, LogFormat};
+use crate::operate::sessions::Target;
+use crate::operate::state::Unreadable;
 use crate::units::{Count, Duration};
 
 /// Puts packets of a flow back to back, and tells what that gains.
@@ -60,6 +63,8 @@ pub(crate) enum Verb {
     Slice(slice::Slice),
     Recommend(recommend::Recommend),
     Top(top::Top),
+    Ctl(ctl::Ctl),
+    Reload(ctl::ReloadArgs),
     Completions(Completions),
     Man(Man),
 }
@@ -293,6 +298,25 @@ pub(crate) struct Run {
     /// a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
+    /// Serve an operator at this Unix socket while it runs (`slipstream ctl`, `slipstream reload`): who may
+    /// write to it, its owner alone, may list and delete sessions, drain backends, and have the configuration read
+    /// anew.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+    /// Live: keep the state of NATs, firewalls and balancers in this file, so that a restart loses no
+    /// connection: read at the start, written every minute and at the end.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+    /// What becomes of a state that is damaged, or none of ours.
+    #[arg(long, value_enum, default_value_t, requires = "state", value_name = "HOW")]
+    pub(crate) state_unreadable: Unreadable,
+    /// Live: log sessions of NATs, as they begin and end (RFC 6888): ipfix:ADDRESS:PORT (RFC 8158),
+    /// syslog:ADDRESS:PORT, or json:FILE, which may be moved away to begin another one.
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) session_log: Option<Target>,
+    /// Live: log packets that firewalls deny, with the rule; ten a second at most.
+    #[arg(long)]
+    pub(crate) log_denied: bool,
     /// Live: write when sources were polled and how many packets they had: CSV with the columns `time_ns`,
     /// `batch`, `empty_before` (polls without packets since the line before), `source` and `newest_ns` (when
     /// the last of the packets came).

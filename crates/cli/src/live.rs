@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::pipeline::{Group, Plan, PlannedStage, Role};
-use slipstream::runtime::{Driver, LiveOptions, Monitor, PollLog, RunError, RunReport};
+use slipstream::runtime::{Driver, LiveOptions, Operator, PollLog, RunError, RunReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
 use slipstream_stats::Histogram;
@@ -18,6 +18,8 @@ use tracing::{error, info, warn};
 
 use crate::cli;
 use crate::log::LIVE;
+use crate::operate::Shared;
+use crate::operate::notify::Manager;
 use crate::ui::{self, Progress, Request};
 use crate::watch::Watcher;
 
@@ -50,6 +52,7 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
         settle: Duration::ZERO,
         fast: false,
         reload: Arc::default(),
+        operator: Operator::default(),
     })
 }
 
@@ -59,51 +62,83 @@ pub(crate) struct Ended {
     pub(crate) error: Option<anyhow::Error>,
 }
 
-/// Has stages read anew what they can, once all of it is known to be right.
+/// True where a hang-up has the pipeline read its configuration anew: it has a file, or a stage has.
+pub(crate) fn may_reload(plan: &Plan, has_file: bool) -> bool {
+    let reads = |s: &PlannedStage| s.kind.properties.reload.is_some_and(|r| (r.reads_files)(&s.settings));
+    is_live(plan) && (has_file || plan.stages.iter().any(reads))
+}
+
+/// Has the configuration read anew on a thread of its own, so that packets don't wait. Requests that come
+/// meanwhile are one.
 struct Reloader {
-    plan: Arc<Plan>,
-    /// The stages and what they read, in words.
-    what: Arc<str>,
-    flag: Arc<AtomicBool>,
+    operation: Shared,
+    manager: Arc<Manager>,
+    under_way: Arc<AtomicBool>,
+    again: bool,
 }
 
 impl Reloader {
-    fn new(run: &Driver, plan: &Plan) -> Self {
-        let all = run.reloads();
-        let what: Vec<_> = all.iter().map(|(stage, what)| format!("`{stage}` reads {what} anew")).collect();
-        Self { plan: Arc::new(plan.clone()), what: what.join(", ").into(), flag: run.reload_flag() }
-    }
-
-    /// Checks everything on a thread of its own, so that packets don't wait. Where something is wrong,
-    /// nothing is read anew, and all goes on as it is.
-    fn start(&self) {
-        let (plan, what, flag) = (self.plan.clone(), self.what.clone(), self.flag.clone());
-        let check = move || match plan.check() {
-            Ok(()) => {
-                info!(target: LIVE, "hang-up: {what}; all other settings stay as they are until the next start");
-                flag.store(true, Ordering::Relaxed);
-            }
-            Err(errors) => warn!(target: LIVE, "hang-up: nothing is read anew, and all goes on as it is:\n{errors}"),
+    /// A hang-up came, or there was one before that is waiting.
+    fn start(&mut self) {
+        self.again = self.under_way.swap(true, Ordering::AcqRel);
+        if self.again {
+            return;
+        }
+        let (operation, manager, under_way) =
+            (self.operation.clone(), self.manager.clone(), self.under_way.clone());
+        let reload = move || {
+            manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()));
+            // It is logged, whatever comes of it.
+            let _ = operation.reload();
+            manager.tell("READY=1");
+            under_way.store(false, Ordering::Release);
         };
-        if let Err(error) = thread::Builder::new().name("reload".into()).spawn(check) {
-            warn!(target: LIVE, "hang-up: nothing is read anew: there is no thread to check it: {error}");
+        if let Err(error) = thread::Builder::new().name("reload".into()).spawn(reload) {
+            self.under_way.store(false, Ordering::Release);
+            warn!(target: LIVE, "hang-up: nothing is read anew: there is no thread for it: {error}");
         }
     }
 }
 
-/// Runs the pipeline of a plan until it ends or is interrupted. At a hang-up stages read anew what they can.
-/// Whoever watches the run by `monitor` has an answer meanwhile.
-pub(crate) fn run(driver: Driver, plan: &Plan, monitor: Monitor) -> anyhow::Result<(Driver, Ended)> {
-    let mut run = driver.monitor(monitor.clone());
+/// The monotonic clock, as the service manager wants it with a reload, in µs.
+fn monotonic_us() -> u64 {
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds: f64 = uptime.split_whitespace().next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
+    (seconds * 1e6) as u64
+}
+
+/// Runs the pipeline of a plan until it ends or is interrupted. Where it `reloads`, a hang-up has the
+/// configuration read anew.
+pub(crate) fn run(
+    driver: Driver,
+    plan: &Plan,
+    operation: &Shared,
+    reloads: bool,
+) -> anyhow::Result<(Driver, Ended)> {
+    let mut run = driver.monitor(operation.monitor.clone());
+    if let Some(state) = &operation.state {
+        state.restore(&mut run, plan)?;
+    }
     let progress = Progress::new("running");
-    let reloader = Reloader::new(&run, plan);
-    let signals = ui::LiveSignals::new(run.is_live() && !reloader.what.is_empty())?;
+    let signals = ui::LiveSignals::new(reloads)?;
+    let manager = Arc::new(Manager::from_environment());
+    let (kept, under_way) = (operation.clone(), Arc::default());
+    let mut reloader = Reloader { operation: kept, manager: manager.clone(), under_way, again: false };
     let watcher = if is_live(plan) {
         tell_start(plan);
-        Some(Watcher::start(monitor, plan, |_| {})?)
+        let (operation, manager) = (operation.clone(), manager.clone());
+        let (watchdog, mut saved) = (manager.has_watchdog(), slipstream::clock::now());
+        let each = move |answers: bool| {
+            if watchdog && answers {
+                manager.tell("WATCHDOG=1");
+            }
+            operation.save_if_due(&mut saved);
+        };
+        Some(Watcher::start(reloader.operation.monitor.clone(), plan, each)?)
     } else {
         None
     };
+    manager.tell("READY=1\nSTATUS=running");
     let mut stopped = false;
     let result = run.run(&mut |share| {
         progress.at(share);
@@ -113,18 +148,22 @@ pub(crate) fn run(driver: Driver, plan: &Plan, monitor: Monitor) -> anyhow::Resu
                 return ControlFlow::Break(());
             }
             Request::Reload => reloader.start(),
+            Request::Nothing if reloader.again => reloader.start(),
             Request::Nothing => {}
         }
         ControlFlow::Continue(())
     });
     drop(progress);
+    manager.tell("STOPPING=1");
+    let live = watcher.is_some();
+    drop(watcher);
+    let saved = operation.state.as_ref().map_or(Ok(()), |state| state.save_ended(&mut run, plan));
     let (report, error) = match (result, run.take_partial()) {
-        (Ok(report), _) => (report, None),
+        (Ok(report), _) => (report, saved.err()),
         (Err(error), Some(report)) => (report, Some(error.into())),
         (Err(error), None) => return Err(run_error(error)),
     };
-    if watcher.is_some() {
-        drop(watcher);
+    if live {
         tell_end(&report, stopped, error.as_ref());
     }
     complain(&report);
@@ -151,7 +190,8 @@ fn tell_end(report: &RunReport, stopped: bool, error: Option<&anyhow::Error>) {
     match error {
         Some(why) => error!(target: LIVE, reason = ui::in_words(why), packets, dropped, seconds, "ended"),
         None => {
-            let reason = if stopped { "it was asked to" } else { "nothing more comes, or a limit was reached" };
+            let reason =
+                if stopped { "it was asked to" } else { "nothing more comes, or a limit was reached" };
             info!(target: LIVE, reason, packets, dropped, seconds, "ended");
         }
     }

@@ -12,6 +12,7 @@ mod commands;
 mod live;
 mod log;
 mod metrics;
+mod operate;
 mod port;
 mod replace;
 mod report;

@@ -309,7 +309,11 @@ mod tests {
         assert_eq!(all, [5, 9, 19], "{told:?}");
         let first = |n: &Vec<Notice>| matches!(n.as_slice(), [Notice::FirstDrop { packets: 100, .. }]);
         assert!(told.get(5).is_some_and(first), "{told:?}");
-        let rest: u64 = told.iter().flatten().map(|n| if let Notice::Dropping { packets, .. } = n { *packets } else { 0 }).sum();
+        let rest: u64 = told
+            .iter()
+            .flatten()
+            .map(|n| if let Notice::Dropping { packets, .. } = n { *packets } else { 0 })
+            .sum();
         assert_eq!(rest, 900, "every packet is told of once");
     }
 
@@ -324,7 +328,10 @@ mod tests {
             excess.record_n(ns, 1000);
             told.extend(watch.compare(&report(0, excess.clone())).into_iter().map(|n| (second, n)));
         }
-        assert!(matches!(told.as_slice(), [(19, Notice::Late { hold_ns: 64_000, p99_ns }), (29, Notice::OnTime { .. })] if *p99_ns > 900_000), "{told:?}");
+        assert!(
+            matches!(told.as_slice(), [(19, Notice::Late { hold_ns: 64_000, p99_ns }), (29, Notice::OnTime { .. })] if *p99_ns > 900_000),
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -16,11 +16,17 @@ use crate::time::Nanos;
 /// New settings of a stage, made off the data path; or what it gave up for them, to be freed there.
 pub type Update = Box<dyn Any + Send>;
 
+/// Makes an update off the data path, and says in words what will have been done by it; an error says why it
+/// can't be.
+pub type Preparation = Box<dyn FnOnce() -> Result<(Update, String), String> + Send>;
+
 /// The settings of a stage type that can change while its stages run.
 #[derive(Clone, Copy, Debug)]
 pub struct Reloading {
     /// Their names.
     pub settings: &'static [&'static str],
+    /// Returns true if they name files, whose contents may have changed where the settings have not.
+    pub reads_files: fn(&Settings) -> bool,
     /// Reads them, and whatever files they name, and makes what [`Operate::update`] takes. It may take long.
     pub make: fn(&Settings, &Site<'_>) -> Result<Update, BuildError>,
 }
@@ -115,11 +121,12 @@ pub trait Operate {
         false
     }
 
-    /// Does what its type alone knows, such as to drain a backend.
+    /// What its type alone knows, such as to drain a backend: gives what has to be made for it, elsewhere, and
+    /// be handed to [`update`](Self::update) then.
     ///
     /// # Errors
     /// Why it can't, in words.
-    fn act(&mut self, action: &str, _on: &str, _now: Nanos) -> Result<String, String> {
+    fn act(&self, action: &str, _on: &str) -> Result<Preparation, String> {
         Err(format!("`{action}` is nothing that stages of this type do"))
     }
 

@@ -13,8 +13,9 @@
 //! 8. [`pipeline`]: the language that wires stages, and the [registry](pipeline::built_in) of their types.
 //! 9. [`runtime`]: the [`Driver`](runtime::Driver), which runs a pipeline: a replay by the captures' clock, on one thread or several, or
 //!    live, by the wall clock.
+//! 10. [`operate`]: what whoever operates a running pipeline asks for, and the state that survives a restart.
 //!
-//! Only the last two are code of this crate, with the stages that lead packets about; the others are crates
+//! Only the last three are code of this crate, with the stages that lead packets about; the others are crates
 //! of their own, under their usual names. A stage type of one's own is registered beside the built-in ones:
 //! see `examples/own_stage.rs`.
 //!
@@ -32,6 +33,7 @@ pub use {
     slipstream_reframe as reframe, slipstream_slice as slice,
 };
 
+pub mod operate;
 pub mod pipeline;
 pub mod runtime;
 mod stages;

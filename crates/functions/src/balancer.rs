@@ -58,11 +58,28 @@ pub struct BalancerCounters {
 pub struct Balancer {
     backends: Vec<Backend>,
     maglev: Maglev,
+    /// The backends among which the table chooses, by their places in the list.
+    chosen: Vec<u32>,
     size: u32,
     /// Connections and their backend's place in the list.
     affinity: Table<FlowKey, u32>,
     idle: u64,
     counters: BalancerCounters,
+}
+
+/// Backends and the table that chooses among them.
+#[derive(Debug)]
+pub(crate) struct Backends {
+    backends: Vec<Backend>,
+    maglev: Maglev,
+    /// As [`BalancerConfig::idle`].
+    idle: u64,
+}
+
+impl Backends {
+    pub(crate) fn new(backends: Vec<Backend>, places: u32, idle: u64) -> Result<Self, MaglevError> {
+        Ok(Self { maglev: Balancer::table(&backends, places)?, backends, idle })
+    }
 }
 
 /// Settings of a balancer, besides its backends.
@@ -89,6 +106,7 @@ impl Balancer {
     pub fn new(config: &BalancerConfig, backends: Vec<Backend>) -> Result<Self, MaglevError> {
         let maglev = Self::table(&backends, config.places)?;
         Ok(Self {
+            chosen: (0..backends.len() as u32).collect(),
             backends,
             maglev,
             size: config.places,
@@ -153,11 +171,16 @@ impl Balancer {
             self.affinity.find(key, self.affinity.hash(key)).filter(|&id| !self.affinity.is_due(id, now));
         let backend = known.and_then(|id| self.affinity.get(id)).copied();
         let healthy = |n: &u32| self.backends.get(*n as usize).is_some_and(|b| b.healthy);
-        backend.filter(healthy).or_else(|| self.maglev.backend(key.hash(PLACE_SEED)))
+        backend.filter(healthy).or_else(|| self.place_of(key))
+    }
+
+    /// The backend that the table chooses.
+    fn place_of(&self, key: &FlowKey) -> Option<u32> {
+        self.chosen.get(self.maglev.backend(key.hash(PLACE_SEED))? as usize).copied()
     }
 
     fn by_hash(&mut self, key: &FlowKey) -> Option<u32> {
-        let backend = self.maglev.backend(key.hash(PLACE_SEED));
+        let backend = self.place_of(key);
         self.counters.nobody += u64::from(backend.is_none());
         backend
     }
@@ -185,6 +208,7 @@ impl Balancer {
     /// [`MaglevError`], and nothing changed, for too many backends.
     pub fn set_backends(&mut self, backends: Vec<Backend>) -> Result<(), MaglevError> {
         self.maglev = Self::table(&backends, self.size)?;
+        self.chosen = (0..backends.len() as u32).collect();
         let place = |old: &Backend| backends.iter().position(|b| b.address == old.address);
         let moves: Vec<u32> =
             self.backends.iter().map(|old| place(old).map_or(u32::MAX, |n| n as u32)).collect();
@@ -197,6 +221,78 @@ impl Balancer {
         }
         self.backends = backends;
         Ok(())
+    }
+
+    /// Another list of backends, of which `made` was made elsewhere. They are known by their addresses, and
+    /// keep their places in the list; those that are gone stay there, unhealthy, and new ones come behind
+    /// them. No connection is looked at.
+    pub(crate) fn update(&mut self, made: &mut Backends) {
+        std::mem::swap(&mut self.maglev, &mut made.maglev);
+        self.backends.iter_mut().for_each(|b| (b.weight, b.healthy) = (0, false));
+        self.chosen.clear();
+        for new in &made.backends {
+            let place = match self.backends.iter().position(|old| old.address == new.address) {
+                Some(place) => place,
+                None => {
+                    self.backends.push(*new);
+                    self.backends.len() - 1
+                }
+            };
+            if let Some(backend) = self.backends.get_mut(place) {
+                *backend = *new;
+            }
+            self.chosen.push(place as u32);
+        }
+        self.idle = made.idle;
+    }
+
+    /// Places of the table.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// As [`BalancerConfig::idle`].
+    pub(crate) fn idle(&self) -> u64 {
+        self.idle
+    }
+
+    /// The backends that are on the list now, by their places.
+    pub(crate) fn chosen(&self) -> &[u32] {
+        &self.chosen
+    }
+
+    /// Visits the connections among so many places, each with the address of its backend and the time that
+    /// is left; returns the place to go on from.
+    pub(crate) fn save(
+        &self,
+        from: u32,
+        places: u32,
+        now: Nanos,
+        mut visit: impl FnMut(&FlowKey, IpAddr, u64),
+    ) -> Option<u32> {
+        let (ids, next) = self.affinity.ids_from(from, places);
+        for id in ids.filter(|&id| !self.affinity.is_due(id, now)) {
+            let (Some(key), Some(backend)) = (self.affinity.key(id), self.affinity.get(id)) else { continue };
+            if let Some(backend) = self.backends.get(*backend as usize) {
+                visit(key, backend.address, self.affinity.deadline(id).since(now));
+            }
+        }
+        next
+    }
+
+    /// A connection is this backend's until `until`; false where it has one, or there is no such backend, or
+    /// no room.
+    pub(crate) fn restore(&mut self, key: FlowKey, backend: IpAddr, until: Nanos) -> bool {
+        let Some(place) = self.backends.iter().position(|b| b.address == backend) else { return false };
+        let hash = self.affinity.hash(&key);
+        self.affinity.find(&key, hash).is_none()
+            && self.affinity.insert(key, hash, place as u32, until).is_ok()
+    }
+
+    /// Forgets a connection; false if there is none.
+    pub(crate) fn forget(&mut self, key: &FlowKey) -> bool {
+        let found = self.affinity.find(key, self.affinity.hash(key));
+        found.is_some_and(|id| self.affinity.remove(id).is_some())
     }
 
     /// Forgets silent connections, `visits` at most.

@@ -22,9 +22,12 @@ use slipstream_core::time::Nanos;
 
 #[path = "conntrack_room.rs"]
 mod room;
+#[path = "conntrack_state.rs"]
+mod state;
 
 pub use room::Class;
 use room::Connections;
+pub(crate) use state::CONNECTIONS as STATE;
 
 /// State of a packet within its connection, as rules ask for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -27,6 +27,16 @@ pub enum Class {
 impl Class {
     /// All classes.
     pub const ALL: [Self; 3] = [Self::Unanswered, Self::Answered, Self::Assured];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unanswered => "unanswered",
+            Self::Answered => "answered",
+            Self::Assured => "assured",
+        }
+    }
 }
 
 /// Age of a UDP connection from which on it is assured, in nanoseconds.

@@ -8,6 +8,7 @@ use std::slice::{from_mut, from_ref};
 use slipstream_core::batch::{BATCH, Batch, Train};
 use slipstream_core::flow_context::FlowUse;
 use slipstream_core::frame::{Frame, Info};
+use slipstream_core::operate::Operate;
 use slipstream_core::pool::Pool;
 use slipstream_core::reads::Reads;
 use slipstream_core::stage::Output;
@@ -191,6 +192,11 @@ pub trait NetworkFunction: Observe {
 
     /// See [`Stage::reload`].
     fn reload(&mut self, _now: Nanos) {}
+
+    /// See [`Stage::operate`].
+    fn operate(&mut self) -> Option<&mut dyn Operate> {
+        None
+    }
 
     /// See [`Egress::finish`].
     ///
@@ -668,6 +674,10 @@ macro_rules! wrapper {
 
             fn reload(&mut self, now: Nanos) {
                 self.0.function.reload(now);
+            }
+
+            fn operate(&mut self) -> Option<&mut dyn Operate> {
+                self.0.function.operate()
             }
 
             fn egress(&mut self) -> Option<&mut dyn Egress> {

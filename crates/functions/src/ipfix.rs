@@ -1,4 +1,5 @@
-//! Flow records as IPFIX messages (RFC 7011), one template for IPv4 flows and one for IPv6 flows.
+//! Flow records as IPFIX messages (RFC 7011), one template for IPv4 flows and one for IPv6 flows; or the events
+//! of address translation (RFC 8158), which have one.
 //!
 //! The exporter fills messages up to a size and hands them to a writer of the caller's: a UDP socket, for
 //! which templates are sent again from time to time (RFC 7011 §8.1), or a file (RFC 5655), where once is
@@ -10,6 +11,7 @@ use std::net::IpAddr;
 use slipstream_wire::FlowKey;
 
 use super::flow_stats::FlowRecord;
+use slipstream_core::operate::SessionEvent;
 use slipstream_core::time::Nanos;
 
 const VERSION: u16 = 10;
@@ -17,6 +19,7 @@ const HEADER: usize = 16;
 const TEMPLATE_SET: u16 = 2;
 const TEMPLATE_V4: u16 = 256;
 const TEMPLATE_V6: u16 = 257;
+const TEMPLATE_SESSION: u16 = 258;
 
 /// Information elements after the addresses: number and length in bytes (IANA's IPFIX registry).
 const FIELDS: [(u16, u16); 11] = [
@@ -36,6 +39,32 @@ const FIELDS: [(u16, u16); 11] = [
 const ADDRESSES_V4: [(u16, u16); 2] = [(8, 4), (12, 4)];
 /// sourceIPv6Address, destinationIPv6Address.
 const ADDRESSES_V6: [(u16, u16); 2] = [(27, 16), (28, 16)];
+
+/// Information elements of an event of a NAT44 session (RFC 8158 §5.2).
+const SESSION: [(u16, u16); 9] = [
+    (323, 8), // observationTimeMilliseconds
+    (230, 1), // natEvent
+    (4, 1),   // protocolIdentifier
+    (8, 4),   // sourceIPv4Address: inside
+    (7, 2),   // sourceTransportPort
+    (225, 4), // postNATSourceIPv4Address: external
+    (227, 2), // postNAPTSourceTransportPort
+    (12, 4),  // destinationIPv4Address
+    (11, 2),  // destinationTransportPort
+];
+/// Values of natEvent (RFC 8158 §4.3): a session was created, deleted.
+const SESSION_CREATED: u8 = 4;
+const SESSION_DELETED: u8 = 5;
+
+/// A template: its number, and its fields in two parts.
+type Template<'a> = (u16, &'a [(u16, u16)], &'a [(u16, u16)]);
+
+/// The kind of records that an exporter sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Records {
+    Flows,
+    Sessions,
+}
 
 /// Settings of the exporter's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +99,7 @@ pub struct IpfixCounters {
 #[derive(Debug)]
 pub struct Exporter {
     config: IpfixConfig,
+    records: Records,
     message: Vec<u8>,
     /// Start of the open set, and its id.
     set: Option<(usize, u16)>,
@@ -88,6 +118,7 @@ impl Exporter {
         let config = IpfixConfig { max_message: config.max_message.max(256), ..*config };
         Self {
             message: Vec::with_capacity(usize::from(config.max_message)),
+            records: Records::Flows,
             config,
             set: None,
             pending: 0,
@@ -95,6 +126,12 @@ impl Exporter {
             templates_sent: None,
             counters: IpfixCounters::default(),
         }
+    }
+
+    /// An exporter of the events of address translation (RFC 8158).
+    #[must_use]
+    pub fn of_sessions(config: &IpfixConfig) -> Self {
+        Self { records: Records::Sessions, ..Self::new(config) }
     }
 
     /// Adds a record. `write` gets each message that is full, whole, in one call.
@@ -112,6 +149,44 @@ impl Exporter {
         } else {
             (TEMPLATE_V4, length(&ADDRESSES_V4))
         };
+        let result = self.make_room(id, size, now, write);
+        put_record(&mut self.message, record);
+        self.pending += 1;
+        result
+    }
+
+    /// Adds the beginning or the end of a session over IPv4, where it was made
+    /// [for those](Self::of_sessions).
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_session(
+        &mut self,
+        event: &SessionEvent,
+        now: Nanos,
+        write: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let size = SESSION.iter().map(|(_, length)| usize::from(*length)).sum();
+        let result = self.make_room(TEMPLATE_SESSION, size, now, write);
+        self.message.extend((event.time.0 / 1_000_000).to_be_bytes());
+        self.message.extend([if event.begins { SESSION_CREATED } else { SESSION_DELETED }, event.protocol]);
+        for (address, port) in [event.inside, event.external, event.remote] {
+            let address = if let IpAddr::V4(address) = address { address.octets() } else { [0; 4] };
+            self.message.extend(address);
+            self.message.extend(port.to_be_bytes());
+        }
+        self.pending += 1;
+        result
+    }
+
+    /// Makes room for a record of the template `id`, of so many bytes, and opens its set.
+    fn make_room(
+        &mut self,
+        id: u16,
+        size: usize,
+        now: Nanos,
+        write: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let set_header = if self.set.is_some_and(|(_, open)| open == id) { 0 } else { 4 };
         let mut result = Ok(());
         if self.message.len() + set_header + size > usize::from(self.config.max_message) {
@@ -125,8 +200,6 @@ impl Exporter {
             self.close_set();
             self.open_set(id);
         }
-        put_record(&mut self.message, record);
-        self.pending += 1;
         result
     }
 
@@ -178,10 +251,17 @@ impl Exporter {
         }
         self.templates_sent = Some(now);
         self.open_set(TEMPLATE_SET);
-        for (id, addresses) in [(TEMPLATE_V4, &ADDRESSES_V4), (TEMPLATE_V6, &ADDRESSES_V6)] {
+        let of_flows: [Template<'_>; 2] =
+            [(TEMPLATE_V4, &ADDRESSES_V4, &FIELDS), (TEMPLATE_V6, &ADDRESSES_V6, &FIELDS)];
+        let of_sessions: [Template<'_>; 1] = [(TEMPLATE_SESSION, &SESSION, &[])];
+        let templates = match self.records {
+            Records::Flows => of_flows.as_slice(),
+            Records::Sessions => of_sessions.as_slice(),
+        };
+        for (id, first, fields) in templates {
             self.message.extend(id.to_be_bytes());
-            self.message.extend(((addresses.len() + FIELDS.len()) as u16).to_be_bytes());
-            for (element, length) in addresses.iter().chain(&FIELDS) {
+            self.message.extend(((first.len() + fields.len()) as u16).to_be_bytes());
+            for (element, length) in first.iter().chain(*fields) {
                 self.message.extend(element.to_be_bytes());
                 self.message.extend(length.to_be_bytes());
             }
@@ -228,4 +308,41 @@ fn put_record(out: &mut Vec<u8>, record: &FlowRecord) {
     out.extend((record.first.0 / 1_000_000).to_be_bytes());
     out.extend((record.last.0 / 1_000_000).to_be_bytes());
     out.push(record.reason as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_a_record_of_its_own_template() {
+        let event = SessionEvent {
+            time: Nanos(1_700_000_000_123_456_789),
+            begins: true,
+            protocol: 6,
+            inside: (IpAddr::from([10, 0, 0, 1]), 5000),
+            external: (IpAddr::from([192, 0, 2, 1]), 6000),
+            remote: (IpAddr::from([198, 51, 100, 7]), 443),
+        };
+        let mut exporter = Exporter::of_sessions(&IpfixConfig::default());
+        let mut messages = Vec::new();
+        let mut write = |message: &[u8]| {
+            messages.push(message.to_vec());
+            Ok(())
+        };
+        exporter.push_session(&event, event.time, &mut write).unwrap();
+        exporter.push_session(&SessionEvent { begins: false, ..event }, event.time, &mut write).unwrap();
+        exporter.flush(event.time, &mut write).unwrap();
+        let [message] = messages.as_slice() else { panic!("one message") };
+        // Header, set of templates with one of nine fields, set of two records of 28 bytes.
+        let (template, records) = (4 + 4 + 9 * 4, 4 + 2 * 28);
+        assert_eq!(message.len(), HEADER + template + records);
+        assert_eq!(message[16..24], [0, 2, 0, template as u8, 1, 2, 0, 9]);
+        let set = &message[HEADER + template..];
+        assert_eq!(set[..4], [1, 2, 0, records as u8]);
+        assert_eq!(set[4..12], 1_700_000_000_123u64.to_be_bytes());
+        assert_eq!(set[12..20], [SESSION_CREATED, 6, 10, 0, 0, 1, 0x13, 0x88]);
+        assert_eq!(set[20..32], [192, 0, 2, 1, 0x17, 0x70, 198, 51, 100, 7, 1, 187]);
+        assert_eq!(set[40], SESSION_DELETED);
+    }
 }

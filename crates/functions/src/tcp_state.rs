@@ -86,6 +86,41 @@ pub enum Step {
 }
 
 impl TcpState {
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::SynSent,
+        Self::SynSentBoth,
+        Self::SynReceived,
+        Self::Established,
+        Self::FinWait,
+        Self::CloseWait,
+        Self::LastAck,
+        Self::TimeWait,
+        Self::Close,
+    ];
+
+    /// The state of this number.
+    #[must_use]
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SynSent => "syn_sent",
+            Self::SynSentBoth => "syn_sent_both",
+            Self::SynReceived => "syn_received",
+            Self::Established => "established",
+            Self::FinWait => "fin_wait",
+            Self::CloseWait => "close_wait",
+            Self::LastAck => "last_ack",
+            Self::TimeWait => "time_wait",
+            Self::Close => "close",
+        }
+    }
+
     /// The state that a connection's first segment puts it in; `None` if no connection can begin like this.
     /// `loose`: an ACK begins one that was established before anybody looked.
     #[must_use]

@@ -43,6 +43,8 @@ mod reframer;
 #[cfg(feature = "std")]
 mod regroup;
 #[cfg(feature = "std")]
+mod renew;
+#[cfg(feature = "std")]
 mod settings;
 mod slot;
 #[cfg(feature = "std")]

@@ -1,5 +1,7 @@
 //! The reframe stage in a pipeline.
 
+use alloc::boxed::Box;
+use alloc::string::String;
 use core::any::Any;
 
 use slipstream_wire::{Encapsulation, LinkType};
@@ -9,6 +11,7 @@ use crate::{Cause, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
+use slipstream_core::operate::{Operate, Reloading, Update};
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
 use slipstream_core::settings::Settings;
 use slipstream_core::stage::Output;
@@ -24,7 +27,7 @@ pub const REFRAME: StageType = StageType {
     inputs: IN,
     outputs: OUT,
     settings: SETTINGS,
-    properties: Properties { holds: true, needs_payload, ..Properties::new(meets) },
+    properties: Properties { holds: true, needs_payload, reload: Some(RELOAD), ..Properties::new(meets) },
     build,
 };
 
@@ -52,6 +55,36 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
 
+/// The settings that can change while a reframer runs: all but the size of its flow table, and the headers
+/// that make a flow.
+const RELOAD: Reloading = Reloading {
+    settings: &[
+        "hold",
+        "burst",
+        "capacity",
+        "capacity_bytes",
+        "policy",
+        "admit",
+        "budget",
+        "bypass",
+        "class",
+        "compress",
+        "tcp_order",
+    ],
+    reads_files: |settings| settings.texts("class").any(|class| class.contains('@')),
+    make: |settings, site| {
+        let config = ReframeConfig::from_settings(settings, site.base)?;
+        let reframe = Reframe::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+        Ok(Box::new(ReframeUpdate { reframe, fingerprint: Reframe::fingerprint(&config) }))
+    },
+};
+
+/// Other settings for a reframer that runs.
+struct ReframeUpdate {
+    reframe: Reframe,
+    fingerprint: String,
+}
+
 /// A reframer that is only checked, and takes no memory.
 struct Checked;
 
@@ -75,6 +108,9 @@ pub struct ReframeStage {
     packets: u64,
     /// Trains are made by inner headers of tunnels, for which this is scratch.
     inner: Option<Vec<Train>>,
+    fingerprint: String,
+    /// The reframer that takes over before anything else happens.
+    next: Option<Box<Reframe>>,
 }
 
 impl ReframeStage {
@@ -90,6 +126,8 @@ impl ReframeStage {
             last: Nanos(0),
             packets: 0,
             inner: (config.encapsulation == Encapsulation::Inner).then(Vec::new),
+            fingerprint: Reframe::fingerprint(config),
+            next: None,
         })
     }
 }
@@ -107,8 +145,42 @@ fn leaving(
     }
 }
 
+impl ReframeStage {
+    /// Lets another reframer take over, where one is to.
+    #[inline(always)]
+    fn take_over(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        if self.next.is_some() {
+            self.renew(cx, out);
+        }
+    }
+
+    #[cold]
+    fn renew(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        let Self { reframe, inner, next, .. } = self;
+        let Some(next) = next.take() else { return };
+        leaving(inner, cx.links, out, |out| reframe.renew(*next, cx.pool, out));
+    }
+}
+
+impl Operate for ReframeStage {
+    fn update(&mut self, new: Update, _now: Nanos) -> Update {
+        match new.downcast::<ReframeUpdate>() {
+            // Nothing changes: what is held may stay.
+            Ok(update) if update.fingerprint == self.fingerprint => update,
+            Ok(update) => {
+                let ReframeUpdate { reframe, fingerprint } = *update;
+                self.fingerprint = fingerprint;
+                // Without packets there is no hurry.
+                Box::new(self.next.replace(Box::new(reframe)))
+            }
+            Err(other) => other,
+        }
+    }
+}
+
 impl Stage for ReframeStage {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
+        self.take_over(cx, out);
         // Other stages may have changed the headers, and held the packets: they arrive anew.
         self.arrivals.first = self.packets;
         self.packets += batch.frames.len() as u64;
@@ -131,6 +203,7 @@ impl Stage for ReframeStage {
     }
 
     fn arrive(&mut self, cx: &mut Context<'_>, arrivals: &mut Arrivals, out: &mut dyn Output) -> u64 {
+        self.take_over(cx, out);
         self.classifier.links(cx.links);
         self.packets = self.packets.max(arrivals.first + arrivals.frames.len() as u64);
         self.last = self.last.max(arrivals.frames.last().map_or(Nanos(0), |f| f.arrival));
@@ -146,6 +219,7 @@ impl Stage for ReframeStage {
     }
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, out: &mut dyn Output) {
+        self.take_over(cx, out);
         let Self { reframe, inner, .. } = self;
         leaving(inner, cx.links, out, |out| reframe.advance(cx.pool, cx.now, out));
     }
@@ -161,6 +235,10 @@ impl Stage for ReframeStage {
 
     fn holds(&self) -> bool {
         true
+    }
+
+    fn operate(&mut self) -> Option<&mut dyn Operate> {
+        Some(self)
     }
 }
 

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 mod analyze;
+mod ctl;
 mod frontier;
 mod lab;
 mod measure;
@@ -50,6 +51,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Slice(args) => slice::run(&args.verb),
         Verb::Recommend(args) => recommend::run(&args),
         Verb::Top(args) => top::run(&args),
+        Verb::Ctl(args) => ctl::run(&args),
+        Verb::Reload(args) => ctl::reload(&args),
         Verb::Completions(args) => shell::completions(args.shell),
         Verb::Man(args) => shell::man(args.verb.as_deref()),
     }

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::{Diagnostics, Plan, Ports, Settings, StageType, Value, port_of};
-use slipstream::runtime::{Monitor, ReplayReport};
+use slipstream::runtime::ReplayReport;
 use slipstream_stats::Histogram;
 
 use crate::cli;
 use crate::live;
+use crate::operate::{Operation, Shared};
 use crate::port::refuse_unbuilt;
 use crate::types;
 
@@ -58,7 +59,9 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let pipeline = plan.build(plan.seeds(None)).map_err(|e| plainly(&e))?;
     let driver =
         types::driver(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
-    let (run, live::Ended { report: all, error }) = live::run(driver, &plan, Monitor::default())?;
+    let same = plan.clone();
+    let operation = Shared::new(Operation::new(&plan, move || Ok(same.clone()), |_| serde_json::Value::Null));
+    let (run, live::Ended { report: all, error }) = live::run(driver, &plan, &operation, false)?;
     drop(run);
     types::close();
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::pipeline::Group;
-use slipstream::runtime::{Monitor, RunReport, SourceReport, StageReport};
+use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
 use tracing::warn;
@@ -13,6 +13,9 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
+use crate::operate::sessions::Sessions;
+use crate::operate::state::Keeper;
+use crate::operate::{Operation, Shared, control};
 use crate::port::refuse_unbuilt;
 use crate::types;
 use crate::ui;
@@ -26,6 +29,18 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         .try_for_each(|name| refuse_unbuilt(name))?;
     let plan = pipeline::plan(&args.pipeline)?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
+    let asked =
+        args.control.is_some() || args.state.is_some() || args.session_log.is_some() || args.log_denied;
+    if asked && !live::is_live(&plan) {
+        bail!(
+            "--control, --state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE"
+        );
+    }
+    let again = args.pipeline.clone();
+    let read = move || pipeline::plan(&again);
+    let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
+    operation.state = args.state.as_deref().map(|path| Keeper::new(path, args.state_unreadable));
+    options.operator = operation.operator.clone();
     options.fast = args.pace == cli::Pace::Fast;
     if args.poll_log.is_some() {
         if !live::is_live(&plan) {
@@ -41,14 +56,20 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
-    let driver =
+    let mut driver =
         types::driver(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
-    let monitor = Monitor::default();
     if let Some(address) = args.metrics {
-        let at = metrics::serve(address, monitor.clone(), |report| as_json(report, Vec::new()))?;
+        let at = metrics::serve(address, operation.monitor.clone(), |report| as_json(report, Vec::new()))?;
         ui::say(&format!("metrics: http://{at}/metrics"));
     }
-    let (run, live::Ended { report, error }) = live::run(driver, &plan, monitor)?;
+    let operation = Shared::new(operation);
+    let socket = args.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
+    let (operator, target) = (operation.operator.clone(), args.session_log.as_ref());
+    let sessions = Sessions::start(operator, &mut driver, &plan, target, args.log_denied)?;
+    let reloads = live::may_reload(&plan, args.pipeline.config.is_some());
+    let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, reloads)?;
+    drop(socket);
+    sessions.into_iter().for_each(|sessions| sessions.finish(&mut run));
     if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
         live::write_poll_log(log, path)?;
     }

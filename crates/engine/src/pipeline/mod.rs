@@ -16,6 +16,7 @@
 //! ```
 
 mod chain;
+mod changes;
 mod config;
 mod contexts;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod tests;
 mod topology;
 
 pub use crate::stages::{built_in, port_of, stage_type, stage_types};
+pub use changes::Change;
 pub(crate) use config::Finding;
 pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
 pub use contexts::PIPELINE_SETTINGS;

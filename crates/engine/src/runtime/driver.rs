@@ -10,6 +10,7 @@ use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
 use slipstream_core::flow_context::ContextCounts;
+use slipstream_core::operate::Operate;
 use slipstream_core::pool::{AdoptError, Pool};
 use slipstream_core::source::SourceError;
 use slipstream_core::stage::StageError;
@@ -22,6 +23,7 @@ use super::feeds::{Course, Feed, Round};
 use super::graph::{Crossing, Pipeline, Sections, StageReport, StopOnPanic};
 use super::live::{LiveOptions, WallTime};
 use super::monitor::Monitor;
+use super::operator::Inbox;
 use super::poll_log::PollLog;
 use super::replay::{Pace, Tick};
 use super::service_time::{ServiceTime, ServiceTimeReport};
@@ -219,6 +221,8 @@ pub struct Driver {
     pub(super) log: Option<PollLog>,
     pub(super) service_time: Option<ServiceTimeReport>,
     monitor: Option<Monitor>,
+    /// What the operator of a live run asks for.
+    inbox: Option<Arc<Inbox>>,
     /// The report of a live run that ended with an error.
     pub(super) partial: Option<RunReport>,
     workers: usize,
@@ -258,6 +262,7 @@ impl Driver {
             log: None,
             service_time: None,
             monitor: None,
+            inbox: None,
             partial: None,
         }
     }
@@ -339,6 +344,12 @@ impl Driver {
         self.pipeline.live()
     }
 
+    /// The stage of this name as its operator sees it, before the run or behind it; while it goes on there is
+    /// [`LiveOptions::operator`].
+    pub fn operate(&mut self, stage: &str) -> Option<&mut dyn Operate> {
+        self.pipeline.operate(stage)
+    }
+
     /// By which such a run is asked to do so.
     #[must_use]
     pub fn reload_flag(&self) -> Arc<AtomicBool> {
@@ -363,6 +374,8 @@ impl Driver {
     pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
         self.adopt_memory()?;
         self.pipeline.find_ways();
+        let attached = self.live.operator.attach();
+        self.inbox = Some(attached.inbox());
         let mut clock: Box<dyn Clock> = if self.in_service_time() {
             Box::new(ServiceTime::new(self)?)
         } else {
@@ -386,6 +399,8 @@ impl Driver {
                 self.rounds(clock.as_mut(), &mut run, &limits)
             });
         }
+        self.inbox = None;
+        drop(attached);
         clock.end(self, &mut run, false);
         let result = result.map(drop);
         let finished = result.and_then(|()| self.pipeline.finish().map_err(RunError::from));
@@ -507,6 +522,9 @@ impl Driver {
             if self.monitor.as_ref().is_some_and(Monitor::wanted) {
                 self.show(run);
             }
+            if self.inbox.as_ref().is_some_and(|inbox| inbox.is_wanted()) {
+                self.serve(course.now);
+            }
             if let ControlFlow::Break(end) = clock.passed(self, run, round) {
                 return Ok(end);
             }
@@ -537,6 +555,14 @@ impl Driver {
     fn show(&self, run: &Run<'_>) {
         if let Some(monitor) = &self.monitor {
             monitor.show(self.report(run));
+        }
+    }
+
+    /// Does one thing that the operator asks for.
+    #[cold]
+    fn serve(&mut self, now: Nanos) {
+        if let Some(visits) = self.inbox.as_ref().and_then(|inbox| inbox.next()) {
+            self.pipeline.visit(&visits, now);
         }
     }
 

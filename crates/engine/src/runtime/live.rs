@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::driver::{Clock, Driver, End, Limits, Run, RunError};
 use super::feeds::{Course, Feed, Late, Round};
+use super::operator::Operator;
 use slipstream_core::batch::{BATCH, Batch};
 use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
@@ -30,6 +31,8 @@ use slipstream_stats::Histogram;
 const AWAKE: u64 = 20_000;
 /// Sleep of a source whose packets have no room, in ns.
 const BLOCKED: u64 = 20_000;
+/// Longest sleep while an operator asks one thing after another, in ns.
+const SOON: u64 = 1_000_000;
 /// Longest sleep: so often is asked whether to go on.
 pub(super) const NAP: u64 = 100_000_000;
 
@@ -53,6 +56,8 @@ pub struct LiveOptions {
     /// Set by somebody else while it runs: stages read anew what they can, see
     /// [`Driver::reloads`](super::Driver::reloads). The run takes it back.
     pub reload: Arc<AtomicBool>,
+    /// By which stages are visited while it runs.
+    pub operator: Operator,
 }
 
 /// The excess delay of packets: their departures against the times at which they were due, for one stage at
@@ -204,6 +209,8 @@ impl Clock for WallTime {
             return ControlFlow::Break(End::Well);
         }
         let limit = run.sections.map_or(self.limit, |sections| self.limit.min(sections.next_deadline()));
+        let limit =
+            if self.options.operator.has_attention() { limit.min(self.now.after(SOON)) } else { limit };
         if !self.options.busy_poll && driver.sleep(&run.feeds, round, self.now, limit) {
             // Signals interrupt sleep: ask at once.
             self.asked = Nanos(0);

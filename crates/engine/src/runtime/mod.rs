@@ -5,8 +5,8 @@
 //! [`capture_time`] of replays, the wall clock of [`live`] runs, and [`service_time`], which counts what
 //! polls take ([`outliers`] tells which of them were interrupted, [`probe`] the speed of the core).
 //! [`replay`] is the driver over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie
-//! ready; [`poll_log`] remembers how many packets came at a time, and a [`monitor`] reports on a run while it
-//! goes on.
+//! ready; [`poll_log`] remembers how many packets came at a time, a [`monitor`] reports on a run while it goes on, and
+//! an [`operator`] has work done at its stages.
 
 mod capture_time;
 mod driver;
@@ -14,6 +14,7 @@ mod feeds;
 mod graph;
 mod live;
 mod monitor;
+mod operator;
 mod outliers;
 mod poll_log;
 mod probe;
@@ -25,6 +26,7 @@ pub use driver::{Driver, RunError, RunReport, SourceReport};
 pub use graph::{ContextPlace, FlowContextPlan, FlowContextSettings, Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
 pub use monitor::Monitor;
+pub use operator::{Attention, Operator, Work};
 pub use poll_log::{Poll, PollLog};
 pub use probe::Probe;
 pub use rehearsal::{Timing, Traffic};

@@ -95,7 +95,7 @@ impl Files {
         }
     }
 
-    fn failed(&mut self, why: String) {
+    pub(super) fn failed(&mut self, why: String) {
         self.errors += 1;
         self.last_error = Some(why);
     }

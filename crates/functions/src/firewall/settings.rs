@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use super::reload::{Files, Loaded};
-use super::stage::Checksums;
+use super::stage::{Checksums, FirewallUpdate};
 use super::{Firewall, FirewallStage, IpSets, IptablesOptions, Method, RuleSet};
-use crate::conntrack::{CONNECTIONS, ConntrackConfig, EARLY_DROP};
+use crate::conntrack::{CONNECTIONS, ConntrackConfig, EARLY_DROP, STATE};
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, FragmentLimits, MAX_TOKENS, RateLimiter, stage_of};
+use slipstream_core::operate::Reloading;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
 use slipstream_core::registry::{Meets, Properties};
 use slipstream_core::settings::{Kind, Setting, Settings};
@@ -146,9 +147,69 @@ pub const FIREWALL: StageType = StageType {
         FRAGMENT_TIMEOUT,
         DECIDE,
     ],
-    properties: Properties { drops: &[DropReason::Denied, DropReason::TableFull], ..Properties::new(meets) },
+    properties: Properties {
+        drops: &[DropReason::Denied, DropReason::TableFull],
+        reload: Some(RELOAD),
+        tables: &[STATE],
+        ..Properties::new(meets)
+    },
     build,
 };
+
+/// The settings that can change while a firewall runs.
+const RELOAD: Reloading = Reloading {
+    settings: &[
+        "rules",
+        "chain",
+        "in",
+        "out",
+        "sets",
+        "unsupported",
+        "classifier",
+        "track",
+        "checksum",
+        "replies",
+        "other",
+    ],
+    reads_files: |_| true,
+    make: |settings, _| {
+        let (rules, iptables) = read(settings)?;
+        // The seed of the tables is the stage's own.
+        let loaded = loaded(settings, 0, rules);
+        Ok(Box::new(FirewallUpdate {
+            loaded: Some(loaded),
+            files: Some(Box::new(files(settings, iptables, 0))),
+            iptables,
+            allow_other: settings.text("other") == "allow",
+            checksums: checksums(settings),
+            limiter: limiter(settings),
+        }))
+    },
+};
+
+fn checksums(settings: &Settings) -> Checksums {
+    match settings.text("checksum") {
+        "state" => Checksums::State,
+        "all" => Checksums::All,
+        _ => Checksums::Off,
+    }
+}
+
+fn limiter(settings: &Settings) -> RateLimiter {
+    RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS))
+}
+
+/// The files that these settings name, to be read anew.
+fn files(settings: &Settings, iptables: bool, seed: u64) -> Files {
+    let settings = settings.clone();
+    Files::new(move || match read(&settings) {
+        Ok((_, now)) if now != iptables => {
+            Err("the file has become one of another format; start anew".to_owned())
+        }
+        Ok((rules, _)) => Ok(loaded(&settings, seed, rules)),
+        Err(error) => Err(error.message),
+    })
+}
 
 /// The tracker remembers connections, and the rules' file decides with `auto` whether there is one. Fragments
 /// wait for their datagram. Rules alone read a packet's own headers; what they count adds up.
@@ -222,21 +283,11 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     if let Some(config) = track {
         stage.track(&config);
     }
-    stage.checksums = match settings.text("checksum") {
-        "state" => Checksums::State,
-        "all" => Checksums::All,
-        _ => Checksums::Off,
-    };
-    stage.limiter = RateLimiter::new(settings.number("replies"), settings.number("replies").min(MAX_TOKENS));
+    stage.checksums = checksums(settings);
+    stage.limiter = limiter(settings);
+    stage.iptables = iptables;
     if site.live && !site.dry {
-        let settings = settings.clone();
-        stage = stage.with_files(Files::new(move || match read(&settings) {
-            Ok((_, now)) if now != iptables => {
-                Err("the file has become one of another format; start anew".to_owned())
-            }
-            Ok((rules, _)) => Ok(loaded(&settings, seed, rules)),
-            Err(error) => Err(error.message),
-        }));
+        stage = stage.with_files(files(settings, iptables, seed));
     }
     Ok(Made::Stage(stage_of(stage, settings)))
 }

@@ -18,11 +18,18 @@ use crate::tcp_state::MOVES;
 use crate::{FragmentLimits, FunctionContext, NetworkFunction, RateLimiter};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
+use slipstream_core::operate::Operate;
 use slipstream_core::packet::{any_key_of, fast_key_in, key_of};
 use slipstream_core::prefetch::prefetch;
 use slipstream_core::reads::Reads;
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
+
+#[path = "operate.rs"]
+mod operate;
+
+use operate::Denials;
+pub(super) use operate::FirewallUpdate;
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
@@ -96,6 +103,10 @@ pub struct FirewallStage {
     cache_size: usize,
     /// The files that rules are read from anew, where that can be asked for.
     files: Option<Box<Files>>,
+    /// True if they are of iptables-save.
+    pub(super) iptables: bool,
+    /// What was denied since somebody last asked, where somebody does.
+    denials: Option<Box<Denials>>,
 }
 
 /// Of which packets the connection tracker verifies checksums. Those with a wrong one are invalid.
@@ -163,6 +174,8 @@ impl FirewallStage {
             answers: 0,
             cache_size: cache,
             files: None,
+            iptables: false,
+            denials: None,
             firewall,
         }
     }
@@ -175,10 +188,10 @@ impl FirewallStage {
 
     /// Puts other rules in the place of the present ones. Connections stay; what is counted by rule and what
     /// is left of limits begins anew, as do the decisions that are remembered.
-    fn install(&mut self, loaded: Loaded) {
+    fn install(&mut self, loaded: Loaded) -> Loaded {
         let default = self.hits.last().copied().unwrap_or_default();
         let new = Self::new(loaded.firewall, self.cache_size, self.allow_other, self.seed);
-        self.firewall = new.firewall;
+        let old = std::mem::replace(&mut self.firewall, new.firewall);
         (self.reads, self.reads_icmp) = (new.reads, new.reads_icmp);
         (self.credits, self.cache, self.hits) = (new.credits, new.cache, new.hits);
         // What contexts keep is of the rules before; 0 is what one has that says nothing.
@@ -198,6 +211,7 @@ impl FirewallStage {
             (false, Some(config)) => self.track(&config),
             (false, None) => {}
         }
+        Loaded { firewall: old, track: None }
     }
 
     /// Tracks connections from now on. Packets of a train share a decision then only where their TCP flags
@@ -574,6 +588,9 @@ impl NetworkFunction for FirewallStage {
         if !self.passed.is_empty() {
             self.count_passed(packets, bytes, fx.cx.now);
         }
+        if decided.fate != Fate::Allow && self.denials.is_some() {
+            self.note_denied(fx.cx, frames, decided.rule);
+        }
         if decided.fate != Fate::Allow || self.tracked.is_some() {
             self.conclude(fx, decided.fate, frames, verdicts);
         }
@@ -589,8 +606,12 @@ impl NetworkFunction for FirewallStage {
 
     fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
         if let Some(loaded) = self.files.as_mut().and_then(|files| files.poll(fx.cx.now)) {
-            self.install(loaded);
+            drop(self.install(loaded));
         }
+    }
+
+    fn operate(&mut self) -> Option<&mut dyn Operate> {
+        Some(self)
     }
 
     fn reloads(&self) -> Option<&'static str> {

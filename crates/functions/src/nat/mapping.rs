@@ -4,7 +4,7 @@ use slipstream_wire::NarrowKey;
 
 use super::config::{NatConfig, Pooling};
 use super::packet::{Tuple, key_of};
-use super::ports::{PortSpace, Ports, Starts};
+use super::ports::{AddressPorts, PortSpace, Ports, Starts};
 use super::statics::Statics;
 use super::{DropReason, StaticMapping};
 use slipstream_core::table::{Index, Key, NONE, Table};
@@ -36,6 +36,8 @@ impl Mapping {
 struct Host {
     sessions: u32,
     mappings: u32,
+    /// Which of the pool's addresses its latest mapping is of.
+    pool_index: u32,
 }
 
 /// The other end of a mapping.
@@ -53,7 +55,10 @@ pub(super) struct Mapped {
 #[derive(Debug)]
 pub(super) struct Mappings {
     statics: Statics,
+    /// Addresses of the pool, by the numbers that mappings have of them; some may be there no longer.
     pool: Vec<u32>,
+    /// Those that are in the pool now, in order, each with its number.
+    active: Vec<(u32, u32)>,
     ports: Ports,
     pooling: Pooling,
     starts: Starts,
@@ -67,6 +72,23 @@ pub(super) struct Mappings {
     /// Sessions of a host and of a mapping at most.
     host_sessions: u32,
     mapping_sessions: u32,
+}
+
+/// What [`Mappings::update`] needs of a configuration, made elsewhere.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) statics: Statics,
+    pub(super) pool: Vec<u32>,
+    /// Ports of each address of the pool, none taken.
+    pub(super) ports: Vec<AddressPorts>,
+}
+
+impl Made {
+    pub(super) fn of(config: &NatConfig) -> Self {
+        let pool: Vec<u32> = config.pool.iter().map(|a| a.to_bits()).collect();
+        let ports = pool.iter().map(|_| AddressPorts::new()).collect();
+        Self { statics: Statics::new(&config.statics), pool, ports }
+    }
 }
 
 /// Protocol, address and port as a key.
@@ -87,6 +109,7 @@ impl Mappings {
         }
         Self {
             statics: Statics::new(&config.statics),
+            active: pool.iter().copied().zip(0..).collect(),
             pool,
             ports,
             pooling: config.pooling,
@@ -113,7 +136,13 @@ impl Mappings {
 
     /// Returns true if this address is one of the NAT's external ones.
     pub(super) fn owns(&self, external: u32) -> bool {
-        self.pool.binary_search(&external).is_ok() || self.statics.owns(external)
+        self.number_of(external).is_some() || self.statics.owns(external)
+    }
+
+    /// The number of an address that is in the pool.
+    fn number_of(&self, external: u32) -> Option<u32> {
+        let at = self.active.binary_search_by_key(&external, |(address, _)| *address).ok()?;
+        self.active.get(at).map(|(_, number)| *number)
     }
 
     /// The external endpoint of the source of a packet from inside, if it has one already.
@@ -156,21 +185,30 @@ impl Mappings {
         if self.dynamic.is_full() {
             return Err(DropReason::MappingsFull);
         }
-        let (pool_index, external, port) = self.take_port(space, from).ok_or(DropReason::NoPort)?;
-        // There is room: there are never more hosts than mappings.
-        let host = known.or_else(|| {
-            self.hosts.insert(address, self.hosts.hash(&address), Host::default(), Nanos::MAX).ok()
-        });
-        let host = host.ok_or(DropReason::MappingsFull)?;
+        let present = known.and_then(|id| self.hosts.get(id)).map(|host| host.pool_index);
+        let (pool_index, external, port) = self.take_port(space, from, present).ok_or(DropReason::NoPort)?;
         let key_outside = endpoint(from.protocol, external, port);
-        let value = Mapping { external: key_outside, sessions: 0, pool_index, host, kept: Nanos(0) };
-        let inserted = self.dynamic.insert(key, hash, value, Nanos::MAX);
-        let mapping = inserted.map_err(|_| DropReason::MappingsFull)?;
+        let mapping = self.add(key, key_outside, pool_index).ok_or(DropReason::MappingsFull)?;
+        Ok((Mapped { address: external, port, mapping, whole: false }, true))
+    }
+
+    /// Adds a dynamic mapping, whose port was taken, of an inside endpoint that has none.
+    fn add(&mut self, key: NarrowKey, external: NarrowKey, pool_index: u32) -> Option<u32> {
+        let address = u64::from(Tuple::of(key).src);
+        let hash = self.hosts.hash(&address);
+        // There is room: there are never more hosts than mappings.
+        let host = match self.hosts.find(&address, hash) {
+            Some(host) => host,
+            None => self.hosts.insert(address, hash, Host::default(), Nanos::MAX).ok()?,
+        };
+        let value = Mapping { external, sessions: 0, pool_index, host, kept: Nanos(0) };
+        let mapping = self.dynamic.insert(key, self.dynamic.hash(&key), value, Nanos::MAX).ok()?;
         if let Some(host) = self.hosts.get_mut(host) {
             host.mappings += 1;
+            host.pool_index = pool_index;
         }
-        self.by_external.insert(key_outside.hash(self.seed), mapping);
-        Ok((Mapped { address: external, port, mapping, whole: false }, true))
+        self.by_external.insert(external.hash(self.seed), mapping);
+        Some(mapping)
     }
 
     /// Checks that a mapping and its host may have another session.
@@ -185,14 +223,23 @@ impl Mappings {
         }
     }
 
-    fn take_port(&mut self, space: PortSpace, from: &Tuple) -> Option<(u32, u32, u16)> {
-        let addresses = self.pool.len();
+    /// A port for a mapping: its address's number, the address, the port. `present` is the number of the
+    /// address that the host has now, where it has mappings.
+    fn take_port(&mut self, space: PortSpace, from: &Tuple, present: Option<u32>) -> Option<(u32, u32, u16)> {
+        let addresses = self.active.len();
         let first = (u64::from(from.src).hash(self.choices) % addresses.max(1) as u64) as usize;
-        let tries = if self.pooling == Pooling::Paired { addresses.min(1) } else { addresses };
+        let paired = self.pooling == Pooling::Paired;
+        let tries = if paired { addresses.min(1) } else { addresses };
+        // The pool may have changed since: a host that has mappings stays with their address (RFC 4787 §4.1).
+        let stays = present
+            .filter(|_| paired)
+            .and_then(|number| self.active.iter().position(|(_, active)| *active == number));
+        let first = stays.unwrap_or(first);
         (0..tries).find_map(|n| {
-            let at = (first + n) % addresses;
-            let port = self.ports.take(at, space, from.src_port, || self.starts.of(from.key()))?;
-            Some((at as u32, self.pool.get(at).copied()?, port))
+            let (address, number) = self.active.get((first + n) % addresses).copied()?;
+            let start = || self.starts.of(from.key());
+            let port = self.ports.take(number as usize, space, from.src_port, start)?;
+            Some((number, address, port))
         })
     }
 
@@ -275,6 +322,10 @@ impl Mappings {
         self.by_external.remove(external.hash(self.seed), id);
         if let Some(space) = PortSpace::of(protocol) {
             self.ports.give_back(pool_index as usize, space, src_port);
+            if self.statics.inside_port(protocol, Tuple::of(external).src, src_port).is_some() {
+                // A static mapping has taken it over meanwhile.
+                self.ports.reserve(pool_index as usize, space, src_port);
+            }
         }
         if let Some(host) = self.hosts.get_mut(host_id) {
             host.mappings -= 1;
@@ -283,6 +334,109 @@ impl Mappings {
             }
         }
         true
+    }
+
+    /// Goes by the addresses, ports and bounds of another configuration, of which `made` was made. Mappings
+    /// stay as they are: [`fits`](Self::fits) says which may.
+    pub(super) fn update(&mut self, config: &NatConfig, made: &mut Made) {
+        let Made { statics, pool, ports } = made;
+        std::mem::swap(&mut self.statics, statics);
+        // What was static is free again; what is static now is taken.
+        for (at, address) in self.pool.iter().enumerate() {
+            for (space, port) in statics.ports_of(*address) {
+                self.ports.give_back(at, space, port);
+            }
+        }
+        self.active.clear();
+        for (address, new) in pool.iter().zip(ports.iter_mut()) {
+            let number = match self.pool.iter().position(|known| known == address) {
+                Some(number) => number,
+                None => {
+                    self.pool.push(*address);
+                    self.ports.add(new);
+                    self.pool.len() - 1
+                }
+            };
+            for (space, port) in self.statics.ports_of(*address) {
+                self.ports.reserve(number, space, port);
+            }
+            self.active.push((*address, number as u32));
+        }
+        self.active.sort_unstable();
+        self.ports.set_ranges(config.ports.clone(), config.low_ports.clone());
+        (self.host_sessions, self.mapping_sessions) = (config.host_sessions, config.mapping_sessions);
+        self.pooling = config.pooling;
+    }
+
+    /// Returns true if the dynamic mapping of an inside endpoint to an external one may be, as the
+    /// configuration is now.
+    pub(super) fn fits(&self, config: &NatConfig, inside: &Tuple, external: (u32, u16)) -> bool {
+        self.translates(config, inside.src)
+            && self.number_of(external.0).is_some()
+            && self.statics.inside_port(inside.protocol, external.0, external.1).is_none()
+            && self.statics.external_of(inside.src).is_none()
+            && self.statics.external_port(inside.protocol, inside.src, inside.src_port).is_none()
+    }
+
+    /// The dynamic mapping of an inside endpoint to this external one, made if there is none of it; none where
+    /// it has another, or the port is another's, or nobody's to have.
+    pub(super) fn restore(&mut self, from: &Tuple, external: (u32, u16)) -> Option<u32> {
+        let key = endpoint(from.protocol, from.src, from.src_port);
+        let outside = endpoint(from.protocol, external.0, external.1);
+        if let Some(id) = self.dynamic.find(&key, self.dynamic.hash(&key)) {
+            return self.dynamic.get(id).is_some_and(|m| m.external == outside).then_some(id);
+        }
+        let space = PortSpace::of(from.protocol)?;
+        let number = self.number_of(external.0)?;
+        if self.dynamic.is_full() || !self.ports.take_this(number as usize, space, external.1) {
+            return None;
+        }
+        self.add(key, outside, number)
+    }
+
+    /// Checks that a mapping may have another session, and gives it up if it has none.
+    pub(super) fn may_hold(&mut self, mapping: u32) -> bool {
+        let may = self.has_room(mapping).is_ok();
+        if !may && self.dynamic.get(mapping).is_some_and(|m| m.sessions == 0) {
+            self.remove(mapping);
+        }
+        may
+    }
+
+    /// Visits mappings without sessions that something keeps, among so many places: inside endpoint, external
+    /// one, time left. Returns the place to go on from.
+    pub(super) fn save(
+        &self,
+        from: u32,
+        places: u32,
+        now: Nanos,
+        mut visit: impl FnMut(Tuple, (u32, u16), u64),
+    ) -> Option<u32> {
+        let (ids, next) = self.dynamic.ids_from(from, places);
+        for id in ids {
+            let (Some(key), Some(mapping)) = (self.dynamic.key(id), self.dynamic.get(id)) else { continue };
+            if mapping.sessions == 0 && !mapping.is_over(now) {
+                let external = Tuple::of(mapping.external);
+                visit(Tuple::of(*key), (external.src, external.src_port), mapping.kept.since(now));
+            }
+        }
+        next
+    }
+
+    /// Takes out mappings without sessions that the configuration doesn't let be any longer, among so many
+    /// places; the place to go on from, and how many were taken out.
+    pub(super) fn sweep(&mut self, config: &NatConfig, from: u32, places: u32) -> (Option<u32>, u64) {
+        let (ids, next) = self.dynamic.ids_from(from, places);
+        let is_over = |id: &u32| {
+            let (Some(key), Some(mapping)) = (self.dynamic.key(*id), self.dynamic.get(*id)) else {
+                return false;
+            };
+            let external = Tuple::of(mapping.external);
+            mapping.sessions == 0 && !self.fits(config, &Tuple::of(*key), (external.src, external.src_port))
+        };
+        let over: Vec<u32> = ids.filter(is_over).collect();
+        let removed = over.into_iter().map(|id| u64::from(self.remove(id))).sum();
+        (next, removed)
     }
 
     /// Entries far from where their hash says.

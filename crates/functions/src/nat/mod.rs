@@ -35,6 +35,7 @@ mod counters;
 mod error;
 mod mapping;
 pub mod nptv6;
+mod operate;
 mod packet;
 mod ports;
 mod rewrite;
@@ -52,8 +53,10 @@ pub use stage::NatStage;
 use slipstream_wire::NarrowKey;
 
 use self::mapping::Mappings;
+use self::operate::Sweep;
 use self::session::Session;
 use super::table::{Index, Table};
+use slipstream_core::operate::Events;
 use slipstream_core::time::Nanos;
 
 /// The verdict about a packet.
@@ -96,6 +99,10 @@ pub struct Nat {
     /// address.
     contacts: Table<NarrowKey, u32>,
     counters: NatCounters,
+    /// What happened since somebody last asked, where somebody does.
+    events: Option<Box<Events>>,
+    /// Where the search goes on for what another configuration doesn't let be any longer.
+    sweep: Option<Sweep>,
 }
 
 impl Nat {
@@ -112,6 +119,8 @@ impl Nat {
             mappings: Mappings::new(config),
             contacts: Table::new(contacts, config.seed),
             counters: NatCounters::default(),
+            events: None,
+            sweep: None,
             config: config.clone(),
         })
     }

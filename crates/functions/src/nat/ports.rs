@@ -103,22 +103,32 @@ impl PortSpace {
     }
 }
 
+/// The ports of an address.
+#[derive(Debug)]
+pub(super) struct AddressPorts([Bitmap; 3]);
+
+impl AddressPorts {
+    /// None of them taken.
+    pub(super) fn new() -> Self {
+        Self([Bitmap::new(), Bitmap::new(), Bitmap::new()])
+    }
+}
+
 /// The ports of all addresses of a pool.
 #[derive(Debug)]
 pub(super) struct Ports {
-    spaces: Vec<[Bitmap; 3]>,
+    spaces: Vec<AddressPorts>,
     high: RangeInclusive<u16>,
     low: RangeInclusive<u16>,
 }
 
 impl Ports {
     pub(super) fn new(addresses: usize, high: RangeInclusive<u16>, low: RangeInclusive<u16>) -> Self {
-        let space = || [Bitmap::new(), Bitmap::new(), Bitmap::new()];
-        Self { spaces: (0..addresses).map(|_| space()).collect(), high, low }
+        Self { spaces: (0..addresses).map(|_| AddressPorts::new()).collect(), high, low }
     }
 
     fn bitmap(&mut self, address: usize, space: PortSpace) -> Option<&mut Bitmap> {
-        self.spaces.get_mut(address).and_then(|spaces| spaces.get_mut(space as usize))
+        self.spaces.get_mut(address).and_then(|AddressPorts(spaces)| spaces.get_mut(space as usize))
     }
 
     /// Takes a port at an address for the inside port `wanted`; `None` when there is none left. `start` says
@@ -152,6 +162,28 @@ impl Ports {
         }?;
         bitmap.set(port, true);
         Some(port)
+    }
+
+    /// Ports of one address more.
+    pub(super) fn add(&mut self, new: &mut AddressPorts) {
+        let AddressPorts(spaces) = new;
+        self.spaces
+            .push(AddressPorts(std::mem::replace(spaces, std::array::from_fn(|_| Bitmap(Vec::new())))));
+    }
+
+    /// From now on ports come from these ranges.
+    pub(super) fn set_ranges(&mut self, high: RangeInclusive<u16>, low: RangeInclusive<u16>) {
+        (self.high, self.low) = (high, low);
+    }
+
+    /// Takes a certain port, if it is free and may be taken.
+    pub(super) fn take_this(&mut self, address: usize, space: PortSpace, port: u16) -> bool {
+        let within = space == PortSpace::Icmp || self.high.contains(&port) || self.low.contains(&port);
+        let Some(bitmap) = self.bitmap(address, space).filter(|bitmap| within && !bitmap.taken(port)) else {
+            return false;
+        };
+        bitmap.set(port, true);
+        true
     }
 
     /// Takes a certain port for good: a static mapping has it.

@@ -6,6 +6,7 @@ use slipstream_wire::protocol::{ICMP, TCP, UDP};
 
 use super::config::Filtering;
 use super::mapping::Mapped;
+use super::operate::Saved;
 use super::packet::{Kind, Packet, Tuple};
 use super::rewrite::{Deltas, Rewrite};
 use super::{DropReason, Nat, Side, Verdict};
@@ -19,8 +20,8 @@ pub(super) struct Session {
     /// The key of its packets from outside, before translation.
     pub(super) outside: NarrowKey,
     mapping: u32,
-    tcp: TcpState,
-    marks: u8,
+    pub(super) tcp: TcpState,
+    pub(super) marks: u8,
     /// Changes to the checksums of its packets from inside.
     deltas: Deltas,
 }
@@ -281,6 +282,7 @@ impl Nat {
                 self.outside.insert(outside.hash(self.config.seed), id);
                 self.mappings.hold(mapping);
                 self.counters.sessions_opened += 1;
+                self.note_event(true, inside, outside, now);
                 Ok(id)
             }
             Err(_) => {
@@ -292,13 +294,54 @@ impl Nat {
 
     /// Ends a session, and its mapping if that was its last.
     pub(super) fn release(&mut self, id: u32, now: Nanos) {
-        let Some((_, session)) = self.sessions.remove(id) else { return };
+        let Some((key, session)) = self.sessions.remove(id) else { return };
+        self.note_event(false, key, session.outside, now);
         self.outside.remove(session.outside.hash(self.config.seed), id);
         self.counters.sessions_closed += 1;
         if session.marks & CONTACT != 0 {
             self.remove_contact(session.outside);
         }
         self.counters.mappings_released += u64::from(self.mappings.let_go(session.mapping, 1, now));
+    }
+
+    /// Ends the session with this key from inside, if there is one: whether there was.
+    pub(super) fn end(&mut self, key: &NarrowKey, now: Nanos) -> bool {
+        let found = self.sessions.find(key, self.sessions.hash(key));
+        found.is_some_and(|id| {
+            self.release(id, now);
+            true
+        })
+    }
+
+    /// Takes in a session that was known before, with the external endpoint that it had: whether it may be.
+    pub(super) fn restore_session(&mut self, saved: &Saved, until: Nanos, now: Nanos) -> bool {
+        let Saved { from, external, tcp, marks, .. } = *saved;
+        let (inside, hash) = (from.key(), self.sessions.hash(&from.key()));
+        if !self.mappings.fits(&self.config, &from, external)
+            || self.sessions.is_full()
+            || self.sessions.find(&inside, hash).is_some()
+        {
+            return false;
+        }
+        let Some(mapping) = self.mappings.restore(&from, external) else { return false };
+        if !self.mappings.may_hold(mapping) {
+            return false;
+        }
+        let mapped = Mapped { address: external.0, port: external.1, mapping, whole: false };
+        let outside = outside_of(&from, &mapped).key();
+        let hairpin = if self.mappings.owns(from.dst) { HAIRPIN } else { 0 };
+        let deltas = Rewrite::between(inside, Tuple::of(outside).reversed().key()).deltas();
+        let session = Session { outside, mapping, tcp, marks: marks & FROM_OUTSIDE | hairpin, deltas };
+        let Ok(id) = self.sessions.insert(inside, hash, session, until) else {
+            self.mappings.let_go(mapping, 0, now);
+            return false;
+        };
+        self.outside.insert(outside.hash(self.config.seed), id);
+        self.mappings.hold(mapping);
+        if marks & CONTACT != 0 && self.config.filtering == Filtering::AddressDependent {
+            self.add_contact(id);
+        }
+        true
     }
 
     fn add_contact(&mut self, id: u32) {

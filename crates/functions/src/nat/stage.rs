@@ -8,6 +8,7 @@ use serde_json::json;
 use slipstream_wire::protocol::TCP;
 use slipstream_wire::{Flags, NarrowKey};
 
+use super::operate::{NatUpdate, TABLES};
 use super::{DropReason as Why, Filtering, StaticMapping};
 use super::{
     ErrorRewrite, Kind as PacketKind, Nat, NatConfig, NatTimeouts, Packet, Pooling, Rewrite, Side, Truncated,
@@ -18,6 +19,7 @@ use crate::tcp_state::{MOVES, TcpTimeouts};
 use crate::{DECIDE, FragmentLimits, FunctionContext, NetworkFunction, stage_of};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
+use slipstream_core::operate::{Operate, Reloading};
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
 use slipstream_core::registry::{Meets, Properties};
@@ -178,6 +180,8 @@ pub const NAT: StageType = StageType {
     properties: Properties {
         rewrites_flows: |_| true,
         external,
+        reload: Some(RELOAD),
+        tables: TABLES,
         drops: &[
             DropReason::Denied,
             DropReason::Malformed,
@@ -212,7 +216,36 @@ pub(crate) fn external(settings: &Settings) -> Vec<IpNet> {
     all
 }
 
-fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+/// The settings that can change while a NAT runs.
+const RELOAD: Reloading = Reloading {
+    settings: &[
+        "pool",
+        "inside",
+        "ports",
+        "low_ports",
+        "static",
+        "pooling",
+        "hairpin",
+        "loose",
+        "host_sessions",
+        "mapping_sessions",
+        "inbound_refresh",
+        "udp_timeout",
+        "tcp_timeout",
+        "tcp_transitory_timeout",
+        "icmp_timeout",
+        "routed",
+    ],
+    reads_files: |_| false,
+    make: |settings, site| {
+        let config = config(settings, site)?;
+        Nat::new(&NatConfig { sessions: 1, mappings: 1, ..config.clone() })
+            .map_err(|e| BuildError::stage(e.to_string()))?;
+        Ok(Box::new(NatUpdate::new(config)))
+    },
+};
+
+fn config(settings: &Settings, site: &Site<'_>) -> Result<NatConfig, BuildError> {
     let v4 = |name: &'static str| -> Result<Vec<Ipv4Net>, BuildError> {
         let only = |net: IpNet| match net {
             IpNet::V4(net) => Ok(net),
@@ -235,6 +268,11 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]")
         );
     }
+    Ok(config)
+}
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let config = config(settings, site)?;
     let nat = Nat::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
     let mut stage = NatStage::new(nat);
     stage.fragments = FragmentLimits { ipv6: false, ..limits(settings, site.seed) };
@@ -365,11 +403,16 @@ fn static_mapping(text: &str) -> Option<StaticMapping> {
 /// A NAT as a network function.
 #[derive(Debug)]
 pub struct NatStage {
-    nat: Nat,
+    pub(super) nat: Nat,
     fragments: FragmentLimits,
     not_ipv4: u64,
     truncated: u64,
+    /// When sessions are next looked at, after a change of settings.
+    pub(super) sweep_at: Nanos,
 }
+
+/// Time between two slices of what there is to do after a change of settings, in ns.
+const SWEEP_EVERY: u64 = 100_000;
 
 /// The part of a decision that is looked up ahead.
 #[derive(Clone, Copy, Debug)]
@@ -410,7 +453,7 @@ impl NatStage {
     #[must_use]
     pub fn new(nat: Nat) -> Self {
         let fragments = FragmentLimits { ipv6: false, ..FragmentLimits::default() };
-        Self { nat, fragments, not_ipv4: 0, truncated: 0 }
+        Self { nat, fragments, not_ipv4: 0, truncated: 0, sweep_at: Nanos(0) }
     }
 
     #[inline(always)]
@@ -661,6 +704,20 @@ impl NetworkFunction for NatStage {
             }
             other => self.apply_other(fx, other, frames, verdicts),
         }
+    }
+
+    /// After a change of settings there is something to do until all sessions were looked at.
+    fn next_deadline(&self) -> Nanos {
+        if self.nat.is_sweeping() { self.sweep_at } else { Nanos::MAX }
+    }
+
+    fn on_deadline(&mut self, fx: &mut FunctionContext<'_, '_>) {
+        self.nat.sweep_on(fx.cx.now);
+        self.sweep_at = fx.cx.now.after(SWEEP_EVERY);
+    }
+
+    fn operate(&mut self) -> Option<&mut dyn Operate> {
+        Some(self)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::config::StaticMapping;
+use super::ports::PortSpace;
 
 /// A protocol, an address and a port.
 type Endpoint = (u8, u32, u16);
@@ -70,6 +71,12 @@ impl Statics {
     /// The inside endpoint of an external one.
     pub(super) fn inside_port(&self, protocol: u8, external: u32, port: u16) -> Option<(u32, u16)> {
         find(&self.external_ports, (protocol, external, port))
+    }
+
+    /// The ports of an external address that are mapped.
+    pub(super) fn ports_of(&self, external: u32) -> impl Iterator<Item = (PortSpace, u16)> + '_ {
+        let here = self.external_ports.iter().filter(move |((_, address, _), _)| *address == external);
+        here.filter_map(|((protocol, _, port), _)| Some((PortSpace::of(*protocol)?, *port)))
     }
 
     /// Returns true if packets to this address are for a static mapping.

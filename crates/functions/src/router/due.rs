@@ -36,7 +36,7 @@ impl Router {
             Some(Reload::Table(fib)) => {
                 self.counters.reloads += 1;
                 self.last_error = None;
-                self.install(*fib, now);
+                drop(self.install(*fib, now));
                 for (frame, port, mac) in self.neighbours.take_ready() {
                     let own = self.interface(port).and_then(|i| i.mac).unwrap_or_default();
                     Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
@@ -50,13 +50,14 @@ impl Router {
         }
     }
 
-    /// Puts a table in the place of the present one.
-    pub(super) fn install(&mut self, fib: Fib, now: Nanos) {
+    /// Puts a table in the place of the present one, and gives that back.
+    pub(super) fn install(&mut self, fib: Fib, now: Nanos) -> Fib {
         self.neighbours.unpin(now, &self.gateways);
         let pin = |g: &Gateway| self.neighbours.pin(g.port, g.address, g.mac, now);
         self.gateways = fib.gateways.iter().map(pin).collect();
-        self.fib = fib;
+        let old = std::mem::replace(&mut self.fib, fib);
         // 0 is what a context has that says nothing.
         self.generation = self.generation.wrapping_add(1).max(1);
+        old
     }
 }

@@ -52,6 +52,7 @@ use interface::{Mac, Macs, is_link_local};
 use neighbours::{Known, Neighbours};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
+use slipstream_core::operate::Operate;
 use slipstream_core::stage::{Context, DropReason, Drops, Observe, Verdict};
 use slipstream_core::time::Nanos;
 use watch::Watch;
@@ -519,6 +520,10 @@ impl NetworkFunction for Router {
             self.drops.add(DropReason::Unresolved, 1);
             fx.cx.pool.free(frame.buf);
         }
+    }
+
+    fn operate(&mut self) -> Option<&mut dyn Operate> {
+        Some(self)
     }
 
     fn reloads(&self) -> Option<&'static str> {

@@ -12,6 +12,7 @@ use super::neighbours::{self, Neighbours};
 use super::watch::Watch;
 use super::{Counters, Router};
 use crate::{DECIDE, RateLimiter, stage_of};
+use slipstream_core::operate::{Operate, Reloading, Update};
 use slipstream_core::registry::{Attachment, Meets, Properties};
 use slipstream_core::registry::{BuildError, Group, Made, Ports, Site, StageType};
 use slipstream_core::settings::{Kind, Setting, Settings, Value};
@@ -126,6 +127,7 @@ pub const ROUTER: StageType = StageType {
             DropReason::Unsupported,
         ],
         attachments,
+        reload: Some(RELOAD),
         ..Properties::new(meets)
     },
     build,
@@ -146,7 +148,59 @@ fn attachments(settings: &Settings) -> Option<Vec<Attachment>> {
     Some(all.into_iter().map(one).collect())
 }
 
-fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+/// The settings that can change while a router runs. The addresses that it answers for, too, where stages
+/// behind it translate others than before.
+const RELOAD: Reloading = Reloading {
+    settings: &["routes", "reload", "proxy", "icmp_rate", "icmp_burst"],
+    reads_files: |_| true,
+    make: |settings, site| {
+        let interfaces: Arc<[Interface]> = all_interfaces(settings, site)?.into();
+        let limiter = limiter(settings);
+        let (watch, fib) = match settings.file("routes") {
+            Some(path) => {
+                let started = Watch::start(path, Arc::clone(&interfaces), settings.number("reload"));
+                let (watch, fib) = started.map_err(|e| BuildError::setting("routes", e))?;
+                (Some(watch), fib)
+            }
+            None => (None, Fib::build(&interfaces, &[]).unwrap_or_default()),
+        };
+        Ok(Box::new(RouterUpdate { interfaces, watch, fib, limiter }))
+    },
+};
+
+/// Other settings for a router that runs.
+struct RouterUpdate {
+    interfaces: Arc<[Interface]>,
+    watch: Option<Watch>,
+    fib: Fib,
+    limiter: RateLimiter,
+}
+
+impl Operate for Router {
+    fn update(&mut self, new: Update, now: Nanos) -> Update {
+        match new.downcast::<RouterUpdate>() {
+            Ok(mut update) => {
+                let RouterUpdate { interfaces, watch, fib, limiter } = &mut *update;
+                std::mem::swap(&mut self.interfaces, interfaces);
+                std::mem::swap(&mut self.watch, watch);
+                std::mem::swap(&mut self.limiter, limiter);
+                let fib = std::mem::take(fib);
+                update.fib = self.install(fib, now);
+                self.counters.reloads += 1;
+                self.last_error = None;
+                update
+            }
+            Err(other) => other,
+        }
+    }
+}
+
+fn limiter(settings: &Settings) -> RateLimiter {
+    RateLimiter::new(settings.number("icmp_rate"), settings.number("icmp_burst"))
+}
+
+/// The interfaces, with the addresses that the router answers for there.
+fn all_interfaces(settings: &Settings, site: &Site<'_>) -> Result<Vec<Interface>, BuildError> {
     let texts = texts(settings, "interfaces");
     let mut interfaces = interfaces(texts.iter().copied()).map_err(|e| {
         let hint = match &e {
@@ -155,7 +209,6 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         };
         BuildError::setting("interfaces", e.to_string()).hint(hint)
     })?;
-    let names = interfaces.iter().map(|i| i.name.clone()).collect();
     for text in settings.texts("proxy") {
         let (port, net) = proxied(&interfaces, text).map_err(|why| {
             BuildError::setting("proxy", why).hint("as in \"wan 192.0.2.8/29\" or \"wan 2001:db8::7\"")
@@ -165,6 +218,12 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     for (port, net) in site.proxied {
         add_proxied(&mut interfaces, *port, *net);
     }
+    Ok(interfaces)
+}
+
+fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
+    let interfaces = all_interfaces(settings, site)?;
+    let names = interfaces.iter().map(|i| i.name.clone()).collect();
     let bounds = neighbours::Settings {
         capacity: settings.number("neighbour_table") as u32,
         links: interfaces.len() as u32,
@@ -175,7 +234,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     let mut router = Router::new(interfaces, bounds, site.seed);
     router.unannounced = site.live;
-    router.limiter = RateLimiter::new(settings.number("icmp_rate"), settings.number("icmp_burst"));
+    router.limiter = limiter(settings);
     for text in self::texts(settings, "neighbours") {
         router.fix(text).map_err(|why| {
             BuildError::setting("neighbours", why)
@@ -256,7 +315,7 @@ impl Router {
     /// Takes the routes of a file, now and whenever it changes.
     pub(super) fn watch(&mut self, path: &Path, every: u64) -> Result<(), String> {
         let (watch, fib) = Watch::start(path, Arc::clone(&self.interfaces), every)?;
-        self.install(fib, Nanos(0));
+        drop(self.install(fib, Nanos(0)));
         self.watch = Some(watch);
         Ok(())
     }

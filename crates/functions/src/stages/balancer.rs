@@ -15,6 +15,7 @@ use crate::packet::quoted;
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::{DECIDE, FragmentLimits, FunctionContext, NetworkFunction, RateLimiter, maglev, stage_of};
 use slipstream_core::frame::{Frame, Info};
+use slipstream_core::operate::Operate;
 use slipstream_core::packet::key_of;
 use slipstream_core::reads::Reads;
 use slipstream_core::registry::{BuildError, Group, Made, PortType, Ports, Site, StageType};
@@ -125,6 +126,8 @@ pub const BALANCER: StageType = StageType {
     properties: Properties {
         drops: &[DropReason::Malformed, DropReason::NoBackend, DropReason::TooBig, DropReason::Unsupported],
         rewrites_flows: |settings| settings.text("mode") == "nat",
+        reload: Some(RELOAD),
+        tables: &[AFFINITY],
         ..Properties::new(
             // A connection's backend is remembered by its packets from the client; ICMP errors about the way
             // back ask for it.
@@ -249,6 +252,11 @@ pub enum Decided {
     /// Dropped.
     Drop(DropReason),
 }
+
+#[path = "balancer_operate.rs"]
+mod operate;
+
+use operate::{AFFINITY, RELOAD};
 
 const CLIENTS: u8 = 1;
 
@@ -434,6 +442,10 @@ impl NetworkFunction for BalancerStage {
         Some(self.fragments)
     }
 
+    fn operate(&mut self) -> Option<&mut dyn Operate> {
+        Some(self)
+    }
+
     /// Packets with ports share; ICMP errors quote packets of any connection.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
@@ -534,11 +546,9 @@ impl Observe for BalancerStage {
     }
 
     fn report(&self) -> Option<serde_json::Value> {
-        let backends: Vec<_> = self
-            .balancer
-            .backends()
-            .iter()
-            .zip(&self.balanced)
+        let all: Vec<_> = self.balancer.backends().iter().zip(&self.balanced).collect();
+        let listed = self.balancer.chosen().iter().filter_map(|place| all.get(*place as usize));
+        let backends: Vec<_> = listed
             .map(|(b, n)| json!({ "address": b.address, "weight": b.weight, "healthy": b.healthy, "packets": n }))
             .collect();
         Some(json!({ "backends": backends }))

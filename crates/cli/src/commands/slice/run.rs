@@ -2,6 +2,7 @@
 
 use super::super::{Outcome, run as pipeline};
 use crate::cli::{self, slice::SliceRun};
+use crate::operate::state::Unreadable;
 use crate::ui;
 use crate::units::Count;
 
@@ -26,6 +27,11 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
         live: args.live.clone(),
         pace: args.pace,
         metrics: None,
+        control: None,
+        state: None,
+        state_unreadable: Unreadable::default(),
+        session_log: None,
+        log_denied: false,
         poll_log: None,
         poll_log_max: Count(0),
         seed: args.seed,

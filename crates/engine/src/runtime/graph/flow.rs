@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Edge, Ledger, Node, Wiring};
+use crate::runtime::operator::Visits;
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::clock;
 use slipstream_core::interface::Interface;
@@ -53,7 +54,12 @@ impl Event {
         match self {
             Self::Batch { batch, .. } => batch.frames.len(),
             Self::Arrivals { arrivals, .. } => arrivals.frames.len(),
-            Self::End | Self::Until(_) | Self::Interfaces(_) | Self::Drain(_) | Self::Reload(_) => 0,
+            Self::End
+            | Self::Until(_)
+            | Self::Interfaces(_)
+            | Self::Drain(_)
+            | Self::Reload(_)
+            | Self::Visit(..) => 0,
         }
     }
 }
@@ -95,6 +101,8 @@ pub(super) enum Event {
     Drain(Nanos),
     /// Stages read anew what they can.
     Reload(Nanos),
+    /// Somebody has something to do at stages.
+    Visit(Nanos, Visits),
 }
 
 impl Later {

@@ -15,6 +15,7 @@ use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::{LiveClock, Meter};
 use slipstream_core::flow_context::{FlowContexts, Place};
 use slipstream_core::interface::Interface;
+use slipstream_core::operate::Operate;
 use slipstream_core::pool::{Pool, Region};
 use slipstream_core::stage::Output;
 use slipstream_core::stage::{Context, DropReason, Drops, Egress, Stage, StageError};
@@ -27,6 +28,7 @@ pub use self::contexts::{ContextPlace, FlowContextPlan, FlowContextSettings};
 use self::flow::{Event, Later, Way, enter};
 pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
 use super::live::Excess;
+use super::operator::Visits;
 use slipstream_core::source::Source;
 
 /// Maximum number of routers that a packet passes: its time to live is counted down at each.
@@ -612,6 +614,24 @@ impl Pipeline {
     pub(super) fn reload(&mut self, now: Nanos) {
         self.nodes.iter_mut().for_each(|n| n.stage.reload(now));
         self.pass_on(Event::Reload(now));
+    }
+
+    /// Does the work that is for stages of this section, and passes the rest on.
+    pub(super) fn visit(&mut self, visits: &Visits, now: Nanos) {
+        let mine = visits.take(|name| self.nodes.iter().any(|n| n.name == name));
+        for (name, work) in mine {
+            if let Some(node) = self.nodes.iter_mut().find(|n| n.name == name) {
+                work(node.stage.as_mut(), now);
+            }
+        }
+        if !visits.is_done() {
+            self.pass_on(Event::Visit(now, visits.clone()));
+        }
+    }
+
+    /// The stage of this name as its operator sees it.
+    pub(super) fn operate(&mut self, name: &str) -> Option<&mut dyn Operate> {
+        self.nodes.iter_mut().find(|n| n.name == name)?.stage.operate()
     }
 
     /// Finishes all files, also where one can't be; then the first error.

@@ -115,6 +115,7 @@ impl Section {
             }
             Event::Drain(now) => pipeline.drain(pool, now),
             Event::Reload(now) => pipeline.reload(now),
+            Event::Visit(now, visits) => pipeline.visit(&visits, now),
         }
     }
 }

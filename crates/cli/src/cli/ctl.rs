@@ -1,0 +1,101 @@
+//! The words of `slipstream ctl` and `slipstream reload`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Format;
+
+/// The socket of a pipeline that runs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Reach {
+    /// The socket that `run --control` made.
+    #[arg(long, value_name = "PATH", default_value = "/run/slipstream/control", global = true)]
+    pub(crate) control: PathBuf,
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t, global = true)]
+    pub(crate) format: Format,
+}
+
+/// Operate a pipeline that runs with --control.
+#[derive(Debug, Args)]
+#[command(
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Example:\n  \
+                  slipstream run --control /tmp/slipstream.control --duration 3s \\\n    \
+                  -e 'paced(rate=10kpps) -> reframe -> counter -> null' & \\\n    \
+                  sleep 1 && slipstream ctl --control /tmp/slipstream.control show"
+)]
+pub(crate) struct Ctl {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    #[command(subcommand)]
+    pub(crate) verb: CtlVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CtlVerb {
+    /// What each stage did: batches, packets a batch and a train, time a packet.
+    Show,
+    /// Everything that is counted, as `run --format json` prints it at the end.
+    Report,
+    /// Packets and bytes by rule of a firewall.
+    Rules {
+        /// The firewall.
+        stage: String,
+    },
+    /// The tables that stages have.
+    Tables,
+    /// Entries of a table, such as sessions of a NAT or connections of a firewall.
+    List(Entries),
+    /// Take entries out of a table.
+    Delete(Entries),
+    /// Give a backend of a balancer no new connections; it keeps those that it has.
+    Drain(Backend),
+    /// Take a backend of a balancer for dead: its connections go to others.
+    Down(Backend),
+    /// Give a backend of a balancer connections again.
+    Up(Backend),
+    /// Read the configuration and its files anew.
+    Reload,
+    /// Save the state (`run --state`) now.
+    Save,
+    /// Ask whether the pipeline is there.
+    Ping,
+}
+
+/// Entries of a table.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Entries {
+    /// The stage.
+    pub(crate) stage: String,
+    /// Its table: `ctl tables` has them.
+    pub(crate) table: String,
+    /// Only entries that have this value, as in inside=10.0.0.5; may be given several times.
+    #[arg(long, value_name = "FIELD=VALUE")]
+    pub(crate) only: Vec<String>,
+    /// Entries at most; 0: all.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) limit: u64,
+}
+
+/// A backend.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Backend {
+    /// The balancer.
+    pub(crate) stage: String,
+    /// The backend's address.
+    pub(crate) address: String,
+}
+
+/// Have a pipeline that runs with --control read its configuration anew, as a hang-up does.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  \
+                        slipstream run --control /tmp/slipstream.control --duration 3s \\\n    \
+                        -e 'paced(rate=10kpps) -> reframe -> counter -> null' & \\\n    \
+                        sleep 1 && slipstream reload --control /tmp/slipstream.control")]
+pub(crate) struct ReloadArgs {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+}

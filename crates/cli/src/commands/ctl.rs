@@ -1,0 +1,178 @@
+//! `slipstream ctl`, `slipstream reload`: requests to a pipeline that runs with `--control`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value, json};
+use slipstream_report::{Table, count};
+
+use super::Outcome;
+use crate::cli::Format;
+use crate::cli::ctl::{Ctl, CtlVerb, Entries, Reach, ReloadArgs};
+use crate::ui;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Entries of a page.
+const PAGE: u64 = 1000;
+
+pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<Outcome> {
+    simple(&args.reach, &json!({ "do": "reload" }))
+}
+
+pub(super) fn run(args: &Ctl) -> anyhow::Result<Outcome> {
+    let simple = |request: Value| simple(&args.reach, &request);
+    match &args.verb {
+        CtlVerb::Show => simple(json!({ "do": "show" })),
+        CtlVerb::Report => simple(json!({ "do": "report" })),
+        CtlVerb::Rules { stage } => simple(json!({ "do": "rules", "stage": stage })),
+        CtlVerb::Tables => simple(json!({ "do": "tables" })),
+        CtlVerb::Drain(b) => simple(json!({ "do": "drain", "stage": b.stage, "on": b.address })),
+        CtlVerb::Down(b) => simple(json!({ "do": "down", "stage": b.stage, "on": b.address })),
+        CtlVerb::Up(b) => simple(json!({ "do": "up", "stage": b.stage, "on": b.address })),
+        CtlVerb::Reload => simple(json!({ "do": "reload" })),
+        CtlVerb::Save => simple(json!({ "do": "save" })),
+        CtlVerb::Ping => simple(json!({ "do": "ping" })),
+        CtlVerb::List(entries) => list(&args.reach, entries),
+        CtlVerb::Delete(entries) => delete(&args.reach, entries),
+    }
+}
+
+/// A connection to the pipeline.
+struct Client(BufReader<UnixStream>);
+
+impl Client {
+    fn new(path: &Path) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(path).with_context(|| {
+            format!(
+                "no pipeline answers at {0}: start one with `slipstream run --control {0}`",
+                path.display()
+            )
+        })?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// The answer to a request.
+    fn ask(&mut self, request: &Value) -> anyhow::Result<Map<String, Value>> {
+        let mut line = request.to_string();
+        line.push('\n');
+        self.0.get_mut().write_all(line.as_bytes())?;
+        line.clear();
+        self.0.read_line(&mut line)?;
+        let answer: Value = serde_json::from_str(&line).context("the pipeline has gone away")?;
+        let ok = answer.get("ok").and_then(Value::as_bool);
+        let why = answer.get("error").and_then(Value::as_str).map(str::to_owned);
+        match (ok, why, answer) {
+            (Some(true), _, Value::Object(fields)) => Ok(fields),
+            (_, Some(why), _) => bail!("{why}"),
+            _ => bail!("the answer is none of a pipeline"),
+        }
+    }
+}
+
+fn simple(reach: &Reach, request: &Value) -> anyhow::Result<Outcome> {
+    print(reach, &Client::new(&reach.control)?.ask(request)?)
+}
+
+fn selection(word: &str, entries: &Entries) -> anyhow::Result<Map<String, Value>> {
+    let mut only = Map::new();
+    for text in &entries.only {
+        let (field, value) = text.split_once('=').with_context(|| format!("--only {text}: FIELD=VALUE"))?;
+        only.insert(field.to_owned(), value.into());
+    }
+    let all = json!({ "do": word, "stage": entries.stage, "table": entries.table, "where": only });
+    Ok(if let Value::Object(fields) = all { fields } else { Map::new() })
+}
+
+/// Lists entries, page by page.
+fn list(reach: &Reach, entries: &Entries) -> anyhow::Result<Outcome> {
+    let mut client = Client::new(&reach.control)?;
+    let mut request = selection("list", entries)?;
+    let most = if entries.limit == 0 { u64::MAX } else { entries.limit };
+    let mut rows: Vec<Value> = Vec::new();
+    let next = loop {
+        let left = most.saturating_sub(rows.len() as u64);
+        request.insert("limit".to_owned(), left.clamp(1, PAGE).into());
+        let mut page = client.ask(&Value::Object(request.clone()))?;
+        if let Some(Value::Array(more)) = page.remove("rows") {
+            rows.extend(more);
+        }
+        let next = page.remove("next").unwrap_or(Value::Null);
+        if next.is_null() || rows.len() as u64 >= most {
+            break next;
+        }
+        request.insert("from".to_owned(), next);
+    };
+    rows.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+    let more = !next.is_null();
+    print(reach, &Map::from_iter([("rows".to_owned(), rows.into()), ("more".to_owned(), more.into())]))
+}
+
+fn delete(reach: &Reach, entries: &Entries) -> anyhow::Result<Outcome> {
+    let mut client = Client::new(&reach.control)?;
+    let mut request = selection("delete", entries)?;
+    request.insert("limit".to_owned(), PAGE.into());
+    let mut removed = 0;
+    loop {
+        let mut page = client.ask(&Value::Object(request.clone()))?;
+        removed += page.get("removed").and_then(Value::as_u64).unwrap_or(0);
+        match page.remove("next") {
+            None | Some(Value::Null) => break,
+            Some(next) => request.insert("from".to_owned(), next),
+        };
+    }
+    print(reach, &Map::from_iter([("removed".to_owned(), removed.into())]))
+}
+
+/// Prints an answer: as JSON, or what is a list of objects as a table.
+fn print(reach: &Reach, answer: &Map<String, Value>) -> anyhow::Result<Outcome> {
+    if reach.format == Format::Json {
+        let mut all = Map::from_iter([("schema".to_owned(), 1.into())]);
+        all.extend(
+            answer.iter().filter(|(k, _)| *k != "ok" && *k != "schema").map(|(k, v)| (k.clone(), v.clone())),
+        );
+        ui::print(serde_json::to_string_pretty(&all)?)?;
+        return Ok(Outcome::Done);
+    }
+    let mut t = Table::default();
+    for (name, value) in answer.iter().filter(|(k, _)| *k != "ok" && *k != "schema") {
+        match value {
+            Value::Array(rows) if rows.iter().all(Value::is_object) => tabulate(&mut t, name, rows),
+            Value::Object(_) => t.row([name.clone(), value.to_string()]),
+            value => t.row([name.replace('_', " "), shown(value)]),
+        }
+    }
+    ui::print(t.render(ui::columns()).trim_end())?;
+    Ok(Outcome::Done)
+}
+
+fn tabulate(t: &mut Table, name: &str, rows: &[Value]) {
+    t.title(name.to_owned());
+    let Some(first) = rows.first().and_then(Value::as_object) else {
+        t.row(["none".to_owned()]);
+        return;
+    };
+    t.row(first.keys().map(|k| k.replace('_', " ")));
+    for row in rows {
+        t.row(first.keys().map(|k| row.get(k).map_or_else(String::new, shown)));
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "–".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(n) => match (n.as_u64(), n.as_f64()) {
+            (Some(n), _) if n < 100_000 => n.to_string(),
+            (Some(n), _) => count(n),
+            (_, Some(n)) => format!("{n:.1}"),
+            _ => n.to_string(),
+        },
+        Value::Array(all) => all.iter().map(shown).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,175 @@
+//! The control socket: a Unix socket that only its owner may use, one JSON object a line each way.
+//!
+//! An answer has `"schema": 1`, and `"ok"`: true with the result beside it, or false with `"error"`.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value, json};
+use slipstream::operate::Request;
+use slipstream::runtime::StageReport;
+
+use super::{Operation, Shared, server};
+
+/// Longest wait for a report.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The socket's file, which goes when the run is over.
+#[derive(Debug)]
+pub(crate) struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Serves requests at `path` until the program ends.
+///
+/// # Errors
+/// The socket can't be made, or somebody serves there already.
+pub(crate) fn serve(path: &Path, operation: Shared) -> anyhow::Result<Socket> {
+    let failed = || format!("--control {}", path.display());
+    let listener = bind(path).with_context(failed)?;
+    let socket = Socket(path.to_owned());
+    listener.set_nonblocking(true).with_context(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().with_context(failed)?;
+    let serve = async move {
+        if let Ok(listener) = tokio::net::UnixListener::from_std(listener) {
+            server::serve(listener, operation).await;
+        }
+    };
+    let thread = std::thread::Builder::new().name("control".into());
+    thread.spawn(move || runtime.block_on(serve)).with_context(failed)?;
+    Ok(socket)
+}
+
+/// A socket at `path` with mode 0600, in place of one that a process before left behind.
+fn bind(path: &Path) -> anyhow::Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if !about.file_type().is_socket() => {
+            bail!("there is a file of this name, which is no socket")
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => bail!("another process serves there"),
+        _ => {}
+    }
+    // Nobody reaches it before its mode is set: until then it has another name.
+    let name = path.file_name().context("this is no path of a file")?;
+    let made = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let _ = fs::remove_file(&made);
+    let listener = UnixListener::bind(&made)?;
+    let named = || -> io::Result<()> {
+        fs::set_permissions(&made, Permissions::from_mode(0o600))?;
+        fs::rename(&made, path)
+    };
+    if let Err(error) = named() {
+        let _ = fs::remove_file(&made);
+        return Err(error.into());
+    }
+    Ok(listener)
+}
+
+/// The answer to a line.
+pub(super) fn answer(operation: &Operation, line: &[u8]) -> String {
+    let answer = match Request::parse(line) {
+        Ok(request) => serve_one(operation, &request),
+        Err(why) => Err(why.into()),
+    };
+    let mut all = Map::new();
+    all.insert("schema".to_owned(), 1.into());
+    match answer {
+        Ok(fields) => {
+            all.insert("ok".to_owned(), true.into());
+            all.extend(fields);
+        }
+        Err(why) => {
+            all.insert("ok".to_owned(), false.into());
+            all.insert("error".to_owned(), format!("{why:#}").into());
+        }
+    }
+    Value::Object(all).to_string()
+}
+
+fn fields(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        other => Map::from_iter([("result".to_owned(), other)]),
+    }
+}
+
+fn serve_one(operation: &Operation, request: &Request) -> anyhow::Result<Map<String, Value>> {
+    let report = || operation.monitor.ask(PATIENCE).context("the data path does not answer");
+    Ok(fields(match request {
+        Request::Ping => json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id() }),
+        Request::Show => {
+            let report = report()?;
+            json!({
+                "elapsed_ns": report.elapsed_ns,
+                "cpu_ns": report.cpu_ns,
+                "inside": report.live,
+                "stages": report.stages.iter().map(shown).collect::<Vec<_>>(),
+            })
+        }
+        Request::Report => json!({ "report": (operation.as_json)(&*report()?) }),
+        Request::Rules(name) => {
+            let report = report()?;
+            let stage = report.stages.iter().find(|s| s.name == *name);
+            let stage = stage.with_context(|| format!("there is no stage `{name}`"))?;
+            let hits = stage.report.as_ref().and_then(|r| r.get("hits"));
+            let rules = stage.report.as_ref().and_then(|r| r.get("rules"));
+            let hits = hits.with_context(|| format!("`{name}` has no rules"))?;
+            let default = stage.counters.iter().find(|(name, _)| *name == "by_default").map(|(_, n)| *n);
+            json!({ "rules": rules, "hits": hits, "by_default": default })
+        }
+        Request::Tables => json!({ "tables": operation.tables() }),
+        Request::List(selection) => {
+            let page = operation.list(selection)?;
+            json!({ "rows": page.rows, "next": page.next })
+        }
+        Request::Delete(selection) => {
+            let (removed, next) = operation.delete(selection)?;
+            json!({ "removed": removed, "next": next })
+        }
+        Request::Act { action, stage, on } => json!({ "done": operation.act(action, stage, on)? }),
+        Request::Reload => {
+            let reloaded = operation.reload()?;
+            json!({ "changes": reloaded.changes, "stages": reloaded.stages })
+        }
+        Request::Save => json!({ "bytes": operation.save()? }),
+    }))
+}
+
+/// A stage as VPP's `show runtime` has a node: calls, packets, packets a call, time a packet.
+fn shown(stage: &StageReport) -> Value {
+    let ratio = |sum: u64, n: u64| (n > 0).then(|| sum as f64 / n as f64);
+    let tally = &stage.tally;
+    let mut shown = json!({
+        "name": stage.name,
+        "type": stage.kind,
+        "batches": tally.batches,
+        "packets": tally.packets,
+        "trains": tally.trains,
+        "packets_per_batch": ratio(tally.packets, tally.batches),
+        "packets_per_train": ratio(tally.packets, tally.trains),
+        "ns_per_packet": ratio(tally.busy_ns, tally.packets),
+        "dropped": stage.drops.total(),
+        "held": stage.held,
+    });
+    if let (Some(stats), Some(all)) = (stage.reframe.as_deref(), shown.as_object_mut()) {
+        all.insert(
+            "reframe".to_owned(),
+            json!({
+                "slf_in": stats.slf_in(),
+                "slf_out": stats.slf_out(),
+                "mean_train": stats.total().mean_train(),
+                "mean_added_delay_ns": stats.total().delay.mean(),
+            }),
+        );
+    }
+    shown
+}

@@ -1,0 +1,57 @@
+//! What an operator does with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by a
+//! socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) and its log of sessions
+//! ([`sessions`]) in files.
+//!
+//! Nothing of this is done by the data path but what [`Operator`] hands to a stage: a few hundred places of a
+//! table at a time, or new settings that were made before.
+
+pub(crate) mod control;
+pub(crate) mod notify;
+mod reload;
+mod server;
+pub(crate) mod sessions;
+pub(crate) mod state;
+mod tables;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use slipstream::pipeline::{Diagnostics, Plan};
+use slipstream::runtime::{Monitor, Operator, RunReport};
+
+/// Reads the configuration anew.
+type Read = Box<dyn Fn() -> Result<Plan, Diagnostics> + Send + Sync>;
+
+/// A pipeline that runs, and what it takes to operate it; its threads share it.
+pub(crate) struct Operation {
+    pub(crate) operator: Operator,
+    pub(crate) monitor: Monitor,
+    /// The plan that the pipeline goes by now.
+    plan: Mutex<Plan>,
+    read: Read,
+    /// A report as JSON.
+    as_json: fn(&RunReport) -> Value,
+    /// The file that the state is kept in.
+    pub(crate) state: Option<state::Keeper>,
+}
+
+/// The handle by which threads share it.
+pub(crate) type Shared = Arc<Operation>;
+
+impl Operation {
+    /// Of a pipeline by this plan, which `read` reads anew.
+    pub(crate) fn new(
+        plan: &Plan,
+        read: impl Fn() -> Result<Plan, Diagnostics> + Send + Sync + 'static,
+        as_json: fn(&RunReport) -> Value,
+    ) -> Self {
+        let plan = Mutex::new(plan.clone());
+        let (operator, monitor) = (Operator::default(), Monitor::default());
+        Self { operator, monitor, plan, read: Box::new(read), as_json, state: None }
+    }
+
+    /// The plan that counts now. Nobody changes it while this is held.
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,56 @@
+//! What the service manager hears of a run (`Type=notify`): that it is ready, that it is alive, that it
+//! reloads, that it ends. A datagram each, to the socket that `NOTIFY_SOCKET` names (sd_notify(3)).
+
+use std::env;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The service manager, or nobody.
+#[derive(Debug)]
+pub(crate) struct Manager(Option<(UnixDatagram, SocketAddr)>);
+
+impl Manager {
+    /// The one that started this program and wants to be told.
+    pub(crate) fn from_environment() -> Self {
+        let open = || {
+            let name = env::var_os("NOTIFY_SOCKET")?;
+            let address = match name.as_bytes() {
+                [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
+                _ => SocketAddr::from_pathname(&name).ok()?,
+            };
+            Some((UnixDatagram::unbound().ok()?, address))
+        };
+        Self(open())
+    }
+
+    /// True where it wants to hear now and then that the run is alive (`WatchdogSec=`).
+    pub(crate) fn has_watchdog(&self) -> bool {
+        self.0.is_some() && env::var_os("WATCHDOG_USEC").is_some()
+    }
+
+    /// Tells it. Who doesn't listen misses it.
+    pub(crate) fn tell(&self, what: &str) {
+        if let Some((socket, address)) = &self.0 {
+            let _ = socket.send_to_addr(what.as_bytes(), address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_hears_what_it_is_told() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("notify");
+        let listens = UnixDatagram::bind(&path).unwrap();
+        let address = SocketAddr::from_pathname(&path).unwrap();
+        Manager(Some((UnixDatagram::unbound().unwrap(), address))).tell("READY=1");
+        let mut heard = [0; 64];
+        let length = listens.recv(&mut heard).unwrap();
+        assert_eq!(&heard[..length], b"READY=1");
+        Manager(None).tell("READY=1");
+    }
+}

@@ -1,0 +1,86 @@
+//! The socket's connections. Their number, the length of a request and the time that one may take are bounded,
+//! so that no behaviour of clients ends the server; the data path hears of one request at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use super::control::answer;
+use slipstream::operate::LONGEST_LINE;
+
+/// Connections at a time; a further one takes the place of the oldest.
+const CONNECTIONS: usize = 64;
+/// Longest time without a whole request, and for a client to take an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Wait after an accept that failed with no connection open.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Serves for ever.
+pub(super) async fn serve(listener: UnixListener, operation: Shared) {
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
+    let turn = Arc::new(Semaphore::new(1));
+    loop {
+        let accepted = listener.accept().await;
+        open.retain(|c| !c.is_finished());
+        match accepted {
+            Ok((stream, _)) => {
+                if open.len() >= CONNECTIONS {
+                    close_oldest(&mut open).await;
+                }
+                open.push_back(tokio::spawn(connection(stream, operation.clone(), turn.clone())));
+            }
+            // Most likely no descriptor is left: closing a connection frees one.
+            Err(_) => {
+                if !close_oldest(&mut open).await {
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+async fn close_oldest(open: &mut VecDeque<JoinHandle<()>>) -> bool {
+    let Some(oldest) = open.pop_front() else { return false };
+    oldest.abort();
+    let _ = oldest.await;
+    true
+}
+
+/// Answers the requests of one connection, a line each.
+async fn connection(stream: UnixStream, operation: Shared, turn: Arc<Semaphore>) {
+    let (read, mut write) = stream.into_split();
+    // One byte more than is allowed shows that a line is too long.
+    let mut read = BufReader::new(read);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut bounded = (&mut read).take(LONGEST_LINE as u64 + 2);
+        let Ok(Ok(1..)) = timeout(PATIENCE, bounded.read_until(b'\n', &mut line)).await else { return };
+        let whole = line.ends_with(b"\n");
+        let text = line.trim_ascii().to_vec();
+        if whole && text.is_empty() {
+            continue;
+        }
+        let Ok(permit) = turn.clone().acquire_owned().await else { return };
+        let asked = operation.clone();
+        let answered = spawn_blocking(move || {
+            let answer = answer(&asked, &text);
+            drop(permit);
+            answer
+        });
+        let Ok(mut answer) = answered.await else { return };
+        answer.push('\n');
+        // A slow reader costs its own connection.
+        let Ok(Ok(())) = timeout(PATIENCE, write.write_all(answer.as_bytes())).await else { return };
+        if !whole {
+            return;
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The state of a pipeline in a file: read at the start, written every minute and at the end, so that a restart
+//! loses no connection.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use slipstream::clock::LiveClock;
+use slipstream::new_file::NewFile;
+use slipstream::operate::{SavedTable, StateFile, StateWriter};
+use slipstream::pipeline::Plan;
+use slipstream::runtime::Driver;
+use tracing::{info, warn};
+
+use super::Operation;
+use crate::log::LIVE;
+
+/// Time between two saves.
+pub(crate) const EVERY: Duration = Duration::from_secs(60);
+/// Larger files are no states.
+const LARGEST: u64 = 16 << 30;
+
+/// What becomes of a state that can't be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unreadable {
+    /// The pipeline doesn't start.
+    #[default]
+    Stop,
+    /// It starts without, with a warning; the file is overwritten at the next save.
+    Ignore,
+}
+
+/// Keeps the state.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    path: PathBuf,
+    unreadable: Unreadable,
+}
+
+/// Entries that came back, and those that did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Restored {
+    pub(crate) entries: u64,
+    pub(crate) left_out: u64,
+}
+
+impl Keeper {
+    pub(crate) fn new(path: &Path, unreadable: Unreadable) -> Self {
+        Self { path: path.to_owned(), unreadable }
+    }
+
+    /// Gives the stages of a pipeline that is about to run what the file has of them.
+    ///
+    /// # Errors
+    /// The file is damaged, or none of ours, and [`Unreadable`] says to stop.
+    pub(crate) fn restore(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
+        let file = self.path.display().to_string();
+        match self.try_restore(driver, plan) {
+            Ok(None) => info!(target: LIVE, file, "there is no state yet"),
+            Ok(Some(Restored { entries, left_out })) => {
+                info!(target: LIVE, file, entries, left_out, "state restored");
+            }
+            Err(why) if self.unreadable == Unreadable::Ignore => {
+                warn!(target: LIVE, file, "the state is left out: {why:#}");
+            }
+            Err(why) => {
+                let hint = "take the file away, or start with --state-unreadable ignore";
+                return Err(why.context(format!("--state {file}: can't be used; {hint}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn try_restore(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<Option<Restored>> {
+        let bytes = match fs::metadata(&self.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+            Ok(about) if about.len() > LARGEST || !about.is_file() => {
+                return Err(anyhow!("this is no state of Slipstream"));
+            }
+            Ok(_) => fs::read(&self.path)?,
+        };
+        let state = StateFile::parse(&bytes)?;
+        let now = LiveClock::get().now();
+        let away = now.0.saturating_sub(state.saved_ns);
+        let mut restored = Restored::default();
+        for table in &state.tables {
+            let count = (table.records.len() / table.record) as u64;
+            let Some(place) = place(plan, table) else {
+                warn!(target: LIVE, stage = table.stage, table = table.name, entries = count, "no stage has this table as it was saved; it is left out");
+                restored.left_out += count;
+                continue;
+            };
+            let Some(stage) = driver.operate(table.stage) else { continue };
+            for record in table.records.chunks_exact(table.record) {
+                if stage.restore(place, record, away, now) {
+                    restored.entries += 1;
+                } else {
+                    restored.left_out += 1;
+                }
+            }
+        }
+        Ok(Some(restored))
+    }
+
+    fn write(&self, state: StateWriter) -> anyhow::Result<u64> {
+        let bytes = state.finish();
+        let failed = || format!("--state {}: can't be written", self.path.display());
+        let mut file = NewFile::create(&self.path).with_context(failed)?;
+        // Who talks to whom is nobody else's business.
+        file.file().set_permissions(fs::Permissions::from_mode(0o600)).with_context(failed)?;
+        file.write_all(&bytes).with_context(failed)?;
+        file.file().sync_data().with_context(failed)?;
+        file.persist().with_context(failed)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Saves the state of a pipeline that has ended.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub(crate) fn save_ended(&self, driver: &mut Driver, plan: &Plan) -> anyhow::Result<()> {
+        let now = LiveClock::get().now();
+        let mut state = StateWriter::new(now.0);
+        for (stage, place, kind) in tables(plan) {
+            let Some(operated) = driver.operate(stage) else { continue };
+            state.table(stage, kind.name, kind.version, kind.record as u16);
+            let (mut records, mut from) = (Vec::new(), Some(0));
+            while let Some(at) = from {
+                records.clear();
+                from = operated.save(place, at, 4096, now, &mut records);
+                state.records(&records);
+            }
+        }
+        let bytes = self.write(state)?;
+        info!(target: LIVE, file = %self.path.display(), bytes, "state saved");
+        Ok(())
+    }
+}
+
+/// The tables of a plan's stages: stage, place of the table, and what it is.
+fn tables(plan: &Plan) -> impl Iterator<Item = (&str, usize, &slipstream::operate::StateTable)> {
+    let of = |s: &'_ slipstream::pipeline::PlannedStage| s.kind.properties.tables;
+    plan.stages.iter().flat_map(move |s| of(s).iter().enumerate().map(|(n, t)| (s.name.as_str(), n, t)))
+}
+
+/// The place of a table that was saved, where a stage has it in the same layout.
+fn place(plan: &Plan, saved: &SavedTable<'_>) -> Option<usize> {
+    let same = |(stage, _, kind): &(&str, usize, &slipstream::operate::StateTable)| {
+        *stage == saved.stage
+            && (kind.name, kind.version, kind.record) == (saved.name, saved.version, saved.record)
+    };
+    tables(plan).find(same).map(|(_, place, _)| place)
+}
+
+impl Operation {
+    /// Saves the state of the pipeline while it runs, in slices between batches.
+    ///
+    /// # Errors
+    /// There is no file for it, it can't be written, or the data path does not answer.
+    pub(crate) fn save(&self) -> anyhow::Result<u64> {
+        let keeper = self.state.as_ref().context("no file for the state was given (--state)")?;
+        let plan = self.plan().clone();
+        let mut state = StateWriter::new(LiveClock::get().now().0);
+        let _attention = self.operator.attention();
+        for (stage, place, kind) in tables(&plan) {
+            state.table(stage, kind.name, kind.version, kind.record as u16);
+            for shard in 0..self.operator.shards() {
+                let mut from = Some(0);
+                while let Some(at) = from {
+                    let (records, next) = self.slice(shard, stage, (place, kind.record), at)?;
+                    state.records(&records);
+                    from = next;
+                }
+            }
+        }
+        keeper.write(state)
+    }
+
+    /// Saves the state if it is time, at `now`; `last` is when that was last done.
+    pub(crate) fn save_if_due(&self, last: &mut Instant) {
+        if self.state.is_none() || last.elapsed() < EVERY {
+            return;
+        }
+        *last = slipstream::clock::now();
+        match self.save() {
+            Ok(bytes) => tracing::debug!(target: LIVE, bytes, "state saved"),
+            Err(why) => warn!(target: LIVE, "the state could not be saved: {why:#}"),
+        }
+    }
+}

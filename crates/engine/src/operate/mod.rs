@@ -1,0 +1,11 @@
+//! What whoever operates a running pipeline works with: [requests](Request) by a line of JSON each, the
+//! [state](StateFile) that survives a restart, and [stages](Operate) as they appear to an operator.
+
+mod request;
+mod state;
+
+pub use request::{LONGEST_LINE, MOST_ROWS, Request, RequestError, Selection};
+pub use slipstream_core::operate::{
+    Denial, Events, Fields, Operate, Preparation, Reloading, SessionEvent, StateTable, Update,
+};
+pub use state::{SavedTable, StateError, StateFile, StateWriter};

@@ -1,0 +1,202 @@
+//! From one configuration of a running pipeline to the next: what may change in place, and what may not.
+
+use std::path::PathBuf;
+
+use super::config::{Diagnostics, Finding, Plan, PlannedStage, Wire};
+use super::proxied::proxied;
+use super::topology::order;
+use slipstream_core::operate::Update;
+use slipstream_core::registry::{Common, Site};
+use slipstream_core::settings::Value;
+
+/// A setting that another configuration gives another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The stage.
+    pub stage: String,
+    /// The setting.
+    pub setting: &'static str,
+}
+
+impl Plan {
+    /// The settings that change if this pipeline, which runs, is to go by `new`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the new one, or can't change while it runs: the graph, ports, sizes of
+    /// tables. The pipeline is to stay as it is then.
+    pub fn changes(&self, new: &Self) -> Result<Vec<Change>, Diagnostics> {
+        new.check()?;
+        let mut findings = Vec::new();
+        self.compare_graphs(new, &mut findings);
+        if new.contexts != self.contexts {
+            let message = "flow contexts can't change while the pipeline runs";
+            findings.push(restart(Finding::new(&new.contexts_span, message)));
+        }
+        let mut changes = Vec::new();
+        for stage in &new.stages {
+            let old = self.stage(&stage.name).and_then(|id| self.stages.get(id));
+            // Another type has settings of its own.
+            let Some(old) = old.filter(|old| old.kind.name == stage.kind.name) else { continue };
+            let known = stage.kind.properties.reload.map_or(&[][..], |reload| reload.settings);
+            for setting in stage.kind.settings.iter().map(|s| s.name) {
+                if self.value(old, setting) == new.value(stage, setting) {
+                    continue;
+                }
+                if known.contains(&setting) {
+                    changes.push(Change { stage: stage.name.clone(), setting });
+                    continue;
+                }
+                let message = format!("`{setting}` of `{}` can't change while the pipeline runs", stage.name);
+                findings.push(restart(Finding::new(&new.setting_span(stage, Some(setting)), message)));
+            }
+        }
+        new.fail_on(findings)?;
+        Ok(changes)
+    }
+
+    /// A setting as it counts: paths of two configurations are the same where they lead to the same place.
+    fn value(&self, stage: &PlannedStage, setting: &str) -> Option<Value> {
+        let whole = |path: &PathBuf| Value::File(self.base.join(path));
+        match stage.settings.0.get(setting)? {
+            Value::File(path) => Some(whole(path)),
+            value => Some(value.clone()),
+        }
+    }
+
+    fn compare_graphs(&self, new: &Self, findings: &mut Vec<Finding>) {
+        for stage in &new.stages {
+            let old = self.stage(&stage.name).and_then(|id| self.stages.get(id));
+            let message = match old {
+                None => format!("there is no stage `{}` in the pipeline that runs", stage.name),
+                Some(old) if old.kind.name != stage.kind.name || old.role != stage.role => {
+                    format!("`{}` is a `{}` in the pipeline that runs", stage.name, old.kind.name)
+                }
+                Some(_) => continue,
+            };
+            findings.push(restart(Finding::new(&stage.span, message)));
+        }
+        for gone in self.stages.iter().filter(|old| new.stage(&old.name).is_none()) {
+            let message =
+                format!("`{}`, a stage of the pipeline that runs, is not in the graph any more", gone.name);
+            findings.push(restart(Finding::new(&(0..1), message)));
+        }
+        if !findings.is_empty() {
+            return;
+        }
+        let (mine, theirs) = (self.named_wires(), new.named_wires());
+        for (wire, name) in new.wires.iter().zip(&theirs) {
+            if !mine.contains(name) {
+                let message = format!("there is no wire {name} in the pipeline that runs");
+                findings.push(restart(Finding::new(&wire.output_span, message)));
+            }
+        }
+        for name in mine.iter().filter(|name| !theirs.contains(name)) {
+            let message = format!("the wire {name} of the pipeline that runs is not in the graph any more");
+            findings.push(restart(Finding::new(&(0..1), message)));
+        }
+    }
+
+    /// Every wire by the names of its ends.
+    fn named_wires(&self) -> Vec<String> {
+        let name = |id: usize| self.stages.get(id).map_or("?", |s| s.name.as_str());
+        let port = |port: &Option<String>| port.clone().unwrap_or_else(|| "0".to_owned());
+        let wire =
+            |w: &Wire| format!("{}[{}] -> [{}]{}", name(w.from), port(&w.output), port(&w.input), name(w.to));
+        self.wires.iter().map(wire).collect()
+    }
+
+    /// What [`Operate::update`](slipstream_core::operate::Operate::update) of the stages takes that go by this
+    /// plan from now on, where `changes` says what is new in it: of each of these stages, and of those that
+    /// name files, its name and its settings with all that their files say. It may take long, and is for one
+    /// run of the pipeline: shards need one each.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub fn updates(&self, changes: &[Change]) -> Result<Vec<(String, Update)>, Diagnostics> {
+        let (mut findings, mut updates) = (Vec::new(), Vec::new());
+        let common = Common::default();
+        let translated = proxied(self, &mut findings);
+        let live = self.stages.iter().any(|s| s.kind.live());
+        for id in order(&self.stages, &self.wires).unwrap_or_default() {
+            let Some(planned) = self.stages.get(id) else { continue };
+            let Some(reload) = planned.kind.properties.reload else { continue };
+            let changed = changes.iter().any(|change| change.stage == planned.name);
+            if !changed && !(reload.reads_files)(&planned.settings) {
+                continue;
+            }
+            let proxied = translated.get(id).map_or(&[][..], Vec::as_slice);
+            let (name, role, base) = (&planned.name, planned.role, &self.base);
+            let site =
+                Site { name, role, dry: false, base, seed: 0, choices: 0, live, proxied, common: &common };
+            match (reload.make)(&planned.settings, &site) {
+                Ok(update) => updates.push((planned.name.clone(), update)),
+                Err(error) => {
+                    let finding = Finding::new(&self.setting_span(planned, error.setting), error.message);
+                    findings.push(match error.hint {
+                        Some(hint) => finding.hint(hint),
+                        None => finding,
+                    });
+                }
+            }
+        }
+        self.fail_on(findings)?;
+        Ok(updates)
+    }
+}
+
+fn restart(finding: Finding) -> Finding {
+    finding.hint("start the pipeline anew for this")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Plan {
+        Plan::from_toml(text, "p.toml", "".as_ref()).unwrap()
+    }
+
+    fn refused(old: &str, new: &str) -> Vec<(usize, String)> {
+        let errors = plan(old).changes(&plan(new)).unwrap_err();
+        errors.0.iter().map(|d| (d.error.line, d.error.message.clone())).collect()
+    }
+
+    const OLD: &str = "graph = \"in :: null -> reframe -> out :: null\"\n[stage.reframe]\nhold = \"64us\"\n";
+
+    #[test]
+    fn what_may_change_is_told_and_what_may_not_is_refused_with_its_line() {
+        let new = OLD.replace("64us", "32us");
+        let changes = plan(OLD).changes(&plan(&new)).unwrap();
+        assert_eq!(changes, [Change { stage: "reframe".into(), setting: "hold" }]);
+        assert_eq!(plan(OLD).changes(&plan(OLD)).unwrap(), []);
+        // The default, written.
+        assert_eq!(plan(OLD).changes(&plan(&format!("{OLD}burst = 32\n"))).unwrap(), []);
+
+        let all = refused(OLD, &format!("{OLD}flows = 4096\n"));
+        assert!(matches!(all.as_slice(), [(4, why)] if why.contains("`flows` of `reframe`")), "{all:?}");
+        let all = refused(OLD, &OLD.replace("-> out", "-> counter -> out"));
+        assert!(matches!(all.as_slice(), [(1, why)] if why.contains("no stage `counter`")), "{all:?}");
+        let all = refused(&OLD.replace("-> out", "-> counter -> out"), OLD);
+        assert!(matches!(all.as_slice(), [(1, why)] if why.contains("`counter`")), "{all:?}");
+        let all = refused(OLD, &OLD.replace("in :: null", "in :: synth"));
+        assert!(matches!(all.as_slice(), [(1, why)] if why.contains("`in` is a `null`")), "{all:?}");
+        let all = refused(OLD, &format!("context = \"off\"\n{OLD}"));
+        assert!(matches!(all.as_slice(), [(1, why)] if why.contains("flow contexts")), "{all:?}");
+    }
+
+    #[test]
+    fn another_wire_is_refused() {
+        let (a, b) = (
+            "s[a] -> m -> out :: null; s[other] -> [back]m",
+            "s[a] -> [back]m -> out :: null; s[other] -> m",
+        );
+        let graph = |wires| {
+            format!(
+                "graph = '''in :: null -> s :: switch; m :: firewall; {wires}'''\n[stage.m]\nrules = \"/dev/null\"\n[stage.s]\nports = [\"a: tcp\"]\n"
+            )
+        };
+        let all = refused(&graph(a), &graph(b));
+        assert_eq!(all.len(), 4, "{all:?}");
+        assert!(all.iter().any(|(_, why)| why.contains("no wire s[other] -> [0]m")), "{all:?}");
+    }
+}

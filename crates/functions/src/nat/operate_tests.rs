@@ -1,0 +1,232 @@
+//! A restart, and other settings while sessions go on, change nothing for those that may stay.
+
+use proptest::prelude::*;
+
+use super::super::{Kind, Packet, Verdict};
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn config(pool: &[&str]) -> NatConfig {
+    NatConfig {
+        pool: pool.iter().map(|a| a.parse().unwrap()).collect(),
+        sessions: 256,
+        mappings: 256,
+        host_sessions: 128,
+        mapping_sessions: 64,
+        ports: 5000..=5200,
+        ..NatConfig::default()
+    }
+}
+
+fn stage(config: &NatConfig) -> NatStage {
+    NatStage::new(Nat::new(config).unwrap())
+}
+
+fn packet(protocol: u8, host: u8, port: u16, remote: u8, tcp_flags: u8) -> Packet {
+    let src = u32::from_be_bytes([10, 0, 0, host]);
+    let dst = u32::from_be_bytes([198, 51, 100, remote]);
+    let key = Tuple { protocol, src, src_port: port, dst, dst_port: 443 }.key();
+    Packet { key, kind: Kind::Opens, tcp_flags }
+}
+
+/// Everything that a stage has, as records, by table.
+fn saved(stage: &NatStage, now: Nanos) -> Vec<(usize, Vec<u8>)> {
+    let mut all = Vec::new();
+    for (table, kind) in TABLES.iter().enumerate() {
+        let (mut out, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = stage.save(table, at, 7, now, &mut out);
+        }
+        all.extend(out.chunks(kind.record).map(|record| (table, record.to_vec())));
+    }
+    all
+}
+
+fn external(verdict: Verdict) -> Option<(u32, u16)> {
+    match verdict {
+        Verdict::Rewrite { rewrite, .. } => {
+            let to = Tuple::of(rewrite.endpoints());
+            Some((to.src, to.src_port))
+        }
+        _ => None,
+    }
+}
+
+/// The answer to a packet from inside with this external endpoint.
+fn answer(packet: &Packet, external: (u32, u16), tcp_flags: u8) -> Packet {
+    let from = Tuple::of(packet.key);
+    let key = Tuple { src: external.0, src_port: external.1, ..from }.reversed().key();
+    Packet { key, kind: Kind::Opens, tcp_flags }
+}
+
+fn sweep(stage: &mut NatStage, now: Nanos) {
+    while stage.nat.sweep_on(now) {}
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// A NAT that was saved and restored translates every packet of what was there as the one does that went
+    /// on, whichever side speaks first.
+    #[test]
+    fn a_restart_changes_no_translation(
+        packets in proptest::collection::vec((0..3u8, 0..5u8, 4990..5010u16, 0..4u8, 0..5u64), 1..100),
+        outside_first in any::<bool>(),
+        away in 0..30u64,
+        choices in any::<u64>(),
+    ) {
+        let config = config(&["192.0.2.1", "192.0.2.2"]);
+        let mut before = stage(&config);
+        let mut now = 1_000 * SECOND;
+        let mut talked = Vec::new();
+        for (protocol, host, port, remote, gap) in packets {
+            now += gap * SECOND / 10;
+            let protocol = [6, 17, 6][usize::from(protocol)];
+            let out = packet(protocol, host, port, remote, 0x02);
+            let Some(ext) = external(before.nat.outbound(&out, Nanos(now))) else { continue };
+            if host % 2 == 0 {
+                before.nat.inbound(&answer(&out, ext, 0x12), Nanos(now));
+                before.nat.outbound(&packet(protocol, host, port, remote, 0x10), Nanos(now));
+            }
+            talked.push((out, ext));
+        }
+        let state = saved(&before, Nanos(now));
+        let later = now + away * SECOND;
+        let mut after = stage(&NatConfig { seed: 99, choices, ..config });
+        for (table, record) in &state {
+            prop_assert!(after.restore(*table, record, away * SECOND, Nanos(later)));
+            prop_assert!(!after.restore(*table, record, away * SECOND, Nanos(later)), "it is there already");
+        }
+        prop_assert_eq!(after.nat.sessions(), before.nat.sessions());
+        prop_assert_eq!(after.nat.mappings(), before.nat.mappings());
+        let mut again = saved(&after, Nanos(later));
+        let mut as_it_went_on = saved(&before, Nanos(later));
+        again.sort();
+        as_it_went_on.sort();
+        prop_assert_eq!(again, as_it_went_on);
+        for (out, ext) in &talked {
+            let go = |stage: &mut NatStage| {
+                let inward = answer(out, *ext, 0x10);
+                let outward = Packet { tcp_flags: 0x10, ..*out };
+                let mut both = Vec::new();
+                for turn in [outside_first, !outside_first] {
+                    both.push(if turn {
+                        match stage.nat.inbound(&inward, Nanos(later)) {
+                            Verdict::Rewrite { rewrite, .. } => Some(rewrite.endpoints()),
+                            _ => None,
+                        }
+                    } else {
+                        external(stage.nat.outbound(&outward, Nanos(later))).map(|(a, p)| NarrowKey([a.into(), p.into()]))
+                    });
+                }
+                both
+            };
+            prop_assert_eq!(go(&mut after), go(&mut before));
+        }
+        prop_assert_eq!(after.nat.sessions(), before.nat.sessions());
+        // All ports come back.
+        for stage in [&mut before, &mut after] {
+            stage.nat.expire(Nanos(later + 100_000 * SECOND), u32::MAX);
+            prop_assert_eq!((stage.nat.sessions(), stage.nat.mappings()), (0, 0));
+        }
+    }
+
+    /// Any bytes are a record, or are refused, and leave nothing behind.
+    #[test]
+    fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..40), table in 0..3usize) {
+        let mut stage = stage(&config(&["192.0.2.1"]));
+        let restored = stage.restore(table, &bytes, 0, Nanos(5));
+        prop_assert_eq!(restored, stage.nat.sessions() + stage.nat.mappings() > 0);
+        let _ = (describe_session(&bytes), describe_mapping(&bytes), stage.remove(table, &bytes, Nanos(6)));
+    }
+
+    /// When the pool changes, what may stay is translated as before, the rest ends, and no port is given
+    /// twice or lost.
+    #[test]
+    fn another_pool_keeps_what_it_may(
+        hosts in proptest::collection::vec((0..20u8, 4990..5010u16), 1..60),
+        pools in proptest::collection::vec(1..8u8, 1..5),
+    ) {
+        let all = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let chosen = |mask: u8| all.iter().enumerate().filter(|(i, _)| mask >> i & 1 != 0).map(|(_, a)| *a).collect::<Vec<_>>();
+        let mut stage = stage(&config(&all));
+        let mut now = 1_000 * SECOND;
+        let mut talked: Vec<(Packet, (u32, u16))> = Vec::new();
+        for mask in pools {
+            now += SECOND;
+            for (host, port) in &hosts {
+                let out = packet(17, *host, *port, 1, 0);
+                let Some(ext) = external(stage.nat.outbound(&out, Nanos(now))) else { continue };
+                match talked.iter().find(|(known, _)| known.key == out.key) {
+                    Some((_, known)) => prop_assert_eq!(*known, ext),
+                    None => {
+                        prop_assert!(talked.iter().all(|(known, used)| known.key == out.key || *used != ext), "a port twice");
+                        talked.push((out, ext));
+                    }
+                }
+            }
+            let pool = chosen(mask);
+            let update: Update = Box::new(NatUpdate::new(config(&pool)));
+            drop(stage.update(update, Nanos(now)));
+            sweep(&mut stage, Nanos(now));
+            let kept = |ext: &(u32, u16)| pool.iter().any(|a| a.parse::<Ipv4Addr>().unwrap().to_bits() == ext.0);
+            talked.retain(|(_, ext)| kept(ext));
+            prop_assert_eq!(stage.nat.sessions() as usize, talked.len());
+            for (out, ext) in &talked {
+                let inward = stage.nat.inbound(&answer(out, *ext, 0), Nanos(now));
+                let to_inside = |key| Tuple::of(key).dst == Tuple::of(out.key).src;
+                let reached = matches!(inward, Verdict::Rewrite { rewrite, .. } if to_inside(rewrite.endpoints()));
+                prop_assert!(reached);
+            }
+        }
+        stage.nat.expire(Nanos(now + 100_000 * SECOND), u32::MAX);
+        prop_assert_eq!((stage.nat.sessions(), stage.nat.mappings()), (0, 0));
+    }
+}
+
+#[test]
+fn a_port_that_becomes_static_is_taken_from_whoever_has_it_and_not_given_again() {
+    let mut nat = stage(&config(&["192.0.2.1"]));
+    let now = Nanos(1_000 * SECOND);
+    let out = packet(17, 1, 5001, 1, 0);
+    assert_eq!(external(nat.nat.outbound(&out, now)).map(|e| e.1), Some(5001));
+    let address = Ipv4Addr::new(192, 0, 2, 1);
+    let inside = (Ipv4Addr::new(10, 0, 0, 9), 53);
+    let mapping = super::super::StaticMapping::Port { protocol: 17, inside, external: (address, 5001) };
+    let with = NatConfig { statics: vec![mapping], ..config(&["192.0.2.1"]) };
+    drop(nat.update(Box::new(NatUpdate::new(with)), now));
+    sweep(&mut nat, now);
+    assert_eq!(nat.nat.sessions(), 0);
+    let other = external(nat.nat.outbound(&out, now)).unwrap();
+    assert_ne!(other.1, 5001, "the port is the static mapping's");
+    // And back: the port is free again.
+    drop(nat.update(Box::new(NatUpdate::new(config(&["192.0.2.1"]))), now));
+    sweep(&mut nat, now);
+    assert_eq!(external(nat.nat.outbound(&packet(17, 2, 5001, 1, 0), now)).map(|e| e.1), Some(5001));
+    assert_eq!(external(nat.nat.outbound(&out, now)), Some(other), "a session that may stay does");
+}
+
+#[test]
+fn events_tell_of_sessions_from_when_they_are_asked_for() {
+    let mut nat = stage(&config(&["192.0.2.1"]));
+    let now = Nanos(1_000 * SECOND);
+    nat.nat.outbound(&packet(17, 1, 5001, 1, 0), now);
+    let room = || Events { sessions: Vec::with_capacity(2), ..Events::default() };
+    let mut events = room();
+    nat.events(&mut events);
+    assert_eq!(events.sessions.len(), 0, "nobody had asked");
+    for host in 2..5 {
+        nat.nat.outbound(&packet(17, host, 5002, 1, 0), now);
+    }
+    events = room();
+    nat.events(&mut events);
+    let first = events.sessions[0];
+    assert_eq!((first.begins, first.protocol, first.external.1), (true, 17, 5002));
+    assert_eq!((first.inside.0.to_string(), first.remote), ("10.0.0.2".into(), (address(0xc633_6401), 443)));
+    assert_eq!((events.sessions.len(), events.missed), (2, 1), "there was room for two");
+    nat.nat.expire(Nanos(10_000 * SECOND), u32::MAX);
+    events = room();
+    nat.events(&mut events);
+    assert!(events.sessions.iter().all(|e| !e.begins));
+}

@@ -1,0 +1,356 @@
+"""What an operator does with a pipeline at work between real end hosts: reloads, restarts with state, the control socket.
+
+Reloads go on for ten seconds; SLIPSTREAM_RELOADS=600 makes it ten minutes (`make soak`).
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+from netns import Middlebox, Net
+
+JSON = ("--format", "json")
+CONNECTIONS = 200
+ADDRESS = "10.77.2.100"
+SERVER = "10.77.2.2"
+RULES = "allow state established,related\nallow state new src net 10.77.1.0/24\ndefault deny\n"
+GATEWAY = """
+graph = '''
+lan -> from_lan :: reframe -> fw -> [lan]r
+r[lan] -> [back]fw[back] -> lan
+r[wan] -> [inside]n[outside] -> wan
+wan -> from_wan :: reframe -> [outside]n[inside] -> [wan]r
+'''
+[stage.lan]
+type = "af_packet"
+interface = "ma"
+[stage.wan]
+type = "af_packet"
+interface = "mb"
+[stage.from_lan]
+hold = "{hold}"
+[stage.from_wan]
+hold = "{hold}"
+[stage.fw]
+type = "firewall"
+rules = "{rules}"
+[stage.r]
+type = "router"
+interfaces = ["lan 10.77.1.254/24 {ma}", "wan 10.77.2.254/24 {mb}"]
+[stage.n]
+type = "nat"
+pool = [{pool}]
+loose = false
+"""
+
+
+class Gateway:
+    """A firewall, a NAT and reframers between two hosts, by a configuration file."""
+
+    def __init__(self, net, binary, scratch):
+        self.net, self.binary, self.scratch = net, binary, scratch
+        self.config, self.rules = scratch / "gateway.toml", scratch / "rules.txt"
+        self.socket, self.state = scratch / "control", scratch / "state"
+        self.rules.write_text(RULES)
+        self.write()
+        for end, here, there in (("a", 1, 2), ("b", 2, 1)):
+            net.ip(end, "route", "add", f"10.77.{there}.0/24", "via", f"10.77.{here}.254")
+
+    def write(self, hold="64us", pool=(ADDRESS,), text=GATEWAY):
+        listed = ", ".join(f'"{address}"' for address in pool)
+        ma, mb = (":".join(f"{byte:02x}" for byte in self.net.mac[end]) for end in ("ma", "mb"))
+        self.config.write_text(text.format(rules=self.rules, hold=hold, pool=listed, ma=ma, mb=mb))
+
+    def start(self, *words):
+        words = ("run", *JSON, "--control", self.socket, *words, self.config)
+        return Middlebox(self.net, self.binary, *words).ready(2)
+
+    def ctl(self, *words):
+        """A request; the exit status and the answer, or what was said."""
+        done = subprocess.run([self.binary, *map(str, words), "--control", self.socket, *JSON], capture_output=True, text=True,
+                              check=False, timeout=60)
+        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+def connect(net, count, port=7000):
+    """So many connections from a to b: pairs of both ends' sockets."""
+    listener = net.socket("b", socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((SERVER, port))
+    listener.listen(count)
+    listener.settimeout(10)
+    pairs = []
+    for _ in range(count):
+        near = net.socket("a", socket.AF_INET, socket.SOCK_STREAM)
+        near.settimeout(10)
+        near.connect((SERVER, port))
+        far, _ = listener.accept()
+        far.settimeout(10)
+        pairs.append((near, far))
+    listener.close()
+    return pairs
+
+
+def exchange(pairs, first, seconds=10):
+    """Each pair exchanges a word, `first` (0: a, 1: b) speaks; how many of the words arrived in time."""
+    for number, pair in enumerate(pairs):
+        pair[first].send(b"%08d" % number)
+    waiting = {pair[1 - first]: number for number, pair in enumerate(pairs)}
+    arrived, end = 0, time.monotonic() + seconds
+    while waiting and (left := end - time.monotonic()) > 0:
+        ready, _, _ = select.select(list(waiting), [], [], left)
+        for end_of in ready:
+            arrived += end_of.recv(64) == b"%08d" % waiting.pop(end_of)
+    return arrived
+
+
+def close(pairs):
+    for pair in pairs:
+        for end in pair:
+            end.close()
+
+
+class Datagrams:
+    """Numbered datagrams from 16 ports of a to b, a thousand a second, from `with` to its end; those that arrived."""
+
+    def __init__(self, net):
+        self.near = [net.socket("a", socket.AF_INET, socket.SOCK_DGRAM) for _ in range(16)]
+        self.far = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+        self.far.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+        self.far.bind((SERVER, 9))
+        self.far.settimeout(2)
+        self.over, self.sent, self.got = threading.Event(), 0, []
+        self.threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+
+    def _send(self):
+        # Neighbours find each other first.
+        while not self.over.is_set():
+            for _ in range(8):
+                self.near[self.sent % 16].sendto(struct.pack("!I", self.sent), (SERVER, 9))
+                self.sent += 1
+            time.sleep(0.008)
+
+    def _receive(self):
+        try:
+            while True:
+                data, _ = self.far.recvfrom(64)
+                self.got.append(struct.unpack("!I", data)[0])
+        except TimeoutError:
+            pass
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        for end in (*self.near, self.far):
+            end.close()
+
+    def check(self, case):
+        """None was lost, and those of a flow came in order."""
+        missing = sorted(set(range(self.sent)) - set(self.got))
+        case.check(not missing and len(self.got) == self.sent, f"{len(missing)} of {self.sent} datagrams were lost: {missing[:9]}")
+        for flow in range(16):
+            mine = [number for number in self.got if number % 16 == flow]
+            case.equal(mine, sorted(mine), f"order of flow {flow}")
+
+
+def ended(case, box, how=signal.SIGTERM):
+    status, out, err = box.stop(how)
+    if not case.equal(status, 0, f"exit status ({err.strip()[-600:]})"):
+        return None, err
+    report = json.loads(out)
+    case.equal(report["left_inside"], 0, "left inside")
+    case.check("panicked" not in err, err)
+    return report, err
+
+
+def restart(case, binary, scratch):
+    """200 connections through a firewall and a NAT survive a restart with their state, whichever side speaks first; without it
+    they don't. A state that is damaged is refused."""
+    with Net(routed=True) as net:
+        gateway = Gateway(net, binary, scratch)
+        box = gateway.start("--state", gateway.state, "--session-log", f"json:{scratch / 'sessions.json'}")
+        pairs = connect(net, CONNECTIONS)
+        half = CONNECTIONS // 2
+        case.equal(exchange(pairs, 0), CONNECTIONS, "words before the restart")
+        status, answer = gateway.ctl("ctl", "list", "n", "sessions", "--limit", "0")
+        if case.equal(status, 0, f"ctl list: {answer}"):
+            ports = {row["external_port"] for row in answer["rows"] if row["remote_port"] == 7000 and row["external"] == ADDRESS}
+            case.equal(len(ports), CONNECTIONS, "external ports of the sessions that are listed")
+        ended(case, box)
+        logged = [json.loads(line) for line in (scratch / "sessions.json").read_text().splitlines()]
+        begun = {line["inside_port"] for line in logged if line["event"] == "session_created" and line["remote_port"] == 7000}
+        case.equal(len(begun), CONNECTIONS, "sessions that were logged")
+        box = gateway.start("--state", gateway.state)
+        case.equal(exchange(pairs[:half], 1), half, "words after the restart where the server speaks first")
+        case.equal(exchange(pairs[half:], 0), CONNECTIONS - half, "words after the restart where the client speaks first")
+        case.equal(exchange(pairs, 1), CONNECTIONS, "words behind those")
+        # Somebody may be made to leave.
+        port = pairs[0][0].getsockname()[1]
+        status, answer = gateway.ctl("ctl", "delete", "n", "sessions", "--only", f"inside_port={port}")
+        case.check(status == 0 and answer["removed"] == 1, f"ctl delete: {answer}")
+        case.equal(exchange(pairs[:1], 1, 1), 0, "words of a session that was deleted")
+        _, err = ended(case, box)
+        case.check("state restored" in err and f"entries={2 * CONNECTIONS}" in err, err)
+        # Without the state nothing of it comes through.
+        box = gateway.start()
+        case.equal(exchange(pairs[1:half], 1, 1), 0, "words after a restart without state")
+        ended(case, box)
+        close(pairs)
+        whole = gateway.state.read_bytes()
+        case.equal(gateway.state.stat().st_mode & 0o777, 0o600, "mode of the state")
+        for bad, why in ((whole[:-9], "damaged"), (b"\xd4\xc3\xb2\xa1" * 9, "no state"), (whole[:8] + b"\7" + whole[9:], "layout 7")):
+            gateway.state.write_bytes(bad)
+            status, _, err = gateway.start("--state", gateway.state).wait(10)
+            case.check(status == 2 and why in err and "--state-unreadable" in err, f"{why}: {status} {err}")
+        _, err = ended(case, gateway.start("--state", gateway.state, "--state-unreadable", "ignore"))
+        case.check("left out" in err, err)
+
+
+def reloads(case, binary, scratch):
+    """Other rules, addresses and hold times every half second while connections and datagrams go on: none is lost. What is wrong, or
+    can't change, is refused with its line."""
+    seconds = float(os.environ.get("SLIPSTREAM_RELOADS", "10"))
+    with Net(routed=True) as net:
+        gateway = Gateway(net, binary, scratch)
+        box = gateway.start()
+        pairs = connect(net, 20)
+        with Datagrams(net) as datagrams:
+            since, turn, words = time.monotonic(), 0, 0
+            while time.monotonic() - since < seconds:
+                turn += 1
+                pool = (ADDRESS, "10.77.2.101", "10.77.2.102")[:1 + turn % 3]
+                gateway.rules.write_text(RULES + "".join(f"deny tcp port {port}\n" for port in range(100, 100 + turn % 50)))
+                gateway.write(("64us", "32us", "100us")[turn % 3], pool)
+                if turn % 2:
+                    box.child.send_signal(signal.SIGHUP)
+                else:
+                    status, answer = gateway.ctl("reload")
+                    case.check(status == 0 and "n.pool" in answer["changes"], f"reload: {answer}")
+                words += exchange(pairs, turn % 2)
+                time.sleep(0.3)
+            case.equal(words, turn * len(pairs), "words over connections while it reloads")
+            # Nothing of these changes anything.
+            for text, line, why in ((GATEWAY.replace("loose", "louse"), "line 27", "louse"),
+                                    (GATEWAY + "sessions = 4096\n", "line 28", "`sessions` of `n` can't change"),
+                                    (GATEWAY.replace("fw -> [lan]r", "fw -> c :: counter -> [lan]r"), "line 3", "no stage `c`")):
+                gateway.write(text=text)
+                status, answer = gateway.ctl("reload")
+                case.check(status == 2 and line in answer and why in answer, f"{why}: {status} {answer}")
+            gateway.write()
+            gateway.rules.write_text(RULES + "deny nonsense\n")
+            status, answer = gateway.ctl("reload")
+            case.check(status == 2 and "rules.txt:4:" in answer, f"wrong rules: {status} {answer}")
+            case.equal(exchange(pairs, 0), len(pairs), "words after reloads that were refused")
+            time.sleep(0.3)
+        datagrams.check(case)
+        close(pairs)
+        report, err = ended(case, box)
+        if report:
+            case.equal(report["dropped"].get("no_mapping", 0), 0, "packets of no session")
+        case.check(err.count("reload refused") == 4 and "reloaded" in err, err)
+
+
+def talk(path, data, answers=1, seconds=5):
+    """What the socket says to these bytes."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(seconds)
+        client.connect(str(path))
+        client.sendall(data)
+        got = b""
+        while got.count(b"\n") < answers and (more := client.recv(1 << 16)):
+            got += more
+        return [json.loads(line) for line in got.splitlines()]
+
+
+def abuse(case, binary, scratch):
+    """The control socket under garbage, slow readers and a thousand connections: packets go on, and its owner is served."""
+    with Net(routed=True) as net:
+        gateway = Gateway(net, binary, scratch)
+        box = gateway.start()
+        path = gateway.socket
+        case.equal(path.stat().st_mode & 0o777, 0o600, "mode of the socket")
+        close(connect(net, 1))
+        with Datagrams(net) as datagrams:
+            for garbage in (b"\n\nhello\n", b"\x00\xff\n", b"[" * 5000 + b"\n", b'{"do": 5}\n', b'{"do": "list", "stage": "n"}\n', b"x" * 20000):
+                answers = talk(path, garbage)
+                case.check(answers and answers[0]["ok"] is False and answers[0]["error"], f"{garbage[:20]}: {answers}")
+            many = []
+            for number in range(1000):
+                client = socket.socket(socket.AF_UNIX)
+                client.setblocking(False)
+                try:
+                    client.connect(str(path))
+                    # Half a request, or many of which nobody reads the answers.
+                    client.send(b'{"do": "li' if number % 2 else b'{"do": "report"}\n' * 100)
+                except (BlockingIOError, ConnectionError):
+                    pass
+                many.append(client)
+            case.check(talk(path, b'{"do": "ping"}\n', seconds=30)[0]["ok"], "its owner is served")
+            for client in many:
+                client.close()
+            status, answer = gateway.ctl("ctl", "show")
+            case.check(status == 0 and {"fw", "n", "from_lan"} <= {stage["name"] for stage in answer["stages"]}, f"ctl show: {answer}")
+            status, answer = gateway.ctl("ctl", "rules", "fw")
+            case.check(status == 0 and sum(hit["packets"] for hit in answer["hits"]) > 0, f"ctl rules: {answer}")
+            second = gateway.start()
+            status, _, err = second.wait(10)
+            case.check(status == 2 and "another process serves there" in err, f"two at one socket: {status} {err}")
+        datagrams.check(case)
+        ended(case, box)
+        case.check(not path.exists(), "the socket is left behind")
+
+
+def log(case, binary, scratch):
+    """The log: running, a link that goes down and comes up, the first drop and the denials with their rule; a service manager hears
+    that it runs, lives and ends."""
+    heard = scratch / "notify"
+    with Net(routed=True) as net, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(heard))
+        gateway = Gateway(net, binary, scratch)
+        gateway.rules.write_text("allow tcp\ndeny udp dst port 9\n")
+        with_manager = {**os.environ, "NOTIFY_SOCKET": str(heard), "WATCHDOG_USEC": "5000000"}
+        before = dict(os.environ)
+        os.environ.update(with_manager)
+        box = gateway.start("--log-format", "json", "--log-denied")
+        os.environ.clear()
+        os.environ.update(before)
+        near = net.socket("a", socket.AF_INET, socket.SOCK_DGRAM)
+        for number in range(50):
+            near.sendto(b"no", (SERVER, 9))
+            time.sleep(0.01)
+        near.close()
+        time.sleep(1.2)
+        net.ip("m", "link", "set", "dev", "mb", "down")
+        time.sleep(1.3)
+        net.ip("m", "link", "set", "dev", "mb", "up")
+        time.sleep(1.5)
+        status, _, err = box.stop(signal.SIGTERM)
+        case.equal(status, 0, f"exit status ({err})")
+        lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+        said = [(line["message"], line.get("state") or line.get("reason") or line.get("rule")) for line in lines]
+        for wanted in (("running", None), ("first drop for this reason", "denied"), ("denied", "line 2"), ("link", "down"), ("link", "up"),
+                       ("ended", "it was asked to")):
+            case.check(wanted in said, f"{wanted} is not among {said}")
+        case.check(said.count(("denied", "line 2")) <= 20, "denials are not bounded")
+        manager.settimeout(1)
+        told = []
+        try:
+            while True:
+                told.append(manager.recv(4096).decode())
+        except TimeoutError:
+            pass
+        case.check(told[:1] == ["READY=1\nSTATUS=running"] and "WATCHDOG=1" in told and told[-1] == "STOPPING=1", f"{told}")
+
+
+OPERATION = (restart, reloads, abuse, log)
