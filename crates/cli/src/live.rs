@@ -127,6 +127,8 @@ pub(crate) fn run(
     let watcher = if is_live(plan) {
         tell_start(plan);
         let (operation, manager) = (operation.clone(), manager.clone());
+        let held = operation.clone();
+        let hold = move || held.longest_hold();
         let (watchdog, mut saved) = (manager.has_watchdog(), slipstream::clock::now());
         let each = move |answers: bool| {
             if watchdog && answers {
@@ -134,7 +136,7 @@ pub(crate) fn run(
             }
             operation.save_if_due(&mut saved);
         };
-        Some(Watcher::start(reloader.operation.monitor.clone(), plan, each)?)
+        Some(Watcher::start(reloader.operation.monitor.clone(), plan, hold, each)?)
     } else {
         None
     };

@@ -81,14 +81,13 @@ pub(crate) struct Watch {
     late: bool,
 }
 
-impl Watch {
-    /// Of a pipeline.
-    pub(crate) fn of(plan: &Plan) -> Self {
-        let holds = plan.stages.iter().filter(|s| s.kind.properties.holds);
-        let hold_ns = holds.filter_map(|s| s.settings.optional_number("hold")).max().filter(|ns| *ns > 0);
-        Self { hold_ns, ..Self::default() }
-    }
+/// The longest time for which a stage of a pipeline may hold a packet, in ns; none where no stage does.
+pub(crate) fn longest_hold(plan: &Plan) -> Option<u64> {
+    let holds = plan.stages.iter().filter(|s| s.kind.properties.holds);
+    holds.filter_map(|s| s.settings.optional_number("hold")).max().filter(|ns| *ns > 0)
+}
 
+impl Watch {
     /// What has happened since the last look that somebody should know.
     pub(crate) fn compare(&mut self, report: &RunReport) -> Vec<Notice> {
         let mut notices = Vec::new();
@@ -210,15 +209,17 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Looks on at the run of this plan, which this monitor watches. `each` is called once a second on the
+    /// Looks on at the run of this plan, which this monitor watches; `hold` gives the longest time for which a
+    /// stage may hold a packet, which may change. `each` is called once a second on the
     /// thread that looks on, and told whether the data path has answered.
     pub(crate) fn start(
         monitor: Monitor,
         plan: &Plan,
+        hold: impl Fn() -> Option<u64> + Send + 'static,
         mut each: impl FnMut(bool) + Send + 'static,
     ) -> std::io::Result<Self> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
-        let (mut watch, mut interfaces) = (Watch::of(plan), Interfaces::of(plan));
+        let (mut watch, mut interfaces) = (Watch::default(), Interfaces::of(plan));
         let ends = Arc::clone(&over);
         let look = move || {
             let (mut silent, mut last) = (0, None);
@@ -230,6 +231,7 @@ impl Watcher {
                 let same = |old: &Arc<RunReport>| report.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
                 let fresh = report.is_some() && !last.as_ref().is_some_and(same);
                 if let (true, Some(report)) = (fresh, &report) {
+                    watch.hold_ns = hold();
                     watch.compare(report).iter().for_each(Notice::tell);
                 }
                 last = report;

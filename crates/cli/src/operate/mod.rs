@@ -50,6 +50,12 @@ impl Operation {
         Self { operator, monitor, plan, read: Box::new(read), as_json, state: None }
     }
 
+    /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now; while another one is being
+    /// made ready nobody knows.
+    pub(crate) fn longest_hold(&self) -> Option<u64> {
+        self.plan.try_lock().ok().and_then(|plan| crate::watch::longest_hold(&plan))
+    }
+
     /// The plan that counts now. Nobody changes it while this is held.
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)

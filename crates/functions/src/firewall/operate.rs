@@ -50,7 +50,7 @@ impl FirewallStage {
             *missed += 1;
             return;
         }
-        let line = self.firewall.rules().rules().get(rule).map(|rule| rule.line as u32);
+        let line = self.firewall.rules().rules().get(rule).map(|rule| rule.line);
         noted.push(Denial { time: cx.now, line, flow, packets: std::mem::take(&mut denials.packets) });
     }
 }

@@ -93,12 +93,12 @@ impl BalancerStage {
         self.balancer.update(backends);
         self.balanced.resize(self.balancer.backends().len(), 0);
         if let (Mode::Dsr(old), Some(Mode::Dsr(new))) = (&mut self.mode, mode) {
-            let Some(any) = new.first().cloned() else { return };
+            let Some(any) = new.first().copied() else { return };
             // Nobody is sent by the tunnels of those that are gone.
             old.resize(self.balancer.backends().len(), any);
             for (tunnel, place) in new.iter().zip(self.balancer.chosen()) {
                 if let Some(old) = old.get_mut(*place as usize) {
-                    *old = tunnel.clone();
+                    *old = *tunnel;
                 }
             }
         }
