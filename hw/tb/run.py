@@ -16,6 +16,7 @@ BUILDS = {
     "test_vectors": [dict(ENTRIES=8)],
     "test_tokens": [dict(ENTRIES=2, TAG_W=40)],
     "test_streams": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_line_rate": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_edges": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_functions": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_disturbed": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
