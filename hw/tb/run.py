@@ -18,6 +18,7 @@ BUILDS = {
     "test_streams": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_line_rate": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_edges": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
+    "test_attacks": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_functions": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_disturbed": [dict(ENTRIES=4), dict(ENTRIES=4, DATA_W=512)],
     "test_chaos": [dict(ENTRIES=4, TAG_W=40, MAX_PAYLOAD=400)],

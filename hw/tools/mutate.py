@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed"]
+MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed", "test_attacks"]
 # The tests that are likely to find a mistake in a file come first.
 LIKELY = {
     "registers.sv": "test_edges", "token_maker.sv": "test_tokens", "aes_tag.sv": "test_tokens", "metadata_table.sv": "test_edges",
