@@ -24,13 +24,18 @@
 #![deny(unsafe_code)]
 
 pub use slipstream_core::{
-    batch, clock, flow_context, frame, interface, new_file, pool, port, rules, seed, source, stage, time,
-    units,
+    batch, classify, clock, flow_context, frame, interface, new_file, pool, port, rules, seed, source, stage,
+    time, units,
 };
 pub use {
     slipstream_functions as functions, slipstream_io as io, slipstream_measure as measure,
     slipstream_reframe as reframe, slipstream_slice as slice,
 };
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub mod pipeline;
 pub mod runtime;
