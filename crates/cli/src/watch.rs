@@ -92,7 +92,7 @@ impl Watch {
     pub(crate) fn compare(&mut self, report: &RunReport) -> Vec<Notice> {
         let mut notices = Vec::new();
         self.looks += 1;
-        let over = self.looks % PERIOD == 0;
+        let over = self.looks.is_multiple_of(PERIOD);
         for ((place, reason), now) in losses(report) {
             let (seen, told) = self.lost.entry((place.clone(), reason.clone())).or_default();
             if *seen == 0 && now > 0 {
