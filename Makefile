@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build deb dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build deb package dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -32,6 +32,9 @@ dpdk-unit: ## clippy and tests of the crate with the ports of DPDK
 
 deb: build ## a Debian package of the command, in target/
 	ci/deb.sh $(BINARY) $(or $(CARGO_TARGET_DIR),target)
+
+package: ## every crate as it would be published, built from its package
+	$(CARGO) publish --dry-run --workspace --exclude slipstream-capi --exclude slipstream-py --locked
 
 PREFIX ?= /usr/local
 

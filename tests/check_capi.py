@@ -4,8 +4,8 @@
 usage: check_capi.py [target/release/slipstream]
 
 The trains of the C examples are held against those of `slipstream reframe`, byte for byte; C programs do wrong what can be done wrong,
-under AddressSanitizer; the README's program compiles outside of the workspace as it stands there, and the reframer alone
-without the standard library. What is needed is built here: with cargo, cc, pkg-config and Debian's libdpdk-dev.
+under AddressSanitizer; the README's program compiles outside of the workspace as it stands there, the reframer alone
+without the standard library, and every crate can be packaged. What is needed is built here: with cargo, cc, pkg-config and Debian's libdpdk-dev.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -312,7 +313,27 @@ def freestanding(case, c):
     case.check("panic_impl" in done.stderr, "the standard library went unnoticed")
 
 
-CHECKS = (header, wrong_input, plain_c, live, dpdk, readme, freestanding)
+# The C library is installed from here, the Python package is built by maturin.
+NOT_CRATES = ("slipstream-capi", "slipstream-py")
+
+
+def packages(case, c):
+    """Every crate can be packaged: what it depends on has a version, and it brings what its manifest names."""
+    excluded = [word for name in NOT_CRATES for word in ("--exclude", name)]
+    target = c.directory / "packages"
+    cargo("package", "--quiet", "--workspace", *excluded, "--no-verify", "--allow-dirty", "--locked", cwd=ROOT,
+          env={"CARGO_TARGET_DIR": str(target)})
+    made = {re.sub(r"-[0-9.]+$", "", path.stem): path for path in (target / "package").glob("*.crate")}
+    manifests = [path.read_text() for path in (ROOT / "crates").glob("*/Cargo.toml")]
+    names = {re.search(r'^name = "(.*)"$', text, re.M).group(1) for text in manifests} - set(NOT_CRATES)
+    case.equal(set(made), names, "packages")
+    for name, path in made.items():
+        with tarfile.open(path) as packed:
+            files = {member.name.split("/", 1)[1] for member in packed.getmembers()}
+        case.check({"README.md", "Cargo.toml"} <= files, f"{name}: README.md is missing")
+
+
+CHECKS = (header, wrong_input, plain_c, live, dpdk, readme, freestanding, packages)
 
 
 def main():

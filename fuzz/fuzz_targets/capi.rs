@@ -69,13 +69,20 @@ fn poll(held: &mut Held, input: &mut Input<'_>, now: u64, whole: bool) -> i32 {
     let (n_trains, n_handles) = if whole { (4, 256) } else { (input.byte() & 3, 200 + u16::from(input.byte())) };
     let mut trains = vec![slip_train::default(); n_trains.into()];
     let mut handles = vec![0; n_handles.into()];
+    let mut lent = handles.as_ptr();
     // SAFETY: both are as long as is said.
     let n = unsafe {
         let (t, h) = (trains.as_mut_ptr(), handles.as_mut_ptr());
-        slip_reframe_poll(held.reframe, now, t, n_trains.into(), h, n_handles.into())
+        if n_handles % 2 == 1 {
+            slip_reframe_poll_lent(held.reframe, now, t, n_trains.into(), &raw mut lent)
+        } else {
+            slip_reframe_poll(held.reframe, now, t, n_trains.into(), h, n_handles.into())
+        }
     };
     assert!(n <= i32::from(n_trains) && (held.live || n < 0));
-    let mut handles = handles.iter();
+    let packets = trains.iter().take(n.max(0) as usize).map(|train| train.count as usize).sum();
+    // SAFETY: so many handles stand there, in the array above or in the reframer until it is called again.
+    let mut handles = unsafe { std::slice::from_raw_parts(lent, packets) }.iter();
     for train in trains.iter().take(n.max(0) as usize) {
         for handle in handles.by_ref().take(train.count as usize) {
             assert!(held.inside.remove(handle), "{handle} came out, and was not inside");

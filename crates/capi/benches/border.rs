@@ -13,7 +13,7 @@ use std::ptr::{null, null_mut};
 use rustix::time::{ClockId, clock_gettime};
 use slipstream_capi::packet::{slip_packet, slip_train};
 use slipstream_capi::reframe::*;
-use slipstream_reframe::embed::{Packet, Reframer};
+use slipstream_reframe::embed::{Packet, Reframer, Train};
 use slipstream_reframe::{Nanos, ReframeConfig};
 
 const TRAINS: usize = 64;
@@ -41,13 +41,49 @@ struct Seen {
     sum: u64,
 }
 
+impl Seen {
+    #[inline(always)]
+    fn take(&mut self, trains: usize, handles: &[u32]) {
+        self.trains += trains as u64;
+        self.sum += handles.iter().map(|h| u64::from(*h)).sum::<u64>();
+    }
+}
+
 type Push = unsafe extern "C" fn(*mut slip_reframe, *const slip_packet, u32, u64) -> i32;
 type Poll = unsafe extern "C" fn(*mut slip_reframe, u64, *mut slip_train, u32, *mut u32, u32) -> i32;
+type PollLent = unsafe extern "C" fn(*mut slip_reframe, u64, *mut slip_train, u32, *mut *const u32) -> i32;
+
+const NOTHING: slip_packet =
+    slip_packet { data: null(), key: null(), captured: 0, length: 0, handle: 0, reserved: 0 };
+
+/// Fills in the array that C's function wants.
+#[inline(always)]
+fn describe(packets: &[&[u8]], first: u32, to: &mut [slip_packet; 256]) {
+    for ((n, bytes), to) in packets.iter().enumerate().zip(to) {
+        let handle = first + n as u32;
+        *to = slip_packet { data: bytes.as_ptr(), captured: bytes.len() as u32, handle, ..NOTHING };
+    }
+}
+
+/// The part of the way through C that is the program's own: filling in the array.
+#[inline(never)]
+fn array_alone(packets: &[&[u8]], burst: usize) {
+    let mut described = [NOTHING; 256];
+    for packets in packets.chunks(burst) {
+        describe(packets, 0, &mut described);
+        black_box(&described);
+    }
+}
 
 #[inline(never)]
-fn through_rust(reframer: &mut Reframer, packets: &[&[u8]], burst: usize, now: &mut u64) -> Seen {
+fn through_rust(
+    reframer: &mut Reframer,
+    packets: &[&[u8]],
+    (burst, lent): (usize, bool),
+    now: &mut u64,
+) -> Seen {
     let mut seen = Seen::default();
-    let mut handles = [0; HANDLES];
+    let mut copied = [0; HANDLES];
     let mut handle = 0;
     for packets in packets.chunks(burst) {
         *now += 50 * packets.len() as u64;
@@ -56,14 +92,19 @@ fn through_rust(reframer: &mut Reframer, packets: &[&[u8]], burst: usize, now: &
         handle += packets.len() as u32;
         loop {
             let mut trains = [slip_train::default(); TRAINS];
-            let (n, packets) = reframer.poll_burst(Nanos(*now), TRAINS, &mut handles, |at, train| {
+            let each = |at: usize, train: Train<'_>| {
                 let count = train.handles.len() as u32;
                 trains[at] = slip_train { release_ns: train.release.0, flow: train.flow, count };
-            });
+            };
+            let (n, handles) = if lent {
+                reframer.poll_lent(Nanos(*now), TRAINS, each)
+            } else {
+                let (n, packets) = reframer.poll_burst(Nanos(*now), TRAINS, &mut copied, each);
+                (n, &copied[..packets])
+            };
             black_box(&trains);
-            seen.trains += n as u64;
-            seen.sum += handles[..packets].iter().map(|h| u64::from(*h)).sum::<u64>();
-            if n < TRAINS && packets + 256 <= HANDLES {
+            seen.take(n, handles);
+            if n < TRAINS && (lent || handles.len() + 256 <= HANDLES) {
                 break;
             }
         }
@@ -73,38 +114,40 @@ fn through_rust(reframer: &mut Reframer, packets: &[&[u8]], burst: usize, now: &
 
 #[inline(never)]
 fn through_c(
-    (reframe, push, poll): (*mut slip_reframe, Push, Poll),
+    (reframe, push, poll, poll_lent): (*mut slip_reframe, Push, Poll, PollLent),
     packets: &[&[u8]],
-    burst: usize,
+    (burst, lent): (usize, bool),
     now: &mut u64,
 ) -> Seen {
     let mut seen = Seen::default();
-    let mut handles = [0; HANDLES];
+    let mut copied = [0; HANDLES];
     let mut handle = 0;
-    let nothing = slip_packet { data: null(), key: null(), captured: 0, length: 0, handle: 0, reserved: 0 };
-    let mut described = [nothing; 256];
+    let mut described = [NOTHING; 256];
     for packets in packets.chunks(burst) {
         *now += 50 * packets.len() as u64;
-        for ((n, bytes), to) in packets.iter().enumerate().zip(&mut described) {
-            let handle = handle + n as u32;
-            *to = slip_packet { data: bytes.as_ptr(), captured: bytes.len() as u32, handle, ..nothing };
-        }
+        describe(packets, handle, &mut described);
         handle += packets.len() as u32;
         // SAFETY: pointers to what is there, as long as is said.
         let code = unsafe { push(reframe, described.as_ptr(), packets.len() as u32, *now) };
         assert_eq!(code, 0);
         loop {
             let mut trains = [slip_train::default(); TRAINS];
+            let mut handles = copied.as_ptr();
             // SAFETY: as above.
             let n = unsafe {
-                poll(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, handles.as_mut_ptr(), HANDLES as u32)
+                if lent {
+                    poll_lent(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, &raw mut handles)
+                } else {
+                    let (to, room) = (copied.as_mut_ptr(), HANDLES as u32);
+                    poll(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, to, room)
+                }
             };
             black_box(&trains);
             let n = usize::try_from(n).unwrap();
             let packets = trains[..n].iter().map(|t| t.count as usize).sum::<usize>();
-            seen.trains += n as u64;
-            seen.sum += handles[..packets].iter().map(|h| u64::from(*h)).sum::<u64>();
-            if n < TRAINS && packets + 256 <= HANDLES {
+            // SAFETY: so many were written, or are lent until the reframer is called again.
+            seen.take(n, unsafe { std::slice::from_raw_parts(handles, packets) });
+            if n < TRAINS && (lent || packets + 256 <= HANDLES) {
                 break;
             }
         }
@@ -126,27 +169,34 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() {
     let test = !std::env::args().any(|a| a == "--bench");
     let (rounds, n) = if test { (1, 10_000) } else { (101, 200_000) };
-    println!(
-        "flows  burst   Rust      C   C - Rust   (ns a packet, medians of {rounds} rounds of {n} packets)"
-    );
+    println!("ns a packet, medians of {rounds} rounds of {n} packets; handles are copied, or lent");
+    println!("flows  burst           Rust      C   C - Rust   array");
     for flows in [16, 1000, 100_000] {
-        for burst in [1, 32, 256] {
+        for (burst, lent) in [(1, false), (32, false), (32, true), (256, false), (256, true)] {
             let bytes = traffic(flows, n);
             // As a data plane has them: somewhere, of a length that only memory tells.
             let packets: Vec<&[u8]> = black_box(bytes.iter().map(|p| p.as_slice()).collect());
             let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
             // SAFETY: NULL is allowed.
             let reframe = unsafe { slip_reframe_new(null(), null_mut(), 0) };
-            let c: (_, Push, Poll) =
-                (reframe, black_box(slip_reframe_push_burst as Push), black_box(slip_reframe_poll as Poll));
+            let c: (_, Push, Poll, PollLent) = (
+                reframe,
+                black_box(slip_reframe_push_burst as Push),
+                black_box(slip_reframe_poll as Poll),
+                black_box(slip_reframe_poll_lent as PollLent),
+            );
             let (mut now_rust, mut now_c) = (0, 0);
             let (mut rust, mut other, mut differences) = (Vec::new(), Vec::new(), Vec::new());
+            let mut arrays = Vec::new();
             for _ in 0..rounds {
                 let start = cpu_ns();
-                let a = through_rust(&mut reframer, &packets, burst, &mut now_rust);
+                let a = through_rust(&mut reframer, &packets, (burst, lent), &mut now_rust);
                 let middle = cpu_ns();
-                let b = through_c(c, &packets, burst, &mut now_c);
-                let (first, second) = ((middle - start) / n as f64, (cpu_ns() - middle) / n as f64);
+                let b = through_c(c, &packets, (burst, lent), &mut now_c);
+                let end = cpu_ns();
+                array_alone(&packets, burst);
+                arrays.push((cpu_ns() - end) / n as f64);
+                let (first, second) = ((middle - start) / n as f64, (end - middle) / n as f64);
                 assert_eq!(a, b, "the same comes out");
                 rust.push(first);
                 other.push(second);
@@ -155,7 +205,9 @@ fn main() {
             // SAFETY: it is one.
             assert_eq!(unsafe { slip_reframe_free(reframe) }, 0);
             let (rust, other, difference) = (median(rust), median(other), median(differences));
-            println!("{flows:>6} {burst:>5} {rust:>7.1} {other:>6.1} {difference:>8.1}");
+            let array = median(arrays);
+            let how = if lent { "lent  " } else { "copied" };
+            println!("{flows:>6} {burst:>5} {how} {rust:>7.1} {other:>6.1} {difference:>8.1} {array:>7.1}");
         }
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int};
 use core::marker::PhantomData;
 use core::slice::{from_raw_parts, from_raw_parts_mut};
 
-use slipstream_reframe::embed::{EmbedError, Packet, PushError, Reframer};
+use slipstream_reframe::embed::{EmbedError, Packet, PushError, Reframer, Train};
 use slipstream_reframe::{LinkType, Nanos};
 
 use crate::config::{Sized0, read, slip_reframe_config, write};
@@ -215,15 +215,54 @@ pub unsafe extern "C" fn slip_reframe_poll(
         // SAFETY: the header asks for it: so many numbers, to be written.
         let handles = unsafe { from_raw_parts_mut(handles, n_handles as usize) };
         let (n, _) = inside.0.poll_burst(Nanos(now_ns), n_trains, handles, |at, train| {
-            let count = train.handles.len() as u32;
-            let train = slip_train { release_ns: train.release.0, flow: train.flow, count };
             // SAFETY: `at` is below `n_trains`, and the header asks for so many.
-            unsafe { trains.add(at).write(train) };
+            unsafe { trains.add(at).write(described(&train)) };
         });
         Ok(n as i32)
     };
     // SAFETY: the header asks for it.
     unsafe { object::with(shell(reframe), poll) }
+}
+
+/// The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least
+/// 1), and to `handles` where the handles of their packets stand, one train behind the other. They stand there
+/// until the next call with this reframer. Returns how many trains, 0 when there is no more, or a negative
+/// code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slip_reframe_poll_lent(
+    reframe: *mut slip_reframe,
+    now_ns: u64,
+    trains: *mut slip_train,
+    n_trains: u32,
+    handles: *mut *const u32,
+) -> i32 {
+    let poll = |inside: &mut Inside| {
+        if trains.is_null() || handles.is_null() {
+            return Err(SLIP_E_NULL.into());
+        }
+        if n_trains == 0 {
+            return Err(SLIP_E_BUFFER.into());
+        }
+        if !trains.is_aligned() || !handles.is_aligned() {
+            return Err(Failure::new(SLIP_E_ARGUMENT, "trains or handles is not aligned as its type is"));
+        }
+        let n_trains = n_trains.min(i32::MAX as u32) as usize;
+        let (n, lent) = inside.0.poll_lent(Nanos(now_ns), n_trains, |at, train| {
+            // SAFETY: `at` is below `n_trains`, and the header asks for so many.
+            unsafe { trains.add(at).write(described(&train)) };
+        });
+        // SAFETY: the header asks for it: a pointer, to be written.
+        unsafe { handles.write(lent.as_ptr()) };
+        Ok(n as i32)
+    };
+    // SAFETY: the header asks for it.
+    unsafe { object::with(shell(reframe), poll) }
+}
+
+/// A train as C sees it.
+#[inline(always)]
+fn described(train: &Train<'_>) -> slip_train {
+    slip_train { release_ns: train.release.0, flow: train.flow, count: train.handles.len() as u32 }
 }
 
 /// The first time in ns at which slip_reframe_poll will give something if no packet comes; SLIP_NEVER when

@@ -75,6 +75,7 @@ static void calls(void)
 {
     slip_train t[4];
     uint32_t h[SLIP_BURST];
+    const uint32_t *lent = NULL;
     slip_packet p[SLIP_BURST + 1] = {{.data = packet, .captured = 60, .handle = 7}};
     slip_stats s = {.size = sizeof s};
     slip_key key = {.ip_version = 5};
@@ -118,8 +119,15 @@ static void calls(void)
     CHECK(slip_reframe_poll(r, 0, t, 4, h, SLIP_BURST) == 1 && t[0].flow == SLIP_NO_FLOW && h[0] == 0);
     CHECK(slip_reframe_next_deadline(r) == 64101);
     CHECK(slip_reframe_poll(r, 64100, t, 4, h, SLIP_BURST) == 0);
-    CHECK(slip_reframe_poll(r, 64101, t, 4, h, SLIP_BURST) == 1);
-    CHECK(t[0].release_ns == 64100 && t[0].count == 1 && h[0] == 7);
+    CHECK(slip_reframe_poll_lent(NULL, 0, t, 4, &lent) == SLIP_E_NULL);
+    CHECK(slip_reframe_poll_lent(r, 0, NULL, 4, &lent) == SLIP_E_NULL);
+    CHECK(slip_reframe_poll_lent(r, 0, t, 4, NULL) == SLIP_E_NULL);
+    CHECK(slip_reframe_poll_lent(r, 0, t, 0, &lent) == SLIP_E_BUFFER);
+    CHECK(slip_reframe_poll_lent(r, 0, (slip_train *)((char *)t + 1), 3, &lent) == SLIP_E_ARGUMENT);
+    CHECK(slip_reframe_poll_lent(r, 64100, t, 4, &lent) == 0);
+    CHECK(slip_reframe_poll_lent(r, 64101, t, 4, &lent) == 1);
+    CHECK(t[0].release_ns == 64100 && t[0].count == 1 && lent[0] == 7);
+    CHECK(slip_reframe_poll(r, 64101, t, 4, h, SLIP_BURST) == 0);
     CHECK(slip_reframe_next_deadline(r) == SLIP_NEVER && slip_reframe_next_deadline(NULL) == SLIP_NEVER);
 
     CHECK(slip_reframe_stats(NULL, &s) == SLIP_E_NULL && slip_reframe_stats(r, NULL) == SLIP_E_NULL);

@@ -81,13 +81,23 @@ type Trains = Vec<(u64, u32, Vec<u32>)>;
 
 fn poll_c(reframe: *mut slip_reframe, now: u64, n: usize, out: &mut Trains) {
     let mut trains = [slip_train::default(); 16];
-    let mut handles = [0; 300];
-    loop {
-        // SAFETY: both are as long as is said.
+    let mut copied = [0; 300];
+    // Copies and loans by turns: both give what comes next.
+    for lent in [false, true].into_iter().cycle() {
+        let mut handles = copied.as_ptr();
+        // SAFETY: all are as long as is said.
         let got = unsafe {
-            slip_reframe_poll(reframe, now, trains.as_mut_ptr(), n as u32, handles.as_mut_ptr(), 300)
+            let trains = trains.as_mut_ptr();
+            if lent {
+                slip_reframe_poll_lent(reframe, now, trains, n as u32, &raw mut handles)
+            } else {
+                slip_reframe_poll(reframe, now, trains, n as u32, copied.as_mut_ptr(), 300)
+            }
         };
         assert!(got >= 0 && got as usize <= n);
+        let packets = trains[..got as usize].iter().map(|train| train.count as usize).sum();
+        // SAFETY: so many handles stand there, of the array above or of the reframer until it is called again.
+        let handles = unsafe { std::slice::from_raw_parts(handles, packets) };
         let mut at = 0;
         for train in &trains[..got as usize] {
             let end = at + train.count as usize;

@@ -32,6 +32,11 @@ pub use {
     slipstream_reframe as reframe, slipstream_slice as slice,
 };
 
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod pipeline;
 pub mod runtime;
 mod stages;
