@@ -244,7 +244,8 @@ struct Runner<F: NetworkFunction> {
     /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the
     /// earliest.
     behind: Vec<(usize, Nanos)>,
-    /// The packets that decisions begin with, and what becomes of keys by them, where they may change.
+    /// The packets that decisions begin with, and what becomes of keys by them, where a train may get several
+    /// keys.
     keys: Vec<(u32, LeavesAs)>,
     /// Trains that are cut.
     cut: Vec<Train>,
@@ -362,7 +363,7 @@ impl<F: NetworkFunction> Runner<F> {
         }
         let Self { function, lookaheads, singles, verdicts, made, behind, keys, decisions, .. } = self;
         keys.clear();
-        let mut steps = Steps { function, made, behind, keys, decisions };
+        let mut steps = Steps { function, made, behind, keys, each: !PER_TRAIN, decisions };
         let trains = if PER_TRAIN { batch.trains.as_slice() } else { singles.as_slice() };
         let (all, verdicts) = (batch.frames.as_mut_slice(), verdicts.as_mut_slice());
         *steps.decisions += trains.len() as u64;
@@ -386,13 +387,14 @@ impl<F: NetworkFunction> Runner<F> {
             }
         }
         self.now = self.now.max(cx.now);
+        // Of packets by themselves there is a note each, of trains only where there are several decisions.
+        if F::CHANGES_KEYS && self.keys.len() > if PER_TRAIN { 0 } else { batch.trains.len() } {
+            self.cut_by_keys(batch);
+        }
         self.emit(cx, batch, out);
     }
 
     fn emit(&mut self, cx: &mut Context<'_>, batch: &mut Batch, out: &mut dyn Output) {
-        if F::CHANGES_KEYS && self.keys.len() > batch.trains.len() {
-            self.cut_by_keys(batch);
-        }
         if !Verdict::all_pass(&self.verdicts) || !self.made.is_empty() {
             self.sort_out(cx, batch, out);
         } else {
@@ -548,6 +550,8 @@ struct Steps<'a, F: NetworkFunction> {
     made: &'a mut Vec<NewPacket>,
     behind: &'a mut Vec<(usize, Nanos)>,
     keys: &'a mut Vec<(u32, LeavesAs)>,
+    /// What becomes of keys is noted of every decision.
+    each: bool,
     decisions: &'a mut u64,
 }
 
@@ -581,7 +585,8 @@ impl<F: NetworkFunction> Steps<'_, F> {
             shared = shared_in_time(self.function, &decision, time, others);
         }
         let end = at + 1 + shared;
-        if F::CHANGES_KEYS {
+        // What one decision is about as a whole leaves with one key.
+        if F::CHANGES_KEYS && (self.each || end - at < frames.len()) {
             self.keys.push((train.start + at as u32, self.function.leaves_as(&decision)));
         }
         match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
@@ -613,7 +618,7 @@ impl<F: NetworkFunction> Steps<'_, F> {
         if let ([datagram, fragments @ ..], [kept, verdicts @ ..]) = (frames, verdicts) {
             *kept = Verdict::KEPT;
             let decision = self.function.decide(&mut fx, datagram, found);
-            if F::CHANGES_KEYS {
+            if F::CHANGES_KEYS && self.each {
                 self.keys.push((train.start, self.function.leaves_as(&decision)));
             }
             self.function.apply(&mut fx, &decision, fragments, verdicts);
