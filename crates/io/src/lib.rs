@@ -23,5 +23,6 @@ pub mod preload;
 pub mod shm;
 pub mod sink;
 pub mod sources;
+pub mod super_frame;
 pub mod synth;
 pub mod tap;
