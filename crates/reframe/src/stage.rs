@@ -50,18 +50,17 @@ fn needs_payload(settings: &Settings) -> Option<&'static str> {
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = ReframeConfig { seed: site.seed, ..ReframeConfig::from_settings(settings, site.base)? };
     if site.dry {
-        return Ok(Made::Stage(Box::new(Checked)));
+        return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
 
-/// The settings that can change while a reframer runs: all but the size of its flow table, and the headers
-/// that make a flow.
+/// The settings that can change while a reframer runs: all but the size of its flow table, whose numbers others
+/// know flows by, and the headers that make a flow.
 const RELOAD: Reloading = Reloading {
     settings: &[
         "hold",
         "burst",
-        "capacity",
         "capacity_bytes",
         "policy",
         "admit",
@@ -86,13 +85,19 @@ struct ReframeUpdate {
 }
 
 /// A reframer that is only checked, and takes no memory.
-struct Checked;
+struct Checked {
+    flow_numbers: u32,
+}
 
 impl Stage for Checked {
     fn process(&mut self, _: &mut Context<'_>, _: &mut Batch, _: &mut dyn Output) {}
 
     fn flow_use(&self) -> FlowUse {
         FlowUse::MAKES
+    }
+
+    fn flow_numbers(&self) -> u32 {
+        self.flow_numbers
     }
 }
 
@@ -231,6 +236,11 @@ impl Stage for ReframeStage {
 
     fn flow_use(&self) -> FlowUse {
         FlowUse::MAKES
+    }
+
+    /// Those of its table's entries.
+    fn flow_numbers(&self) -> u32 {
+        self.reframe.table.limit() as u32
     }
 
     fn holds(&self) -> bool {

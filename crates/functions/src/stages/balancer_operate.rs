@@ -26,7 +26,7 @@ const NARROW: u64 = u64::MAX;
 
 /// The settings that can change while a balancer runs.
 pub(super) const RELOAD: Reloading = Reloading {
-    settings: &["backends", "idle", "source", "mtu"],
+    settings: &["backends", "idle", "mtu"],
     reads_files: |_| false,
     make: |settings, _| {
         let service = settings.text("service").parse();
@@ -173,6 +173,7 @@ mod tests {
     use super::*;
     use crate::balancer::{Balancer, BalancerConfig};
     use proptest::prelude::*;
+    use slipstream_core::table::NONE;
 
     fn balancer(backends: &[u8]) -> BalancerStage {
         let config = BalancerConfig { places: maglev::SMALL, connections: 512, idle: 1_000_000_000, seed: 1 };
@@ -198,8 +199,7 @@ mod tests {
 
     fn chosen(stage: &mut BalancerStage, n: u16, now: u64) -> Option<IpAddr> {
         let key = key(n);
-        let hash = stage.balancer.prefetch(&key);
-        let place = stage.balancer.choose(&key, hash, Nanos(now))?;
+        let place = stage.balancer.choose(&key, NONE, Nanos(now))?.backend;
         stage.balancer.backends().get(place as usize).map(|b| b.address)
     }
 
