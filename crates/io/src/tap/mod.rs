@@ -29,13 +29,15 @@ pub struct Options {
     pub up: bool,
     /// Have the kernel leave checksums and segmentation to this program.
     pub offloads: bool,
+    /// Open one of several queues.
+    pub multi_queue: bool,
 }
 
 impl Options {
     /// Of an interface, which is brought up.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), up: true, offloads: true }
+        Self { interface: interface.into(), up: true, offloads: true, multi_queue: false }
     }
 
     /// Opens the port.
@@ -44,7 +46,8 @@ impl Options {
     /// [`TapError`], which says what to do about it.
     pub fn open(&self) -> Result<(Receiver, Sender), TapError> {
         let name = self.interface.as_str();
-        let device = sys::Device::open(name).map_err(TapError::of(name, "opening a TAP interface"))?;
+        let device = sys::Device::open(name, self.multi_queue)
+            .map_err(TapError::of(name, "opening a TAP interface"))?;
         let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
         offloads.map_err(TapError::of(name, "setting offloads"))?;
         if self.up {

@@ -36,6 +36,13 @@ pub const TAP_INTERFACE: StageType = StageType {
             required: false,
             help: "Have the machine leave checksums and segmentation to this port: one read then brings many packets",
         },
+        Setting {
+            name: "multi_queue",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Open a queue of an interface that may have several, each with a share of the flows; with --shards it is set",
+        },
     ],
     properties: Properties {
         live: true,
@@ -62,7 +69,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         });
     }
     let (up, offloads) = (settings.flag("up"), settings.flag("offloads"));
-    let options = Options { up, offloads, ..Options::new(interface) };
+    let multi_queue = settings.flag("multi_queue");
+    let options = Options { up, offloads, multi_queue, ..Options::new(interface) };
     let wrong = |e: TapError| BuildError::setting("interface", e.to_string());
     let (receiver, sender) = options.open().map_err(wrong)?;
     Ok(match site.role {
