@@ -11,11 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed"]
+MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed", "test_attacks"]
 # The tests that are likely to find a mistake in a file come first.
 LIKELY = {
     "registers.sv": "test_edges", "token_maker.sv": "test_tokens", "aes_tag.sv": "test_tokens", "metadata_table.sv": "test_edges",
@@ -104,6 +104,9 @@ MUTANTS = [
     (C, "at_place > 6'(10 + g)", "at_place >= 6'(10 + g)"),
     (C, "g == 8 ? 9 : g", "g == 8 ? 8 : g"),
     (C, "19'd14 +", "19'd15 +"),
+    (E, "8'(p_ip_end - 17'd8)", "8'(p_ip_end - 17'd4)"),
+    (T, " - 17'(departed_reg)", ""),
+    (T, "{arrived_reg, departed_reg, expired_reg, died_reg} <= '0;", ""),
 ]
 
 
@@ -142,8 +145,9 @@ def main():
     chosen = arguments.parse_args()
     mutants, since = [m for m in MUTANTS if chosen.match in m[1]][chosen.skip :: chosen.every], time.monotonic()
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        found = 0
-        for (name, old, new), by in zip(mutants, pool.map(run, mutants)):
+        found, under_way = 0, {pool.submit(run, mutant): mutant for mutant in mutants}
+        for done in as_completed(under_way):
+            (name, old, new), by = under_way[done], done.result()
             found += by is not None
             print(f"{'found   ' if by else 'SURVIVES'} {name}: {' '.join(old.split())} -> {' '.join(new.split()) or 'nothing'}: {by}", flush=True)
     share = found / len(mutants)

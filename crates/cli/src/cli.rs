@@ -162,9 +162,13 @@ pub(crate) struct ReframeFlags;
 
 impl Flagged for ReframeFlags {
     const SETTINGS: &'static [Setting] = slipstream::reframe::SETTINGS;
-    const VALUES: &'static [(&'static str, &'static str)] =
-        &[("burst", "PACKETS"), ("capacity", "PACKETS"), ("flows", "FLOWS"), ("compress", "HOW")];
-    const SEVERAL: &'static [&'static str] = &["compress"];
+    const VALUES: &'static [(&'static str, &'static str)] = &[
+        ("burst", "PACKETS"),
+        ("capacity", "PACKETS"),
+        ("flows", "FLOWS"),
+        ("compress", "HOW"),
+        ("gro_segments", "PACKETS"),
+    ];
 }
 
 /// Put packets of a flow back to back: the main job.
@@ -178,6 +182,8 @@ impl Flagged for ReframeFlags {
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
                         slipstream reframe traces/campus.pcap.gz null --hold 1ms \\\n    \
                         --admit adaptive --budget delay=30us\n  \
+                        slipstream reframe synth:profile=campus,packets=50000 null \\\n    \
+                        --hold 1ms --compress ack,gro\n  \
                         slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
 pub(crate) struct Reframe {
     /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or a live port:

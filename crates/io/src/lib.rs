@@ -29,5 +29,6 @@ pub mod shm;
 pub mod sink;
 pub mod sources;
 pub mod spread;
+pub mod super_frame;
 pub mod synth;
 pub mod tap;

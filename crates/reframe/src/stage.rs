@@ -183,6 +183,11 @@ impl Observe for ReframeStage {
         if let Some(price) = stats.prices_ns.first() {
             visit("price_ns", *price);
         }
+        if let Some(gro) = &stats.gro {
+            visit("super_frames", gro.super_frames);
+            visit("super_frame_packets", gro.segments);
+            visit("super_frame_bytes", gro.bytes);
+        }
     }
 
     fn figures(&self) -> Option<Box<dyn Any + Send>> {
@@ -195,7 +200,7 @@ impl Observe for ReframeStage {
         let ns = |q| total.delay.quantile(q).map(|v| v.round() as u64);
         let released: serde_json::Map<_, _> =
             Cause::ALL.iter().zip(total.released).map(|(c, n)| (c.name().to_owned(), n.into())).collect();
-        Some(serde_json::json!({
+        let mut report = serde_json::json!({
             "slf_in": stats.slf_in(),
             "slf_out": stats.slf_out(),
             "mean_train": total.mean_train(),
@@ -207,6 +212,10 @@ impl Observe for ReframeStage {
                 "max": total.delay.max(),
             },
             "released": released,
-        }))
+        });
+        if let (Some(gro), Some(map)) = (&stats.gro, report.as_object_mut()) {
+            map.insert("gro".into(), gro.to_json());
+        }
+        Some(report)
     }
 }

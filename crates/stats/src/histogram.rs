@@ -228,6 +228,38 @@ impl Histogram {
         self.max as f64
     }
 
+    /// Counts by bucket, from that of 0 on: with [`Histogram::sum`], [`Histogram::min`] and [`Histogram::max`] all
+    /// that [`Histogram::from_counts`] needs to make it again. Buckets are numbered 0 to 255 for the values
+    /// themselves, and from there on 128 an octave.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// A histogram that was saved. `None` where the figures contradict one another: more buckets than there are,
+    /// extremes outside of the first and last bucket that have values, or a sum that such values can't have.
+    #[must_use]
+    pub fn from_counts(counts: Vec<u64>, sum: u128, min: u64, max: u64) -> Option<Self> {
+        let (mut count, mut least, mut most) = (0u64, 0u128, 0u128);
+        let (mut first, mut last) = (None, None);
+        if counts.len() > index(u64::MAX) + 1 {
+            return None;
+        }
+        for (i, &n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let (low, high) = bounds(i);
+            count = count.checked_add(n)?;
+            least = least.checked_add(u128::from(low).checked_mul(n.into())?)?;
+            most = most.checked_add(u128::from(high).checked_mul(n.into())?)?;
+            first = first.or(Some(i));
+            last = Some(i);
+        }
+        let Some((first, last)) = first.zip(last) else {
+            return (sum == 0 && counts.is_empty()).then(Self::new);
+        };
+        let sound = min <= max && index(min) == first && index(max) == last && last + 1 == counts.len();
+        (sound && (least..=most).contains(&sum)).then_some(Self { counts, count, sum, min, max })
+    }
+
     /// The non-empty buckets in ascending order.
     pub fn buckets(&self) -> impl DoubleEndedIterator<Item = Bucket> + '_ {
         self.counts.iter().enumerate().filter(|(_, c)| **c > 0).map(|(i, &count)| {
@@ -285,6 +317,18 @@ impl SignedHistogram {
     pub fn merge(&mut self, other: &Self) {
         self.negative.merge(&other.negative);
         self.positive.merge(&other.positive);
+    }
+
+    /// The values below 0, by their amounts, and the others.
+    #[must_use]
+    pub fn sides(&self) -> (&Histogram, &Histogram) {
+        (&self.negative, &self.positive)
+    }
+
+    /// A histogram of its [sides](Self::sides). `None` where that below 0 has zeros.
+    #[must_use]
+    pub fn from_sides(negative: Histogram, positive: Histogram) -> Option<Self> {
+        (negative.min() != Some(0)).then_some(Self { negative, positive })
     }
 
     /// Values recorded.
@@ -348,6 +392,25 @@ mod tests {
             let (low, high) = bounds(index(v));
             prop_assert!(low <= v && v <= high);
             prop_assert!((high - low) as f64 <= low as f64 / 127.0);
+        }
+
+        #[test]
+        fn it_is_made_again_of_its_counts(values in proptest::collection::vec(any::<i64>(), 0..20), n in 0u64..3) {
+            let mut h = SignedHistogram::new();
+            values.iter().for_each(|v| h.record(*v));
+            let (below, above) = h.sides();
+            let again = |h: &Histogram, sum| {
+                Histogram::from_counts(h.counts().to_vec(), sum, h.min().unwrap_or(0), h.max().unwrap_or(0))
+            };
+            let both = again(below, below.sum()).zip(again(above, above.sum()));
+            prop_assert_eq!(both.and_then(|(b, a)| SignedHistogram::from_sides(b, a)), Some(h.clone()));
+            if above.count() > 0 && n > 0 {
+                let (low, high) = (above.min().unwrap_or(0), above.max().unwrap_or(0));
+                let mut more = above.counts().to_vec();
+                more.push(0);
+                prop_assert_eq!(Histogram::from_counts(more, above.sum(), low, high), None);
+                prop_assert_eq!(again(above, u128::MAX), None);
+            }
         }
 
         #[test]

@@ -5,10 +5,11 @@ use std::hint::black_box;
 
 use slipstream_wire::{Encapsulation, Flags, FlowKey, LinkType, Skip, classify, classify_with, tcp_segment};
 
-use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, PURE_ACK, Row};
+use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, NO_FLOW, PURE_ACK, Row};
 use crate::config::{Config, ConfigError};
 use crate::flows::{FlowTable, Hashing};
 use crate::partial::{Partial, Totals};
+use crate::stretch::{Opening, Place, Recorder, Stretch};
 use crate::workers::Workers;
 
 /// Packets whose flows are looked up together, so that their cache misses overlap.
@@ -131,11 +132,23 @@ fn skip(totals: &mut Totals, skip: Skip) {
     *reason += 1;
 }
 
-/// The latest TCP packet of a flow.
-#[derive(Clone, Copy, Debug, Default)]
-struct Acknowledged {
-    number: u32,
-    pure: bool,
+/// A TCP packet of a flow, as far as the next one depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Acknowledged {
+    pub(crate) number: u32,
+    /// A pure acknowledgement.
+    pub(crate) pure: bool,
+    /// There is such a packet.
+    pub(crate) seen: bool,
+}
+
+impl Acknowledged {
+    /// Returns true if it acknowledges more than the flow's packet before, both pure acknowledgements.
+    #[inline]
+    pub(crate) fn advances(self, previous: Self) -> bool {
+        let ahead = (1..1 << 31).contains(&self.number.wrapping_sub(previous.number));
+        self.pure & previous.pure & ahead
+    }
 }
 
 /// Analyses one trace, fed packet by packet in the order of the file.
@@ -151,8 +164,12 @@ pub struct Analyzer {
     /// By the flow that TCP packets without ports share with fragments: the flow of these packets alone.
     portless: HashMap<u32, u32>,
     acknowledged: Vec<Acknowledged>,
+    /// Of a stretch: the first TCP packets of flows.
+    first_acknowledged: Vec<Acknowledged>,
     block: Block,
     workers: Workers,
+    /// Takes the blocks in place of the workers.
+    recorder: Option<Box<Recorder>>,
 }
 
 impl Analyzer {
@@ -174,9 +191,20 @@ impl Analyzer {
             table,
             portless: HashMap::new(),
             acknowledged: Vec::new(),
+            first_acknowledged: Vec::new(),
             block: workers.empty_block(),
             workers,
+            recorder: None,
         })
+    }
+
+    /// The same, of a stretch of a trace.
+    pub(crate) fn recording(config: Config, opening: Opening) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let burst = u16::try_from(config.burst).map_err(|_| ConfigError::Burst(config.burst))?;
+        let recorder = Some(Box::new(Recorder::new(&config, burst, opening)));
+        let idle = Config { windows_ns: Vec::new(), switch_batches: Vec::new(), ..config.clone() };
+        Ok(Self { config, recorder, ..Self::new(idle)? })
     }
 
     /// Takes the next packet of the file: `data` is what was captured of its `original_len` bytes at
@@ -193,6 +221,20 @@ impl Analyzer {
             self.pending.push(packet);
             if self.pending.len() == TOGETHER {
                 self.number_pending();
+            }
+        } else if self.recorder.is_some() {
+            self.skipped(time_ns);
+        }
+    }
+
+    /// Hands a packet without a flow on, if the recorder wants it.
+    #[cold]
+    fn skipped(&mut self, captured: u64) {
+        if self.recorder.as_ref().is_some_and(|recorder| recorder.keeps()) {
+            self.number_pending();
+            self.block.rows.push(Row { time: self.clock, captured, flow: NO_FLOW, bits: 0 });
+            if self.block.rows.len() >= self.workers.rows() {
+                self.run_block();
             }
         }
     }
@@ -270,15 +312,36 @@ impl Analyzer {
             self.acknowledged.resize(flow as usize + 1, Acknowledged::default());
         }
         let Some(latest) = self.acknowledged.get_mut(flow as usize) else { return 0 };
-        let now = Acknowledged { number: packet.acknowledged, pure: packet.bits & PURE_ACK != 0 };
+        let now = Acknowledged { number: packet.acknowledged, pure: packet.bits & PURE_ACK != 0, seen: true };
         let previous = std::mem::replace(latest, now);
-        let ahead = (1..1 << 31).contains(&now.number.wrapping_sub(previous.number));
-        if now.pure & previous.pure & ahead { ADVANCES } else { 0 }
+        if !previous.seen && self.recorder.is_some() {
+            self.first_acknowledged.resize(self.acknowledged.len(), Acknowledged::default());
+            if let Some(first) = self.first_acknowledged.get_mut(flow as usize) {
+                *first = now;
+            }
+        }
+        if now.advances(previous) { ADVANCES } else { 0 }
     }
 
     fn run_block(&mut self) {
         self.block.flows = self.table.numbers();
-        self.workers.run(&mut self.block);
+        match &mut self.recorder {
+            None => self.workers.run(&mut self.block),
+            Some(recorder) => {
+                recorder.block(&self.block);
+                self.block.rows.clear();
+            }
+        }
+    }
+
+    /// Ends a stretch whose first record came at `opening`.
+    pub(crate) fn finish_stretch(mut self, place: Place, opening: u64) -> Stretch {
+        self.number_pending();
+        self.run_block();
+        let Self { config, totals, clock, table, portless, acknowledged, first_acknowledged, .. } = self;
+        let recorder = self.recorder.unwrap_or_else(|| Box::new(Recorder::new(&config, 1, Opening::Trace)));
+        let acknowledged = [first_acknowledged.as_slice(), acknowledged.as_slice()];
+        recorder.finish(&config, place, (totals, opening, clock), (table, portless), acknowledged)
     }
 
     /// Ends the trace: everything that a window still holds leaves at its own deadline.

@@ -44,6 +44,9 @@ pub enum ConfigError {
     /// One of [`Config::switch_batches`] is out of range.
     #[error("flow switches in batches of {0} packets: these must be 1 to 2^30")]
     SwitchBatch(u32),
+    /// One of [`Config::switch_batches`] is larger than a stretch of a trace can have it.
+    #[error("flow switches in batches of {0} packets: in a part of a trace these must be 1 to 65536")]
+    StretchBatch(u32),
     /// [`Config::threads`] is 0.
     #[error("at least one thread must do the work")]
     Threads,

@@ -232,7 +232,7 @@ fn totals(order: Order, by_class: &[SignedHistogram], sequence: u8) -> OrderTota
 
 /// `a − b`, at most what fits.
 #[inline]
-fn difference(a: u64, b: u64) -> i64 {
+pub(crate) fn difference(a: u64, b: u64) -> i64 {
     if a >= b {
         i64::try_from(a - b).unwrap_or(i64::MAX)
     } else {

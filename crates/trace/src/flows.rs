@@ -101,6 +101,34 @@ impl FlowTable {
         })
     }
 
+    /// The number of the flow `key`, if it has one.
+    pub(crate) fn get(&self, key: &FlowKey) -> Option<u32> {
+        let hash = self.hash(key);
+        match key {
+            FlowKey::Narrow(key) => {
+                let mut i = slot_of(hash, self.narrow.len());
+                while let Some(slot) = self.narrow.get(i).filter(|slot| slot.flow != NO_FLOW) {
+                    if slot.key == *key {
+                        return Some(slot.flow);
+                    }
+                    i = slot_of(i as u64 + 1, self.narrow.len());
+                }
+                None
+            }
+            FlowKey::Wide(key) => {
+                let mut i = slot_of(hash, self.wide.len());
+                while let Some(slot) = self.wide.get(i).filter(|slot| slot.at != NO_FLOW) {
+                    let found = self.wide_keys.get(slot.at as usize).filter(|(k, _)| k == key);
+                    if let Some((_, flow)) = found.filter(|_| slot.tag == tag_of(hash)) {
+                        return Some(*flow);
+                    }
+                    i = slot_of(i as u64 + 1, self.wide.len());
+                }
+                None
+            }
+        }
+    }
+
     /// The number of the flow `key`, whose hash is `hash`; a new one when it is new.
     #[inline]
     pub(crate) fn number(&mut self, key: &FlowKey, hash: u64) -> u32 {
@@ -249,7 +277,9 @@ mod tests {
                 let next = twin.len() as u32;
                 let want = *twin.entry(key).or_insert(next);
                 let hash = table.hash(&key);
+                prop_assert_eq!(table.get(&key), (want < next).then_some(want));
                 prop_assert_eq!(table.number(&key, hash), want);
+                prop_assert_eq!(table.get(&key), Some(want));
             }
             prop_assert_eq!(table.numbers(), twin.len());
             let mut in_order: Vec<_> = twin.iter().map(|(k, n)| (*k, *n)).collect();

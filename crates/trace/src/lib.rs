@@ -13,6 +13,9 @@
 //!    [`Partial::report`] computes ratios and quantiles, and a [`FlowFile`] takes the flows themselves as
 //!    Parquet.
 //!
+//! Of a part of a trace, a [`StretchAnalyzer`] makes a [`Stretch`], which is saved as bytes and joined with those of the
+//! other parts, exactly.
+//!
 //! Everything is streaming: memory grows with the flows and with what a window holds open, not with the
 //! packets. Results are the same, bit for bit, for any number of threads.
 //!
@@ -41,6 +44,7 @@ mod flows;
 mod parquet;
 mod partial;
 mod report;
+mod stretch;
 mod trains;
 mod workers;
 
@@ -48,6 +52,8 @@ pub use analyzer::{Analyzer, Digest};
 pub use config::{Config, ConfigError};
 pub use parquet::{FlowFile, FlowFileError};
 pub use partial::{FlowPackets, MergeError, Partial};
+pub use stretch::{Opening, Place, Stretch, StretchAnalyzer, StretchError};
+
 pub use report::{
     Acks, Distribution, Endpoint, EndpointSide, FlowSizes, FlowSwitches, Report, Sequence, Skipped, Window,
 };

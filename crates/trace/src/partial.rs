@@ -19,6 +19,26 @@ pub enum MergeError {
     /// addresses).
     #[error("results of different settings can't be merged")]
     Settings,
+    /// The later stretch begins its trace: nothing comes before it.
+    #[error("the second part begins its trace: no other comes before it")]
+    Opens,
+    /// The stretches are of different traces, or the trace ends in the first one.
+    #[error("the second part is not of the same trace as the first, or the first one ends with damage")]
+    OtherTrace,
+    /// The later stretch doesn't begin where the earlier one ends.
+    #[error("the second part begins at byte {begins} of its trace, and the first one ends at byte {ends}")]
+    Gap {
+        /// Byte at which the earlier one ends.
+        ends: u64,
+        /// Byte at which the later one begins.
+        begins: u64,
+    },
+    /// Times run backwards over the boundary, farther than packets were kept.
+    #[error(
+        "times run backwards from one part to the next, farther than packets were kept: make the second part anew, \
+         with all packets kept"
+    )]
+    Unresolved,
 }
 
 /// The settings that results depend on.
@@ -31,8 +51,20 @@ pub(crate) struct Settings {
     pub(crate) encapsulation: Encapsulation,
 }
 
+impl Settings {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            windows_ns: config.windows_ns.clone(),
+            burst: config.burst,
+            switch_batches: config.switch_batches.clone(),
+            top: config.top,
+            encapsulation: config.encapsulation,
+        }
+    }
+}
+
 /// Counts over all records.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
@@ -144,13 +176,7 @@ impl Partial {
         }
         let (ip_trains, tcp_trains) = trains.into_iter().map(Trains::finish).unzip();
         Self {
-            settings: Settings {
-                windows_ns: config.windows_ns.clone(),
-                burst: config.burst,
-                switch_batches: config.switch_batches.clone(),
-                top: config.top,
-                encapsulation: config.encapsulation,
-            },
+            settings: Settings::of(config),
             totals,
             ip: SequenceTotals { order: ip, trains: ip_trains },
             tcp: SequenceTotals { order: tcp, trains: tcp_trains },

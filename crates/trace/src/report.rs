@@ -236,7 +236,7 @@ fn sequence(partial: &Partial, totals: &SequenceTotals, sizes: &Histogram, tcp: 
     let order = &totals.order;
     let pairs = order.spatial.count();
     // Packets that continue a run are exactly the pairs at distance 1.
-    let apart = pairs - (order.packets - order.runs);
+    let apart = pairs.saturating_sub(order.packets.saturating_sub(order.runs));
     let window = |(window_ns, trains): (&u64, &TrainTotals)| Window {
         acks: tcp.then(|| acks(partial, trains)),
         ..window(partial, *window_ns, order.packets, trains)
@@ -280,7 +280,7 @@ fn window(partial: &Partial, window_ns: u64, packets: u64, trains: &TrainTotals)
         burst: partial.settings.burst,
         batches,
         mean_train: ratio(packets, batches),
-        share_packets_in_trains: ratio(packets - alone, packets),
+        share_packets_in_trains: ratio(packets.saturating_sub(alone), packets),
         p25: quantile(0.25),
         p50: quantile(0.5),
         p75: quantile(0.75),
@@ -295,7 +295,7 @@ fn acks(partial: &Partial, trains: &TrainTotals) -> Acks {
     let pure = partial.totals.pure_acks;
     Acks {
         pure_acks: pure,
-        ack_coalescable_simple: ratio(pure - trains.batches_with_pure_ack, pure),
+        ack_coalescable_simple: ratio(pure.saturating_sub(trains.batches_with_pure_ack), pure),
         ack_coalescable_strict: ratio(trains.advancing, pure),
         ack_flag_mean: ratio(partial.totals.ack_flags, trains.batches_with_ack_flag),
     }

@@ -25,15 +25,34 @@ struct Batch {
 
 const GONE: Batch = Batch { base: 0, flow: NO_FLOW, packets: 0, bits: 0 };
 
+/// A batch that has not left, with what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub(crate) base: u64,
+    pub(crate) flow: u32,
+    pub(crate) packets: u16,
+    pub(crate) bits: u8,
+    /// It is counted already, and leaves with the instant.
+    pub(crate) full: bool,
+}
+
+/// Batches that have not left, in the order in which they opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) open: Vec<Open>,
+    /// When the full ones leave.
+    pub(crate) full_at: u64,
+}
+
 /// The packets that left in one sequence: it counts runs of one flow.
-#[derive(Clone, Copy, Debug)]
-struct Output {
-    last: u32,
-    runs: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) last: u32,
+    pub(crate) runs: u64,
 }
 
 impl Output {
-    const NEW: Self = Self { last: NO_FLOW, runs: 0 };
+    pub(crate) const NEW: Self = Self { last: NO_FLOW, runs: 0 };
 
     #[inline]
     fn send(&mut self, flow: u32) {
@@ -91,22 +110,35 @@ pub(crate) struct Trains {
     full_at: u64,
     counts: Counts,
     sent: Sent,
+    /// The flows that left first in either sequence, of those that [`Trains::step`] sent.
+    first: [u32; 2],
 }
 
 /// Batches, as they leave or are full.
-#[derive(Debug)]
-struct Counts {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
     /// By class and size.
-    sizes: Vec<u64>,
+    pub(crate) sizes: Vec<u64>,
     /// Sizes of a class, with 0.
     width: usize,
     /// By the bits of their packets.
-    bits: [u64; 256],
+    pub(crate) bits: [u64; 256],
     /// Packets that acknowledge more than their predecessor.
-    advancing: u64,
+    pub(crate) advancing: u64,
 }
 
 impl Counts {
+    pub(crate) fn new(burst: u16) -> Self {
+        let width = usize::from(burst) + 1;
+        Self { sizes: vec![0; (usize::from(CLASS) + 1) * width], width, bits: [0; 256], advancing: 0 }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.sizes.iter_mut().zip(&other.sizes).for_each(|(a, b)| *a += b);
+        self.bits.iter_mut().zip(&other.bits).for_each(|(a, b)| *a += b);
+        self.advancing += other.advancing;
+    }
+
     #[inline(always)]
     fn batch(&mut self, bits: u8, packets: u16) {
         if let Some(n) = self.sizes.get_mut(usize::from(bits & CLASS) * self.width + usize::from(packets)) {
@@ -135,13 +167,44 @@ impl Counts {
 }
 
 /// The packets that left in both sequences.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    ip: Output,
-    tcp: Output,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) ip: Output,
+    pub(crate) tcp: Output,
+}
+
+/// Everything that a window has counted, and what left first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Body {
+    pub(crate) counts: Counts,
+    pub(crate) sent: Sent,
+    /// The flow that left first in `ip` and in `tcp`; [`NO_FLOW`] if none did.
+    pub(crate) first: [u32; 2],
+}
+
+impl Body {
+    pub(crate) fn new(burst: u16) -> Self {
+        Self { counts: Counts::new(burst), sent: Sent::NEW, first: [NO_FLOW; 2] }
+    }
+
+    /// Adds what left afterwards. `first` and `last` of either are flows of the same numbering.
+    pub(crate) fn append(&mut self, later: &Self) {
+        self.counts.merge(&later.counts);
+        let sequences = [(&mut self.sent.ip, &later.sent.ip), (&mut self.sent.tcp, &later.sent.tcp)];
+        for ((sent, more), (first, next)) in sequences.into_iter().zip(self.first.iter_mut().zip(later.first))
+        {
+            if next != NO_FLOW {
+                sent.runs += more.runs - u64::from(sent.last == next);
+                sent.last = more.last;
+                *first = if *first == NO_FLOW { next } else { *first };
+            }
+        }
+    }
 }
 
 impl Sent {
+    pub(crate) const NEW: Self = Self { ip: Output::NEW, tcp: Output::NEW };
+
     #[inline(always)]
     fn send(&mut self, flow: u32, bits: u8) {
         if bits & IN_IP != 0 {
@@ -166,21 +229,93 @@ impl Trains {
             next_event: u64::MAX,
             full: Vec::new(),
             full_at: 0,
-            counts: Counts {
-                sizes: vec![0; (usize::from(CLASS) + 1) * (usize::from(burst) + 1)],
-                width: usize::from(burst) + 1,
-                bits: [0; 256],
-                advancing: 0,
-            },
-            sent: Sent { ip: Output::NEW, tcp: Output::NEW },
+            counts: Counts::new(burst),
+            sent: Sent::NEW,
+            first: [NO_FLOW; 2],
         }
     }
 
-    pub(crate) fn block(&mut self, block: &Block) {
-        if self.latest.len() < block.flows {
-            self.latest.resize(block.flows, 0);
+    /// A simulation that goes on where another one was.
+    pub(crate) fn resumed(window: u64, burst: u16, held: &Held, body: Body) -> Self {
+        let mut all = Self::new(window, burst);
+        (all.counts, all.sent, all.first) = (body.counts, body.sent, body.first);
+        all.ring = vec![GONE; (held.open.len() + 1).next_power_of_two().max(INITIAL_RING)];
+        all.len = held.open.len();
+        for (at, (slot, open)) in all.ring.iter_mut().zip(&held.open).enumerate() {
+            let Open { base, flow, packets, bits, full } = *open;
+            *slot = Batch { base, flow, packets, bits };
+            if full {
+                slot.flow = NO_FLOW;
+                all.full.push((at as u64, flow, bits));
+                continue;
+            }
+            if all.latest.len() <= flow as usize {
+                all.latest.resize(flow as usize + 1, 0);
+            }
+            if let Some(latest) = all.latest.get_mut(flow as usize) {
+                *latest = at as u32;
+            }
         }
-        let mut rows = block.rows.as_slice();
+        all.full_at = held.full_at;
+        all.next_event = all.next_deadline();
+        all
+    }
+
+    /// What has not left. [`ADVANCES`] is counted by packet, not by batch: it is left out.
+    pub(crate) fn held(&self) -> Held {
+        let slots = (0..self.len).filter_map(|k| self.ring.get((self.head + k) & (self.ring.len() - 1)));
+        let open = slots.zip(self.taken..).filter(|(slot, _)| slot.flow != NO_FLOW).map(|(slot, number)| {
+            let Batch { base, flow, packets, bits } = *slot;
+            (number, Open { base, flow, packets, bits: bits & !ADVANCES, full: false })
+        });
+        let full = self.full.iter().map(|&(number, flow, bits)| {
+            let at = self.head.wrapping_add(number.wrapping_sub(self.taken) as usize) & (self.ring.len() - 1);
+            let base = self.ring.get(at).map_or(0, |slot| slot.base);
+            (number, Open { base, flow, packets: self.burst, bits: bits & !ADVANCES, full: true })
+        });
+        let mut all: Vec<(u64, Open)> = open.chain(full).collect();
+        all.sort_by_key(|(number, _)| *number);
+        let full_at = if self.full.is_empty() { 0 } else { self.full_at };
+        Held { open: all.into_iter().map(|(_, open)| open).collect(), full_at }
+    }
+
+    /// What was counted so far, which is counted anew from here on.
+    pub(crate) fn take_body(&mut self) -> Body {
+        let counts = std::mem::replace(&mut self.counts, Counts::new(self.burst));
+        let sent = std::mem::replace(&mut self.sent, Sent::NEW);
+        Body { counts, sent, first: std::mem::replace(&mut self.first, [NO_FLOW; 2]) }
+    }
+
+    /// Returns true once packets have left in both sequences since [`Trains::take_body`].
+    pub(crate) fn knows_first(&self) -> bool {
+        !self.first.contains(&NO_FLOW)
+    }
+
+    /// Takes one packet, as [`Trains::rows`] takes many, and notes what leaves first.
+    pub(crate) fn step(&mut self, row: Row) {
+        if self.latest.len() <= row.flow as usize {
+            self.latest.resize(row.flow as usize + 1, 0);
+        }
+        if row.time >= self.next_event {
+            self.advance(row.time);
+        }
+        self.packet(row.time, row.flow, row.bits);
+    }
+
+    /// What leaves up to `now` leaves, as it does before a packet of that time. All packets so far came earlier.
+    pub(crate) fn settle(&mut self, now: u64) {
+        self.advance(now);
+    }
+
+    pub(crate) fn block(&mut self, block: &Block) {
+        self.rows(&block.rows, block.flows);
+    }
+
+    /// Takes packets, all of the first `flows` flows.
+    pub(crate) fn rows(&mut self, mut rows: &[Row], flows: usize) {
+        if self.latest.len() < flows {
+            self.latest.resize(flows, 0);
+        }
         loop {
             rows = self.usual(rows);
             let Some((row, later)) = rows.split_first() else { break };
@@ -317,13 +452,22 @@ impl Trains {
             let batch = std::mem::replace(slot, GONE);
             self.take_head(batch);
         }
-        self.next_event = self
-            .ring
-            .get(self.head)
-            .filter(|_| self.len > 0)
-            .map_or(u64::MAX, |b| b.base.saturating_add(self.window));
-        if !self.full.is_empty() {
-            self.next_event = self.next_event.min(self.full_at.saturating_add(1));
+        self.next_event = self.next_deadline();
+    }
+
+    /// The time at which something leaves next.
+    fn next_deadline(&self) -> u64 {
+        let first = self.ring.get(self.head).filter(|_| self.len > 0);
+        let deadline = first.map_or(u64::MAX, |b| b.base.saturating_add(self.window));
+        if self.full.is_empty() { deadline } else { deadline.min(self.full_at.saturating_add(1)) }
+    }
+
+    /// Notes what leaves first.
+    fn note(&mut self, flow: u32, bits: u8) {
+        for (first, sequence) in self.first.iter_mut().zip([IN_IP, IN_TCP]) {
+            if *first == NO_FLOW && bits & sequence != 0 {
+                *first = flow;
+            }
         }
     }
 
@@ -334,6 +478,7 @@ impl Trains {
         self.taken += 1;
         if batch.flow != NO_FLOW {
             self.counts.batch(batch.bits, batch.packets);
+            self.note(batch.flow, batch.bits);
             self.sent.send(batch.flow, batch.bits);
         }
     }
@@ -342,7 +487,10 @@ impl Trains {
     fn send_full(&mut self) {
         let mut full = std::mem::take(&mut self.full);
         full.sort_unstable();
-        full.drain(..).for_each(|(_, flow, bits)| self.sent.send(flow, bits));
+        for (_, flow, bits) in full.drain(..) {
+            self.note(flow, bits);
+            self.sent.send(flow, bits);
+        }
         self.full = full;
     }
 

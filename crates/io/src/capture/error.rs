@@ -118,6 +118,18 @@ pub enum CaptureError {
         /// The system's error.
         source: io::Error,
     },
+    /// A part of a file ends where no record begins.
+    #[error(
+        "{file}: it was cut at byte {byte}, and no record begins there (one ends at byte {next}): read it in one piece"
+    )]
+    NotThere {
+        /// The file.
+        file: String,
+        /// Where the part ends.
+        byte: u64,
+        /// Where the next record begins.
+        next: u64,
+    },
     /// The folder of the output is missing.
     #[error("{file}: there is no folder {folder}; make it first")]
     NoFolder {

@@ -19,6 +19,7 @@ mod pcap;
 mod pcapng;
 mod reader;
 mod sniff;
+mod spans;
 mod target;
 mod window;
 mod writer;
@@ -32,6 +33,7 @@ pub use slipstream_core::interface::{Interface, MAX_INTERFACE_NAME};
 pub use error::{CaptureError, is_interface};
 pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
+pub use spans::{Span, spans, spans_of};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 
 /// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.

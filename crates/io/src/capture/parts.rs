@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::pcap::Cut;
+use super::spans::Span;
 use super::window::Window;
 use super::{CaptureError, CaptureReader, Record};
 
@@ -95,6 +96,8 @@ struct Chain {
 pub struct Parts {
     file: Arc<File>,
     len: u64,
+    /// Records that begin here or later are not read.
+    limit: u64,
     /// Bytes of a part.
     bytes: u64,
     claimed: AtomicU64,
@@ -130,6 +133,7 @@ impl Parts {
         Ok(Self {
             file,
             len,
+            limit: u64::MAX,
             bytes,
             claimed: AtomicU64::new(first),
             chain: Mutex::new(Chain { reader, turn: first, next }),
@@ -147,7 +151,7 @@ impl Parts {
         let begin = number.saturating_mul(self.bytes);
         part.cuts.clear();
         part.number = number;
-        if begin >= self.len {
+        if begin >= self.len.min(self.limit) {
             return Ok(false);
         }
         let mut turn = Turn { parts: self, number };
@@ -157,7 +161,7 @@ impl Parts {
         if let Err(error) = read {
             return Err(reader.fail(error));
         }
-        let end = begin + self.bytes;
+        let end = (begin + self.bytes).min(self.limit);
         if *next >= end {
             // A record of a part before goes on to behind this one.
             return Ok(!reader.is_over());
@@ -216,6 +220,35 @@ impl Parts {
     #[must_use]
     pub fn into_reader(self) -> CaptureReader {
         self.chain.into_inner().unwrap_or_else(PoisonError::into_inner).reader
+    }
+
+    /// Keeps to a span; no part may have been read.
+    pub(super) fn limit(&mut self, span: Span) {
+        self.limit = span.to;
+        if span.from > 0 {
+            let first = span.from / self.bytes;
+            self.claimed = AtomicU64::new(first);
+            let mut chain = self.lock();
+            (chain.turn, chain.next) = (first, span.from);
+        }
+    }
+
+    /// The end of the capture was met; where the next record begins; and where the span ends.
+    pub(super) fn end(&self) -> (bool, u64, u64) {
+        let chain = self.lock();
+        (chain.reader.is_over(), chain.next, self.limit)
+    }
+
+    /// A number for what the capture has said of records from here on, never 0: see
+    /// [`CaptureReader::context`].
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        self.lock().reader.context()
+    }
+
+    pub(super) fn not_there(&self, byte: u64) -> CaptureError {
+        let chain = self.lock();
+        CaptureError::NotThere { file: chain.reader.name().to_owned(), byte, next: chain.next }
     }
 
     /// The share of the file that was read, of 1.

@@ -4,6 +4,7 @@
 use slipstream_wire::LinkType;
 
 use super::fields::Order;
+use super::spans::Shape;
 use super::window::{Stop, Window};
 use super::{Damage, Interface, MAX_CAPTURED};
 use slipstream_core::time::Nanos;
@@ -78,6 +79,17 @@ impl Pcap {
             Interface { link_number: order.u32(bytes, 20), snap_len: order.u32(bytes, 16), name: None };
         let pcap = Self { order, unit, header, link: interface.link(), either_order: minor < 4 };
         Ok((pcap, interface))
+    }
+
+    /// How its records can be told, the first of which begins with these bytes.
+    pub(super) fn shape(&self, begin: [u8; 4]) -> Shape {
+        Shape::Records {
+            order: self.order,
+            header: self.header as u64,
+            fractions: (1_000_000_000 / self.unit) as u32,
+            either_order: self.either_order,
+            seconds: self.order.u32(&begin, 0),
+        }
     }
 
     /// Cuts the next record.

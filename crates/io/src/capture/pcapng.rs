@@ -7,6 +7,7 @@ use slipstream_wire::LinkType;
 use super::fields::Order;
 use super::pcap::Cut;
 use super::reader::Notes;
+use super::spans::Shape;
 use super::window::{Stop, Window};
 use super::{Damage, Interface, MAX_CAPTURED, MAX_INTERFACE_NAME};
 use slipstream_core::time::Nanos;
@@ -124,6 +125,40 @@ impl PcapNg {
         Ok(ng)
     }
 
+    /// How its blocks can be told.
+    pub(super) fn shape(&self) -> Shape {
+        Shape::Blocks { order: self.order }
+    }
+
+    /// What has been said of packets to come, in bytes.
+    pub(super) fn describe(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.order == Order::Big));
+        out.extend_from_slice(&self.first.to_le_bytes());
+        for Local { clock, link, snap_len } in &self.locals {
+            out.extend_from_slice(&clock.per_second.to_le_bytes());
+            out.extend_from_slice(&clock.offset.to_le_bytes());
+            out.extend_from_slice(format!("{link:?}").as_bytes());
+            out.extend_from_slice(&snap_len.to_le_bytes());
+        }
+    }
+
+    /// Takes in the next block, if it is no packet; returns false if it is one, or there is none.
+    pub(super) fn pass(
+        &mut self,
+        window: &mut Window,
+        interfaces: &mut Vec<Interface>,
+        notes: &mut Notes,
+    ) -> Result<bool, Stop> {
+        if !window.want(12)? {
+            return Ok(false);
+        }
+        let kind = self.order.u32(window.unread(), 0);
+        if [PACKET, OLD_PACKET, SIMPLE_PACKET].contains(&kind) {
+            return Ok(false);
+        }
+        self.step(window, interfaces, notes).map(|_| true)
+    }
+
     /// Cuts the next packet; takes in what comes before it.
     #[inline]
     pub(super) fn next(
@@ -208,7 +243,7 @@ impl PcapNg {
             }
             _ => {
                 self.check_len(window, len, 12)?;
-                self.pass(window, len)?;
+                self.pass_over(window, len)?;
                 notes.skipped_blocks += 1;
             }
         }
@@ -245,7 +280,7 @@ impl PcapNg {
         }
         let len = order.u32(window.unread(), 4);
         self.check_len(window, len, SECTION_MIN as u32)?;
-        self.pass(window, len)?;
+        self.pass_over(window, len)?;
         self.locals.clear();
         self.first = first;
         notes.sections += 1;
@@ -333,7 +368,7 @@ impl PcapNg {
     }
 
     /// Passes over a block without keeping it; checks the length at its end.
-    fn pass(&self, window: &mut Window, len: u32) -> Result<(), Stop> {
+    fn pass_over(&self, window: &mut Window, len: u32) -> Result<(), Stop> {
         let byte = window.position();
         if !window.skip(u64::from(len) - 4)? || !window.want(4)? {
             return Err(window.cut(byte, &format!("a block of {len} bytes")));

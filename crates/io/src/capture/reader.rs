@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decompress::{self, Device, DeviceError};
+use super::fields::Order;
 use super::pcap::{self, Cut, Pcap};
 use super::pcapng::{self, PcapNg};
+use super::spans::Shape;
 use super::window::{Stop, Window};
 use super::{CaptureError, Compression, Damage, Format, Interface, Record, sniff};
 
@@ -232,6 +234,51 @@ impl CaptureReader {
     pub(super) fn place(&self) -> Option<(Arc<File>, u64)> {
         let file = self.file.as_ref().filter(|_| self.compression == Compression::None)?;
         Some((Arc::clone(file), self.window.position()))
+    }
+
+    /// Passes over what comes before the first packet of a pcapng file: descriptions of interfaces. What comes later
+    /// is met as it comes.
+    ///
+    /// # Errors
+    /// [`CaptureError::Read`]: the device failed.
+    pub(super) fn pass_to_packets(&mut self) -> Result<(), CaptureError> {
+        loop {
+            let Framing::PcapNg(ng) = &mut self.framing else { return Ok(()) };
+            match ng.pass(&mut self.window, &mut self.interfaces, &mut self.notes) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(stop) => return self.stop(stop),
+            }
+        }
+    }
+
+    /// A number for what the capture has said so far of the records to come, never 0: byte order, and interfaces with
+    /// their link types and clocks. Who begins to read in the middle needs the same.
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        let mut bytes = Vec::new();
+        match &self.framing {
+            Framing::PcapNg(ng) => ng.describe(&mut bytes),
+            Framing::Pcap(_) => {}
+            Framing::Over => return 1,
+        }
+        // FNV-1a, which is the same everywhere.
+        let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1
+    }
+
+    /// How its records can be told, the first of which begins with these bytes.
+    pub(super) fn shape(&self, begin: [u8; 4]) -> Shape {
+        match &self.framing {
+            Framing::Pcap(pcap) => pcap.shape(begin),
+            Framing::PcapNg(ng) => ng.shape(),
+            Framing::Over => Shape::Blocks { order: Order::Little },
+        }
+    }
+
+    /// The most bytes that it says to have captured of a packet.
+    pub(super) fn snap_len(&self) -> u64 {
+        self.interfaces.iter().map(|interface| interface.snap_len.into()).max().unwrap_or(0)
     }
 
     /// Cuts the records out of another window, as long as they begin before `end`; returns false at the end

@@ -4,7 +4,8 @@
 //! The interface is made if it isn't there, and goes away with the program; one that somebody made to stay
 //! (`ip tuntap add`) is opened, and stays. The kernel gives a packet a system call, but leaves TCP and UDP in
 //! super-frames of up to 64 KiB, which are cut here: of bulk traffic one call brings some 40 packets.
-//! Transport checksums are completed.
+//! Transport checksums are completed. In the other direction, packets that `reframe` marked as a super-frame are
+//! handed over as one.
 
 mod error;
 mod receive;
@@ -31,13 +32,16 @@ pub struct Options {
     pub offloads: bool,
     /// Open one of several queues.
     pub multi_queue: bool,
+    /// Hand super-frames over as such.
+    pub super_frames: bool,
 }
 
 impl Options {
     /// Of an interface, which is brought up.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), up: true, offloads: true, multi_queue: false }
+        let (up, offloads, super_frames, multi_queue) = (true, true, true, false);
+        Self { interface: interface.into(), up, offloads, super_frames, multi_queue }
     }
 
     /// Opens the port.
@@ -54,7 +58,7 @@ impl Options {
             sys::bring_up(name).map_err(TapError::of(name, "bringing the interface up"))?;
         }
         let port = Arc::new(Port { device, name: name.to_owned() });
-        Ok((Receiver::new(Arc::clone(&port)), Sender::new(port)))
+        Ok((Receiver::new(Arc::clone(&port)), Sender::new(port, self.super_frames)))
     }
 }
 

@@ -76,8 +76,12 @@ impl Device {
     /// Hands a packet to the machine.
     pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
         // A header of zeros: nothing is left to anybody.
-        let parts = [IoSlice::new(&[0; HEADER]), IoSlice::new(packet)];
-        (&self.0).write_vectored(&parts).map(drop)
+        self.write_parts(&[IoSlice::new(&[0; HEADER]), IoSlice::new(packet)])
+    }
+
+    /// Hands over a packet in parts, the header before it first.
+    pub(super) fn write_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        (&self.0).write_vectored(parts).map(drop)
     }
 }
 

@@ -7,7 +7,7 @@ use slipstream::io::capture::{CaptureError, CaptureReader, Part, Parts};
 use slipstream_trace::{Analyzer, Config, Digest, Report, Sequence};
 
 /// The captures; `None` where `SLIPSTREAM_TRACES=none` says that there are none.
-fn traces() -> Option<PathBuf> {
+pub(crate) fn traces() -> Option<PathBuf> {
     let dir = std::env::var_os("SLIPSTREAM_TRACES")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces"), PathBuf::from);
     if dir.is_dir() {

@@ -1,6 +1,6 @@
 //! The analysis against its slow twin, on random streams with ties in time, small bursts and small windows.
 
-mod slow;
+pub(crate) mod slow;
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ fn bytes(kind: Kind, flow: u8, ipv6: bool) -> Vec<u8> {
 }
 
 /// A stream: gaps are often 0, now and then long, now and then backwards.
-fn stream(max: usize) -> impl Strategy<Value = Vec<Packet>> {
+pub(crate) fn stream(max: usize) -> impl Strategy<Value = Vec<Packet>> {
     let gap = prop_oneof![4 => Just(0i64), 4 => 1i64..4, 2 => 4i64..30, 1 => -12i64..0];
     vec((kind(), 0u8..8, prop::bool::weighted(0.2), gap), 0..max).prop_map(|drawn| {
         let mut time = 1000i64;
@@ -116,7 +116,7 @@ fn stream(max: usize) -> impl Strategy<Value = Vec<Packet>> {
     })
 }
 
-fn config() -> impl Strategy<Value = Config> {
+pub(crate) fn config() -> impl Strategy<Value = Config> {
     (vec(0u64..12, 0..4), 1u32..6, vec(1u32..9, 0..3)).prop_map(|(windows_ns, burst, switch_batches)| {
         Config { windows_ns, burst, switch_batches, top: 3, ..Config::default() }
     })
