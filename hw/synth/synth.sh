@@ -58,7 +58,7 @@ fi
 
 rm -f "$out"/*.json "$out"/*.txt
 if [ "${1:-}" = --library ]; then
-    mapped slice_splice "$outside" "$LIBERTY" "2.56 2.26"
+    mapped slice_splice "$outside" "${LIBERTY:?names the liberty file}" "2.56 2.26"
     python3 synth/table.py "$out" "$entries" "$width"
     exit
 fi

@@ -77,7 +77,7 @@ def main():
                 slacks = [float(slack) for slack in re.findall(r"worst slack (-?[\d.]+)", report)]
                 longest = [f"{float(period) - slack:.3f} ns" for slack in slacks]
                 said = f"{longest[0]} ({'met' if slacks[0] >= 0 else 'missed'})" + (f"; {longest[1]} with wire loads" if longest[1:] else "")
-                table.append((f"longest path, clock of {period} ns", said, "2.5 ns (400 MHz) at 15 nm", "no: another library; not laid out"))
+                table.append((f"longest path, clock of {period} ns", said, "2.56 ns (about 400 MHz) at 15 nm", "no: another library; not laid out"))
                 if drawn := re.search(r"^Total\s+\S+\s+\S+\s+\S+\s+(\S+)", report, re.M):
                     table.append(("power without memory, a fifth of nets change a cycle", f"{float(drawn.group(1)):.3f} W", "2.4 W", "no: another library, memory not in it"))
     else:

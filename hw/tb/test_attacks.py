@@ -93,12 +93,42 @@ async def a_replayed_sliced_packet(dut):
 async def tokens_of_generations_that_are_yet_to_come(dut):
     """On the function's side as well: no generation but the one that is out, with whatever tag."""
     bench, sliced, token = await set_up(dut)
-    ahead = [number(token) + (step << 24) ^ tag for step in (0, 1, 2, 0x800000) for tag in (0, 1, 2, 0x555555)][1:]
-    ahead = [n & 0xFFFF_FFFF_FFFF_FFFF for n in ahead]
+    # The index stays, as the generation goes round.
+    last = number(token)
+    steps = [(step, tag) for step in (0, 1, 2, 0x800000) for tag in (0, 1, 2, 0x555555)][1:]
+    ahead = [last & ~(0xFFFFFF << 24) ^ tag | ((last >> 24) + step & 0xFFFFFF) << 24 for step, tag in steps]
     for n in ahead:
         assert await bench.splice(with_token(sliced, n.to_bytes(8, "big"))) is None, hex(n)
-    assert (await bench.counters())["forged"] + (await bench.counters()).get("stale", 0) == len(ahead)
+    counters = await bench.counters()
+    assert counters["forged"] == len(ahead) and "stale" not in counters, counters
     assert await bench.splice(sliced) == VICTIM
+
+
+@cocotb.test(timeout_time=200, timeout_unit="us")
+async def late_stale_and_duplicate_packets_are_dropped_each_by_its_cause(dut):
+    """Twice, after the entry has gone to another, and after its time: one counter each."""
+    bench = Bench(dut)
+    await bench.start(threshold=120, ttl=1)
+    entries = int(dut.ENTRIES.value)
+    sliced = [padded(await bench.slice(frame(payload=700, seed=n))) for n in range(entries)]
+    assert await bench.splice(sliced[0]) == frame(payload=700, seed=0)
+    assert await bench.splice(sliced[0]) is None
+    assert (await bench.counters())["duplicate"] == 1
+    # Entry 0 goes to another; entry 1 is passed over, and its time is over.
+    for n in range(2):
+        await bench.slice(frame(payload=700, seed=20 + n))
+    assert await bench.splice(sliced[0]) is None
+    assert await bench.splice(sliced[1]) is None
+    # Tags are not looked at where the generation is another: any older one is stale, any younger one forged.
+    for step, cause in ((-1, "stale"), (-0x7FFFFF, "stale"), (1, "forged"), (0x800000, "forged")):
+        before = (await bench.counters()).get(cause, 0)
+        last = number(token_of(sliced[2]))
+        generation = ((last >> 24) + step) & 0xFFFFFF
+        token = last & ~(0xFFFFFF << 24) | generation << 24
+        assert await bench.splice(with_token(sliced[2], token.to_bytes(8, "big"))) is None
+        assert (await bench.counters())[cause] == before + 1, (step, cause)
+    counters = await bench.counters()
+    assert (counters["stale"], counters["late"], counters["duplicate"], counters["forged"]) == (3, 1, 1, 2), counters
 
 
 @cocotb.test(timeout_time=200, timeout_unit="us")

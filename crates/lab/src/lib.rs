@@ -19,6 +19,7 @@ mod bench;
 mod chain;
 mod claim;
 pub mod frontier;
+mod gro;
 mod hold;
 mod live;
 mod measure;
@@ -57,8 +58,17 @@ impl fmt::Debug for Lab {
 }
 
 /// All labs, in the order of the list.
-pub static LABS: [Lab; 8] =
-    [nf_locality::LAB, chain::LAB, hold::LAB, adaptive::LAB, measure::LAB, model::LAB, slice::LAB, live::LAB];
+pub static LABS: [Lab; 9] = [
+    nf_locality::LAB,
+    chain::LAB,
+    hold::LAB,
+    adaptive::LAB,
+    gro::LAB,
+    measure::LAB,
+    model::LAB,
+    slice::LAB,
+    live::LAB,
+];
 
 /// A reason for which a lab gives no results.
 #[derive(Debug, thiserror::Error)]

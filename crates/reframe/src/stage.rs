@@ -47,19 +47,25 @@ fn needs_payload(settings: &Settings) -> Option<&'static str> {
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = ReframeConfig { seed: site.seed, ..ReframeConfig::from_settings(settings, site.base)? };
     if site.dry {
-        return Ok(Made::Stage(Box::new(Checked)));
+        return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
 
 /// A reframer that is only checked, and takes no memory.
-struct Checked;
+struct Checked {
+    flow_numbers: u32,
+}
 
 impl Stage for Checked {
     fn process(&mut self, _: &mut Context<'_>, _: &mut Batch, _: &mut dyn Output) {}
 
     fn flow_use(&self) -> FlowUse {
         FlowUse::MAKES
+    }
+
+    fn flow_numbers(&self) -> u32 {
+        self.flow_numbers
     }
 }
 
@@ -157,6 +163,11 @@ impl Stage for ReframeStage {
 
     fn flow_use(&self) -> FlowUse {
         FlowUse::MAKES
+    }
+
+    /// Those of its table's entries.
+    fn flow_numbers(&self) -> u32 {
+        self.reframe.table.limit() as u32
     }
 
     fn holds(&self) -> bool {

@@ -63,6 +63,7 @@ fn contexts_json(contexts: &FlowContextPlan) -> Value {
         "flows": contexts.flows,
         "bytes_per_flow": contexts.bytes,
         "memory_bytes": contexts.memory,
+        "numbers_bytes": contexts.numbers * Layout::NUMBER as u64,
         "long_keys_bytes": contexts.long_keys,
         "places": contexts.places.iter().map(place).collect::<Vec<_>>(),
     })
@@ -83,10 +84,20 @@ fn contexts_table(contexts: &FlowContextPlan) -> String {
     }
     t.row(["a flow", "", &contexts.bytes.to_string(), ""]);
     let flows = u64::from(contexts.flows);
-    let index = contexts.memory - flows * contexts.bytes as u64;
-    let sum = format!("{} bytes each, and an index of {index} bytes", contexts.bytes);
+    let numbers = contexts.numbers * Layout::NUMBER as u64;
+    let index = contexts.memory - flows * contexts.bytes as u64 - numbers;
+    let mut sum = format!("{} bytes each, and an index of {index} bytes", contexts.bytes);
+    if numbers > 0 {
+        sum += &format!("; {numbers} bytes for the numbers that trains come with");
+    }
     t.row([&plural(flows, "flow"), "", &contexts.memory.to_string(), &sum]);
     t.row(["long keys", "", &contexts.long_keys.to_string(), "at most, if all flows are of IPv6"]);
+    t.row([
+        "--workers",
+        "",
+        "",
+        "on several threads there are none: every function looks flows up by itself",
+    ]);
     t.render(ui::columns())
 }
 

@@ -45,6 +45,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
+    let looks_up_apart = args.workers > 1 && run.has_contexts();
     let mut run = run.strict(args.damage.strict).live(options);
     if let Some(address) = args.metrics {
         let monitor = Monitor::default();
@@ -77,7 +78,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     let text = match args.reporting.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
-        cli::Format::Table => as_table(&report),
+        cli::Format::Table => as_table(&report, looks_up_apart),
     };
     if to_stdout {
         ui::say(&text);
@@ -177,6 +178,7 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
         })),
         "flow_contexts": report.contexts.map(|contexts| json!({
             "lookups": contexts.lookups,
+            "by_number": contexts.by_number,
             "begun": contexts.begun,
             "evicted": contexts.evicted,
             "without": contexts.without,
@@ -194,7 +196,7 @@ fn ratio(sum: u64, n: u64) -> Option<f64> {
     (n > 0).then(|| sum as f64 / n as f64)
 }
 
-fn as_table(report: &RunReport) -> String {
+fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
     let mut t = Table::default();
     t.title("Packets");
     t.row(["in", &count(packets_in(report))]);
@@ -244,9 +246,14 @@ fn as_table(report: &RunReport) -> String {
         t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
         t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
     }
+    if looks_up_apart {
+        t.title("Flow contexts");
+        t.row(["none", "on several threads every function looks flows up by itself"]);
+    }
     if let Some(contexts) = &report.contexts {
         t.title("Flow contexts");
         t.row(["trains looked up", &count(contexts.lookups)]);
+        t.row(["of them by number", &count(contexts.by_number)]);
         t.row(["flows that began", &count(contexts.begun)]);
         t.row(["made room for others", &count(contexts.evicted)]);
         t.row(["trains without", &count(contexts.without)]);

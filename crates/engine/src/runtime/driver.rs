@@ -346,6 +346,12 @@ impl Driver {
         self.pipeline.reloads()
     }
 
+    /// Returns true if its stages keep what they decided in flow contexts.
+    #[must_use]
+    pub fn has_contexts(&self) -> bool {
+        self.pipeline.context_counts().is_some()
+    }
+
     /// Says that it follows the wall clock.
     #[must_use]
     pub fn is_live(&self) -> bool {

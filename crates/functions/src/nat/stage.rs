@@ -15,7 +15,7 @@ use super::{
 };
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::tcp_state::{MOVES, TcpTimeouts};
-use crate::{DECIDE, FragmentLimits, FunctionContext, NetworkFunction, stage_of};
+use crate::{DECIDE, FragmentLimits, FunctionContext, LeavesAs, NetworkFunction, stage_of};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::reads::Reads;
@@ -443,14 +443,13 @@ impl NatStage {
         }
     }
 
-    /// Finds the session of a packet from inside by the flow's context, where the flow key has all that a NAT
+    /// Finds the session of a packet from either side by the flow's context, where the flow key has all that a NAT
     /// reads but TCP flags, and those are known. Returns false, and changes nothing, elsewhere.
     #[inline(always)]
     fn find_kept(&self, cx: &Context<'_>, info: Info, found: &mut Found) -> bool {
         let Some((key, [number])) = cx.pool.keyed_flow_words() else { return false };
         let NarrowKey([_, rest]) = key;
         let known = number > 0
-            && cx.input == 0
             && info.flags() & (Flags::PORTS | Flags::IPV6 | Flags::INNER | Flags::FRAGMENT) == Flags::PORTS
             && ((rest >> 24) as u8 != TCP || info.is_tcp());
         if known {
@@ -549,7 +548,7 @@ impl NatStage {
     }
 }
 
-/// Has the flow's context keep the session of a packet from inside, where the flow key is all that a NAT
+/// Has the flow's context keep the session of a packet, where the flow key is all that a NAT
 /// knows it by: a VLAN makes another flow, and no other session.
 #[inline(never)]
 fn keep(fx: &mut FunctionContext<'_, '_>, packet: &Packet, session: u32) {
@@ -578,9 +577,20 @@ impl NetworkFunction for NatStage {
         Some(self.fragments)
     }
 
-    /// Of a flow from inside it keeps the number of the session, plus one.
+    /// Of a flow it keeps the number of the session, plus one: those of a session's two flows are the same.
     fn flow_use(&self) -> FlowUse {
-        FlowUse { words: 1, alone: false, trains: Trains::Unknown }
+        FlowUse { words: 1, alone: false, trains: Trains::Changed }
+    }
+
+    const CHANGES_KEYS: bool = true;
+
+    #[inline(always)]
+    fn leaves_as(&self, decided: &Decided) -> LeavesAs {
+        match decided {
+            Decided::Rewrite(rewrite, ..) => LeavesAs::Changed(rewrite.endpoints().0),
+            Decided::Pass => LeavesAs::Before,
+            Decided::Error(_) | Decided::Drop(_) => LeavesAs::Unknown,
+        }
     }
 
     /// Packets with ports share; ICMP, whose identifiers the flow key doesn't have, don't, nor do packets of
@@ -643,11 +653,20 @@ impl NetworkFunction for NatStage {
             }
             return Decided::Rewrite(rewrite, session, side);
         }
+        if side == Side::Outside
+            && let Some(Fate::Rewrite { rewrite, session }) =
+                self.nat.known_inbound(packet, found.session, now)
+        {
+            if !found.by_context && fx.cx.pool.flows().is_some() {
+                keep(fx, packet, session);
+            }
+            return Decided::Rewrite(rewrite, session, side);
+        }
         if found.by_context {
             return self.decide_again(fx, first);
         }
         let decided = self.decide_any(packet, side, now);
-        if let (Side::Inside, Decided::Rewrite(_, session, _)) = (side, &decided) {
+        if let Decided::Rewrite(_, session, _) = &decided {
             keep(fx, packet, *session);
         }
         decided

@@ -82,8 +82,8 @@ struct Ledger {
     left_out: Option<Box<Meter>>,
     /// Of the stages at the end of a live pipeline.
     excess: Option<Box<Excess>>,
-    /// The flows of batches are looked up before the stage takes them.
-    looks_up: bool,
+    /// The flows of batches are looked up before the stage takes them: the number of the place where that is.
+    looks_up: Option<usize>,
 }
 
 impl Ledger {
@@ -122,8 +122,8 @@ impl Ledger {
         if let Some(excess) = &mut self.excess {
             excess.leaving(cx.pool, batch);
         }
-        if self.looks_up {
-            contexts::look_up(cx, batch);
+        if let Some(place) = self.looks_up {
+            contexts::look_up(cx, batch, place);
         }
         match &self.left_out {
             Some(meter) => {
@@ -133,7 +133,7 @@ impl Ledger {
             }
             None => stage.process(cx, batch, out),
         }
-        if self.looks_up
+        if self.looks_up.is_some()
             && let Some(flows) = cx.pool.flows()
         {
             flows.leave();

@@ -32,6 +32,7 @@ pub(in crate::runtime) fn merged(mut shards: Vec<RunReport>) -> RunReport {
         contexts: first.map(|first| {
             contexts.fold(first, |mut all, other| {
                 all.lookups += other.lookups;
+                all.by_number += other.by_number;
                 all.begun += other.begun;
                 all.evicted += other.evicted;
                 all.without += other.without;
