@@ -56,11 +56,12 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let reframe = args.stage.settings.clone();
     let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
     let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
-    let pipeline = plan.build(plan.seeds(None)).map_err(|e| plainly(&e))?;
-    let driver =
-        types::driver(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
+    let options = live::options(&args.live, true)?;
+    let _offloads = live::fix_offloads(&plan, &args.live)?;
     let same = plan.clone();
     let operation = Shared::new(Operation::new(&plan, move || Ok(same.clone()), |_| serde_json::Value::Null));
+    let run = live::driver(&plan, &args.live, args.workers, None);
+    let driver = run.map_err(|e| e.downcast_ref().map(plainly).unwrap_or(e))?.live(options);
     let (run, live::Ended { report: all, error }) = live::run(driver, &plan, &operation, false)?;
     drop(run);
     types::close();

@@ -55,6 +55,10 @@ impl Operation {
         if shards == 0 {
             return Err(anyhow!("the pipeline has ended"));
         }
+        if shards > 1 {
+            // Each has settings of its own, such as a NAT's ports.
+            return Err(anyhow!("a pipeline that runs in shards is not read anew; start it anew"));
+        }
         // All of it is made before any of it counts.
         let updates = (0..shards).map(|_| new.updates(&changes)).collect::<Result<Vec<_>, _>>()?;
         let stages: Vec<String> = updates.iter().take(1).flatten().map(|(name, _)| name.clone()).collect();
