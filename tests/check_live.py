@@ -27,6 +27,7 @@ from live_operation import OPERATION
 from live_package import PACKAGE
 from live_ports import LIVE_PORTS
 from live_setup import SETUP
+from live_slice import SLICED
 from live_shards import SHARDED
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -438,7 +439,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *PACKAGE)
+          *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *SLICED, *PACKAGE)
 ANYWHERE = (paced,)
 
 
