@@ -86,7 +86,6 @@ impl Super {
 /// The header before a super-frame: the kernel is to calculate checksums, and to cut (virtio 1.2, §5.1.6.2).
 fn offload(headers: &SuperHeader) -> [u8; HEADER] {
     const NEEDS_CHECKSUM: u8 = 1;
-    const ECN: u8 = 0x80;
     let kind = match headers.kind {
         Kind::Tcp4 => 1,
         Kind::Tcp6 => 4,
@@ -96,7 +95,7 @@ fn offload(headers: &SuperHeader) -> [u8; HEADER] {
     let [s0, s1] = headers.size.to_ne_bytes();
     let (start, offset) = headers.checksum_place();
     let ([c0, c1], [o0, o1]) = (start.to_ne_bytes(), offset.to_ne_bytes());
-    [NEEDS_CHECKSUM, kind | if headers.cwr { ECN } else { 0 }, h0, h1, s0, s1, c0, c1, o0, o1]
+    [NEEDS_CHECKSUM, kind, h0, h1, s0, s1, c0, c1, o0, o1]
 }
 
 /// Packets as super-frames, and these cut again, as a whole: for tests and measurements of both.

@@ -20,8 +20,11 @@ use slipstream_core::pool::Pool;
 use slipstream_wire::Flags;
 use slipstream_wire::gro::{Limits, Refusal, Segment, SuperFrame};
 
-/// Packets whose headers are asked for ahead of use.
+/// Packets whose headers are asked for ahead of use, and those of which all is: the payload, too, is read.
 const AHEAD: usize = 8;
+const AHEAD_WHOLE: usize = 2;
+/// Longest packet in bytes whose headers are all of it that is worth asking for.
+const SHORT: u32 = 112;
 
 /// Counters of super-frames. All trains of two packets and more are looked at: each packet of such a train
 /// begins it, joins the packet before it, or is refused.
@@ -153,6 +156,9 @@ impl Gro {
         for at in 0..len {
             if let Some(ahead) = frames.get(at + AHEAD) {
                 pool.prefetch_headers(ahead.buf, ahead.len);
+            }
+            if let Some(ahead) = frames.get(at + AHEAD_WHOLE).filter(|ahead| ahead.len > SHORT) {
+                pool.prefetch_all(ahead.buf, ahead.len);
             }
             let Some(frame) = frames.get_mut(at) else { break };
             let refusal = match segment(pool, frame) {

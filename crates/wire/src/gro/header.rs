@@ -1,8 +1,8 @@
 //! The headers of a super-frame: those of its first packet, for the payload of all.
 
 use super::SuperFrame;
-use super::segment::{CWR, FIN_PSH, Ip, Segment, Transport};
-use crate::bytes::{byte, put};
+use super::segment::{FIN_PSH, Ip, Segment, Transport};
+use crate::bytes::put;
 use crate::checksum::{checksum, combine, sum};
 use crate::protocol::{TCP, UDP};
 
@@ -29,8 +29,6 @@ pub struct SuperHeader {
     l4: u8,
     /// Kind of the super-frame.
     pub kind: Kind,
-    /// The first packet has CWR, which only that one may have after cutting.
-    pub cwr: bool,
     /// Bytes of payload of each packet but the last.
     pub size: u16,
 }
@@ -80,8 +78,7 @@ impl SuperHeader {
         }
         let pseudo = combine(addresses, combine(transport_len, u16::from(protocol)));
         put(&mut bytes, l4 + checksum_at, &pseudo.to_be_bytes());
-        let cwr = byte(transport, 13) & CWR != 0 && protocol == TCP;
-        Self { bytes, len: len as u8, l4: l4 as u8, kind, cwr, size: run.size() as u16 }
+        Self { bytes, len: len as u8, l4: l4 as u8, kind, size: run.size() as u16 }
     }
 
     /// The headers' bytes, from the link layer on.

@@ -9,11 +9,12 @@
 //!   and 802.3 have lengths there, so they don't pass.
 //! - **IPv4** without options, no fragment, **IPv6** without extension headers; the IP length is that of the
 //!   frame, to the byte. Equal in all: TOS or traffic class, TTL or hop limit, the bit DF, flow label. The
-//!   identification grows by one from packet to packet, or, with DF, stays (RFC 6864 §4.1).
+//!   identification grows by one from packet to packet, or stays as it is.
 //! - **TCP**: with payload, in sequence (mod 2³²), the first one as long as all others but the last, which
 //!   may be shorter. Equal in all: acknowledgement number, window, urgent pointer, options with their content
-//!   (so timestamps as well), flags but for three: PSH and FIN may be set in the last one, CWR in the first.
-//!   No SYN, RST, URG.
+//!   (so timestamps as well), flags but for PSH
+//!   and FIN, which may be set in the last one. No SYN, RST, URG, and no CWR, which means something of its own in each
+//!   packet (RFC 9768).
 //! - **UDP**: equal lengths, the last one may be shorter; with a checksum, at most 64.
 //! - **Checksums** are right, and written as one that calculates them writes them: a sum of which there are
 //!   two ways to write would not come back as it was. So a wrong checksum stays with its packet, wrong.

@@ -6,9 +6,8 @@ use crate::checksum::{combine, is_right_ipv4, sum};
 use crate::protocol::{TCP, UDP};
 
 /// Flags after which a train of segments goes on with another super-frame.
-pub(super) const LAST: u8 = 0x01 | 0x02 | 0x04 | 0x08 | 0x20; // FIN, SYN, RST, PSH, URG
+pub(super) const LAST: u8 = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x80; // FIN, SYN, RST, PSH, URG, CWR
 pub(super) const FIN_PSH: u8 = 0x01 | 0x08;
-pub(super) const CWR: u8 = 0x80;
 
 /// A whole TCP segment with payload, or UDP datagram with payload and checksum, whose lengths agree.
 #[derive(Clone, Copy, Debug)]
@@ -170,11 +169,11 @@ impl<'a> Segment<'a> {
         }
     }
 
-    /// IPv4 identification, and if it may stay the same.
+    /// IPv4 identification.
     #[inline]
-    pub(super) fn id(&self) -> Option<(u16, bool)> {
+    pub(super) fn id(&self) -> Option<u16> {
         match self.ip {
-            Ip::V4(ip) => Some((be16(ip, 4), byte(ip, 6) & 0x40 != 0)),
+            Ip::V4(ip) => Some(be16(ip, 4)),
             Ip::V6(_) => None,
         }
     }

@@ -1,7 +1,7 @@
 //! A super-frame that is being made: what the next packet must be to belong to it.
 
 use super::Refusal;
-use super::segment::{CWR, FIN_PSH, Ip, LAST, Segment, Transport};
+use super::segment::{FIN_PSH, Ip, LAST, Segment, Transport};
 use crate::bytes::be16;
 
 /// Most of what a super-frame may be.
@@ -51,7 +51,7 @@ impl SuperFrame {
             bytes: first.ip_len(),
             segments: 1,
             next_seq: first.seq().wrapping_add(first.payload_len()),
-            first_id: first.id().map_or(0, |(id, _)| id),
+            first_id: first.id().unwrap_or(0),
             fixed_id: false,
             ended: first.flags() & LAST != 0,
         }
@@ -107,9 +107,9 @@ impl SuperFrame {
             return Err(Refusal::Size);
         }
         let mut fixed = self.fixed_id;
-        if let Some((id, may_stay)) = next.id() {
+        if let Some(id) = next.id() {
             let past = id.wrapping_sub(self.first_id);
-            if self.segments == 1 && may_stay && past == 0 {
+            if self.segments == 1 && past == 0 {
                 fixed = true;
             }
             if past != if fixed { 0 } else { self.segments } {
@@ -164,11 +164,10 @@ fn same_transport(last: &Segment<'_>, next: &Segment<'_>) -> Result<(), Refusal>
             if word::<0, 4, _>(a) != word::<0, 4, _>(b) {
                 return Err(Refusal::Protocol);
             }
-            // The data offset and flags. PSH and FIN end a super-frame, CWR only begins one.
+            // PSH and FIN end a super-frame.
             let flags = |tcp: &[u8; 20]| be16(tcp, 12) & 0xfff;
             let (a_flags, b_flags) = (flags(a), flags(b));
-            let may_differ = u16::from(CWR | FIN_PSH);
-            if (a_flags ^ b_flags) & !may_differ != 0 || b_flags & u16::from(CWR) != 0 {
+            if (a_flags ^ b_flags) & !u16::from(FIN_PSH) != 0 {
                 return Err(Refusal::TcpFlags);
             }
             let equal = word::<8, 4, _>(a) == word::<8, 4, _>(b)

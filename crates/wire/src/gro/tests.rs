@@ -155,7 +155,7 @@ impl Packet {
             error: 0,
             ip_error: 0,
             no_checksum: false,
-            flags: if self.udp { 0 } else { self.flags & !(PSH | FIN | CWR) },
+            flags: if self.udp { 0 } else { self.flags & !(PSH | FIN) },
             ack: tcp(self.ack),
             window: tcp(self.window.into()) as u16,
             urgent: tcp(self.urgent.into()) as u16,
@@ -170,10 +170,10 @@ impl Packet {
 /// The obvious twin: may `next` follow `run`, which has one packet at least?
 fn follows(run: &[Packet], next: &Packet, limits: Limits) -> bool {
     let (first, last) = (&run[0], &run[run.len() - 1]);
-    let ends = |p: &Packet| !p.udp && p.flags & 0x2f != 0;
+    let ends = |p: &Packet| !p.udp && p.flags & 0xaf != 0;
     let ids: Vec<u16> = run.iter().chain([next]).map(|p| p.id).collect();
     let grows = ids.windows(2).all(|w| w[1] == w[0].wrapping_add(1));
-    let stays = first.df && ids.iter().all(|id| *id == first.id);
+    let stays = ids.iter().all(|id| *id == first.id);
     let headers = if first.v6 { 40 } else { 20 }
         + if first.udp {
             8
@@ -189,7 +189,6 @@ fn follows(run: &[Packet], next: &Packet, limits: Limits) -> bool {
         && next.sums_are_right()
         && first.kind() == next.kind()
         && !ends(last)
-        && (first.udp || next.flags & CWR == 0)
         && last.payload == first.payload
         && next.payload <= first.payload
         && (first.udp || next.seq == last.seq.wrapping_add(last.payload as u32))
@@ -259,9 +258,6 @@ fn cut(header: &SuperHeader, payload: &[u8]) -> Vec<Vec<u8>> {
             let seq = u32::from_be_bytes(frame[l4 + 4..l4 + 8].try_into().unwrap());
             let past = n * usize::from(header.size);
             frame[l4 + 4..l4 + 8].copy_from_slice(&seq.wrapping_add(past as u32).to_be_bytes());
-            if n > 0 {
-                frame[l4 + 13] &= !0x80;
-            }
             if n + 1 < parts.len() {
                 frame[l4 + 13] &= !0x09;
             }
