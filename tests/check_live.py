@@ -26,7 +26,6 @@ from live_gateway import GATEWAYS
 from live_package import PACKAGE
 from live_ports import LIVE_PORTS
 from live_setup import SETUP
-from live_slice import SLICED
 from live_shards import SHARDED
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -438,7 +437,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *SLICED, *PACKAGE)
+          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *PACKAGE)
 ANYWHERE = (paced,)
 
 
