@@ -16,6 +16,8 @@ mod operate;
 mod port;
 mod replace;
 mod report;
+mod selection;
+mod traces;
 mod types;
 mod ui;
 mod units;
