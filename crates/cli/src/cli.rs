@@ -261,6 +261,25 @@ pub(crate) struct Live {
     /// Live: never sleep, which takes a whole core and saves the time of waking up.
     #[arg(long)]
     pub(crate) busy_poll: bool,
+    /// Live: where packets come faster than this one after the other, they may wait for so long, and what is
+    /// held may leave so much later, so that one waking serves several; 0: each packet wakes the engine.
+    #[arg(long, value_name = "TIME", default_value = "40us")]
+    pub(crate) coalesce: Duration,
+    /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own. Packets
+    /// that must meet, such as both directions of a connection, are led to the same one; `validate --explain`
+    /// says how, and what can't be led is refused.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) shards: u16,
+    /// Live: cores to run on, one number for each shard, as in 2,3. Without, the system decides.
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub(crate) cores: Vec<u32>,
+    /// Live: precede all threads that share time, 1 to 99 (`SCHED_FIFO`; takes `CAP_SYS_NICE`).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub(crate) priority: Option<u8>,
+    /// Live: switch off what merges packets on interfaces of the pipeline (GRO, LRO) or takes out VLAN tags,
+    /// and what the other end of a virtual pair in this namespace leaves to a card; restored at the end.
+    #[arg(long)]
+    pub(crate) fix_offloads: bool,
 }
 
 /// Run a pipeline.

@@ -31,19 +31,22 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         if !live::is_live(&plan) {
             bail!("--poll-log is for live ports: a replay doesn't poll");
         }
+        if args.live.shards > 1 {
+            bail!("--poll-log is of one thread; leave out --shards");
+        }
         options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
     }
     let to_stdout = live::to_stdout(&plan);
     if to_stdout {
         ui::refuse_terminal()?;
     }
-    let pipeline = plan.build(live::seeds(&plan, args.seed))?;
+    let _offloads = live::fix_offloads(&plan, &args.live)?;
+    let run = live::driver(&plan, &args.live, args.workers, args.seed)?;
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
-    let looks_up_apart = args.workers > 1 && pipeline.context_counts().is_some();
-    let mut run =
-        types::driver(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
+    let looks_up_apart = args.workers > 1 && run.has_contexts();
+    let mut run = run.strict(args.damage.strict).live(options);
     if let Some(address) = args.metrics {
         let monitor = Monitor::default();
         let at = metrics::serve(address, monitor.clone(), |report| as_json(report, Vec::new()))?;
@@ -180,6 +183,8 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
             "evicted": contexts.evicted,
             "without": contexts.without,
         })),
+        "shards": (!report.shards.is_empty())
+            .then(|| report.shards.iter().map(|shard| as_json(shard, Vec::new())).collect::<Vec<_>>()),
         "left_inside": report.live,
         "interrupted": report.interrupted,
         "elapsed_ns": report.elapsed_ns,
@@ -213,6 +218,21 @@ fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
             ratio(s.tally.busy_ns, s.tally.packets).map_or("–".into(), |v| format!("{v:.0}")),
             count(s.drops.total()),
         ]);
+    }
+    if !report.shards.is_empty() {
+        t.title("Shards");
+        t.row(["", "in", "out", "from others", "CPU"]);
+        for (n, shard) in report.shards.iter().enumerate() {
+            let counters = shard.sources.iter().flat_map(|s| &s.counters);
+            let handed: u64 = counters.filter(|(name, _)| *name == "from_other_shards").map(|(_, n)| n).sum();
+            t.row([
+                n.to_string(),
+                count(packets_in(shard)),
+                count(packets_out(shard)),
+                count(handed),
+                time(Some(shard.cpu_ns as f64)),
+            ]);
+        }
     }
     if let Some(excess) = live::excess(report) {
         live::delay_rows(&mut t, &excess);

@@ -70,6 +70,13 @@ pub const NAT: StageType = StageType {
             help: "External ports for inside ports below 1024 (RFC 4787 REQ-3a); none: they are treated like the others",
         },
         Setting {
+            name: "identifiers",
+            kind: Kind::Text("range of numbers, as in 0-65535"),
+            default: Some("0-65535"),
+            required: false,
+            help: "External identifiers for ICMP queries",
+        },
+        Setting {
             name: "static",
             kind: Kind::List(&Kind::Text(
                 "INSIDE = EXTERNAL addresses, or tcp|udp INSIDE:PORT = EXTERNAL:PORT",
@@ -230,6 +237,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     config.ports = ports(settings, "ports")?;
     config.low_ports = low_ports(settings)?;
+    config.identifiers = range(settings.text("identifiers"))
+        .ok_or_else(|| BuildError::setting("identifiers", "not a range of numbers").hint("as in 0-65535"))?;
     if config.pool.is_empty() && config.statics.is_empty() {
         return Err(
             BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]")
@@ -241,11 +250,14 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     Ok(Made::Stage(stage_of(stage, settings)))
 }
 
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-')?;
+    let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (first <= last).then_some(first..=last)
+}
+
 fn ports(settings: &Settings, name: &'static str) -> Result<RangeInclusive<u16>, BuildError> {
-    let range = settings.text(name).split_once('-').and_then(|(first, last)| {
-        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        (0 < first && first <= last).then_some(first..=last)
-    });
+    let range = range(settings.text(name)).filter(|range| *range.start() > 0);
     range.ok_or_else(|| BuildError::setting(name, "not a range of ports").hint("as in 1024-65535"))
 }
 
@@ -270,6 +282,7 @@ impl NatConfig {
             pool: Vec::new(),
             ports: ports(settings, "ports").unwrap_or(1..=u16::MAX),
             low_ports: low_ports(settings).unwrap_or(1..=u16::MAX),
+            identifiers: range(settings.text("identifiers")).unwrap_or(0..=u16::MAX),
             statics: Vec::new(),
             filtering: match settings.text("filtering") {
                 "address-dependent" => Filtering::AddressDependent,

@@ -30,6 +30,8 @@ pub struct Options {
     pub up: bool,
     /// Have the kernel leave checksums and segmentation to this program.
     pub offloads: bool,
+    /// Open one of several queues.
+    pub multi_queue: bool,
     /// Hand super-frames over as such.
     pub super_frames: bool,
 }
@@ -38,7 +40,8 @@ impl Options {
     /// Of an interface, which is brought up.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), up: true, offloads: true, super_frames: true }
+        let (up, offloads, super_frames, multi_queue) = (true, true, true, false);
+        Self { interface: interface.into(), up, offloads, super_frames, multi_queue }
     }
 
     /// Opens the port.
@@ -47,7 +50,8 @@ impl Options {
     /// [`TapError`], which says what to do about it.
     pub fn open(&self) -> Result<(Receiver, Sender), TapError> {
         let name = self.interface.as_str();
-        let device = sys::Device::open(name).map_err(TapError::of(name, "opening a TAP interface"))?;
+        let device = sys::Device::open(name, self.multi_queue)
+            .map_err(TapError::of(name, "opening a TAP interface"))?;
         let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
         offloads.map_err(TapError::of(name, "setting offloads"))?;
         if self.up {

@@ -37,6 +37,13 @@ pub const TAP_INTERFACE: StageType = StageType {
             help: "Have the machine leave checksums and segmentation to this port: one read then brings many packets",
         },
         Setting {
+            name: "multi_queue",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Open a queue of an interface that may have several, each with a share of the flows; with --shards it is set",
+        },
+        Setting {
             name: "super_frames",
             kind: Kind::Bool,
             default: Some("true"),
@@ -71,6 +78,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let options = Options {
         up: settings.flag("up"),
         offloads: settings.flag("offloads"),
+        multi_queue: settings.flag("multi_queue"),
         super_frames: settings.flag("super_frames"),
         ..Options::new(interface)
     };

@@ -30,12 +30,13 @@ fn checked(result: c_int) -> io::Result<()> {
 }
 
 impl Device {
-    /// Makes the interface, or opens it where it is there.
-    pub(super) fn open(name: &str) -> io::Result<Self> {
+    /// Makes the interface, or opens it where it is there; one of its queues, where it may have several.
+    pub(super) fn open(name: &str, multi_queue: bool) -> io::Result<Self> {
         let mut open = OpenOptions::new();
         let file = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
         let mut request = named(name)?;
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+        let several = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as i16;
         // SAFETY: the request reads the name, which ends with a zero, and the flags, and writes to the
         // `ifreq`, which outlives it.
         checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) })?;

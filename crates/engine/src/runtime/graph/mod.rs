@@ -165,11 +165,11 @@ pub(super) struct Head {
     pub(super) name: String,
     pub(super) kind: &'static str,
     pub(super) source: Box<dyn Source + Send>,
-    edge: Edge,
+    pub(super) edge: Edge,
     /// The stage that it leads to takes packets as they arrive.
-    takes_arrivals: bool,
+    pub(super) takes_arrivals: bool,
     /// That stage would classify them by their outermost headers.
-    takes_classified: bool,
+    pub(super) takes_classified: bool,
 }
 
 /// A pipeline that was built.
@@ -358,7 +358,7 @@ impl Pipeline {
     }
 
     /// Finds out, once it is wired up, what goes round and where packets are taken as they arrive.
-    fn look_over(&mut self) {
+    pub(super) fn look_over(&mut self) {
         let back =
             |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
         self.rounds = self.nodes.iter().enumerate().any(back);
