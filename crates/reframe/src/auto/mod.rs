@@ -176,7 +176,7 @@ impl Auto {
     fn packet(&mut self, flow: u32, key: u32, now: Nanos) {
         self.shadow.packet(flow, key, now, &mut self.now);
         self.sampled += 1;
-        if self.sampled % MANY == 0 {
+        if self.sampled.is_multiple_of(MANY) {
             self.one_in = (self.one_in + 2).min(LEAST);
         }
     }
