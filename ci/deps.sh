@@ -24,6 +24,7 @@ needs=(
     strip:binutils
     sysctl:procps
     iperf3:iperf3
+    wrk:wrk
     ping:iputils-ping
     traceroute:traceroute
     curl:curl

@@ -25,6 +25,8 @@ from live_functions import FUNCTIONS
 from live_gateway import GATEWAYS
 from live_package import PACKAGE
 from live_ports import LIVE_PORTS
+from live_setup import SETUP
+from live_shards import SHARDED
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 BOTH_WAYS = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); "
@@ -435,7 +437,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *PACKAGE)
+          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *PACKAGE)
 ANYWHERE = (paced,)
 
 

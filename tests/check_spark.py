@@ -129,7 +129,7 @@ class Checks(Package):
         from slipstream import partials
 
         path = self.made()[0]
-        first, second = s.spans(path, 1_000_000)[:2]
+        first, second = s.spans(path, 400_000)[:2]
         wrong = first[1] + 3
         self.raises(s.CaptureError, lambda: s.partial(path, (0, wrong)), str(wrong), file=str(path), byte=wrong)
         given = partials.settings()

@@ -11,7 +11,7 @@ import time
 
 import netns
 from netlink import attached
-from netns import Middlebox, Net, is_udp, number_of, udp
+from netns import Middlebox, Net, checksum, is_udp, number_of, udp
 
 JSON = ("--format", "json")
 # A test run sends few packets, to take little time; `make soak` sends a million.
@@ -411,6 +411,86 @@ def super_frames(case, binary, _):
                 case.equal((came["super_frames_uncut"], came["too_long"]), (0, 0), f"{name}: uncut, too long")
 
 
+def super_frames_out(case, binary, _):
+    """Bulk traffic leaves in super-frames, and the kernel of the receiver has the stream as it was."""
+    graph = ("a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=500us, compress=gro) -> b; "
+             "b -> reframe(hold=200us, compress=gro) -> a")
+    with Net() as net:
+        lazy(net)
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+        transfer(case, net, "a", "b", "10.77.0.2")
+        report = ended(case, box)
+        if report:
+            went = counters(report, "b")[1]
+            case.check(went["super_frames_sent"] > 10 and went["packets_in_super_frames"] > 4 * went["super_frames_sent"], f"{went}")
+            case.equal((went["super_frames_refused"], went["too_long"], report["dropped"]), (0, 0, {}), "refused, too long, dropped")
+
+
+def segment(net, flow, number, size, last=False, v6=False, udp=False, tag=b""):
+    """A TCP segment or a UDP datagram of a flow with the bytes that follow those before, numbers close to where they wrap."""
+    payload = bytes((number * size + i) & 0xFF for i in range(size))
+    ports = struct.pack("!HH", 4000, 5000 + flow)
+    if udp:
+        transport, at, protocol = ports + struct.pack("!HH", 8 + size, 0) + payload, 6, 17
+    else:
+        seq = (2**32 - 3 * size + number * size) % 2**32
+        stamps = b"\x01\x01\x08\x0a\0\0\0\x09\0\0\0\x05"
+        transport = ports + struct.pack("!IIBBHHH", seq, 77, 0x80, 0x18 if last else 0x10, 500, 0, 0) + stamps + payload
+        at, protocol = 16, 6
+    source, target = (bytes([0xFD, 0x77] + 13 * [0] + [end]) if v6 else bytes([10, 77, 0, end]) for end in (1, 2))
+    pseudo = source + target + struct.pack("!IHBB", len(transport), 0, 0, protocol)
+    transport = transport[:at] + struct.pack("!H", checksum(pseudo + transport) or 0xFFFF) + transport[at + 2:]
+    if v6:
+        header = struct.pack("!IHBB", 0x60000000, len(transport), protocol, 64) + source + target
+    else:
+        header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(transport), (0xFFFE + number) & 0xFFFF, 0x4000, 64, protocol, 0) + source + target
+        header = header[:10] + struct.pack("!H", checksum(header)) + header[12:]
+    return net.mac["b"] + net.mac["a"] + tag + (b"\x86\xdd" if v6 else b"\x08\0") + header + transport
+
+
+def cut_by_the_kernel(case, binary, _):
+    """Super-frames that leave by an interface which can't send them are cut by the kernel: what arrives are the bytes that came."""
+    with Net() as net:
+        net.sh("m", "ethtool", "-K", "mb", "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off")
+        box = Middlebox(net, binary, "run", *JSON, "-e", "af_packet(interface=ma) -> reframe(hold=20ms, compress=gro) -> b :: af_packet(interface=mb)")
+        box.ready(2)
+        near, far = net.wire("a"), net.wire("b")
+        kinds = [(v6, udp, tag) for v6 in (False, True) for udp in (False, True) for tag in (b"", b"\x81\0\0\x09")]
+        sent = [segment(net, flow, n, 300 if n < 11 else 120, n == 11, *kind) for flow, kind in enumerate(kinds) for n in range(12)]
+        for frame in sent:
+            near.send(frame)
+        got = [f for _, f in far.receive(5, lambda f: b"\x0f\xa0\x13" in f[34:70], most=len(sent))]
+        report = ended(case, box)
+        by_flow = lambda frames: sorted(frames, key=lambda f: f[:60])
+        case.equal(len(got), len(sent), "frames")
+        case.check(by_flow(got) == by_flow(sent), "other bytes than those that were sent")
+        if report:
+            went = counters(report, "b")[1]
+            case.check(went["super_frames_sent"] >= len(kinds) and went["super_frames_refused"] == 0, f"{went}")
+
+
+def datagrams_out(case, binary, _):
+    """Datagrams of one size leave in super-frames, and come to the far socket one by one, each as it was."""
+    with Net() as net:
+        graph = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=2ms, compress=gro) -> b; b -> a"
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(4)
+        net.sh("a", "ping", "-c", "1", "-W", "2", "-q", "10.77.0.2")
+        far, near = (net.socket(end, socket.AF_INET, socket.SOCK_DGRAM) for end in "ba")
+        far.bind(("10.77.0.2", 7077))
+        far.settimeout(2)
+        sent = [bytes([n]) * (100 if n % 7 else 60) for n in range(200)]
+        # Of a connected socket, datagrams are numbered one after the other.
+        near.connect(("10.77.0.2", 7077))
+        for datagram in sent:
+            near.send(datagram)
+        got = [far.recv(2000) for _ in sent]
+        case.check(got == sent, f"{len(got)} datagrams, not as they were sent")
+        report = ended(case, box)
+        if report:
+            went = counters(report, "b")[1]
+            case.check(went["super_frames_sent"] >= 10 and went["super_frames_refused"] == 0, f"{went}")
+
+
 def fanout(case, binary, scratch):
     """Two processes share an interface: each packet comes to one, and both directions of a flow to the same."""
     with Net() as net:
@@ -446,7 +526,8 @@ def fanout(case, binary, scratch):
 def tap_port(case, binary, _):
     """A host behind a TAP interface talks to one on the wire; the interface goes away with the program."""
     with Net() as net:
-        graph = "host :: tap_interface(interface=t0); wire :: af_packet(interface=mb); host -> reframe -> wire; wire -> host"
+        graph = "host :: tap_interface(interface=t0); wire :: af_packet(interface=mb); host -> reframe -> wire; " \
+                "wire -> reframe(hold=500us, compress=gro) -> host"
         box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2)
         net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "t0")
         net.sh("m", "ping", "-c", "20", "-i", "0.01", "-W", "2", "-q", "10.77.0.2")
@@ -462,6 +543,8 @@ def tap_port(case, binary, _):
         if report:
             came = counters(report, "host")[0]
             case.check(came["super_frames"] > 10 and came["segments"] > 10 * came["super_frames"], f"on the way in: {came}")
+            went = counters(report, "host")[1]
+            case.check(went["super_frames_sent"] > 10 and went["super_frames_refused"] == 0, f"on the way out: {went}")
             case.equal(report["dropped"], {}, "dropped")
         case.check("t0" not in net.sh("m", "ip", "link"), "the interface is still there")
         # One that was made to stay stays, and one that is taken away ends the run.
@@ -479,4 +562,5 @@ def tap_port(case, binary, _):
 
 
 LIVE_PORTS = (xdp_stream, xdp_generic_stream, xdp_busy_poll_stream, packet_stream, xdp_killed, xdp_trouble, xdp_queues,
-              xdp_few_buffers, xdp_offloads, super_frames, fanout, tap_port)
+              xdp_few_buffers, xdp_offloads, super_frames, super_frames_out, cut_by_the_kernel,
+              datagrams_out, fanout, tap_port)

@@ -1,8 +1,8 @@
 /* Sends UDP frames of 60 bytes of many flows in turn by a packet socket, at a set rate, for a set time:
  *
- *     flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS
+ *     flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS [AT_A_TIME]
  *
- * Prints how many left. What the interface has no room for is tried again. */
+ * Up to 32 leave at a time, all in one system call, and it sleeps in between; fewer are waited for awake. Prints how many left. What the interface has no room for is tried again. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -46,10 +46,19 @@ static void make(uint8_t *frame, const uint8_t *to, unsigned flow)
     frame[39] = LENGTH - 34;
 }
 
+static void wait_awake(const struct timespec *until)
+{
+    struct timespec now;
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while (now.tv_sec < until->tv_sec || (now.tv_sec == until->tv_sec && now.tv_nsec < until->tv_nsec));
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 6) {
-        fprintf(stderr, "usage: flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS\n");
+    int at_a_time = argc == 7 ? atoi(argv[6]) : AT_ONCE;
+    if (argc < 6 || argc > 7 || at_a_time < 1 || at_a_time > AT_ONCE) {
+        fprintf(stderr, "usage: flood INTERFACE DESTINATION-MAC PPS SECONDS FLOWS [AT_A_TIME]\n");
         return 2;
     }
     uint8_t to[6];
@@ -80,13 +89,13 @@ int main(int argc, char **argv)
     struct timespec next;
     clock_gettime(CLOCK_MONOTONIC, &next);
     uint64_t all = (uint64_t)(pps * seconds), sent = 0;
-    uint64_t gap = (uint64_t)(1e9 * AT_ONCE / pps);
+    uint64_t gap = (uint64_t)(1e9 * at_a_time / pps);
     unsigned flow = 0;
     while (sent < all) {
-        for (int i = 0; i < AT_ONCE; i++, flow = (flow + 1) % flows)
+        for (int i = 0; i < at_a_time; i++, flow = (flow + 1) % flows)
             parts[i].iov_base = frames + (size_t)flow * LENGTH;
-        for (int done = 0; done < AT_ONCE;) {
-            int n = sendmmsg(fd, messages + done, (unsigned)(AT_ONCE - done), 0);
+        for (int done = 0; done < at_a_time;) {
+            int n = sendmmsg(fd, messages + done, (unsigned)(at_a_time - done), 0);
             if (n > 0)
                 done += n;
             else if (errno != ENOBUFS && errno != EAGAIN && errno != EINTR) {
@@ -94,11 +103,14 @@ int main(int argc, char **argv)
                 return 2;
             }
         }
-        sent += AT_ONCE;
+        sent += (uint64_t)at_a_time;
         uint64_t at = (uint64_t)next.tv_nsec + gap;
         next.tv_sec += (time_t)(at / 1000000000);
         next.tv_nsec = (long)(at % 1000000000);
-        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+        if (at_a_time == AT_ONCE)
+            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+        else
+            wait_awake(&next);
     }
     printf("%llu\n", (unsigned long long)sent);
     return 0;

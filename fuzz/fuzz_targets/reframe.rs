@@ -74,6 +74,7 @@ fuzz_target!(|data: &[u8]| {
         bypass: if e & 4 == 0 { Rule::never() } else { Rule::parse("tcp syn").unwrap() },
         classes: if e & 8 == 0 { Vec::new() } else { vec![class(settings(f, g))] },
         compress_ack: h & 1 != 0,
+        compress_gro: h & 8 != 0,
         tcp_order: h & 2 != 0,
         ..ReframeConfig::default()
     };

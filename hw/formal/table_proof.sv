@@ -69,13 +69,20 @@ module table_proof (
 
     logic [2:0] state [3];
     assign {state[2], state[1], state[0]} = {states[10:8], states[6:4], states[2:0]};
+
+    // The count is a cycle behind.
+    logic [16:0] counted = 17'd0;
+    always_ff @(posedge clk) begin
+        counted <= clear || rst ? 17'd0 : 17'(state[0] == 3'd1) + 17'(state[1] == 3'd1) + 17'(state[2] == 3'd1);
+    end
+
     always_comb begin
         assume (watched < 2'd3);
         if (!rst) begin
             // Valid exactly while it waits; granted only if it neither waits nor leaves.
             assert (held == (state[watched] == 3'd1));
             if (take && take_granted && take_entry == watched) assert (!held && !(leaving && leaving_entry == watched));
-            assert (waiting == 17'(state[0] == 3'd1) + 17'(state[1] == 3'd1) + 17'(state[2] == 3'd1));
+            assert (waiting == counted);
             if (leaving) assert (state[leaving_entry] == 3'd2);
             // A payload goes to its own token, with its own record.
             if (look_waits && look_entry == watched) assert (held && look_token == token && look_record == record);

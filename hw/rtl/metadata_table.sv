@@ -91,7 +91,7 @@ module metadata_table #(
     logic [15:0]         sum_reg      [ENTRIES];
     logic [LENGTH_W-1:0] bytes_reg    [ENTRIES];
     logic [ENTRY_W-1:0]  index_reg, writing_reg;
-    logic                writing_live_reg, arrived_reg;
+    logic                writing_live_reg, arrived_reg, departed_reg, expired_reg, died_reg;
     logic [16:0]         waiting_reg;
 
     // The way in.
@@ -192,8 +192,9 @@ module metadata_table #(
         state_reg    <= state_next;
         complete_reg <= complete_next;
         made_reg     <= made_next;
-        waiting_reg  <= waiting_reg + 17'(arrives) - 17'(departs) - 17'(expired) - 17'(dies);
-        arrived_reg  <= arrives;
+        waiting_reg  <= waiting_reg + 17'(arrived_reg) - 17'(departed_reg) - 17'(expired_reg) - 17'(died_reg);
+        // Counted a cycle later.
+        {arrived_reg, departed_reg, expired_reg, died_reg} <= {arrives, departs, expired, dies};
         if (take && index_usable) index_reg <= index_reg == LAST ? '0 : index_reg + 1'b1;
         // Each of these arrays has one port that writes, so that a memory can be made of it. A generation is
         // drawn only while no packet can arrive.
@@ -213,6 +214,7 @@ module metadata_table #(
         if (put_tag) next_tag_reg[maker_entry] <= put_tag_bits;
         if (clear || rst) begin
             waiting_reg      <= '0;
+            {arrived_reg, departed_reg, expired_reg, died_reg} <= '0;
             writing_live_reg <= 1'b0;
         end
         if (rst) index_reg <= '0;

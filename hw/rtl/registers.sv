@@ -66,6 +66,7 @@ module registers #(
     logic         key_load_reg, table_reset_reg, bvalid_reg, rvalid_reg;
     logic [31:0]  rdata_reg;
     logic [31:0]  count_reg [EVENTS+1];
+    logic [EVENTS-1:0] events_reg;
 
     assign {slices, splices} = {control_reg[0], control_reg[1]};
     assign threshold   = threshold_reg;
@@ -135,8 +136,10 @@ module registers #(
         table_reset_reg <= 1'b0;
         if (s_axil_bready) bvalid_reg <= 1'b0;
         if (s_axil_rready) rvalid_reg <= 1'b0;
+        // Counted a cycle later, so that what decides on them has its cycle for itself.
+        events_reg <= events;
         for (n = 0; n < EVENTS; n = n + 1) begin
-            if (events[n]) count_reg[n] <= count_reg[n] + 32'd1;
+            if (events_reg[n]) count_reg[n] <= count_reg[n] + 32'd1;
         end
         if (write) begin
             bvalid_reg <= 1'b1;
@@ -168,6 +171,7 @@ module registers #(
             rresp_reg  <= known ? OKAY : SLVERR;
         end
         if (rst) begin
+            events_reg      <= '0;
             control_reg     <= 2'b00;
             threshold_reg   <= 16'd500;
             ttl_reg         <= 16'd10;

@@ -79,7 +79,7 @@ module splice_egress #(
     // Up to three beats wait; the input is seen behind them. What Ethernet and IP say is found out as a beat
     // comes in, and kept with it: it is right if the beat begins a frame.
     localparam int BEAT = DATA_W + BYTES + 2;
-    localparam int FACTS = 80;
+    localparam int FACTS = 95;
     (* mem2reg *) logic [BEAT-1:0]  queue_reg [3];
     (* mem2reg *) logic [FACTS-1:0] facts_reg [3];
     logic [1:0]       count_reg;
@@ -94,14 +94,25 @@ module splice_egress #(
     logic [1:0]  p_tags, tags;
     logic [3:0]  p_ip_words, ip_words;
     logic [4:0]  p_place, place;
-    logic [16:0] p_ip_end, ip_end;
+    logic [16:0] p_ip_end, p_tail_byte, first_tail;
     logic [15:0] p_left, p_first_word, p_length_word, left, first_word, length_word;
+    logic        short_end, reaches_on;
+    logic [7:0]  p_at, at;
+    logic [4:0]  p_token_place, token_place;
     ip_parser network (
         .head(s_axis_tdata[255:0]), .fine(p_fine), .six(p_six), .tags(p_tags), .ip_words(p_ip_words), .place(p_place),
         .ip_end(p_ip_end), .left(p_left), .first_word(p_first_word), .length_word(p_length_word), .known(p_known), .tcp(p_tcp)
     );
-    assign in_facts = {p_fine, p_six, p_tags, p_ip_words, p_place, p_ip_end, p_left, p_first_word, p_length_word, p_known, p_tcp};
-    assign {fine, six, tags, ip_words, place, ip_end, left, first_word, length_word, known_kind, tcp} = facts_reg[0];
+    // A sliced packet has its token where its headers end, and nothing behind it: so the end of the packet says
+    // where both are. A packet that ends behind `REACH` is none of ours; one that ends in the first beat has
+    // no token in a later one.
+    assign p_at          = 8'(p_ip_end - 17'd8);
+    assign p_token_place = 5'((p_at - 8'd14) >> 2);
+    assign p_tail_byte   = p_ip_end - 17'd1;
+    assign in_facts = {p_ip_end <= REACH, p_ip_end > 17'(BYTES), p_at, p_token_place, p_tail_byte,
+                       p_fine, p_six, p_tags, p_ip_words, p_place, p_left, p_first_word, p_length_word, p_known, p_tcp};
+    assign {short_end, reaches_on, at, token_place, first_tail,
+            fine, six, tags, ip_words, place, left, first_word, length_word, known_kind, tcp} = facts_reg[0];
 
     logic [1:0] after_pop;
     assign after_pop = count_reg - 2'(pop);
@@ -167,20 +178,15 @@ module splice_egress #(
     logic [5:0] dscp;
     assign dscp = six ? first_word[11:6] : first_word[7:2];
 
-    // A sliced packet has its token where its headers end, and nothing behind it: so the end of the packet says
-    // where both are.
-    logic [7:0] l3, l4, at;
+    logic [7:0] l3, l4;
     assign l3 = 8'd14 + {4'd0, tags, 2'd0};
     assign l4 = 8'd14 + {1'b0, place, 2'd0};
-    assign at = 8'(ip_end - 17'd8);
 
     // Enough is known of a frame when it has ended, or its IP header says that it is none of ours, or its
     // transport header.
     logic       marked, short_one, known, ends_so, candidate;
-    logic [4:0] token_place;
-    assign token_place = 5'((at - 8'd14) >> 2);
     assign marked      = ip && dscp == 6'd63;
-    assign short_one   = ip && ip_end <= REACH;
+    assign short_one   = ip && short_end;
     // The headers and a token are all that the packet has.
     assign ends_so     = shallow && left == 16'd8 + {10'd0, words, 2'd0};
     assign candidate   = short_one && ends_so && ended && have[{{(BEAT_W - 5){1'b0}}, token_place, 2'd0} + (BEAT_W + 2)'(21)];
@@ -189,7 +195,7 @@ module splice_egress #(
 
     // The end of frames that are no candidates is looked up too, as it passes.
     logic               first_reg, ip_reg;
-    logic [16:0]        end_reg, c_end, tail_byte;
+    logic [16:0]        end_reg, tail_byte;
     logic [15:0]        beat_reg, beat;
     logic [55:0]        tail_reg;
     logic [DATA_W+55:0] joined;
@@ -199,10 +205,9 @@ module splice_egress #(
     localparam logic [15:0] MOST_BEATS = 16'(17'h1ffff >> BEAT_W);
 
     assign beat      = first_reg ? 16'd0 : beat_reg;
-    assign c_end     = first_reg ? ip_end : end_reg;
     assign c_ip      = first_reg ? ip : ip_reg;
     assign joined    = {beat_at[0][DATA_W-1:0], first_reg ? 56'd0 : tail_reg};
-    assign tail_byte = c_end - 17'd1;
+    assign tail_byte = first_reg ? first_tail : end_reg;
     assign tail_at   = tail_byte[BEAT_W-1:0];
     assign at_tail   = c_ip && 16'(tail_byte >> BEAT_W) == beat && beat_at[0][DATA_W + 32'(tail_at)];
     assign tail      = joined[{1'b0, tail_at, 3'd0} +: 64];
@@ -217,7 +222,7 @@ module splice_egress #(
             assign head_token[8*g +: 8] = head[8*(7-g) +: 8];
         end
     endgenerate
-    assign look_token = first_reg && ip_end > 17'(BYTES) ? head_token : tail_token;
+    assign look_token = first_reg && reaches_on ? head_token : tail_token;
 
     // Record of the entry.
     logic [7:0]  r_at;
@@ -374,7 +379,7 @@ module splice_egress #(
             first_reg  <= 1'b0;
         end
         if (decide) begin
-            {end_reg, ip_reg} <= {ip_end, ip};
+            {end_reg, ip_reg} <= {first_tail, ip};
             if (splice) state_reg <= SPLICE;
             else if (dropped) state_reg <= lasts[0] ? IDLE : DROP;
             else state_reg <= lasts[0] ? IDLE : PASS;

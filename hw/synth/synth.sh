@@ -1,17 +1,16 @@
 #!/bin/bash
 # Synthesis with Yosys: gates (cells of no technology) and Lattice ECP5, with --all Xilinx UltraScale+ too; with
-# LIBERTY=FILE also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns.
-# DRIVER=CELL names a buffer of the library: it stands for the registers while buffers are placed. Without it
-# Yosys takes them to be without limit, and OpenSTA finds long delays where hundreds of inputs hang on one.
-# ENTRIES (default 250) and DATA_W (default 256) choose the size. --check takes one module through all that a
-# library needs, with a library of no process. Results: build/synth/*, which table.py prints.
+# LIBERTY=FILE also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns,
+# and the power. WIRES=MODEL names a wire load model of the library: the worst path with it as well.
+# ENTRIES (default 250) and DATA_W (default 256) choose the size. --library does what needs the library alone,
+# --check takes one module through it with a library of no process. Results: build/synth/*, which table.py prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${OUT:-build/synth}
 mkdir -p "$out"
 entries=${ENTRIES:-250}
 width=${DATA_W:-256}
-driver=${DRIVER:-}
+wires=${WIRES:-}
 
 # The payload memory stays one cell, as a compiled SRAM would: its bits are counted, not its gates. For Xilinx
 # it becomes block memory.
@@ -26,30 +25,30 @@ run() { # name, script
     echo "== $1: $((SECONDS - since)) s"
 }
 
-# Cells of a library, buffers where many inputs hang on one output, and the worst path for each period given.
-# The payload memory is outside, and its ports are ends of paths.
+# Cells of a library, buffers in trees where many inputs hang on one output, and the worst path for each period
+# given. The payload memory is outside, and its ports are ends of paths. `if -g` balances the logic for its depth.
 mapped() { # top, script that reads it, library, periods
-    local top=$1 library=$3
-    echo "set_load 5 [all_outputs]" > "$out/loads"
-    if [ -n "$driver" ]; then echo "set_driving_cell $driver" >> "$out/loads"; fi
-    run liberty "$2; synth -flatten -noabc -top $top; dfflibmap -liberty $library; abc -constr $out/loads -D 1800 -liberty $library
-        opt_clean; setparam -unset WIDTH -unset DEPTH -unset ADDR_W t:payload_ram; tee -q -o $out/liberty.txt stat -liberty $library
-        write_verilog -noattr -noexpr -simple-lhs $out/netlist.v"
+    local top=$1 library=$3 power=1
+    printf '%s\n' strash ifraig scorr "dch -f" "if -g -K 6 -C 8" strash "dch -f" "map -B 0.9 -D 1800" > "$out/abc.txt"
+    run liberty "$2; synth -flatten -noabc -top $top; dfflibmap -liberty $library; abc -liberty $library -script $out/abc.txt
+        opt_clean; setparam -unset WIDTH -unset DEPTH -unset ADDR_W t:payload_ram; write_json $out/mapped.json"
+    python3 synth/trees.py "$out/mapped.json" "$library" "$out/placed.json"
+    run netlist "read_json $out/placed.json; tee -q -o $out/liberty.txt stat -liberty $library; write_verilog -noattr -noexpr -simple-lhs $out/netlist.v"
     if ! command -v sta > /dev/null; then
         echo "OpenSTA is not installed (Debian: opensta): no timing"
         return
     fi
     for period in $4; do
-        sed "s|PERIOD|$period|; s|LIBERTY|$library|; s|NETLIST|$out/netlist.v|; s|TOP|$top|" synth/timing.tcl > "$out/timing.tcl"
+        sed "s|PERIOD|$period|; s|LIBERTY|$library|; s|NETLIST|$out/netlist.v|; s|TOP|$top|; s|POWER|$power|; s|WIRES|$wires|g" synth/timing.tcl > "$out/timing.tcl"
         sta -no_init -no_splash -exit "$out/timing.tcl" > "$out/timing_$period.txt"
         grep -q "worst slack" "$out/timing_$period.txt" || { tail -5 "$out/timing_$period.txt"; echo "OpenSTA found no path"; exit 1; }
+        power=0
     done
 }
 
 if [ "${1:-}" = --check ]; then
     out=$out/check
     mkdir -p "$out"
-    driver=BUF
     mapped token_maker "read_verilog -sv rtl/token_maker.sv rtl/aes_tag.sv; hierarchy -check -top token_maker" synth/unit.lib "100"
     area=$(sed -n "s/.*Chip area for .*: //p" "$out/liberty.txt")
     slack=$(sed -n 's/worst slack //p' "$out/timing_100.txt" 2> /dev/null || true)
@@ -58,6 +57,11 @@ if [ "${1:-}" = --check ]; then
 fi
 
 rm -f "$out"/*.json "$out"/*.txt
+if [ "${1:-}" = --library ]; then
+    mapped slice_splice "$outside" "${LIBERTY:?names the liberty file}" "2.56 2.26"
+    python3 synth/table.py "$out" "$entries" "$width"
+    exit
+fi
 # Look-up arrays stay memories, too, so that their bits are counted; a path ends at any memory.
 run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
     opt -fast -full; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
@@ -67,7 +71,6 @@ if [ "${1:-}" = --all ]; then
     run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad; tee -q -o $out/xilinx.json stat -json"
 fi
 if [ -n "${LIBERTY:-}" ]; then
-    if [ -z "$driver" ]; then echo "DRIVER is not set: no buffers behind registers, so that the paths are longer than they need to be"; fi
     mapped slice_splice "$outside" "$LIBERTY" "2.56 2.26"
 else
     echo "LIBERTY is not set: no area and no timing of a technology"

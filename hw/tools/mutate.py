@@ -11,15 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed"]
-# The tests that are likely to find a mistake in a file come first.
-LIKELY = {
-    "registers.sv": "test_edges", "token_maker.sv": "test_tokens", "aes_tag.sv": "test_tokens", "metadata_table.sv": "test_edges",
-    "slice_splice.sv": "test_edges", "transport_sum.sv": "test_functions",
+MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed", "test_attacks"]
+# The tests that are likely to find a mistake in a file come first; before them the one that is likely to find this very mistake.
+LIKELY = {"registers.sv": "test_edges", "metadata_table.sv": "test_edges", "slice_splice.sv": "test_edges", "transport_sum.sv": "test_functions"}
+HINTS = {
+    "look_behind[GEN_W-1] ? 3'd1 : 3'd0": "test_attacks late_stale_and_duplicate",
+    "value >= 32'd67": "test_edges registers_out_of_range", "bresp_reg  <= OKAY": "test_edges registers_out_of_range",
+    "to_four >= 8'd225": "test_functions only_shallow", "at_place <= 6'd21": "test_functions headers_up_to_96_bytes",
+    ".clear(table_reset)": "test_edges new_key_while_traffic_flows", "first_reg": "test_streams line_rate",
+    "if (arrives) sum_reg": "test_vectors .", " - 17'(departed_reg)": "test_streams any_mix", "bytes_have[9]": "test_functions headers_up_to",
+    "{words, 2'd0} < left[5:0]": "test_functions no_payload|lengths|threshold",
 }
 I, E, T, N, P, C, R, M, A, S = (
     "slice_ingress.sv splice_egress.sv metadata_table.sv ip_parser.sv transport_parser.sv transport_sum.sv registers.sv token_maker.sv "
@@ -104,6 +109,9 @@ MUTANTS = [
     (C, "at_place > 6'(10 + g)", "at_place >= 6'(10 + g)"),
     (C, "g == 8 ? 9 : g", "g == 8 ? 8 : g"),
     (C, "19'd14 +", "19'd15 +"),
+    (E, "8'(p_ip_end - 17'd8)", "8'(p_ip_end - 17'd4)"),
+    (T, " - 17'(departed_reg)", ""),
+    (T, "{arrived_reg, departed_reg, expired_reg, died_reg} <= '0;", ""),
 ]
 
 
@@ -118,8 +126,10 @@ def run(mutant):
             sys.exit(f"{name}: {old!r} stands there {text.count(old)} times, not once")
         (rtl / name).write_text(text.replace(old, new))
         likely = LIKELY.get(name, MODULES[0])
-        for module in [likely] + [module for module in MODULES if module != likely]:
+        first = [HINTS[new].split()] if new in HINTS else []
+        for module, only in first + [(likely, None)] + [(module, None) for module in MODULES if module != likely]:
             command = [sys.executable, HERE / "tb/run.py", "--first", "--rtl", rtl, "--build", Path(folder) / "build", module]
+            command += ["--only", only] if only else []
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=900)
             except subprocess.TimeoutExpired:
@@ -142,8 +152,9 @@ def main():
     chosen = arguments.parse_args()
     mutants, since = [m for m in MUTANTS if chosen.match in m[1]][chosen.skip :: chosen.every], time.monotonic()
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        found = 0
-        for (name, old, new), by in zip(mutants, pool.map(run, mutants)):
+        found, under_way = 0, {pool.submit(run, mutant): mutant for mutant in mutants}
+        for done in as_completed(under_way):
+            (name, old, new), by = under_way[done], done.result()
             found += by is not None
             print(f"{'found   ' if by else 'SURVIVES'} {name}: {' '.join(old.split())} -> {' '.join(new.split()) or 'nothing'}: {by}", flush=True)
     share = found / len(mutants)

@@ -12,7 +12,7 @@ STYLE = (
     "<style>text{font:13px sans-serif;fill:#222}.n{font:12px monospace}.s{font-size:11px;fill:#666}"
     ".b{fill:#eef3f8;stroke:#456;stroke-width:1.2}.m{fill:#fdf3e0;stroke:#a72;stroke-width:1.2}"
     ".w{fill:none;stroke:#246;stroke-width:1.6}.a{fill:none;stroke:#456;stroke-width:1.4;marker-end:url(#h)}"
-    ".g{stroke:#ddd;stroke-width:1}.l{fill:#2a6;stroke:none;font-weight:bold}</style>"
+    ".g{stroke:#ddd;stroke-width:1}.d{fill:#2a6;fill-opacity:.12}.l{fill:#2a6;stroke:none;font-weight:bold}</style>"
     '<defs><marker id="h" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
     '<path d="M0,0 L7,3 L0,6 z" fill="#456"/></marker></defs>'
 )
@@ -48,27 +48,31 @@ def blocks():
         box(90, 300, 130, 60, ["queue of 3 beats", "IP header read"]), box(260, 300, 160, 60, ["transport header", "token, repair"]),
         box(460, 300, 140, 60, ["headers | payload", "moved by bytes"]), box(640, 300, 90, 60, ["output", "register"]),
         box(90, 165, 130, 70, ["token maker", "AES-128, 12 cycles"], "m"), box(260, 165, 160, 70, ["metadata table", "N entries"], "m"),
-        box(460, 165, 140, 70, ["payload memory", "N x 47 x 256 bits"], "m"), box(640, 165, 90, 70, ["registers", "AXI4-Lite"], "m"),
+        box(460, 165, 140, 70, ["payload memory", "N x 47 x 256 bits"], "m"), box(640, 165, 90, 70, ["registers", "AXI4-Lite", "counters"], "m"),
     ]
     for y in (70, 330):
         parts += [arrow((20, y), (90, y)), arrow((220, y), (260, y)), arrow((420, y), (460, y)), arrow((600, y), (640, y)), arrow((730, y), (800, y))]
     parts += [
         label(50, 60, "network"), label(770, 60, "functions"), label(50, 320, "functions"), label(770, 320, "network"),
         label(410, 25, "slice: 3 cycles", "l"), label(410, 385, "splice: 2 cycles", "l"),
-        arrow((330, 100), (330, 165)), label(336, 152, "entry, record", anchor="start"),
-        arrow((190, 100), (190, 128), (490, 128), (490, 165)), label(496, 150, "payload", anchor="start"),
+        arrow((330, 100), (330, 165)), label(336, 137, "entry, record", anchor="start"),
+        arrow((530, 100), (530, 165)), label(536, 137, "payload", anchor="start"),
         arrow((330, 300), (330, 235)), label(336, 272, "token", anchor="start"), arrow((400, 235), (400, 300)),
-        label(406, 256, "record", anchor="start"), arrow((530, 235), (530, 300)), label(536, 272, "rows", anchor="start"),
+        label(406, 272, "record", anchor="start"), arrow((530, 235), (530, 300)), label(536, 272, "rows", anchor="start"),
         arrow((220, 200), (260, 200)), label(240, 192, "tag"),
     ]
     return picture(820, 400, parts, "The block: slice pipeline above, splice pipeline below, table and memory between")
 
 
 def waves(title, notes):
+    """Signals by cycle; the cycles from the first beat in to the first beat out are shaded."""
     cycles = len(next(iter(notes.values())))
     left, step, height = 190, 34, 34
     parts = [label(left, 20, title, "", "start")]
     bottom = 50 + height * len(notes)
+    came, left_at = (next(values for name, values in notes.items() if name.startswith(side) and name.endswith("_tvalid")).index(1) for side in "sm")
+    parts.append(f'<rect class="d" x="{left + came * step}" y="34" width="{(left_at - came) * step}" height="{bottom - 34}"/>')
+    parts.append(label(left + (came + left_at) * step / 2, bottom + 12, f"{left_at - came} cycles", "l"))
     for n in range(cycles + 1):
         parts.append(f'<line class="g" x1="{left + n * step}" y1="34" x2="{left + n * step}" y2="{bottom}"/>')
         if n < cycles:
@@ -92,7 +96,7 @@ def waves(title, notes):
             y = high if value else low
             path.append(f"L{left + n * step},{y} L{left + (n + 1) * step},{y}")
         parts.append(f'<path class="w" d="{" ".join(path)}"/>')
-    return picture(left + cycles * step + 20, bottom + 10, parts, title)
+    return picture(left + cycles * step + 20, bottom + 28, parts, title)
 
 
 def main():

@@ -162,9 +162,13 @@ pub(crate) struct ReframeFlags;
 
 impl Flagged for ReframeFlags {
     const SETTINGS: &'static [Setting] = slipstream::reframe::SETTINGS;
-    const VALUES: &'static [(&'static str, &'static str)] =
-        &[("burst", "PACKETS"), ("capacity", "PACKETS"), ("flows", "FLOWS"), ("compress", "HOW")];
-    const SEVERAL: &'static [&'static str] = &["compress"];
+    const VALUES: &'static [(&'static str, &'static str)] = &[
+        ("burst", "PACKETS"),
+        ("capacity", "PACKETS"),
+        ("flows", "FLOWS"),
+        ("compress", "HOW"),
+        ("gro_segments", "PACKETS"),
+    ];
 }
 
 /// Put packets of a flow back to back: the main job.
@@ -178,6 +182,8 @@ impl Flagged for ReframeFlags {
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
                         slipstream reframe traces/campus.pcap.gz null --hold 1ms \\\n    \
                         --admit adaptive --budget delay=30us\n  \
+                        slipstream reframe synth:profile=campus,packets=50000 null \\\n    \
+                        --hold 1ms --compress ack,gro\n  \
                         slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
 pub(crate) struct Reframe {
     /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or a live port:
@@ -255,6 +261,25 @@ pub(crate) struct Live {
     /// Live: never sleep, which takes a whole core and saves the time of waking up.
     #[arg(long)]
     pub(crate) busy_poll: bool,
+    /// Live: where packets come faster than this one after the other, they may wait for so long, and what is
+    /// held may leave so much later, so that one waking serves several; 0: each packet wakes the engine.
+    #[arg(long, value_name = "TIME", default_value = "40us")]
+    pub(crate) coalesce: Duration,
+    /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own. Packets
+    /// that must meet, such as both directions of a connection, are led to the same one; `validate --explain`
+    /// says how, and what can't be led is refused.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) shards: u16,
+    /// Live: cores to run on, one number for each shard, as in 2,3. Without, the system decides.
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub(crate) cores: Vec<u32>,
+    /// Live: precede all threads that share time, 1 to 99 (`SCHED_FIFO`; takes `CAP_SYS_NICE`).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub(crate) priority: Option<u8>,
+    /// Live: switch off what merges packets on interfaces of the pipeline (GRO, LRO) or takes out VLAN tags,
+    /// and what the other end of a virtual pair in this namespace leaves to a card; restored at the end.
+    #[arg(long)]
+    pub(crate) fix_offloads: bool,
 }
 
 /// Run a pipeline.

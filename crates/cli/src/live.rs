@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
+use slipstream::io::offloads::Switched;
 use slipstream::pipeline::{Group, Plan, Role};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
 use slipstream_stats::Histogram;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::cli;
+use crate::types;
 use crate::ui::{self, Progress, Request};
 
 /// True where packets come or go by the wall clock.
@@ -40,15 +42,72 @@ pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOption
     if !live && (args.duration.is_some() || args.packets.is_some() || args.busy_poll) {
         bail!("--duration, --packets and --busy-poll are for live ports, such as af_packet:INTERFACE");
     }
+    if !live && (args.shards > 1 || !args.cores.is_empty() || args.priority.is_some()) {
+        bail!(
+            "--shards, --cores and --priority are for live ports; a replay takes several threads with --workers N"
+        );
+    }
+    if args.shards > 1 && args.packets.is_some() {
+        bail!("--packets counts what one thread takes; with --shards a run ends after --duration");
+    }
+    if args.cores.len() > usize::from(args.shards) {
+        bail!("--cores has more numbers than there are shards (--shards {})", args.shards);
+    }
     Ok(LiveOptions {
         duration: args.duration.map(|d| Duration::from_nanos(d.0)),
         packets: args.packets.map(|n| n.0),
         busy_poll: args.busy_poll,
-        poll_log: None,
-        settle: Duration::ZERO,
-        fast: false,
-        reload: Arc::default(),
+        coalesce: Duration::from_nanos(args.coalesce.0),
+        cores: args.cores.clone(),
+        priority: args.priority,
+        ..LiveOptions::default()
     })
+}
+
+/// Switches off, where that was asked for, what interfaces of a plan do to packets; dropped, it is as it was.
+pub(crate) fn fix_offloads(plan: &Plan, args: &cli::Live) -> anyhow::Result<Vec<Switched>> {
+    let ports = plan.stages.iter().filter(|s| ["af_packet", "af_xdp"].contains(&s.kind.name));
+    let mut interfaces: Vec<&str> = ports.map(|s| s.settings.text("interface")).collect();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    if !args.fix_offloads {
+        return Ok(Vec::new());
+    }
+    if interfaces.is_empty() {
+        bail!("--fix-offloads: the pipeline has no port of type af_packet or af_xdp");
+    }
+    let mut all = Vec::new();
+    for interface in interfaces {
+        let switched = Switched::off(interface).with_context(|| {
+            format!(
+                "--fix-offloads: the features of `{interface}` can't be set (takes root or CAP_NET_ADMIN)"
+            )
+        })?;
+        switched.features().for_each(|(interface, what)| info!("{interface}: {} off", what.name()));
+        all.push(switched);
+    }
+    Ok(all)
+}
+
+/// The run of a plan, in shards where that was asked for.
+pub(crate) fn driver(
+    plan: &Plan,
+    args: &cli::Live,
+    workers: u16,
+    seed: Option<u64>,
+) -> anyhow::Result<Driver> {
+    let seeds = || seeds(plan, seed);
+    if args.shards == 1 {
+        return Ok(types::driver(plan.build(seeds())?).workers(usize::from(workers)));
+    }
+    if workers > 1 {
+        bail!(
+            "--shards and --workers: a pipeline runs whole on each shard, or in sections on the workers, not both"
+        );
+    }
+    let mut drivers = plan.in_shards(usize::from(args.shards))?.build(seeds)?.into_iter().map(types::driver);
+    let first = drivers.next().context("no shard")?;
+    Ok(first.beside(drivers.collect()))
 }
 
 /// The report of a run, and the error that ended it early, if one did: it is told behind the report.

@@ -181,7 +181,7 @@ impl Collector for Figures {
         let (elapsed, cpu) = (report.elapsed_ns as f64 / 1e9, report.cpu_ns as f64 / 1e9);
         single("elapsed", "Time of the data path", Some(&Unit::Seconds), MetricType::Counter, elapsed)?;
         single("cpu", "CPU time of the data path", Some(&Unit::Seconds), MetricType::Counter, cpu)?;
-        let mut delays = report.stages.iter().filter_map(|s| Some((s, s.excess.as_ref()?))).peekable();
+        let mut delays = self.all_stages().filter_map(|s| Some((s, s.0.excess.as_ref()?))).peekable();
         if delays.peek().is_none() {
             return Ok(());
         }
@@ -196,12 +196,22 @@ impl Collector for Figures {
     }
 }
 
-fn labels(stage: &StageReport) -> Labels {
-    vec![("stage", stage.name.clone()), ("type", stage.kind.to_owned())]
+/// A stage or a source, with the number of its shard where there are several.
+type Placed<'a, T> = (&'a T, Option<usize>);
+
+fn labels((stage, shard): Placed<'_, StageReport>) -> Labels {
+    in_shard(vec![("stage", stage.name.clone()), ("type", stage.kind.to_owned())], shard)
 }
 
-fn source_labels(source: &SourceReport) -> Labels {
-    vec![("source", source.name.clone()), ("type", source.kind.to_owned())]
+fn source_labels((source, shard): Placed<'_, SourceReport>) -> Labels {
+    in_shard(vec![("source", source.name.clone()), ("type", source.kind.to_owned())], shard)
+}
+
+fn in_shard(labels: Labels, shard: Option<usize>) -> Labels {
+    match shard {
+        Some(shard) => with(labels, "shard", &shard.to_string()),
+        None => labels,
+    }
 }
 
 fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
@@ -237,10 +247,21 @@ fn classes(delays: &Histogram) -> (f64, u64, Vec<(f64, u64)>) {
 }
 
 impl Figures {
+    /// The reports that figures are of: that of the run, or those of its shards.
+    fn parts(&self) -> impl Iterator<Item = (&RunReport, Option<usize>)> {
+        let alone = self.0.shards.is_empty().then_some((&*self.0, None));
+        alone.into_iter().chain(self.0.shards.iter().enumerate().map(|(n, shard)| (shard, Some(n))))
+    }
+
+    fn all_stages(&self) -> impl Iterator<Item = Placed<'_, StageReport>> {
+        self.parts().flat_map(|(report, shard)| report.stages.iter().map(move |s| (s, shard)))
+    }
+
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let sources = &self.0.sources;
+        let sources: Vec<Placed<'_, SourceReport>> =
+            self.parts().flat_map(|(report, shard)| report.sources.iter().map(move |s| (s, shard))).collect();
         let of = |value: fn(&SourceReport) -> u64| -> Vec<Sample> {
-            sources.iter().map(|s| (source_labels(s), value(s) as f64)).collect()
+            sources.iter().map(|s| (source_labels(*s), value(s.0) as f64)).collect()
         };
         let counter = MetricType::Counter;
         let help = "Packets that came from a source";
@@ -249,15 +270,15 @@ impl Figures {
         family(encoder, ("source_clock_backwards", help, None), counter, &of(|s| s.clock_backwards))?;
         let value = |s, (name, n): &(&'static str, u64)| (with(source_labels(s), "name", name), *n as f64);
         let values: Vec<Sample> =
-            sources.iter().flat_map(|s| s.counters.iter().map(move |c| value(s, c))).collect();
+            sources.iter().flat_map(|s| s.0.counters.iter().map(move |c| value(*s, c))).collect();
         let help = "What a source counts by itself";
         family(encoder, ("source_value", help, None), MetricType::Gauge, &values)
     }
 
     fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let stages = &self.0.stages;
+        let stages: Vec<Placed<'_, StageReport>> = self.all_stages().collect();
         let of = |value: fn(&StageReport) -> f64| -> Vec<Sample> {
-            stages.iter().map(|s| (labels(s), value(s))).collect()
+            stages.iter().map(|s| (labels(*s), value(s.0))).collect()
         };
         let counter = MetricType::Counter;
         let mut count = |name, help, value: fn(&StageReport) -> f64| {
@@ -274,9 +295,9 @@ impl Figures {
         let (mut drops, mut values) = (Vec::new(), Vec::new());
         for s in stages {
             drops.extend(
-                dropped(s).into_iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)),
+                dropped(s.0).into_iter().map(|(why, n)| (with(labels(s), "reason", why.name()), n as f64)),
             );
-            values.extend(s.counters.iter().map(|(name, n)| (with(labels(s), "name", name), *n as f64)));
+            values.extend(s.0.counters.iter().map(|(name, n)| (with(labels(s), "name", name), *n as f64)));
         }
         family(encoder, ("dropped_packets", "Packets dropped, by reason", None), counter, &drops)?;
         let help = "What a stage counts by itself";
@@ -285,7 +306,7 @@ impl Figures {
 
     /// Trains of `reframe` stages, and what they cost in delay.
     fn reframes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let all = || self.0.stages.iter().filter_map(|s| Some((s, s.reframe.as_deref()?)));
+        let all = || self.all_stages().filter_map(|s| Some((s, s.0.reframe.as_deref()?)));
         let (mut factors, mut lengths) = (Vec::new(), Vec::new());
         for (stage, stats) in all() {
             for (side, slf) in [("in", stats.slf_in()), ("out", stats.slf_out())] {
@@ -320,7 +341,7 @@ impl Figures {
     /// Distributions are in `/measure`.
     fn measures(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (mut flows, mut figures, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for s in self.0.stages.iter().filter(|s| s.kind == MEASURE) {
+        for (s, _) in self.all_stages().filter(|(s, _)| s.kind == MEASURE) {
             let Some(report) = &s.report else { continue };
             let Some(epoch) = report.get("epochs").and_then(|e| e.as_array()?.last()) else { continue };
             let task = report.get("task").and_then(Value::as_str).unwrap_or_default();

@@ -4,14 +4,19 @@
 //! A pipeline lays the words out when it is built ([`Layout`]): every stage asks for as many as it wants
 //! ([`FlowUse`]). Before the first stage that uses them the flows of a batch are looked up, all at once, and
 //! [`Train::flow`](crate::batch::Train::flow) says which context each train has from then on. A context
-//! belongs to the key that it was found by: stages behind one that changes addresses, or lets packets go
-//! later than they came, get none of it.
+//! belongs to the key that it was found by: behind a stage that changes addresses flows are looked up again,
+//! by their new keys, and packets that are let go later than they came have none.
 //!
 //! A context is memory of what was decided, and nothing else: a stage that finds none decides as without, so
 //! that results don't depend on how many flows there is room for. Who keeps a decision keeps beside it the
 //! generation of what it follows from (rules, routes) and the bits beyond the key that it was read from. The
 //! entry of a table is kept by its number; whether the entry is still the flow's is for the table to say,
 //! which compares the key.
+//!
+//! A stage that makes trains anew, such as the reframer, has found the flow of each already, and numbers it in
+//! a way of its own. The contexts remember which of them such a number led to: the next train with the number
+//! is compared with that one's key, and neither hashed nor searched for. A number that means another flow by
+//! now costs a search, and nothing else.
 //!
 //! A new context is all zeros. One that makes room for another flow is never of a train that is under way.
 
@@ -20,10 +25,10 @@ use core::fmt;
 
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Train};
 use crate::frame::Frame;
 use crate::huge;
-use crate::packet::{any_key_of, fast_key_of};
+use crate::packet::{any_key_of, fast_key_of, key_of};
 use crate::prefetch::prefetch_at;
 use crate::stage::Context;
 use crate::table::{Index, NONE};
@@ -71,6 +76,9 @@ pub enum Trains {
     Pass,
     /// Trains are made anew, each of packets with one flow key.
     Made,
+    /// Packets may leave with another flow key than they came with, at once; a train whose packets came with
+    /// one leaves in trains of which each has one.
+    Changed,
 }
 
 /// The place of a stage's words in a context.
@@ -139,6 +147,9 @@ impl Layout {
         u64::from(flows) * self.bytes() as u64 + Index::memory(flows)
     }
 
+    /// Bytes for each number that a stage which makes trains may give a flow.
+    pub const NUMBER: usize = size_of::<u32>();
+
     /// Bytes of a long key.
     pub const LONG_KEY: usize = size_of::<WideKey>();
 }
@@ -148,6 +159,8 @@ impl Layout {
 pub struct ContextCounts {
     /// Trains whose flow was looked up.
     pub lookups: u64,
+    /// Those of them that had a number of their own, by which their context was found.
+    pub by_number: u64,
     /// Contexts that began.
     pub begun: u64,
     /// Contexts that made room for another flow's.
@@ -185,6 +198,9 @@ pub struct FlowContexts {
     stride: usize,
     /// Long keys, by number.
     wide: Vec<WideKey>,
+    /// Of each place where flows are looked up: the context that a number which trains come with led to last,
+    /// plus one.
+    hints: Vec<Vec<u32>>,
     limit: u32,
     used: u32,
     /// Where the next context that makes room is looked for.
@@ -222,6 +238,7 @@ impl FlowContexts {
             lines,
             stride,
             wide: Vec::with_capacity(limit as usize),
+            hints: Vec::new(),
             limit,
             used: 0,
             hand: 0,
@@ -234,6 +251,20 @@ impl FlowContexts {
         };
         this.index.touch();
         this
+    }
+
+    /// With so many places where flows are looked up, one behind the other: at each, trains may come with
+    /// numbers of their flows below this, from a stage that makes trains, or those of their contexts before a
+    /// stage that changes keys.
+    #[must_use]
+    pub fn with_numbers(mut self, places: impl IntoIterator<Item = u32>) -> Self {
+        let zeros = |numbers: u32| {
+            let mut hints = huge::with_capacity(numbers as usize);
+            hints.resize(numbers as usize, 0);
+            hints
+        };
+        self.hints = places.into_iter().map(zeros).collect();
+        self
     }
 
     /// Flows that have a context.
@@ -294,31 +325,137 @@ impl FlowContexts {
     }
 
     /// Looks up the flows of a batch's trains, and notes the numbers of their contexts in them.
-    /// [`leave`](Self::leave) is to be called when the batch has gone through.
-    pub fn look_up(&mut self, cx: &Context<'_>, batch: &mut Batch) {
+    /// [`leave`](Self::leave) is to be called when the batch has gone through. `place` is the number of the
+    /// place where that is, of those that [`with_numbers`](Self::with_numbers) tells of.
+    pub fn look_up(&mut self, cx: &Context<'_>, batch: &mut Batch, place: usize) {
         if self.depth == 0 {
             self.turn = self.turn.wrapping_add(1);
         }
         self.depth += 1;
         let Batch { frames, trains, .. } = batch;
         self.counts.lookups += trains.len() as u64;
+        let mut hints = self.hints.get_mut(place).map(core::mem::take).unwrap_or_default();
         let mut asked = [Asked::default(); AHEAD];
         for trains in trains.chunks_mut(AHEAD) {
-            for (train, asked) in trains.iter().zip(&mut asked) {
-                let Some(first) = frames.get(train.start as usize) else { continue };
-                match fast_key_of(cx, first) {
-                    Some(key) => self.ask(FlowKey::Narrow(key), asked),
-                    None => self.ask_any(cx, first, asked),
-                }
-            }
-            for asked in asked.iter_mut().take(trains.len()) {
-                asked.id = self.index.candidate(asked.hash);
-                prefetch_at(&self.lines, (asked.id as usize).wrapping_mul(self.stride));
-            }
-            for (train, asked) in trains.iter_mut().zip(&asked) {
-                train.flow = self.number(cx, frames.get(train.start as usize), asked);
+            if hints.is_empty() || !self.by_numbers(cx, frames, trains, &mut hints) {
+                self.look_up_some(cx, frames, trains, &mut asked);
             }
         }
+        if let Some(place) = self.hints.get_mut(place) {
+            *place = hints;
+        }
+    }
+
+    /// Looks up a few flows by their keys: all hashes first, then the index, then the contexts.
+    #[inline(always)]
+    fn look_up_some(
+        &mut self,
+        cx: &Context<'_>,
+        frames: &[Frame],
+        trains: &mut [Train],
+        asked: &mut [Asked; AHEAD],
+    ) {
+        for (train, asked) in trains.iter().zip(asked.iter_mut()) {
+            let Some(first) = frames.get(train.start as usize) else { continue };
+            match fast_key_of(cx, first) {
+                Some(key) => self.ask(FlowKey::Narrow(key), asked),
+                None => self.ask_any(cx, first, asked),
+            }
+        }
+        for asked in asked.iter_mut().take(trains.len()) {
+            asked.id = self.index.candidate(asked.hash);
+            prefetch_at(&self.lines, (asked.id as usize).wrapping_mul(self.stride));
+        }
+        for (train, asked) in trains.iter_mut().zip(asked.iter()) {
+            train.flow = self.number(cx, frames.get(train.start as usize), asked);
+        }
+    }
+
+    /// Finds the contexts of trains by the numbers that they came with, and those of the others by key, one by
+    /// one. Returns false, and changes nothing, where none has a number.
+    #[inline(always)]
+    fn by_numbers(
+        &mut self,
+        cx: &Context<'_>,
+        frames: &[Frame],
+        trains: &mut [Train],
+        hints: &mut [u32],
+    ) -> bool {
+        let mut ids = [NONE; AHEAD];
+        let mut numbered = false;
+        for (train, id) in trains.iter().zip(&mut ids) {
+            if let Some(hint) = hints.get(train.flow as usize) {
+                // One that leads nowhere becomes `NONE`.
+                *id = hint.wrapping_sub(1);
+                prefetch_at(&self.lines, (*id as usize).wrapping_mul(self.stride));
+                numbered = true;
+            }
+        }
+        if !numbered {
+            return false;
+        }
+        // Packets that were held are in no near cache any more.
+        let of = |train: Option<&Train>| train.map_or(0..0, |t| t.start as usize..(t.start + t.len) as usize);
+        let packets = of(trains.first()).start..of(trains.last()).end;
+        for frame in frames.get(packets).unwrap_or_default() {
+            cx.pool.prefetch(frame.buf);
+        }
+        let turn = self.turn;
+        let mut found = 0;
+        for (train, &id) in trains.iter_mut().zip(&ids) {
+            let first = frames.get(train.start as usize);
+            let line = self.lines.get_mut((id as usize).wrapping_mul(self.stride)).filter(|_| id != NONE);
+            if let (Some(line), Some(NarrowKey([a, b]))) = (line, first.and_then(|f| fast_key_of(cx, f)))
+                && key_in(line) == [a, b | VALID]
+            {
+                let Line([_, _, _, _, used, ..]) = line;
+                *used = turn;
+                train.flow = id;
+                found += 1;
+            } else {
+                found += u64::from(self.by_key(cx, first, id, train, hints));
+            }
+        }
+        self.counts.by_number += found;
+        true
+    }
+
+    /// Finds the context of one flow: the one with this number, if it has the flow's long key, or else by
+    /// search, and then it is remembered what the train's own number leads to. Returns true for the former.
+    #[inline(never)]
+    fn by_key(
+        &mut self,
+        cx: &Context<'_>,
+        first: Option<&Frame>,
+        id: u32,
+        train: &mut Train,
+        hints: &mut [u32],
+    ) -> bool {
+        let number = core::mem::replace(&mut train.flow, Frame::NO_FLOW);
+        let Some((frame, key)) = first.and_then(|frame| Some((frame, key_of(cx, frame)?))) else {
+            return false;
+        };
+        if let FlowKey::Wide(key) = key
+            && id != NONE
+            && self.wide.get(id as usize) == Some(&key)
+            && let Some(line) = self.lines.get_mut(id as usize * self.stride)
+            && key_in(line)[1] & WIDE != 0
+        {
+            let Line([_, _, _, _, used, ..]) = line;
+            *used = self.turn;
+            train.flow = id;
+            return true;
+        }
+        let mut asked = Asked::default();
+        self.ask(key, &mut asked);
+        asked.id = self.index.candidate(asked.hash);
+        train.flow = self.number(cx, Some(frame), &asked);
+        if train.flow != Frame::NO_FLOW
+            && let Some(hint) = hints.get_mut(number as usize)
+        {
+            *hint = train.flow + 1;
+        }
+        false
     }
 
     /// A batch whose flows were looked up has gone through.

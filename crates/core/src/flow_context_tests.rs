@@ -51,16 +51,19 @@ fn places_lie_within_lines() {
 
 proptest! {
     /// Against a map: what is kept of a flow is what is read of it later, or nothing once it made room; and
-    /// no two flows of a batch, or of batches within it, have one context.
+    /// no two flows of a batch, or of batches within it, have one context. Numbers that trains come with,
+    /// right ones, such as two flows share, and none, change nothing.
     #[test]
     fn contexts_belong_to_their_flows(
         limit in 1u32..40,
         batches in prop::collection::vec(
             (prop::collection::vec(prop::option::weighted(0.95, 0u16..60), 1..80), any::<bool>()), 1..12),
+        numbering in prop::sample::select(&[0u32, 7, 40, 80][..]),
     ) {
         let mut layout = Layout::default();
         let (first, second) = (layout.place(3), layout.place(12));
-        let mut flows = FlowContexts::new(&layout, limit, 5);
+        let mut flows = FlowContexts::new(&layout, limit, 5).with_numbers([1, numbering]);
+        let mut plain = FlowContexts::new(&layout, limit, 5);
         let mut twin: HashMap<u16, u32> = HashMap::new();
         let mut pool = Pool::new();
         let mut value = 0;
@@ -68,8 +71,15 @@ proptest! {
         for (numbers, nested) in batches {
             let mut batch = batch(&mut pool, &numbers);
             let cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
-            flows.look_up(&cx, &mut batch);
+            plain.look_up(&cx, &mut batch, 0);
+            let plain_ids: Vec<u32> = batch.trains.iter().map(|train| train.flow).collect();
+            for (train, n) in batch.trains.iter_mut().zip(&numbers) {
+                let number = |n: u16| if n % 5 == 4 { Frame::NO_FLOW } else { u32::from(n) % numbering.max(1) };
+                train.flow = n.map_or(3, number);
+            }
+            flows.look_up(&cx, &mut batch, 1);
             let ids: Vec<u32> = batch.trains.iter().map(|train| train.flow).collect();
+            prop_assert_eq!(&ids, &plain_ids);
             // The trains that are under way, those of the batch around this one too, have their own contexts.
             let around = outer.iter().flat_map(|(numbers, ids)| numbers.iter().zip(ids));
             let mut owner: HashMap<u32, u16> = HashMap::new();
@@ -111,15 +121,19 @@ proptest! {
             if nested && outer.is_none() {
                 outer = Some((numbers, ids));
             } else {
-                flows.leave();
-                if outer.take().is_some() {
+                for flows in [&mut flows, &mut plain] {
                     flows.leave();
+                    if outer.is_some() {
+                        flows.leave();
+                    }
                 }
+                outer = None;
             }
             prop_assert!(flows.flows() <= limit);
         }
         let counts = flows.counts();
         prop_assert_eq!(counts.begun - counts.evicted, u64::from(flows.flows()));
+        prop_assert_eq!(ContextCounts { by_number: 0, ..counts }, plain.counts());
     }
 }
 
@@ -131,7 +145,7 @@ fn many_flows_go_round_in_few_contexts() {
         let numbers: Vec<_> = (start..start + 8).map(|n| Some(n * 3 + 1)).collect();
         let mut batch = batch(&mut pool, &numbers);
         let cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
-        flows.look_up(&cx, &mut batch);
+        flows.look_up(&cx, &mut batch, 0);
         flows.leave();
         batch.frames.iter().for_each(|frame| pool.free(frame.buf));
     }
@@ -140,11 +154,35 @@ fn many_flows_go_round_in_few_contexts() {
 }
 
 #[test]
+fn a_number_that_means_another_flow_costs_a_search() {
+    let mut flows = FlowContexts::new(&Layout::default(), 16, 1).with_numbers([8]);
+    let mut pool = Pool::new();
+    let mut look_up = |n: u16, number: u32| {
+        let mut batch = batch(&mut pool, &[Some(n)]);
+        batch.trains[0].flow = number;
+        let cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
+        flows.look_up(&cx, &mut batch, 0);
+        flows.leave();
+        batch.frames.iter().for_each(|frame| pool.free(frame.buf));
+        (batch.trains[0].flow, flows.counts().by_number)
+    };
+    // A short key and a long one; then the number goes to the other flow.
+    assert_eq!(
+        [look_up(1, 5), look_up(1, 5), look_up(3, 6), look_up(3, 6)],
+        [(0, 0), (0, 1), (1, 1), (1, 2)]
+    );
+    assert_eq!(
+        [look_up(3, 5), look_up(3, 5), look_up(1, 5), look_up(1, 8)],
+        [(1, 2), (1, 3), (0, 3), (0, 3)]
+    );
+}
+
+#[test]
 fn unclassified_packets_have_no_context() {
     let mut pool = Pool::new();
     let mut batch = batch(&mut pool, &[None, Some(1)]);
     let mut flows = FlowContexts::new(&Layout::default(), 16, 1);
     let cx = Context { now: Nanos(1), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
-    flows.look_up(&cx, &mut batch);
+    flows.look_up(&cx, &mut batch, 0);
     assert_eq!([batch.trains[0].flow, batch.trains[1].flow], [Frame::NO_FLOW, 0]);
 }

@@ -62,7 +62,8 @@ impl Frame {
 
 /// The result of classification, in one word: offsets of layer 3 (bits 0..16) and layer 4 (16..32) in bytes,
 /// bits of [`Flags`] (32..39), a bit that says that the word is valid (39), TCP flags (40..48), TOS or
-/// traffic class (48..56), and a bit for a packet that stands for a datagram that came in fragments (56).
+/// traffic class (48..56), a bit for a packet that stands for a datagram that came in fragments (56), and one
+/// for a packet that is of one super-frame with the packet before it (57).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Info(u64);
@@ -70,6 +71,7 @@ pub struct Info(u64);
 impl Info {
     const CLASSIFIED: u8 = 1 << 7;
     const DATAGRAM: u64 = 1 << 56;
+    const JOINS: u64 = 1 << 57;
 
     /// Mask and value that no packet has; see [`Info::is`].
     pub const NOTHING: (u64, u64) = (0, 1);
@@ -117,6 +119,24 @@ impl Info {
     #[inline(always)]
     pub fn is_datagram(self) -> bool {
         self.0 & Self::DATAGRAM != 0
+    }
+
+    /// The same of a packet that is of one super-frame with the packet before it in its train.
+    #[inline]
+    #[must_use]
+    pub fn joined(self) -> Self {
+        Self(self.0 | Self::JOINS)
+    }
+
+    /// Returns true if the packet may travel in one super-frame with the packet before it in its train.
+    ///
+    /// A stage that changes the headers of all packets of a train alike may leave the mark. It need not take it off
+    /// where it changes or takes out single ones either: who makes one frame of several holds their headers
+    /// against each other. But packets whose checksums are wrong must not have it.
+    #[inline(always)]
+    #[must_use]
+    pub fn joins(self) -> bool {
+        self.0 & Self::JOINS != 0
     }
 
     /// All of it.

@@ -59,9 +59,18 @@ impl NewFile {
     /// # Errors
     /// The system's error; the older file stays then.
     pub fn persist(self) -> io::Result<()> {
+        self.publish().map(drop)
+    }
+
+    /// Gives it its name before it is complete, in place of any older file of that name, and goes on as an
+    /// ordinary file.
+    ///
+    /// # Errors
+    /// The system's error; the older file stays then.
+    pub fn publish(self) -> io::Result<File> {
         let Self { file, path, hidden } = self;
         if let Some(hidden) = hidden {
-            return hidden.persist(path).map_err(|failed| failed.error);
+            return hidden.persist(path).map(|()| file).map_err(|failed| failed.error);
         }
         // A file without a name can't replace one: it takes one beside it for a moment.
         let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_os_string();
@@ -73,10 +82,11 @@ impl NewFile {
             let beside = folder(&path).join(beside);
             match linkat(CWD, open_path(&file), CWD, &beside, AtFlags::SYMLINK_FOLLOW) {
                 Ok(()) => {
-                    return fs::rename(&beside, &path).inspect_err(|_| {
+                    let renamed = fs::rename(&beside, &path).inspect_err(|_| {
                         // It is the renaming that failed, and that is said.
                         let _ = fs::remove_file(&beside);
                     });
+                    return renamed.map(|()| file);
                 }
                 Err(rustix::io::Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),

@@ -572,5 +572,16 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Asks for all of a packet's `len` bytes ahead of use.
+    #[inline(always)]
+    pub fn prefetch_all(&self, id: BufId, len: u32) {
+        let start = id.0 as usize * UNIT;
+        for line in 0..(HEADER + len as usize).div_ceil(UNIT) {
+            prefetch_address(self.memory.address(start + line * UNIT));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

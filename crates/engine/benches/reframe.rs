@@ -4,15 +4,20 @@
 use std::hint::black_box;
 use std::ops::ControlFlow;
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use slipstream::pool::Pool;
-use slipstream::reframe::compress::{AckCompressor, AckState, PacketView};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use slipstream::batch::{Arrivals, Batch, Train};
+use slipstream::classify::Classifier;
+use slipstream::frame::Frame;
+use slipstream::pool::{PacketMeta, Pool};
+use slipstream::reframe::compress::{AckCompressor, AckState, Gro, PacketView};
 use slipstream::reframe::flow_table::{FlowTable, NONE};
 use slipstream::reframe::{ClassSettings, Policy, ReframeConfig};
 use slipstream::rules::Rule;
 use slipstream::runtime::{NullSink, Preload, Replay};
 use slipstream::time::Nanos;
-use slipstream_wire::{FlowKey, NarrowKey};
+use slipstream_wire::checksum::{fill_ip, fill_transport};
+use slipstream_wire::gro::Limits;
+use slipstream_wire::{FlowKey, LinkType, NarrowKey, classify};
 
 const PACKETS: usize = 200_000;
 
@@ -134,5 +139,47 @@ fn ack_compressor(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, hold_and_release, flow_table, ack_compressor);
+/// Marks of super-frames in trains of 16 segments, `payload` bytes each; what it costs a packet.
+fn super_frames(c: &mut Criterion) {
+    let mut group = c.benchmark_group("super_frames");
+    group.throughput(Throughput::Elements(256));
+    for payload in [6_usize, 1460] {
+        let (mut pool, mut arrivals) = (Pool::new(), Arrivals::default());
+        let mut classifier = Classifier::default();
+        classifier.links(&[LinkType::Ethernet]);
+        for n in 0..256_u32 {
+            let mut frame = vec![2_u8; 12];
+            frame.extend([8, 0, 0x45, 0]);
+            frame.extend((40 + payload as u16).to_be_bytes());
+            frame.extend((n as u16).to_be_bytes());
+            frame.extend([0x40, 0, 64, 6, 0, 0, 10, 0, 0, (n / 16) as u8, 10, 0, 0, 2, 1, 1, 2, 2]);
+            frame.extend((n % 16 * payload as u32).to_be_bytes());
+            frame.extend([0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+            frame.resize(54 + payload, 7);
+            let headers = classify(LinkType::Ethernet, &frame).unwrap();
+            fill_ip(&mut frame, &headers);
+            fill_transport(&mut frame, &headers);
+            let meta = PacketMeta { original_len: frame.len() as u32, ..PacketMeta::default() };
+            let buf = pool.insert(meta, &frame);
+            arrivals.frames.push(Frame::unclassified(Nanos(0), buf, frame.len() as u32));
+        }
+        classifier.classify(&pool, &mut arrivals);
+        let (mut batch, mut gro) = (Batch::new(), Gro::new(Limits::default()));
+        for flow in 0..16 {
+            let (start, len, release) = (16 * flow, 16, Nanos(0));
+            batch.trains.push(Train { flow, start, len, release, order: 0, sequence: 0, continues: false });
+        }
+        group.bench_function(BenchmarkId::from_parameter(payload), |b| {
+            b.iter(|| {
+                batch.frames.clear();
+                batch.frames.extend_from_slice(&arrivals.frames);
+                gro.mark(&pool, black_box(&mut batch));
+            });
+        });
+        assert_eq!(gro.stats().mean_segments(), Some(16.0));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, hold_and_release, flow_table, ack_compressor, super_frames);
 criterion_main!(benches);

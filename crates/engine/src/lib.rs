@@ -24,8 +24,8 @@
 #![deny(unsafe_code)]
 
 pub use slipstream_core::{
-    batch, clock, flow_context, frame, interface, new_file, pool, port, rules, seed, source, stage, time,
-    units,
+    batch, classify, clock, flow_context, frame, interface, new_file, pool, port, rules, seed, source, stage,
+    time, units,
 };
 pub use {
     slipstream_functions as functions, slipstream_io as io, slipstream_measure as measure,

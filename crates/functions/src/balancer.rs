@@ -78,6 +78,15 @@ pub struct BalancerConfig {
     pub seed: u64,
 }
 
+/// A backend that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its place in the list.
+    pub backend: u32,
+    /// Number of the connection, where it is remembered; another connection's once this one is forgotten.
+    pub connection: Option<u32>,
+}
+
 /// The hash that chooses a place is the same in all balancers of a service.
 const PLACE_SEED: u64 = 0x736c_6970_7374_7265;
 
@@ -111,39 +120,54 @@ impl Balancer {
         hash
     }
 
-    /// The backend of the packet with this key and this hash (see [`Balancer::prefetch`]), from client to
-    /// service; `None` where there is none.
+    /// Asks for a connection by its number, a few packets ahead.
     #[inline]
-    pub fn choose(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
-        let deadline = now.after(self.idle);
-        let Some(id) = self.affinity.find(key, hash).filter(|&id| !self.affinity.is_due(id, now)) else {
-            return self.choose_new(key, hash, now);
-        };
+    pub fn prefetch_known(&self, id: u32) {
+        self.affinity.prefetch_entry(id);
+    }
+
+    /// The backend of the packet with this key, from client to service, and the number of its connection where
+    /// that is remembered; `None` where there is no backend. `known` is most likely that number, or
+    /// [`NONE`](super::table::NONE).
+    #[inline]
+    pub fn choose(&mut self, key: &FlowKey, known: u32, now: Nanos) -> Option<Chosen> {
+        if self.affinity.holds(known, key, now) {
+            return self.choose_again(key, known, now);
+        }
+        let hash = self.affinity.hash(key);
+        match self.affinity.find(key, hash).filter(|&id| !self.affinity.is_due(id, now)) {
+            Some(id) => self.choose_again(key, id, now),
+            None => self.choose_new(key, hash, now),
+        }
+    }
+
+    /// The backend of a connection that is remembered, or another one where that is not there any more.
+    #[inline]
+    fn choose_again(&mut self, key: &FlowKey, id: u32, now: Nanos) -> Option<Chosen> {
         let backend = self.affinity.get(id).copied()?;
+        let deadline = now.after(self.idle);
         if self.backends.get(backend as usize).is_some_and(|b| b.healthy) {
             self.affinity.extend(id, deadline);
-            return Some(backend);
+            return Some(Chosen { backend, connection: Some(id) });
         }
-        let other = self.by_hash(key)?;
+        let backend = self.by_hash(key)?;
         self.counters.moved += 1;
         if let Some(value) = self.affinity.get_mut(id) {
-            *value = other;
+            *value = backend;
         }
         self.affinity.extend(id, deadline);
-        Some(other)
+        Some(Chosen { backend, connection: Some(id) })
     }
 
-    /// Up to when packets of a connection whose backend was chosen at `now` are sure to go there too.
+    /// Up to when packets of a connection whose backend was just chosen are sure to go there too.
     #[must_use]
-    pub fn holds_until(&self, key: &FlowKey, hash: u64, now: Nanos) -> Nanos {
-        self.affinity.find(key, hash).map_or(now, |id| self.affinity.deadline(id))
+    pub fn holds_until(&self, connection: u32) -> Nanos {
+        self.affinity.deadline(connection)
     }
 
-    /// A packet of a connection whose backend was chosen came at `now`.
-    pub fn extend(&mut self, key: &FlowKey, hash: u64, now: Nanos) {
-        if let Some(id) = self.affinity.find(key, hash) {
-            self.affinity.extend(id, now.after(self.idle));
-        }
+    /// A packet of a connection whose backend was just chosen came at `now`.
+    pub fn extend(&mut self, connection: u32, now: Nanos) {
+        self.affinity.extend(connection, now.after(self.idle));
     }
 
     /// The backend that has the connection of this key, or would get it; nothing is remembered.
@@ -163,7 +187,7 @@ impl Balancer {
     }
 
     #[inline(never)]
-    fn choose_new(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<u32> {
+    fn choose_new(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> Option<Chosen> {
         let backend = self.by_hash(key)?;
         self.expire(now, 16);
         if self.affinity.is_full() {
@@ -173,10 +197,15 @@ impl Balancer {
             self.affinity.remove(past);
         }
         match self.affinity.insert(*key, hash, backend, now.after(self.idle)) {
-            Ok(_) => self.counters.connections += 1,
-            Err(_) => self.counters.unremembered += 1,
+            Ok(id) => {
+                self.counters.connections += 1;
+                Some(Chosen { backend, connection: Some(id) })
+            }
+            Err(_) => {
+                self.counters.unremembered += 1;
+                Some(Chosen { backend, connection: None })
+            }
         }
-        Some(backend)
     }
 
     /// Another list of backends, known by their addresses: connections stay with those that remain.
@@ -297,6 +326,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::table::NONE;
     use super::*;
     use crate::nat::Packet;
     use crate::test_packets::{ipv4, tcp};
@@ -322,6 +352,7 @@ mod tests {
             let all: Vec<Backend> = (0..5).map(|n| backend(n, 1, true)).collect();
             let mut balancer = Balancer::new(&CONFIG, all).unwrap();
             let mut twin: HashMap<u32, (IpAddr, u64)> = HashMap::new();
+            let mut numbers: HashMap<u32, u32> = HashMap::new();
             let mut now = 1 << 60;
             for (n, gap, change) in steps {
                 now += gap;
@@ -335,10 +366,13 @@ mod tests {
                     twin.retain(|_, (address, _)| list.iter().any(|b| b.address == *address));
                     balancer.set_backends(list).unwrap();
                 }
-                let chosen = balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(now));
+                // The number that the connection had last, or any: it only says where to look first.
+                let known = numbers.get(&n).copied().unwrap_or(n);
+                let chosen = balancer.choose(&key(n), known, Nanos(now));
+                numbers.extend(chosen.and_then(|c| c.connection).map(|id| (n, id)));
                 let list = balancer.backends();
                 let works = |a: &IpAddr| list.iter().any(|b| b.address == *a && b.healthy);
-                let chosen = chosen.map(|at| list[at as usize]);
+                let chosen = chosen.map(|c| list[c.backend as usize]);
                 let before = twin.get(&n).filter(|(a, deadline)| *deadline > now && works(a)).copied();
                 let fresh = Maglev::new(&list.iter().map(Backend::member).collect::<Vec<_>>(), 1009).unwrap();
                 let fresh = fresh.backend(key(n).hash(PLACE_SEED)).map(|at| list[at as usize]);
@@ -360,16 +394,14 @@ mod tests {
     #[test]
     fn a_full_table_still_balances() {
         let mut balancer = Balancer::new(&CONFIG, (0..3).map(|n| backend(n, 1, true)).collect()).unwrap();
-        let seen: Vec<_> = (0..300)
-            .map(|n| balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(5)).unwrap())
-            .collect();
+        let seen: Vec<_> =
+            (0..300).map(|n| balancer.choose(&key(n), NONE, Nanos(5)).unwrap().backend).collect();
         assert_eq!((balancer.connections(), balancer.counters().unremembered), (64, 236));
         assert!((0..3).all(|b| seen.iter().filter(|s| **s == b).count() > 60));
-        let again: Vec<_> = (0..300)
-            .map(|n| balancer.choose(&key(n), balancer.prefetch(&key(n)), Nanos(6)).unwrap())
-            .collect();
+        let again: Vec<_> =
+            (0..300).map(|n| balancer.choose(&key(n), n, Nanos(6)).unwrap().backend).collect();
         assert_eq!(seen, again);
-        assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), 0, Nanos(1)), None);
+        assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), NONE, Nanos(1)), None);
     }
 
     #[test]

@@ -248,6 +248,13 @@ impl Seen {
     pub(super) const fn begins(&self) -> bool {
         matches!(self.state, CtState::New) && self.id == NONE
     }
+
+    /// Number of the packet's connection, the same in both directions, if there is one. The number is another
+    /// connection's once this one has ended.
+    #[must_use]
+    pub const fn connection(&self) -> Option<u32> {
+        if self.id == NONE { None } else { Some(self.id) }
+    }
 }
 
 /// Counters of a tracker.
@@ -320,20 +327,48 @@ impl Conntrack {
         };
     }
 
+    /// Asks for a connection by its number (see [`Seen::connection`]), a few packets ahead.
+    #[inline]
+    pub fn prefetch_known(&self, packet: &Tracked, id: u32) {
+        match packet.key {
+            FlowKey::Narrow(_) => self.v4.table.prefetch_entry(id),
+            FlowKey::Wide(_) => self.v6.table.prefetch_entry(id),
+        }
+    }
+
     /// Finds the state of a packet. Changes nothing.
     #[inline]
     #[must_use]
     pub fn look_up(&self, packet: &Tracked, now: Nanos) -> Seen {
+        self.look_up_known(packet, NONE, now)
+    }
+
+    /// The same for a packet whose connection most likely has this number, for either direction: then it is
+    /// not searched for.
+    #[inline]
+    #[must_use]
+    pub fn look_up_known(&self, packet: &Tracked, id: u32, now: Nanos) -> Seen {
         match packet.key {
-            FlowKey::Narrow(key) => self.see(&self.v4, &key, packet, now),
-            FlowKey::Wide(key) => self.see(&self.v6, &key, packet, now),
+            FlowKey::Narrow(key) => self.see(&self.v4, &key, packet, id, now),
+            FlowKey::Wide(key) => self.see(&self.v6, &key, packet, id, now),
         }
     }
 
     #[inline]
-    fn see<K: Key>(&self, connections: &Connections<K>, key: &K, packet: &Tracked, now: Nanos) -> Seen {
+    fn see<K: Key>(
+        &self,
+        connections: &Connections<K>,
+        key: &K,
+        packet: &Tracked,
+        id: u32,
+        now: Nanos,
+    ) -> Seen {
         let table = &connections.table;
-        let found = table.find(key, table.hash(key)).filter(|&id| !table.is_due(id, now));
+        let found = if table.holds(id, key, now) {
+            Some(id)
+        } else {
+            table.find(key, table.hash(key)).filter(|&id| !table.is_due(id, now))
+        };
         let connection = found.and_then(|id| table.get(id));
         let direction = match connection {
             Some(c) if c.forward != packet.forward => Direction::Reply,

@@ -121,6 +121,16 @@ pub trait NetworkFunction: Observe {
         FlowUse::default()
     }
 
+    /// True if packets may leave with another flow key than they came with; [`leaves_as`](Self::leaves_as) says
+    /// which. A train then is cut where the keys differ, so that each has one.
+    const CHANGES_KEYS: bool = false;
+
+    /// What becomes of the flow key of packets by a decision.
+    #[inline(always)]
+    fn leaves_as(&self, _decision: &Self::Decision) -> LeavesAs {
+        LeavesAs::Before
+    }
+
     /// Returns true if the decision about `first` holds for `other`, a later packet of its flow.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
@@ -201,6 +211,17 @@ pub trait NetworkFunction: Observe {
     }
 }
 
+/// What becomes of the flow key of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeavesAs {
+    /// It stays as it was.
+    Before,
+    /// It follows from this and the key before.
+    Changed([u64; 2]),
+    /// Nobody says: another packet of the train may get another one.
+    Unknown,
+}
+
 /// Trains (or packets, where every one is decided about) that are looked at before the first of them is
 /// decided about: enough for memory to come meanwhile, few enough for what comes to stay in the first-level
 /// cache.
@@ -223,6 +244,11 @@ struct Runner<F: NetworkFunction> {
     /// Of each made packet, how many packets of the batch leave before it, and when it leaves at the
     /// earliest.
     behind: Vec<(usize, Nanos)>,
+    /// The packets that decisions begin with, and what becomes of keys by them, where a train may get several
+    /// keys.
+    keys: Vec<(u32, LeavesAs)>,
+    /// Trains that are cut.
+    cut: Vec<Train>,
     sorted: Batch,
     drops: Drops,
     decisions: u64,
@@ -241,6 +267,8 @@ impl<F: NetworkFunction> Runner<F> {
             verdicts: Vec::with_capacity(BATCH),
             made: Vec::new(),
             behind: Vec::new(),
+            keys: Vec::with_capacity(BATCH),
+            cut: Vec::with_capacity(BATCH),
             sorted: Batch::new(),
             drops: Drops::default(),
             decisions: 0,
@@ -333,8 +361,9 @@ impl<F: NetworkFunction> Runner<F> {
                 self.singles.extend(packets.map(|start| Train { start, len: 1, ..*train }));
             }
         }
-        let Self { function, lookaheads, singles, verdicts, made, behind, decisions, .. } = self;
-        let mut steps = Steps { function, made, behind, decisions };
+        let Self { function, lookaheads, singles, verdicts, made, behind, keys, decisions, .. } = self;
+        keys.clear();
+        let mut steps = Steps { function, made, behind, keys, each: !PER_TRAIN, decisions };
         let trains = if PER_TRAIN { batch.trains.as_slice() } else { singles.as_slice() };
         let (all, verdicts) = (batch.frames.as_mut_slice(), verdicts.as_mut_slice());
         *steps.decisions += trains.len() as u64;
@@ -358,6 +387,10 @@ impl<F: NetworkFunction> Runner<F> {
             }
         }
         self.now = self.now.max(cx.now);
+        // Of packets by themselves there is a note each, of trains only where there are several decisions.
+        if F::CHANGES_KEYS && self.keys.len() > if PER_TRAIN { 0 } else { batch.trains.len() } {
+            self.cut_by_keys(batch);
+        }
         self.emit(cx, batch, out);
     }
 
@@ -371,6 +404,28 @@ impl<F: NetworkFunction> Runner<F> {
             out.emit(cx.pool, batch);
             batch.clear();
         }
+    }
+
+    /// Cuts trains where packets leave with another flow key than those before them.
+    #[inline(never)]
+    fn cut_by_keys(&mut self, batch: &mut Batch) {
+        let Self { keys, cut, .. } = self;
+        cut.clear();
+        let mut decisions = keys.iter().peekable();
+        for train in &batch.trains {
+            let (mut open, end) = (*train, train.start + train.len);
+            let mut before = None;
+            while let Some((at, key)) = decisions.next_if(|(at, _)| *at < end) {
+                let same = before == Some(*key) && *key != LeavesAs::Unknown;
+                if before.is_some() && !same && *at > open.start {
+                    cut.push(Train { len: at - open.start, ..open });
+                    open = Train { start: *at, len: end - at, continues: false, ..open };
+                }
+                before = Some(*key);
+            }
+            cut.push(open);
+        }
+        std::mem::swap(&mut batch.trains, cut);
     }
 
     /// Takes out of a batch what is dropped or kept, puts in what was made, and says of every train which
@@ -494,6 +549,9 @@ struct Steps<'a, F: NetworkFunction> {
     function: &'a mut F,
     made: &'a mut Vec<NewPacket>,
     behind: &'a mut Vec<(usize, Nanos)>,
+    keys: &'a mut Vec<(u32, LeavesAs)>,
+    /// What becomes of keys is noted of every decision.
+    each: bool,
     decisions: &'a mut u64,
 }
 
@@ -527,6 +585,10 @@ impl<F: NetworkFunction> Steps<'_, F> {
             shared = shared_in_time(self.function, &decision, time, others);
         }
         let end = at + 1 + shared;
+        // What one decision is about as a whole leaves with one key.
+        if F::CHANGES_KEYS && (self.each || end - at < frames.len()) {
+            self.keys.push((train.start + at as u32, self.function.leaves_as(&decision)));
+        }
         match (frames.get_mut(at..end), verdicts.get_mut(at..end)) {
             // A single packet, the most frequent case, takes no loop.
             (Some([frame]), Some([verdict])) => {
@@ -556,6 +618,9 @@ impl<F: NetworkFunction> Steps<'_, F> {
         if let ([datagram, fragments @ ..], [kept, verdicts @ ..]) = (frames, verdicts) {
             *kept = Verdict::KEPT;
             let decision = self.function.decide(&mut fx, datagram, found);
+            if F::CHANGES_KEYS && self.each {
+                self.keys.push((train.start, self.function.leaves_as(&decision)));
+            }
             self.function.apply(&mut fx, &decision, fragments, verdicts);
         }
         if self.behind.len() < self.made.len() {

@@ -48,7 +48,7 @@ pub use slipstream_core::packet::{headers_of, is_ethernet, key_of};
 pub use slipstream_core::reads::Reads;
 pub use slipstream_core::table;
 
-pub use function::{FunctionContext, NetworkFunction, NewPacket, PerPacket, PerTrain};
+pub use function::{FunctionContext, LeavesAs, NetworkFunction, NewPacket, PerPacket, PerTrain};
 pub use reassembly::FragmentLimits;
 
 use std::path::{Path, PathBuf};

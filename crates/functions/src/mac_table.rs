@@ -1,6 +1,6 @@
 //! The filtering database of a learning bridge (IEEE 802.1Q-2018 §8.8): the ports of stations, per VLAN.
 
-use super::table::Table;
+use super::table::{NONE, Table};
 use slipstream_core::time::Nanos;
 
 /// A station in a VLAN.
@@ -95,26 +95,34 @@ impl MacTable {
     /// A frame from `station` came in at `port`.
     #[inline]
     pub fn learn(&mut self, station: Station, port: u16, now: Nanos) -> Learned {
+        self.learn_known(station, NONE, port, now).0
+    }
+
+    /// The same for a station that most likely has the entry of this number; gives the entry that it has now,
+    /// or [`NONE`].
+    #[inline]
+    pub fn learn_known(&mut self, station: Station, known: u32, port: u16, now: Nanos) -> (Learned, u32) {
         if station.is_group() || station.mac == [0; 6] {
             self.counters.refused += 1;
-            return Learned::Refused;
+            return (Learned::Refused, NONE);
         }
         let key = station.key();
-        let hash = self.table.hash(&key);
         let deadline = now.after(self.ageing);
-        if let Some(id) = self.table.find(&key, hash) {
+        let hash = if self.table.holds(known, &key, now) { None } else { Some(self.table.hash(&key)) };
+        let found = hash.map_or(Some(known), |hash| self.table.find(&key, hash));
+        if let Some(id) = found {
             let past = self.table.is_due(id, now);
-            let Some(place) = self.table.get_mut(id) else { return Learned::Full };
+            let Some(place) = self.table.get_mut(id) else { return (Learned::Full, NONE) };
             if place.fixed {
                 if place.port == port {
-                    return Learned::Known;
+                    return (Learned::Known, id);
                 }
                 self.counters.refused += 1;
-                return Learned::Static;
+                return (Learned::Static, id);
             }
             let from = std::mem::replace(&mut place.port, port);
             self.table.extend(id, deadline);
-            return match (past, from == port) {
+            let learned = match (past, from == port) {
                 (true, _) => {
                     self.counters.aged += 1;
                     self.counters.learned += 1;
@@ -126,17 +134,39 @@ impl MacTable {
                     Learned::Moved { from }
                 }
             };
+            return (learned, id);
         }
         self.expire(now, 16);
         if self.table.is_full() {
             self.expire(now, u32::MAX);
         }
-        if self.table.insert(key, hash, Place { port, fixed: false }, deadline).is_err() {
+        let hash = self.table.hash(&key);
+        let Ok(id) = self.table.insert(key, hash, Place { port, fixed: false }, deadline) else {
             self.counters.full += 1;
-            return Learned::Full;
-        }
+            return (Learned::Full, NONE);
+        };
         self.counters.learned += 1;
-        Learned::New
+        (Learned::New, id)
+    }
+
+    /// The entry of a station, which is most likely that of the number `known`; [`NONE`] where it has none, or
+    /// its time has passed.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, station: Station, known: u32, now: Nanos) -> u32 {
+        let key = station.key();
+        if self.table.holds(known, &key, now) {
+            return known;
+        }
+        let found = self.table.find(&key, self.table.hash(&key));
+        found.filter(|&id| !self.table.is_due(id, now)).unwrap_or(NONE)
+    }
+
+    /// The port where the station of an entry is, as [`entry`](Self::entry) found it just now.
+    #[inline]
+    #[must_use]
+    pub fn port(&self, entry: u32) -> Option<u16> {
+        self.table.get(entry).map(|place| place.port)
     }
 
     /// The port where a station is; `None` where that is not known (and for groups): the frame goes to all
@@ -144,20 +174,23 @@ impl MacTable {
     #[inline]
     #[must_use]
     pub fn look_up(&self, station: Station, now: Nanos) -> Option<u16> {
-        let key = station.key();
-        let id = self.table.find(&key, self.table.hash(&key))?;
-        if self.table.is_due(id, now) { None } else { self.table.get(id).map(|place| place.port) }
+        self.port(self.entry(station, NONE, now))
     }
 
-    /// Up to when what was just learned of a station, or not, and where it is stay as they are if nothing
-    /// more comes; `now` where a station that is not known could be learned at any time.
+    /// Up to when what was just learned of the station of an entry, or not, and where it is stay as they are
+    /// if nothing more comes; `now` where there is no entry: a station could be learned at any time.
     #[must_use]
-    pub fn holds_until(&self, station: Station, now: Nanos) -> Nanos {
-        let key = station.key();
-        match self.table.find(&key, self.table.hash(&key)) {
-            Some(id) if !self.table.is_due(id, now) => self.table.deadline(id),
+    pub fn holds_until(&self, entry: u32, now: Nanos) -> Nanos {
+        match self.table.deadline(entry) {
+            deadline if deadline > now => deadline,
             _ => now,
         }
+    }
+
+    /// Asks for an entry by its number, a few packets ahead.
+    #[inline]
+    pub fn prefetch_known(&self, entry: u32) {
+        self.table.prefetch_entry(entry);
     }
 
     /// Asks for what a look-up will read, a batch ahead.

@@ -7,7 +7,7 @@
 //! 2. [`synth`]: traffic of known locality, the same on every machine.
 //! 3. [`sources`], [`preload`], [`sink`]: both as sources and ends of a pipeline; [`ports`]: their stage types.
 //! 4. [`af_packet`], [`af_xdp`]: network interfaces; [`tap`]: one that this program makes; [`paced`]: made traffic by the
-//!    wall clock; [`shm`]: another process.
+//!    wall clock; [`shm`]: another process. [`spread`]: flows over cores.
 //!
 //! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`],
 //! [`af_xdp`], [`tap`] and [`shm`], where memory is shared with the kernel or with a process. It needs Rust
@@ -16,12 +16,19 @@
 pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
+#[allow(unsafe_code)]
+pub mod cpu;
 mod offload;
+#[allow(unsafe_code)]
+pub mod offloads;
 pub mod paced;
 pub mod ports;
 pub mod preload;
+pub mod rotation;
 pub mod shm;
 pub mod sink;
 pub mod sources;
+pub mod spread;
+pub mod super_frame;
 pub mod synth;
 pub mod tap;

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::capture::{CaptureError, CaptureReader, CaptureWriter, Format, WriterOptions};
+use crate::rotation::{Limits, Rotation};
 use crate::sink::{CaptureSink, Sink, Stamp};
 use crate::sources::{CaptureSource, SynthSource};
 use crate::synth::{Synth, SynthConfig};
@@ -16,6 +17,7 @@ use slipstream_core::registry::{
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Drops};
+use slipstream_core::time::Nanos;
 
 /// The stage type.
 pub const PCAP: StageType = StageType {
@@ -47,6 +49,21 @@ pub const PCAP: StageType = StageType {
             required: false,
             help: "What to write where the file's name doesn't say",
         },
+        Setting::new(
+            "rotate_size",
+            Kind::Bytes(1 << 10, 1 << 50),
+            "Written: go on in another file when one has so many bytes, before compression; a.pcapng becomes a-00001.pcapng, …",
+        ),
+        Setting::new(
+            "rotate_time",
+            Kind::Time(1_000_000_000, 31_536_000_000_000_000),
+            "Written: go on in another file so long after the first packet of one",
+        ),
+        Setting::new(
+            "keep",
+            Kind::Count(1, 1 << 20),
+            "Of these files: how many are kept; older ones are deleted. Left out: all",
+        ),
     ],
     properties: Properties {
         drops: &[DropReason::NotSent],
@@ -117,14 +134,28 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     }
     let format = if settings.text("format") == "pcap" { Format::Pcap } else { Format::PcapNg };
     let options = WriterOptions::for_path(path, format);
-    let writer = if stdio {
-        CaptureWriter::to_writer(io::stdout(), "stdout", options)
-    } else {
-        CaptureWriter::create(path, options)
+    let limits = Limits {
+        size: settings.optional_number("rotate_size"),
+        time: settings.optional_number("rotate_time"),
+        keep: settings.optional_number("keep").map(|n| n as usize),
     };
+    if limits.any() && (stdio || is_stream(path)) {
+        return Err(BuildError::setting("path", "what goes to a pipe or a device can't be cut into files"));
+    }
     let stamp = if settings.text("stamp") == "arrival" { Stamp::Arrival } else { Stamp::Release };
-    let writer = writer.map_err(|e| wrong(&e))?;
-    Ok(Port::transmitting(CaptureStage::new(CaptureSink::new(writer, stamp))).into())
+    let sink = if limits.any() {
+        let (rotation, writer) = Rotation::begin(path, options, limits).map_err(|e| wrong(&e))?;
+        CaptureSink::new(writer, stamp).rotating(rotation)
+    } else {
+        let writer = if stdio {
+            CaptureWriter::to_writer(io::stdout(), "stdout", options)
+        } else {
+            CaptureWriter::create(path, options)
+        };
+        CaptureSink::new(writer.map_err(|e| wrong(&e))?, stamp)
+    };
+    let stage = CaptureStage::new(sink);
+    Ok(Port::transmitting(if site.live { stage.published() } else { stage }).into())
 }
 
 /// Returns true if what is read from a file is gone then: a pipe or a device. A check must leave it to the
@@ -179,18 +210,32 @@ pub struct CaptureStage {
     packets: u64,
     bytes: u64,
     drops: Drops,
+    /// Live: when what was written is next to be published; none where that is done at the end.
+    publish: Option<Nanos>,
 }
+
+/// The time between two times at which a live capture is published, in ns.
+const PUBLISH: u64 = 1_000_000_000;
 
 impl CaptureStage {
     /// To this file.
     #[must_use]
     pub fn new(sink: CaptureSink) -> Self {
-        Self { sink: Some(sink), failed: None, packets: 0, bytes: 0, drops: Drops::default() }
+        Self { sink: Some(sink), failed: None, packets: 0, bytes: 0, drops: Drops::default(), publish: None }
+    }
+
+    /// What was written can be read, and stays, from a second after it came on.
+    #[must_use]
+    pub fn published(self) -> Self {
+        Self { publish: Some(Nanos::MAX), ..self }
     }
 
     /// Writes the packets of a batch, which stay.
     pub fn write(&mut self, cx: &Context<'_>, batch: &Batch) {
         let Some(sink) = &mut self.sink else { return };
+        if self.publish == Some(Nanos::MAX) {
+            self.publish = Some(cx.now.after(PUBLISH));
+        }
         for (train, frames) in batch.iter() {
             for frame in frames {
                 let meta = cx.pool.meta(frame.buf);
@@ -217,6 +262,17 @@ impl Transmit for CaptureStage {
         self.write(cx, batch);
         batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
         batch.clear();
+    }
+
+    fn next_look(&self) -> Nanos {
+        self.publish.unwrap_or(Nanos::MAX)
+    }
+
+    fn look(&mut self, _: &mut Context<'_>) {
+        self.publish = Some(Nanos::MAX);
+        if let (Some(sink), None) = (&mut self.sink, &self.failed) {
+            self.failed = sink.publish().err();
+        }
     }
 
     fn interfaces(&mut self, new: &[Interface]) -> Result<(), PortError> {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::capture::{CaptureError, CaptureWriter};
+use crate::rotation::Rotation;
 use slipstream_core::batch::Batch;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{PacketMeta, Pool};
@@ -72,13 +73,28 @@ pub enum Stamp {
 pub struct CaptureSink {
     writer: CaptureWriter,
     stamp: Stamp,
+    rotation: Option<Rotation>,
 }
 
 impl CaptureSink {
     /// Writes to `writer`.
     #[must_use]
     pub fn new(writer: CaptureWriter, stamp: Stamp) -> Self {
-        Self { writer, stamp }
+        Self { writer, stamp, rotation: None }
+    }
+
+    /// Goes on in other files by and by.
+    #[must_use]
+    pub fn rotating(self, rotation: Rotation) -> Self {
+        Self { rotation: Some(rotation), ..self }
+    }
+
+    /// All that was written can be read from now on, however the program ends.
+    ///
+    /// # Errors
+    /// [`CaptureError`] where it can't be written.
+    pub fn publish(&mut self) -> Result<(), CaptureError> {
+        self.writer.publish()
     }
 
     /// The writer, to be finished.
@@ -90,6 +106,9 @@ impl CaptureSink {
 
 impl Sink for CaptureSink {
     fn interface(&mut self, interface: &Interface) -> Result<(), CaptureError> {
+        if let Some(rotation) = &mut self.rotation {
+            rotation.interface(interface);
+        }
         self.writer.add_interface(interface).map(|_| ())
     }
 
@@ -98,6 +117,12 @@ impl Sink for CaptureSink {
             Stamp::Release => release,
             Stamp::Arrival => meta.time,
         };
+        if let Some(rotation) = &mut self.rotation {
+            if rotation.is_full(time, data.len()) {
+                rotation.turn(&mut self.writer)?;
+            }
+            rotation.written(time, data.len());
+        }
         self.writer.write(meta.interface, time, meta.original_len, data)
     }
 }

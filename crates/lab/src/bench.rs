@@ -45,6 +45,11 @@ fn stage<F: NetworkFunction + Send + 'static>(name: &str, per: Per, function: F)
 
 const SEED: u64 = 11;
 
+/// The environment variable that names the one point to run, under Callgrind or to be timed.
+pub(super) const POINT: &str = "SLIPSTREAM_LAB_POINT";
+/// Packets of the one turn that is counted, behind one that fills the tables.
+pub(super) const COUNTED_PACKETS: usize = 20_000;
+
 pub(super) fn firewall(firewall: &Firewall, cache: usize, per: Per) -> NamedStage {
     stage("firewall", per, FirewallStage::new(firewall.clone(), cache, true, SEED))
 }

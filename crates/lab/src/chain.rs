@@ -143,6 +143,8 @@ pub(super) enum Arrangement {
     InChain(u64),
     /// The same, only large flows being held.
     InChainLarge(u64),
+    /// The reframe stage without a chain behind it.
+    Alone(u64),
 }
 
 impl Arrangement {
@@ -156,6 +158,7 @@ impl Arrangement {
             Self::Front(_) => "reframer in front, per train, batches of 256",
             Self::InChain(_) => "reframer in the chain, per train",
             Self::InChainLarge(_) => "reframer in the chain, large flows only",
+            Self::Alone(_) => "reframer alone",
         }
     }
 
@@ -166,7 +169,8 @@ impl Arrangement {
             | Self::FrontTrains(h)
             | Self::Front(h)
             | Self::InChain(h)
-            | Self::InChainLarge(h) => Some(h),
+            | Self::InChainLarge(h)
+            | Self::Alone(h) => Some(h),
         }
     }
 
@@ -177,6 +181,7 @@ impl Arrangement {
         };
         let mut stages = Vec::new();
         match self {
+            Self::Alone(hold) => return bench::pipeline(vec![reframe_stage(hold, false)?]),
             Self::InChain(hold) => stages.push(reframe_stage(hold, false)?),
             Self::InChainLarge(hold) => stages.push(reframe_stage(hold, true)?),
             _ => {}
@@ -238,16 +243,15 @@ pub(super) fn measure(
         Arrangement::FrontPackets(h)
         | Arrangement::FrontTrains(h)
         | Arrangement::Front(h)
-        | Arrangement::InChain(h) => Some(campus.reframed(&config(h))?),
+        | Arrangement::InChain(h)
+        | Arrangement::Alone(h) => Some(campus.reframed(&config(h))?),
         Arrangement::InChainLarge(h) => Some(campus.reframed(&config_of_large(h)?)?),
         _ => None,
     };
     let comes = held.as_ref().unwrap_or(campus);
-    let input = if matches!(arrangement, Arrangement::InChain(_) | Arrangement::InChainLarge(_)) {
-        campus
-    } else {
-        comes
-    };
+    let holds =
+        matches!(arrangement, Arrangement::InChain(_) | Arrangement::InChainLarge(_) | Arrangement::Alone(_));
+    let input = if holds { campus } else { comes };
     let (timing, _) = input.rehearse(&mut arrangement.pipeline(wall)?, turns, arrangement.at_once())?;
     let (mean, p999) = latency(comes.times().map(|(t, a)| (t.0, a.0)), timing.least());
     Ok(Cost { arrangement, timing, slf: comes.slf(), mean_latency_ns: mean, p999_latency_ns: p999 })
@@ -277,7 +281,41 @@ fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timi
     }
 }
 
+/// Runs one point, `WAY,HOLD_NS,COPIES,RULES` or `WAY,HOLD_NS,COPIES,RULES,TURNS`, where the way is `baseline`,
+/// `trains`, `front`, `inside` or `alone` (the reframer without a chain) and the rules are `mixed` or `hosts`: for one turn of few packets, to be
+/// counted by Callgrind, or for so many turns, which are timed.
+fn run_point(point: &str) -> anyhow::Result<Findings> {
+    let mut parts = point.split(',');
+    let (way, hold, copies) = (parts.next(), parts.next(), parts.next());
+    let hold: u64 = hold.and_then(|h| h.parse().ok()).context("no hold")?;
+    let copies: usize = copies.and_then(|c| c.parse().ok()).context("no number of campuses")?;
+    let arrangement = match way {
+        Some("baseline") => Arrangement::Baseline,
+        Some("trains") => Arrangement::Trains,
+        Some("front") => Arrangement::FrontTrains(hold),
+        Some("inside") => Arrangement::InChain(hold),
+        Some("alone") => Arrangement::Alone(hold),
+        _ => return Err(anyhow!("no such way")),
+    };
+    let rules = parts.next();
+    let turns: usize = parts.next().map_or(Ok(0), str::parse).context("no number of turns")?;
+    let packets = if turns > 0 { 300_000 } else { bench::COUNTED_PACKETS };
+    let mixed = bench::rules(Kind::Mixed, 10_000);
+    let campus = campus(copies, packets, &bench::keys(&mixed, packets / 2)?)?;
+    let hosts = rules == Some("hosts");
+    let wall = if hosts { bench::host_rules(&campus.keys, 10_000)? } else { mixed };
+    let cost = measure(arrangement, &campus.traffic, &wall, turns.max(1))?;
+    let mut findings = Findings::default();
+    if turns > 0 {
+        findings.rows.push(row(rules.unwrap_or_default(), copies, &campus, &cost, &cost.timing));
+    }
+    Ok(findings)
+}
+
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    if let Ok(point) = std::env::var(bench::POINT) {
+        return run_point(&point);
+    }
     let (packets, effort) = if lab.quick { (60_000, (3, 3)) } else { (300_000, (5, 3)) };
     let loads: &[usize] = if lab.quick { &[8] } else { &[1, 4, 8, 16] };
     let mut findings = Findings::default();
@@ -399,6 +437,7 @@ fn label(arrangement: Arrangement) -> String {
         Arrangement::Front(_) => "front/256",
         Arrangement::InChain(_) => "in chain",
         Arrangement::InChainLarge(_) => "large only",
+        Arrangement::Alone(_) => "alone",
     };
     arrangement.hold().map_or(short.to_owned(), |h| format!("{short} {} us", h / 1000))
 }

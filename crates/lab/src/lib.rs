@@ -19,7 +19,9 @@ mod bench;
 mod chain;
 mod claim;
 pub mod frontier;
+mod gro;
 mod hold;
+mod live;
 mod measure;
 mod model;
 mod nf_locality;
@@ -56,8 +58,17 @@ impl fmt::Debug for Lab {
 }
 
 /// All labs, in the order of the list.
-pub static LABS: [Lab; 7] =
-    [nf_locality::LAB, chain::LAB, hold::LAB, adaptive::LAB, measure::LAB, model::LAB, slice::LAB];
+pub static LABS: [Lab; 9] = [
+    nf_locality::LAB,
+    chain::LAB,
+    hold::LAB,
+    adaptive::LAB,
+    gro::LAB,
+    measure::LAB,
+    model::LAB,
+    slice::LAB,
+    live::LAB,
+];
 
 /// A reason for which a lab gives no results.
 #[derive(Debug, thiserror::Error)]
@@ -210,7 +221,7 @@ mod tests {
             assert_eq!(Lab::find(lab.name).unwrap().source, lab.source);
         }
         let error = Lab::find("nope").unwrap_err().to_string();
-        assert!(error.contains("no lab \"nope\"") && error.ends_with("measure, model, slice"), "{error}");
+        assert!(error.contains("no lab \"nope\"") && error.ends_with("model, slice, live"), "{error}");
     }
 
     #[test]

@@ -37,43 +37,26 @@ impl Subject {
     }
 }
 
-fn subjects() -> anyhow::Result<Vec<Subject>> {
-    let (large, mixed) = (bench::rules(Kind::Mixed, 20_000), bench::rules(Kind::Mixed, 10_000));
-    let (large_keys, mixed_keys) = (bench::keys(&large, FLOWS)?, bench::keys(&mixed, FLOWS)?);
-    let (cached, alone) = (large.clone(), mixed.clone());
-    let contexts = FlowContextSettings::default();
-    Ok(vec![
-        Subject {
-            name: "nat",
-            keys: mixed_keys.clone(),
-            make: Box::new(|per| Ok(vec![bench::nat(per)?])),
-            contexts,
-        },
-        Subject {
-            name: "firewall",
-            keys: large_keys.clone(),
-            make: Box::new(move |per| Ok(vec![bench::firewall(&large, 0, per)])),
-            contexts: FlowContextSettings::OFF,
-        },
-        Subject {
-            name: "firewall with cache",
-            keys: large_keys,
-            make: Box::new(move |per| Ok(vec![bench::firewall(&cached, 16_384, per)])),
-            contexts: FlowContextSettings::OFF,
-        },
-        Subject {
-            name: "chain",
-            keys: mixed_keys.clone(),
-            make: Box::new(move |per| bench::chain(&mixed, 200, per)),
-            contexts,
-        },
-        Subject {
-            name: "chain without contexts",
-            keys: mixed_keys,
-            make: Box::new(move |per| bench::chain(&alone, 200, per)),
-            contexts: FlowContextSettings::OFF,
-        },
-    ])
+const SUBJECTS: [&str; 5] = ["nat", "firewall", "firewall with cache", "chain", "chain without contexts"];
+
+/// The functions of this name, one of [`SUBJECTS`], and so many flows that they let pass.
+fn subject(name: &str, flows: usize) -> anyhow::Result<Subject> {
+    let name = SUBJECTS.into_iter().find(|known| *known == name).context("no such subject")?;
+    let large = name.starts_with("firewall");
+    let wall = bench::rules(Kind::Mixed, if large { 20_000 } else { 10_000 });
+    let keys = bench::keys(&wall, flows)?;
+    let room = FlowContextSettings::default();
+    let contexts = match name {
+        "nat" | "chain" => FlowContextSettings { flows: room.flows.max(flows as u32), ..room },
+        _ => FlowContextSettings::OFF,
+    };
+    let make: Box<dyn Fn(Per) -> anyhow::Result<Vec<NamedStage>>> = match name {
+        "nat" => Box::new(|per| Ok(vec![bench::nat(per)?])),
+        "firewall" => Box::new(move |per| Ok(vec![bench::firewall(&wall, 0, per)])),
+        "firewall with cache" => Box::new(move |per| Ok(vec![bench::firewall(&wall, 16_384, per)])),
+        _ => Box::new(move |per| bench::chain(&wall, 200, per)),
+    };
+    Ok(Subject { name, keys, make, contexts })
 }
 
 /// Least squares of cost = α / SLF + β: α, β and the root mean square error.
@@ -115,12 +98,13 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
-    if let Ok(point) = std::env::var(POINT) {
+    if let Ok(point) = std::env::var(bench::POINT) {
         return run_point(&point);
     }
     let (packets, turns) = if lab.quick { (60_000, 5) } else { (PACKETS, 15) };
     let mut findings = Findings::default();
-    let subjects = subjects()?;
+    let subjects: Vec<Subject> =
+        SUBJECTS.iter().map(|name| subject(name, FLOWS)).collect::<anyhow::Result<_>>()?;
     let steps = (subjects.len() * SLFS.len()) as f64;
     let mut done = 0.0;
     for subject in &subjects {
@@ -144,26 +128,23 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-/// The environment variable that names the point to run under Callgrind.
-const POINT: &str = "SLIPSTREAM_LAB_POINT";
 /// The function whose instructions and misses count.
 const COUNTED: &str = "*rehearsal*Bench*pass*";
 /// Packets of a turn.
 const PACKETS: usize = 200_000;
-/// Packets of the one turn that is counted, behind one that fills the tables.
-const COUNTED_PACKETS: usize = 20_000;
 
-/// Runs one point, `SUBJECT,PER,SLF` or `SUBJECT,PER,SLF,TURNS`: for one turn of few packets, to be counted, or
-/// for so many turns of as many packets as the lab itself has, which are timed.
+/// Runs one point, `SUBJECT,PER,SLF`, `SUBJECT,PER,SLF,TURNS` or `SUBJECT,PER,SLF,TURNS,FLOWS`: for one turn of
+/// few packets, to be counted (also where the turns are 0), or for so many turns of as many packets as the lab
+/// itself has, or as there are flows, which are timed.
 fn run_point(point: &str) -> anyhow::Result<Findings> {
     let mut parts = point.split(',');
     let (name, per, slf) = (parts.next(), parts.next(), parts.next());
-    let subjects = subjects()?;
-    let subject = subjects.iter().find(|s| Some(s.name) == name).context("no such subject")?;
     let per = if per == Some("packet") { Per::Packet } else { Per::Train };
-    let slf = slf.and_then(|s| s.parse().ok()).context("no SLF")?;
+    let slf: usize = slf.and_then(|s| s.parse().ok()).context("no SLF")?;
     let turns: usize = parts.next().map_or(Ok(0), str::parse).context("no number of turns")?;
-    let packets = if turns > 0 { PACKETS } else { COUNTED_PACKETS };
+    let flows: usize = parts.next().map_or(Ok(FLOWS), str::parse).context("no number of flows")?;
+    let subject = &subject(name.unwrap_or_default(), flows)?;
+    let packets = if turns > 0 { PACKETS.max(flows * slf) } else { bench::COUNTED_PACKETS };
     let traffic = bench::traffic(&subject.keys, slf, packets);
     let (timing, reports) = traffic.rehearse(&mut subject.pipeline(per)?, turns.max(1), 256)?;
     let mut findings = Findings::default();
@@ -183,7 +164,7 @@ fn count_all(lab: &Bench<'_>, subjects: &[Subject], findings: &mut Findings) -> 
         for per in Per::BOTH {
             for slf in [1, 16] {
                 let counts = count(lab, &format!("{},{},{slf}", subject.name, per.name()))?;
-                let a_packet = |n: u64| n as f64 / COUNTED_PACKETS as f64;
+                let a_packet = |n: u64| n as f64 / bench::COUNTED_PACKETS as f64;
                 findings.rows.push(object(json!({
                     "counted": subject.name,
                     "per": per.name(),
@@ -221,7 +202,7 @@ fn count(lab: &Bench<'_>, point: &str) -> anyhow::Result<Counts> {
         .arg(format!("--callgrind-out-file={}", file.path().display()))
         .arg(&lab.program)
         .args(["lab", LAB.name, "--quick"])
-        .env(POINT, point)
+        .env(bench::POINT, point)
         .output()
         .context("valgrind can't be run")?;
     anyhow::ensure!(out.status.success(), "valgrind: {}", String::from_utf8_lossy(&out.stderr));

@@ -10,6 +10,7 @@ use crate::{
     Ask, EndError, EpochLength, MeasureError, Outcome, Plan, SketchSet, Snapshots, Span, Task, keying,
 };
 use slipstream_core::batch::Batch;
+use slipstream_core::flow_context::FlowUse;
 use slipstream_core::frame::Frame;
 use slipstream_core::packet::{headers_of, key_of};
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
@@ -354,6 +355,11 @@ impl Stage for Measure {
 
     fn on_deadline(&mut self, cx: &mut Context<'_>, _: &mut dyn Output) {
         self.pass_time(cx.now);
+    }
+
+    /// What it asks about flows lies in sketches; packets pass as they came.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse::PASSES
     }
 
     fn egress(&mut self) -> Option<&mut dyn Egress> {

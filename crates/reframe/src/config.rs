@@ -10,6 +10,7 @@ use crate::adaptive::Budget;
 use slipstream_core::batch::BATCH;
 use slipstream_core::rules::Rule;
 use slipstream_core::units::Duration;
+use slipstream_wire::gro::Limits;
 
 /// Order among trains that are released together (paper §4, "Priority").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +93,11 @@ pub struct ReframeConfig {
     pub classes: Vec<Class>,
     /// Coalesce pure ACKs.
     pub compress_ack: bool,
+    /// Make super-frames of TCP segments and UDP datagrams: [`Info::joins`](slipstream_core::frame::Info::joins)
+    /// tells which packet of a train belongs to that of the packet before it.
+    pub compress_gro: bool,
+    /// Most of what a super-frame may be.
+    pub gro: Limits,
     /// Restore TCP sequence order inside a train.
     pub tcp_order: bool,
     /// Which header of a tunnel makes the flow.
@@ -114,6 +120,8 @@ impl Default for ReframeConfig {
             bypass: Rule::parse(Self::BYPASS).unwrap_or_else(|_| Rule::never()),
             classes: Vec::new(),
             compress_ack: false,
+            compress_gro: false,
+            gro: Limits::default(),
             tcp_order: false,
             encapsulation: Encapsulation::Outer,
             seed: 0x5115_57e4_a11e_1234,
@@ -160,6 +168,10 @@ pub enum ConfigError {
     CapacityBytes(u64),
     /// `flows` out of range.
     Flows(u32),
+    /// `gro_bytes` out of range.
+    GroBytes(u32),
+    /// `gro_segments` out of range.
+    GroSegments(u16),
     /// More classes than there are numbers for them.
     Classes(usize),
     /// Two classes of one name.
@@ -172,6 +184,8 @@ impl fmt::Display for ConfigError {
         const MAX_CAPACITY: u32 = ReframeConfig::MAX_CAPACITY;
         const MAX_BYTES: u64 = ReframeConfig::MAX_CAPACITY_BYTES;
         const MAX_FLOWS: u32 = ReframeConfig::MAX_FLOWS;
+        const MIN_GRO: u32 = ReframeConfig::MIN_GRO_BYTES;
+        const MAX_GRO: u32 = Limits::MOST_BYTES;
         match self {
             Self::Burst { place, burst } => {
                 write!(f, "{place}: burst = {burst} packets is out of range; 1 to {BATCH} are possible")
@@ -195,6 +209,12 @@ impl fmt::Display for ConfigError {
             Self::Flows(n) => {
                 write!(f, "reframe: flows = {n} is out of range; 1 to {MAX_FLOWS} are possible")
             }
+            Self::GroBytes(n) => {
+                write!(f, "reframe: gro_bytes = {n} is out of range; {MIN_GRO} to {MAX_GRO} are possible")
+            }
+            Self::GroSegments(n) => {
+                write!(f, "reframe: gro_segments = {n} is out of range; 2 to {BATCH} are possible")
+            }
             Self::Classes(n) => write!(f, "reframe: {n} classes; at most 254 are possible"),
             Self::ClassName(name) => {
                 write!(f, "reframe: two classes are named {name:?}; give each its own name")
@@ -216,6 +236,8 @@ impl ReframeConfig {
     pub const MAX_CAPACITY_BYTES: u64 = 3 << 30;
     /// Most flows remembered.
     pub const MAX_FLOWS: u32 = 1 << 28;
+    /// Fewest bytes that a super-frame may be limited to: those of the smallest MTU of IPv6.
+    pub const MIN_GRO_BYTES: u32 = 1280;
 
     /// Checks every setting against its range.
     ///
@@ -243,6 +265,12 @@ impl ReframeConfig {
         }
         if self.flows == 0 || self.flows > Self::MAX_FLOWS {
             return Err(ConfigError::Flows(self.flows));
+        }
+        if !(Self::MIN_GRO_BYTES..=Limits::MOST_BYTES).contains(&self.gro.bytes) {
+            return Err(ConfigError::GroBytes(self.gro.bytes));
+        }
+        if !(2..=BATCH).contains(&usize::from(self.gro.segments)) {
+            return Err(ConfigError::GroSegments(self.gro.segments));
         }
         Ok(())
     }

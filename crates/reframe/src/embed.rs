@@ -252,10 +252,14 @@ impl Reframer {
     /// A reframer of Ethernet frames. All memory is taken now.
     ///
     /// # Errors
-    /// The first setting that is out of range; `compress_ack` and `tcp_order`, which can't be had here.
+    /// The first setting that is out of range; `compress_ack`, `compress_gro` and `tcp_order`, which
+    /// can't be had here.
     pub fn new(config: &ReframeConfig) -> Result<Self, EmbedError> {
         if config.compress_ack {
             return Err(EmbedError::NeedsBytes("compress_ack"));
+        }
+        if config.compress_gro {
+            return Err(EmbedError::NeedsBytes("compress_gro"));
         }
         if config.tcp_order {
             return Err(EmbedError::NeedsBytes("tcp_order"));

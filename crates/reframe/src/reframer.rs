@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use slipstream_wire::FlowKey;
 
 use super::adaptive::Adaptive;
+use super::compress::Gro;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::finish::TrainFinish;
 use super::flow_table::{FlowTable, NONE};
@@ -111,6 +112,8 @@ pub struct Reframe {
     /// Waits that are learned, where the hold is adaptive.
     pub(super) adaptive: Option<Adaptive>,
     finish: Option<TrainFinish>,
+    /// Marks super-frames in trains that leave.
+    gro: Option<Gro>,
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
     pub(super) leaving_packets: u32,
@@ -175,6 +178,7 @@ impl Reframe {
             hold: if adaptive.is_some() { hold.with_timers() } else { hold },
             adaptive,
             finish,
+            gro: config.compress_gro.then(|| Gro::new(config.gro)),
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
             early: 0,
@@ -249,6 +253,7 @@ impl Reframe {
         stats.packets_out += self.out.frames.len() as u64;
         stats.flow_evictions = self.table.evictions();
         stats.long_probes = self.table.long_probes();
+        stats.gro = self.gro.as_ref().map(Gro::stats);
         stats.prices_ns = self.adaptive.iter().flat_map(Adaptive::prices).collect();
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
@@ -592,6 +597,9 @@ impl Reframe {
     pub(super) fn flush(&mut self, pool: &mut Pool, out: &mut dyn Output) {
         if !self.out.is_empty() {
             self.stats.packets_out += self.out.frames.len() as u64;
+            if let Some(gro) = &mut self.gro {
+                gro.mark(pool, &mut self.out);
+            }
             out.emit(pool, &mut self.out);
             self.out.clear();
         }

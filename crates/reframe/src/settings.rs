@@ -6,6 +6,7 @@ use std::path::Path;
 use slipstream_core::batch::BATCH;
 use slipstream_core::registry::BuildError;
 use slipstream_core::settings::{Kind, Setting, Settings};
+use slipstream_wire::gro::Limits;
 
 use crate::{Admit, BudgetError, Class, ClassSettings, Encapsulation, Policy, ReframeConfig};
 
@@ -80,10 +81,27 @@ pub const SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         "compress",
-        Kind::Words(&[("off", "Nothing"), ("ack", "Coalesce pure TCP acknowledgements")]),
+        Kind::Words(&[
+            ("off", "Nothing"),
+            ("ack", "Coalesce pure TCP acknowledgements"),
+            ("gro", "Make super-frames of TCP segments and UDP datagrams in sequence"),
+            ("ack,gro", "Both"),
+        ]),
         "What to do to a train on its way out",
     )
     .or("off"),
+    Setting::new(
+        "gro_bytes",
+        Kind::Bytes(ReframeConfig::MIN_GRO_BYTES as u64, Limits::MOST_BYTES as u64),
+        "Bytes of a super-frame at most, from its IP header on",
+    )
+    .or("65535"),
+    Setting::new(
+        "gro_segments",
+        Kind::Count(2, BATCH as u64),
+        "Packets in a super-frame at most; of UDP never more than 64",
+    )
+    .or("64"),
     Setting::new("tcp_order", Kind::Bool, "Restore TCP sequence order inside a train").or("false"),
     Setting::new(
         "tunnel",
@@ -146,7 +164,12 @@ impl ReframeConfig {
             budget: None,
             bypass: settings.rules("bypass"),
             classes: Vec::new(),
-            compress_ack: settings.text("compress") == "ack",
+            compress_ack: settings.text("compress").contains("ack"),
+            compress_gro: settings.text("compress").contains("gro"),
+            gro: Limits {
+                bytes: settings.number("gro_bytes") as u32,
+                segments: settings.number("gro_segments") as u16,
+            },
             tcp_order: settings.flag("tcp_order"),
             encapsulation: match settings.text("tunnel") {
                 "inner" => Encapsulation::Inner,

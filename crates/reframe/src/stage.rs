@@ -47,19 +47,25 @@ fn needs_payload(settings: &Settings) -> Option<&'static str> {
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let config = ReframeConfig { seed: site.seed, ..ReframeConfig::from_settings(settings, site.base)? };
     if site.dry {
-        return Ok(Made::Stage(Box::new(Checked)));
+        return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
 
 /// A reframer that is only checked, and takes no memory.
-struct Checked;
+struct Checked {
+    flow_numbers: u32,
+}
 
 impl Stage for Checked {
     fn process(&mut self, _: &mut Context<'_>, _: &mut Batch, _: &mut dyn Output) {}
 
     fn flow_use(&self) -> FlowUse {
         FlowUse::MAKES
+    }
+
+    fn flow_numbers(&self) -> u32 {
+        self.flow_numbers
     }
 }
 
@@ -159,6 +165,11 @@ impl Stage for ReframeStage {
         FlowUse::MAKES
     }
 
+    /// Those of its table's entries.
+    fn flow_numbers(&self) -> u32 {
+        self.reframe.table.limit() as u32
+    }
+
     fn holds(&self) -> bool {
         true
     }
@@ -183,6 +194,11 @@ impl Observe for ReframeStage {
         if let Some(price) = stats.prices_ns.first() {
             visit("price_ns", *price);
         }
+        if let Some(gro) = &stats.gro {
+            visit("super_frames", gro.super_frames);
+            visit("super_frame_packets", gro.segments);
+            visit("super_frame_bytes", gro.bytes);
+        }
     }
 
     fn figures(&self) -> Option<Box<dyn Any + Send>> {
@@ -195,7 +211,7 @@ impl Observe for ReframeStage {
         let ns = |q| total.delay.quantile(q).map(|v| v.round() as u64);
         let released: serde_json::Map<_, _> =
             Cause::ALL.iter().zip(total.released).map(|(c, n)| (c.name().to_owned(), n.into())).collect();
-        Some(serde_json::json!({
+        let mut report = serde_json::json!({
             "slf_in": stats.slf_in(),
             "slf_out": stats.slf_out(),
             "mean_train": total.mean_train(),
@@ -207,6 +223,10 @@ impl Observe for ReframeStage {
                 "max": total.delay.max(),
             },
             "released": released,
-        }))
+        });
+        if let (Some(gro), Some(map)) = (&stats.gro, report.as_object_mut()) {
+            map.insert("gro".into(), gro.to_json());
+        }
+        Some(report)
     }
 }

@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use slipstream_stats::Histogram;
 
+use super::compress::GroStats;
+
 use slipstream_core::batch::BATCH;
 use slipstream_core::frame::Frame;
 use slipstream_core::time::Nanos;
@@ -187,6 +189,8 @@ pub struct ReframeStats {
     /// Under [`Admit::Adaptive`](super::Admit), the price of each class: the delay that one packet more in a
     /// train is worth at present, in ns.
     pub prices_ns: Vec<u64>,
+    /// Super-frames, where they are made.
+    pub gro: Option<GroStats>,
 }
 
 impl ReframeStats {
@@ -218,6 +222,9 @@ impl ReframeStats {
         self.classes.iter_mut().zip(&other.classes).for_each(|(a, b)| a.merge(b));
         if self.prices_ns.is_empty() {
             self.prices_ns.clone_from(&other.prices_ns);
+        }
+        if let Some(gro) = &other.gro {
+            self.gro.get_or_insert_default().merge(gro);
         }
     }
 

@@ -18,6 +18,7 @@ mod classify;
 mod crc32c;
 mod fast;
 mod general;
+pub mod gro;
 mod key;
 mod link;
 pub mod protocol;

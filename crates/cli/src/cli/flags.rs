@@ -15,8 +15,6 @@ pub(crate) trait Flagged {
     const SETTINGS: &'static [Setting];
     /// Words that stand for values in the help, where the kind's own word says too little.
     const VALUES: &'static [(&'static str, &'static str)] = &[];
-    /// Choices that may be written several times, or in a list with commas: the last counts.
-    const SEVERAL: &'static [&'static str] = &[];
 }
 
 /// The values of these settings: those that flags have given, and the defaults of the others.
@@ -83,7 +81,6 @@ pub(crate) fn default_of(kind: &str, name: &str) -> &'static str {
 
 /// The flag of a setting.
 fn arg<F: Flagged>(setting: &'static Setting) -> Arg {
-    let several = F::SEVERAL.contains(&setting.name);
     let named =
         F::VALUES.iter().find(|(name, _)| *name == setting.name).map(|(_, value)| (*value).to_owned());
     let arg = Arg::new(setting.name).long(setting.name.replace('_', "-"));
@@ -91,7 +88,6 @@ fn arg<F: Flagged>(setting: &'static Setting) -> Arg {
     let arg = match setting.kind {
         Kind::Bool => return arg.help(setting.help).action(ArgAction::SetTrue),
         Kind::List(_) => arg.action(ArgAction::Append),
-        _ if several => arg.action(ArgAction::Append).value_delimiter(','),
         _ => arg.action(ArgAction::Set),
     };
     let arg = arg.help(help(setting));

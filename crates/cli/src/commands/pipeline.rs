@@ -6,7 +6,8 @@ use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::flow_context::Layout;
 use slipstream::pipeline::{
-    Diagnostics, Drawing, Group, Kind, Plan, Ports, Setting, StageType, json_schema, port_of,
+    Diagnostics, Drawing, Group, Kind, Meets, Plan, Ports, Setting, ShardPlan, StageType, json_schema,
+    port_of,
 };
 use slipstream::runtime::{ContextPlace, FlowContextPlan};
 use slipstream_report::{Table, plural};
@@ -62,6 +63,7 @@ fn contexts_json(contexts: &FlowContextPlan) -> Value {
         "flows": contexts.flows,
         "bytes_per_flow": contexts.bytes,
         "memory_bytes": contexts.memory,
+        "numbers_bytes": contexts.numbers * Layout::NUMBER as u64,
         "long_keys_bytes": contexts.long_keys,
         "places": contexts.places.iter().map(place).collect::<Vec<_>>(),
     })
@@ -82,10 +84,69 @@ fn contexts_table(contexts: &FlowContextPlan) -> String {
     }
     t.row(["a flow", "", &contexts.bytes.to_string(), ""]);
     let flows = u64::from(contexts.flows);
-    let index = contexts.memory - flows * contexts.bytes as u64;
-    let sum = format!("{} bytes each, and an index of {index} bytes", contexts.bytes);
+    let numbers = contexts.numbers * Layout::NUMBER as u64;
+    let index = contexts.memory - flows * contexts.bytes as u64 - numbers;
+    let mut sum = format!("{} bytes each, and an index of {index} bytes", contexts.bytes);
+    if numbers > 0 {
+        sum += &format!("; {numbers} bytes for the numbers that trains come with");
+    }
     t.row([&plural(flows, "flow"), "", &contexts.memory.to_string(), &sum]);
     t.row(["long keys", "", &contexts.long_keys.to_string(), "at most, if all flows are of IPv6"]);
+    t.row([
+        "--workers",
+        "",
+        "",
+        "on several threads there are none: every function looks flows up by itself",
+    ]);
+    t.render(ui::columns())
+}
+
+fn meets(what: Meets) -> &'static str {
+    match what {
+        Meets::Nothing => "nothing",
+        Meets::Flow => "flow",
+        Meets::Connection => "connection",
+        Meets::Everything => "everything",
+    }
+}
+
+fn shards_json(shards: &Result<ShardPlan, Diagnostics>) -> Value {
+    match shards {
+        Ok(plan) => json!({
+            "possible": true,
+            "meets": plan.needs.iter().map(|(name, what)| json!({ "stage": name, "what": meets(*what) })).collect::<Vec<_>>(),
+            "sources": plan.steering().map(|(name, how)| json!({ "source": name, "how": how })).collect::<Vec<_>>(),
+            "reasons": [],
+        }),
+        Err(errors) => json!({
+            "possible": false,
+            "meets": [],
+            "sources": [],
+            "reasons": errors.0.iter().map(|d| json!({ "message": d.error.message, "hint": d.error.hint })).collect::<Vec<_>>(),
+        }),
+    }
+}
+
+/// The needs of a pipeline that is to run in shards, and what it gets.
+fn shards_table(shards: &Result<ShardPlan, Diagnostics>) -> String {
+    let mut t = Table::default();
+    t.title("Shards (--shards N)");
+    match shards {
+        Ok(plan) => {
+            for (name, what) in plan.needs.iter().filter(|(_, what)| *what != Meets::Nothing) {
+                t.prose([name, &format!("needs all packets of a {} on one shard", meets(*what))]);
+            }
+            for (name, how) in plan.steering() {
+                t.prose([name, &how]);
+            }
+        }
+        Err(errors) => {
+            for error in errors.0.iter().map(|d| &d.error) {
+                let hint = error.hint.as_ref().map_or(String::new(), |hint| format!(" ({hint})"));
+                t.prose(["not possible", &format!("{}{hint}", error.message)]);
+            }
+        }
+    }
     t.render(ui::columns())
 }
 
@@ -93,6 +154,10 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
     let result = plan(&args.pipeline).and_then(|plan| plan.notes().map(|notes| (plan, notes)));
     let contexts = match (&result, args.explain) {
         (Ok((plan, _)), true) => Some(plan.context_plan()?),
+        _ => None,
+    };
+    let shards = match (&result, args.explain) {
+        (Ok((plan, _)), true) => Some(plan.in_shards(2)),
         _ => None,
     };
     if args.format == cli::Format::Json {
@@ -117,6 +182,9 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
         if let (Some(contexts), Some(all)) = (&contexts, all.as_object_mut()) {
             all.insert("flow_contexts".to_owned(), contexts_json(contexts));
         }
+        if let (Some(shards), Some(all)) = (&shards, all.as_object_mut()) {
+            all.insert("shards".to_owned(), shards_json(shards));
+        }
         ui::print(serde_json::to_string_pretty(&all)?)?;
     }
     match result {
@@ -127,6 +195,9 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
                 }
                 if let Some(contexts) = &contexts {
                     ui::print(contexts_table(contexts).trim_end())?;
+                }
+                if let Some(shards) = &shards {
+                    ui::print(shards_table(shards).trim_end())?;
                 }
                 let wires = plan.wires.len();
                 ui::print(format!("valid: {} stages, {wires} wires", plan.stages.len()))?;

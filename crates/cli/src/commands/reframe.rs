@@ -11,6 +11,7 @@ use slipstream::io::capture::CaptureReader;
 use slipstream::io::ports::CaptureStage;
 use slipstream::pool::Pool;
 use slipstream::port::Outlet;
+use slipstream::reframe::compress::GroStats;
 use slipstream::reframe::{Cause, ClassStats, ReframeConfig};
 use slipstream::runtime::{
     CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Source as _, Stamp, ToSink,
@@ -226,6 +227,9 @@ fn as_json(
     if let (Some(price), Some(map)) = (stats.prices_ns.first(), result.as_object_mut()) {
         map.insert("price_ns".into(), (*price).into());
     }
+    if let (Some(gro), Some(map)) = (&stats.gro, result.as_object_mut()) {
+        map.insert("gro".into(), gro.to_json());
+    }
     if let (Some(live), Some(map)) = (live, result.as_object_mut()) {
         map.insert("excess_delay_ns".into(), live.excess.as_ref().map(crate::live::delay_json).into());
         map.insert("lost_before".into(), live.lost_before.into());
@@ -289,6 +293,9 @@ fn as_table(
     if let Some(excess) = live.and_then(|l| l.excess.as_ref()) {
         crate::live::delay_rows(&mut t, excess);
     }
+    if let Some(gro) = &stats.gro {
+        super_frames(&mut t, gro);
+    }
     t.title("Also");
     t.row(["held at most", &count(u64::from(stats.held_max))]);
     for (label, n) in [
@@ -318,6 +325,18 @@ fn as_table(
         }
     }
     t.render(ui::columns())
+}
+
+/// The rows about super-frames.
+fn super_frames(t: &mut Table, gro: &GroStats) {
+    t.title("Super-frames");
+    t.row(["super-frames", &count(gro.super_frames)]);
+    t.row(["packets in them", &count(gro.segments)]);
+    t.row(["packets a super-frame, mean", &number(gro.mean_segments(), 3)]);
+    t.row(["bytes of super-frames", &count(gro.bytes)]);
+    for (reason, packets) in gro.refused() {
+        t.row([&format!("not joined: {}", reason.name().replace('_', " ")), &count(packets)]);
+    }
 }
 
 fn mean(sum: u64, n: u64) -> Option<f64> {

@@ -55,9 +55,10 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let reframe = args.stage.settings.clone();
     let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
     let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
-    let pipeline = plan.build(plan.seeds(None)).map_err(|e| plainly(&e))?;
-    let mut run =
-        types::driver(pipeline).workers(usize::from(args.workers)).live(live::options(&args.live, true)?);
+    let options = live::options(&args.live, true)?;
+    let _offloads = live::fix_offloads(&plan, &args.live)?;
+    let run = live::driver(&plan, &args.live, args.workers, None);
+    let mut run = run.map_err(|e| e.downcast_ref().map(plainly).unwrap_or(e))?.live(options);
     let live::Ended { report: all, error } = live::run(&mut run, &plan)?;
     drop(run);
     types::close();

@@ -31,18 +31,22 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         if !live::is_live(&plan) {
             bail!("--poll-log is for live ports: a replay doesn't poll");
         }
+        if args.live.shards > 1 {
+            bail!("--poll-log is of one thread; leave out --shards");
+        }
         options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
     }
     let to_stdout = live::to_stdout(&plan);
     if to_stdout {
         ui::refuse_terminal()?;
     }
-    let pipeline = plan.build(live::seeds(&plan, args.seed))?;
+    let _offloads = live::fix_offloads(&plan, &args.live)?;
+    let run = live::driver(&plan, &args.live, args.workers, args.seed)?;
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
-    let mut run =
-        types::driver(pipeline).workers(usize::from(args.workers)).strict(args.damage.strict).live(options);
+    let looks_up_apart = args.workers > 1 && run.has_contexts();
+    let mut run = run.strict(args.damage.strict).live(options);
     if let Some(address) = args.metrics {
         let monitor = Monitor::default();
         let at = metrics::serve(address, monitor.clone(), |report| as_json(report, Vec::new()))?;
@@ -74,7 +78,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     }
     let text = match args.reporting.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
-        cli::Format::Table => as_table(&report),
+        cli::Format::Table => as_table(&report, looks_up_apart),
     };
     if to_stdout {
         ui::say(&text);
@@ -174,10 +178,13 @@ fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
         })),
         "flow_contexts": report.contexts.map(|contexts| json!({
             "lookups": contexts.lookups,
+            "by_number": contexts.by_number,
             "begun": contexts.begun,
             "evicted": contexts.evicted,
             "without": contexts.without,
         })),
+        "shards": (!report.shards.is_empty())
+            .then(|| report.shards.iter().map(|shard| as_json(shard, Vec::new())).collect::<Vec<_>>()),
         "left_inside": report.live,
         "interrupted": report.interrupted,
         "elapsed_ns": report.elapsed_ns,
@@ -189,7 +196,7 @@ fn ratio(sum: u64, n: u64) -> Option<f64> {
     (n > 0).then(|| sum as f64 / n as f64)
 }
 
-fn as_table(report: &RunReport) -> String {
+fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
     let mut t = Table::default();
     t.title("Packets");
     t.row(["in", &count(packets_in(report))]);
@@ -212,6 +219,21 @@ fn as_table(report: &RunReport) -> String {
             count(s.drops.total()),
         ]);
     }
+    if !report.shards.is_empty() {
+        t.title("Shards");
+        t.row(["", "in", "out", "from others", "CPU"]);
+        for (n, shard) in report.shards.iter().enumerate() {
+            let counters = shard.sources.iter().flat_map(|s| &s.counters);
+            let handed: u64 = counters.filter(|(name, _)| *name == "from_other_shards").map(|(_, n)| n).sum();
+            t.row([
+                n.to_string(),
+                count(packets_in(shard)),
+                count(packets_out(shard)),
+                count(handed),
+                time(Some(shard.cpu_ns as f64)),
+            ]);
+        }
+    }
     if let Some(excess) = live::excess(report) {
         live::delay_rows(&mut t, &excess);
     }
@@ -224,9 +246,14 @@ fn as_table(report: &RunReport) -> String {
         t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
         t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
     }
+    if looks_up_apart {
+        t.title("Flow contexts");
+        t.row(["none", "on several threads every function looks flows up by itself"]);
+    }
     if let Some(contexts) = &report.contexts {
         t.title("Flow contexts");
         t.row(["trains looked up", &count(contexts.lookups)]);
+        t.row(["of them by number", &count(contexts.by_number)]);
         t.row(["flows that began", &count(contexts.begun)]);
         t.row(["made room for others", &count(contexts.evicted)]);
         t.row(["trains without", &count(contexts.without)]);

@@ -1,5 +1,6 @@
 //! The settings of a pipeline as a whole: those of its flow contexts.
 
+use slipstream_core::flow_context::Layout;
 use slipstream_core::settings::{Kind, Setting, Settings};
 
 use super::config::{Diagnostics, Finding, Plan, wrong_value};
@@ -55,12 +56,13 @@ impl FlowContextSettings {
         }
         let flows = u64::from(plan.flows);
         let contexts = flows * plan.bytes as u64;
+        let numbers = plan.numbers * Layout::NUMBER as u64;
         let message = format!(
             "flow contexts would take {needed} bytes, {} are given: {flows} flows of {} bytes are {contexts}, their \
-             index is {}, long keys (IPv6) are up to {}",
+             index is {}, numbers that trains come with are {numbers}, long keys (IPv6) are up to {}",
             self.memory,
             plan.bytes,
-            plan.memory - contexts,
+            plan.memory - contexts - numbers,
             plan.long_keys,
         );
         let hint = "give `context_memory` more, `context_flows` less, or write context = \"off\"";

@@ -28,6 +28,7 @@ mod read;
 mod render;
 mod schema;
 mod shape;
+mod shards;
 mod slicing;
 mod syntax;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub use contexts::PIPELINE_SETTINGS;
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;
 pub use schema::json_schema;
+pub use shards::ShardPlan;
 pub use slipstream_core::registry::{
     Attachment, BuildError, Common, Group, Made, Meets, Payload, PortType, Ports, Properties, RegisterError,
     Registry, Role, Site, StageType,

@@ -65,6 +65,14 @@ pub enum RunError {
         /// Its type.
         kind: &'static str,
     },
+    /// A thread can't have the core or the priority that was asked for.
+    #[error("{what}: {error}")]
+    Core {
+        /// The core or priority, in words.
+        what: String,
+        /// Why.
+        error: io::Error,
+    },
     /// A worker thread ended before its work did.
     #[error("a worker thread ended before its work did; this is a fault of the program: please report it")]
     Died,
@@ -108,6 +116,8 @@ pub struct RunReport {
     /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
     /// written.
     pub interrupted: bool,
+    /// Of a run in shards: the report of each.
+    pub shards: Vec<RunReport>,
 }
 
 /// The end of a run.
@@ -227,6 +237,8 @@ pub struct Driver {
     strict: bool,
     /// CPU time of the threads beside this one, in ns.
     workers_cpu_ns: u64,
+    /// Other shards of a live run.
+    pub(super) shards: Vec<Driver>,
     pub(super) classifier: Classifier,
     pub(super) batch: Batch,
     pub(super) arrivals: Arrivals,
@@ -248,6 +260,7 @@ impl Driver {
             largest_batch: BATCH,
             strict: false,
             workers_cpu_ns: 0,
+            shards: Vec::new(),
             classifier: Classifier::default(),
             batch: Batch::new(),
             arrivals: Arrivals::default(),
@@ -333,6 +346,12 @@ impl Driver {
         self.pipeline.reloads()
     }
 
+    /// Returns true if its stages keep what they decided in flow contexts.
+    #[must_use]
+    pub fn has_contexts(&self) -> bool {
+        self.pipeline.context_counts().is_some()
+    }
+
     /// Says that it follows the wall clock.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -356,11 +375,25 @@ impl Driver {
     /// # Errors
     /// [`RunError`] where an input can't be read or an output can't be written.
     pub fn run(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
-        if self.pipeline.live() { self.run_live(tick) } else { self.replay(tick) }
+        match self.pipeline.live() {
+            true if !self.shards.is_empty() => self.run_shards(tick),
+            true => self.run_live(tick),
+            false => self.replay(tick),
+        }
+    }
+
+    /// The monitor of a run in shards, which asks each of them.
+    pub(super) fn monitor_of_all(&mut self) -> Option<Monitor> {
+        self.monitor.take()
+    }
+
+    pub(super) fn watch(&mut self, monitor: Monitor) {
+        self.monitor = Some(monitor);
     }
 
     /// A run by the wall clock, or in service time.
     pub(super) fn run_live(&mut self, tick: &mut Tick<'_>) -> Result<RunReport, RunError> {
+        self.live.take_core()?;
         self.adopt_memory()?;
         self.pipeline.find_ways();
         let mut clock: Box<dyn Clock> = if self.in_service_time() {
@@ -564,6 +597,7 @@ impl Driver {
             service_time: self.service_time.clone(),
             contexts: self.pipeline.context_counts(),
             interrupted: false,
+            shards: Vec::new(),
         }
     }
 

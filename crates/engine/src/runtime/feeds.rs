@@ -9,6 +9,7 @@ use slipstream_core::time::Nanos;
 use slipstream_wire::FlowKey;
 
 use super::driver::{Driver, Run, RunError};
+use super::waiting::AT_ONCE;
 
 /// Maximum number of times that a source is read on in one round.
 const REFILLS: u32 = 3;
@@ -49,6 +50,8 @@ pub(super) struct Round {
     pub(super) least_ns: u64,
     /// A source was asked for less than it might have, since what comes behind has no room.
     pub(super) blocked: bool,
+    /// Different times at which packets of live sources came, about.
+    pub(super) events: u32,
 }
 
 /// A source, what it has brought, and what of that has not arrived yet.
@@ -68,6 +71,8 @@ pub(super) struct Feed {
     pub(super) room: usize,
     /// Least duration of the last poll, in ns.
     pub(super) least_ns: u64,
+    /// Different times at which the packets of the last poll came, about.
+    events: u32,
     /// The shift that is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
     shift: u64,
 }
@@ -150,7 +155,10 @@ impl Driver {
                 let most = wanted.min(feed.room);
                 // One that was asked for nothing has not ended.
                 let (n, more) = if most == 0 { (0, false) } else { self.poll(head, feed, most, course.now)? };
+                round.events += feed.events;
                 round.more |= more;
+                // Packets that went elsewhere count, too.
+                round.busy |= more;
                 round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
                 left = left.saturating_sub(n as u64);
             } else {
@@ -220,7 +228,7 @@ impl Driver {
         now: Nanos,
     ) -> Result<(usize, bool), RunError> {
         feed.pending.clear();
-        (feed.at, feed.least_ns) = (0, 0);
+        (feed.at, feed.least_ns, feed.events) = (0, 0, 0);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
         let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
         let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
@@ -232,7 +240,12 @@ impl Driver {
         }
         // The clock of the stages may have gone past what came late; what came since the clock was read comes
         // now.
-        feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(now).max(self.now));
+        let mut before = Nanos(0);
+        for frame in &mut feed.pending.frames {
+            feed.events += u32::from(frame.arrival.since(before) > AT_ONCE);
+            before = frame.arrival;
+            frame.arrival = frame.arrival.min(now).max(self.now);
+        }
         if n > 0 {
             self.new_interfaces(head, feed)?;
         }

@@ -19,15 +19,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::driver::{Clock, Driver, End, Limits, Run, RunError};
 use super::feeds::{Course, Feed, Late, Round};
+use super::waiting::{Wait, Waiting};
 use slipstream_core::batch::{BATCH, Batch};
 use slipstream_core::clock::LiveClock;
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
+use slipstream_io::cpu;
 use slipstream_stats::Histogram;
 
-/// A deadline within this time is waited for awake: waking up takes about as long.
-const AWAKE: u64 = 20_000;
 /// Sleep of a source whose packets have no room, in ns.
 const BLOCKED: u64 = 20_000;
 /// Longest sleep: so often is asked whether to go on.
@@ -42,6 +42,16 @@ pub struct LiveOptions {
     pub packets: Option<u64>,
     /// Never sleep: the least delay, and a whole core.
     pub busy_poll: bool,
+    /// Where packets come faster than this one after the other, and not so fast that it pays to stay awake,
+    /// they may wait for so long, and what is held may leave so much later, in order that one waking serves
+    /// several; 0: each packet wakes the engine.
+    pub coalesce: Duration,
+    /// The core of each shard's thread, in turn; none: wherever the system puts it.
+    pub cores: Vec<u32>,
+    /// Its precedence over other threads, 1 to 99 (`SCHED_FIFO`); none: it shares time with them.
+    pub priority: Option<u8>,
+    /// The number of this shard; 0 where there is one. A run in shards sets it.
+    pub shard: usize,
     /// Room in the log of polls; none is kept without.
     pub poll_log: Option<usize>,
     /// In service time: what passes before anything counts in
@@ -111,6 +121,20 @@ impl Excess {
 }
 
 impl LiveOptions {
+    /// Puts the calling thread on the core that it is to have.
+    pub(super) fn take_core(&self) -> Result<(), RunError> {
+        let core = self.cores.get(self.shard % self.cores.len().max(1));
+        let failed = |what: String| |error| RunError::Core { what, error };
+        if let Some(core) = core {
+            cpu::pin(*core).map_err(failed(format!("core {core} can't be had")))?;
+        }
+        if let Some(priority) = self.priority {
+            cpu::precede(priority)
+                .map_err(failed(format!("priority {priority} can't be had (CAP_SYS_NICE)")))?;
+        }
+        Ok(())
+    }
+
     /// The limits of a run that begins at `start`.
     pub(super) fn limits(&self, start: Nanos) -> Limits {
         Limits {
@@ -129,6 +153,7 @@ pub(super) struct WallTime {
     now: Nanos,
     limit: Nanos,
     begun: bool,
+    waiting: Waiting,
 }
 
 impl WallTime {
@@ -137,7 +162,8 @@ impl WallTime {
         // so.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let (asked, now, limit) = (Nanos(0), Nanos(0), Nanos::MAX);
-        Self { clock: LiveClock::get(), options: options.clone(), asked, now, limit, begun: false }
+        let waiting = Waiting::new(u64::try_from(options.coalesce.as_nanos()).unwrap_or(u64::MAX / 4));
+        Self { clock: LiveClock::get(), options: options.clone(), asked, now, limit, begun: false, waiting }
     }
 }
 
@@ -197,6 +223,7 @@ impl Clock for WallTime {
             driver.stay_busy(round.least_ns, self.now);
         }
         if round.busy {
+            self.waiting.came(round.events, self.now);
             return ControlFlow::Continue(());
         }
         driver.pipeline.tell_ends(|head| run.feeds.get(head).is_some_and(Feed::at_end));
@@ -204,7 +231,7 @@ impl Clock for WallTime {
             return ControlFlow::Break(End::Well);
         }
         let limit = run.sections.map_or(self.limit, |sections| self.limit.min(sections.next_deadline()));
-        if !self.options.busy_poll && driver.sleep(&run.feeds, round, self.now, limit) {
+        if !self.options.busy_poll && driver.sleep(&run.feeds, round, self.now, limit, &mut self.waiting) {
             // Signals interrupt sleep: ask at once.
             self.asked = Nanos(0);
         }
@@ -253,11 +280,12 @@ impl Driver {
     }
 
     /// Sleeps until a packet comes or something is due; returns whether it slept at all.
-    fn sleep(&mut self, feeds: &[Feed], round: Round, now: Nanos, end: Nanos) -> bool {
+    fn sleep(&mut self, feeds: &[Feed], round: Round, now: Nanos, end: Nanos, waiting: &mut Waiting) -> bool {
         let free = feeds.iter().filter(|f| f.room > 0);
         let next = free.filter_map(Feed::next).min().unwrap_or(Nanos::MAX);
-        let next = if round.blocked { next.min(now.after(AWAKE + BLOCKED)) } else { next };
-        let mut due = next.min(self.pipeline.next_deadline()).min(end);
+        let lead = waiting.lead();
+        let next = if round.blocked { next.min(now.after(lead + BLOCKED)) } else { next };
+        let (mut ask, due) = (Nanos::MAX, self.pipeline.next_deadline());
         let mut fds = Vec::with_capacity(feeds.len());
         for source in self.pipeline.heads.iter_mut().filter_map(|h| h.source.live()) {
             match source.descriptor() {
@@ -265,20 +293,27 @@ impl Driver {
                 None if source.ended() => {}
                 // Only asking tells whether it has something.
                 None => match source.patience() {
-                    Some(ns) => due = due.min(now.after(AWAKE + ns)),
+                    Some(ns) => ask = ask.min(now.after(lead + ns)),
                     None => return false,
                 },
             }
         }
-        let left = due.since(now).min(NAP);
-        if left <= AWAKE {
-            std::hint::spin_loop();
-            return false;
-        }
-        let nap = left - AWAKE;
+        // What the sources have, and whether there is room, isn't to be late; what stages hold may be.
+        let end = end.min(next).min(ask).min(now.after(NAP));
+        let (nap, whole) = match waiting.wait(now, due, end) {
+            Wait::Awake => {
+                std::hint::spin_loop();
+                return false;
+            }
+            Wait::Until(nap) => (nap, false),
+            Wait::Whole(nap) => (nap, true),
+        };
         let timeout = Timespec { tv_sec: (nap / 1_000_000_000) as i64, tv_nsec: (nap % 1_000_000_000) as _ };
+        let fds = if whole { &mut [][..] } else { &mut fds[..] };
         // An interrupted sleep is a short one.
-        let _ = poll(&mut fds, Some(&timeout));
+        if poll(fds, Some(&timeout)) == Ok(0) {
+            waiting.overslept(LiveClock::get().now().since(now).saturating_sub(nap));
+        }
         true
     }
 }

@@ -4,6 +4,7 @@
 //! them, the pipeline ([`graph`]) takes them, the clock lets time pass. There are three clocks:
 //! [`capture_time`] of replays, the wall clock of [`live`] runs, and [`service_time`], which counts what
 //! polls take ([`outliers`] tells which of them were interrupted, [`probe`] the speed of the core).
+//! [`waiting`] says when a live run sleeps, and [`shards`] run one on several cores.
 //! [`replay`] is the driver over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie
 //! ready; [`poll_log`] remembers how many packets came at a time, and a [`monitor`] reports on a run while it
 //! goes on.
@@ -20,6 +21,8 @@ mod probe;
 mod rehearsal;
 mod replay;
 mod service_time;
+pub(crate) mod shards;
+mod waiting;
 
 pub use driver::{Driver, RunError, RunReport, SourceReport};
 pub use graph::{ContextPlace, FlowContextPlan, FlowContextSettings, Pipeline, StageReport, Tally};

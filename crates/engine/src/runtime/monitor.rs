@@ -2,10 +2,11 @@
 //! batches. While nobody asks, nothing is done: counters stay where they are.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::driver::RunReport;
+use super::shards::merged;
 
 #[derive(Debug, Default)]
 struct Shown {
@@ -18,6 +19,8 @@ struct Shared {
     wanted: AtomicBool,
     shown: Mutex<Shown>,
     changed: Condvar,
+    /// Of a run in shards: the monitors of these.
+    parts: OnceLock<Vec<Monitor>>,
 }
 
 /// A monitor of a run, which the run and those that watch it share.
@@ -29,12 +32,24 @@ impl Monitor {
     /// the last time, if there was one.
     #[must_use]
     pub fn ask(&self, patience: Duration) -> Option<Arc<RunReport>> {
+        if let Some(parts) = self.0.parts.get() {
+            // All are asked before any is waited for.
+            parts.iter().for_each(|part| part.0.wanted.store(true, Ordering::Release));
+            let reports: Option<Vec<_>> = parts.iter().map(|part| part.ask(patience)).collect();
+            return reports
+                .map(|all| Arc::new(merged(all.iter().map(|one| RunReport::clone(one)).collect())));
+        }
         let shown = self.0.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let before = shown.times;
         self.0.wanted.store(true, Ordering::Release);
         let old = |shown: &mut Shown| shown.times == before;
         let waited = self.0.changed.wait_timeout_while(shown, patience, old);
         waited.unwrap_or_else(PoisonError::into_inner).0.report.clone()
+    }
+
+    /// Reports are those of these parts together.
+    pub(super) fn made_of(&self, parts: Vec<Self>) {
+        let _ = self.0.parts.set(parts);
     }
 
     /// Returns true if somebody has asked since the last answer.
@@ -67,6 +82,7 @@ mod tests {
             service_time: None,
             contexts: None,
             interrupted: false,
+            shards: Vec::new(),
         }
     }
 

@@ -21,6 +21,7 @@ mod reframe_twin;
 mod rules;
 mod shm;
 mod slice;
+mod super_frames;
 mod synth_campus;
 mod synth_config;
 mod synth_plain;

@@ -142,6 +142,7 @@ fn functions(dir: &Path) -> Vec<String> {
         "vlan_push(id=7)".into(),
         "reframe(hold=200us)".into(),
         "reframe(hold=30us, capacity=64, tcp_order=true, compress=ack)".into(),
+        "reframe(hold=200us, compress=\"ack,gro\") -> nat(pool=[192.0.2.0/30])".into(),
         "measure(task=heavy-hitters, epoch=2000p)".into(),
         "slice -> meter(cir=20mbps, cbs=30000, ebs=30000, mark=af2) -> splice".into(),
     ]

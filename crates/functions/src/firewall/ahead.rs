@@ -8,6 +8,7 @@ use slipstream_wire::{FlowKey, NarrowKey};
 
 use super::forest::{AHEAD, Forest, Leaves, Link, NONE, Tree};
 use super::{PacketFields, Verdict};
+use crate::conntrack::CtState;
 
 /// The result of reading a packet ahead of the decision.
 #[derive(Clone, Debug)]
@@ -22,8 +23,26 @@ pub struct Found {
     first: u32,
     /// The verdict, if it is simple and known ahead.
     pub(super) fate: Option<Verdict>,
-    /// Rule and verdict are those of the flow's context.
+    /// Rule and verdict are those of the flow's context; where connections are tracked, the rule is, if the
+    /// connection's state is as it was.
     pub(super) by_context: bool,
+    /// Where connections are tracked: what the flow's context says.
+    pub(super) kept: Kept,
+}
+
+/// What a flow's context says of a packet whose connection is tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Number of its connection, most likely; or [`NONE`].
+    pub(super) connection: u32,
+    /// The first rule that matches in this state, or [`NONE`] if none does.
+    pub(super) rule: u32,
+    pub(super) state: CtState,
+}
+
+impl Kept {
+    /// It says nothing.
+    pub(super) const NOTHING: Self = Self { connection: NONE, rule: NONE, state: CtState::Invalid };
 }
 
 impl Default for Found {
@@ -38,6 +57,7 @@ impl Default for Found {
             first: NONE,
             fate: None,
             by_context: false,
+            kept: Kept::NOTHING,
         }
     }
 }

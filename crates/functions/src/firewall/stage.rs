@@ -3,7 +3,7 @@
 use serde_json::json;
 use slipstream_wire::{Flags, FlowKey, NarrowKey, protocol};
 
-use super::ahead::Found;
+use super::ahead::{Found, Kept};
 use super::cache::DecisionCache;
 use super::fields::NO_ICMP;
 use super::limit::Credit;
@@ -22,7 +22,12 @@ use slipstream_core::packet::{any_key_of, fast_key_in, key_of};
 use slipstream_core::prefetch::prefetch;
 use slipstream_core::reads::Reads;
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
+use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
+
+/// The bits of a packet's word; above them stands the state of its connection.
+const WORD: u32 = (1 << STATE_AT) - 1;
+const STATE_AT: u32 = 24;
 
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
@@ -86,6 +91,8 @@ pub struct FirewallStage {
     /// The bits of [`Info::word`](slipstream_core::frame::Info::word) that the first matching rule of a flow's
     /// packets depends on, and those that say which headers could be read, where a flow's context may keep that rule.
     contextual: Option<u32>,
+    /// The same where connections are tracked, for a rule that holds in one state of them.
+    stateful: Option<u32>,
     /// Counts the rule sets so far.
     generation: u32,
     pub(super) limiter: RateLimiter,
@@ -157,6 +164,7 @@ impl FirewallStage {
             checksums: Checksums::Off,
             keeps_keys: cache > 0 || !firewall.only_passes_or_denies(),
             contextual: (cache == 0 && !reads.length && !reads.state).then_some(reads.word | 0xff),
+            stateful: (cache == 0 && !reads.length).then_some(reads.word | 0xff),
             generation: 1,
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
@@ -182,7 +190,8 @@ impl FirewallStage {
         (self.reads, self.reads_icmp) = (new.reads, new.reads_icmp);
         (self.credits, self.cache, self.hits) = (new.credits, new.cache, new.hits);
         // What contexts keep is of the rules before; 0 is what one has that says nothing.
-        (self.contextual, self.generation) = (new.contextual, self.generation.wrapping_add(1).max(1));
+        (self.contextual, self.stateful) = (new.contextual, new.stateful);
+        self.generation = self.generation.wrapping_add(1).max(1);
         (self.shares_by_fields, self.keeps_keys, self.whole) =
             (new.shares_by_fields, new.keeps_keys, new.whole);
         if let Some(last) = self.hits.last_mut() {
@@ -243,11 +252,10 @@ impl FirewallStage {
     /// that decides, of the rules that are in force, found for a packet with the same bits.
     #[inline(always)]
     fn kept(&self, cx: &Context<'_>, frame: &Frame) -> Option<(u32, Fate)> {
-        let [generation, word, rule] = cx.pool.flow_words()?;
         let mask = self.contextual?;
-        // Rules may read type and code of ICMP, which no key has; what has ports is none.
-        let has_no_type = !self.reads_icmp || Flags(frame.info.flags()).has(Flags::PORTS);
-        if generation != self.generation || (frame.info.word() ^ word) & mask != 0 || !has_no_type {
+        let [generation, word, rule] = cx.pool.flow_words()?;
+        let differs = (frame.info.word() ^ word) & mask != 0;
+        if generation != self.generation || differs || !self.has_no_type(frame) {
             return None;
         }
         Some((rule, self.firewall.plain_verdict(Some(rule))?))
@@ -256,10 +264,39 @@ impl FirewallStage {
     /// Has the flow's context keep the first rule that matches a packet.
     #[inline(never)]
     fn keep(&self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, rule: u32) {
-        let has_no_type = !self.reads_icmp || Flags(frame.info.flags()).has(Flags::PORTS);
-        if self.contextual.is_some() && has_no_type {
+        if self.contextual.is_some() && self.has_no_type(frame) {
             fx.cx.pool.keep_flow_words([self.generation, frame.info.word(), rule]);
         }
+    }
+
+    /// What the flow's context says of a packet whose connection is tracked, and whether the rule is among
+    /// that: one of the rules in force, found for a packet with the same bits.
+    #[inline(always)]
+    fn kept_connection(&self, cx: &Context<'_>, frame: &Frame) -> (Kept, bool) {
+        let Some([generation, word, rule, number]) = cx.pool.flow_words() else {
+            return (Kept::NOTHING, false);
+        };
+        let kept = Kept { connection: number.wrapping_sub(1), rule, state: state_in(word) };
+        let holds = self.stateful.is_some_and(|mask| (frame.info.word() ^ word) & mask & WORD == 0);
+        (kept, holds && generation == self.generation && self.has_no_type(frame))
+    }
+
+    /// Has the flow's context keep a packet's connection, and the first rule that matches while that is in
+    /// this state.
+    #[inline(never)]
+    fn keep_connection(&self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, rule: Option<u32>) {
+        let Some((_, seen)) = &self.tracked else { return };
+        let number = seen.connection().map_or(0, |id| id + 1);
+        let generation = if self.stateful.is_some() && self.has_no_type(frame) { self.generation } else { 0 };
+        let word = frame.info.word() & WORD | (seen.state as u32) << STATE_AT;
+        fx.cx.pool.keep_flow_words([generation, word, rule.unwrap_or(NONE), number]);
+    }
+
+    /// Returns true if rules read nothing of a packet's ICMP header, which no key has; what has ports has
+    /// none.
+    #[inline(always)]
+    fn has_no_type(&self, frame: &Frame) -> bool {
+        !self.reads_icmp || Flags(frame.info.flags()).has(Flags::PORTS)
     }
 
     /// Returns true if the first rule that matches a packet follows from the packet alone.
@@ -302,7 +339,11 @@ impl FirewallStage {
         }
         if let Some(conntrack) = &self.conntrack {
             let packet = Tracked::read(cx.data(frame), &frame.headers(*key));
-            conntrack.prefetch_connection(&packet, conntrack.hash(&packet));
+            (found.kept, found.by_context) = self.kept_connection(cx, frame);
+            match found.kept.connection {
+                NONE => conntrack.prefetch_connection(&packet, conntrack.hash(&packet)),
+                connection => conntrack.prefetch_known(&packet, connection),
+            }
         }
     }
 
@@ -330,7 +371,7 @@ impl FirewallStage {
         self.tracked = self.conntrack.as_mut().map(|conntrack| {
             let (data, headers) = (fx.cx.data(first), first.headers(found.key));
             let tracked = Tracked::read(without_trailer(data, &headers), &headers);
-            let mut seen = conntrack.look_up(&tracked, fx.cx.now);
+            let mut seen = conntrack.look_up_known(&tracked, found.kept.connection, fx.cx.now);
             let verify = self.checksums.of(seen.begins(), headers.tcp_flags);
             if !is_sound(data, &headers) || verify && has_wrong_checksum(data, &headers) {
                 seen.state = CtState::Invalid;
@@ -444,7 +485,21 @@ impl FirewallStage {
         } else {
             &found.packet
         };
-        let rule = self.first_rule(found, packet);
+        let seen = self.tracked.as_ref().map(|(_, seen)| *seen);
+        let rule = match seen.filter(|_| found.by_context) {
+            Some(seen) if seen.state == found.kept.state => Some(found.kept.rule).filter(|r| *r != NONE),
+            // It was not taken through the trees.
+            Some(_) => self.firewall.lookup(packet),
+            None => self.first_rule(found, packet),
+        };
+        if let Some(seen) = seen
+            && fx.cx.pool.flows().is_some()
+            && !(found.by_context
+                && seen.state == found.kept.state
+                && seen.connection() == Some(found.kept.connection))
+        {
+            self.keep_connection(fx, first, rule);
+        }
         let (passed, credits, now) = (&mut self.passed, &mut self.credits, fx.cx.now);
         let decision = self.firewall.decide_within(rule, packet, |rule, action| {
             match action {
@@ -482,9 +537,11 @@ impl NetworkFunction for FirewallStage {
     }
 
     /// Of a flow it keeps the first rule that matches its packets, the rules that this is one of, and the bits
-    /// that it depends on. That saves a walk through the trees, so that a look-up is worth it for this alone.
+    /// that it depends on; where connections are tracked, which may begin once rules are read anew, the number
+    /// of its connection too, the same for both directions. That saves a walk through the trees, so that a
+    /// look-up is worth it for this alone.
     fn flow_use(&self) -> FlowUse {
-        let words = if self.cache_size == 0 && self.conntrack.is_none() { 3 } else { 0 };
+        let words = if self.cache_size == 0 { 4 } else { 0 };
         FlowUse { words, alone: words > 0, trains: Trains::Pass }
     }
 
@@ -543,7 +600,11 @@ impl NetworkFunction for FirewallStage {
                 }
             }
         } else if self.cache.is_none() {
-            self.firewall.walk_together(found);
+            for found in found.chunk_by_mut(|a, b| a.by_context == b.by_context) {
+                if found.first().is_some_and(|first| !first.by_context) {
+                    self.firewall.walk_together(found);
+                }
+            }
         }
     }
 
@@ -569,7 +630,10 @@ impl NetworkFunction for FirewallStage {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
-        let (packets, bytes) = (frames.len() as u64, frames.iter().map(|f| u64::from(f.len)).sum());
+        // Most trains are short: the first few take no loop, whose end no processor foresees.
+        let len = |n: usize| frames.get(n).map_or(0, |frame| u64::from(frame.len));
+        let rest = frames.get(4..).unwrap_or_default().iter().map(|frame| u64::from(frame.len)).sum::<u64>();
+        let (packets, bytes) = (frames.len() as u64, len(0) + len(1) + len(2) + len(3) + rest);
         self.hit(decided.rule, packets, bytes);
         if !self.passed.is_empty() {
             self.count_passed(packets, bytes, fx.cx.now);
@@ -672,6 +736,17 @@ fn icmp_of(cx: &Context<'_>, frame: &Frame, key: &FlowKey) -> u32 {
             u32::from(*kind) << 8 | u32::from(*code)
         }
         _ => NO_ICMP,
+    }
+}
+
+/// The state of a connection that a context keeps beside a packet's word.
+fn state_in(word: u32) -> CtState {
+    match word >> STATE_AT {
+        0 => CtState::New,
+        1 => CtState::Established,
+        2 => CtState::Related,
+        4 => CtState::Untracked,
+        _ => CtState::Invalid,
     }
 }
 

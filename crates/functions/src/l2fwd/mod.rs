@@ -15,6 +15,7 @@ pub use stage::L2FWD;
 use super::bytes::be16;
 use super::mac_table::{MacTable, Station};
 use super::{FunctionContext, NetworkFunction, NewPacket, Reads, is_ethernet};
+use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
 use slipstream_core::time::Nanos;
@@ -75,8 +76,8 @@ impl Bridge {
         }
     }
 
-    fn choose(&mut self, fx: &FunctionContext<'_, '_>, first: &Frame) -> Decision {
-        let (cx, input) = (&fx.cx, fx.cx.input);
+    fn choose(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame) -> Decision {
+        let (cx, input) = (&*fx.cx, fx.cx.input);
         self.until = Nanos::MAX;
         if !is_ethernet(cx, first) {
             return Decision::Drop(DropReason::Unsupported);
@@ -88,17 +89,25 @@ impl Bridge {
         if from.is_group() {
             return Decision::Drop(DropReason::Martian);
         }
+        let [known_from, known_to] = cx.pool.flow_words().unwrap_or_default();
+        let mut entries = [known_from, known_to].map(|number: u32| number.wrapping_sub(1));
+        let [from_entry, to_entry] = &mut entries;
         if self.learns {
-            self.table.learn(from, input.into(), cx.now);
-            self.until = self.table.holds_until(from, cx.now);
+            (_, *from_entry) = self.table.learn_known(from, *from_entry, input.into(), cx.now);
+            self.until = self.table.holds_until(*from_entry, cx.now);
         }
         // IEEE 802.1Q-2018 §8.6.3: between neighbouring bridges.
         if matches!(to.mac, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f]) && !self.reserved {
             return Decision::Drop(DropReason::Unsupported);
         }
-        let place = self.table.look_up(to, cx.now);
+        *to_entry = self.table.entry(to, *to_entry, cx.now);
+        let place = self.table.port(*to_entry);
         if place.is_some() {
-            self.until = self.until.min(self.table.holds_until(to, cx.now));
+            self.until = self.until.min(self.table.holds_until(*to_entry, cx.now));
+        }
+        let numbers = entries.map(|entry| entry.wrapping_add(1));
+        if numbers != [known_from, known_to] {
+            fx.cx.pool.keep_flow_words(numbers);
         }
         match place {
             Some(port) if port == u16::from(input) => Decision::Drop(DropReason::SamePort),
@@ -133,6 +142,12 @@ impl NetworkFunction for Bridge {
         Reads::KEY
     }
 
+    /// Of a flow it keeps the numbers, plus one, of the entries of the stations that its frames come from and
+    /// go to. Its frames may come from others at any time, which the table tells.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse { words: 2, alone: false, trains: Trains::Pass }
+    }
+
     /// The flow key has the VLANs, but not the Ethernet addresses.
     #[inline]
     fn shares(&self, cx: &Context<'_>, first: &Frame, other: &Frame) -> bool {
@@ -146,9 +161,17 @@ impl NetworkFunction for Bridge {
 
     #[inline]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, (): &mut ()) {
-        if let Some((from, to)) = stations(cx.data(first)) {
-            self.table.prefetch(from);
-            self.table.prefetch(to);
+        match cx.pool.flow_words() {
+            Some([from, to]) if from != 0 || to != 0 => {
+                self.table.prefetch_known(from.wrapping_sub(1));
+                self.table.prefetch_known(to.wrapping_sub(1));
+            }
+            _ => {
+                if let Some((from, to)) = stations(cx.data(first)) {
+                    self.table.prefetch(from);
+                    self.table.prefetch(to);
+                }
+            }
         }
     }
 

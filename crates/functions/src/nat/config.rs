@@ -73,6 +73,8 @@ pub struct NatConfig {
     pub ports: RangeInclusive<u16>,
     /// External ports for inside ports below 1024 (RFC 4787 REQ-3a); empty: they are treated like the others.
     pub low_ports: RangeInclusive<u16>,
+    /// External identifiers for ICMP queries.
+    pub identifiers: RangeInclusive<u16>,
     /// Static mappings.
     pub statics: Vec<StaticMapping>,
     /// Who may send to a mapping.

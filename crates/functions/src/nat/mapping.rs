@@ -78,7 +78,8 @@ impl Mappings {
     pub(super) fn new(config: &NatConfig) -> Self {
         let mut pool: Vec<u32> = config.pool.iter().map(|a| a.to_bits()).collect();
         pool.sort_unstable();
-        let mut ports = Ports::new(pool.len(), config.ports.clone(), config.low_ports.clone());
+        let mut ports = Ports::new(pool.len(), config.ports.clone(), config.low_ports.clone())
+            .with_identifiers(config.identifiers.clone());
         for mapping in &config.statics {
             let StaticMapping::Port { protocol, external: (address, port), .. } = *mapping else { continue };
             if let (Ok(at), Some(space)) = (pool.binary_search(&address.to_bits()), PortSpace::of(protocol)) {

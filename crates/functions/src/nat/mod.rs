@@ -164,6 +164,17 @@ impl Nat {
         Some((rewrite, id))
     }
 
+    /// The same for a packet from outside.
+    #[inline(always)]
+    pub(super) fn known_inbound(&mut self, packet: &Packet, id: u32, now: Nanos) -> Option<Verdict> {
+        let session = self.sessions.get(id)?;
+        if packet.kind != Kind::Opens || session.outside != packet.key || self.sessions.is_due(id, now) {
+            return None;
+        }
+        self.note_use(id, Side::Outside, packet.tcp_flags, now);
+        Some(self.rewrite_inbound(id, packet.key))
+    }
+
     /// Decides about a packet from inside.
     #[inline]
     pub fn outbound(&mut self, packet: &Packet, now: Nanos) -> Verdict {

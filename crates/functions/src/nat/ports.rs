@@ -109,12 +109,18 @@ pub(super) struct Ports {
     spaces: Vec<[Bitmap; 3]>,
     high: RangeInclusive<u16>,
     low: RangeInclusive<u16>,
+    identifiers: RangeInclusive<u16>,
 }
 
 impl Ports {
     pub(super) fn new(addresses: usize, high: RangeInclusive<u16>, low: RangeInclusive<u16>) -> Self {
         let space = || [Bitmap::new(), Bitmap::new(), Bitmap::new()];
-        Self { spaces: (0..addresses).map(|_| space()).collect(), high, low }
+        Self { spaces: (0..addresses).map(|_| space()).collect(), high, low, identifiers: 0..=u16::MAX }
+    }
+
+    /// With these identifiers for ICMP queries.
+    pub(super) fn with_identifiers(self, identifiers: RangeInclusive<u16>) -> Self {
+        Self { identifiers, ..self }
     }
 
     fn bitmap(&mut self, address: usize, space: PortSpace) -> Option<&mut Bitmap> {
@@ -130,12 +136,12 @@ impl Ports {
         wanted: u16,
         start: impl FnOnce() -> u64,
     ) -> Option<u16> {
-        let (high, low) = (self.high.clone(), self.low.clone());
+        let (high, low, identifiers) = (self.high.clone(), self.low.clone(), self.identifiers.clone());
         let bitmap = self.bitmap(address, space)?;
         let same_parity = if wanted.is_multiple_of(2) { EVEN } else { !EVEN };
         let port = if space == PortSpace::Icmp {
-            let all = 0..=u16::MAX;
-            if bitmap.taken(wanted) { bitmap.search(&all, start(), u64::MAX) } else { Some(wanted) }
+            let free = identifiers.contains(&wanted) && !bitmap.taken(wanted);
+            if free { Some(wanted) } else { bitmap.search(&identifiers, start(), u64::MAX) }
         } else {
             let (first, second) = if wanted < 1024 { (&low, &high) } else { (&high, &low) };
             let second = if wanted < 1024 { Some(second) } else { None };
@@ -233,6 +239,10 @@ mod tests {
         assert_eq!(ports.take(1, PortSpace::Icmp, 0, || 7), Some(7));
         assert_eq!(ports.take(0, PortSpace::Tcp, 4000, || 1), Some(4000));
         assert_eq!(ports.take(2, PortSpace::Tcp, 4000, || 1), None);
+        let mut few = Ports::new(1, 1024..=65_535, 1..=1023).with_identifiers(500..=502);
+        let mut taken: Vec<_> = (0..3).map(|n| few.take(0, PortSpace::Icmp, 7, || n).unwrap()).collect();
+        taken.sort_unstable();
+        assert_eq!((taken, few.take(0, PortSpace::Icmp, 501, || 1)), (vec![500, 501, 502], None));
     }
 
     /// Every bit of the endpoints and of the seed changes about half of the bits of a start.

@@ -79,7 +79,7 @@ impl Nat {
     }
 
     #[inline]
-    fn rewrite_inbound(&self, id: u32, key: NarrowKey) -> Verdict {
+    pub(super) fn rewrite_inbound(&self, id: u32, key: NarrowKey) -> Verdict {
         let inside = self.sessions.key(id).map_or(key, |k| Tuple::of(*k).reversed().key());
         Verdict::Rewrite { rewrite: Rewrite::between(key, inside), session: id }
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
 use crate::tcp_state::{MOVES, TcpTimeouts};
-use crate::{DECIDE, FragmentLimits, FunctionContext, NetworkFunction, stage_of};
+use crate::{DECIDE, FragmentLimits, FunctionContext, LeavesAs, NetworkFunction, stage_of};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::reads::Reads;
@@ -68,6 +68,13 @@ pub const NAT: StageType = StageType {
             default: Some("1-1023"),
             required: false,
             help: "External ports for inside ports below 1024 (RFC 4787 REQ-3a); none: they are treated like the others",
+        },
+        Setting {
+            name: "identifiers",
+            kind: Kind::Text("range of numbers, as in 0-65535"),
+            default: Some("0-65535"),
+            required: false,
+            help: "External identifiers for ICMP queries",
         },
         Setting {
             name: "static",
@@ -230,6 +237,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     };
     config.ports = ports(settings, "ports")?;
     config.low_ports = low_ports(settings)?;
+    config.identifiers = range(settings.text("identifiers"))
+        .ok_or_else(|| BuildError::setting("identifiers", "not a range of numbers").hint("as in 0-65535"))?;
     if config.pool.is_empty() && config.statics.is_empty() {
         return Err(
             BuildError::setting("pool", "there is no external address").hint("write pool = [\"192.0.2.1\"]")
@@ -241,11 +250,14 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     Ok(Made::Stage(stage_of(stage, settings)))
 }
 
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-')?;
+    let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (first <= last).then_some(first..=last)
+}
+
 fn ports(settings: &Settings, name: &'static str) -> Result<RangeInclusive<u16>, BuildError> {
-    let range = settings.text(name).split_once('-').and_then(|(first, last)| {
-        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        (0 < first && first <= last).then_some(first..=last)
-    });
+    let range = range(settings.text(name)).filter(|range| *range.start() > 0);
     range.ok_or_else(|| BuildError::setting(name, "not a range of ports").hint("as in 1024-65535"))
 }
 
@@ -270,6 +282,7 @@ impl NatConfig {
             pool: Vec::new(),
             ports: ports(settings, "ports").unwrap_or(1..=u16::MAX),
             low_ports: low_ports(settings).unwrap_or(1..=u16::MAX),
+            identifiers: range(settings.text("identifiers")).unwrap_or(0..=u16::MAX),
             statics: Vec::new(),
             filtering: match settings.text("filtering") {
                 "address-dependent" => Filtering::AddressDependent,
@@ -430,14 +443,13 @@ impl NatStage {
         }
     }
 
-    /// Finds the session of a packet from inside by the flow's context, where the flow key has all that a NAT
+    /// Finds the session of a packet from either side by the flow's context, where the flow key has all that a NAT
     /// reads but TCP flags, and those are known. Returns false, and changes nothing, elsewhere.
     #[inline(always)]
     fn find_kept(&self, cx: &Context<'_>, info: Info, found: &mut Found) -> bool {
         let Some((key, [number])) = cx.pool.keyed_flow_words() else { return false };
         let NarrowKey([_, rest]) = key;
         let known = number > 0
-            && cx.input == 0
             && info.flags() & (Flags::PORTS | Flags::IPV6 | Flags::INNER | Flags::FRAGMENT) == Flags::PORTS
             && ((rest >> 24) as u8 != TCP || info.is_tcp());
         if known {
@@ -536,7 +548,7 @@ impl NatStage {
     }
 }
 
-/// Has the flow's context keep the session of a packet from inside, where the flow key is all that a NAT
+/// Has the flow's context keep the session of a packet, where the flow key is all that a NAT
 /// knows it by: a VLAN makes another flow, and no other session.
 #[inline(never)]
 fn keep(fx: &mut FunctionContext<'_, '_>, packet: &Packet, session: u32) {
@@ -565,9 +577,20 @@ impl NetworkFunction for NatStage {
         Some(self.fragments)
     }
 
-    /// Of a flow from inside it keeps the number of the session, plus one.
+    /// Of a flow it keeps the number of the session, plus one: those of a session's two flows are the same.
     fn flow_use(&self) -> FlowUse {
-        FlowUse { words: 1, alone: false, trains: Trains::Unknown }
+        FlowUse { words: 1, alone: false, trains: Trains::Changed }
+    }
+
+    const CHANGES_KEYS: bool = true;
+
+    #[inline(always)]
+    fn leaves_as(&self, decided: &Decided) -> LeavesAs {
+        match decided {
+            Decided::Rewrite(rewrite, ..) => LeavesAs::Changed(rewrite.endpoints().0),
+            Decided::Pass => LeavesAs::Before,
+            Decided::Error(_) | Decided::Drop(_) => LeavesAs::Unknown,
+        }
     }
 
     /// Packets with ports share; ICMP, whose identifiers the flow key doesn't have, don't, nor do packets of
@@ -630,11 +653,20 @@ impl NetworkFunction for NatStage {
             }
             return Decided::Rewrite(rewrite, session, side);
         }
+        if side == Side::Outside
+            && let Some(Fate::Rewrite { rewrite, session }) =
+                self.nat.known_inbound(packet, found.session, now)
+        {
+            if !found.by_context && fx.cx.pool.flows().is_some() {
+                keep(fx, packet, session);
+            }
+            return Decided::Rewrite(rewrite, session, side);
+        }
         if found.by_context {
             return self.decide_again(fx, first);
         }
         let decided = self.decide_any(packet, side, now);
-        if let (Side::Inside, Decided::Rewrite(_, session, _)) = (side, &decided) {
+        if let Decided::Rewrite(_, session, _) = &decided {
             keep(fx, packet, *session);
         }
         decided

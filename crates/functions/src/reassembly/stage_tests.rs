@@ -136,7 +136,7 @@ pub(crate) fn run_with(
         }
         let mut cx = Context { now: Nanos(now), pool: &mut pool, input: 0, links: &[LinkType::RawIp] };
         if let Some(contexts) = contexts {
-            contexts.look_up(&cx, &mut batch);
+            contexts.look_up(&cx, &mut batch, 0);
         }
         std::mem::swap(cx.pool.flows(), contexts);
         stage.process(&mut cx, &mut batch, &mut out);

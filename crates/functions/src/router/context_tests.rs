@@ -107,7 +107,7 @@ impl Made {
         let links = [LinkType::Ethernet];
         let mut cx = Context { now: Nanos(now), pool: &mut self.pool, input: 0, links: &links };
         if let Some(contexts) = &mut self.contexts {
-            contexts.look_up(&cx, &mut batch);
+            contexts.look_up(&cx, &mut batch, 0);
         }
         std::mem::swap(cx.pool.flows(), &mut self.contexts);
         self.stage.process(&mut cx, &mut batch, &mut self.out);

@@ -404,6 +404,13 @@ impl Router {
     }
 }
 
+/// The Ethernet address that a packet is sent to; another number than any address if it has none.
+#[inline(always)]
+fn station(cx: &Context<'_>, frame: &Frame) -> u64 {
+    let bytes = cx.data(frame).first_chunk();
+    bytes.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes) & 0xffff_ffff_ffff)
+}
+
 impl NetworkFunction for Router {
     type Decision = Decision;
     type Lookahead = ();
@@ -431,20 +438,28 @@ impl NetworkFunction for Router {
         if flags.has(Flags::INNER) || !first.info.classified() {
             return 0;
         }
-        let (data, start) = (cx.data(first), usize::from(first.info.l3()));
+        let start = usize::from(first.info.l3());
         if !flags.has(Flags::PORTS) {
             let at = if flags.has(Flags::IPV6) { 6 } else { 9 };
-            if let None | Some(&(ICMP | ICMPV6)) = data.get(start + at) {
+            if let None | Some(&(ICMP | ICMPV6)) = cx.data(first).get(start + at) {
                 return 0;
             }
         }
-        let station = |data: &[u8]| data.first_chunk().map(|b| u64::from_le_bytes(*b) & 0xffff_ffff_ffff);
-        let to = station(data);
         let others = others.get(..Reads::L3.agreeing(cx.pool, first, others)).unwrap_or_default();
         if start == 0 {
             return others.len();
         }
-        others.iter().position(|other| to != station(cx.data(other))).unwrap_or(others.len())
+        // All of them are looked at, as their fields are: mostly all go to one station.
+        let to = station(cx, first);
+        let at = |n: usize| station(cx, others.get(n).unwrap_or(first)) ^ to;
+        let mut differ = at(0) | at(1) | at(2) | at(3);
+        for other in others.get(4..).unwrap_or_default() {
+            differ |= station(cx, other) ^ to;
+        }
+        if differ == 0 {
+            return others.len();
+        }
+        others.iter().position(|other| to != station(cx, other)).unwrap_or(others.len())
     }
 
     /// A neighbour is asked again after a while, and what is due happens before a later packet is decided

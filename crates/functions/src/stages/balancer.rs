@@ -13,7 +13,10 @@ use crate::icmp::Message;
 use crate::nat::{ErrorRewrite, Rewrite};
 use crate::packet::quoted;
 use crate::reassembly::{FRAGMENT_BYTES, FRAGMENT_TIMEOUT, FRAGMENTS, limits};
-use crate::{DECIDE, FragmentLimits, FunctionContext, NetworkFunction, RateLimiter, maglev, stage_of};
+use crate::{
+    DECIDE, FragmentLimits, FunctionContext, LeavesAs, NetworkFunction, RateLimiter, maglev, stage_of,
+};
+use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::packet::key_of;
 use slipstream_core::reads::Reads;
@@ -231,8 +234,27 @@ pub struct BalancerStage {
     ident: u16,
     passed: u64,
     balanced: Vec<u64>,
-    /// The connection that the last decision was about, and its hash.
-    asked: Option<(FlowKey, u64)>,
+    /// The connection that the last decision was about.
+    asked: Asked,
+}
+
+/// What a decision was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// No connection.
+    Nothing,
+    /// One that is not remembered.
+    Unremembered,
+    /// The one with this number.
+    Connection(u32),
+}
+
+/// The result of reading a packet ahead.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found {
+    key: Option<FlowKey>,
+    /// Most likely the number of its connection, plus one; 0 where the flow's context says nothing.
+    number: u32,
 }
 
 /// A decision of the balancer.
@@ -267,7 +289,7 @@ impl BalancerStage {
             answer: Vec::new(),
             ident: 0,
             passed: 0,
-            asked: None,
+            asked: Asked::Nothing,
         }
     }
 
@@ -277,13 +299,21 @@ impl BalancerStage {
             && key.dst() == self.service.ip()
     }
 
-    fn towards_backend(&mut self, cx: &Context<'_>, key: &FlowKey, hash: u64) -> Decided {
+    fn towards_backend(&mut self, fx: &mut FunctionContext<'_, '_>, key: &FlowKey, number: u32) -> Decided {
         if !self.is_for_service(key) {
             return Decided::Pass;
         }
-        let Some(backend) = self.balancer.choose(key, hash, cx.now) else {
+        self.asked = Asked::Unremembered;
+        let Some(chosen) = self.balancer.choose(key, number.wrapping_sub(1), fx.cx.now) else {
             return Decided::Drop(DropReason::NoBackend);
         };
+        if let Some(id) = chosen.connection {
+            self.asked = Asked::Connection(id);
+            if number != id + 1 {
+                fx.cx.pool.keep_flow_words([id + 1]);
+            }
+        }
+        let backend = chosen.backend;
         let Mode::Nat(nat) = &self.mode else { return Decided::Tunnel(backend) };
         let address = self.balancer.backends().get(backend as usize).map(|b| b.address);
         match (key, address) {
@@ -423,8 +453,23 @@ fn set_ethertype(link: &mut [u8], six: bool) {
 
 impl NetworkFunction for BalancerStage {
     type Decision = Decided;
-    /// The flow, and the hash of its connection.
-    type Lookahead = Option<(FlowKey, u64)>;
+    type Lookahead = Found;
+
+    const CHANGES_KEYS: bool = true;
+
+    /// Of a flow it keeps the number of its connection, plus one.
+    fn flow_use(&self) -> FlowUse {
+        FlowUse { words: 1, alone: false, trains: Trains::Changed }
+    }
+
+    fn leaves_as(&self, decided: &Decided) -> LeavesAs {
+        match decided {
+            Decided::Tunnel(backend) => LeavesAs::Changed([u64::from(*backend); 2]),
+            Decided::Rewrite(_, rewrite) => LeavesAs::Changed(rewrite.endpoints().0),
+            Decided::Pass => LeavesAs::Before,
+            Decided::Error(..) | Decided::Drop(_) => LeavesAs::Unknown,
+        }
+    }
 
     fn reads(&self) -> Reads {
         Reads::KEY
@@ -442,12 +487,26 @@ impl NetworkFunction for BalancerStage {
 
     #[inline]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Lookahead) {
-        *found = key_of(cx, first).map(|key| (key, self.balancer.prefetch(&key)));
+        if let Some((key, [number])) = cx.pool.keyed_flow_words()
+            && number > 0
+        {
+            self.balancer.prefetch_known(number - 1);
+            *found = Found { key: Some(FlowKey::Narrow(key)), number };
+            return;
+        }
+        *found = Found { key: key_of(cx, first), number: 0 };
+        if let Some(key) = &found.key {
+            self.balancer.prefetch(key);
+        }
     }
 
     /// A connection's backend may be another one once its time has passed, or where it was not remembered.
     fn holds_until(&self, _: &Decided, now: Nanos) -> Nanos {
-        self.asked.map_or(Nanos::MAX, |(key, hash)| self.balancer.holds_until(&key, hash, now))
+        match self.asked {
+            Asked::Nothing => Nanos::MAX,
+            Asked::Unremembered => now,
+            Asked::Connection(id) => self.balancer.holds_until(id),
+        }
     }
 
     fn decide(
@@ -456,19 +515,14 @@ impl NetworkFunction for BalancerStage {
         first: &Frame,
         ahead: &Self::Lookahead,
     ) -> Decided {
-        self.asked = None;
-        let Some((key, hash)) = ahead else { return Decided::Pass };
+        self.asked = Asked::Nothing;
+        let Some(key) = &ahead.key else { return Decided::Pass };
         if matches!(key.protocol(), protocol::ICMP | protocol::ICMPV6)
             && let Some(decided) = self.decide_error(fx.cx, first, key)
         {
             return decided;
         }
-        if fx.cx.input == 0 {
-            self.asked = self.is_for_service(key).then_some((*key, *hash));
-            self.towards_backend(fx.cx, key, *hash)
-        } else {
-            self.towards_client(key)
-        }
+        if fx.cx.input == 0 { self.towards_backend(fx, key, ahead.number) } else { self.towards_client(key) }
     }
 
     fn apply(
@@ -491,8 +545,8 @@ impl NetworkFunction for BalancerStage {
             *n += frames.len() as u64;
         }
         let now = fx.cx.now;
-        if let (Some(last), Some((key, hash))) = (frames.last(), self.asked.filter(|_| frames.len() > 1)) {
-            self.balancer.extend(&key, hash, now.max(last.arrival));
+        if let ([_, .., last], Asked::Connection(id)) = (&*frames, self.asked) {
+            self.balancer.extend(id, now.max(last.arrival));
         }
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             fx.cx.now = now.max(frame.arrival);

@@ -6,6 +6,7 @@
 //! a datagram come together. Packets that are not IP come to the first socket. So do those with two VLAN
 //! tags; one tag doesn't matter, since Linux takes it out before.
 
+use crate::spread::{MIX, WITH_PORTS};
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX,
     BPF_LSH,
@@ -20,11 +21,6 @@ const NETWORK: u32 = -0x10_0000_i32 as u32;
 const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 /// Returns the accumulator.
 const BPF_A: u32 = 0x10;
-/// A multiplier whose bits are well mixed: 2³² divided by the golden ratio.
-const MIX: u32 = 0x9e37_79b1;
-
-/// Protocols with ports in front.
-const WITH_PORTS: [u32; 3] = [6, 17, 132];
 
 fn plain(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
@@ -79,7 +75,7 @@ pub(super) fn program() -> Vec<sock_filter> {
         let mut all = vec![load(BPF_B, at)];
         for (n, protocol) in WITH_PORTS.into_iter().enumerate() {
             let left = WITH_PORTS.len() - 1 - n;
-            all.push(jump(BPF_JEQ, protocol, left, if left == 0 { behind + ports.len() } else { 0 }));
+            all.push(jump(BPF_JEQ, protocol.into(), left, if left == 0 { behind + ports.len() } else { 0 }));
         }
         all
     };
@@ -171,24 +167,16 @@ mod tests {
         panic!("it doesn't end");
     }
 
-    /// The same, as one would write it down.
+    /// The same as a function of a whole frame.
     fn twin(kind: u32, ip: &[u8]) -> u32 {
-        let words = |bytes: &[u8]| {
-            bytes.chunks(4).fold(0, |all, w| all ^ u32::from_be_bytes([w[0], w[1], w[2], w[3]]))
-        };
-        let (mut hash, protocol, ports) = match kind {
-            0x0800 => {
-                let fragment = ip[6] & 0x3f != 0 || ip[7] != 0;
-                (words(&ip[12..20]), ip[9], (!fragment).then_some(usize::from(ip[0] & 15) * 4))
-            }
-            0x86dd => (words(&ip[8..40]), ip[6], Some(40)),
-            _ => return 0,
-        };
-        if let Some(at) = ports.filter(|_| [6, 17, 132].contains(&protocol)) {
-            let port = |at: usize| u32::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
-            hash ^= (port(at) ^ port(at + 2)).wrapping_mul(MIX);
-        }
-        hash.wrapping_mul(MIX) >> 12
+        let mut frame = vec![0; 12];
+        frame.extend((kind as u16).to_be_bytes());
+        frame.extend(ip);
+        let mut tagged = frame.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 7]);
+        let hash = |frame: &[u8]| crate::spread::Ends::of_frame(frame).map_or(0, |ends| ends.hash(false));
+        assert_eq!(hash(&frame), hash(&tagged));
+        hash(&frame)
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 //! Packets come in through a ring that the kernel writes (packet_mmap), each with the kernel's time stamp in
 //! ns, and go out in batches of one system call. What the port itself sends doesn't come back to it. VLAN
 //! tags that the kernel took out of the frame are put back; a transport checksum that the sender left to its
-//! network card is filled in.
+//! network card is filled in. Packets that `reframe` marked as a super-frame leave as one.
 //!
 //! - [`receive`]: the ring as a source; [`send`]: the way out.
 //! - [`ring`], [`sys`]: the only unsafe code.
@@ -55,6 +55,9 @@ pub struct Options {
     pub offloads: bool,
     /// The group of sockets that share the interface's packets by flow, if any.
     pub fanout: Option<u16>,
+    /// Send super-frames as such: the kernel, or a card, cuts them. Not with `bypass_queueing`, past which only
+    /// frames go that the driver takes as they are.
+    pub super_frames: bool,
 }
 
 impl Options {
@@ -70,6 +73,7 @@ impl Options {
             send_buffer: 4 << 20,
             offloads: true,
             fanout: None,
+            super_frames: true,
         }
     }
 
@@ -80,7 +84,8 @@ impl Options {
     pub fn open(&self) -> Result<(Receiver, Sender), PortError> {
         let receiver = self.open_receiver()?;
         // Packets sent by a socket that gets headers before packets would need such headers, too.
-        let sender = if receiver.has_offloads() { self.open_sender()? } else { Sender::new(receiver.port()) };
+        let apart = receiver.has_offloads() || self.super_frames;
+        let sender = if apart { self.open_sender()? } else { Sender::new(receiver.port(), false) };
         Ok((receiver, sender))
     }
 
@@ -99,7 +104,8 @@ impl Options {
     /// # Errors
     /// As [`Options::open`].
     pub fn open_sender(&self) -> Result<Sender, PortError> {
-        self.socket(false).map(|(port, ..)| Sender::new(port))
+        let super_frames = self.super_frames && !self.bypass_queueing;
+        self.socket(false).map(|(port, ..)| Sender::new(port, super_frames))
     }
 
     /// A socket, its ring if it is to `receive`, and whether it tells of offloads.
@@ -144,7 +150,7 @@ impl Options {
                 _ => failed("joining a fanout group")(error),
             })?;
         }
-        Ok((Arc::new(Port { socket, name: name.to_owned() }), ring, offloads))
+        Ok((Arc::new(Port { socket, name: name.to_owned(), mtu: info.mtu }), ring, offloads))
     }
 }
 
@@ -153,6 +159,8 @@ impl Options {
 struct Port {
     socket: Socket,
     name: String,
+    /// Longest packet when it was opened, in bytes from the IP header on.
+    mtu: u32,
 }
 
 impl Port {

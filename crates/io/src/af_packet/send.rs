@@ -1,13 +1,17 @@
 //! The way out: frames in batches of one system call.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use slipstream_core::frame::Frame;
+use slipstream_core::pool::Pool;
 
 use super::sys::SEND_AT_ONCE;
 use super::{Port, PortError};
+use crate::super_frame::{MOST, Super, Takes};
+use slipstream_wire::gro::Kind;
 
 /// Time to wait for room before the next try, and the most tries in one batch; then packets are dropped.
 const WAIT: Duration = Duration::from_micros(100);
@@ -17,6 +21,10 @@ const WAITS: u32 = 50;
 #[derive(Debug)]
 pub struct Sender {
     port: Arc<Port>,
+    /// The super-frames that it sends; none where none are wanted.
+    takes: Option<Takes>,
+    /// Each frame goes behind a header, since the first super-frame.
+    headers: bool,
     counts: SendCounts,
 }
 
@@ -35,6 +43,12 @@ pub struct SendCounts {
     pub refused: u64,
     /// Times that it waited for room.
     pub waits: u64,
+    /// Super-frames that left.
+    pub super_frames: u64,
+    /// Packets in them, which count as packets too.
+    pub super_frame_packets: u64,
+    /// Super-frames that the kernel did not take: their packets left one by one.
+    pub super_frames_refused: u64,
 }
 
 impl SendCounts {
@@ -46,14 +60,88 @@ impl SendCounts {
 }
 
 impl Sender {
-    pub(super) fn new(port: Arc<Port>) -> Self {
-        Self { port, counts: SendCounts::default() }
+    pub(super) fn new(port: Arc<Port>, super_frames: bool) -> Self {
+        let takes = super_frames.then_some(Takes { mtu: port.mtu, udp: true });
+        Self { port, takes, headers: false, counts: SendCounts::default() }
     }
 
     /// The counters.
     #[must_use]
     pub fn counts(&self) -> SendCounts {
         self.counts
+    }
+
+    /// Sends packets in this order, those that are a super-frame as one.
+    pub(super) fn transmit(&mut self, pool: &Pool, frames: &[Frame]) {
+        if self.takes.is_none() || !frames.iter().any(|frame| frame.info.joins()) {
+            return self.send(frames.iter().map(|f| pool.data(f.buf, f.len)));
+        }
+        // The first packet that has not left, and the one that is looked at.
+        let (mut from, mut at) = (0, 0);
+        while let Some(rest) = frames.get(at..).filter(|rest| !rest.is_empty()) {
+            let Some(whole) = self.takes.and_then(|takes| Super::of(pool, rest, takes)) else {
+                at += 1;
+                continue;
+            };
+            self.send(frames.get(from..at).unwrap_or_default().iter().map(|f| pool.data(f.buf, f.len)));
+            let those = rest.get(..whole.packets).unwrap_or_default();
+            if !self.send_super(pool, &whole, those) {
+                self.send(those.iter().map(|f| pool.data(f.buf, f.len)));
+            }
+            at += whole.packets;
+            from = at;
+        }
+        self.send(frames.get(from..).unwrap_or_default().iter().map(|f| pool.data(f.buf, f.len)));
+    }
+
+    /// Sends a super-frame; false where its packets are to leave one by one.
+    fn send_super(&mut self, pool: &Pool, whole: &Super, frames: &[Frame]) -> bool {
+        if !self.headers {
+            if self.port.socket.send_headers().is_err() {
+                self.takes = None;
+                return false;
+            }
+            self.headers = true;
+        }
+        let mut parts = [IoSlice::new(&[]); MOST + 2];
+        let payloads = frames.iter().map(|frame| whole.payload(pool, frame));
+        let all = [&whole.offload[..], whole.headers.bytes()].into_iter().chain(payloads);
+        for (part, bytes) in parts.iter_mut().zip(all) {
+            *part = IoSlice::new(bytes);
+        }
+        let parts = parts.get(..frames.len() + 2).unwrap_or_default();
+        let (n, mut waits) = (frames.len() as u64, WAITS);
+        loop {
+            let Err(error) = self.port.socket.send_parts(parts) else {
+                self.counts.packets += n;
+                self.counts.bytes += frames.iter().map(|f| u64::from(f.len)).sum::<u64>();
+                self.counts.super_frames += 1;
+                self.counts.super_frame_packets += n;
+                return true;
+            };
+            match fate(&error) {
+                Fate::Again => {}
+                Fate::Later if waits > 0 => {
+                    waits -= 1;
+                    self.counts.waits += 1;
+                    self.wait();
+                }
+                Fate::Later => {
+                    self.counts.no_room += n;
+                    return true;
+                }
+                Fate::TooLong | Fate::Refused => {
+                    self.counts.super_frames_refused += 1;
+                    let kind = whole.headers.kind;
+                    if let (Some(libc::EINVAL), Kind::Udp, Some(takes)) =
+                        (error.raw_os_error(), kind, &mut self.takes)
+                    {
+                        takes.udp = false;
+                    }
+                    return false;
+                }
+            }
+        }
     }
 
     /// Sends frames in this order. Where there is no room, it waits for some, 5 ms in all; what can't leave
@@ -74,7 +162,7 @@ impl Sender {
 
     fn send_chunk(&mut self, mut frames: &[&[u8]], waits: &mut u32) {
         while let Some((_, rest)) = frames.split_first() {
-            match self.port.socket.send(frames) {
+            match self.port.socket.send(frames, self.headers) {
                 Ok(n) => {
                     let (sent, left) = frames.split_at(n.clamp(1, frames.len()));
                     self.counts.packets += sent.len() as u64;

@@ -67,6 +67,13 @@ pub const AF_PACKET: StageType = StageType {
             help: "Send past the interface's queueing discipline, straight to its driver",
         },
         Setting {
+            name: "super_frames",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Send super-frames of `compress=gro` as such, to be cut by the kernel or the card; not with bypass_queueing",
+        },
+        Setting {
             name: "send_buffer",
             kind: Kind::Bytes(1 << 12, 1 << 30),
             default: Some("4MiB"),
@@ -107,6 +114,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         send_buffer: settings.number("send_buffer") as u32,
         offloads: settings.flag("offloads"),
         fanout: settings.optional_number("fanout").map(|n| n as u16),
+        super_frames: settings.flag("super_frames"),
         ..Options::new(interface)
     };
     let wrong = |e: PortError| BuildError::setting("interface", e.to_string());
@@ -124,7 +132,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 /// The kernel copies what it sends, so that buffers are free at once.
 impl Transmit for Sender {
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
-        self.send(batch.frames.iter().map(|f| cx.data(f)));
+        self.transmit(cx.pool, &batch.frames);
         batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
         batch.clear();
     }
@@ -137,6 +145,9 @@ impl Transmit for Sender {
         visit("no_room", counts.no_room);
         visit("refused", counts.refused);
         visit("waits_for_room", counts.waits);
+        visit("super_frames_sent", counts.super_frames);
+        visit("packets_in_super_frames", counts.super_frame_packets);
+        visit("super_frames_refused", counts.super_frames_refused);
     }
 
     fn drops(&self) -> Drops {

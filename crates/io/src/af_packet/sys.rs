@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, c_ulong, c_void, socklen_t};
 
+use crate::offload::HEADER;
+
 /// Packets that one system call sends at most.
 pub(super) const SEND_AT_ONCE: usize = 64;
 
@@ -205,22 +207,49 @@ impl Socket {
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
     }
 
+    /// From now on each frame is sent behind a header that says what is left to the kernel.
+    pub(super) fn send_headers(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)
+    }
+
+    /// Sends one frame in parts, without waiting.
+    pub(super) fn send_parts(&self, parts: &[io::IoSlice<'_>]) -> io::Result<()> {
+        // SAFETY: a `msghdr` is pointers and numbers, of which all zero bytes are a value (null, nothing).
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        // An `IoSlice` is an `iovec` in memory.
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len() as _;
+        // SAFETY: the message points at parts that point at borrowed bytes, which sending only reads; all of
+        // them outlive the call.
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_DONTWAIT) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     /// Sends up to [`SEND_AT_ONCE`] frames in order, without waiting; returns how many left. An error is
-    /// about the first.
-    pub(super) fn send(&self, frames: &[&[u8]]) -> io::Result<usize> {
+    /// about the first. With `headers`, each goes behind a header that leaves nothing to the kernel.
+    pub(super) fn send(&self, frames: &[&[u8]], headers: bool) -> io::Result<usize> {
+        static NOTHING: [u8; HEADER] = [0; HEADER];
         // SAFETY: both are pointers and numbers, of which all zero bytes are a value (null, nothing).
-        let (mut parts, mut messages): ([libc::iovec; SEND_AT_ONCE], [libc::mmsghdr; SEND_AT_ONCE]) =
+        let (mut parts, mut messages): ([[libc::iovec; 2]; SEND_AT_ONCE], [libc::mmsghdr; SEND_AT_ONCE]) =
             unsafe { (zeroed(), zeroed()) };
         let mut n = 0;
-        for ((frame, part), message) in frames.iter().zip(&mut parts).zip(&mut messages) {
-            *part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
-            message.msg_hdr.msg_iov = part;
-            message.msg_hdr.msg_iovlen = 1;
+        for ((frame, parts), message) in frames.iter().zip(&mut parts).zip(&mut messages) {
+            let part = |bytes: &[u8]| libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            };
+            let used = if headers { &mut parts[..] } else { &mut parts[1..] };
+            if let Some((last, before)) = used.split_last_mut() {
+                *last = part(frame);
+                before.iter_mut().for_each(|header| *header = part(&NOTHING));
+            }
+            message.msg_hdr.msg_iov = used.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = used.len() as _;
             n += 1;
         }
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the first `n` messages point at one part each, of `parts`, and these at borrowed frames,
-        // which sending only reads; all of them outlive the call.
+        // SAFETY: the first `n` messages point at one or two of `parts` each, and these at borrowed frames and
+        // zeros, which sending only reads; all of them outlive the call.
         let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), n, flags as _) };
         checked(sent).map(|n| n as usize)
     }

@@ -39,6 +39,14 @@ impl Target {
         Ok(Self::New(file))
     }
 
+    /// Puts the file in its place before it is complete.
+    fn publish(self) -> io::Result<Self> {
+        match self {
+            Self::New(file) => file.publish().map(Self::Direct),
+            other => Ok(other),
+        }
+    }
+
     /// Puts the complete file in its place.
     pub(super) fn complete(mut self) -> io::Result<()> {
         self.flush()?;
@@ -82,6 +90,16 @@ fn reader_left(error: io::Error) -> io::Error {
 pub(super) struct Counted {
     target: Target,
     written: u64,
+}
+
+impl Counted {
+    /// What was written until now can be read under the file's name.
+    fn publish(&mut self) -> io::Result<()> {
+        self.target.flush()?;
+        let nowhere = Target::Other(Box::new(io::sink()));
+        self.target = std::mem::replace(&mut self.target, nowhere).publish()?;
+        Ok(())
+    }
 }
 
 impl Write for Counted {
@@ -129,6 +147,21 @@ impl Sink {
             Self::Plain(out) => out.write_all(bytes),
             Self::Gzip(out) => out.write_all(bytes),
             Self::Zstd(out) => out.write_all(bytes),
+        }
+    }
+
+    /// What was written until now can be read under the file's name, however the program ends.
+    pub(super) fn publish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(out) => out.publish(),
+            Self::Gzip(out) => {
+                out.flush()?;
+                out.get_mut().publish()
+            }
+            Self::Zstd(out) => {
+                out.flush()?;
+                out.get_mut().publish()
+            }
         }
     }
 

@@ -203,6 +203,20 @@ impl CaptureWriter {
         if self.pending.len() >= CHUNK { self.hand_on() } else { Ok(()) }
     }
 
+    /// Hands on what was gathered, and gives the file its name, so that all that was written can be read,
+    /// however the program ends. It goes on from there.
+    ///
+    /// # Errors
+    ///
+    /// [`CaptureError::Write`].
+    pub fn publish(&mut self) -> Result<(), CaptureError> {
+        if self.format == Format::Pcap {
+            self.head();
+        }
+        self.hand_on()?;
+        self.sink.publish().map_err(|source| CaptureError::Write { file: self.name.clone(), source })
+    }
+
     /// Completes the file and puts it in its place.
     ///
     /// # Errors

@@ -4,7 +4,8 @@
 //! The interface is made if it isn't there, and goes away with the program; one that somebody made to stay
 //! (`ip tuntap add`) is opened, and stays. The kernel gives a packet a system call, but leaves TCP and UDP in
 //! super-frames of up to 64 KiB, which are cut here: of bulk traffic one call brings some 40 packets.
-//! Transport checksums are completed.
+//! Transport checksums are completed. In the other direction, packets that `reframe` marked as a super-frame are
+//! handed over as one.
 
 mod error;
 mod receive;
@@ -29,13 +30,18 @@ pub struct Options {
     pub up: bool,
     /// Have the kernel leave checksums and segmentation to this program.
     pub offloads: bool,
+    /// Open one of several queues.
+    pub multi_queue: bool,
+    /// Hand super-frames over as such.
+    pub super_frames: bool,
 }
 
 impl Options {
     /// Of an interface, which is brought up.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), up: true, offloads: true }
+        let (up, offloads, super_frames, multi_queue) = (true, true, true, false);
+        Self { interface: interface.into(), up, offloads, super_frames, multi_queue }
     }
 
     /// Opens the port.
@@ -44,14 +50,15 @@ impl Options {
     /// [`TapError`], which says what to do about it.
     pub fn open(&self) -> Result<(Receiver, Sender), TapError> {
         let name = self.interface.as_str();
-        let device = sys::Device::open(name).map_err(TapError::of(name, "opening a TAP interface"))?;
+        let device = sys::Device::open(name, self.multi_queue)
+            .map_err(TapError::of(name, "opening a TAP interface"))?;
         let offloads = if self.offloads { device.take_offloads() } else { device.no_offloads() };
         offloads.map_err(TapError::of(name, "setting offloads"))?;
         if self.up {
             sys::bring_up(name).map_err(TapError::of(name, "bringing the interface up"))?;
         }
         let port = Arc::new(Port { device, name: name.to_owned() });
-        Ok((Receiver::new(Arc::clone(&port)), Sender::new(port)))
+        Ok((Receiver::new(Arc::clone(&port)), Sender::new(port, self.super_frames)))
     }
 }
 

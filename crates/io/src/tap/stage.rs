@@ -36,6 +36,20 @@ pub const TAP_INTERFACE: StageType = StageType {
             required: false,
             help: "Have the machine leave checksums and segmentation to this port: one read then brings many packets",
         },
+        Setting {
+            name: "multi_queue",
+            kind: Kind::Bool,
+            default: Some("false"),
+            required: false,
+            help: "Open a queue of an interface that may have several, each with a share of the flows; with --shards it is set",
+        },
+        Setting {
+            name: "super_frames",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "Hand super-frames of `compress=gro` over as such: one write then brings many packets",
+        },
     ],
     properties: Properties {
         live: true,
@@ -61,8 +75,13 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             _ => Made::Stage(Box::new(Placeholder)),
         });
     }
-    let (up, offloads) = (settings.flag("up"), settings.flag("offloads"));
-    let options = Options { up, offloads, ..Options::new(interface) };
+    let options = Options {
+        up: settings.flag("up"),
+        offloads: settings.flag("offloads"),
+        multi_queue: settings.flag("multi_queue"),
+        super_frames: settings.flag("super_frames"),
+        ..Options::new(interface)
+    };
     let wrong = |e: TapError| BuildError::setting("interface", e.to_string());
     let (receiver, sender) = options.open().map_err(wrong)?;
     Ok(match site.role {

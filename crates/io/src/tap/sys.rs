@@ -30,12 +30,13 @@ fn checked(result: c_int) -> io::Result<()> {
 }
 
 impl Device {
-    /// Makes the interface, or opens it where it is there.
-    pub(super) fn open(name: &str) -> io::Result<Self> {
+    /// Makes the interface, or opens it where it is there; one of its queues, where it may have several.
+    pub(super) fn open(name: &str, multi_queue: bool) -> io::Result<Self> {
         let mut open = OpenOptions::new();
         let file = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
         let mut request = named(name)?;
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+        let several = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as i16;
         // SAFETY: the request reads the name, which ends with a zero, and the flags, and writes to the
         // `ifreq`, which outlives it.
         checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) })?;
@@ -75,8 +76,12 @@ impl Device {
     /// Hands a packet to the machine.
     pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
         // A header of zeros: nothing is left to anybody.
-        let parts = [IoSlice::new(&[0; HEADER]), IoSlice::new(packet)];
-        (&self.0).write_vectored(&parts).map(drop)
+        self.write_parts(&[IoSlice::new(&[0; HEADER]), IoSlice::new(packet)])
+    }
+
+    /// Hands over a packet in parts, the header before it first.
+    pub(super) fn write_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        (&self.0).write_vectored(parts).map(drop)
     }
 }
 

@@ -22,6 +22,8 @@ use crate::cli::top::Top;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two attempts to reach a pipeline that hasn't started.
 const AGAIN: Duration = Duration::from_millis(100);
+/// Rows of a page.
+const PAGE: usize = 10;
 /// Looks that the chart remembers.
 const HISTORY: usize = 1000;
 
@@ -94,18 +96,26 @@ fn watch(
     let mut history: Vec<u64> = Vec::new();
     let mut trouble = None;
     let mut due = clock::now() + interval;
+    let mut skipped: usize = 0;
     loop {
+        let rows = rates.as_ref().map_or(0, |r: &Rates| r.rows.len());
+        skipped = skipped.min(rows.saturating_sub(1));
         let screen = Screen {
             address: client.address,
             rates: rates.as_ref(),
             history: &history,
             trouble: trouble.as_deref(),
+            skipped,
         };
         terminal.draw(|frame| screen.draw(frame))?;
         if event::poll(due.saturating_duration_since(clock::now()))? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press && ends(key.code, key.modifiers) => {
                     return Ok(());
+                }
+                Event::Key(key) if key.kind == KeyEventKind::Press => {
+                    skipped = scrolled(skipped, key.code);
+                    continue;
                 }
                 // A screen of another size is drawn anew.
                 _ => continue,
@@ -126,6 +136,18 @@ fn watch(
             }
             Err(_) => trouble = Some("the pipeline has ended, or doesn't answer; q: end".to_owned()),
         }
+    }
+}
+
+/// Rows that are skipped after a key.
+fn scrolled(skipped: usize, key: KeyCode) -> usize {
+    match key {
+        KeyCode::Up => skipped.saturating_sub(1),
+        KeyCode::Down => skipped + 1,
+        KeyCode::PageUp => skipped.saturating_sub(PAGE),
+        KeyCode::PageDown => skipped + PAGE,
+        KeyCode::Home => 0,
+        _ => skipped,
     }
 }
 

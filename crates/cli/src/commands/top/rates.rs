@@ -12,6 +12,8 @@ pub(super) struct Row {
     pub(super) came: Option<f64>,
     /// Packets a second that went on.
     pub(super) left: f64,
+    /// Bits a second that a port received, sent or wrote; none of a stage that counts no bytes.
+    pub(super) bits: Option<f64>,
     /// Packets a train; none where none came.
     pub(super) mean_train: Option<f64>,
     /// Share of the time that the stage itself worked; none of a source.
@@ -85,6 +87,7 @@ impl Rates {
                 "type": r.kind,
                 "packets_in_pps": r.came,
                 "packets_out_pps": r.left,
+                "bits_per_second": r.bits,
                 "mean_train": r.mean_train,
                 "busy": r.busy,
                 "held": r.held,
@@ -124,7 +127,11 @@ impl Rates {
 }
 
 /// The headings of a row's cells.
-pub(super) const HEADING: [&str; 8] = ["", "type", "in/s", "out/s", "a train", "busy", "held", "dropped/s"];
+pub(super) const HEADING: [&str; 9] =
+    ["", "type", "in/s", "out/s", "bit/s", "a train", "busy", "held", "dropped/s"];
+
+/// Counters by which ports tell the bytes of their packets.
+const BYTES: [&str; 5] = ["bytes", "bytes_received", "bytes_sent", "bytes_written", "bytes_counted"];
 
 impl Row {
     fn between(before: &Value, after: &Value, seconds: f64) -> Self {
@@ -137,6 +144,10 @@ impl Row {
             kind: text("type"),
             came: came.map(|n| n / seconds),
             left: since("packets_out").or_else(|| since("packets")).unwrap_or(0.0) / seconds,
+            bits: BYTES.iter().find_map(|name| {
+                let bytes = |of: &Value| number(of, &["counters", name]);
+                Some((bytes(after)? - bytes(before)?).max(0.0) * 8.0 / seconds)
+            }),
             mean_train: came.zip(trains).map(|(packets, trains)| packets / trains),
             busy: since("busy_ns").map(|ns| ns / 1e9 / seconds),
             held: number(after, &["held"]).unwrap_or(0.0) as u64,
@@ -145,7 +156,7 @@ impl Row {
     }
 
     /// The row as a table shows it, in the order of [`HEADING`].
-    pub(super) fn cells(&self) -> [String; 8] {
+    pub(super) fn cells(&self) -> [String; 9] {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
         let lost: f64 = self.dropped.iter().map(|(_, rate)| rate).sum();
         let why = self.dropped.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(why, _)| why.as_str());
@@ -154,6 +165,7 @@ impl Row {
             visible(&self.kind),
             or_dash(self.came.map(per_second)),
             per_second(self.left),
+            or_dash(self.bits.map(per_second)),
             or_dash(self.mean_train.map(|n| format!("{n:.1}"))),
             or_dash(self.busy.map(|share| format!("{:.1} %", share * 100.0))),
             self.held.to_string(),
@@ -211,7 +223,8 @@ mod tests {
             "time_ns": time_ns, "packets_in": packets, "packets_out": packets - denied, "left_inside": 7, "cpu_ns": time_ns / 4,
             "dropped": { "denied": denied, "no_route": 3 },
             "excess_delay_ns": { "p50": 900, "p99": 4000 },
-            "sources": [{ "name": "in", "type": "paced", "packets": packets }],
+            "sources": [{ "name": "in", "type": "paced", "packets": packets,
+                "counters": { "bytes": 64 * packets } }],
             "stages": [
                 { "name": "fw", "type": "firewall", "packets_in": packets, "packets_out": packets - denied, "trains": packets / 4,
                   "busy_ns": time_ns / 10, "held": 7, "dropped": { "denied": denied } },
@@ -227,8 +240,11 @@ mod tests {
         assert_eq!(rates.dropped, [("denied".to_owned(), 10.0)], "what was dropped before doesn't count");
         assert_eq!((rates.inside, rates.cpu, rates.excess_ns), (7, 0.25, Some((900.0, 4000.0))));
         let [source, stage] = rates.rows.as_slice() else { panic!("{rates:?}") };
-        assert_eq!(source.cells(), ["in", "paced", "–", "2.00 k", "–", "–", "0", "0"]);
-        assert_eq!(stage.cells(), ["fw", "firewall", "2.00 k", "1.99 k", "4.0", "10.0 %", "7", "10 denied"]);
+        assert_eq!(source.cells(), ["in", "paced", "–", "2.00 k", "1.02 M", "–", "–", "0", "0"]);
+        assert_eq!(
+            stage.cells(),
+            ["fw", "firewall", "2.00 k", "1.99 k", "–", "4.0", "10.0 %", "7", "10 denied"]
+        );
         let json = rates.as_json();
         assert_eq!(json["stages"][1]["dropped_pps"]["denied"], 10.0);
         assert_eq!(json["interval_ns"], 2_000_000_000u64);

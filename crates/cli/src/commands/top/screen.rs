@@ -20,7 +20,16 @@ pub(super) struct Screen<'a> {
     pub(super) history: &'a [u64],
     /// The error of the last attempt to fetch a report.
     pub(super) trouble: Option<&'a str>,
+    /// Rows that were scrolled past.
+    pub(super) skipped: usize,
 }
+
+/// Columns that fit every terminal: the place of a cell in a row, and its width.
+const NARROW: [(usize, u16); 8] = [(0, 13), (2, 8), (3, 8), (4, 8), (5, 7), (6, 7), (7, 6), (8, 14)];
+/// Columns where there is more room, with the stage's type.
+const WIDE: [(usize, u16); 9] = [(0, 16), (1, 13), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8), (7, 8), (8, 24)];
+/// Columns of a terminal that has that room.
+const WIDE_FROM: u16 = 112;
 
 impl Screen<'_> {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
@@ -38,10 +47,10 @@ impl Screen<'_> {
         let title = format!(" packets in, a second; highest {} ", per_second(most as f64));
         let line = Sparkline::default().data(shown).style(Style::new().fg(Color::Cyan));
         frame.render_widget(line.block(Block::bordered().title(title)), chart);
-        frame.render_widget(self.table(), table);
+        frame.render_widget(self.table(table.width), table);
         let foot_line = match self.trouble {
             Some(trouble) => Line::from(trouble).fg(Color::Red),
-            None => Line::from("q: end").dim(),
+            None => Line::from("q: end   arrows, page up, page down: scroll").dim(),
         };
         frame.render_widget(foot_line, foot);
     }
@@ -68,14 +77,21 @@ impl Screen<'_> {
         vec![first, Line::from(second)].into()
     }
 
-    fn table(&self) -> Table<'_> {
+    fn table(&self, width: u16) -> Table<'_> {
+        let columns = if width >= WIDE_FROM { &WIDE[..] } else { &NARROW[..] };
         let rows = self.rates.map_or(&[][..], |r| r.rows.as_slice());
         let line = |row: &super::rates::Row| {
             let style = if row.dropped.is_empty() { Style::new() } else { Style::new().fg(Color::Yellow) };
-            Row::new(row.cells().into_iter().map(Cell::from)).style(style)
+            let mut cells = row.cells();
+            let taken = columns.iter().filter_map(|(at, _)| Some(std::mem::take(cells.get_mut(*at)?)));
+            Row::new(taken.map(Cell::from).collect::<Vec<_>>()).style(style)
         };
-        let widths = [16, 12, 9, 9, 8, 8, 8, 24].map(Constraint::Length);
-        Table::new(rows.iter().map(line), widths).header(Row::new(HEADING).bold()).block(Block::bordered())
+        let heading = columns.iter().filter_map(|(at, _)| HEADING.get(*at).copied()).collect::<Vec<_>>();
+        let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+        let skipped = self.skipped.min(rows.len().saturating_sub(1));
+        Table::new(rows.iter().skip(skipped).map(line), widths)
+            .header(Row::new(heading).bold())
+            .block(Block::bordered())
     }
 }
 
@@ -94,6 +110,7 @@ mod tests {
             kind: "firewall".into(),
             came: Some(2e6),
             left: 1.5e6,
+            bits: Some(1.2e9),
             held: 3,
             dropped,
             ..Row::default()
@@ -114,6 +131,7 @@ mod tests {
             rates: Some(&rates),
             history: &[1, 5, 2_000_000],
             trouble: Some("it has ended"),
+            skipped: 0,
         };
         terminal.draw(|frame| screen.draw(frame)).unwrap();
         let shown = terminal.backend().to_string();
@@ -131,13 +149,21 @@ mod tests {
         ] {
             assert!(shown.contains(text), "{text:?} is not in\n{shown}");
         }
+        // All columns but the type are there at 80, and rows can be scrolled past.
+        let mut terminal = Terminal::new(TestBackend::new(80, 16)).unwrap();
+        terminal.draw(|frame| Screen { skipped: 1, ..screen }.draw(frame)).unwrap();
+        let shown = terminal.backend().to_string();
+        for text in ["in/s", "out/s", "bit/s", "1.20 G", "a train", "busy", "held", "dropped/s", "behind"] {
+            assert!(shown.contains(text), "{text:?} is not in\n{shown}");
+        }
+        assert!(!shown.contains("500 k denied"), "{shown}");
     }
 
     #[test]
     fn a_screen_of_any_size_does() {
         for (width, height) in [(1, 1), (3, 30), (200, 2), (40, 8)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            let screen = Screen { address: "a", rates: None, history: &[], trouble: None };
+            let screen = Screen { address: "a", rates: None, history: &[], trouble: None, skipped: 0 };
             terminal.draw(|frame| screen.draw(frame)).unwrap();
         }
     }

@@ -42,17 +42,20 @@ pub struct FlowContextPlan {
     pub flows: u32,
     /// Bytes of a context, its key included.
     pub bytes: usize,
-    /// Bytes of all of them, and of the index that they are found by.
+    /// Bytes of all of them, of the index that they are found by, and of the numbers.
     pub memory: u64,
+    /// Numbers that trains come with where flows are looked up behind other stages, and by which contexts are
+    /// found too.
+    pub numbers: u64,
     /// Bytes that long keys (IPv6, several VLAN tags) take beyond that at most.
     pub long_keys: u64,
 }
 
 /// Looks up the flows of a batch, where the pipeline has contexts.
 #[inline(never)]
-pub(super) fn look_up(cx: &mut Context<'_>, batch: &mut Batch) {
+pub(super) fn look_up(cx: &mut Context<'_>, batch: &mut Batch, place: usize) {
     let Some(mut flows) = cx.pool.flows().take() else { return };
-    flows.look_up(cx, batch);
+    flows.look_up(cx, batch, place);
     *cx.pool.flows() = Some(flows);
 }
 
@@ -78,8 +81,9 @@ impl Pipeline {
     /// Lays contexts out, and takes their memory.
     pub(super) fn lay_out(&mut self, settings: &FlowContextSettings, seed: u64) {
         let (layout, _) = self.place_words(settings.flows > 0);
-        let used = self.nodes.iter().any(|node| node.ledger.looks_up);
-        self.contexts = used.then(|| Box::new(FlowContexts::new(&layout, settings.flows, seed)));
+        let numbers = self.flow_numbers(settings.flows);
+        self.contexts = (!numbers.is_empty())
+            .then(|| Box::new(FlowContexts::new(&layout, settings.flows, seed).with_numbers(numbers)));
     }
 
     /// The contexts that these settings give.
@@ -88,30 +92,57 @@ impl Pipeline {
         if places.is_empty() {
             return FlowContextPlan::default();
         }
+        let numbers = self.flow_numbers(settings.flows).into_iter().map(u64::from).sum();
         FlowContextPlan {
             places,
             flows: settings.flows,
             bytes: layout.bytes(),
-            memory: layout.memory(settings.flows),
+            memory: layout.memory(settings.flows) + numbers * Layout::NUMBER as u64,
+            numbers,
             long_keys: u64::from(settings.flows) * Layout::LONG_KEY as u64,
         }
+    }
+
+    /// Of each place where flows are looked up: the numbers that flows may have in trains which come there are
+    /// below this. They are those of a reframer before it, or of contexts, `flows` of which there are.
+    fn flow_numbers(&self, flows: u32) -> Vec<u32> {
+        let mut coming = vec![0; self.nodes.len()];
+        let mut places = Vec::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            let comes = coming.get(place).copied().unwrap_or(0);
+            if node.ledger.looks_up.is_some() {
+                places.push(comes);
+            }
+            let leaves = match (node.stage.flow_numbers(), node.place != Place::NONE) {
+                (0, true) => flows,
+                (0, false) => comes,
+                (numbers, _) => numbers,
+            };
+            for edge in node.wiring.edges.iter().flatten() {
+                if let Some(known) = coming.get_mut(edge.node) {
+                    *known = leaves.max(*known);
+                }
+            }
+        }
+        places
     }
 
     /// Gives places to stages, and says where flows are looked up.
     fn place_words(&mut self, wanted: bool) -> (Layout, Vec<ContextPlace>) {
         let coming = self.numbers_at_stages();
         let shared = self.shared_numbers(&coming);
-        let (mut layout, mut places) = (Layout::default(), Vec::new());
+        let (mut layout, mut places, mut look_ups) = (Layout::default(), Vec::new(), 0..);
         for ((node, coming), shared) in self.nodes.iter_mut().zip(coming).zip(shared) {
             let words = if wanted && shared { node.stage.flow_use().words } else { 0 };
             node.place = layout.place(words);
-            node.ledger.looks_up = node.place != Place::NONE && coming == Numbers::Unknown;
+            let looks_up = node.place != Place::NONE && coming == Numbers::Unknown;
+            node.ledger.looks_up = if looks_up { look_ups.next() } else { None };
             if node.place != Place::NONE {
                 places.push(ContextPlace {
                     stage: node.name.clone(),
                     offset: node.place.offset(),
                     bytes: usize::from(words) * size_of::<u32>(),
-                    looks_up: node.ledger.looks_up,
+                    looks_up,
                 });
             }
         }
@@ -192,8 +223,8 @@ impl Pipeline {
 fn numbers_behind(node: &Node, coming: Numbers) -> Numbers {
     let uses = node.stage.flow_use();
     match (uses.trains, coming) {
-        (Trains::Unknown, _) => Numbers::Never,
-        (Trains::Made, _) => Numbers::Unknown,
+        (Trains::Unknown, _) | (Trains::Changed, Numbers::Never) => Numbers::Never,
+        (Trains::Made | Trains::Changed, _) => Numbers::Unknown,
         (Trains::Pass, Numbers::Unknown) if uses.words > 0 => Numbers::Known,
         (Trains::Pass, other) => other,
     }

@@ -82,8 +82,8 @@ struct Ledger {
     left_out: Option<Box<Meter>>,
     /// Of the stages at the end of a live pipeline.
     excess: Option<Box<Excess>>,
-    /// The flows of batches are looked up before the stage takes them.
-    looks_up: bool,
+    /// The flows of batches are looked up before the stage takes them: the number of the place where that is.
+    looks_up: Option<usize>,
 }
 
 impl Ledger {
@@ -122,8 +122,8 @@ impl Ledger {
         if let Some(excess) = &mut self.excess {
             excess.leaving(cx.pool, batch);
         }
-        if self.looks_up {
-            contexts::look_up(cx, batch);
+        if let Some(place) = self.looks_up {
+            contexts::look_up(cx, batch, place);
         }
         match &self.left_out {
             Some(meter) => {
@@ -133,7 +133,7 @@ impl Ledger {
             }
             None => stage.process(cx, batch, out),
         }
-        if self.looks_up
+        if self.looks_up.is_some()
             && let Some(flows) = cx.pool.flows()
         {
             flows.leave();
@@ -165,11 +165,11 @@ pub(super) struct Head {
     pub(super) name: String,
     pub(super) kind: &'static str,
     pub(super) source: Box<dyn Source + Send>,
-    edge: Edge,
+    pub(super) edge: Edge,
     /// The stage that it leads to takes packets as they arrive.
-    takes_arrivals: bool,
+    pub(super) takes_arrivals: bool,
     /// That stage would classify them by their outermost headers.
-    takes_classified: bool,
+    pub(super) takes_classified: bool,
 }
 
 /// A pipeline that was built.
@@ -358,7 +358,7 @@ impl Pipeline {
     }
 
     /// Finds out, once it is wired up, what goes round and where packets are taken as they arrive.
-    fn look_over(&mut self) {
+    pub(super) fn look_over(&mut self) {
         let back =
             |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
         self.rounds = self.nodes.iter().enumerate().any(back);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Delay and CPU of a reframer and of plain forwarding between two veth interfaces, where packets come one at a time.
+
+usage: bench/waiting.py [--binary target/release/slipstream] [--rates 10000,40000] [--coalesce 40us,0us] [--rounds 3] [--seconds 1.5]
+
+    a (a0) ==== (ma) m (mb) ==== (b0) b
+
+All contestants take turns; the table has medians of rounds. "its CPU" is that of the program, "all" that of the sender, which waits
+awake for the time of the next packet, and of the kernel's threads, too. Both programs precede those that share time (`chrt -f 50`), since
+another program's turn would be measured as delay. Needs root, ip, ethtool, chrt and a C compiler.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# The tests have a module of the same name, which isn't the one that is meant.
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+import live_ports  # noqa: E402
+import netns  # noqa: E402
+from netns import Net  # noqa: E402
+
+FLOWS = 64
+GRAPHS = {
+    "hold 64 µs": "in :: af_packet(interface=ma); out :: af_packet(interface=mb); in -> reframe(hold=64us) -> out",
+    "forwarding": "in :: af_packet(interface=ma); out :: af_packet(interface=mb); in -> out",
+}
+
+
+def measure(binary, words, graph, flood, rate, seconds):
+    """Of one run: packets sent, the program's CPU and everybody's in ns a packet, and its report's times."""
+    with Net() as net:
+        for end, interface in (("a", "a0"), ("b", "b0")):
+            net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
+        child = net.start("m", "chrt", "-f", "50", binary, "run", "--format", "json", *words, "-e", graph)
+        time.sleep(0.7)
+        if child.poll() is not None:
+            sys.exit(child.stderr.read())
+        own, kernel = live_ports.so_far(child), live_ports.threads_of_the_kernel()
+        mac = ":".join(f"{byte:02x}" for byte in net.mac["b"])
+        sender = net.start("a", "chrt", "-f", "50", flood, "a0", mac, rate, seconds, FLOWS, 1)
+        sender_cpu = live_ports.ended(sender)
+        sent = int(sender.stdout.read())
+        time.sleep(0.05)
+        own, kernel = live_ports.so_far(child) - own, live_ports.threads_of_the_kernel() - kernel
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=10)
+        last = json.loads(out)["stages"][-1]
+        late, transit = last["excess_delay_ns"], last["transit_ns"]
+        return (1e9 * own / sent, 1e9 * (own + sender_cpu + kernel) / sent, late["p50"] / 1e3, late["p99"] / 1e3,
+                transit["p50"] / 1e3, transit["p99"] / 1e3)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=HERE.parent / "target/release/slipstream", type=Path)
+    parser.add_argument("--rates", default="10000,40000")
+    parser.add_argument("--coalesce", default="40us,0us")
+    parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--seconds", default=1.5, type=float)
+    arguments = parser.parse_args()
+    reason = netns.why_not()
+    if reason:
+        sys.exit(f"nothing can be measured: {reason}")
+    binary = arguments.binary.resolve()
+    print("| pps | | `--coalesce` | its CPU a packet | all | late, median | late, p99 | in all, median | p99 |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as directory:
+        flood = live_ports.built(Path(directory))["flood"]
+        for rate in map(int, arguments.rates.split(",")):
+            for name, graph in GRAPHS.items():
+                rows = {coalesce: [] for coalesce in arguments.coalesce.split(",")}
+                for _ in range(arguments.rounds):
+                    for coalesce, runs in rows.items():
+                        words = ("--coalesce", coalesce)
+                        runs.append(measure(binary, words, graph, flood, rate, arguments.seconds))
+                for coalesce, runs in rows.items():
+                    own, whole, *times = (statistics.median(run[n] for run in runs) for n in range(6))
+                    cells = [f"{own / 1e3:.1f} µs", f"{whole / 1e3:.1f} µs", *(f"{t:.0f} µs" for t in times)]
+                    print(f"| {rate:,} | {name} | {coalesce} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

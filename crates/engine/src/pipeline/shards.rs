@@ -1,0 +1,270 @@
+//! Pipelines replicated: a plan for each shard, or the reason why there can't be several.
+
+use ipnet::IpNet;
+
+use super::Diagnostics;
+use super::config::{Finding, Plan, PlannedStage};
+use crate::runtime::shards::{By, External, PortRange};
+use slipstream_core::registry::{Group, Meets, Properties, Role};
+use slipstream_core::settings::{Settings, Value};
+
+/// A source of a plan in shards.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardedSource {
+    pub(crate) by: By,
+    /// Every shard has it, so that the kernel spreads what comes; else only the first one.
+    pub(crate) everywhere: bool,
+}
+
+/// A plan for several shards.
+#[derive(Clone, Debug)]
+pub struct ShardPlan {
+    pub(crate) plans: Vec<Plan>,
+    /// By the names of stages.
+    pub(crate) sources: Vec<(String, ShardedSource)>,
+    pub(crate) external: External,
+    /// What each stage needs to meet on a shard: its name, and that.
+    pub needs: Vec<(String, Meets)>,
+}
+
+impl ShardPlan {
+    /// Each source, and by what its packets are led to shards, in words.
+    pub fn steering(&self) -> impl Iterator<Item = (&str, String)> {
+        self.sources.iter().map(|(name, source)| {
+            let by = match source.by {
+                By::Connection => "by addresses and ports, both directions alike",
+                By::Inside => "by the inside host's address",
+                By::Outside => {
+                    "by the external port, of which each shard has a range; else by the inside host's address"
+                }
+            };
+            let from = if source.everywhere {
+                "the kernel spreads"
+            } else {
+                "the first shard receives and hands over"
+            };
+            (name.as_str(), format!("{from}, {by}"))
+        })
+    }
+}
+
+/// A way out for types that need all packets, where a setting is one.
+fn remedy(stage: &PlannedStage) -> Option<&'static str> {
+    Some(match stage.kind.name {
+        "meter" => "with per=flow each flow has a bucket of its own, which needs no other shard's packets",
+        "l2fwd" => "with learn=false the ports of stations are those that are set",
+        "reframe" => {
+            "with tunnel=outer and another `admit` than adaptive a reframer needs one flow at a time"
+        }
+        "router" => "a router whose interfaces have no hardware addresses asks and answers nobody",
+        "flow_stats" => "with export=udp:ADDRESS:PORT each shard exports its own flows",
+        _ => return None,
+    })
+}
+
+impl Plan {
+    /// A plan for each of so many shards, which share nothing: packets are led so that those which must meet
+    /// come to the same one.
+    ///
+    /// # Errors
+    /// A stage needs packets that can't be led to one shard, or a port can't be shared; the text says which
+    /// and what would help.
+    pub fn in_shards(&self, shards: usize) -> Result<ShardPlan, Diagnostics> {
+        let mut findings = Vec::new();
+        if !self.stages.iter().any(|s| s.kind.live()) {
+            let message = "shards are for live ports, such as af_packet";
+            return Err(self.error(format!("{message}; a replay takes --workers N")));
+        }
+        for stage in &self.stages {
+            if let Err(finding) = self.may_be_replicated(stage) {
+                findings.push(finding);
+            }
+        }
+        let nats: Vec<usize> = (0..self.stages.len())
+            .filter(|n| self.stages.get(*n).is_some_and(|s| s.kind.name == "nat"))
+            .collect();
+        if let [_, second, ..] = *nats.as_slice()
+            && let Some(stage) = self.stages.get(second)
+        {
+            findings
+                .push(Finding::new(&stage.span, "two NATs in one pipeline can't be led to shards together"));
+        }
+        let nat = nats.first().and_then(|n| Some((*n, self.stages.get(*n)?)));
+        let external = nat.map(|(_, nat)| external(nat)).unwrap_or_default();
+        let mut sources = Vec::new();
+        for (id, stage) in self.stages.iter().enumerate() {
+            if !matches!(stage.role, Role::Source | Role::TwoWay) || stage.kind.group != Group::Port {
+                continue;
+            }
+            match self.steering(id, nat.map(|(n, _)| n)) {
+                Ok(by) => {
+                    let everywhere = matches!(stage.kind.name, "af_packet" | "tap_interface");
+                    sources.push((stage.name.clone(), ShardedSource { by, everywhere }));
+                }
+                Err(message) => findings.push(Finding::new(&stage.span, message)),
+            }
+        }
+        let mut plans = Vec::new();
+        for shard in 0..shards {
+            match self.of_shard(shard as u32, shards as u32) {
+                Ok(plan) => plans.push(plan),
+                Err(finding) => {
+                    findings.push(finding);
+                    break;
+                }
+            }
+        }
+        self.fail_on(findings)?;
+        let needs = self.stages.iter().map(|s| (s.name.clone(), s.kind.meets(&s.settings))).collect();
+        Ok(ShardPlan { plans, sources, external, needs })
+    }
+
+    /// Says whether a stage may be there once for each shard.
+    fn may_be_replicated(&self, stage: &PlannedStage) -> Result<(), Finding> {
+        let refused = |message: String| Err(Finding::new(&stage.span, message));
+        let name = &stage.name;
+        match stage.kind.name {
+            "af_packet" | "tap_interface" | "null" => return Ok(()),
+            "paced" if stage.settings.text("clock") != "own" => return Ok(()),
+            "nat" if stage.settings.flag("hairpin") => {
+                let message = format!(
+                    "`{name}` lets inside hosts reach each other by external endpoints, and these may belong to two shards"
+                );
+                return Err(
+                    Finding::new(&stage.span, message).hint("set hairpin=false, or leave out --shards")
+                );
+            }
+            "nat" if !stage.settings.list("static").is_empty() => {
+                let message =
+                    format!("`{name}` has static mappings, whose external ports belong to no shard's range");
+                return Err(Finding::new(&stage.span, message).hint("leave out --shards"));
+            }
+            "nat" => return Ok(()),
+            _ => {}
+        }
+        if stage.kind.group == Group::Port {
+            let kind = stage.kind.name;
+            let message = format!("`{name}`: a port of type `{kind}` can't be shared by shards");
+            return Err(Finding::new(&stage.span, message)
+                .hint("af_packet, tap_interface, null, and paced as a source can; or leave out --shards"));
+        }
+        if (stage.kind.properties.rewrites_flows)(&stage.settings) {
+            return refused(format!(
+                "`{name}` gives packets other addresses, and answers to these would come to another shard; leave out --shards"
+            ));
+        }
+        if stage.kind.meets(&stage.settings) == Meets::Everything {
+            let message = format!("`{name}` decides about all packets together, which no shard sees");
+            let hint = remedy(stage)
+                .unwrap_or("leave out --shards; --workers N takes several threads for stages in a row");
+            return Err(Finding::new(&stage.span, message).hint(hint));
+        }
+        Ok(())
+    }
+
+    /// The rule by which packets of a source are led to shards.
+    fn steering(&self, source: usize, nat: Option<usize>) -> Result<By, String> {
+        let Some(nat) = nat else { return Ok(By::Connection) };
+        let (mut seen, mut next, mut inputs) = (vec![source], vec![source], Vec::new());
+        let mut tracks = false;
+        while let Some(stage) = next.pop() {
+            for wire in self.wires.iter().filter(|w| w.from == stage) {
+                if wire.to == nat {
+                    inputs.push(matches!(wire.input.as_deref(), Some("1" | "outside")));
+                } else if !seen.contains(&wire.to) {
+                    seen.push(wire.to);
+                    let to = self.stages.get(wire.to);
+                    tracks |= to.is_some_and(|s| s.kind.meets(&s.settings) == Meets::Connection);
+                    // What a port takes doesn't come out of it again.
+                    if to.is_some_and(|s| s.kind.group != Group::Port) {
+                        next.push(wire.to);
+                    }
+                }
+            }
+        }
+        match inputs.split_first() {
+            None if tracks => {
+                Err("packets of this source pass a stage that tracks connections, and not the NAT: \
+                                   they can't be led to shards together with those that do"
+                    .to_owned())
+            }
+            None => Ok(By::Connection),
+            Some((first, rest)) if rest.iter().all(|input| input == first) => {
+                Ok(if *first { By::Outside } else { By::Inside })
+            }
+            Some(_) => Err(
+                "packets of this source come to both sides of the NAT, so that nothing says whose they are"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// The plan of one shard.
+    fn of_shard(&self, shard: u32, shards: u32) -> Result<Self, Finding> {
+        let mut plan = self.clone();
+        let mut interfaces: Vec<String> = Vec::new();
+        for stage in &mut plan.stages {
+            let receives = matches!(stage.role, Role::Source | Role::TwoWay);
+            let settings = stage.settings.clone();
+            stage.settings = match stage.kind.name {
+                "af_packet" if receives && settings.optional_number("fanout").is_none() => {
+                    let interface = settings.text("interface").to_owned();
+                    let at = interfaces.iter().position(|i| *i == interface).unwrap_or(interfaces.len());
+                    if at == interfaces.len() {
+                        interfaces.push(interface);
+                    }
+                    settings.with("fanout", Value::Number(group(at)))
+                }
+                "tap_interface" => settings.with("multi_queue", Value::Bool(true)),
+                "paced" if shard > 0 => {
+                    let null = slipstream_io::ports::NULL;
+                    stage.kind = null;
+                    stage.kind.properties = Properties { live: true, ..null.properties };
+                    Settings::defaults(null.settings)
+                }
+                "nat" => part_of_ports(stage, settings, shard, shards)?,
+                _ => settings,
+            };
+        }
+        Ok(plan)
+    }
+}
+
+/// A group for an interface that no other process uses.
+fn group(interface: usize) -> u64 {
+    (u64::from(std::process::id()) * 8 + interface as u64) % 0xffff + 1
+}
+
+/// Settings of a NAT with a shard's part of its ports.
+fn part_of_ports(
+    stage: &PlannedStage,
+    mut settings: Settings,
+    shard: u32,
+    shards: u32,
+) -> Result<Settings, Finding> {
+    for name in ["ports", "low_ports", "identifiers"] {
+        let Some(range) = range(&settings, name) else { continue };
+        let Some(part) = range.part(shard, shards) else {
+            let message = format!("`{}`: {name} are fewer than shards", stage.name);
+            return Err(Finding::new(&stage.span, message));
+        };
+        settings = settings.with(name, Value::Text(format!("{}-{}", part.first, part.last)));
+    }
+    Ok(settings)
+}
+
+fn range(settings: &Settings, name: &str) -> Option<PortRange> {
+    let (first, last) = settings.text(name).split_once('-')?;
+    Some(PortRange { first: first.trim().parse().ok()?, last: last.trim().parse().ok()? })
+}
+
+/// The external addresses and ports of a NAT.
+fn external(nat: &PlannedStage) -> External {
+    let v4 = |net: IpNet| match net {
+        IpNet::V4(net) => Some(net),
+        IpNet::V6(_) => None,
+    };
+    let addresses = (nat.kind.properties.external)(&nat.settings).into_iter().filter_map(v4).collect();
+    let ranges = ["ports", "low_ports"].into_iter().filter_map(|name| range(&nat.settings, name)).collect();
+    External { addresses, ranges, identifiers: range(&nat.settings, "identifiers") }
+}

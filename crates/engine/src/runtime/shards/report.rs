@@ -1,0 +1,100 @@
+//! One report of several shards.
+
+use slipstream_stats::Histogram;
+
+use crate::runtime::driver::{RunReport, SourceReport};
+use crate::runtime::graph::StageReport;
+
+/// The report of all shards together, with each shard's own behind it.
+pub(in crate::runtime) fn merged(mut shards: Vec<RunReport>) -> RunReport {
+    for shard in &mut shards {
+        // A source and the box for packets from other shards are one.
+        shard.sources = by_name(std::mem::take(&mut shard.sources).into_iter());
+    }
+    let sources = by_name(shards.iter().flat_map(|s| s.sources.iter().cloned()));
+    let mut stages: Vec<StageReport> = Vec::new();
+    for stage in shards.iter().flat_map(|s| &s.stages) {
+        match stages.iter_mut().find(|s| s.name == stage.name) {
+            Some(all) => add_stage(all, stage),
+            None => stages.push(stage.clone()),
+        }
+    }
+    let sum = |of: fn(&RunReport) -> u64| shards.iter().map(of).sum();
+    let mut contexts = shards.iter().filter_map(|s| s.contexts);
+    let first = contexts.next();
+    RunReport {
+        sources,
+        stages,
+        elapsed_ns: shards.iter().map(|s| s.elapsed_ns).max().unwrap_or_default(),
+        cpu_ns: sum(|s| s.cpu_ns),
+        live: sum(|s| s.live),
+        service_time: None,
+        contexts: first.map(|first| {
+            contexts.fold(first, |mut all, other| {
+                all.lookups += other.lookups;
+                all.by_number += other.by_number;
+                all.begun += other.begun;
+                all.evicted += other.evicted;
+                all.without += other.without;
+                all
+            })
+        }),
+        interrupted: shards.iter().any(|s| s.interrupted),
+        shards,
+    }
+}
+
+fn by_name(sources: impl Iterator<Item = SourceReport>) -> Vec<SourceReport> {
+    let mut all: Vec<SourceReport> = Vec::new();
+    for source in sources {
+        match all.iter_mut().find(|s| s.name == source.name) {
+            Some(one) => {
+                one.packets += source.packets;
+                one.clock_backwards += source.clock_backwards;
+                add_counters(&mut one.counters, &source.counters);
+            }
+            None => all.push(source),
+        }
+    }
+    all
+}
+
+fn add_counters(all: &mut Vec<(&'static str, u64)>, more: &[(&'static str, u64)]) {
+    for (name, n) in more {
+        match all.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += n,
+            None => all.push((name, *n)),
+        }
+    }
+}
+
+fn add_stage(all: &mut StageReport, other: &StageReport) {
+    let (tally, more) = (&mut all.tally, &other.tally);
+    tally.packets += more.packets;
+    tally.trains += more.trains;
+    tally.batches += more.batches;
+    tally.packets_out += more.packets_out;
+    tally.busy_ns += more.busy_ns;
+    add_counters(&mut all.counters, &other.counters);
+    all.drops.merge(&other.drops);
+    all.held += other.held;
+    add_histogram(&mut all.excess, other.excess.as_ref());
+    add_histogram(&mut all.transit, other.transit.as_ref());
+    match (&mut all.reframe, &other.reframe) {
+        (Some(stats), Some(more)) => stats.merge(more),
+        (none @ None, Some(more)) => *none = Some(more.clone()),
+        (_, None) => {}
+    }
+    // What a stage says in words of its own is in each shard's report.
+    if other.report.is_some() {
+        all.report = None;
+    }
+}
+
+fn add_histogram(all: &mut Option<Histogram>, more: Option<&Histogram>) {
+    match (all, more) {
+        (Some(all), Some(more)) => all.merge(more),
+        (none @ None, Some(more)) => *none = Some(more.clone()),
+        (_, None) => {}
+    }
+}

@@ -1,0 +1,48 @@
+//! The core that a thread runs on, and its precedence there.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// Has the calling thread, and those that it starts, run on this core alone.
+///
+/// # Errors
+/// There is no such core, or the process may not use it.
+pub fn pin(core: u32) -> io::Result<()> {
+    let core = core as usize;
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Has the calling thread precede all threads that share time, and those of a lower priority, 1 to 99
+/// (`SCHED_FIFO`).
+///
+/// # Errors
+/// It takes `CAP_SYS_NICE`, or a limit (`RLIMIT_RTPRIO`) that allows it.
+pub fn precede(priority: u8) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority.into() };
+    // SAFETY: the call reads the parameters, which outlive it; 0 stands for the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_thread_is_pinned_and_a_core_that_is_not_there_is_refused() {
+        let pinned = std::thread::spawn(|| {
+            let core = rustix::thread::sched_getcpu() as u32;
+            super::pin(core).unwrap();
+            (core, rustix::thread::sched_getcpu() as u32)
+        });
+        let (asked, got) = pinned.join().unwrap();
+        assert_eq!(asked, got);
+        assert!(super::pin(1_000).is_err() && super::pin(u32::MAX).is_err());
+    }
+}

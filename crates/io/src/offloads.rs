@@ -1,0 +1,186 @@
+//! What an interface and its card do for the system's network stack, switched off while packets are to be
+//! seen as they are on the wire, and restored afterwards (ethtool's old requests, which all drivers know).
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use libc::c_ulong;
+
+use crate::af_packet::named;
+
+/// The request of ethtool, and its commands.
+const SIOCETHTOOL: c_ulong = 0x8946;
+const GET_FLAGS: u32 = 0x25;
+const SET_FLAGS: u32 = 0x26;
+
+/// A feature of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Packets that came are merged by the system (GRO).
+    Gro,
+    /// Packets that came are merged by the card (LRO).
+    Lro,
+    /// VLAN tags are taken out of packets that came.
+    VlanIn,
+    /// VLAN tags are left to the card.
+    VlanOut,
+    /// Checksums are left to the card.
+    Checksums,
+    /// TCP super-frames are left to the card.
+    Tso,
+    /// Super-frames are cut just before the card.
+    Gso,
+}
+
+/// The way in which a feature is asked for and set.
+enum How {
+    /// By commands of its own.
+    Commands(u32, u32),
+    /// By a bit among the flags.
+    Flag(u32),
+}
+
+impl Feature {
+    /// Its name, as ethtool has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gro => "gro",
+            Self::Lro => "lro",
+            Self::VlanIn => "rxvlan",
+            Self::VlanOut => "txvlan",
+            Self::Checksums => "tx",
+            Self::Tso => "tso",
+            Self::Gso => "gso",
+        }
+    }
+
+    fn how(self) -> How {
+        match self {
+            Self::Gro => How::Commands(0x2b, 0x2c),
+            Self::Checksums => How::Commands(0x16, 0x17),
+            Self::Tso => How::Commands(0x1e, 0x1f),
+            Self::Gso => How::Commands(0x23, 0x24),
+            Self::Lro => How::Flag(1 << 15),
+            Self::VlanIn => How::Flag(1 << 8),
+            Self::VlanOut => How::Flag(1 << 7),
+        }
+    }
+}
+
+/// A number that goes to ethtool and comes from there.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+/// A socket for requests.
+struct Ethtool(OwnedFd);
+
+impl Ethtool {
+    fn open() -> io::Result<Self> {
+        // SAFETY: no pointer is passed; the result is checked.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made, and nothing else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn ask(&self, interface: &str, command: u32, data: u32) -> io::Result<u32> {
+        let mut value = Value { command, data };
+        let mut request = named(interface)?;
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // SAFETY: the request reads the name, which ends with a zero, and reads and writes the two numbers that
+        // the pointer leads to, which outlive it.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value.data) }
+    }
+
+    fn get(&self, interface: &str, feature: Feature) -> io::Result<bool> {
+        match feature.how() {
+            How::Commands(get, _) => Ok(self.ask(interface, get, 0)? != 0),
+            How::Flag(bit) => Ok(self.ask(interface, GET_FLAGS, 0)? & bit != 0),
+        }
+    }
+
+    fn set(&self, interface: &str, feature: Feature, on: bool) -> io::Result<()> {
+        match feature.how() {
+            How::Commands(_, set) => self.ask(interface, set, on.into()),
+            How::Flag(bit) => {
+                let others = self.ask(interface, GET_FLAGS, 0)? & !bit;
+                self.ask(interface, SET_FLAGS, others | if on { bit } else { 0 })
+            }
+        }
+        .map(drop)
+    }
+}
+
+/// The other end of a virtual pair, if it is in this namespace.
+fn other_end(interface: &str) -> Option<String> {
+    let number = |interface: &str, what: &str| -> Option<u32> {
+        let text = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join(what)).ok()?;
+        text.trim().parse().ok()
+    };
+    let (own, other) = (number(interface, "ifindex")?, number(interface, "iflink")?);
+    if own == other {
+        return None;
+    }
+    let names = std::fs::read_dir("/sys/class/net").ok()?;
+    let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // An index may be that of another interface where the other end is in another namespace.
+    names.find(|name| number(name, "ifindex") == Some(other) && number(name, "iflink") == Some(own))
+}
+
+/// Features that were switched off; they are switched on again when this is dropped.
+#[derive(Debug, Default)]
+pub struct Switched(Vec<(String, Feature)>);
+
+impl Switched {
+    /// Switches off what merges packets or takes tags out of them on their way in by `interface`, and, at the
+    /// other end of a virtual pair in this namespace, what leaves checksums and segmentation to a card that
+    /// isn't there.
+    ///
+    /// # Errors
+    /// It takes `CAP_NET_ADMIN`; what was switched off until then is on again.
+    pub fn off(interface: &str) -> io::Result<Self> {
+        let ethtool = Ethtool::open()?;
+        let mut this = Self::default();
+        let near =
+            [Feature::Gro, Feature::Lro, Feature::VlanIn].map(|feature| (interface.to_owned(), feature));
+        let far = other_end(interface).map(|other| {
+            [Feature::Tso, Feature::Gso, Feature::Checksums, Feature::VlanOut]
+                .map(|feature| (other.clone(), feature))
+        });
+        for (interface, feature) in near.into_iter().chain(far.into_iter().flatten()) {
+            // A driver that doesn't know a feature doesn't do it.
+            if !ethtool.get(&interface, feature).unwrap_or(false) {
+                continue;
+            }
+            match ethtool.set(&interface, feature, false) {
+                Ok(()) => this.0.push((interface, feature)),
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(this)
+    }
+
+    /// The interfaces and features that were on.
+    pub fn features(&self) -> impl Iterator<Item = (&str, Feature)> {
+        self.0.iter().map(|(interface, feature)| (interface.as_str(), *feature))
+    }
+}
+
+impl Drop for Switched {
+    fn drop(&mut self) {
+        let Ok(ethtool) = Ethtool::open() else { return };
+        for (interface, feature) in self.0.iter().rev() {
+            // An interface that is gone needs nothing.
+            let _ = ethtool.set(interface, *feature, true);
+        }
+    }
+}

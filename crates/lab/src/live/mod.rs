@@ -1,0 +1,357 @@
+//! The papers' experiments with real hosts, in small: a web server behind a delay and a reframer (§5.4), what a
+//! receiver's network stack takes by locality (Fig. 1), and what a hold adds to the time of a packet.
+//!
+//! Hosts are network namespaces of this machine, wires are virtual pairs, and everything shares its cores: so
+//! ratios of runs that alternate say more than the figures themselves.
+
+mod net;
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value, json};
+
+use self::net::{End, Net, Running, SERVER};
+use super::{Bench, Chart, Claim, Findings, Lab};
+
+pub(super) const LAB: Lab = Lab {
+    name: "live",
+    source: "Packet Order Matters! (NSDI'22), §5.4 (Figs. 19a, 19b) and Fig. 1a in small",
+    what: "real hosts in namespaces (root): nginx behind a delay and a reframer, a receiver's CPU by locality, delay by hold",
+    run,
+};
+
+/// Seconds until a program that was started is ready.
+const READY: Duration = Duration::from_millis(700);
+/// Holds of Fig. 1 in small, ns; the flows are as many as connections.
+const RECEIVER_HOLDS: [u64; 4] = [0, 64_000, 256_000, 1_000_000];
+/// Holds whose added delay is measured, ns.
+const DELAY_HOLDS: [u64; 5] = [0, 16_000, 64_000, 128_000, 256_000];
+
+fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
+    net::need(&["ip", "ethtool", "sysctl", "nginx", "wrk", "iperf3", "ping"])?;
+    let mut findings = Findings::default();
+    web(lab, &mut findings)?;
+    receiver(lab, &mut findings)?;
+    delay(lab, &mut findings)?;
+    Ok(findings)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The program in the middle, with this graph between ports `c` and `s`.
+fn middle(lab: &Bench<'_>, net: &Net, graph: &str) -> anyhow::Result<Running> {
+    let ports = "c :: af_packet(interface=mc, ring=16384); s :: af_packet(interface=ms, ring=16384); ";
+    let graph = format!("{ports}{graph}");
+    let mut running = net.start(End::Middle, &lab.program, &["run", "--format", "json", "-e", &graph])?;
+    running.settle(READY)?;
+    Ok(running)
+}
+
+/// What a run of it found: mean packets of a flow back to back towards a port, and packets that were lost.
+fn seen(report: &str, port: &str) -> anyhow::Result<(f64, f64)> {
+    let report: Value = serde_json::from_str(report).context("the report of the program in the middle")?;
+    let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64).unwrap_or_default();
+    let all = |list: &str| report.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
+    let stage = all("stages").into_iter().find(|s| s.get("name").and_then(Value::as_str) == Some(port));
+    let stage = stage.with_context(|| format!("the report has no stage `{port}`"))?;
+    let lost =
+        |s: &Value| s.get("counters").map_or(0.0, |c| number(c, "dropped_by_kernel") + number(c, "too_long"));
+    let lost: f64 = all("sources").iter().map(lost).sum();
+    Ok((number(&stage, "packets_in") / number(&stage, "trains").max(1.0), lost))
+}
+
+/// One run of §5.4.
+#[derive(Debug, Default)]
+struct Fetched {
+    bytes_per_second: f64,
+    p50_s: f64,
+    p99_s: f64,
+    slf: f64,
+}
+
+/// A time as wrk prints it, in s.
+fn wrk_time(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let (number, unit) = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)))?;
+    Some(number.parse::<f64>().ok()? * unit)
+}
+
+/// A number of bytes as wrk prints it.
+fn wrk_bytes(text: &str) -> Option<f64> {
+    let units = [("KB", 1024.0), ("MB", 1_048_576.0), ("GB", 1_073_741_824.0), ("B", 1.0)];
+    let (number, unit) = units.iter().find_map(|(unit, n)| Some((text.trim().strip_suffix(unit)?, n)))?;
+    Some(number.parse::<f64>().ok()? * unit)
+}
+
+fn wrk(text: &str) -> anyhow::Result<Fetched> {
+    let find = |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
+    let all = find("Transfer/sec:").and_then(wrk_bytes).zip(find("50%").and_then(wrk_time));
+    let ((bytes_per_second, p50_s), p99_s) =
+        all.zip(find("99%").and_then(wrk_time)).with_context(|| format!("not as wrk writes: {text}"))?;
+    if p50_s <= 0.0 {
+        bail!("no file came whole before the time was over: {text}");
+    }
+    Ok(Fetched { bytes_per_second, p50_s, p99_s, slf: f64::NAN })
+}
+
+const NGINX: &str = "daemon off; master_process off; pid DIR/pid; error_log DIR/error.log;
+events { worker_connections 4096; }
+http { access_log off; client_body_temp_path DIR/body; proxy_temp_path DIR/proxy; fastcgi_temp_path DIR/fastcgi;
+uwsgi_temp_path DIR/uwsgi; scgi_temp_path DIR/scgi; server { listen 80; root DIR/www; } }
+";
+
+/// §5.4 in small: clients, a delay of 10 ± 2 ms each way, a reframer both ways, nginx.
+fn web(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let (runs, seconds, connections) = if lab.quick { (3, 3, 16) } else { (5, 10, 128) };
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().to_string_lossy().into_owned();
+    fs::create_dir(folder.path().join("www"))?;
+    fs::write(folder.path().join("www/file"), vec![b'x'; 1 << 20])?;
+    fs::write(folder.path().join("nginx.conf"), NGINX.replace("DIR", &path))?;
+    let delay = "delay(time=10ms, jitter=2ms, per_flow=true)";
+    let kinds = [
+        ("without", format!("c -> {delay} -> s; s -> {delay} -> c")),
+        (
+            "hold 64 us",
+            format!("c -> {delay} -> reframe(hold=64us) -> s; s -> reframe(hold=64us) -> {delay} -> c"),
+        ),
+    ];
+    let mut all = [Vec::new(), Vec::new()];
+    for run in 0..runs {
+        for (kind, (_, graph)) in all.iter_mut().zip(&kinds) {
+            let net = Net::new()?;
+            let conf = format!("{path}/nginx.conf");
+            let mut nginx = net.start(End::Server, "nginx", &["-p", &path, "-c", &conf])?;
+            nginx.settle(READY)?;
+            let box_ = middle(lab, &net, graph)?;
+            let (c, d) = (format!("-c{connections}"), format!("-d{seconds}s"));
+            let url = format!("http://{SERVER}/file");
+            let text =
+                net.run(End::Clients, "wrk", &["-t1", &c, &d, "--timeout", "30s", "--latency", &url])?;
+            let (slf, _) = seen(&box_.interrupt()?, "s")?;
+            kind.push(Fetched { slf, ..wrk(&text)? });
+        }
+        lab.step(0.5 * f64::from(run + 1) / f64::from(runs))?;
+    }
+    let of =
+        |kind: usize, f: fn(&Fetched) -> f64| median(all.get(kind).into_iter().flatten().map(f).collect());
+    for (n, (name, _)) in kinds.iter().enumerate() {
+        findings.rows.push(object(json!({
+            "part": "web", "middle": name, "connections": connections, "runs": runs,
+            "megabytes_per_second": of(n, |f| f.bytes_per_second) / 1e6, "completion_p50_s": of(n, |f| f.p50_s),
+            "completion_p99_s": of(n, |f| f.p99_s), "slf_to_server": of(n, |f| f.slf),
+        })));
+    }
+    let ratio = |f: fn(&Fetched) -> f64| {
+        let [without, with] = &all;
+        median(without.iter().zip(with).map(|(a, b)| f(b) / f(a)).collect())
+    };
+    findings.claims.push(Claim::number(
+        "throughput of the web server with a reframer, of that without (Fig. 19a)",
+        1.2,
+        ratio(|f| f.bytes_per_second),
+        0.1,
+        1.0,
+    ));
+    findings.claims.push(Claim::number(
+        "completion time of 1 MB, median, with a reframer, of that without (Fig. 19b)",
+        3.1 / 3.4,
+        ratio(|f| f.p50_s),
+        0.05,
+        1.0,
+    ));
+    findings.claims.push(Claim::number(
+        "SLF seen by the server, with a reframer, of that without",
+        14.0 / 1.25,
+        ratio(|f| f.slf),
+        0.25,
+        1.0,
+    ));
+    Ok(())
+}
+
+/// The result of one transfer: the receiver's CPU time a byte, SLF, bytes a second.
+struct Received {
+    ns_per_byte: f64,
+    slf: f64,
+    bytes_per_second: f64,
+}
+
+/// Fig. 1 in small: many connections at once through a reframer, whose hold makes the locality.
+fn receiver(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let (runs, seconds, connections) = if lab.quick { (2, 2, 16) } else { (5, 5, 32) };
+    let mut table: Vec<Vec<Received>> = Vec::new();
+    let steps = runs * 2 * RECEIVER_HOLDS.len();
+    let mut done = 0;
+    for run in 0..runs {
+        for gro in [false, true] {
+            for (n, hold) in RECEIVER_HOLDS.iter().enumerate() {
+                let at = usize::from(gro) * RECEIVER_HOLDS.len() + n;
+                if run == 0 {
+                    table.push(Vec::new());
+                }
+                let one = transfer(lab, *hold, gro, seconds, connections)?;
+                table.get_mut(at).context("a row")?.push(one);
+                done += 1;
+                lab.step(0.5 + 0.35 * done as f64 / steps as f64)?;
+            }
+        }
+    }
+    let of =
+        |at: usize, f: fn(&Received) -> f64| median(table.get(at).into_iter().flatten().map(f).collect());
+    let mut series = Vec::new();
+    for gro in [false, true] {
+        let places = (0..RECEIVER_HOLDS.len()).map(|n| usize::from(gro) * RECEIVER_HOLDS.len() + n);
+        for (at, hold) in places.clone().zip(RECEIVER_HOLDS) {
+            findings.rows.push(object(json!({
+                "part": "receiver", "gro": gro, "hold_ns": hold, "slf": of(at, |r| r.slf), "runs": runs,
+                "receiver_ns_per_byte": of(at, |r| r.ns_per_byte), "megabytes_per_second": of(at, |r| r.bytes_per_second) / 1e6,
+            })));
+        }
+        let name = if gro { "GRO on" } else { "GRO off" };
+        series.push((name.to_owned(), places.map(|at| Some(of(at, |r| r.ns_per_byte))).collect()));
+    }
+    let last = RECEIVER_HOLDS.len() - 1;
+    let ratio = |gro: usize| {
+        let first = gro * RECEIVER_HOLDS.len();
+        of(first + last, |r| r.ns_per_byte) / of(first, |r| r.ns_per_byte)
+    };
+    let why = "the receiver's share of interrupts is counted as the sender's here, and its locality is made by a hold";
+    for (gro, paper, name) in
+        [(1, 2979.92 / 9561.35, "GRO on (the paper: LRO)"), (0, 4419.76 / 9520.95, "GRO off")]
+    {
+        let text = format!(
+            "a receiver's CPU at the longest hold, of that without a hold, {name} (Fig. 1a: SLF 16 of SLF 1)"
+        );
+        findings
+            .claims
+            .push(Claim { why: Some(why.to_owned()), ..Claim::number(text, paper, ratio(gro), 0.25, 1.0) });
+    }
+    findings.charts.push(Chart {
+        title: "A receiver's CPU by hold (beside Fig. 1a)".into(),
+        caption: "iperf3 with many connections through a reframer; CPU time of the receiving process a byte."
+            .into(),
+        x_label: "hold, us".into(),
+        y_label: "ns a byte".into(),
+        groups: RECEIVER_HOLDS.iter().map(|h| (h / 1000).to_string()).collect(),
+        series,
+    });
+    Ok(())
+}
+
+fn transfer(
+    lab: &Bench<'_>,
+    hold: u64,
+    gro: bool,
+    seconds: u32,
+    connections: u32,
+) -> anyhow::Result<Received> {
+    let net = Net::new()?;
+    net.merge(End::Server, gro)?;
+    let box_ = middle(lab, &net, &format!("c -> reframe(hold={hold}ns) -> s; s -> c"))?;
+    let mut server = net.start(End::Server, "iperf3", &["-s"])?;
+    server.settle(READY)?;
+    let before = server.cpu_ns();
+    let (t, p) = (seconds.to_string(), connections.to_string());
+    let text = net.run(End::Clients, "iperf3", &["-c", SERVER, "-t", &t, "-P", &p, "-J"])?;
+    let cpu = server.cpu_ns() - before;
+    let result: Value = serde_json::from_str(&text).context("the output of iperf3")?;
+    let bytes = result.pointer("/end/sum_received/bytes").and_then(Value::as_f64).unwrap_or_default();
+    if bytes <= 0.0 {
+        bail!("iperf3 received nothing: {text}");
+    }
+    let (slf, _) = seen(&box_.interrupt()?, "s")?;
+    Ok(Received { ns_per_byte: cpu as f64 / bytes, slf, bytes_per_second: bytes / f64::from(seconds) })
+}
+
+/// What a hold adds to the way there and back of a single packet.
+fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let (runs, pings) = if lab.quick { (2, "200") } else { (5, "1000") };
+    let mut all: Vec<Vec<f64>> = vec![Vec::new(); DELAY_HOLDS.len()];
+    for run in 0..runs {
+        for (hold, times) in DELAY_HOLDS.iter().zip(&mut all) {
+            let net = Net::new()?;
+            let _box = middle(lab, &net, &format!("c -> reframe(hold={hold}ns) -> s; s -> c"))?;
+            let text = net.run(End::Clients, "ping", &["-c", pings, "-i", "0.002", "-q", SERVER])?;
+            times.push(ping_mean_us(&text).with_context(|| format!("not as ping writes: {text}"))?);
+        }
+        lab.step(0.85 + 0.15 * f64::from(run + 1) / f64::from(runs))?;
+    }
+    let none = median(all.first().cloned().unwrap_or_default());
+    let mut worst: f64 = 0.0;
+    let mut added = Vec::new();
+    for (hold, times) in DELAY_HOLDS.iter().zip(&all) {
+        let more = median(times.clone()) - none;
+        findings.rows.push(object(json!({
+            "part": "delay", "hold_ns": hold, "round_trip_us": median(times.clone()), "added_us": more, "runs": runs,
+        })));
+        if *hold > 0 {
+            worst = worst.max((more - *hold as f64 / 1e3).abs());
+        }
+        added.push(Some(more));
+    }
+    findings.claims.push(Claim::checked(
+        "mean delay that a hold adds to a packet that comes alone, less the hold: most, in us",
+        Value::Null,
+        worst,
+        "at most 60",
+        worst <= 60.0,
+    ));
+    findings.charts.push(Chart {
+        title: "Added delay by hold".into(),
+        caption: "Mean round trip of pings with a reframer one way, less that with a hold of 0.".into(),
+        x_label: "hold, us".into(),
+        y_label: "us".into(),
+        groups: DELAY_HOLDS.iter().map(|h| (h / 1000).to_string()).collect(),
+        series: vec![("added".into(), added)],
+    });
+    Ok(())
+}
+
+/// The mean of the round trips, in µs.
+fn ping_mean_us(text: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.starts_with("rtt "))?;
+    line.split('=').nth(1)?.split('/').nth(1)?.trim().parse::<f64>().ok().map(|ms| ms * 1e3)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_print_is_read() {
+        let text = "Running 2s test @ http://10.78.0.2/file\n  Latency Distribution\n     50%  120.53ms\n     75%  150.00ms\n     \
+                    90%  200.00ms\n     99%    1.02s \n  100 requests in 2.00s, 100.10MB read\nRequests/sec:     50.00\n\
+                    Transfer/sec:     50.05MB\n";
+        let got = wrk(text).unwrap();
+        assert!((got.p50_s - 0.12053).abs() < 1e-9 && (got.p99_s - 1.02).abs() < 1e-9, "{got:?}");
+        assert!((got.bytes_per_second - 50.05 * 1_048_576.0).abs() < 1.0);
+        assert!(wrk("unable to connect").is_err());
+        let rtt = "5 packets transmitted, 5 received\nrtt min/avg/max/mdev = 0.028/0.041/0.067/0.014 ms\n";
+        assert!((ping_mean_us(rtt).unwrap() - 41.0).abs() < 1e-9);
+        assert_eq!(ping_mean_us("0 received"), None);
+    }
+
+    #[test]
+    fn what_the_program_in_the_middle_saw_is_read() {
+        let report = json!({
+            "sources": [{ "name": "c", "counters": { "dropped_by_kernel": 3, "too_long": 1 } }, { "name": "s", "counters": {} }],
+            "stages": [{ "name": "s", "packets_in": 100, "trains": 25 }],
+        });
+        assert_eq!(seen(&report.to_string(), "s").unwrap(), (4.0, 4.0));
+        assert!(seen("{}", "s").is_err() && seen("no json", "s").is_err());
+    }
+}

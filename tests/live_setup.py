@@ -1,0 +1,64 @@
+"""What a live run does around its packets: offloads switched off and on again, captures that are there as they are written."""
+
+import os
+import signal
+import time
+
+from live_ports import ended, records
+from netns import Middlebox, Net, is_udp, udp
+
+JSON = ("--format", "json")
+
+
+def feature(net, end, interface, name):
+    lines = net.sh(end, "ethtool", "-k", interface).splitlines()
+    return next(line.split(":")[1].split()[0] for line in lines if line.strip().startswith(name + ":"))
+
+
+def fix_offloads(case, binary, _):
+    """--fix-offloads switches off what merges packets while it runs, also at the other end of a pair; all is restored."""
+    with Net() as net:
+        net.sh("m", "ethtool", "-K", "ma", "gro", "on")
+        net.ip("m", "link", "add", "x0", "type", "veth", "peer", "name", "x1")
+        for interface in ("x0", "x1"):
+            net.ip("m", "link", "set", "dev", interface, "up")
+        watched = (("ma", "generic-receive-offload"), ("x1", "tx-tcp-segmentation"), ("x1", "tx-checksumming"))
+        state = lambda: [feature(net, "m", *what) for what in watched]
+        case.equal(state(), ["on"] * 3, "before")
+        graph = "af_packet(interface=ma) -> null; af_packet(interface=x0) -> null"
+        for how in (signal.SIGINT, signal.SIGTERM):
+            box = Middlebox(net, binary, "run", *JSON, "--fix-offloads", "-e", graph).ready(2)
+            case.equal(state(), ["off"] * 3, "while it runs")
+            ended(case, box, how)
+            case.equal(state(), ["on"] * 3, f"after {how.name}")
+        wrong = net.start("m", binary, "run", "--fix-offloads", "-e", "paced(rate=1kpps, packets=5) -> null")
+        _, err = wrong.communicate(timeout=10)
+        case.check(wrong.returncode == 2 and "no port of type" in err, f"no interface: {err}")
+
+
+def live_capture(case, binary, scratch):
+    """What was captured a second ago is there after kill -9; files are cut by size, and the oldest go."""
+    with Net() as net:
+        near = net.wire("a")
+        graph = f'af_packet(interface=ma) -> pcap(path="{scratch}/all.pcap")'
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(1)
+        for number in range(100):
+            near.send(udp(net, number))
+        time.sleep(1.6)
+        box.stop(signal.SIGKILL)
+        got = [frame for frame in records(scratch / "all.pcap") if is_udp(frame)]
+        case.equal(len(got), 100, "packets after kill -9")
+        graph = f'af_packet(interface=ma) -> pcap(path="{scratch}/part.pcap", rotate_size=2KiB, keep=3)'
+        box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(1)
+        for number in range(200):
+            near.send(udp(net, number))
+        time.sleep(0.3)
+        ended(case, box)
+        files = sorted(name for name in os.listdir(scratch) if name.startswith("part-"))
+        case.equal(len(files), 3, f"files that are kept: {files}")
+        numbers = [frame[42:46] for name in files for frame in records(scratch / name) if is_udp(frame)]
+        case.equal(numbers, [n.to_bytes(4, "big") for n in range(200 - len(numbers), 200)], "the latest packets, in order")
+        case.check(len(numbers) >= 40, f"{len(numbers)} packets")
+
+
+SETUP = (fix_offloads, live_capture)

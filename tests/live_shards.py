@@ -1,0 +1,209 @@
+"""Pipelines in shards: several threads, each with a share of the flows, between real end hosts."""
+
+import os
+import select
+import socket
+import struct
+
+from live_functions import JSON, PORTS, ended, fetch, have, mac, nginx
+from live_ports import PACKETS, Capture, stream
+from netns import Middlebox, Net, number_of
+
+SHARDS = ("--shards", "2")
+
+
+def shares(case, report, least):
+    """What each shard took in, together all; none took less than its share."""
+    taken = [shard["packets_in"] for shard in report["shards"]]
+    case.equal(sum(taken), report["packets_in"], "packets of the shards, and of all")
+    case.check(all(n >= least * report["packets_in"] for n in taken), f"shares: {taken}")
+    for shard in report["shards"]:
+        dropped = sum(shard["dropped"].values())
+        case.equal(shard["packets_in"], shard["packets_out"] + dropped, "of a shard: packets in against out and dropped")
+    return taken
+
+
+def counted(report, name):
+    return sum(source["counters"].get(name, 0) for source in report["sources"])
+
+
+def shard_stream(case, binary, scratch):
+    """Packets of 64 flows through a reframer on two shards: each arrives once, those of a flow in order."""
+    packets = PACKETS // 4
+    with Net() as net:
+        near = net.wire("a")
+        capture = Capture(net, "b", "b0", scratch / "far.pcap")
+        graph = "in :: af_packet(interface=ma, ring=16384); out :: af_packet(interface=mb); in -> reframe(hold=100us) -> out"
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph).ready(4)
+        stream(net, near, packets)
+        got = [number_of(frame) for frame in capture.frames(case)]
+        case.equal((len(got), len({number for _, number in got})), (packets, packets), "packets, and different ones")
+        latest, overtaken = {}, 0
+        for flow, number in got:
+            overtaken += latest.get(flow, -1) >= number
+            latest[flow] = number
+        case.equal(overtaken, 0, "packets that were overtaken in their flow")
+        report = ended(case, box)
+        if report:
+            taken = shares(case, report, 0.2)
+            case.equal(counted(report, "dropped_by_kernel") + counted(report, "lost_between_shards"), 0, "lost")
+            handed = counted(report, "to_other_shards")
+            case.check(handed < packets / 100, f"{handed} packets came to the wrong shard")
+            print(f"       two shards: {taken} packets, {handed} handed over, {report['cpu_ns'] / report['packets_in']:.0f} ns CPU a packet")
+
+
+def answers(case, far, near, rounds):
+    """Each of the near sockets asks the far one, which answers; how many answers came."""
+    came = 0
+    for number in range(rounds):
+        question = struct.pack("!I", number)
+        for sock in near:
+            sock.sendto(question, ("10.77.0.2", 53))
+        for _ in near:
+            if not select.select([far], [], [], 2)[0]:
+                break
+            data, client = far.recvfrom(2048)
+            far.sendto(data, client)
+        for sock in near:
+            if select.select([sock], [], [], 2)[0]:
+                came += sock.recv(2048) == question
+    return came
+
+
+STATEFUL = """
+allow arp
+allow ip6
+allow state established,related
+allow state new src host 10.77.0.1
+default deny
+"""
+
+
+def shard_firewall(case, binary, scratch):
+    """A firewall that tracks connections, on two shards: both directions of each come to the same one."""
+    if not have(case, "curl", "nginx", "ss", "ping", "traceroute"):
+        return
+    rules = scratch / "rules.txt"
+    rules.write_text(STATEFUL.replace("allow arp\n", ""))
+    with Net() as net:
+        for end, other, address in (("a", "b", "10.77.0.2"), ("b", "a", "10.77.0.1")):
+            net.ip(end, "neigh", "replace", address, "lladdr", mac(net, other), "dev", f"{end}0")
+        graph = (f"lan -> fw :: firewall(rules=\"{rules}\") -> side :: switch(ports=[\"out: src host 10.77.0.1\"]); "
+                 "wan -> fw; side[out] -> wan; side[other] -> lan")
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", PORTS + graph).ready(4)
+        page = nginx(net, "b", scratch)
+        for _ in range(8):
+            fetch(case, net, "http://10.77.0.2/page", page, scratch)
+        near = []
+        for flow in range(40):
+            near.append(net.socket("a", socket.AF_INET, socket.SOCK_DGRAM))
+            near[-1].bind(("10.77.0.1", 5000 + flow))
+        far = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+        far.bind(("10.77.0.2", 53))
+        case.equal(answers(case, far, near, 5), 5 * len(near), "answers through the firewall")
+        # An ICMP error about a connection belongs to it.
+        near[0].connect(("10.77.0.2", 54))
+        near[0].send(b"nobody is there")
+        try:
+            select.select([near[0]], [], [], 2)
+            near[0].recv(100)
+            case.check(False, "no error for a port that nobody listens at")
+        except ConnectionRefusedError:
+            pass
+        # In fragments there and back.
+        near[1].settimeout(3)
+        far.settimeout(3)
+        question = os.urandom(3000)
+        near[1].sendto(question, ("10.77.0.2", 53))
+        data, client = far.recvfrom(1 << 16)
+        far.sendto(data, client)
+        case.check(near[1].recv(1 << 16) == question, "in fragments")
+        report = ended(case, box)
+        if report:
+            shares(case, report, 0.1)
+            case.equal(report["dropped"], {}, "dropped")
+
+
+def shard_nat(case, binary, scratch):
+    """A NAT on two shards: inside hosts of both are answered, also by ping, and files come whole."""
+    if not have(case, "ping", "curl", "nginx", "ss"):
+        return
+    hosts = 12
+    with Net() as net:
+        net.ip("a", "addr", "flush", "dev", "a0")
+        for host in range(1, hosts + 1):
+            net.ip("a", "addr", "add", f"192.168.7.{host}/24", "dev", "a0")
+        net.ip("a", "route", "add", "10.77.0.0/24", "dev", "a0")
+        net.ip("a", "neigh", "replace", "10.77.0.2", "lladdr", mac(net, "b"), "dev", "a0")
+        net.ip("b", "neigh", "replace", "10.77.0.100", "lladdr", mac(net, "a"), "dev", "b0")
+        graph = ("lan -> n :: nat(pool=[10.77.0.100], inside=[192.168.7.0/24], routed=true, hairpin=false) -> wan; "
+                 "wan -> [outside]n[inside] -> lan")
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", PORTS + graph).ready(4)
+        near = []
+        for host in range(1, hosts + 1):
+            for port in (4000, 4001):
+                near.append(net.socket("a", socket.AF_INET, socket.SOCK_DGRAM))
+                near[-1].bind((f"192.168.7.{host}", port))
+        far = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+        far.bind(("10.77.0.2", 53))
+        case.equal(answers(case, far, near, 5), 5 * len(near), "answers through the NAT")
+        page = nginx(net, "b", scratch)
+        for host in (1, 2, 3, 4):
+            text = net.sh("a", "ping", "-c", "3", "-i", "0.05", "-W", "2", "-I", f"192.168.7.{host}", "10.77.0.2", check=False)
+            case.check("3 received" in text, text)
+            net.sh("a", "curl", "-sS", "-m", "20", "--interface", f"192.168.7.{host}", "-o", scratch / "got", "http://10.77.0.2/page")
+            case.check((scratch / "got").read_bytes() == page, f"host {host}: not what nginx has")
+        report = ended(case, box)
+        if report:
+            shares(case, report, 0.1)
+            case.equal(counted(report, "lost_between_shards"), 0, "lost between shards")
+
+
+def shard_tap(case, binary, _):
+    """A TAP interface with several queues on two shards."""
+    with Net() as net:
+        graph = "host :: tap_interface(interface=t0); wire :: af_packet(interface=mb); host -> reframe -> wire; wire -> host"
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph).ready(3)
+        net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "t0")
+        near = []
+        for flow in range(16):
+            near.append(net.socket("m", socket.AF_INET, socket.SOCK_DGRAM))
+            near[-1].bind(("10.77.0.9", 5000 + flow))
+        far = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
+        far.bind(("10.77.0.2", 53))
+        case.equal(answers(case, far, near, 5), 5 * len(near), "answers")
+        report = ended(case, box)
+        if report:
+            shares(case, report, 0.05)
+
+
+def shard_trouble(case, binary, scratch):
+    """Pipelines that can't be replicated are refused, with the reason and a way out."""
+    rules = scratch / "r.txt"
+    rules.write_text("allow ip\n")
+    port = "af_packet(interface=ma)"
+    with Net() as net:
+        for graph, words, wanted in (
+                (f"{port} -> meter(cir=1mbps) -> null", (), ("all packets together", "per=flow")),
+                (f"a :: {port}; a -> n :: nat(pool=[10.0.0.1]) -> null; af_packet(interface=mb) -> [outside]n[inside] -> null", (),
+                 ("hairpin=false",)),
+                (f"{port} -> pcap(path=\"{scratch}/x.pcap\")", (), ("can't be shared",)),
+                (f"{port} -> null", ("--packets", "5"), ("--duration",)),
+                (f"{port} -> null", ("--workers", "2"), ("not both",)),
+                (f"{port} -> null", ("--cores", "0,1,2"), ("more numbers",)),
+                (f"{port} -> null", ("--cores", "999"), ("core 999",)),
+                ("synth -> null", (), ("live ports",))):
+            child = net.start("m", binary, "run", *SHARDS, *words, "-e", graph)
+            _, err = child.communicate(timeout=20)
+            case.check(child.returncode == 2 and all(text in err for text in wanted), f"{graph} {words}: {child.returncode} {err}")
+        case.check(not (scratch / "x.pcap").exists(), "a file of a run that was refused")
+        text = net.sh("m", binary, "validate", "--explain", "-e", f"{port} -> firewall(rules=\"{rules}\") -> null")
+        case.check("needs all packets of a connection" in text and "both directions alike" in text, text)
+        # The interface goes: all shards end, with their report.
+        box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", f"{port} -> null").ready(2)
+        net.ip("m", "link", "del", "dev", "ma")
+        status, out, err = box.wait(10)
+        case.check(status == 2 and "is gone" in err and "\"shards\"" in out, f"interface taken away: {status} {err}")
+
+
+SHARDED = (shard_stream, shard_firewall, shard_nat, shard_tap, shard_trouble)
