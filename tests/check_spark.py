@@ -156,7 +156,7 @@ class Checks(Package):
         pattern = packets.locality(spark, str(self.scratch / "made" / "*"), split=500_000)
         self.same(pattern.to_dict(), want, "pattern")
         frame = spark.read.format("pcap").option("split", 400_000).load(str(self.scratch / "made"))
-        assert frame.rdd.getNumPartitions() > 8, frame.rdd.getNumPartitions()
+        assert frame.rdd.getNumPartitions() >= 8, frame.rdd.getNumPartitions()
         self.same(packets.locality(spark, frame).to_dict(), want, "a DataFrame")
         words = ("--window", "5us,1ms", "--burst", 7, "--top", 3)
         got = packets.locality(spark, several[0], split=200_000, windows=["5us", "1ms"], burst=7, top=3).to_dict()
@@ -242,8 +242,7 @@ class Checks(Package):
         mixed.write_bytes(block + raw + packet * 9000)
         want = self.command("analyze", mixed)
         self.same(packets.locality(spark, mixed, split=400_000).to_dict(), want, "mixed link types")
-        self.raises(Exception, lambda: spark.read.format("pcap").option("split", 400_000).load(str(mixed)).count(), "mixed.pcapng", "one piece")
-        assert spark.read.format("pcap").option("split", 0).load(str(mixed)).groupBy("link_type").count().count() == 2
+        assert spark.read.format("pcap").option("split", 400_000).load(str(mixed)).groupBy("link_type").count().count() == 2
 
     def stream(self):
         """Finished captures of a folder, each once, over two runs."""

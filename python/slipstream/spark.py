@@ -82,7 +82,7 @@ class Pcap(DataSource):
     """Packets of captures: pcap and pcapng, plain, gzip or zstd. Options:
 
     path: file, pattern or folder; also what `load` is given.
-    split: bytes of a part that one task reads, 64 MiB by default; 0 reads each file in one piece. Compressed files are never cut.
+    split: bytes of a part that one task reads, 64 MiB by default; 0 reads each file in one piece. Compressed files and pcapng are never cut.
     strict: `true` makes damage to a capture an error. Else its packets end where the damage begins; damage in a part that is not its
         file's last one is always an error, since it could not be told where the next one begins.
     settle: of a stream: seconds for which a file must not have changed to count as finished, 10 by default.
@@ -111,6 +111,18 @@ def _paths(options: dict[str, str]) -> list[str]:
 
 
 def _parts(file: str, options: dict[str, str]) -> list[Part]:
+    """For rows: nobody joins these, so that a pcapng file, which may describe interfaces anywhere, is read in one piece."""
+    if _is_pcapng(file):
+        return [Part(file, ALL)]
+    return _cut(file, options)
+
+
+def _is_pcapng(file: str) -> bool:
+    with open(file, "rb") as opened:
+        return opened.read(4) == b"\x0a\x0d\x0d\x0a"
+
+
+def _cut(file: str, options: dict[str, str]) -> list[Part]:
     size = int(options.get("split", 64 << 20))
     return [Part(file, span) for span in (partials.spans(file, size) if size else [ALL])]
 
@@ -168,8 +180,7 @@ class _Stream(DataSourceStreamReader):
 
 
 def read(file: str, span: Span, strict: bool = False) -> Iterator[pyarrow.RecordBatch]:
-    """The packets of a part of a capture, as `SCHEMA` has them. At its end, the next part must begin, and a pcapng file must not have
-    described further interfaces on the way, which the next part would not know of; else this raises `CaptureError`."""
+    """The packets of a part of a capture, as `SCHEMA` has them. At its end, the next part must begin; else this raises `CaptureError`."""
     packets = _native.Packets(file, tuple(span), False, strict)
     number = 0
     while True:
@@ -231,7 +242,7 @@ def plan(named: list[str], split: int) -> tuple[list[Part], list[Failed]]:
     parts, failed = [], []
     for file in dict.fromkeys(named):
         try:
-            parts += _parts(file, {"split": str(split)})
+            parts += _cut(file, {"split": str(split)})
         except (OSError, partials.CaptureError) as error:
             failed.append(Failed(file, str(error)))
     return parts, failed
