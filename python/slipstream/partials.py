@@ -149,7 +149,8 @@ def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], P
         except PartialError as error:
             if redo is None or error.reason not in ("unresolved", "gap"):
                 raise
-            end = part.span[1] or END
+            # One that met damage did so by what it took to hold: its end is not known.
+            end = END if part.truncated_at_byte is not None else part.span[1] or END
             if end <= whole.span[1]:
                 continue
             whole.join(redo((whole.span[1], end), True, True))

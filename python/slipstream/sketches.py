@@ -53,8 +53,8 @@ class Change(NamedTuple):
 class Sketch:
     """A sketch over keys of a fixed number of bytes: 4 (an IPv4 address), 8, 13, 16, 32 or 37.
 
-    kind: `count-min`, `flow-radar`, `space-saving`, `rev-sketch`, `two-level`, `mrac`, `fm`, `linear-counting`, `univmon`, or
-    `exact`; or else task: `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`, `size-distribution`, `cardinality` or
+    kind: `count-min`, `flow-radar`, `space-saving`, `rev-sketch`, `two-level`, `mrac`, `fm`, `linear-counting`, `univmon`,
+    `exaloglog`, `ddsketch`, or `exact`; or else task: `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`, `size-distribution`, `cardinality` or
     `entropy`, and the sketch is the one that is best for it.
     memory: bytes that its tables may take; or else error, confidence and flows: the accuracy wanted, and the keys expected.
     seed: of its hashes; sketches are merged only where it is the same. Where an adversary may choose keys, take a secret one.

@@ -268,7 +268,17 @@ def rejoin(file: str, parts: list[tuple[Span, bytes]], settings: dict[str, Any])
             next_ = _reaching(redo, begin, span[1])
         else:
             next_ = Partial.from_bytes(state)
-        whole = next_ if whole is None else partials.join([whole, next_], redo)
+        if whole is None:
+            whole = next_
+            continue
+        try:
+            whole.join(next_)
+        except partials.PartialError as error:
+            if error.reason not in ("unresolved", "gap"):
+                raise
+            # To its end as it was cut: where it ends itself may come of what it took to hold.
+            if span[1] > whole.span[1]:
+                whole.join(_reaching(redo, whole.span[1], span[1]))
     if whole is None:
         raise ValueError(f"{file}: no parts")
     return whole.to_bytes()

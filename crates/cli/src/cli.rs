@@ -8,12 +8,15 @@ pub(crate) mod slice;
 pub(crate) mod top;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use slipstream::pipeline::Setting;
+use slipstream_trace::{GroupBy, UnknownGroupBy};
 
 use self::flags::{Flagged, Flags};
+use crate::selection::Selection;
 use crate::units::{Count, Duration};
 
 /// Puts packets of a flow back to back, and tells what that gains.
@@ -94,6 +97,25 @@ pub(crate) struct Damage {
     pub(crate) strict: bool,
 }
 
+/// What packets are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct By(pub(crate) GroupBy);
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(length) = text.strip_prefix("slice") else {
+            return text.parse().map(Self).map_err(|e: UnknownGroupBy| e.to_string());
+        };
+        let length = length.trim_start_matches([' ', '=', ':']).trim();
+        match length.parse::<Duration>() {
+            Ok(Duration(0)) | Err(_) => Err(format!("{text:?} has no length of slices, as in 'slice 1s'")),
+            Ok(Duration(ns)) => Ok(Self(GroupBy::Slice(ns))),
+        }
+    }
+}
+
 /// What locality does my traffic have, and what would holding it gain?
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -102,7 +124,12 @@ pub(crate) struct Damage {
                         traces/campus.pcap.gz\n  \
                         slipstream analyze --report campus.html --parquet campus.parquet \\\n    \
                         traces/campus.pcap.gz\n  \
-                        slipstream analyze --frontier traces/campus.pcap.gz")]
+                        slipstream analyze --frontier traces/campus.pcap.gz\n  \
+                        slipstream analyze --rules 'tcp port 443' --time 0s..5ms --by endpoint \\\n    \
+                        traces/campus.pcap.gz\n  \
+                        slipstream analyze --by 'slice 1ms' -c 10000 traces/campus.pcap.gz\n  \
+                        slipstream analyze --diff traces/campus.pcap.gz \\\n    \
+                        synth:flows=1000,packets=10000,slf=4")]
 pub(crate) struct Analyze {
     /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
     #[arg(required = true, value_name = "TRACE")]
@@ -117,6 +144,23 @@ pub(crate) struct Analyze {
     /// mean delay at equal mean train. Keeps 90 bytes a packet.
     #[arg(long)]
     pub(crate) frontier: bool,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+    /// Also by group: dst-port, endpoint (either address), vlan, or stretches of time, 'slice 1s'. A group's SLF
+    /// and trains are those of its packets among all others; a slice is as a trace of its own.
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) by: Option<By>,
+    /// Groups to list at most, those with the most packets, or the first slices; all others are summed up
+    /// [default: 20; of slices 10000].
+    #[arg(long, value_name = "N", requires = "by")]
+    pub(crate) groups: Option<usize>,
+    /// Print two traces beside each other, and how every figure changed.
+    #[arg(long)]
+    pub(crate) diff: bool,
+    /// Traces that can't be read (with --strict, damaged ones too) are listed, and don't make the exit status
+    /// 2 as long as one of them could be.
+    #[arg(long)]
+    pub(crate) keep_going: bool,
     /// Which IP header of a tunnel makes the flow.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) tunnel: Tunnel,
@@ -129,6 +173,9 @@ pub(crate) struct Analyze {
     /// Write every flow of every trace, one row each, to a Parquet file.
     #[arg(long, value_name = "FILE.parquet")]
     pub(crate) parquet: Option<PathBuf>,
+    /// Write every packet of every trace, one row each, to a Parquet file.
+    #[arg(long, value_name = "FILE.parquet")]
+    pub(crate) parquet_packets: Option<PathBuf>,
     /// Worker threads; all cores by default. Results don't depend on it.
     #[arg(long, visible_alias = "workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
@@ -184,16 +231,23 @@ impl Flagged for ReframeFlags {
                         --admit adaptive --budget delay=30us\n  \
                         slipstream reframe synth:profile=campus,packets=50000 null \\\n    \
                         --hold 1ms --compress ack,gro\n  \
-                        slipstream reframe traces/campus.pcap.gz null --preload --loop 20")]
+                        slipstream reframe traces/campus.pcap.gz null --preload --loop 20\n  \
+                        slipstream reframe traces/campus.pcap.gz traces/campus.pcap.gz \\\n    \
+                        web.pcapng --rules 'tcp port 443' --time ..10ms")]
 pub(crate) struct Reframe {
-    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`, or a live port:
-    /// `af_packet:INTERFACE`, `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`.
-    pub(crate) input: PathBuf,
+    /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`: several are one stream,
+    /// in the order in which they are named. Or a live port: `af_packet:INTERFACE`,
+    /// `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`.
+    #[arg(required = true, value_name = "IN")]
+    pub(crate) inputs: Vec<PathBuf>,
     /// A capture to write (.pcap or .pcapng, also .gz or .zst; else as the input), `-` for stdout, `null` for
     /// nothing, or a live port: `af_packet:INTERFACE`, `af_xdp:INTERFACE`, `tap:INTERFACE`.
+    #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) stage: Flags<ReframeFlags>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
     /// Which time is written with a packet.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) stamp: Stamp,

@@ -14,6 +14,8 @@ mod metrics;
 mod port;
 mod replace;
 mod report;
+mod selection;
+mod traces;
 mod types;
 mod ui;
 mod units;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use slipstream_sketch::{Bounds, Change, Confidence, Exact, Flow, QueryError, Sketch, Want};
+use slipstream_sketch::{
+    Bounds, Change, Confidence, Exact, Flow, QueryError, Sketch, ValueRange, Want, quantile,
+};
 
 use super::{Keying, Task};
 
@@ -66,6 +68,17 @@ pub enum Answer {
         /// Says that true numbers are known.
         compared: bool,
     },
+    /// Values by ranges, from which quantiles follow.
+    Values(Vec<ValueRange>),
+}
+
+/// The quantiles that are told, of values in ascending order.
+pub const QUANTILES: [f64; 9] = [0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0];
+
+/// The quantiles of some values, each with its share of the way; none of no values.
+#[must_use]
+pub fn quantiles(values: &[ValueRange]) -> Vec<(f64, Bounds<f64>)> {
+    QUANTILES.iter().filter_map(|q| Some((*q, quantile(values, *q)?))).collect()
 }
 
 /// Statements about an answer as a whole.
@@ -143,6 +156,7 @@ impl<const N: usize> Side<'_, N> {
                 self.figure(self.now.cardinality(), self.truth.map(Sketch::cardinality).transpose()?)
             }
             Task::Entropy => self.figure(self.now.entropy(), self.truth.map(Sketch::entropy).transpose()?),
+            Task::Quantiles => Ok(Answer::Values(self.now.value_ranges()?)),
         }
     }
 
@@ -322,6 +336,10 @@ impl Answer {
                     (at.0, at.1) = (at.0 + flows, at.1 + truth);
                 }
                 Self::Distribution { sizes, compared }
+            }
+            (Self::Values(mut values), Self::Values(more)) => {
+                values.extend(more);
+                Self::Values(values)
             }
             // Both sides were asked the same question, so there is no other case.
             (answer, _) => answer,

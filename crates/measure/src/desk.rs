@@ -2,15 +2,20 @@
 //! thread of its own, about the epoch before, and then comes back empty.
 
 use std::collections::VecDeque;
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
+use slipstream_core::new_file::NewFile;
 use slipstream_wire::FlowKey;
 
 use super::lane::Past;
-use super::{Ask, EpochLength, MeasureError, SketchConfig, SketchSet, Span, Task};
+use super::{
+    Ask, Description, EpochLength, MeasureError, Saved, SavedEpoch, SketchConfig, SketchSet, Span, Task,
+};
 
 /// The answers of the last epochs.
 #[derive(Debug, Default)]
@@ -20,6 +25,32 @@ struct Results {
     memory_bytes: usize,
     aggregator_bytes: usize,
     last: VecDeque<Value>,
+    /// Epochs whose states were saved, and those whose weren't.
+    saved: (u64, u64),
+    /// Why the first of the latter wasn't.
+    not_saved: Option<String>,
+}
+
+/// Saves the states of every epoch.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    /// The folder: a file for each epoch, `START.state`, its begin in ns since 1970.
+    pub folder: PathBuf,
+    /// The head of every file.
+    pub about: Description,
+}
+
+impl Keeper {
+    /// Writes the states of an epoch; the file appears complete, in place of any older one, or not at all.
+    fn save(&self, span: Span, states: [Vec<u8>; 2]) -> Result<(), String> {
+        let path = self.folder.join(format!("{}.state", span.start_ns));
+        let saved = Saved { about: self.about.clone(), epochs: vec![SavedEpoch { span, states }] };
+        let written = NewFile::create(&path).and_then(|mut file| {
+            file.write_all(&saved.to_bytes())?;
+            file.persist()
+        });
+        written.map_err(|e| format!("{}: {e}", path.display()))
+    }
 }
 
 /// The fate of an epoch that was to end.
@@ -40,6 +71,9 @@ pub enum EndError {
     /// Nothing can be measured.
     #[error(transparent)]
     Measure(#[from] MeasureError),
+    /// States could not be saved.
+    #[error("states of {0} were not saved: {1}")]
+    Save(String, String),
     /// No thread could be started.
     #[error("no thread can be started: {0}")]
     Start(#[from] std::io::Error),
@@ -61,7 +95,7 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// With these sketches, for epochs of this length; of those that have ended, the answers of the last
-    /// `keep` are kept. Where it may not wait ([`Snapshots::end_epoch`]), packets come by the wall clock.
+    /// `keep` are kept, and with a keeper the states of all are saved. Where it may not wait ([`Snapshots::end_epoch`]), packets come by the wall clock.
     ///
     /// # Errors
     /// [`EndError`] where sketches or thread can't be made.
@@ -71,6 +105,7 @@ impl Snapshots {
         epoch: EpochLength,
         keep: usize,
         may_wait: bool,
+        keeper: Option<Keeper>,
     ) -> Result<Self, EndError> {
         let make = || -> Result<SketchSet, MeasureError> {
             let mut sketches = SketchSet::new(ask.clone(), configs.clone())?;
@@ -86,6 +121,7 @@ impl Snapshots {
         let answerer = Answerer {
             results: results.clone(),
             keep,
+            keeper,
             past: Default::default(),
             ended_at: None,
             // Only changes tell an epoch in which nothing came from none.
@@ -141,7 +177,16 @@ impl Snapshots {
         if let Some(last) = results.last.back_mut().and_then(Value::as_object_mut).filter(|_| self.cut) {
             last.insert("partial".into(), true.into());
         }
-        Ok(())
+        match &results.not_saved {
+            Some(why) => {
+                let epochs = results.saved.1;
+                Err(EndError::Save(
+                    format!("{epochs} epoch{}", if epochs == 1 { "" } else { "s" }),
+                    why.clone(),
+                ))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Epochs that have been answered, and how many of them found a sketch saturated.
@@ -149,6 +194,12 @@ impl Snapshots {
     pub fn ended(&self) -> (u64, u64) {
         let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         (results.ended, results.saturated)
+    }
+
+    /// Epochs whose states were saved, and those whose states could not be.
+    #[must_use]
+    pub fn saved(&self) -> (u64, u64) {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner).saved
     }
 
     /// The answers of the last epochs, the latest last, and memory.
@@ -168,6 +219,7 @@ impl Snapshots {
 struct Answerer {
     results: Arc<Mutex<Results>>,
     keep: usize,
+    keeper: Option<Keeper>,
     /// The sketches of the epoch before.
     past: [Past; 2],
     /// When the epoch before ended.
@@ -201,8 +253,20 @@ impl Answerer {
         let ended = sketches.end_epoch(span);
         self.past = sketches.take_past();
         self.ended_at = Some(span.end_ns);
+        let (mut ended, mut saved) = (ended, None);
+        if let (Some(keeper), Ok(ended), true) = (&self.keeper, &mut ended, span.packets > 0) {
+            saved = Some(keeper.save(span, std::mem::take(&mut ended.states)));
+        }
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         results.ended += 1;
+        match saved {
+            Some(Ok(())) => results.saved.0 += 1,
+            Some(Err(why)) => {
+                results.saved.1 += 1;
+                results.not_saved.get_or_insert(why);
+            }
+            None => {}
+        }
         let value = match ended {
             Ok(ended) => {
                 results.saturated += u64::from(ended.result.saturated);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use slipstream_sketch::Confidence;
+use slipstream_sketch::{Bounds, Confidence};
 use slipstream_wire::FlowKey;
 
 use super::lane::{KeyedSketch, Past, SketchConfig, SketchEpoch, keyed_sketch};
-use super::{Answer, Ask, EpochLength, Figure, MeasureError, Promise, Row};
+use super::{Answer, Ask, EpochLength, Figure, MeasureError, Promise, Row, quantiles};
 
 /// The stretch of an epoch. Times are in ns since 1970, as packets have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -349,6 +349,10 @@ impl EpochResult {
                 if *compared {
                     put("wmrd", json!(wmrd(sizes)));
                 }
+            }
+            Answer::Values(values) => {
+                let row = |(q, value): (f64, Bounds<f64>)| json!({ "quantile": q, "estimate": value.estimate, "lower": value.lower, "upper": value.upper });
+                put("quantiles", quantiles(values).into_iter().map(row).collect::<Vec<_>>().into());
             }
         }
         map.into()

@@ -48,11 +48,12 @@ mod keys;
 mod lane;
 mod parallel;
 mod plan;
+mod saved;
 mod stage;
 mod task;
 
-pub use answer::{Answer, Ask, Figure, Promise, Row, Side, is_ipv6};
-pub use desk::{EndError, Outcome, Snapshots};
+pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, Side, is_ipv6, quantiles};
+pub use desk::{EndError, Keeper, Outcome, Snapshots};
 pub use epoch::{Ended, EpochResult, SketchSet, Span, relative_error, wmrd};
 pub use keys::{KeyBytes, KeyKind, Keying, MAX_KEY};
 pub use lane::{KeyedSketch, SketchConfig, SketchEpoch, keyed_sketch};
@@ -60,7 +61,8 @@ pub use parallel::{
     Digest, DigestMeasurement, Packet, PacketSource, TraceEpoch, TraceError, TraceResult, TraceSettings,
     measure_trace,
 };
-pub use plan::{Plan, keying};
+pub use plan::{Plan, keying, refuse_weight};
+pub use saved::{Description, Saved, SavedEpoch, SavedError};
 pub use task::{EpochLength, Task, UnknownTask};
 
 use slipstream_sketch::{AggregatorError, BuildError, MergeError, QueryError};

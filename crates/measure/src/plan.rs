@@ -42,6 +42,24 @@ pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, Strin
     Ok(Keying::plain(key))
 }
 
+/// Refuses what packets can't weigh in a sketch.
+///
+/// # Errors
+/// Says what to do instead.
+pub fn refuse_weight(kind: Kind, task: Task, bytes: bool) -> Result<(), String> {
+    if kind == Kind::Mrac && bytes {
+        return Err(
+            "mrac: its estimate is for sizes in packets; use weight packets, or exact or flow-radar".into()
+        );
+    }
+    if task == Task::Quantiles && !bytes {
+        return Err(
+            "every packet weighs 1 packet: quantiles are of weight bytes, the sizes of packets".into()
+        );
+    }
+    Ok(())
+}
+
 /// The number of keys that a sketch of so many bytes has room for beside its counters.
 fn keys_within(key_len: usize, bytes: usize) -> usize {
     match key_len {
@@ -84,7 +102,7 @@ impl Plan {
             |eviction| AggregatorConfig { eviction, seed: self.seed, ..AggregatorConfig::default() };
         SketchConfig {
             sketch: Config { kind: self.kind, size, seed: self.seed, keep, source_len },
-            aggregator: self.aggregate.map(aggregator),
+            aggregator: self.aggregate.filter(|_| !self.kind.takes_values()).map(aggregator),
             compare: self.compare,
             changes: ask.task == Task::HeavyChanges,
             save: self.save,

@@ -7,7 +7,8 @@ use slipstream_sketch::{Eviction, Kind as Sketch, Size, Want};
 use slipstream_wire::FlowKey;
 
 use crate::{
-    Ask, EndError, EpochLength, MeasureError, Outcome, Plan, SketchSet, Snapshots, Span, Task, keying,
+    Ask, Description, EndError, EpochLength, Keeper, MeasureError, Outcome, Plan, SketchSet, Snapshots, Span,
+    Task, keying, refuse_weight,
 };
 use slipstream_core::batch::Batch;
 use slipstream_core::flow_context::FlowUse;
@@ -122,6 +123,14 @@ pub const MEASURE: StageType = StageType {
             required: false,
             help: "The packets that are measured",
         },
+        Setting {
+            name: "save",
+            kind: Kind::File,
+            default: None,
+            required: false,
+            help: "A folder to which the sketches of every epoch are saved as START.state (its begin in ns since 1970), for \
+                   `measure query` and `measure merge`",
+        },
     ],
     properties: Properties {
         ..Properties::new(
@@ -133,8 +142,8 @@ pub const MEASURE: StageType = StageType {
 };
 
 /// `auto` and the names of all sketches.
-const SKETCHES: [&str; 11] = {
-    let mut names = ["auto"; 11];
+const SKETCHES: [&str; 13] = {
+    let mut names = ["auto"; 13];
     let mut i = 0;
     while i < Sketch::ALL.len() {
         #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
@@ -159,6 +168,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         return Err(BuildError::setting("weight", "mrac estimates sizes in packets")
             .hint("flow-radar and exact have the distribution of sizes in bytes"));
     }
+    refuse_weight(kind, task, bytes).map_err(|e| BuildError::setting("weight", e))?;
     let want = Want { threshold: settings.number("threshold"), top: settings.number("top") as usize };
     let ask = Arc::new(Ask { task, keying, want, flows: Vec::new() });
     let plan = Plan {
@@ -171,24 +181,48 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         },
         seed: settings.optional_number("seed").unwrap_or(site.seed),
         compare: false,
-        save: false,
+        save: settings.file("save").is_some(),
         timed: false,
     };
+    let aggregate = if kind.takes_values() { "off" } else { settings.text("aggregate") };
+    let keeper = settings.file("save").map(|folder| Keeper {
+        folder: folder.to_path_buf(),
+        about: Description {
+            task,
+            sketch: kind.name().to_owned(),
+            key: keying.kind(),
+            pairs: keying.is_pairs(),
+            weight: settings.text("weight").to_owned(),
+            epoch: epoch.to_string(),
+            aggregate: aggregate.to_owned(),
+            // Flow keys of a pipeline are those of the outermost header.
+            tunnel: "outer".to_owned(),
+            seed: plan.seed,
+        },
+    });
+    if let Some(keeper) = &keeper
+        && !keeper.folder.is_dir()
+    {
+        let message = format!("{}: there is no such folder; make it first", keeper.folder.display());
+        return Err(BuildError::setting("save", message));
+    }
     let configs = plan.configs(&ask);
     let too_small = |e: MeasureError| BuildError::setting("memory", e.to_string());
     if site.dry {
         return SketchSet::new(ask, configs).map(|_| Made::Checked).map_err(too_small);
     }
-    let snapshots = Snapshots::new(&ask, &configs, epoch, settings.number("keep") as usize, !site.live);
+    let snapshots =
+        Snapshots::new(&ask, &configs, epoch, settings.number("keep") as usize, !site.live, keeper);
     let snapshots = snapshots.map_err(|e| match e {
         EndError::Measure(e) => too_small(e),
         other => BuildError::stage(other.to_string()),
     })?;
     Ok(Made::Stage(Box::new(Measure {
         snapshots,
-        about: About { ask, kind, bytes, epoch, aggregate: settings.text("aggregate").to_owned() },
+        about: About { ask, kind, bytes, epoch, aggregate: aggregate.to_owned() },
         rules: settings.rules("rules"),
-        per_train: settings.text("by") == "trains",
+        // Of a train's packets each is a value of its own.
+        per_train: settings.text("by") == "trains" && !kind.takes_values(),
         left: epoch_packets(epoch),
         span: Span::default(),
         end: Nanos::MAX,
@@ -376,6 +410,9 @@ impl Observe for Measure {
         visit("epochs", ended);
         visit("epochs_saturated", saturated);
         visit("epochs_put_off", self.counts.late);
+        let (saved, failed) = self.snapshots.saved();
+        visit("states_saved", saved);
+        visit("states_not_saved", failed);
     }
 
     fn report(&self) -> Option<serde_json::Value> {

@@ -27,6 +27,8 @@ pub enum Task {
     Cardinality,
     /// Entropy of the weight over flows, in bits.
     Entropy,
+    /// Quantiles of what packets weigh.
+    Quantiles,
 }
 
 /// A word that names no task.
@@ -36,7 +38,7 @@ pub struct UnknownTask(String);
 
 impl Task {
     /// All tasks.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::FlowSize,
         Self::HeavyHitters,
         Self::HeavyChanges,
@@ -45,11 +47,12 @@ impl Task {
         Self::SizeDistribution,
         Self::Cardinality,
         Self::Entropy,
+        Self::Quantiles,
     ];
 
     /// Their names, in the same order.
-    pub const NAMES: [&'static str; 8] = {
-        let mut names = [""; 8];
+    pub const NAMES: [&'static str; 9] = {
+        let mut names = [""; 9];
         let mut i = 0;
         while i < Self::ALL.len() {
             #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
@@ -73,6 +76,7 @@ impl Task {
             Self::SizeDistribution => "size-distribution",
             Self::Cardinality => "cardinality",
             Self::Entropy => "entropy",
+            Self::Quantiles => "quantiles",
         }
     }
 
@@ -88,6 +92,7 @@ impl Task {
             Self::SizeDistribution => "How many flows have which size",
             Self::Cardinality => "How many flows there are",
             Self::Entropy => "Entropy of the weight over flows, in bits",
+            Self::Quantiles => "Quantiles of packets' sizes; with --weight bytes",
         }
     }
 
@@ -102,6 +107,7 @@ impl Task {
             Self::SizeDistribution => Kind::Mrac,
             Self::Cardinality => Kind::LinearCounting,
             Self::Entropy => Kind::UnivMon,
+            Self::Quantiles => Kind::DdSketch,
         }
     }
 
@@ -115,6 +121,7 @@ impl Task {
             Self::SizeDistribution => Question::Distribution,
             Self::Cardinality => Question::Cardinality,
             Self::Entropy => Question::Entropy,
+            Self::Quantiles => Question::Quantiles,
         }
     }
 

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 
 use datasketches::countmin::CountMinSketch;
+use datasketches::cpc::CpcSketch;
 use datasketches::frequencies::FrequentItemsSketch;
 use datasketches::hll::{HllSketch, HllType};
 use rand::{Rng, SeedableRng};
@@ -26,9 +27,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Zipf};
 use rustix::time::{ClockId, clock_gettime};
 use slipstream_sketch::{
-    Aggregator, AggregatorConfig, CountMin, CountMinParams, Exact, FlowRadar, FlowRadarParams, Fm, Front,
-    Kind, LinearCounting, Mrac, RevSketch, Size, Sketch, SpaceSaving, TwoLevel, TwoLevelParams, UnivMon,
-    UnivMonParams, Update, Want,
+    Aggregator, AggregatorConfig, Array, Bitmaps, CountMin, CountMinParams, DdSketch, ExaLogLog, Exact,
+    FlowRadar, FlowRadarParams, Fm, Front, Kind, LinearCounting, Mrac, Registers, RevSketch, Rule, Size,
+    Sketch, SpaceSaving, TwoLevel, TwoLevelParams, UnivMon, UnivMonParams, Update, Want,
 };
 
 const ORDERS: [&str; 3] = ["random order", "bursts", "all distinct"];
@@ -118,6 +119,8 @@ fn sketch<const N: usize>(kind: Kind) -> Box<dyn Sketch<N>> {
         Kind::UnivMon => {
             Box::new(UnivMon::new(UnivMonParams { levels: 4, width: 16_384, keep: 128 }, 1).unwrap())
         }
+        Kind::ExaLogLog => Box::new(ExaLogLog::new(1024, 1).unwrap()),
+        Kind::DdSketch => Box::new(DdSketch::new(7, 1).unwrap()),
         Kind::Exact => Box::new(Exact::new(1)),
         Kind::Other(name) => panic!("{name} is no sketch of this crate"),
     }
@@ -332,27 +335,89 @@ fn datasketches(scale: Scale) {
     rivals("frequent items and Space-Saving, 18 KiB", &times, "of the 100 heaviest, lost", errors);
 
     let rival = || HllSketch::new(12, HllType::Hll8).unwrap();
-    let mine = |seed| Fm::<4>::new(1024, seed).unwrap();
+    let mine = |seed| ExaLogLog::<4>::new(1024, seed).unwrap();
     let times = numbers.each_ref().map(|n| {
         let mut theirs = rival();
         let time = race(n.len(), scale.rounds, &mut [&mut || n.iter().for_each(|f| theirs.update(f))])[0];
         (time, plain_and_aggregated::<4>(&|| Box::new(mine(1)), &updates(n), scale.rounds))
     });
-    let tries = 30;
-    let mut squares = [0.0; 2];
-    for seed in 0..tries {
-        let (mut theirs, mut ours) = (rival(), mine(u64::from(seed)));
-        let shift = seed * 0x0101_6b55;
-        truth.keys().for_each(|k| {
-            theirs.update(k.wrapping_add(shift));
-            ours.update(&k.wrapping_add(shift).to_le_bytes(), 1);
-        });
-        let off = |estimate: f64| (estimate / truth.len() as f64 - 1.0).powi(2);
-        squares[0] += off(theirs.estimate());
-        squares[1] += off(ours.cardinality().unwrap().estimate);
+    let errors = [
+        cardinality_error(truth.len(), &|keys| counted_by_hll(12, HllType::Hll8, keys)),
+        cardinality_error(truth.len(), &|keys| counted_by_us::<Registers>(4096, keys)),
+    ];
+    let errors = errors.map(|e| format!("{:.2} %", e * 100.0));
+    rivals("HLL (8 bits) and ExaLogLog, 4 KiB", &times, "of the number of flows, root mean square", errors);
+    cardinalities(truth.len());
+}
+
+fn counted_by_hll(lg_k: u8, bits: HllType, keys: &mut dyn Iterator<Item = u32>) -> f64 {
+    let mut sketch = HllSketch::new(lg_k, bits).unwrap();
+    keys.for_each(|k| sketch.update(k));
+    sketch.estimate()
+}
+
+fn cpc(lg_k: u8, keys: &mut dyn Iterator<Item = u32>) -> CpcSketch {
+    let mut sketch = CpcSketch::new(lg_k).unwrap();
+    keys.for_each(|k| sketch.update(k));
+    sketch
+}
+
+fn counted_by_us<R: Rule>(bytes: usize, keys: &mut dyn Iterator<Item = u32>) -> f64 {
+    let mut sketch = Array::<4, R>::sized(Size::Memory(bytes), 1).unwrap();
+    keys.for_each(|k| sketch.update(&k.to_le_bytes(), 1));
+    sketch.cardinality().unwrap().estimate
+}
+
+/// The relative error of a count of so many keys, root mean square of a number of sets of them.
+fn cardinality_error(n: usize, count: &dyn Fn(&mut dyn Iterator<Item = u32>) -> f64) -> f64 {
+    let tries = 60u32;
+    let of = |set: u32| {
+        let mut keys = (0..n as u32).map(|i| (i ^ set << 25).wrapping_mul(0x9e37_79b1));
+        (count(&mut keys) / n as f64 - 1.0).powi(2)
+    };
+    ((0..tries).map(of).sum::<f64>() / f64::from(tries)).sqrt()
+}
+
+/// Cardinality in the same memory: sketches of Apache DataSketches, which remember in which order keys came and
+/// estimate the better for it as long as nothing is merged; and ours, which don't.
+fn cardinalities(n: usize) {
+    println!("\nRelative error of a count of {n} keys, root mean square of 60 sets.\n");
+    head(&[
+        "theirs",
+        "bytes in memory",
+        "bytes saved",
+        "error",
+        "ExaLogLog in as many bytes of memory",
+        "FM",
+    ]);
+    let compare = |name: &str, bytes: usize, saved: usize, theirs: f64| {
+        let ours = cardinality_error(n, &|keys| counted_by_us::<Registers>(bytes, keys));
+        let fm = cardinality_error(n, &|keys| counted_by_us::<Bitmaps>(bytes, keys));
+        let percent = |e: f64| format!("{:.2} %", e * 100.0);
+        row(&[
+            name.to_owned(),
+            bytes.to_string(),
+            saved.to_string(),
+            percent(theirs),
+            percent(ours),
+            percent(fm),
+        ]);
+    };
+    for (name, bits, share) in [("HLL, 4 bits", HllType::Hll4, 4), ("HLL, 8 bits", HllType::Hll8, 8)] {
+        for lg_k in [10, 12] {
+            let saved = HllSketch::new(lg_k, bits).map(|mut s| {
+                (0..n as u32).for_each(|k| s.update(k));
+                s.serialize().len()
+            });
+            let theirs = cardinality_error(n, &|keys| counted_by_hll(lg_k, bits, keys));
+            compare(name, (1 << lg_k) * share / 8, saved.unwrap(), theirs);
+        }
     }
-    let errors = squares.map(|s| format!("{:.1} %", (s / f64::from(tries)).sqrt() * 100.0));
-    rivals("HLL (8 bits) and FM, 4 KiB", &times, "of the number of flows, root mean square", errors);
+    for lg_k in [10, 12] {
+        let one = cpc(lg_k, &mut (0..n as u32));
+        let theirs = cardinality_error(n, &|keys| cpc(lg_k, keys).estimate());
+        compare("CPC", one.estimated_size(), one.serialize().len(), theirs);
+    }
 }
 
 fn truth(flows: &[u32]) -> HashMap<u32, u64> {

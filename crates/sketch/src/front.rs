@@ -33,7 +33,8 @@ impl<const N: usize> Front<N> {
     }
 
     /// Updates go through an aggregator, which steps aside where its hits are fewer than this sketch is
-    /// worth, whatever `config` says of that.
+    /// worth, whatever `config` says of that. A sketch whose weights are values, which mustn't be added up, has
+    /// none in front nevertheless.
     ///
     /// # Errors
     /// [`AggregatorError`] where the configuration is impossible.
@@ -41,6 +42,9 @@ impl<const N: usize> Front<N> {
         sketch: Box<dyn Sketch<N>>,
         config: &AggregatorConfig,
     ) -> Result<Self, AggregatorError> {
+        if sketch.kind().takes_values() {
+            return Ok(Self::plain(sketch));
+        }
         let worth_from = worth_from::<N>(sketch.update_cost());
         let aggregator = Aggregator::new(&AggregatorConfig { worth_from, ..*config })?;
         Ok(Self { aggregator: Some(aggregator), touched: sketch.weight() > 0, sketch })

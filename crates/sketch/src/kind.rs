@@ -5,7 +5,8 @@ use std::fmt;
 use crate::serial::{Decoder, StateError};
 use crate::state::decode as decode_as;
 use crate::{
-    CountMin, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch, Sketch, SpaceSaving, TwoLevel, UnivMon,
+    CountMin, DdSketch, ExaLogLog, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch, Sketch,
+    SpaceSaving, TwoLevel, UnivMon,
 };
 
 /// The sketches.
@@ -29,6 +30,10 @@ pub enum Kind {
     LinearCounting,
     /// [`UnivMon`].
     UnivMon,
+    /// [`ExaLogLog`].
+    ExaLogLog,
+    /// [`DdSketch`].
+    DdSketch,
     /// [`Exact`]: a hash table, the baseline.
     Exact,
     /// A sketch of another crate, by its name.
@@ -36,8 +41,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of this crate, in the order of the paper's figures; the exact table last.
-    pub const ALL: [Self; 10] = [
+    /// Those of the Agg-Evict paper, in the order of its figures, and the exact table.
+    pub const PAPER: [Self; 10] = [
         Self::CountMin,
         Self::FlowRadar,
         Self::SpaceSaving,
@@ -47,6 +52,22 @@ impl Kind {
         Self::Fm,
         Self::LinearCounting,
         Self::UnivMon,
+        Self::Exact,
+    ];
+
+    /// All of this crate: the paper's, further ones, the exact table last.
+    pub const ALL: [Self; 12] = [
+        Self::CountMin,
+        Self::FlowRadar,
+        Self::SpaceSaving,
+        Self::RevSketch,
+        Self::TwoLevel,
+        Self::Mrac,
+        Self::Fm,
+        Self::LinearCounting,
+        Self::UnivMon,
+        Self::ExaLogLog,
+        Self::DdSketch,
         Self::Exact,
     ];
 
@@ -63,15 +84,25 @@ impl Kind {
             Self::Fm => "fm",
             Self::LinearCounting => "linear-counting",
             Self::UnivMon => "univmon",
+            Self::ExaLogLog => "exaloglog",
+            Self::DdSketch => "ddsketch",
             Self::Exact => "exact",
             Self::Other(name) => name,
         }
     }
 
-    /// The sketch of a name.
+    /// The sketch of a name. `hll` is another name of `exaloglog`, which is what one asks for by that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
+        let name = if name == "hll" { "exaloglog" } else { name };
         Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// Says that an update's weight is a value of its own, not something that adds up by key: no aggregator can
+    /// stand in front.
+    #[must_use]
+    pub const fn takes_values(self) -> bool {
+        matches!(self, Self::DdSketch)
     }
 
     /// The version of this kind's saved states: the one that is written and the only one that is read. It is
@@ -101,6 +132,8 @@ impl Kind {
             Self::LinearCounting => 8,
             Self::UnivMon => 9,
             Self::Exact => 10,
+            Self::ExaLogLog => 11,
+            Self::DdSketch => 12,
             Self::Other(_) => u8::MAX,
         }
     }
@@ -271,6 +304,8 @@ pub fn build<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, Buil
         Kind::Fm => Box::new(Fm::<N>::sized(size, seed)?),
         Kind::LinearCounting => Box::new(LinearCounting::<N>::sized(size, seed)?),
         Kind::UnivMon => Box::new(UnivMon::<N>::sized(size, seed)?),
+        Kind::ExaLogLog => Box::new(ExaLogLog::<N>::sized(size, seed)?),
+        Kind::DdSketch => Box::new(DdSketch::<N>::sized(size, seed)?),
         Kind::Exact => Box::new(Exact::<N>::new(seed)),
         kind @ Kind::Other(_) => {
             let (what, range) =
@@ -297,6 +332,8 @@ pub(crate) fn decode<const N: usize>(
         Kind::Fm => decode_as::<N, Fm<N>>(seed, weight, d),
         Kind::LinearCounting => decode_as::<N, LinearCounting<N>>(seed, weight, d),
         Kind::UnivMon => decode_as::<N, UnivMon<N>>(seed, weight, d),
+        Kind::ExaLogLog => decode_as::<N, ExaLogLog<N>>(seed, weight, d),
+        Kind::DdSketch => decode_as::<N, DdSketch<N>>(seed, weight, d),
         Kind::Exact => decode_as::<N, Exact<N>>(seed, weight, d),
         Kind::Other(_) => Err(StateError::Kind(kind.code())),
     }

@@ -1,4 +1,4 @@
-//! Measurement in little memory: an aggregator, nine sketches behind one trait, and the exact table that they
+//! Measurement in little memory: an aggregator, eleven sketches behind one trait, and the exact table that they
 //! have to beat.
 //!
 //! Knows no packets: what comes in is a key of a fixed number of bytes and a weight ([`Update`]). Read it in
@@ -31,6 +31,8 @@ mod aggregator;
 mod array;
 mod count_min;
 mod count_sketch;
+mod dd_sketch;
+mod exa_log_log;
 mod exact;
 mod flow_radar;
 mod fm;
@@ -54,11 +56,13 @@ mod two_level;
 mod univmon;
 
 pub use aggregator::{Aggregator, AggregatorConfig, AggregatorError, AggregatorStats, Eviction};
-pub use array::Array;
+pub use array::{Array, Rule};
 pub use count_min::{CountMin, CountMinParams};
+pub use dd_sketch::DdSketch;
+pub use exa_log_log::{ExaLogLog, Registers};
 pub use exact::Exact;
 pub use flow_radar::{Decoded, FlowRadar, FlowRadarParams};
-pub use fm::Fm;
+pub use fm::{Bitmaps, Fm};
 pub use front::Front;
 pub use hash::fixed_key;
 pub use kind::{BuildError, Config, Kind, Size, build};
@@ -68,7 +72,8 @@ pub use rev_sketch::RevSketch;
 pub use serial::{Encoder, StateError, load, peek, save};
 pub use simd::Instructions;
 pub use sketch::{
-    Bounds, Change, Confidence, Distribution, Flow, MergeError, QueryError, Question, Sketch, Update, Want,
+    Bounds, Change, Confidence, Distribution, Flow, MergeError, QueryError, Question, Sketch, Update,
+    ValueRange, Want, quantile,
 };
 pub use space_saving::SpaceSaving;
 pub use two_level::{TwoLevel, TwoLevelParams};

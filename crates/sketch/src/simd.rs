@@ -1,9 +1,14 @@
-//! The only unsafe code of the crate: SIMD comparison of a key with a line of sixteen, and prefetching.
+//! The only unsafe code of the crate: SIMD comparison of a key with a line of sixteen, prefetching, and the inner
+//! loop of Count-Min.
 //!
 //! Agg-Evict paper, §3.4, Algorithm 1. All three ways give the same mask; the aggregator chooses one at run
 //! time.
 
 #![allow(unsafe_code)]
+
+use crate::Update;
+use crate::hash::{Hasher, below};
+use crate::kind::MAX_CELLS;
 
 /// Keys of one bucket: exactly one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +193,53 @@ pub(crate) fn prefetch_at<T>(slice: &[T], index: usize, byte: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (slice, index, byte);
+}
+
+/// Updates whose counters are asked for before the first of them is touched, where the caches don't hold them.
+const AHEAD: usize = 32;
+/// Counters that caches hold: beyond, the processor alone doesn't look ahead far enough.
+pub(crate) const CACHED: usize = 1 << 20;
+
+/// Adds to one counter of each of four rows of `width` (1 to 2²⁸). The caller knows that no counter reaches its
+/// end.
+///
+/// # Panics
+/// If there are fewer than four rows of counters, or the width is out of range.
+#[inline(always)]
+pub(crate) fn add_in_four_rows<const N: usize>(
+    counters: &mut [u32],
+    width: usize,
+    hasher: Hasher,
+    updates: &[Update<N>],
+) {
+    assert!((1..=MAX_CELLS / 4).contains(&width) && counters.len() >= 4 * width, "four rows of counters");
+    let row = width as u32;
+    let places = |key: &[u8; N]| {
+        let [a, b, c, d] = hasher.hash(key).pieces().map(|piece| below(piece, width) as u32);
+        [a, row + b, 2 * row + c, 3 * row + d]
+    };
+    let add = |counters: &mut [u32], places: &[u32; 4], weight: u32| {
+        for i in places {
+            // SAFETY: row r's place is r·width plus what is below the width: less than 4·width, which is no
+            // more than the counters, as was asserted.
+            let counter = unsafe { counters.get_unchecked_mut(*i as usize) };
+            *counter = counter.wrapping_add(weight);
+        }
+    };
+    if 4 * width <= CACHED {
+        updates.iter().for_each(|u| add(counters, &places(&u.key), u.weight));
+        return;
+    }
+    for some in updates.chunks(AHEAD) {
+        let mut all = [[0u32; 4]; AHEAD];
+        for (place, u) in all.iter_mut().zip(some) {
+            *place = places(&u.key);
+            place.iter().for_each(|i| prefetch(counters, *i as usize));
+        }
+        for (place, u) in all.iter().zip(some) {
+            add(counters, place, u.weight);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -53,6 +53,8 @@ pub enum Question {
     Entropy,
     /// The second moment.
     SecondMoment,
+    /// Quantiles of values.
+    Quantiles,
 }
 
 /// The share of cases in which the bounds of an answer hold.
@@ -104,6 +106,38 @@ pub struct Want {
 /// The flow sizes of an epoch: how many flows have which size, by size ascending. Estimated numbers of flows
 /// needn't be whole.
 pub type Distribution = Vec<(u64, f64)>;
+
+/// A range of values, and how many of those that were put in lie in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ValueRange {
+    /// The least value.
+    pub low: u64,
+    /// The greatest value.
+    pub high: u64,
+    /// Values that lie in it; at least 1.
+    pub values: u64,
+}
+
+/// The value at `q` of the way (0 the least, 1 the greatest) of all values in some ranges, of one sketch or of
+/// several; nothing of no values. Of n values in ascending order, it is number ⌊q·(n−1)⌋ from 0. Its bounds are
+/// certain.
+#[must_use]
+pub fn quantile(ranges: &[ValueRange], q: f64) -> Option<Bounds<f64>> {
+    let all = ranges.iter().fold(0u64, |sum, r| sum.saturating_add(r.values));
+    let rank = (q.clamp(0.0, 1.0) * all.checked_sub(1)? as f64).floor() as u64;
+    let at = |end: fn(&ValueRange) -> u64| {
+        let mut ends: Vec<_> = ranges.iter().map(|r| (end(r), r.values)).collect();
+        ends.sort_unstable();
+        let mut seen = 0u64;
+        let found = ends.into_iter().find(|(_, values)| {
+            seen = seen.saturating_add(*values);
+            seen > rank
+        });
+        found.map(|(end, _)| end as f64)
+    };
+    let (lower, upper) = (at(|r| r.low)?, at(|r| r.high)?);
+    Some(Bounds { estimate: lower + (upper - lower) / 2.0, lower, upper })
+}
 
 /// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -282,6 +316,15 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
     /// [`QueryError`] where this sketch can't tell.
     fn second_moment(&self) -> Result<Bounds<f64>, QueryError> {
         Err(self.unsupported("the second moment"))
+    }
+
+    /// The values that were put in as weights: how many lie in which range, least and greatest value included,
+    /// in ascending order.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell.
+    fn value_ranges(&self) -> Result<Vec<ValueRange>, QueryError> {
+        Err(self.unsupported("quantiles"))
     }
 
     /// The share of cases in which the bounds of its answers hold.

@@ -6,41 +6,171 @@
 //! N/m, and every key of more than N/m has a counter. Which other keys do depends on the order of updates;
 //! the bounds hold in any.
 //!
-//! Counters form a heap of four children a node, ordered by count, and a hash table finds them by key.
+//! A counter takes 16 bytes of keys of 4: its key, its count, and its error as a number of 32 bits that is exact
+//! up to 2²⁶ and rounded up beyond. An index of places finds it by key. The lightest counter is not kept at hand,
+//! for counts that grow would move it all the time: a sixteenth of the counters, the lightest when they were
+//! looked for, wait in a heap; one whose count has grown since is put back, or left out where it grew beyond all
+//! that wait. Where none waits, all counters are looked through again.
 
-use hashbrown::HashTable;
+use std::collections::BinaryHeap;
 
-use crate::hash::Hasher;
+use crate::hash::{Hasher, below, same_key};
 use crate::kind::cells;
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::select;
 use crate::state::{State, state_methods};
 use crate::{Bounds, BuildError, Confidence, Flow, Kind, QueryError, Question, Size, Sketch, Update, Want};
 
+/// Counters for each that waits in the heap of the lightest.
+const WAITING: usize = 16;
+/// Counters that a state to be read has room for at first: it believes no length.
+const ROOM: usize = 64;
+
+/// A number of up to 64 bits in 32, rounded up where it has more than 26 digits: 26 digits, and by how many it is
+/// shifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rounded(u32);
+
+impl Rounded {
+    const DIGITS: u32 = 26;
+
+    fn up(value: u64) -> Self {
+        let shift = (u64::BITS - value.leading_zeros()).saturating_sub(Self::DIGITS);
+        let digits = (value >> shift) + u64::from(value & ((1 << shift) - 1) > 0);
+        // One more may have been carried into a 27th digit.
+        let carried = u32::from(digits >> Self::DIGITS > 0);
+        Self((shift + carried) << Self::DIGITS | (digits >> carried) as u32)
+    }
+
+    fn value(self) -> u64 {
+        let digits = u128::from(self.0 & ((1 << Self::DIGITS) - 1));
+        u64::try_from(digits << (self.0 >> Self::DIGITS)).unwrap_or(u64::MAX)
+    }
+}
+
 /// A key and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counter<const N: usize> {
+    count: u64,
+    error: Rounded,
     key: [u8; N],
-    error: u64,
-    /// Its place in the heap.
-    place: u32,
 }
 
-/// A node of the heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Node {
-    count: u64,
-    /// Whose count it is.
-    counter: u32,
+/// Finds counters by the hashes of their keys: places from 1, in a table of half as many more, by linear probing.
+#[derive(Clone, Debug)]
+enum Index {
+    Narrow(Vec<u16>),
+    Wide(Vec<u32>),
+}
+
+impl Index {
+    fn slots(capacity: usize) -> usize {
+        capacity + capacity / 2 + 1
+    }
+
+    fn new(capacity: usize) -> Self {
+        if capacity < usize::from(u16::MAX) {
+            Self::Narrow(vec![0; Self::slots(capacity)])
+        } else {
+            Self::Wide(vec![0; Self::slots(capacity)])
+        }
+    }
+
+    fn bytes_for(capacity: usize) -> usize {
+        Self::slots(capacity) * if capacity < usize::from(u16::MAX) { 2 } else { 4 }
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        match self {
+            Self::Narrow(slots) => slots.len(),
+            Self::Wide(slots) => slots.len(),
+        }
+    }
+
+    /// The counter at a slot; none where it is empty.
+    #[inline(always)]
+    fn get(&self, slot: usize) -> Option<usize> {
+        let place = match self {
+            Self::Narrow(slots) => slots.get(slot).map_or(0, |p| usize::from(*p)),
+            Self::Wide(slots) => slots.get(slot).map_or(0, |p| *p as usize),
+        };
+        place.checked_sub(1)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, slot: usize, counter: Option<usize>) {
+        let place = counter.map_or(0, |c| c + 1);
+        match self {
+            Self::Narrow(slots) => slots.get_mut(slot).into_iter().for_each(|p| *p = place as u16),
+            Self::Wide(slots) => slots.get_mut(slot).into_iter().for_each(|p| *p = place as u32),
+        }
+    }
+
+    /// The slot at which the search for a hash begins.
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        below((hash >> 32) as u32, self.len())
+    }
+
+    #[inline(always)]
+    fn next(&self, slot: usize) -> usize {
+        if slot + 1 == self.len() { 0 } else { slot + 1 }
+    }
+
+    /// The slot of the counter that `is` recognises, or the empty one where the search ended.
+    #[inline(always)]
+    fn find(&self, hash: u64, is: impl Fn(usize) -> bool) -> (usize, Option<usize>) {
+        let mut slot = self.home(hash);
+        // A third of the slots is always empty, so that every search ends.
+        loop {
+            match self.get(slot) {
+                Some(counter) if !is(counter) => slot = self.next(slot),
+                found => return (slot, found),
+            }
+        }
+    }
+
+    /// Empties a slot; those behind it whose search passes it move up.
+    #[inline(always)]
+    fn remove(&mut self, mut hole: usize, hash_of: impl Fn(usize) -> u64) {
+        let mut slot = self.next(hole);
+        while let Some(counter) = self.get(slot) {
+            let home = self.home(hash_of(counter));
+            // Its home isn't between the hole (not included) and where it is.
+            let stays = if hole < slot { home > hole && home <= slot } else { home > hole || home <= slot };
+            if !stays {
+                self.set(hole, Some(counter));
+                hole = slot;
+            }
+            slot = self.next(slot);
+        }
+        self.set(hole, None);
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Self::Narrow(slots) => slots.fill(0),
+            Self::Wide(slots) => slots.fill(0),
+        }
+    }
 }
 
 /// The heaviest keys.
 #[derive(Clone, Debug)]
 pub struct SpaceSaving<const N: usize> {
     counters: Vec<Counter<N>>,
-    heap: Vec<Node>,
-    index: HashTable<u32>,
+    index: Index,
+    /// Counters that were the lightest, with their counts at that time, all bits of them turned over: the lightest
+    /// is the greatest.
+    lightest: BinaryHeap<(u64, u32)>,
+    /// No counter outside of `lightest` is lighter than this.
+    bar: u64,
+    /// By how much those may be heavier than the lightest that are to wait: as much as a few of them are.
+    step: u64,
     capacity: usize,
+    /// Counters that the index has room for.
+    room: usize,
     /// No key without a counter weighs more than this or than the lightest counter. Above 0 only after a
     /// merge.
     floor: u64,
@@ -62,24 +192,31 @@ impl<const N: usize> SpaceSaving<N> {
             let (what, range) = ("the number of counters", "1 to 2^24");
             return Err(BuildError::Parameter { kind: Kind::SpaceSaving, what, range });
         }
-        let mut this = Self::empty(capacity, seed);
-        this.counters.reserve_exact(capacity);
-        this.heap.reserve_exact(capacity);
-        this.index = HashTable::with_capacity(Self::index_room(capacity));
+        let mut this = Self::empty(capacity, capacity, seed);
+        this.lightest.reserve_exact(Self::waiting(capacity));
         Ok(this)
     }
 
-    fn empty(capacity: usize, seed: u64) -> Self {
+    /// With room for so many of its counters at first.
+    fn empty(capacity: usize, room: usize, seed: u64) -> Self {
         Self {
-            counters: Vec::new(),
-            heap: Vec::new(),
-            index: HashTable::new(),
+            counters: Vec::with_capacity(room),
+            index: Index::new(room),
+            lightest: BinaryHeap::new(),
+            bar: 0,
+            step: 1,
             capacity,
+            room,
             floor: 0,
             hasher: Hasher::new(seed, 0x73_73),
             seed,
             weight: 0,
         }
+    }
+
+    /// Counters that wait at most.
+    const fn waiting(capacity: usize) -> usize {
+        capacity.div_ceil(WAITING)
     }
 
     /// The sketch for a size: for an accuracy, 1/error counters.
@@ -94,8 +231,8 @@ impl<const N: usize> SpaceSaving<N> {
                 if budget < least {
                     return Err(BuildError::TooSmall { kind, least, budget });
                 }
-                // The table of the index grows in powers of two: the most counters that fit, found by halves.
-                let (mut fits, mut too_many) = (1, (budget / 8 + 2).min(Self::MAX + 1));
+                // The most counters that fit, found by halves.
+                let (mut fits, mut too_many) = (1, (budget / size_of::<Counter<N>>() + 2).min(Self::MAX + 1));
                 while too_many - fits > 1 {
                     let middle = fits + (too_many - fits) / 2;
                     if Self::bytes_for(middle) <= budget { fits = middle } else { too_many = middle }
@@ -107,116 +244,119 @@ impl<const N: usize> SpaceSaving<N> {
         Self::new(capacity, seed)
     }
 
-    /// Entries that the index has room for. A key that leaves it leaves a mark, and where marks fill a table
-    /// more than half full, it grows; one with twice the room is tidied in place.
-    const fn index_room(capacity: usize) -> usize {
-        capacity * 2
-    }
-
-    /// Bytes that so many counters take; the index as hashbrown makes it: 7/8 full at most, a power of two, a
-    /// byte more an entry and 16 at the end.
+    /// Bytes that so many counters take, with their index and the heap.
     fn bytes_for(capacity: usize) -> usize {
-        let buckets = match Self::index_room(capacity) {
-            0..=3 => 4,
-            4..=7 => 8,
-            8..=14 => 16,
-            n => (n * 8 / 7).next_power_of_two(),
-        };
-        capacity * (size_of::<Counter<N>>() + size_of::<Node>()) + buckets * 5 + 32
+        capacity * size_of::<Counter<N>>()
+            + Index::bytes_for(capacity)
+            + Self::waiting(capacity) * size_of::<(u64, u32)>()
     }
 
     /// The lightest count where all counters are taken: what a key without one may weigh.
     fn least(&self) -> u64 {
-        let lightest = self.heap.first().map_or(0, |n| n.count);
-        if self.counters.len() < self.capacity { self.floor } else { lightest.max(self.floor) }
+        if self.counters.len() < self.capacity {
+            return self.floor;
+        }
+        self.counters.iter().map(|c| c.count).min().unwrap_or(0).max(self.floor)
     }
 
     #[inline(always)]
     fn add(&mut self, key: &[u8; N], weight: u64) {
         self.weight = self.weight.saturating_add(weight);
         let hash = self.hasher.hash64(key);
-        let counters = &self.counters;
-        let is = |i: &u32| counters.get(*i as usize).is_some_and(|c| c.key == *key);
-        if let Some(i) = self.index.find(hash, is) {
-            let place = self.counters.get(*i as usize).map_or(0, |c| c.place as usize);
-            if let Some(node) = self.heap.get_mut(place) {
-                node.count = node.count.saturating_add(weight);
-            }
-            self.sink(place);
-        } else if self.counters.len() < self.capacity {
-            let (count, counter) = (self.floor.saturating_add(weight), self.counters.len() as u32);
-            self.counters.push(Counter { key: *key, error: self.floor, place: counter });
-            self.heap.push(Node { count, counter });
-            self.put_in_index(hash, counter);
-            self.swim(counter as usize);
+        let (slot, found) = self.find(key, hash);
+        if let Some(counter) = found.and_then(|i| self.counters.get_mut(i)) {
+            counter.count = counter.count.saturating_add(weight);
+        } else if self.counters.len() < self.room {
+            self.index.set(slot, Some(self.counters.len()));
+            let (count, error) = (self.floor.saturating_add(weight), Rounded::up(self.floor));
+            self.counters.push(Counter { count, error, key: *key });
+        } else if self.room < self.capacity {
+            self.grow();
+            self.fill(&[(*key, self.floor.saturating_add(weight), self.floor)]);
         } else {
             self.replace(key, hash, weight);
         }
     }
 
+    /// Makes room for twice as many counters: a state that was read begins with room for what it has.
+    #[cold]
+    fn grow(&mut self) {
+        self.room = (self.room * 2).clamp(1, self.capacity);
+        let counters = std::mem::replace(&mut self.counters, Vec::with_capacity(self.room));
+        self.index = Index::new(self.room);
+        let entries: Vec<_> = counters.iter().map(Counter::entry).collect();
+        self.fill(&entries);
+    }
+
+    #[inline(always)]
+    fn find(&self, key: &[u8; N], hash: u64) -> (usize, Option<usize>) {
+        self.index.find(hash, |i| self.counters.get(i).is_some_and(|c| same_key(&c.key, key)))
+    }
+
     /// The lightest key's counter becomes this one's.
     #[inline(always)]
     fn replace(&mut self, key: &[u8; N], hash: u64, weight: u64) {
-        let Some(node) = self.heap.first_mut() else { return };
-        let (error, counter) = (node.count.max(self.floor), node.counter);
-        node.count = error.saturating_add(weight);
-        let Some(c) = self.counters.get_mut(counter as usize) else { return };
-        let old = self.hasher.hash64(&c.key);
-        (c.key, c.error) = (*key, error);
-        if let Ok(entry) = self.index.find_entry(old, |i| *i == counter) {
-            entry.remove();
+        let place = self.take_lightest();
+        let (counters, hasher) = (&mut self.counters, self.hasher);
+        let Some(counter) = counters.get_mut(place) else { return };
+        let old = hasher.hash64(&counter.key);
+        let error = counter.count.max(self.floor);
+        *counter = Counter { count: error.saturating_add(weight), error: Rounded::up(error), key: *key };
+        if counter.count < self.bar {
+            self.lightest.push((!counter.count, place as u32));
         }
-        self.put_in_index(hash, counter);
-        self.sink(0);
+        let (slot, _) = self.index.find(old, |i| i == place);
+        let counters = &self.counters;
+        self.index.remove(slot, |i| counters.get(i).map_or(0, |c| hasher.hash64(&c.key)));
+        let (slot, _) = self.index.find(hash, |_| false);
+        self.index.set(slot, Some(place));
     }
 
+    /// Takes the lightest counter out of those that wait.
     #[inline(always)]
-    fn put_in_index(&mut self, hash: u64, counter: u32) {
-        let (counters, hasher) = (&self.counters, self.hasher);
-        let rehash = |i: &u32| counters.get(*i as usize).map_or(0, |c| hasher.hash64(&c.key));
-        self.index.insert_unique(hash, counter, rehash);
-    }
-
-    /// A node whose count grew goes down to where it belongs.
-    #[inline(always)]
-    fn sink(&mut self, mut place: usize) {
-        let Some(node) = self.heap.get(place).copied() else { return };
+    fn take_lightest(&mut self) -> usize {
         loop {
-            let first = place * 4 + 1;
-            let Some(children) = self.heap.get(first..) else { break };
-            let mut least = None;
-            for (i, child) in children.iter().take(4).enumerate() {
-                if least.is_none_or(|(_, n): (usize, Node)| child.count < n.count) {
-                    least = Some((first + i, *child));
-                }
+            let Some((then, place)) = self.lightest.pop() else {
+                self.look_for_lightest();
+                continue;
+            };
+            let now = self.counters.get(place as usize).map_or(0, |c| c.count);
+            if now == !then {
+                return place as usize;
             }
-            let Some((at, child)) = least.filter(|(_, n)| n.count < node.count) else { break };
-            self.settle(place, child);
-            place = at;
+            if now < self.bar {
+                self.lightest.push((!now, place));
+            }
         }
-        self.settle(place, node);
     }
 
-    /// A node that is new at the end goes up to where it belongs.
-    fn swim(&mut self, mut place: usize) {
-        let Some(node) = self.heap.get(place).copied() else { return };
-        while place > 0 {
-            let parent = (place - 1) / 4;
-            let Some(above) = self.heap.get(parent).copied().filter(|n| n.count > node.count) else { break };
-            self.settle(place, above);
-            place = parent;
+    /// Lets the lightest counters wait. There is one at least.
+    #[cold]
+    fn look_for_lightest(&mut self) {
+        let most = Self::waiting(self.capacity);
+        let mut found = std::mem::take(&mut self.lightest).into_vec();
+        found.reserve_exact(most);
+        let least = self.counters.iter().map(|c| c.count).min().unwrap_or(0);
+        loop {
+            found.clear();
+            self.bar = least.saturating_add(self.step);
+            let mut light =
+                self.counters.iter().zip(0..).filter(|(c, _)| c.count < self.bar || c.count == least);
+            found.extend(light.by_ref().take(most).map(|(c, place)| (!c.count, place)));
+            if light.next().is_none() {
+                break;
+            }
+            if self.step == 1 {
+                // More than may wait are the lightest: any of them will do.
+                self.bar = least;
+                break;
+            }
+            self.step /= 2;
         }
-        self.settle(place, node);
-    }
-
-    #[inline(always)]
-    fn settle(&mut self, place: usize, node: Node) {
-        if let Some(at) = self.heap.get_mut(place) {
-            *at = node;
+        if found.len() < most / 4 {
+            self.step = self.step.saturating_mul(2);
         }
-        if let Some(counter) = self.counters.get_mut(node.counter as usize) {
-            counter.place = place as u32;
-        }
+        self.lightest = BinaryHeap::from(found);
     }
 
     /// Says that nothing was put in.
@@ -226,8 +366,7 @@ impl<const N: usize> SpaceSaving<N> {
 
     /// All counters: key, count, error.
     fn entries(&self) -> Vec<([u8; N], u64, u64)> {
-        let entry = |n: &Node| self.counters.get(n.counter as usize).map(|c| (c.key, n.count, c.error));
-        let mut all: Vec<_> = self.heap.iter().filter_map(entry).collect();
+        let mut all: Vec<_> = self.counters.iter().map(Counter::entry).collect();
         all.sort_unstable();
         all
     }
@@ -235,12 +374,21 @@ impl<const N: usize> SpaceSaving<N> {
     /// Fills an empty sketch.
     fn fill(&mut self, entries: &[([u8; N], u64, u64)]) {
         for (key, count, error) in entries {
-            let counter = self.counters.len() as u32;
-            self.counters.push(Counter { key: *key, error: *error, place: counter });
-            self.heap.push(Node { count: *count, counter });
-            self.put_in_index(self.hasher.hash64(key), counter);
-            self.swim(counter as usize);
+            if self.counters.len() == self.room {
+                self.grow();
+            }
+            let hash = self.hasher.hash64(key);
+            let (slot, _) = self.index.find(hash, |_| false);
+            self.index.set(slot, Some(self.counters.len()));
+            self.counters.push(Counter { count: *count, error: Rounded::up(*error), key: *key });
         }
+    }
+}
+
+impl<const N: usize> Counter<N> {
+    /// Key, count, error.
+    fn entry(&self) -> ([u8; N], u64, u64) {
+        (self.key, self.count, self.error.value().min(self.count))
     }
 }
 
@@ -251,7 +399,7 @@ impl<const N: usize> State<N> for SpaceSaving<N> {
         if capacity == 0 || capacity > Self::MAX {
             return Err(StateError::Damaged("its shape is impossible"));
         }
-        Ok(Self { floor, ..Self::empty(capacity, seed) })
+        Ok(Self { floor, ..Self::empty(capacity, capacity.min(ROOM), seed) })
     }
 
     fn write_parameters(&self, out: &mut Encoder) {
@@ -281,9 +429,9 @@ impl<const N: usize> State<N> for SpaceSaving<N> {
 
     fn clear_tables(&mut self) {
         self.counters.clear();
-        self.heap.clear();
+        self.lightest.clear();
         self.index.clear();
-        self.floor = 0;
+        (self.floor, self.bar, self.step) = (0, 0, 1);
     }
 
     fn unite_tables(&mut self, other: &Self) {
@@ -334,8 +482,8 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
 
     fn memory_bytes(&self) -> usize {
         self.counters.capacity() * size_of::<Counter<N>>()
-            + self.heap.capacity() * size_of::<Node>()
-            + self.index.allocation_size()
+            + Index::bytes_for(self.room)
+            + self.lightest.capacity() * size_of::<(u64, u32)>()
     }
 
     fn update(&mut self, key: &[u8; N], weight: u64) {
@@ -347,7 +495,7 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
     }
 
     fn update_cost(&self) -> f64 {
-        6.0
+        4.0
     }
 
     fn confidence(&self, _: Question) -> Confidence {
@@ -356,11 +504,9 @@ impl<const N: usize> Sketch<N> for SpaceSaving<N> {
 
     /// Both bounds are certain.
     fn flow_size(&self, key: &[u8; N]) -> Result<Bounds<u64>, QueryError> {
-        let counters = &self.counters;
-        let is = |i: &u32| counters.get(*i as usize).is_some_and(|c| c.key == *key);
-        let counter = self.index.find(self.hasher.hash64(key), is).and_then(|i| counters.get(*i as usize));
-        Ok(match counter.and_then(|c| Some((self.heap.get(c.place as usize)?.count, c.error))) {
-            Some((count, error)) => Bounds { estimate: count, lower: count - error, upper: count },
+        let (_, found) = self.find(key, self.hasher.hash64(key));
+        Ok(match found.and_then(|i| self.counters.get(i)).map(Counter::entry) {
+            Some((_, count, error)) => Bounds { estimate: count, lower: count - error, upper: count },
             None => Bounds { estimate: 0, lower: 0, upper: self.least() },
         })
     }

@@ -49,8 +49,8 @@ pub(crate) fn decode<const N: usize, S: State<N>>(
 ) -> Result<Box<dyn Sketch<N>>, StateError> {
     let mut sketch = S::read_parameters(seed, d)?;
     sketch.read_tables(d)?;
-    sketch.check_tables()?;
     sketch.set_weight(weight);
+    sketch.check_tables()?;
     Ok(Box::new(sketch))
 }
 
@@ -81,6 +81,12 @@ pub(crate) struct Or;
 
 impl Rule<u32> for Add {
     fn unite(cell: &mut u32, other: u32) {
+        *cell = cell.saturating_add(other);
+    }
+}
+
+impl Rule<u64> for Add {
+    fn unite(cell: &mut u64, other: u64) {
         *cell = cell.saturating_add(other);
     }
 }

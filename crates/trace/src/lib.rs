@@ -13,6 +13,9 @@
 //!    [`Partial::report`] computes ratios and quantiles, and a [`FlowFile`] takes the flows themselves as
 //!    Parquet.
 //!
+//! [`Details`] count flow by flow what the report has in sum, for [`Groups`] of flows and for Parquet; a
+//! [`PacketFile`] takes every packet.
+//!
 //! Of a part of a trace, a [`StretchAnalyzer`] makes a [`Stretch`], which is saved as bytes and joined with those of the
 //! other parts, exactly.
 //!
@@ -38,9 +41,12 @@
 mod analyzer;
 mod block;
 mod config;
+mod details;
 mod distances;
 mod endpoints;
 mod flows;
+mod groups;
+mod packet_file;
 mod parquet;
 mod partial;
 mod report;
@@ -50,6 +56,9 @@ mod workers;
 
 pub use analyzer::{Analyzer, Digest};
 pub use config::{Config, ConfigError};
+pub use details::{DetailConfig, DetailDigest, Details, FlowDetail};
+pub use groups::{Group, GroupBy, GroupWindow, Groups, Slices, UnknownGroupBy};
+pub use packet_file::{PacketFile, PacketRow};
 pub use parquet::{FlowFile, FlowFileError};
 pub use partial::{FlowPackets, MergeError, Partial};
 pub use stretch::{Opening, Place, Stretch, StretchAnalyzer, StretchError};

@@ -1,10 +1,12 @@
 //! The flows of traces as a Parquet file: one row a directional flow, for DuckDB, pandas, Spark and the like.
 //!
-//! Columns, all of them required: `file` (name of the trace), `vlans` (ids, outermost first, joined by dots;
-//! empty for none), `ip_version` (4 or 6), `src` and `dst` (addresses as text), `protocol` (IP protocol
-//! number), `src_port` and `dst_port` (0 for fragments and protocols without ports), `packets`, `tcp_packets`
-//! (those that count as TCP: not fragments). Rows are in the order of the traces, within a trace in order of
-//! first appearance.
+//! Columns: `file` (name of the trace), `vlans` (ids, outermost first, joined by dots; empty for none),
+//! `ip_version` (4 or 6), `src` and `dst` (addresses as text), `protocol` (IP protocol number), `src_port`
+//! and `dst_port` (0 for fragments and protocols without ports), `packets`, `tcp_packets` (those that count
+//! as TCP: not fragments), `flow` (its number within the trace, from 0); then, of flows from [`Details`],
+//! null for others: `bytes` (on the wire), `first_ns` and `last_ns` (times of the earliest and the latest
+//! packet in ns since 1970), `tcp_flags` (all that its packets had, or-ed). Rows are in the order of the
+//! traces, within a trace in order of first appearance.
 //!
 //! Written column by column without Arrow, in row groups of 65,536 rows, so that memory doesn't grow with the
 //! flows.
@@ -21,6 +23,7 @@ use ::parquet::schema::parser::parse_message_type;
 use slipstream_wire::{FlowKey, Vlans};
 use thiserror::Error;
 
+use crate::details::{Details, FlowDetail};
 use crate::partial::{FlowPackets, Partial};
 
 const SCHEMA: &str = "message flows {
@@ -34,9 +37,14 @@ const SCHEMA: &str = "message flows {
     required int32 dst_port (INTEGER(16, false));
     required int64 packets;
     required int64 tcp_packets;
+    required int64 flow;
+    optional int64 bytes;
+    optional int64 first_ns;
+    optional int64 last_ns;
+    optional int32 tcp_flags (INTEGER(8, false));
 }";
 
-/// Why flows could not be written.
+/// Why a Parquet file could not be written.
 #[derive(Debug, Error)]
 #[error("writing Parquet: {0}")]
 pub struct FlowFileError(#[from] ParquetError);
@@ -66,13 +74,7 @@ impl<W: Write + Send> FlowFile<W> {
     /// # Errors
     /// [`FlowFileError`] where `out` can't be written to.
     pub fn new(out: W) -> Result<Self, FlowFileError> {
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .set_created_by(concat!("slipstream ", env!("CARGO_PKG_VERSION")).to_owned())
-            .build();
-        let writer =
-            SerializedFileWriter::new(out, Arc::new(parse_message_type(SCHEMA)?), Arc::new(properties))?;
-        Ok(Self { writer, rows: Columns::default(), group: 1 << 16 })
+        Ok(Self { writer: writer(out, SCHEMA)?, rows: Columns::default(), group: 1 << 16 })
     }
 
     /// Adds all flows of a trace; `file` is its name.
@@ -81,11 +83,36 @@ impl<W: Write + Send> FlowFile<W> {
     /// [`FlowFileError`] where the output can't be written to.
     pub fn trace(&mut self, file: &str, partial: &Partial) -> Result<(), FlowFileError> {
         let file = ByteArray::from(file);
-        for (key, packets) in partial.flows_in_order() {
-            self.rows.push(&file, &key, packets);
-            if self.rows.packets.len() >= self.group {
-                self.write_group()?;
-            }
+        for (number, (key, packets)) in partial.flows_in_order().enumerate() {
+            self.row(&file, number, &key, packets, None)?;
+        }
+        Ok(())
+    }
+
+    /// Adds all flows of a trace, with bytes, times and TCP flags; `file` is its name.
+    ///
+    /// # Errors
+    /// [`FlowFileError`] where the output can't be written to.
+    pub fn details(&mut self, file: &str, details: &Details) -> Result<(), FlowFileError> {
+        let file = ByteArray::from(file);
+        for (number, (key, flow)) in details.flows_in_order().enumerate() {
+            let packets = FlowPackets { ip: flow.packets, tcp: flow.tcp_packets };
+            self.row(&file, number, &key, packets, Some(&flow))?;
+        }
+        Ok(())
+    }
+
+    fn row(
+        &mut self,
+        file: &ByteArray,
+        number: usize,
+        key: &FlowKey,
+        packets: FlowPackets,
+        detail: Option<&FlowDetail>,
+    ) -> Result<(), FlowFileError> {
+        self.rows.push(file, number, key, packets, detail);
+        if self.rows.packets.len() >= self.group {
+            self.write_group()?;
         }
         Ok(())
     }
@@ -114,20 +141,53 @@ impl<W: Write + Send> FlowFile<W> {
         column::<Int32Type, W>(&mut group, &rows.dst_port)?;
         column::<Int64Type, W>(&mut group, &rows.packets)?;
         column::<Int64Type, W>(&mut group, &rows.tcp_packets)?;
+        column::<Int64Type, W>(&mut group, &rows.flow)?;
+        optional_column::<Int64Type, W>(&mut group, &rows.bytes)?;
+        optional_column::<Int64Type, W>(&mut group, &rows.first_ns)?;
+        optional_column::<Int64Type, W>(&mut group, &rows.last_ns)?;
+        optional_column::<Int32Type, W>(&mut group, &rows.tcp_flags)?;
         group.close()?;
         self.rows.clear();
         Ok(())
     }
 }
 
-fn column<T: DataType, W: Write + Send>(
+/// Begins a file of this schema.
+pub(crate) fn writer<W: Write + Send>(out: W, schema: &str) -> Result<SerializedFileWriter<W>, ParquetError> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(concat!("slipstream ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    SerializedFileWriter::new(out, Arc::new(parse_message_type(schema)?), Arc::new(properties))
+}
+
+/// Writes the next column of a row group.
+pub(crate) fn column<T: DataType, W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
+) -> Result<(), ParquetError> {
+    write_column::<T, W>(group, values, None)
+}
+
+/// Writes the next column of a row group, in which values may be missing.
+pub(crate) fn optional_column<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[Option<T::T>],
+) -> Result<(), ParquetError> {
+    let present: Vec<T::T> = values.iter().flatten().cloned().collect();
+    let levels: Vec<i16> = values.iter().map(|v| i16::from(v.is_some())).collect();
+    write_column::<T, W>(group, &present, Some(&levels))
+}
+
+fn write_column<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
 ) -> Result<(), ParquetError> {
     let Some(mut column) = group.next_column()? else {
         return Err(ParquetError::General("more columns than the schema has".to_owned()));
     };
-    column.typed::<T>().write_batch(values, None, None)?;
+    column.typed::<T>().write_batch(values, levels, None)?;
     column.close()
 }
 
@@ -144,10 +204,22 @@ struct Columns {
     dst_port: Vec<i32>,
     packets: Vec<i64>,
     tcp_packets: Vec<i64>,
+    flow: Vec<i64>,
+    bytes: Vec<Option<i64>>,
+    first_ns: Vec<Option<i64>>,
+    last_ns: Vec<Option<i64>>,
+    tcp_flags: Vec<Option<i32>>,
 }
 
 impl Columns {
-    fn push(&mut self, file: &ByteArray, key: &FlowKey, packets: FlowPackets) {
+    fn push(
+        &mut self,
+        file: &ByteArray,
+        number: usize,
+        key: &FlowKey,
+        packets: FlowPackets,
+        detail: Option<&FlowDetail>,
+    ) {
         let text = |t: String| ByteArray::from(t.into_bytes());
         self.file.push(file.clone());
         self.vlans.push(text(dotted(key.vlans())));
@@ -159,22 +231,31 @@ impl Columns {
         self.dst_port.push(key.dst_port().into());
         self.packets.push(signed(packets.ip));
         self.tcp_packets.push(signed(packets.tcp));
+        self.flow.push(signed(number as u64));
+        self.bytes.push(detail.map(|d| signed(d.bytes)));
+        self.first_ns.push(detail.map(|d| signed(d.first_ns)));
+        self.last_ns.push(detail.map(|d| signed(d.last_ns)));
+        self.tcp_flags.push(detail.map(|d| d.tcp_flags.into()));
     }
 
     fn clear(&mut self) {
-        let Self { file, vlans, ip_version, src, dst, protocol, src_port, dst_port, packets, tcp_packets } =
-            self;
+        let Self { file, vlans, src, dst, .. } = self;
         [file, vlans, src, dst].into_iter().for_each(Vec::clear);
+        let Self { ip_version, protocol, src_port, dst_port, .. } = self;
         [ip_version, protocol, src_port, dst_port].into_iter().for_each(Vec::clear);
-        [packets, tcp_packets].into_iter().for_each(Vec::clear);
+        let Self { packets, tcp_packets, flow, .. } = self;
+        [packets, tcp_packets, flow].into_iter().for_each(Vec::clear);
+        let Self { bytes, first_ns, last_ns, .. } = self;
+        [bytes, first_ns, last_ns].into_iter().for_each(Vec::clear);
+        self.tcp_flags.clear();
     }
 }
 
-fn dotted(vlans: Vlans) -> String {
+pub(crate) fn dotted(vlans: Vlans) -> String {
     vlans.map(|id| id.to_string()).collect::<Vec<_>>().join(".")
 }
 
-fn signed(count: u64) -> i64 {
+pub(crate) fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 

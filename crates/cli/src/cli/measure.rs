@@ -10,7 +10,8 @@ use slipstream_sketch::Kind;
 
 use super::Tunnel;
 use super::flags::default_of;
-use crate::units::{Bytes, Count};
+use crate::selection::Selection;
+use crate::units::{Bytes, Count, Duration};
 
 /// The most bytes that a sketch may be given: what the `measure` stage takes, too.
 const MEMORY: u64 = 1 << 36;
@@ -25,6 +26,8 @@ fn sketches() -> impl TypedValueParser<Value = Kind> {
         let value = PossibleValue::new(kind.name());
         if kind == Kind::Exact {
             value.help("A hash table of everything: no error, no bound on memory")
+        } else if kind == Kind::ExaLogLog {
+            value.alias("hll").help("Of the family of HyperLogLog; also called hll")
         } else {
             value
         }
@@ -107,6 +110,11 @@ pub(crate) struct Answers {
                   slipstream measure traces/campus.pcap.gz --task entropy --key 5tuple\n  \
                   slipstream measure traces/campus.pcap.gz --task heavy-changes \\\n    \
                   --epoch 10ms --key dst --weight bytes --format json\n  \
+                  slipstream measure traces/campus.pcap.gz --task cardinality \\\n    \
+                  --rules 'tcp port 443' --time 1ms..5ms --key 5tuple\n  \
+                  slipstream measure traces/campus.pcap.gz --task quantiles --weight bytes\n  \
+                  slipstream measure traces/campus.pcap.gz --task cardinality --sketch hll \\\n    \
+                  --window 40ms --slide 10ms --memory 4KiB\n  \
                   slipstream measure traces/campus.pcap.gz --sketch univmon --save a.state\n  \
                   slipstream measure merge a.state a.state --save both.state\n  \
                   slipstream measure query both.state --task cardinality"
@@ -114,13 +122,15 @@ pub(crate) struct Answers {
 pub(crate) struct Measure {
     #[command(subcommand)]
     pub(crate) action: Option<MeasureAction>,
-    /// A capture (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`. Only IP packets
-    /// count.
+    /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`: several are one
+    /// stream, in the order in which they are named. Only IP packets count.
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) trace: Vec<PathBuf>,
-    /// What to measure.
-    #[arg(long, value_parser = tasks(), default_value_t)]
-    pub(crate) task: Task,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+    /// What to measure. May be given several times: each task has sketches of its own, over one pass.
+    #[arg(long, value_parser = tasks(), default_values_t = [Task::default()])]
+    pub(crate) task: Vec<Task>,
     /// The sketch; by default the one made for the task.
     #[arg(long, value_parser = sketches())]
     pub(crate) sketch: Option<Kind>,
@@ -135,6 +145,13 @@ pub(crate) struct Measure {
     /// 1970.
     #[arg(long, value_name = "LENGTH", default_value = default_of("measure", "epoch"))]
     pub(crate) epoch: EpochLength,
+    /// Windows of this length, one from every --slide on, instead of epochs: each is the sum of its panes, which
+    /// are as long as the slide. The sketches of all panes lie in memory until the end.
+    #[arg(long, value_name = "TIME", requires = "slide", conflicts_with = "epoch")]
+    pub(crate) window: Option<Duration>,
+    /// With --window: the time from one window's begin to the next one's, of which the window is a multiple.
+    #[arg(long, value_name = "TIME", requires = "window")]
+    pub(crate) slide: Option<Duration>,
     /// What stands in front of the sketch.
     #[arg(long, value_enum, default_value = default_of("measure", "aggregate"))]
     pub(crate) aggregate: Aggregate,

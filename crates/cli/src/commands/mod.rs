@@ -57,7 +57,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
 
 /// Says what is wrong with a capture that was read to its end: a warning, or with `--strict` an error.
 /// Returns the byte at which it is damaged.
-fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Result<Option<u64>> {
+pub(crate) fn report_damage(reader: &CaptureReader, strict: bool) -> anyhow::Result<Option<u64>> {
     let Some(damage) = reader.damage() else { return Ok(None) };
     let what = format!("{}: damaged at byte {}: {}", reader.name(), damage.byte, damage.what);
     if strict {

@@ -14,10 +14,11 @@ use slipstream::port::Outlet;
 use slipstream::reframe::compress::GroStats;
 use slipstream::reframe::{Cause, ClassStats, ReframeConfig};
 use slipstream::runtime::{
-    CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Source as _, Stamp, ToSink,
+    CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Source, Stamp, ToSink,
 };
 use slipstream::stage::Stage;
 use slipstream_report::{Table, count, number, plural, time};
+use slipstream_wire::Encapsulation;
 use tracing::warn;
 
 use super::{Outcome, reframe_live, report_damage};
@@ -25,6 +26,7 @@ use crate::check;
 use crate::cli;
 use crate::live::run_error;
 use crate::port::{AnySource, Input, Output};
+use crate::traces::{DamagedAt, Traces};
 use crate::ui::{self, Progress};
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
@@ -49,10 +51,20 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
         return live.error.map_or(Ok(outcome), Err);
     }
     crate::live::options(&args.live, false)?;
+    let mut at = None;
     let replay = Replay::new(&config)?.workers(usize::from(args.workers)).pace(pace);
-    let input = Input::open(&args.input)?;
-    let out = outlet(Output::create(&args.output, input.format())?, args.stamp);
-    let mut source = AnySource::new(input);
+    let Some((first, others)) = args.inputs.split_first() else { bail!("no input was named") };
+    let input = Input::open(first)?;
+    let format = input.format();
+    let mut source: Box<dyn Source + Send> = if others.is_empty() && args.selection.is_everything() {
+        Box::new(AnySource::new(input))
+    } else {
+        let (outer, strict) = (Encapsulation::Outer, args.damage.strict);
+        let traces = Traces::new(input, others, &args.selection, outer, strict)?;
+        at = Some(traces.damaged());
+        Box::new(traces)
+    };
+    let out = outlet(Output::create(&args.output, format)?, args.stamp);
     let mut pool = Pool::new();
     let (report, damaged);
     {
@@ -67,16 +79,17 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
             }
         };
         if args.preload || args.turns > 1 {
-            let preload = Preload::read(&mut source, &mut pool, args.turns)?;
+            let preload = Preload::read(source.as_mut(), &mut pool, args.turns)?;
             damaged = damage(source.details(), args)?;
             let mut driver = replay.driver(Box::new(preload), pool, out)?;
             report = driver.run(&mut tick)?;
         } else {
-            let mut driver = replay.driver(Box::new(source), pool, out)?.strict(args.damage.strict);
+            let mut driver = replay.driver(source, pool, out)?.strict(args.damage.strict);
             report = driver.run(&mut tick).map_err(run_error)?;
             damaged = driver.captures().next().map_or(Ok(None), |r| report_damage(r, args.damage.strict))?;
         }
     }
+    let damaged = damaged.or_else(|| at.as_ref().and_then(DamagedAt::byte));
     print(args, &config, &checks, &ReplayReport::from(&report), damaged, None)
 }
 
@@ -195,9 +208,13 @@ fn as_json(
 ) -> Value {
     let stats = &report.stats;
     let total = stats.total();
+    let input = match args.inputs.as_slice() {
+        [one] => json!(one),
+        several => json!(several),
+    };
     let mut result = json!({
         "schema": 1,
-        "input": args.input,
+        "input": input,
         "output": args.output,
         "packets_in": stats.packets_in,
         "packets_out": stats.packets_out,
@@ -256,7 +273,8 @@ fn as_table(
     let stats = &report.stats;
     let total = stats.total();
     let mut t = Table::default();
-    t.title(format!("{} → {}", args.input.display(), args.output.display()));
+    let inputs: Vec<_> = args.inputs.iter().map(|p| p.display().to_string()).collect();
+    t.title(format!("{} → {}", inputs.join(", "), args.output.display()));
     t.row(["", "before", "after"]);
     t.row(["packets", &count(stats.packets_in), &count(stats.packets_out)]);
     t.row(["spatial locality factor (SLF)", &number(stats.slf_in(), 3), &number(stats.slf_out(), 3)]);

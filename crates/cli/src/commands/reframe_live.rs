@@ -26,7 +26,7 @@ pub(super) struct Live {
 
 /// True for a live run.
 pub(super) fn is_live(args: &cli::Reframe) -> bool {
-    [&args.input, &args.output].into_iter().any(|path| {
+    args.inputs.iter().chain([&args.output]).any(|path| {
         let (kind, _) = port_of(&path.to_string_lossy());
         types::stage_type(kind).is_some_and(|kind| kind.live())
     })
@@ -36,7 +36,13 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     if args.turns > 1 || args.preload {
         bail!("a live port goes without --preload and --loop");
     }
-    let (input, output) = (args.input.to_string_lossy(), args.output.to_string_lossy());
+    let [input] = args.inputs.as_slice() else {
+        bail!("a live port goes with one input and one output");
+    };
+    if !args.selection.is_everything() {
+        bail!("--rules, --count and --time are for captures; --bypass lets packets pass a live reframer by");
+    }
+    let (input, output) = (input.to_string_lossy(), args.output.to_string_lossy());
     [&input, &output].into_iter().try_for_each(|name| refuse_unbuilt(name))?;
     let registry = types::registry();
     let port = |name: &str| -> anyhow::Result<(&'static str, Settings)> {

@@ -116,7 +116,7 @@ pub(super) fn design(study: &mut Study<'_>, shuffled: &[u32]) -> anyhow::Result<
     let best = Instructions::best();
     let (four, eight) = (updates::<4>(shuffled), updates::<8>(shuffled));
     let mut grr_wins = 0;
-    for kind in Kind::ALL.into_iter().filter(|k| *k != Kind::Exact) {
+    for kind in Kind::PAPER.into_iter().filter(|k| *k != Kind::Exact) {
         let (grr, lru) = (with(Eviction::Grr, best), with(Eviction::Lru, best));
         let (a, b, _) = if kind == Kind::TwoLevel {
             let mut fronts = [front::<8>(kind, grr)?, front::<8>(kind, lru)?];

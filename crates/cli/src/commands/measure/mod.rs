@@ -7,6 +7,7 @@
 mod saved;
 mod show;
 mod state;
+mod windows;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,23 +16,28 @@ use std::thread::available_parallelism;
 
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
-use slipstream::io::capture::{CaptureReader, Part, Parts};
+use slipstream::io::capture::{Part, Parts};
 use slipstream::measure::{
-    self, Ask, Digest, DigestMeasurement, EpochResult, Keying, Packet, PacketSource, Plan, SketchSet, Task,
-    TraceEpoch, TraceError, TraceResult, TraceSettings, measure_trace,
+    self, Ask, Description, Digest, DigestMeasurement, EpochLength, EpochResult, Keying, Packet,
+    PacketSource, Plan, Saved, SavedEpoch, SketchSet, Task, TraceEpoch, TraceError, TraceResult,
+    TraceSettings, measure_trace,
 };
 use slipstream_sketch::{Eviction, Kind, Size, Want};
-use slipstream_wire::{Encapsulation, LinkType};
 use tracing::warn;
 
 use super::{Outcome, report_damage};
 use crate::check;
-use crate::cli::{Tunnel, measure as cli};
+use crate::cli::measure as cli;
 use crate::port::Input;
 use crate::replace::Replacement;
+use crate::selection::{encapsulation, first_time};
+use crate::traces::Traces;
 use crate::ui::{self, Progress};
 
-use state::{Description, Saved, SavedEpoch};
+use windows::Sliding;
+
+/// Packets that several tasks are given at a time.
+const BLOCK: usize = 4096;
 
 /// The result of a measurement.
 struct Report {
@@ -91,34 +97,72 @@ fn plan(args: &cli::Measure, kind: Kind) -> Plan {
         },
         seed: args.seed,
         compare: args.compare.is_some(),
-        save: args.save.is_some(),
+        save: args.save.is_some() || args.window.is_some(),
         timed: true,
+    }
+}
+
+/// A task with what answers it.
+struct Job {
+    task: Task,
+    kind: Kind,
+    keying: Keying,
+    sketches: SketchSet,
+}
+
+impl Job {
+    /// Sketches are made and asked before any packet is read, so that what can't work is told at once.
+    fn new(args: &cli::Measure, task: Task) -> anyhow::Result<Self> {
+        let kind = args.sketch.unwrap_or(task.sketch());
+        let keying = measure::keying(args.key.as_deref(), task, kind).map_err(|e| anyhow!("--key: {e}"))?;
+        let ask = Arc::new(ask(task, keying, &args.answers)?);
+        let bytes = args.weight == cli::Weight::Bytes;
+        measure::refuse_weight(kind, task, bytes).map_err(|e| anyhow!("--weight: {e}"))?;
+        if task == Task::Quantiles && args.compare.is_some() {
+            bail!("--compare exact: the exact table keeps no values, so that quantiles can't be compared");
+        }
+        let sketches = SketchSet::new(ask.clone(), plan(args, kind).configs(&ask))?;
+        Ok(Self { task, kind, keying, sketches })
     }
 }
 
 fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.answers.fail_if)?;
-    let task = args.task;
-    let kind = args.sketch.unwrap_or(task.sketch());
-    let keying = measure::keying(args.key.as_deref(), task, kind).map_err(|e| anyhow!("--key: {e}"))?;
-    let ask = Arc::new(ask(task, keying, &args.answers)?);
-    if kind == Kind::Mrac && args.weight == cli::Weight::Bytes {
-        bail!(
-            "--sketch mrac: its estimate is for sizes in packets; use --weight packets, or exact or flow-radar"
-        );
+    if args.task.len() > 1 && args.save.is_some() {
+        bail!("--save goes with one task; a state can be asked for others by `slipstream measure query`");
     }
-    let path = match args.trace.as_slice() {
-        [one] => one,
-        [] => bail!("no trace was named"),
-        several => bail!(
-            "{} traces; measure takes one: --save a state of each, and `slipstream measure merge` adds them up",
-            several.len()
-        ),
-    };
-    // Made and asked before any packet is read, so that what can't work is told at once.
-    let sketches = SketchSet::new(ask.clone(), plan(args, kind).configs(&ask))?;
+    if args.task.len() > 1 && args.answers.format == cli::MeasureFormat::Csv {
+        bail!("--format csv has the columns of one task; use json");
+    }
+    let sliding = Sliding::of(args)?;
+    let epoch = sliding.map_or(args.epoch, Sliding::pane);
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
-    let (result, damage) = read(args, sketches, path)?;
+    let mut jobs: Vec<_> =
+        args.task.iter().map(|task| Job::new(args, *task)).collect::<anyhow::Result<_>>()?;
+    let abouts: Vec<_> = jobs.iter().map(|job| (job.task, job.kind, job.keying)).collect();
+    let (results, damage) = if jobs.len() > 1 {
+        read_several(args, epoch, jobs.into_iter().map(|job| job.sketches).collect())?
+    } else {
+        let Some(job) = jobs.pop() else { bail!("no task was named") };
+        let (result, damage) = read(args, epoch, job.sketches)?;
+        (vec![result], damage)
+    };
+    let mut save = save;
+    let reports = abouts
+        .into_iter()
+        .zip(results)
+        .map(|(about, result)| report(args, about, (epoch, sliding), (result, damage), save.take()));
+    show::finish(&reports.collect::<anyhow::Result<Vec<_>>>()?, args.answers.format, &checks)
+}
+
+/// What a task's sketches told.
+fn report(
+    args: &cli::Measure,
+    (task, kind, keying): (Task, Kind, Keying),
+    (epoch, sliding): (EpochLength, Option<Sliding>),
+    (result, damage): (TraceResult, Option<u64>),
+    save: Option<Replacement>,
+) -> anyhow::Result<Report> {
     for (i, _) in result.epochs.iter().enumerate().filter(|(_, e)| e.ended.result.saturated) {
         warn!("epoch {i}: the sketch is saturated; give it more --memory or a shorter --epoch");
     }
@@ -133,13 +177,13 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         epochs.push(ended.result);
         saved.push(SavedEpoch { span, states: ended.states });
     }
-    let report = Report {
+    let mut report = Report {
         task,
         sketch: kind.name().to_owned(),
         key: keying.kind().to_string(),
         weight: name_of(args.weight),
-        aggregate: name_of(args.aggregate),
-        epoch: args.epoch.to_string(),
+        aggregate: name_of(if kind.takes_values() { cli::Aggregate::Off } else { args.aggregate }),
+        epoch: epoch.to_string(),
         tunnel: name_of(args.tunnel),
         seed: args.seed,
         memory_bytes: result.memory_bytes,
@@ -151,7 +195,7 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
         compared: args.compare.is_some(),
         epochs,
     };
-    if let Some(file) = save {
+    if save.is_some() || sliding.is_some() {
         let about = Description {
             task,
             sketch: report.sketch.clone(),
@@ -163,9 +207,17 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
             tunnel: report.tunnel.clone(),
             seed: report.seed,
         };
-        Saved { about, epochs: saved }.write(file)?;
+        let mut states = Saved { about, epochs: saved };
+        if let Some(file) = save {
+            state::write(&states, file)?;
+        }
+        if let Some(sliding) = sliding {
+            states.epochs = sliding.windows(&states.epochs, keying.lens())?;
+            report.epochs = saved::answer(&states, None, &args.answers)?.epochs;
+            report.epoch = sliding.name();
+        }
     }
-    show::finish(&report, args.answers.format, &checks)
+    Ok(report)
 }
 
 /// The name of an option's value.
@@ -173,51 +225,93 @@ fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Measures the packets of a trace; also tells where the trace is damaged.
-fn read(args: &cli::Measure, sketches: SketchSet, path: &Path) -> anyhow::Result<(TraceResult, Option<u64>)> {
-    let settings = TraceSettings {
-        epoch: args.epoch,
-        bytes: args.weight == cli::Weight::Bytes,
-        encapsulation: match args.tunnel {
-            Tunnel::Outer => Encapsulation::Outer,
-            Tunnel::Inner => Encapsulation::Inner,
-        },
-        workers: args.workers.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from),
-    };
-    let name = path.display().to_string();
-    let mut input = Input::open(path)?;
+/// Measures the packets of the traces; also tells where the first damaged one is damaged.
+fn read(
+    args: &cli::Measure,
+    epoch: EpochLength,
+    sketches: SketchSet,
+) -> anyhow::Result<(TraceResult, Option<u64>)> {
+    let settings = settings(args, epoch);
+    let Some((first, others)) = args.trace.split_first() else { bail!("no trace was named") };
+    let progress = Progress::new(&first.display().to_string());
+    let mut input = Input::open(first)?;
     if let Input::Capture(reader) = input {
-        if settings.workers > 1 {
+        if settings.workers > 1 && others.is_empty() && args.selection.count.is_none() {
             match Parts::new(*reader) {
-                Ok(parts) => return read_parts(args, sketches, &settings, parts, Progress::new(&name)),
+                Ok(parts) => return read_parts(args, sketches, &settings, (first, parts), progress),
                 Err(reader) => input = Input::Capture(reader),
             }
         } else {
             input = Input::Capture(reader);
         }
     }
-    if let Input::Capture(reader) = &mut input
-        && settings.workers > 1
-    {
-        reader.unpack_ahead();
+    let mut traces = Traces::new(input, others, &args.selection, settings.encapsulation, args.strict)?;
+    if settings.workers > 1 {
+        traces.unpack_ahead();
     }
-    let mut trace = Trace {
-        input,
-        progress: Some(Progress::new(&name)),
-        interrupted: ui::interrupts()?,
-        packets: 0,
-        frame: Vec::new(),
-    };
+    let damaged = traces.damaged();
+    let interrupted = ui::interrupts()?;
+    let mut trace = Trace { traces, progress, interrupted, packets: 0 };
     let result = measure_trace(sketches, &settings, &mut trace).map_err(|error| match error {
         TraceError::Source(error) => error,
         TraceError::Measure(error) => error.into(),
     })?;
-    drop(trace.progress.take());
-    let damage = match &trace.input {
-        Input::Capture(reader) => report_damage(reader, args.strict)?,
-        Input::Synth(_) => None,
-    };
-    Ok((result, damage))
+    Ok((result, damaged.byte()))
+}
+
+fn settings(args: &cli::Measure, epoch: EpochLength) -> TraceSettings {
+    TraceSettings {
+        epoch,
+        bytes: args.weight == cli::Weight::Bytes,
+        encapsulation: encapsulation(args.tunnel),
+        workers: args.workers.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from),
+    }
+}
+
+/// Measures the packets of the traces for several tasks at once, on one thread.
+fn read_several(
+    args: &cli::Measure,
+    epoch: EpochLength,
+    sketches: Vec<SketchSet>,
+) -> anyhow::Result<(Vec<TraceResult>, Option<u64>)> {
+    let settings = settings(args, epoch);
+    let Some((first, others)) = args.trace.split_first() else { bail!("no trace was named") };
+    let progress = Progress::new(&first.display().to_string());
+    let input = Input::open(first)?;
+    let mut traces = Traces::new(input, others, &args.selection, settings.encapsulation, args.strict)?;
+    traces.unpack_ahead();
+    let interrupted = ui::interrupts()?;
+    let mut tasks: Vec<_> = sketches
+        .into_iter()
+        .map(|sketches| (DigestMeasurement::new(sketches, &settings), Digest::new(settings)))
+        .collect();
+    loop {
+        let read = traces.read(BLOCK, |record| {
+            let packet = Packet {
+                time_ns: record.time.0,
+                link: record.link,
+                original_len: record.original_len,
+                data: record.data,
+            };
+            tasks.iter_mut().for_each(|(_, digest)| digest.packet(&packet));
+        })?;
+        for (measurement, digest) in &mut tasks {
+            measurement.add(digest)?;
+            digest.clear();
+        }
+        if let Some(share) = traces.share() {
+            progress.at(Some(share));
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(ui::Interrupted.into());
+        }
+        if read < BLOCK {
+            break;
+        }
+    }
+    drop(progress);
+    let results = tasks.into_iter().map(|(measurement, _)| measurement.finish());
+    Ok((results.collect::<Result<_, _>>()?, traces.damaged().byte()))
 }
 
 /// Measures a file of which several threads read parts; sketches take the parts in order, on this one.
@@ -225,13 +319,20 @@ fn read_parts(
     args: &cli::Measure,
     sketches: SketchSet,
     settings: &TraceSettings,
-    parts: Parts,
+    (path, parts): (&Path, Parts),
     progress: Progress,
 ) -> anyhow::Result<(TraceResult, Option<u64>)> {
+    let first = if args.selection.time.is_some() { first_time(path)? } else { 0 };
+    let selected = !args.selection.is_everything();
+    let filter = selected.then(|| args.selection.filter(first, settings.encapsulation));
     let make = |part: &Part, digest: &mut Option<Digest>| {
         let digest = digest.get_or_insert_with(|| Digest::new(*settings));
         digest.clear();
         for record in part.records() {
+            let (at, link, len, data) = (record.time.0, record.link, record.original_len, record.data);
+            if filter.is_some_and(|filter| !filter.wants(at, link, len, data)) {
+                continue;
+            }
             digest.packet(&Packet {
                 time_ns: record.time.0,
                 link: record.link,
@@ -258,61 +359,36 @@ fn read_parts(
     Ok((result, damage))
 }
 
-/// A trace while it is read.
+/// Traces while they are read.
 struct Trace {
-    input: Input,
-    progress: Option<Progress>,
+    traces: Traces,
+    progress: Progress,
     interrupted: Arc<AtomicBool>,
     packets: u64,
-    frame: Vec<u8>,
 }
 
 impl PacketSource for Trace {
     type Error = anyhow::Error;
 
     fn read(&mut self, most: usize, mut visit: impl FnMut(&Packet<'_>)) -> anyhow::Result<bool> {
-        let mut left = most;
-        let done = match &mut self.input {
-            Input::Capture(reader) => {
-                while left > 0 {
-                    let Some(record) = reader.next_record()? else { return Ok(false) };
-                    visit(&Packet {
-                        time_ns: record.time.0,
-                        link: record.link,
-                        original_len: record.original_len,
-                        data: record.data,
-                    });
-                    left -= 1;
-                }
-                share(reader)
-            }
-            Input::Synth(synth) => {
-                while left > 0 {
-                    let Some(at) = synth.next_packet(&mut self.frame) else { return Ok(false) };
-                    let captured = synth.config().captured_len(self.frame.len());
-                    visit(&Packet {
-                        time_ns: at.0,
-                        link: LinkType::Ethernet,
-                        original_len: self.frame.len() as u32,
-                        data: self.frame.get(..captured).unwrap_or(&self.frame),
-                    });
-                    left -= 1;
-                }
-                Some(self.packets as f64 / synth.config().packets.max(1) as f64)
-            }
-        };
+        let read = self.traces.read(most, |record| {
+            visit(&Packet {
+                time_ns: record.time.0,
+                link: record.link,
+                original_len: record.original_len,
+                data: record.data,
+            });
+        })?;
         let before = self.packets;
-        self.packets += most as u64;
+        self.packets += read as u64;
         if before >> 16 != self.packets >> 16 {
-            self.progress.iter().for_each(|p| p.at(done));
+            if let Some(share) = self.traces.share() {
+                self.progress.at(Some(share));
+            }
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(ui::Interrupted.into());
             }
         }
-        Ok(true)
+        Ok(read == most)
     }
-}
-
-fn share(reader: &CaptureReader) -> Option<f64> {
-    reader.file_len().map(|all| reader.bytes_read() as f64 / all.max(1) as f64)
 }

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::measure::{Answer, Ask, EpochResult, Keying, Promise, Side, Task};
+use slipstream::measure::{Answer, Ask, EpochResult, Keying, Promise, Saved, SavedEpoch, Side, Task};
 use slipstream_sketch::{Sketch, load};
 use tracing::warn;
 
-use super::state::{Saved, SavedEpoch, check_state};
+use super::state::{self, check_state};
 use super::{Report, ask, show};
 use crate::check;
 use crate::cli::measure as cli;
@@ -23,9 +23,9 @@ pub(super) fn merge(
     let save = save.map(|p| Replacement::create("--save", p)).transpose()?;
     let mut all = states.iter();
     let Some(first) = all.next() else { bail!("no state was named") };
-    let mut whole = Saved::read(first)?;
+    let mut whole = state::read(first)?;
     for path in all {
-        whole.merge(Saved::read(path)?).with_context(|| path.display().to_string())?;
+        state::merge(&mut whole, state::read(path)?).with_context(|| path.display().to_string())?;
     }
     let outcome = answer(&whole, task, answers)?;
     for (i, epoch) in outcome.epochs.iter().enumerate() {
@@ -38,19 +38,19 @@ pub(super) fn merge(
         }
     }
     if let Some(file) = save {
-        whole.write(file)?;
+        state::write(&whole, file)?;
     }
-    show::finish(&outcome, answers.format, &check::parse_all(&answers.fail_if)?)
+    show::finish(&[outcome], answers.format, &check::parse_all(&answers.fail_if)?)
 }
 
 pub(super) fn query(path: &Path, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&answers.fail_if)?;
-    let report = answer(&Saved::read(path)?, task, answers).with_context(|| path.display().to_string())?;
-    show::finish(&report, answers.format, &checks)
+    let report = answer(&state::read(path)?, task, answers).with_context(|| path.display().to_string())?;
+    show::finish(&[report], answers.format, &checks)
 }
 
 /// Answers the task from saved states.
-fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Report> {
+pub(super) fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) -> anyhow::Result<Report> {
     let about = &saved.about;
     let task = task.unwrap_or(about.task);
     let keying = about.keying()?;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, relative_error, wmrd};
+use slipstream::measure::{Answer, EpochResult, Figure, Row, Task, quantiles, relative_error, wmrd};
 use slipstream_report::{Table, count, number, time};
-use slipstream_sketch::Confidence;
+use slipstream_sketch::{Confidence, ValueRange};
 
 use super::Report;
 use crate::check::{self, Check};
@@ -14,13 +14,17 @@ use crate::cli::measure::MeasureFormat;
 use crate::commands::Outcome;
 use crate::ui;
 
-/// Prints a result and applies the checks to it.
-pub(super) fn finish(report: &Report, format: MeasureFormat, checks: &[Check]) -> anyhow::Result<Outcome> {
-    let result = as_json(report);
+/// Prints the result of a task, or those of several, and applies the checks to it.
+pub(super) fn finish(reports: &[Report], format: MeasureFormat, checks: &[Check]) -> anyhow::Result<Outcome> {
+    let result = match reports {
+        [one] => as_json(one),
+        several => json!({ "schema": 1, "tasks": several.iter().map(as_json).collect::<Vec<_>>() }),
+    };
+    let each = |show: fn(&Report) -> String| reports.iter().map(show).collect::<Vec<_>>().join("\n");
     match format {
         MeasureFormat::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
-        MeasureFormat::Csv => ui::print(as_csv(report))?,
-        MeasureFormat::Table => ui::print(as_table(report))?,
+        MeasureFormat::Csv => ui::print(each(as_csv))?,
+        MeasureFormat::Table => ui::print(each(as_table))?,
     }
     Ok(match check::failed(checks, &result)? {
         Some(what) => Outcome::CheckFailed(what),
@@ -60,6 +64,7 @@ fn as_csv(r: &Report) -> String {
             "epoch,packets,weight,estimate,lower,upper,true,relative_error\n"
         }
         Task::HeavyChanges => "epoch,key,estimate,lower,upper,true,direction\n",
+        Task::Quantiles => "epoch,quantile,estimate,lower,upper\n",
         _ => "epoch,key,estimate,lower,upper,true\n",
     });
     for (i, e) in r.epochs.iter().enumerate() {
@@ -87,6 +92,11 @@ fn as_csv(r: &Report) -> String {
             Answer::Distribution { sizes, compared } => {
                 for (size, (flows, t)) in sizes {
                     let _ = writeln!(out, "{i},{size},{flows},{}", truth(compared.then_some(*t)));
+                }
+            }
+            Answer::Values(values) => {
+                for (q, value) in quantiles(values) {
+                    let _ = writeln!(out, "{i},{q},{},{},{}", value.estimate, value.lower, value.upper);
                 }
             }
         }
@@ -131,6 +141,7 @@ fn as_table(r: &Report) -> String {
             }
             Answer::Figure(f) => figure_table(&mut t, f, if r.task == Task::Entropy { " bits" } else { "" }),
             Answer::Distribution { sizes, compared } => distribution_table(&mut t, sizes, *compared),
+            Answer::Values(values) => quantiles_table(&mut t, values),
         }
         match e.promise.confidence {
             Confidence::None => t.row(["bounds", "none: an estimate"]),
@@ -169,6 +180,15 @@ fn keys_table(t: &mut Table, rows: &[Row], recall: Option<(usize, usize)>, compa
     }
     if let Some((found, of)) = recall {
         t.row([format!("of the {of} greatest, listed"), found.to_string()]);
+    }
+}
+
+fn quantiles_table(t: &mut Table, values: &[ValueRange]) {
+    t.row(["share of packets up to", "estimate", "at least", "at most"]);
+    for (q, value) in quantiles(values) {
+        let figure = |v: f64| number(Some(v), if v.fract() == 0.0 { 0 } else { 1 });
+        let share = format!("{} %", percent(q));
+        t.row([share, figure(value.estimate), figure(value.lower), figure(value.upper)]);
     }
 }
 

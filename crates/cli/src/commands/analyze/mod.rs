@@ -1,0 +1,334 @@
+//! `slipstream analyze`: what locality does my traffic have, and what would holding it gain?
+//!
+//! `read` takes traces in, `table` prints for people, `diff` compares two.
+
+mod diff;
+mod read;
+mod table;
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, anyhow, bail};
+use serde::Serialize;
+use serde_json::Value;
+use slipstream_lab::frontier::Frontier;
+use slipstream_report::{Table, plural};
+use slipstream_trace::{Config, Details, FlowFile, GroupBy, Groups, PacketFile, Partial, Report};
+
+use super::{Outcome, frontier};
+use crate::check;
+use crate::cli;
+use crate::replace::Replacement;
+use crate::report::{self, Subject};
+use crate::selection::encapsulation;
+use crate::ui;
+
+use diff::Difference;
+use read::analyze_one;
+
+/// Groups that are listed at most, unless the user says so: of flows, and of stretches of time.
+const GROUPS: (usize, usize) = (20, 10_000);
+
+/// A trace's part of the result.
+#[derive(Clone, Copy, Serialize)]
+struct Trace<'a> {
+    file: &'a str,
+    truncated_at_byte: Option<u64>,
+    /// Packets that the user's selection left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<u64>,
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<&'a Groups>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frontier: Option<&'a Frontier>,
+}
+
+/// Several traces as one.
+#[derive(Serialize)]
+struct Total<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<&'a Groups>,
+}
+
+/// All of it. For one trace, its keys stand at the top level, too.
+#[derive(Serialize)]
+struct Analysis<'a> {
+    schema: u32,
+    #[serde(flatten)]
+    whole: Whole<'a>,
+    traces: Vec<Trace<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<&'a Difference>,
+    /// Those that could not be read.
+    #[serde(skip_serializing_if = "<[Failed]>::is_empty")]
+    failed: &'a [Failed],
+}
+
+/// A trace that could not be read, and why.
+#[derive(Serialize)]
+struct Failed {
+    file: String,
+    error: String,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Whole<'a> {
+    One(Trace<'a>),
+    Several { total: Total<'a> },
+}
+
+impl<'a> Analysis<'a> {
+    fn of(
+        analyzed: &'a [Analyzed],
+        total: Total<'a>,
+        diff: Option<&'a Difference>,
+        failed: &'a [Failed],
+    ) -> Self {
+        let trace = |one: &'a Analyzed| Trace {
+            file: &one.file,
+            truncated_at_byte: one.truncated_at_byte,
+            left_out: one.left_out,
+            report: &one.report,
+            groups: one.groups.as_ref(),
+            frontier: one.frontier.as_ref(),
+        };
+        let traces: Vec<_> = analyzed.iter().map(trace).collect();
+        let whole = match traces.as_slice() {
+            [one] if failed.is_empty() => Whole::One(*one),
+            _ => Whole::Several { total },
+        };
+        Self { schema: 1, whole, traces, diff, failed }
+    }
+}
+
+/// The analysis of one trace.
+struct Analyzed {
+    file: String,
+    truncated_at_byte: Option<u64>,
+    left_out: Option<u64>,
+    partial: Partial,
+    report: Report,
+    details: Option<Details>,
+    groups: Option<Groups>,
+    frontier: Option<Frontier>,
+}
+
+/// A Parquet file of packets that several traces go to, one after another.
+type Packets = Mutex<PacketFile<Replacement>>;
+
+pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
+    let checks = check::parse_all(&args.reporting.fail_if)?;
+    if args.diff && args.traces.len() != 2 {
+        bail!("--diff compares two traces, not {}", args.traces.len());
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.map_or(cores, usize::from);
+    // Packets of several traces go to one file in the order of the command line.
+    let at_once = if args.parquet_packets.is_some() { 1 } else { threads.min(args.traces.len()) };
+    let config = Config {
+        windows_ns: args.window.iter().map(|w| w.0).collect(),
+        burst: args.burst,
+        top: args.top,
+        encapsulation: encapsulation(args.tunnel),
+        threads: (threads / at_once).max(1),
+        ..Config::default()
+    };
+    config.validate()?;
+    frontier::check(args)?;
+    // Opened first, so that nobody learns after hours that a path can't be written.
+    let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
+    let flows = args.parquet.as_deref().map(|p| Replacement::create("--parquet", p)).transpose()?;
+    let packets = args.parquet_packets.as_deref().map(|p| Replacement::create("--parquet-packets", p));
+    let packets = packets.transpose()?.map(|file| PacketFile::new(file, config.encapsulation)).transpose()?;
+    let packets = packets.map(Mutex::new);
+    let (analyzed, failed) = analyze_all(args, &config, at_once, packets.as_ref())?;
+    let merged = merged(&analyzed)?;
+    let total = merged.as_ref().or(analyzed.first().map(|a| &a.report));
+    let total = total.ok_or_else(|| anyhow!("no trace was named"))?;
+    let groups = merged_groups(args, &analyzed)?;
+    if let Some(file) = page {
+        write_page(file, &analyzed, total)?;
+    }
+    if let Some(file) = flows {
+        write_flows(file, &analyzed)?;
+    }
+    if let Some(file) = packets {
+        let file = file.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
+        file.finish()?.commit().context("--parquet-packets")?;
+    }
+    let diff = match analyzed.as_slice() {
+        [a, b] if args.diff => Some(Difference::of(args, a, b)?),
+        _ if args.diff => bail!("--diff needs both traces"),
+        _ => None,
+    };
+    let whole = Total { report: total, groups: groups.as_ref() };
+    let result = Analysis::of(&analyzed, whole, diff.as_ref(), &failed);
+    match args.reporting.format {
+        cli::Format::Json => ui::print(serde_json::to_string_pretty(&result)?)?,
+        cli::Format::Table => {
+            let mut t = Table::default();
+            match &diff {
+                Some(diff) => diff.as_table(&mut t),
+                None => tables(&mut t, &analyzed, total, groups.as_ref()),
+            }
+            table::failed(&mut t, &failed);
+            ui::print(t.render(ui::columns()))?;
+        }
+    }
+    if !failed.is_empty() && !args.keep_going {
+        bail!(
+            "{} of {} could not be analysed (--keep-going takes that for success)",
+            failed.len(),
+            plural(args.traces.len() as u64, "trace")
+        );
+    }
+    let value = if checks.is_empty() { Value::Null } else { serde_json::to_value(&result)? };
+    Ok(match check::failed(&checks, &value)? {
+        Some(what) => Outcome::CheckFailed(what),
+        None => Outcome::Done,
+    })
+}
+
+/// The tables of all traces, and of their total.
+fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&Groups>) {
+    for one in analyzed {
+        table::report(t, &one.file, (one.truncated_at_byte, one.left_out), &one.report);
+        if let Some(groups) = &one.groups {
+            table::groups(t, groups);
+        }
+        if let Some(frontier) = &one.frontier {
+            frontier::as_table(t, frontier);
+        }
+    }
+    if analyzed.len() > 1 {
+        let left_out: Option<u64> = analyzed.iter().map(|a| a.left_out).sum();
+        table::report(t, &format!("total of {} traces", analyzed.len()), (None, left_out), total);
+        if let Some(groups) = groups {
+            table::groups(t, groups);
+        }
+    }
+}
+
+/// Groups that are listed at most.
+fn most_groups(args: &cli::Analyze, by: GroupBy) -> usize {
+    args.groups.unwrap_or(if let GroupBy::Slice(_) = by { GROUPS.1 } else { GROUPS.0 })
+}
+
+/// The groups of several traces together: none of slices of time, which belong to their trace.
+fn merged_groups(args: &cli::Analyze, analyzed: &[Analyzed]) -> anyhow::Result<Option<Groups>> {
+    let (Some(by), [first, others @ ..]) = (args.by, analyzed) else { return Ok(None) };
+    let Some(details) = first.details.as_ref().filter(|_| !matches!(by.0, GroupBy::Slice(_))) else {
+        return Ok(None);
+    };
+    let mut total = details.clone();
+    for one in others.iter().filter_map(|a| a.details.as_ref()) {
+        total.merge(one)?;
+    }
+    Ok(Some(Groups::of(&total, by.0, most_groups(args, by.0))))
+}
+
+/// Reads all traces, several at once; results are in the order of the command line. One that can't be read
+/// keeps none of the others from being analysed, but with `--strict` alone, or where it is the only one.
+fn analyze_all(
+    args: &cli::Analyze,
+    config: &Config,
+    at_once: usize,
+    packets: Option<&Packets>,
+) -> anyhow::Result<(Vec<Analyzed>, Vec<Failed>)> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(args.traces.len()));
+    let work = || {
+        while let Some((i, path)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, args.traces.get(i)?)))
+        {
+            let result = analyze_one(path, config, args, packets);
+            let failed = result.is_err() && args.damage.strict && !args.keep_going;
+            if let Ok(mut done) = done.lock() {
+                done.push((i, result));
+            }
+            if failed {
+                next.store(args.traces.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..at_once {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
+    done.sort_by_key(|d| d.0);
+    let (mut analyzed, mut failed, mut first) = (Vec::new(), Vec::new(), None);
+    for (i, result) in done {
+        match result {
+            Ok(one) => analyzed.push(one),
+            Err(error) if args.damage.strict && !args.keep_going => return Err(error),
+            Err(error) => {
+                let file = args.traces.get(i).map(|p| p.display().to_string()).unwrap_or_default();
+                failed.push(Failed { file, error: ui::in_words(&error) });
+                first = first.or(Some(error));
+            }
+        }
+    }
+    match first {
+        Some(error) if analyzed.is_empty() && failed.len() == 1 => Err(error),
+        _ => {
+            failed.iter().for_each(|f| ui::complain(&f.error));
+            if analyzed.is_empty() {
+                bail!("none of the traces could be analysed");
+            }
+            Ok((analyzed, failed))
+        }
+    }
+}
+
+/// Writes `--report`: the total first, where there are several traces.
+fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<()> {
+    let mut subjects = Vec::with_capacity(analyzed.len() + 1);
+    if analyzed.len() > 1 {
+        let name = format!("total of {} traces", analyzed.len());
+        subjects.push(Subject { name, truncated_at_byte: None, report: total, frontier: None });
+    }
+    subjects.extend(analyzed.iter().map(|a| Subject {
+        name: a.file.clone(),
+        truncated_at_byte: a.truncated_at_byte,
+        report: &a.report,
+        frontier: a.frontier.as_ref(),
+    }));
+    file.write_all(report::html(&subjects)?.as_bytes()).context("--report")?;
+    file.commit().context("--report")
+}
+
+/// Writes `--parquet`: the flows of all traces.
+fn write_flows(file: Replacement, analyzed: &[Analyzed]) -> anyhow::Result<()> {
+    let mut flows = FlowFile::new(file)?;
+    for one in analyzed {
+        match &one.details {
+            Some(details) => flows.details(&one.file, details)?,
+            None => flows.trace(&one.file, &one.partial)?,
+        }
+    }
+    flows.finish()?.commit().context("--parquet")
+}
+
+/// The merged report of several traces; none for a single one.
+fn merged(analyzed: &[Analyzed]) -> anyhow::Result<Option<Report>> {
+    let [first, others @ ..] = analyzed else { return Ok(None) };
+    if others.is_empty() {
+        return Ok(None);
+    }
+    let mut total = first.partial.clone();
+    for one in others {
+        total.merge(&one.partial)?;
+    }
+    Ok(Some(total.report()))
+}

@@ -1,0 +1,115 @@
+//! Sliding windows: panes as long as the step from window to window are measured, and every window is the sum of
+//! its panes.
+
+use std::collections::BTreeSet;
+
+use anyhow::bail;
+use slipstream::measure::{EpochLength, SavedEpoch};
+
+use super::state::merge_epoch;
+use crate::cli::measure as cli;
+use crate::units::Duration;
+
+/// The most panes of a window.
+const MOST: u64 = 10_000;
+
+/// Windows of a length, one from every step on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sliding {
+    window_ns: u64,
+    slide_ns: u64,
+}
+
+impl Sliding {
+    /// As the user asks for; none where they ask for epochs.
+    pub(super) fn of(args: &cli::Measure) -> anyhow::Result<Option<Self>> {
+        let (Some(Duration(window_ns)), Some(Duration(slide_ns))) = (args.window, args.slide) else {
+            return Ok(None);
+        };
+        if slide_ns == 0 || window_ns % slide_ns != 0 || window_ns == 0 {
+            bail!(
+                "--window {}: it must be a multiple of --slide {}, which is above 0",
+                Duration(window_ns),
+                Duration(slide_ns)
+            );
+        }
+        if window_ns / slide_ns > MOST {
+            bail!("--window {}: {MOST} steps of --slide at most", Duration(window_ns));
+        }
+        if args.compare.is_some() {
+            bail!("--compare exact: the exact table isn't kept by pane; compare epochs instead of windows");
+        }
+        Ok(Some(Self { window_ns, slide_ns }))
+    }
+
+    /// The length of a pane.
+    pub(super) const fn pane(self) -> EpochLength {
+        EpochLength::Time(self.slide_ns)
+    }
+
+    /// As the result names it.
+    pub(super) fn name(self) -> String {
+        format!("{} every {}", Duration(self.window_ns), Duration(self.slide_ns))
+    }
+
+    /// The windows that end with the trace or before, and that any packet came in. One that began before the trace
+    /// did, or in which a pane is partial, is partial.
+    pub(super) fn windows(
+        self,
+        panes: &[SavedEpoch],
+        lens: (usize, usize),
+    ) -> anyhow::Result<Vec<SavedEpoch>> {
+        let panes: Vec<_> = panes.iter().filter(|pane| pane.span.packets > 0).collect();
+        let (Some(first), Some(last)) = (panes.first(), panes.last()) else { return Ok(Vec::new()) };
+        let (begin, end) = (first.span.start_ns, last.span.end_ns);
+        let steps = 1..=self.window_ns / self.slide_ns;
+        let ends_of = |pane: &&SavedEpoch| {
+            let start = pane.span.start_ns;
+            steps.clone().map(move |step| start.saturating_add(step * self.slide_ns))
+        };
+        let ends: BTreeSet<u64> = panes.iter().flat_map(ends_of).filter(|at| *at <= end).collect();
+        let window = |end_ns: u64| -> anyhow::Result<SavedEpoch> {
+            let from = end_ns.saturating_sub(self.window_ns);
+            let within = |pane: &&&SavedEpoch| pane.span.start_ns >= from && pane.span.end_ns <= end_ns;
+            let mut whole = SavedEpoch::default();
+            for pane in panes.iter().filter(within) {
+                merge_epoch(&mut whole, (*pane).clone(), lens)?;
+            }
+            whole.span.partial |= from < begin;
+            (whole.span.start_ns, whole.span.end_ns) = (from, end_ns);
+            Ok(whole)
+        };
+        ends.into_iter().map(window).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipstream::measure::Span;
+
+    use super::*;
+
+    fn pane(start_ns: u64, packets: u64) -> SavedEpoch {
+        let span = Span { packets, start_ns, end_ns: start_ns + 10, first_ns: start_ns, ..Span::default() };
+        SavedEpoch { span, states: Default::default() }
+    }
+
+    #[test]
+    fn windows_cover_their_panes() {
+        let sliding = Sliding { window_ns: 30, slide_ns: 10 };
+        let panes = [pane(100, 1), pane(110, 2), pane(120, 0), pane(200, 4)];
+        let found = sliding.windows(&panes, (4, 16)).unwrap();
+        let found: Vec<_> = found.iter().map(|w| w.span).collect();
+        let got: Vec<_> = found.iter().map(|s| (s.start_ns, s.end_ns, s.packets, s.partial)).collect();
+        // Nothing came from 120 to 200: no window lies there alone.
+        let want = [
+            (80, 110, 1, true),
+            (90, 120, 3, true),
+            (100, 130, 3, false),
+            (110, 140, 2, false),
+            (180, 210, 4, false),
+        ];
+        assert_eq!(got, want);
+        assert!(sliding.windows(&[], (4, 16)).unwrap().is_empty());
+    }
+}

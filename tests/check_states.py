@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Are saved states what the book's page on formats says? Read by that page alone, hash functions included.
+
+The tables of a state are computed anew from the packets, which `capture.py` reads, and must be those of the file to the bit.
+Sliding windows are held against a dictionary, and states that the stage saves against those of the verb.
+"""
+
+import collections
+import ipaddress
+import json
+import struct
+import zlib
+
+import capture
+import harness
+from harness import ROOT, Case, Run
+
+CAMPUS = ROOT / "traces/campus.pcap.gz"
+MASK = (1 << 64) - 1
+
+
+def rotate(value, by):
+    return (value << by | value >> (64 - by)) & MASK
+
+
+def mix(a, b):
+    product = a * b
+    return (product ^ product >> 64) & MASK
+
+
+class Hash:
+    """Function number `purpose` of a seed, for keys of 4 or 16 bytes."""
+
+    def __init__(self, seed, purpose):
+        state = seed ^ rotate(purpose * 0xA24BAED4963EE407 & MASK, 17)
+        self.secrets = []
+        for _ in range(4):
+            state = (state + 0x9E3779B97F4A7C15) & MASK
+            z = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK
+            z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+            self.secrets.append((z ^ z >> 31) | 1)
+
+    def halves(self, key):
+        s0, s1, s2, s3 = self.secrets
+        if len(key) <= 8:
+            folded = mix(int.from_bytes(key, "little") ^ s0, s1)
+        else:
+            folded = mix(int.from_bytes(key[:8], "little") ^ s0, int.from_bytes(key[-8:], "little") ^ s1)
+        return mix(folded ^ s2, rotate(s1, 24)), mix(folded ^ s3, rotate(s1, 48))
+
+    def pieces(self, key):
+        a, b = self.halves(key)
+        return a & 0xFFFFFFFF, a >> 32, b & 0xFFFFFFFF, b >> 32
+
+
+def below(piece, n):
+    return piece * n >> 32
+
+
+def sketch(data):
+    """Kind, seed, weight and the bytes of parameters and tables."""
+    magic, version, kind, zero, keys, zeros, seed, weight = struct.unpack_from("<8sHBBHHQQ", data)
+    assert magic == b"SLIPSKCH" and zero == zeros == 0 and version in (1, 2), (magic, version)
+    assert zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little"), "checksum"
+    return kind, keys, seed, weight, data[32:-4]
+
+
+def saved(data):
+    """The description, and for each epoch its two sketches."""
+    magic, version, length = struct.unpack_from("<8sHI", data)
+    assert magic == b"SLIPMEAS" and version == 2
+    assert zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little"), "checksum"
+    about, at, epochs = json.loads(data[14 : 14 + length]), 14 + length, []
+    for _ in about["epochs"]:
+        states = []
+        for _ in range(2):
+            size = int.from_bytes(data[at : at + 8], "little")
+            states.append(data[at + 8 : at + 8 + size])
+            at += 8 + size
+        epochs.append(states)
+    assert at == len(data) - 4
+    return about, epochs
+
+
+def tables(kind, seed, body, packets):
+    """The parameters as in the state, and the tables as the packets (key, weight) make them."""
+    if kind == 1:
+        rows, width = struct.unpack_from("<II", body)
+        counters, hashes = [0] * (rows * width), Hash(seed, 0x636D00)
+        for key, weight in packets:
+            for row, piece in enumerate(hashes.pieces(key)[:rows]):
+                counters[row * width + below(piece, width)] += weight
+        return struct.pack(f"<II{rows * width}I", rows, width, *counters) + struct.pack("<IQI", 0, 0, 0)
+    n = int.from_bytes(body[:4], "little")
+    if kind == 12:
+        buckets = [0] * ((65 - n) << n)
+        for _, value in packets:
+            shift = max(0, value.bit_length() - n - 1)
+            buckets[(shift << n) + (value >> shift)] += 1
+        return struct.pack(f"<I{len(buckets)}Q", n, *buckets)
+    cells, hashes = [0] * n, Hash(seed, {6: 0x6D72, 7: 0x666D, 8: 0x6C63, 11: 0x656C6C}[kind])
+    events = collections.defaultdict(set)
+    for key, weight in packets:
+        h1, h2 = hashes.halves(key)
+        low, high = below(h1 & 0xFFFFFFFF, n), below(h1 >> 32, n)
+        if kind == 6:
+            cells[high] += weight
+        elif kind == 7:
+            cells[low] |= 1 << min(31, (h2 & -h2).bit_length() - 1 if h2 else 31)
+        elif kind == 8:
+            cells[high] |= 1 << (h1 & 63)
+        else:
+            events[low].add(4 * min(61, 64 - h2.bit_length()) + h2 % 4 + 1)
+    for register, seen in events.items():
+        highest = max(seen)
+        cells[register] = highest << 24 | sum(1 << (24 - (highest - e)) for e in seen if 0 < highest - e <= 24)
+    return struct.pack(f"<I{n}{'Q' if kind == 8 else 'I'}", n, *cells)
+
+
+def sources(records, by_bytes):
+    """(key, weight) of the packets of IPv4 and of those of IPv6."""
+    found = ([], [])
+    for record in records:
+        key = capture.flow_key(record.link, record.data)
+        if key is not None:
+            addresses = bytes(key[2])
+            found[key[1] == 6].append((addresses[: len(addresses) // 2], record.length if by_bytes else 1))
+    return found
+
+
+def state(binary, job, scratch):
+    """A state of one epoch, table by table."""
+    _, path, words = job
+    file = scratch / "a.state"
+    run, case = Run(binary, ["measure", path, *words, "--seed", 77, "--save", file, "--format", "json"]), Case()
+    run.json()
+    about, epochs = saved(file.read_bytes())
+    case.equal(about["seed"], 77, "the seed of the description")
+    packets = sources(capture.read(path).records, "bytes" in words)
+    for data, of_version in zip(epochs[0], packets):
+        if not data:
+            case.equal(of_version, [], "packets of the sketch that isn't there")
+            continue
+        kind, keys, seed, weight, body = sketch(data)
+        case.equal((keys, seed), (len(of_version[0][0]) if of_version else keys, 77), "key length and seed")
+        case.equal(weight, sum(w for _, w in of_version), "weight")
+        case.check(body == tables(kind, seed, body, of_version), f"the tables of kind {kind}, keys of {keys} bytes, are others")
+    yield run.command, case.wrong
+
+
+def windows(binary, job, _):
+    """Windows are the sums of their panes."""
+    _, path = job
+    words = ["--task", "heavy-hitters", "--sketch", "exact", "--window", "30ms", "--slide", "10ms", "--top", 100_000]
+    run, case = Run(binary, ["measure", path, *words, "--format", "json"]), Case()
+    got = run.json()["epochs"]
+    packets = [(r.time, key) for r in capture.read(path).records if (key := capture.flow_key(r.link, r.data))]
+    first, last = packets[0][0], packets[-1][0]
+    ends = range((first // 10**7 + 1) * 10**7, (last // 10**7 + 1) * 10**7 + 1, 10**7)
+    case.equal([e["end_ns"] for e in got], list(ends), "ends of windows")
+    for epoch in got:
+        start, end = epoch["end_ns"] - 3 * 10**7, epoch["end_ns"]
+        case.equal(epoch["start_ns"], start, "start of a window")
+        want = collections.Counter()
+        for at, key in packets:
+            if start <= at < end:
+                half = len(key[2]) // 2
+                want[str(ipaddress.ip_address(bytes(key[2][:half])))] += 1
+        case.equal({a["key"]: a["estimate"] for a in epoch["answers"]}, dict(want), f"sizes of the window that ends at {end}")
+    yield run.command, case.wrong
+
+
+def stage(binary, job, scratch):
+    """What the stage saves is what the verb saves, and can be asked."""
+    _, path = job
+    folder = scratch / "states"
+    folder.mkdir()
+    graph = f"measure(task=cardinality, sketch=exaloglog, memory=4KiB, epoch=20ms, seed=5, save={folder})"
+    run, case = Run(binary, ["run", "-i", path, "-o", "null", "-e", graph, "--format", "json"]), Case()
+    run.json()
+    words = ["--task", "cardinality", "--sketch", "hll", "--memory", "4KiB", "--epoch", "20ms", "--seed", 5]
+    whole = scratch / "whole.state"
+    want = Run(binary, ["measure", path, *words, "--save", whole, "--format", "json"]).json()["epochs"]
+    about, epochs = saved(whole.read_bytes())
+    files = sorted(folder.iterdir(), key=lambda p: int(p.stem))
+    case.equal([p.name for p in files], [f"{e['start_ns']}.state" for e in want], "names of files")
+    for file, states in zip(files, epochs):
+        head, mine = saved(file.read_bytes())
+        # A stage makes both sketches from the beginning: one that nothing came in is there, and empty.
+        case.equal([s for s in mine[0] if sketch(s)[3]], [s for s in states if s], f"states of {file.name}")
+        case.equal({k: v for k, v in head.items() if k not in ("epochs", "aggregate")},
+                   {k: v for k, v in about.items() if k not in ("epochs", "aggregate")}, f"the head of {file.name}")
+    merged = Run(binary, ["measure", "merge", *files, "--format", "json"]).json()["epochs"]
+    case.equal([e.get("estimate") for e in merged], [e.get("estimate") for e in want], "estimates of all files together")
+    yield run.command, case.wrong
+    missing = Run(binary, ["run", "-i", path, "-o", "null", "-e", f"measure(save={scratch / 'none'})"])
+    yield missing.command, [] if missing.status == 2 and "no such folder" in missing.stderr else [missing.stderr]
+    first = files[0].read_bytes()
+    case = Case()
+    for at in (3, 9, 12, 40, len(first) // 2, len(first) - 2):
+        bad = scratch / "bad.state"
+        bad.write_bytes(first[:at] + bytes([first[at] ^ 4]) + first[at + 1 :])
+        run = Run(binary, ["measure", "query", bad])
+        case.equal(run.status, 2, f"exit status with byte {at} changed")
+        case.check("bad.state" in run.stderr, f"byte {at}: the file isn't named: {run.stderr}")
+    yield "measure query of damaged states", case.wrong
+
+
+def jobs(where):
+    words = [["--task", "flow-size", "--sketch", "count-min", "--flow", "10.0.0.1", "--memory", "64KiB"],
+             *(["--task", "cardinality", "--sketch", name, "--memory", "2KiB"] for name in ("fm", "linear-counting", "hll")),
+             ["--task", "size-distribution", "--sketch", "mrac", "--memory", "64KiB"],
+             ["--task", "quantiles", "--weight", "bytes", "--memory", "64KiB"]]
+    for each in words:
+        yield "state", CAMPUS, each
+        yield "state", where / "multi/pcpp-sll.pcap", each
+    yield "windows", CAMPUS
+    yield "stage", CAMPUS
+
+
+def work(binary, job, scratch):
+    return {"state": state, "windows": windows, "stage": stage}[job[0]](binary, job, scratch)
+
+
+if __name__ == "__main__":
+    harness.main(__doc__.splitlines()[0], jobs, work, chunk=1)
