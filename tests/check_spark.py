@@ -3,19 +3,16 @@
 
 usage: check_spark.py [target/release/slipstream] [--only TEXT] [--python PYTHON]
 
-Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, with an executor killed in the middle, a damaged
-file among many, and a flow that is half of the trace. Needs Java 17 or later.
+Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, a damaged file among many, and a flow that is half of the trace. Needs Java 17 or later.
 """
 
 import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import warnings
@@ -268,59 +265,8 @@ class Checks(Package):
         assert run() == 40_000
         assert run() == 40_000
 
-    def killed(self):
-        """An executor is killed in the middle: its tasks run again, and the result is the same."""
-        path = self.scratch / "long.pcap"
-        self.slipstream.synth(path, flows=5000, packets=400_000, snap_len=60, rate="5mpps")
-        want = self.command("analyze", path)
-        spark, packets = self.spark("local-cluster[2,1,1024]")
-        packets.locality(spark, self.made()[0])
-        before = executors()
-        assert len(before) == 2, before
-        killed = []
 
-        def kill():
-            time.sleep(1)
-            killed.append(before[0])
-            os.kill(before[0], signal.SIGKILL)
-
-        thread = threading.Thread(target=kill)
-        thread.start()
-        got, rounds = None, 0
-        while thread.is_alive() or rounds == 0:
-            got = packets.locality(spark, path, split=1_000_000).to_dict()
-            self.same(got, want, "with an executor killed")
-            rounds += 1
-        thread.join()
-        assert killed and not alive(killed[0])
-        self.same(packets.locality(spark, path, split=1_000_000).to_dict(), want, "after it was killed")
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def executors():
-    """Processes of executors that descend from this one."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
-                names[int(entry.name)] = (entry / "cmdline").read_bytes()
-            except OSError:
-                pass
-    mine, grown = {os.getpid()}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in mine} - mine
-        mine, grown = mine | more, bool(more)
-    return sorted(pid for pid in mine if b"CoarseGrainedExecutorBackend" in names.get(pid, b"") and b"java" in names[pid].split(b"\0")[0])
-
-
-NAMES = ("parts", "locality", "frame", "bad", "times", "stream", "killed")
+NAMES = ("parts", "locality", "frame", "bad", "times", "stream")
 
 
 def inside(binary, only):

@@ -277,8 +277,13 @@ def rejoin(file: str, parts: list[tuple[Span, bytes]], settings: dict[str, Any])
             if error.reason not in ("unresolved", "gap"):
                 raise
             # To its end as it was cut: where it ends itself may come of what it took to hold.
-            if span[1] > whole.span[1]:
+            if span[1] <= whole.span[1]:
+                continue
+            try:
                 whole.join(_reaching(redo, whole.span[1], span[1]))
+            except partials.PartialError:
+                # A file that describes interfaces in the middle is taken in one piece.
+                return redo(ALL, False, False).to_bytes()
     if whole is None:
         raise ValueError(f"{file}: no parts")
     return whole.to_bytes()
