@@ -26,6 +26,7 @@ from live_gateway import GATEWAYS
 from live_package import PACKAGE
 from live_ports import LIVE_PORTS
 from live_setup import SETUP
+from live_slice import SLICED
 from live_shards import SHARDED
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -437,7 +438,7 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *PACKAGE)
+          *GATEWAYS, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *SLICED, *PACKAGE)
 ANYWHERE = (paced,)
 
 
