@@ -130,9 +130,9 @@ impl Info {
 
     /// Returns true if the packet may travel in one super-frame with the packet before it in its train.
     ///
-    /// A stage that changes the headers of all packets of a train alike may leave the mark. It need not take it off
-    /// where it changes or takes out single ones either: who makes one frame of several holds their headers
-    /// against each other. But packets whose checksums are wrong must not have it.
+    /// A stage that changes the headers of all packets of a train alike may leave the mark. It need not
+    /// take it off where it changes or takes out single ones either: who makes one frame of several holds
+    /// their headers against each other. But packets whose checksums are wrong must not have it.
     #[inline(always)]
     #[must_use]
     pub fn joins(self) -> bool {

@@ -1,17 +1,18 @@
-//! Files of saved states: the sketches of all epochs of a run, with a head that says how to read them, and which
-//! states they can be merged with. The book's page on formats has the layout.
+//! Files of saved states: the sketches of all epochs of a run, with a head that says how to read them, and
+//! which states they can be merged with. The book's page on formats has the layout.
 //!
-//! `SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch two
-//! sketches (IPv4, IPv6), each a length (u64; 0 = none) and the bytes that `slipstream-sketch` writes; at the end
-//! CRC-32 of everything before. A reader believes no length: nothing is allocated that the file doesn't hold.
+//! `SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch
+//! two sketches (IPv4, IPv6), each a length (u64; 0 = none) and the bytes that `slipstream-sketch` writes; at
+//! the end CRC-32 of everything before. A reader believes no length: nothing is allocated that the file
+//! doesn't hold.
 
 use serde_json::{Value, json};
 
 use crate::{KeyKind, Keying, Span, Task};
 
 const MAGIC: &[u8; 8] = b"SLIPMEAS";
-/// Version 2: epochs by time begin at multiples of their length; the head has the tunnel mode, the seed and the
-/// times of packets.
+/// Version 2: epochs by time begin at multiples of their length; the head has the tunnel mode, the seed and
+/// the times of packets.
 const VERSION: u16 = 2;
 
 /// Why bytes are no file of states.

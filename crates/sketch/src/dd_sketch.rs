@@ -1,13 +1,15 @@
-//! DDSketch (Masson, Rim and Lee, PVLDB 12, 2019): quantiles of values, each with a relative error that is certain.
+//! DDSketch (Masson, Rim and Lee, PVLDB 12, 2019): quantiles of values, each with a relative error that is
+//! certain.
 //!
-//! A value counts in a bucket whose ends are apart by a fixed share of it. The buckets are those of DDSketch's
-//! linearly interpolated mapping: every power of two is cut into 2ᵇ equal parts, so that a bucket's number is
-//! found with integers alone, and is the same on every machine. Half of a bucket is 2⁻⁽ᵇ⁺¹⁾ of its lower end;
-//! values below 2ᵇ⁺¹ have a bucket each. All values of 64 bits have their bucket from the beginning: none is ever
-//! collapsed into another, and what holds for one value holds for all. States add up.
+//! A value counts in a bucket whose ends are apart by a fixed share of it. The buckets are those of
+//! DDSketch's linearly interpolated mapping: every power of two is cut into 2ᵇ equal parts, so that a
+//! bucket's number is found with integers alone, and is the same on every machine. Half of a bucket is
+//! 2⁻⁽ᵇ⁺¹⁾ of its lower end; values below 2ᵇ⁺¹ have a bucket each. All values of 64 bits have their bucket
+//! from the beginning: none is ever collapsed into another, and what holds for one value holds for all.
+//! States add up.
 //!
-//! As a [`Sketch`], it takes each update's weight for a value (a size in bytes, a delay in ns), whatever the key. An
-//! aggregator in front of it would add values up: it must have none.
+//! As a [`Sketch`], it takes each update's weight for a value (a size in bytes, a delay in ns), whatever the
+//! key. An aggregator in front of it would add values up: it must have none.
 
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::state::{Add, State, state_methods, tables};
@@ -43,8 +45,8 @@ impl<const N: usize> DdSketch<N> {
         Ok(Self { buckets: vec![0; count(bits)], bits, seed, weight: 0 })
     }
 
-    /// The sketch for a size: the finest that fits, or the coarsest whose error is no more than the accuracy asks
-    /// for (a share of the value; its confidence and number of flows make no difference).
+    /// The sketch for a size: the finest that fits, or the coarsest whose error is no more than the accuracy
+    /// asks for (a share of the value; its confidence and number of flows make no difference).
     ///
     /// # Errors
     /// [`BuildError`] where the size is impossible.
@@ -95,8 +97,8 @@ fn half_width(bits: u32) -> f64 {
     0.5 / f64::from(1u32 << bits)
 }
 
-/// The bucket of a value. Below 2ᵇ⁺¹ it is the value itself; above, the number of its power of two and the b bits
-/// behind its highest.
+/// The bucket of a value. Below 2ᵇ⁺¹ it is the value itself; above, the number of its power of two and the b
+/// bits behind its highest.
 #[inline(always)]
 fn bucket_of(value: u64, bits: u32) -> usize {
     let power = (value | 1).ilog2();

@@ -1,13 +1,13 @@
-//! ExaLogLog (Ertl, EDBT 2025, arXiv 2402.13726), of the family of HyperLogLog: how many distinct keys, in the
-//! least memory that a constant-time update is known to need.
+//! ExaLogLog (Ertl, EDBT 2025, arXiv 2402.13726), of the family of HyperLogLog: how many distinct keys, in
+//! the least memory that a constant-time update is known to need.
 //!
-//! A key chooses one of m registers and in it an event k with probability pₖ: four events of 2⁻³ each, four of
-//! 2⁻⁴, and so on (the paper's t = 2). A register of 32 bits keeps the highest event that occurred (8 bits), and
-//! which of the 24 below it did (d = 24); HyperLogLog keeps only the highest. The number of keys is the one
-//! under which what is kept is the most likely: event k of a register hasn't occurred with probability
-//! e^(−λpₖ), where λ = n/m. One formula holds from the first key on, at a standard error of at most 0.345/√m:
-//! in the same memory, four fifths of what HyperLogLog with 6-bit registers errs by, and half of what
-//! [`Fm`](crate::Fm) does. States depend on the set of keys alone, and merge without loss.
+//! A key chooses one of m registers and in it an event k with probability pₖ: four events of 2⁻³ each, four
+//! of 2⁻⁴, and so on (the paper's t = 2). A register of 32 bits keeps the highest event that occurred (8
+//! bits), and which of the 24 below it did (d = 24); HyperLogLog keeps only the highest. The number of keys
+//! is the one under which what is kept is the most likely: event k of a register hasn't occurred with
+//! probability e^(−λpₖ), where λ = n/m. One formula holds from the first key on, at a standard error of at
+//! most 0.345/√m: in the same memory, four fifths of what HyperLogLog with 6-bit registers errs by, and half
+//! of what [`Fm`](crate::Fm) does. States depend on the set of keys alone, and merge without loss.
 
 use crate::array::{Array, Rule};
 use crate::stats::{SIGMAS, crossing, two_sided};
@@ -20,12 +20,12 @@ const BELOW: u32 = 24;
 /// Groups of four events of the same probability; the last has that of all groups that would follow, too.
 const GROUPS: usize = 62;
 
-/// Distinct keys, from registers of 32 bits (1 to 2³⁰ of them). An accuracy needs (z·0.345/error)² of them, z the
-/// normal quantile of the confidence.
+/// Distinct keys, from registers of 32 bits (1 to 2³⁰ of them). An accuracy needs (z·0.345/error)² of them, z
+/// the normal quantile of the confidence.
 pub type ExaLogLog<const N: usize> = Array<N, Registers>;
 
-/// A cell is a register: the highest event, from 1 (0: none), in the upper 8 bits; below, from the highest bit
-/// down, a bit for each of the 24 events before it, set where that occurred.
+/// A cell is a register: the highest event, from 1 (0: none), in the upper 8 bits; below, from the highest
+/// bit down, a bit for each of the 24 events before it, set where that occurred.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers;
 

@@ -33,8 +33,8 @@ impl<const N: usize> Front<N> {
     }
 
     /// Updates go through an aggregator, which steps aside where its hits are fewer than this sketch is
-    /// worth, whatever `config` says of that. A sketch whose weights are values, which mustn't be added up, has
-    /// none in front nevertheless.
+    /// worth, whatever `config` says of that. A sketch whose weights are values, which mustn't be added up,
+    /// has none in front nevertheless.
     ///
     /// # Errors
     /// [`AggregatorError`] where the configuration is impossible.

@@ -98,8 +98,8 @@ impl Kind {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
 
-    /// Says that an update's weight is a value of its own, not something that adds up by key: no aggregator can
-    /// stand in front.
+    /// Says that an update's weight is a value of its own, not something that adds up by key: no aggregator
+    /// can stand in front.
     #[must_use]
     pub const fn takes_values(self) -> bool {
         matches!(self, Self::DdSketch)

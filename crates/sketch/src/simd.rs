@@ -1,5 +1,5 @@
-//! The only unsafe code of the crate: SIMD comparison of a key with a line of sixteen, prefetching, and the inner
-//! loop of Count-Min.
+//! The only unsafe code of the crate: SIMD comparison of a key with a line of sixteen, prefetching, and the
+//! inner loop of Count-Min.
 //!
 //! Agg-Evict paper, §3.4, Algorithm 1. All three ways give the same mask; the aggregator chooses one at run
 //! time.
@@ -195,13 +195,14 @@ pub(crate) fn prefetch_at<T>(slice: &[T], index: usize, byte: usize) {
     let _ = (slice, index, byte);
 }
 
-/// Updates whose counters are asked for before the first of them is touched, where the caches don't hold them.
+/// Updates whose counters are asked for before the first of them is touched, where the caches don't hold
+/// them.
 const AHEAD: usize = 32;
 /// Counters that caches hold: beyond, the processor alone doesn't look ahead far enough.
 pub(crate) const CACHED: usize = 1 << 20;
 
-/// Adds to one counter of each of four rows of `width` (1 to 2²⁸). The caller knows that no counter reaches its
-/// end.
+/// Adds to one counter of each of four rows of `width` (1 to 2²⁸). The caller knows that no counter reaches
+/// its end.
 ///
 /// # Panics
 /// If there are fewer than four rows of counters, or the width is out of range.

@@ -118,9 +118,9 @@ pub struct ValueRange {
     pub values: u64,
 }
 
-/// The value at `q` of the way (0 the least, 1 the greatest) of all values in some ranges, of one sketch or of
-/// several; nothing of no values. Of n values in ascending order, it is number ⌊q·(n−1)⌋ from 0. Its bounds are
-/// certain.
+/// The value at `q` of the way (0 the least, 1 the greatest) of all values in some ranges, of one sketch or
+/// of several; nothing of no values. Of n values in ascending order, it is number ⌊q·(n−1)⌋ from 0. Its
+/// bounds are certain.
 #[must_use]
 pub fn quantile(ranges: &[ValueRange], q: f64) -> Option<Bounds<f64>> {
     let all = ranges.iter().fold(0u64, |sum, r| sum.saturating_add(r.values));
@@ -318,8 +318,8 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
         Err(self.unsupported("the second moment"))
     }
 
-    /// The values that were put in as weights: how many lie in which range, least and greatest value included,
-    /// in ascending order.
+    /// The values that were put in as weights: how many lie in which range, least and greatest value
+    /// included, in ascending order.
     ///
     /// # Errors
     /// [`QueryError`] where this sketch can't tell.

@@ -6,11 +6,11 @@
 //! N/m, and every key of more than N/m has a counter. Which other keys do depends on the order of updates;
 //! the bounds hold in any.
 //!
-//! A counter takes 16 bytes of keys of 4: its key, its count, and its error as a number of 32 bits that is exact
-//! up to 2²⁶ and rounded up beyond. An index of places finds it by key. The lightest counter is not kept at hand,
-//! for counts that grow would move it all the time: a sixteenth of the counters, the lightest when they were
-//! looked for, wait in a heap; one whose count has grown since is put back, or left out where it grew beyond all
-//! that wait. Where none waits, all counters are looked through again.
+//! A counter takes 16 bytes of keys of 4: its key, its count, and its error as a number of 32 bits that is
+//! exact up to 2²⁶ and rounded up beyond. An index of places finds it by key. The lightest counter is not
+//! kept at hand, for counts that grow would move it all the time: a sixteenth of the counters, the lightest
+//! when they were looked for, wait in a heap; one whose count has grown since is put back, or left out where
+//! it grew beyond all that wait. Where none waits, all counters are looked through again.
 
 use std::collections::BinaryHeap;
 
@@ -26,8 +26,8 @@ const WAITING: usize = 16;
 /// Counters that a state to be read has room for at first: it believes no length.
 const ROOM: usize = 64;
 
-/// A number of up to 64 bits in 32, rounded up where it has more than 26 digits: 26 digits, and by how many it is
-/// shifted.
+/// A number of up to 64 bits in 32, rounded up where it has more than 26 digits: 26 digits, and by how many
+/// it is shifted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rounded(u32);
 
@@ -56,7 +56,8 @@ struct Counter<const N: usize> {
     key: [u8; N],
 }
 
-/// Finds counters by the hashes of their keys: places from 1, in a table of half as many more, by linear probing.
+/// Finds counters by the hashes of their keys: places from 1, in a table of half as many more, by linear
+/// probing.
 #[derive(Clone, Debug)]
 enum Index {
     Narrow(Vec<u16>),
@@ -161,8 +162,8 @@ impl Index {
 pub struct SpaceSaving<const N: usize> {
     counters: Vec<Counter<N>>,
     index: Index,
-    /// Counters that were the lightest, with their counts at that time, all bits of them turned over: the lightest
-    /// is the greatest.
+    /// Counters that were the lightest, with their counts at that time, all bits of them turned over: the
+    /// lightest is the greatest.
     lightest: BinaryHeap<(u64, u32)>,
     /// No counter outside of `lightest` is lighter than this.
     bar: u64,

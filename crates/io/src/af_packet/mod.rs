@@ -55,8 +55,8 @@ pub struct Options {
     pub offloads: bool,
     /// The group of sockets that share the interface's packets by flow, if any.
     pub fanout: Option<u16>,
-    /// Send super-frames as such: the kernel, or a card, cuts them. Not with `bypass_queueing`, past which only
-    /// frames go that the driver takes as they are.
+    /// Send super-frames as such: the kernel, or a card, cuts them. Not with `bypass_queueing`, past which
+    /// only frames go that the driver takes as they are.
     pub super_frames: bool,
 }
 

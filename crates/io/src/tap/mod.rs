@@ -4,8 +4,8 @@
 //! The interface is made if it isn't there, and goes away with the program; one that somebody made to stay
 //! (`ip tuntap add`) is opened, and stays. The kernel gives a packet a system call, but leaves TCP and UDP in
 //! super-frames of up to 64 KiB, which are cut here: of bulk traffic one call brings some 40 packets.
-//! Transport checksums are completed. In the other direction, packets that `reframe` marked as a super-frame are
-//! handed over as one.
+//! Transport checksums are completed. In the other direction, packets that `reframe` marked as a super-frame
+//! are handed over as one.
 
 mod error;
 mod receive;

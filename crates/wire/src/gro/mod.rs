@@ -12,9 +12,8 @@
 //!   identification grows by one from packet to packet, or stays as it is.
 //! - **TCP**: with payload, in sequence (mod 2³²), the first one as long as all others but the last, which
 //!   may be shorter. Equal in all: acknowledgement number, window, urgent pointer, options with their content
-//!   (so timestamps as well), flags but for PSH
-//!   and FIN, which may be set in the last one. No SYN, RST, URG, and no CWR, which means something of its own in each
-//!   packet (RFC 9768).
+//!   (so timestamps as well), flags but for PSH and FIN, which may be set in the last one. No SYN, RST, URG,
+//!   and no CWR, which means something of its own in each packet (RFC 9768).
 //! - **UDP**: equal lengths, the last one may be shorter; with a checksum, at most 64.
 //! - **Checksums** are right, and written as one that calculates them writes them: a sum of which there are
 //!   two ways to write would not come back as it was. So a wrong checksum stays with its packet, wrong.

@@ -1,5 +1,5 @@
-//! Sliding windows: panes as long as the step from window to window are measured, and every window is the sum of
-//! its panes.
+//! Sliding windows: panes as long as the step from window to window are measured, and every window is the sum
+//! of its panes.
 
 use std::collections::BTreeSet;
 
@@ -52,8 +52,8 @@ impl Sliding {
         format!("{} every {}", Duration(self.window_ns), Duration(self.slide_ns))
     }
 
-    /// The windows that end with the trace or before, and that any packet came in. One that began before the trace
-    /// did, or in which a pane is partial, is partial.
+    /// The windows that end with the trace or before, and that any packet came in. One that began before the
+    /// trace did, or in which a pane is partial, is partial.
     pub(super) fn windows(
         self,
         panes: &[SavedEpoch],
