@@ -31,6 +31,7 @@ needs=(
     nginx:nginx-light
     nft:nftables
     iptables:iptables
+    java:openjdk-17-jre-headless
     dpdk-testpmd:dpdk,dpdk-dev,libdpdk-dev,pkg-config
 )
 

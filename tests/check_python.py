@@ -33,13 +33,15 @@ def run(*words, **options):
     return done.stdout
 
 
-def install(extras):
-    """A fresh virtual environment with the package; its Python."""
-    where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "python-package"
-    shutil.rmtree(where, ignore_errors=True)
+def install(extras="", name="python-package"):
+    """A fresh virtual environment with the package and what it may use; its Python. With `extras`, the environment stays from one time
+    to the next, since some are hundreds of megabytes, and the package is installed anew."""
+    where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / name
+    if not extras:
+        shutil.rmtree(where, ignore_errors=True)
     base = getattr(sys, "_base_executable", None) or sys.executable
     run(base, "-m", "venv", where)
-    wanted = f"{ROOT}[arrow,plot]" if extras else ROOT
+    wanted = f"{ROOT}[{extras}]" if extras else ROOT
     # What a user gets is built with all optimisations, which takes minutes; the numbers are the same without.
     environment = {"MATURIN_PEP517_ARGS": "--profile dev", **os.environ}
     run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, cwd=where, env=environment)
@@ -394,7 +396,7 @@ def main():
         return
     with harness.token():
         since = time.monotonic()
-        python = install(arguments.extras)
+        python = install("arrow,plot" if arguments.extras else "", "python-extras" if arguments.extras else "python-package")
         print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
         done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
     sys.exit(done.returncode)

@@ -47,6 +47,7 @@ fn settings(a: u8, b: u8) -> ClassSettings {
     let hold_ns = [0, 1, 10, 1000][usize::from(a & 3)];
     ClassSettings {
         hold_ns,
+        hold_min_ns: None,
         burst: u16::from(b & 31) + 1,
         weight: u32::from(a >> 6) + 1,
         bypass: a & 32 != 0,
@@ -63,8 +64,9 @@ fuzz_target!(|data: &[u8]| {
     // A budget that contradicts the hold would be refused; any price is right.
     let priced = admit == Admit::Adaptive && e & 2 == 0;
     let budget = priced.then(|| Budget::Price(u64::from(e >> 6) << (g & 15)));
+    let auto = (admit != Admit::Adaptive && h & 16 != 0).then_some(0);
     let config = ReframeConfig {
-        default: ClassSettings { bypass: false, ..settings(a, b) },
+        default: ClassSettings { bypass: false, hold_min_ns: auto, ..settings(a, b) },
         capacity: u32::from(d) + 1,
         capacity_bytes: if e & 1 == 0 { 1 << 20 } else { 200 },
         flows: 1,
@@ -78,12 +80,14 @@ fuzz_target!(|data: &[u8]| {
         tcp_order: h & 2 != 0,
         ..ReframeConfig::default()
     };
+    // A hold sets itself every ten milliseconds: packets have to come that far apart.
+    let stretch = u32::from(h >> 5) * 3;
     let mut frames = Vec::new();
     let (mut time, mut now, mut arrivals) = (1_000_000u64, 0, Vec::new());
     while let Some(([gap, len], after)) = rest.split_first_chunk::<2>() {
         let len = usize::from(*len).min(after.len());
         let (frame, after) = after.split_at(len);
-        time = time.saturating_add_signed(i64::from(*gap as i8));
+        time = time.saturating_add_signed(i64::from(*gap as i8) << stretch);
         now = now.max(time);
         arrivals.push(now);
         frames.push((Nanos(time), frame));

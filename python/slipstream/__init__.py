@@ -13,12 +13,15 @@ prints with `--format json`. Python's lock is released while there is work.
 - `reframe`: packets of a flow back to back, from a capture to another.
 - `synth`: traffic with a known locality.
 - `model.solve`: batch sizes, loss and latency of a processor that works in batches.
+- `spans`, `partial`, `merge`: parts of a trace analysed one by one, on several machines, with the result of the whole.
+- `slipstream.spark` (import it): captures as DataFrames of Spark, and the analysis over a cluster.
 - `Sketch`, `Measurement`: measurement in little memory; states that the command reads and writes.
 """
 
 from . import model
-from ._native import CaptureError, StateError, __version__
+from ._native import CaptureError, PartialError, StateError, __version__
 from ._traffic import DamageWarning, analyze, reframe, reframe_settings, synth
+from .partials import Partial, merge, partial, spans
 from .results import Analysis, Distribution, Sequence, Trace, Window
 from .sketches import Change, Estimate, Flow, Sketch
 from .states import Epoch, Measurement
@@ -33,6 +36,8 @@ __all__ = [
     "Estimate",
     "Flow",
     "Measurement",
+    "Partial",
+    "PartialError",
     "Sequence",
     "Sketch",
     "StateError",
@@ -40,8 +45,11 @@ __all__ = [
     "Window",
     "__version__",
     "analyze",
+    "merge",
     "model",
+    "partial",
     "reframe",
     "reframe_settings",
+    "spans",
     "synth",
 ]

@@ -242,6 +242,7 @@ impl Flagged for ReframeFlags {
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
                         slipstream reframe traces/campus.pcap.gz null --hold 1ms \\\n    \
                         --admit adaptive --budget delay=30us\n  \
+                        slipstream reframe traces/campus.pcap.gz null --hold auto --hold-max 256us\n  \
                         slipstream reframe synth:profile=campus,packets=50000 null \\\n    \
                         --hold 1ms --compress ack,gro\n  \
                         slipstream reframe traces/campus.pcap.gz null --preload --loop 20\n  \

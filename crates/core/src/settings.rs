@@ -24,6 +24,8 @@ pub enum Literal {
 pub enum Kind {
     /// A time, in ns, within a range.
     Time(u64, u64),
+    /// This word, or a time in ns within a range.
+    TimeOr(&'static str, u64, u64),
     /// A whole number within a range.
     Count(u64, u64),
     /// A size in bytes within a range.
@@ -70,7 +72,7 @@ pub struct Setting {
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of [`Kind::Time`], [`Kind::Count`] and [`Kind::Bytes`].
+    /// Of [`Kind::Time`], [`Kind::TimeOr`], [`Kind::Count`] and [`Kind::Bytes`].
     Number(u64),
     /// Of [`Kind::Rate`].
     Rate(Rate),
@@ -78,7 +80,7 @@ pub enum Value {
     Share(f64),
     /// Of [`Kind::Bool`].
     Bool(bool),
-    /// Of [`Kind::Choice`] and [`Kind::Text`].
+    /// Of [`Kind::Choice`] and [`Kind::Text`], and the word of [`Kind::TimeOr`].
     Text(String),
     /// Of [`Kind::Rules`].
     Rules(Rule),
@@ -185,6 +187,7 @@ impl Kind {
     pub fn describe(&self) -> String {
         match self {
             Self::Time(low, high) => format!("time, {}", range(*low, *high, |n| Duration(n).to_string())),
+            Self::TimeOr(word, low, high) => format!("{word}, or {}", Self::Time(*low, *high).describe()),
             Self::Count(low, high) => format!("number, {}", range(*low, *high, |n| n.to_string())),
             Self::Bytes(low, high) => format!("size in bytes, {}", range(*low, *high, size)),
             Self::Rate => "rate, as in 1mpps or 2.2gbps".into(),
@@ -205,7 +208,7 @@ impl Kind {
     #[must_use]
     pub fn unit(&self) -> Option<&'static str> {
         match self {
-            Self::Time(..) => Some("ns"),
+            Self::Time(..) | Self::TimeOr(..) => Some("ns"),
             Self::Bytes(..) => Some("bytes"),
             Self::Rate => Some("packets/s or bits/s"),
             Self::List(kind) => kind.unit(),
@@ -220,6 +223,8 @@ impl Kind {
             (Self::Time(low, high) | Self::Count(low, high) | Self::Bytes(low, high), Value::Number(n)) => {
                 (low..=high).contains(&n)
             }
+            (Self::TimeOr(word, ..), Value::Text(text)) => text == word,
+            (Self::TimeOr(_, low, high), Value::Number(n)) => (low..=high).contains(&n),
             (Self::Share, Value::Share(share)) => (0.0..=1.0).contains(share),
             (Self::Choice(words), Value::Text(text)) => words.contains(&text.as_str()),
             (Self::Words(words), Value::Text(text)) => words.iter().any(|w| w.0 == text),
@@ -258,6 +263,13 @@ impl Kind {
             Self::Time(low, high) => {
                 let ns = text.parse::<Duration>().map_err(Wrong::new)?.0;
                 within(ns, *low, *high, |n| Duration(n).to_string())
+            }
+            Self::TimeOr(word, ..) if text == *word => Ok(Value::Text(text.to_owned())),
+            Self::TimeOr(word, low, high) => {
+                Self::Time(*low, *high).parse_text(text, base).map_err(|wrong| {
+                    let hint = format!("write {word}, or a time");
+                    if wrong.hint.is_some() { wrong } else { wrong.hint(hint) }
+                })
             }
             Self::Count(low, high) => {
                 let n = text.parse::<Count>().map_err(Wrong::new)?.0;
@@ -576,6 +588,13 @@ mod tests {
         assert_eq!(Kind::Bytes(1 << 12, 65_535).describe(), "size in bytes, 4KiB to 65535");
         assert_eq!(Kind::Count(0, u64::MAX).describe(), "number, 0 or more");
         assert_eq!(Kind::Time(0, 4_000_000_000).describe(), "time, 0 to 4s");
+        let or_auto = || Kind::TimeOr("auto", 0, 1000);
+        assert_eq!(or_auto().describe(), "auto, or time, 0 to 1us");
+        assert_eq!(parse(or_auto(), "auto"), Ok(Value::Text("auto".into())));
+        assert_eq!(parse(or_auto(), "1us"), Ok(Value::Number(1000)));
+        assert!(parse(or_auto(), "2us").is_err() && parse(or_auto(), "Auto").is_err());
+        assert!(or_auto().accepts(&Value::Text("auto".into())));
+        assert!(!or_auto().accepts(&Value::Text("x".into())));
     }
 
     /// A kind accepts what it reads, and nothing of another kind or beyond its range.

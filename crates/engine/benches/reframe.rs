@@ -56,7 +56,7 @@ fn hold_and_release(c: &mut Criterion) {
     for (name, n, random, hold_ns, policy) in rows {
         let frames: Vec<_> = flows(n, random).into_iter().map(udp).collect();
         let config = ReframeConfig {
-            default: ClassSettings { hold_ns, burst: 32, weight: 1, bypass: false },
+            default: ClassSettings { hold_ns, hold_min_ns: None, burst: 32, weight: 1, bypass: false },
             capacity: 65_536,
             policy,
             bypass: Rule::parse("tcp syn").unwrap(),

@@ -15,9 +15,9 @@ use crate::input::{Input, Opened, Progress, Time, damage};
 /// The analysis of one trace: what its report and its flows are made of.
 #[pyclass(frozen, module = "slipstream._native")]
 pub(crate) struct Analysis {
-    file: String,
-    damage: Option<(u64, String)>,
-    partial: Partial,
+    pub(crate) file: String,
+    pub(crate) damage: Option<(u64, String)>,
+    pub(crate) partial: Partial,
 }
 
 #[pymethods]

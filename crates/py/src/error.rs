@@ -22,6 +22,13 @@ pyo3::create_exception!(
     "A saved state that can't be read: it is damaged, of another version, or something else."
 );
 
+pyo3::create_exception!(
+    slipstream,
+    PartialError,
+    PyValueError,
+    "Parts of a trace that don't join. `reason` is unresolved, gap, settings, opens or other trace."
+);
+
 /// A capture that is damaged, where that was not to be borne.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: damaged at byte {byte}: {what}")]
@@ -74,7 +81,9 @@ fn of_capture(error: &ReadError) -> PyErr {
         ReadError::Empty { file } | ReadError::UnknownFormat { file, .. } => at(file, Some(0), text),
         ReadError::UnsupportedVersion { file, .. } => at(file, Some(4), text),
         ReadError::HeaderTruncated { file, found, .. } => at(file, Some(*found as u64), text),
-        ReadError::BadHeader { file, byte, .. } => at(file, Some(*byte), text),
+        ReadError::BadHeader { file, byte, .. } | ReadError::NotThere { file, byte, .. } => {
+            at(file, Some(*byte), text)
+        }
         ReadError::TooManyLayers { file, .. } | ReadError::BadCompression { file, .. } => {
             at(file, None, text)
         }

@@ -6,7 +6,7 @@
 //! lock is released while there is work, and a program is interrupted within a fraction of a second.
 //!
 //! - `input`: a path, bytes, or `synth:…` as a source of packets.
-//! - `analyze`, `reframe`, `synth`, `model`, `sketch`: one file for each part of the package.
+//! - `analyze`, `stretch`, `reframe`, `synth`, `model`, `sketch`: one file for each part of the package.
 //! - `error`: errors as exceptions that name file and byte.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod input;
 mod model;
 mod reframe;
 mod sketch;
+mod stretch;
 mod synth;
 
 use pyo3::prelude::*;
@@ -27,7 +28,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("CaptureError", module.py().get_type::<error::CaptureError>())?;
     module.add("StateError", module.py().get_type::<error::StateError>())?;
+    module.add("PartialError", module.py().get_type::<error::PartialError>())?;
     module.add_class::<analyze::Analysis>()?;
+    module.add_class::<stretch::Stretch>()?;
+    module.add_class::<stretch::Builder>()?;
+    module.add_class::<stretch::Packets>()?;
+    module.add_function(wrap_pyfunction!(stretch::spans, module)?)?;
+    module.add_function(wrap_pyfunction!(stretch::stretch, module)?)?;
     module.add_class::<sketch::Sketch>()?;
     module.add_function(wrap_pyfunction!(analyze::analyze, module)?)?;
     module.add_function(wrap_pyfunction!(reframe::reframe, module)?)?;

@@ -146,6 +146,10 @@ fn as_json(config: &ReframeConfig, report: &ReplayReport, ends: &Value) -> Value
         if let Some(price) = stats.prices_ns.first() {
             map.insert("price_ns".into(), (*price).into());
         }
+        if !stats.auto.is_empty() {
+            let auto = stats.auto.iter().map(slipstream::reframe::AutoStats::report);
+            map.insert("auto".into(), auto.collect());
+        }
         if !config.classes.is_empty() {
             let names = std::iter::once("default").chain(config.classes.iter().map(|c| c.name.as_str()));
             let classes = names.zip(&stats.classes).map(|(name, stats)| class(name, stats));

@@ -53,7 +53,7 @@ fn send(train: Train<'_>, buffers: &mut Buffers, wire: &mut Wire) {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let config = ReframeConfig {
-        default: ClassSettings { hold_ns: 20_000, burst: 16, weight: 1, bypass: false },
+        default: ClassSettings { hold_ns: 20_000, hold_min_ns: None, burst: 16, weight: 1, bypass: false },
         bypass: Rule::parse("tcp syn or udp port 123")?,
         capacity: 1024,
         ..ReframeConfig::default()

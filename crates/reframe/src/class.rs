@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::config::{Class, ClassSettings};
+use super::config::{Class, ClassSettings, ReframeConfig};
 use slipstream_core::rules::Rule;
 use slipstream_core::units::Duration;
 
@@ -36,7 +36,11 @@ impl Class {
             return Err(wrong("has no name"));
         }
         let mut settings = default.clone();
-        for setting in list.split(',').map(str::trim).filter(|s| !s.is_empty()) {
+        let all = list.split(',').map(str::trim).filter(|s| !s.is_empty());
+        // The hold comes first, so that its bounds are those of one that sets itself wherever they stand.
+        let (holds, others): (Vec<_>, Vec<_>) =
+            all.partition(|s| s.split_once('=').is_some_and(|(key, _)| key.trim() == "hold"));
+        for setting in holds.into_iter().chain(others) {
             set(&mut settings, setting).map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
         }
         let selects = selects.trim();
@@ -52,16 +56,27 @@ impl Class {
 fn set(settings: &mut ClassSettings, setting: &str) -> Result<(), String> {
     let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
     let (key, value) = (key.trim(), value.trim());
+    let time = || value.parse::<Duration>().map(|d| d.0).map_err(|e| format!("{key} = {value:?}: {e}"));
     let number = |e: core::num::ParseIntError| format!("{key} = {value:?}: {e}");
     match key {
         "bypass" if value.is_empty() => settings.bypass = true,
-        "hold" => {
-            settings.hold_ns = value.parse::<Duration>().map_err(|e| format!("{key} = {value:?}: {e}"))?.0
+        "hold" if value == "auto" => {
+            settings.hold_ns = ReframeConfig::USUAL_MAX_NS;
+            settings.hold_min_ns = Some(0);
         }
+        "hold" => (settings.hold_ns, settings.hold_min_ns) = (time()?, None),
+        "hold_min" | "hold_max" if settings.hold_min_ns.is_none() => {
+            return Err(format!("{key} is a bound of hold=auto; set that too, or leave it out"));
+        }
+        "hold_min" => settings.hold_min_ns = Some(time()?),
+        "hold_max" => settings.hold_ns = time()?,
         "burst" => settings.burst = value.parse().map_err(number)?,
         "weight" => settings.weight = value.parse().map_err(number)?,
         _ => {
-            return Err(format!("{setting:?} is not a setting; there are hold, burst, weight and bypass"));
+            return Err(format!(
+                "{setting:?} is not a setting; there are hold, hold_min, hold_max, burst, weight and \
+                 bypass"
+            ));
         }
     }
     Ok(())

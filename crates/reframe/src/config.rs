@@ -45,6 +45,8 @@ pub use slipstream_wire::Encapsulation;
 pub struct ClassSettings {
     /// Longest wait of any packet, in ns, up to [`ReframeConfig::MAX_HOLD_NS`]; 0 = pass-through.
     pub hold_ns: u64,
+    /// `Some`: the hold sets itself between this, in ns, and `hold_ns`; from 0 on it may also hold nothing.
+    pub hold_min_ns: Option<u64>,
     /// Packets in a train at which it leaves at once, 1 to [`BATCH`].
     pub burst: u16,
     /// Weight of a train of this class among those released together, at least 1: under [`Policy::Oldest`]
@@ -84,7 +86,8 @@ pub struct ReframeConfig {
     /// From which packet on a flow is held.
     pub admit: Admit,
     /// The budget of each class's waits under [`Admit::Adaptive`]: a mean delay of a quarter of its hold
-    /// where none is set. Must not be set otherwise.
+    /// where none is set. Where a hold sets itself, the budget that it is chosen by: a price of its longest
+    /// hold where none is set. Must not be set otherwise.
     pub budget: Option<Budget>,
     /// Packets that pass at once, after flushing the train of their own flow. By default
     /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.
@@ -109,7 +112,13 @@ pub struct ReframeConfig {
 impl Default for ReframeConfig {
     fn default() -> Self {
         Self {
-            default: ClassSettings { hold_ns: 64_000, burst: 32, weight: 1, bypass: false },
+            default: ClassSettings {
+                hold_ns: 64_000,
+                hold_min_ns: None,
+                burst: 32,
+                weight: 1,
+                bypass: false,
+            },
             capacity: 8192,
             capacity_bytes: 64 << 20,
             flows: 1 << 20,
@@ -146,6 +155,20 @@ pub enum ConfigError {
         /// The hold time that was asked for.
         hold_ns: u64,
     },
+    /// The bounds of a hold that sets itself are in the wrong order.
+    Bounds {
+        /// Class, or `reframe`.
+        place: String,
+        /// The lower one, in ns.
+        min_ns: u64,
+        /// The upper one, in ns.
+        max_ns: u64,
+    },
+    /// A hold that sets itself, with waits that are learned.
+    AutoAdaptive {
+        /// Class, or `reframe`.
+        place: String,
+    },
     /// `weight` of 0.
     Weight {
         /// Class, or `reframe`.
@@ -160,7 +183,7 @@ pub enum ConfigError {
         /// The fault, and its remedy.
         fault: String,
     },
-    /// `budget` without `admit = adaptive`.
+    /// `budget` without `admit = adaptive` or a hold that sets itself.
     NotAdaptive(Budget),
     /// `capacity` out of range.
     Capacity(u32),
@@ -194,11 +217,21 @@ impl fmt::Display for ConfigError {
                 let hold = Duration(*hold_ns);
                 write!(f, "{place}: hold = {hold} is too long; up to {MAX_HOLD} is possible")
             }
+            Self::Bounds { place, min_ns, max_ns } => {
+                let (min, max) = (Duration(*min_ns), Duration(*max_ns));
+                write!(f, "{place}: hold_min = {min} is above hold_max = {max}; exchange them")
+            }
+            Self::AutoAdaptive { place } => write!(
+                f,
+                "{place}: hold = auto doesn't go with admit = adaptive, which sets each train's wait itself; set a \
+                 hold, its bound, or another admit"
+            ),
             Self::Weight { place } => write!(f, "{place}: weight = 0; it must be at least 1"),
             Self::Budget { place, budget, fault } => write!(f, "{place}: budget = {budget} {fault}"),
             Self::NotAdaptive(budget) => write!(
                 f,
-                "reframe: budget = {budget} goes with admit = adaptive; set that too, or leave the budget out"
+                "reframe: budget = {budget} goes with admit = adaptive or hold = auto; set one of them too, or leave \
+                 the budget out"
             ),
             Self::Capacity(n) => {
                 write!(f, "reframe: capacity = {n} packets is out of range; 1 to {MAX_CAPACITY} are possible")
@@ -230,6 +263,8 @@ impl ReframeConfig {
     pub const BYPASS: &str = "tcp syn";
     /// Longest hold: 4 s.
     pub const MAX_HOLD_NS: u64 = 4_000_000_000;
+    /// Longest hold of one that sets itself, where no other is set: 256 µs.
+    pub const USUAL_MAX_NS: u64 = 256_000;
     /// Most packets held.
     pub const MAX_CAPACITY: u32 = 1 << 24;
     /// Most bytes held: 3 GiB.
@@ -248,6 +283,7 @@ impl ReframeConfig {
         if let Some(budget) = self.budget {
             self.check_budget(budget)?;
         }
+        self.check_auto()?;
         for (i, class) in self.classes.iter().enumerate() {
             check(&class.settings, &format!("class {:?}", class.name))?;
             if self.classes.iter().take(i).any(|c| c.name == class.name) {
@@ -276,15 +312,34 @@ impl ReframeConfig {
     }
 
     fn check_budget(&self, budget: Budget) -> Result<(), ConfigError> {
-        if self.admit != Admit::Adaptive {
+        let adaptive = self.admit == Admit::Adaptive;
+        if !adaptive && self.places().all(|(_, t)| t.hold_min_ns.is_none()) {
             return Err(ConfigError::NotAdaptive(budget));
         }
-        let classes = self.classes.iter().map(|c| (format!("class {:?}", c.name), &c.settings));
-        for (place, t) in core::iter::once(("reframe".to_owned(), &self.default)).chain(classes) {
+        for (place, t) in self.places() {
             // A class that is not held has nothing to be steered.
-            let held = !t.bypass && t.hold_ns > 0 && t.burst > 1;
+            let held = !t.bypass && t.hold_ns > 0 && t.burst > 1 && (adaptive || t.hold_min_ns.is_some());
             if held && let Some(fault) = budget.contradiction(t.hold_ns, t.burst) {
                 return Err(ConfigError::Budget { place, budget, fault });
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings of the default class, then of the others, each with the words for it in errors.
+    fn places(&self) -> impl Iterator<Item = (String, &ClassSettings)> {
+        let classes = self.classes.iter().map(|c| (format!("class {:?}", c.name), &c.settings));
+        core::iter::once(("reframe".to_owned(), &self.default)).chain(classes)
+    }
+
+    fn check_auto(&self) -> Result<(), ConfigError> {
+        for (place, t) in self.places() {
+            let Some(min_ns) = t.hold_min_ns else { continue };
+            if min_ns > t.hold_ns {
+                return Err(ConfigError::Bounds { place, min_ns, max_ns: t.hold_ns });
+            }
+            if self.admit == Admit::Adaptive {
+                return Err(ConfigError::AutoAdaptive { place });
             }
         }
         Ok(())

@@ -110,8 +110,8 @@ impl FlowTable {
         self.limit
     }
 
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    /// Flows that it has had room for so far; their numbers are below this.
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::adaptive::Timers;
+use super::adaptive::{GapScale, Timers, WAITS, Waits};
 use super::flow_table::{Entry, NONE};
 use super::reframer::Block;
 use super::slot::{Chunk, Odd, TrainSlot};
@@ -44,11 +44,11 @@ pub(crate) struct Hold {
     /// The list of class 0, then the others'.
     first: List,
     others: Vec<List>,
-    /// Earlier deadlines of single trains, where the hold is adaptive.
+    /// The deadlines of trains, where the hold is adaptive.
     timers: Option<Timers>,
     /// There is one list, and nothing else says when a train is due.
     single: bool,
-    /// When the first of all lists and timers is due; a single list says so itself.
+    /// When the first of all lists is due; a single list says so itself.
     due_of_many: Nanos,
     packets: u32,
     /// Most packets held so far, as far as [`Hold::note_peak`] was told.
@@ -87,46 +87,65 @@ impl Hold {
         self
     }
 
-    /// Trains may be given earlier deadlines than their class's; see [`Hold::due_at`].
-    pub(crate) fn with_timers(mut self) -> Self {
-        self.timers = Some(Timers::new(self.trains.capacity()));
+    /// Each train has a deadline of its own, which it is given by [`Hold::wait`] as soon as it is
+    /// opened.
+    pub(crate) fn with_timers(mut self, scale: &GapScale) -> Self {
+        self.timers = Some(Timers::new(self.trains.capacity(), scale));
         self.of_many()
     }
 
-    /// A train is to leave at `due`, if not earlier by the hold of its class; `due` must not be before that
-    /// of any train of the same `list`.
-    #[inline]
-    pub(crate) fn due_at(&mut self, train: u32, list: u8, due: Nanos) {
-        let class_due = self.class_due(train);
-        let Some(timers) = &mut self.timers else { return };
-        if due < class_due {
-            timers.set(train, list, due);
+    /// A train, whose last packet came at `now`, waits so many ns for the next one, but no longer than the
+    /// hold of its class. Returns false if it can't wait.
+    #[inline(always)]
+    pub(crate) fn wait(&mut self, id: u32, now: Nanos, ns: u64) -> bool {
+        let train = self.train(id);
+        let (class, base, opens) = (train.class, train.base(), train.count == 1);
+        let hold_ns = self.list(class).map_or(0, |list| list.hold_ns);
+        let Some(timers) = &mut self.timers else { return false };
+        timers.cover(self.trains.len());
+        let (tick, wake) = (timers.tick(now), timers.wake(now, ns));
+        if opens {
+            timers.begin(id, tick, wake, timers.tick(base.after(hold_ns)))
         } else {
-            timers.clear(train);
+            timers.join(id, tick, wake)
         }
-        self.find_due();
+    }
+
+    /// Sees to it that [`Hold::due`] is when the next train is due, and not only a time before which none is.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self) {
+        if let Some(timers) = &mut self.timers {
+            timers.settle();
+        }
     }
 
     /// A train has left its list.
-    #[inline(never)]
+    #[inline(always)]
     fn left(&mut self, train: u32) {
-        if let Some(timers) = &mut self.timers {
-            timers.clear(train);
+        match &mut self.timers {
+            Some(timers) => timers.clear(train),
+            None => self.find_due(),
         }
-        self.find_due();
-    }
-
-    /// When a train is due by the hold of its class.
-    fn class_due(&mut self, id: u32) -> Nanos {
-        let train = self.train(id);
-        let (class, base) = (train.class, train.base());
-        self.list(class).map_or(Nanos::MAX, |list| base.after(list.hold_ns))
     }
 
     #[inline(never)]
     fn find_due(&mut self) {
-        let lists = self.others.iter().fold(self.first.due, |due, list| due.min(list.due));
-        self.due_of_many = self.timers.as_ref().map_or(lists, |timers| lists.min(timers.due()));
+        self.due_of_many = self.others.iter().fold(self.first.due, |due, list| due.min(list.due));
+    }
+
+    /// From now on this is the hold of a class, also for trains that wait already. Where it is shorter than
+    /// before, some may be due before now.
+    pub(crate) fn set_hold(&mut self, class: u8, hold_ns: u64) {
+        let Some(list) = self.list(class) else { return };
+        list.hold_ns = hold_ns;
+        let head = list.head;
+        let due = self.trains.get(head as usize).map_or(Nanos::MAX, |train| train.base().after(hold_ns));
+        if let Some(list) = self.list(class) {
+            list.due = due;
+        }
+        if !self.single {
+            self.find_due();
+        }
     }
 
     /// Takes the memory that unusual packets need, which is else taken when the first of them comes.
@@ -157,10 +176,15 @@ impl Hold {
         self.peak = self.peak.max(packets);
     }
 
-    /// When the next train is due; [`Nanos::MAX`] when none is held.
+    /// When the next train is due, or before that where deadlines are not settled; [`Nanos::MAX`] when none
+    /// is held.
     #[inline(always)]
     pub(crate) fn due(&self) -> Nanos {
-        if self.single { self.first.due } else { self.due_of_many }
+        match &self.timers {
+            _ if self.single => self.first.due,
+            Some(timers) => timers.due(),
+            None => self.due_of_many,
+        }
     }
 
     /// As [`Hold::due`] and [`Hold::first_due`] where there is one class: the train is [`NONE`] when none is
@@ -310,6 +334,73 @@ impl Hold {
         (stored, opened)
     }
 
+    /// As [`Hold::store`], where each packet says how long its train waits for the next one, by the number of
+    /// a wait in `waits_ns`, less one. Stops also before a packet that doesn't wait, or comes when its train
+    /// is due.
+    #[inline(always)]
+    pub(crate) fn store_waiting(
+        &mut self,
+        flows: &mut [Entry],
+        block: &Block<'_>,
+        range: Range<usize>,
+        burst: u16,
+        waits: &[Waits],
+        waits_ns: &[u64; WAITS],
+    ) -> usize {
+        let Self { trains, chunks, free_chunk, free_train, first, timers, .. } = self;
+        let Some(timers) = timers else { return 0 };
+        timers.cover(trains.len());
+        let (trains, chunks) = (trains.as_mut_slice(), chunks.as_mut_slice());
+        let List { mut head, mut tail, hold_ns, .. } = *first;
+        let (mut chunk, mut free) = (*free_chunk, *free_train);
+        let frames = block.frames.get(range.clone()).unwrap_or_default();
+        let candidates = block.candidates.get(range.clone()).unwrap_or_default();
+        let waits = waits.get(range.clone()).unwrap_or_default();
+        let (mut stored, mut bytes) = (0, 0);
+        for ((frame, &flow), waits) in frames.iter().zip(candidates).zip(waits) {
+            let Some(entry) = flows.get_mut(flow as usize) else { break };
+            let now = timers.tick(frame.arrival);
+            let wait_ns = |wait: u8| waits_ns.get(usize::from(wait.wrapping_sub(1)));
+            match trains.get_mut(entry.train as usize) {
+                Some(train) => {
+                    let Some(&ns) = wait_ns(waits.of(train.count + 1)) else { break };
+                    if train.count + 1 >= burst
+                        || train.is_odd(frame)
+                        || !timers.join(entry.train, now, timers.wake(frame.arrival, ns))
+                        || train.is_behind() && !train.extend(chunks, &mut chunk)
+                    {
+                        break;
+                    }
+                    train.add(chunks, frame);
+                }
+                None => {
+                    let Some(&ns) = wait_ns(waits.of(1)) else { break };
+                    let Some(train) = trains.get_mut(free as usize) else { break };
+                    let bound = timers.tick(frame.arrival.after(hold_ns));
+                    if !timers.begin(free, now, timers.wake(frame.arrival, ns), bound) {
+                        break;
+                    }
+                    let id = core::mem::replace(&mut free, train.next);
+                    let at = range.start + stored;
+                    let first = Frame { flow, hash: block.hash(at), ..*frame };
+                    train.open(0, block.sequence(at), first, tail);
+                    entry.train = id;
+                    let previous = core::mem::replace(&mut tail, id);
+                    match trains.get_mut(previous as usize) {
+                        Some(previous) => previous.next = id,
+                        None => head = id,
+                    }
+                }
+            }
+            bytes += u64::from(frame.len);
+            stored += 1;
+        }
+        (*free_chunk, *free_train) = (chunk, free);
+        (first.head, first.tail) = (head, tail);
+        self.count(stored as u32, bytes);
+        stored
+    }
+
     /// Asks for the line of a train that a packet may be added to soon, if there is one.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: u32) {
@@ -360,7 +451,7 @@ impl Hold {
         if previous == NONE {
             list.head = id;
             list.due = frame.arrival.after(list.hold_ns);
-            if !self.single {
+            if !self.single && self.timers.is_none() {
                 self.find_due();
             }
         } else if let Some(previous) = self.trains.get_mut(previous as usize) {
@@ -385,9 +476,9 @@ impl Hold {
         train.count
     }
 
-    /// The train that is due first.
+    /// The train that is due first. Deadlines are settled.
     #[inline(always)]
-    pub(crate) fn first_due(&self) -> Option<u32> {
+    pub(crate) fn first_due(&mut self) -> Option<u32> {
         if self.single {
             return (self.first.head != NONE).then_some(self.first.head);
         }
@@ -395,13 +486,13 @@ impl Hold {
     }
 
     #[inline(never)]
-    fn first_due_of_many(&self) -> Option<u32> {
+    fn first_due_of_many(&mut self) -> Option<u32> {
+        if let Some(timers) = &mut self.timers {
+            return timers.settle();
+        }
         if self.due_of_many == Nanos::MAX {
             // A deadline at the end of time still has to be met at the end of input.
             return self.lists().find(|l| l.head != NONE).map(|l| l.head);
-        }
-        if let Some(timers) = self.timers.as_ref().filter(|t| t.due() == self.due_of_many) {
-            return timers.first_due();
         }
         self.lists().find(|l| l.due == self.due_of_many && l.head != NONE).map(|l| l.head)
     }

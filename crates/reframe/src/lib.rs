@@ -10,7 +10,8 @@
 //! 2. [`Reframe`]: the stage itself, without a pipeline around it.
 //! 3. [`flow_table`]: from key to flow.
 //! 4. `hold`, `slot`: the trains, and when they are due; `plain`: the same for usual settings, in few loops.
-//!    `adaptive`, `waiting`: waits that are learned, and the packets' way through them.
+//!    `adaptive`, `waiting`: waits that are learned, and the packets' way through them. `auto`, `tune`: a hold
+//!    that sets itself.
 //! 5. [`compress`], [`tcp_order`]: what may be done to a train on its way out (`finish`).
 //! 6. [`ReframeStats`]: what is counted.
 //! 7. `settings`, `class`, `stage`: the stage in a pipeline.
@@ -29,6 +30,7 @@ extern crate alloc;
 struct Readme;
 
 mod adaptive;
+mod auto;
 #[cfg(feature = "std")]
 mod class;
 pub mod compress;
@@ -51,9 +53,13 @@ mod slot;
 mod stage;
 mod stats;
 pub mod tcp_order;
+mod tune;
+#[cfg(test)]
+mod tune_tests;
 mod waiting;
 
 pub use adaptive::{Budget, BudgetError};
+pub use auto::{AutoStats, Outcome};
 #[cfg(feature = "std")]
 pub use class::ClassError;
 pub use config::{Admit, Class, ClassSettings, ConfigError, Encapsulation, Policy, ReframeConfig};

@@ -206,7 +206,7 @@ impl Reframe {
 
 /// The packets that arrive at `time` or later.
 #[inline(always)]
-fn arriving_from(mut frames: &[Frame], time: Nanos) -> &[Frame] {
+pub(super) fn arriving_from(mut frames: &[Frame], time: Nanos) -> &[Frame] {
     while let Some((first, rest)) = frames.split_first()
         && first.arrival < time
     {

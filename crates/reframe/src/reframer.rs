@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use slipstream_wire::FlowKey;
 
-use super::adaptive::Adaptive;
+use super::adaptive::{Adaptive, Waits};
+use super::auto::Autos;
 use super::compress::Gro;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::finish::TrainFinish;
@@ -20,7 +21,7 @@ use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
 
 /// Packets whose table lines are asked for ahead of use.
-const AHEAD: usize = 64;
+pub(super) const AHEAD: usize = 64;
 
 /// A train that leaves at the current instant and waits for its place among the others.
 #[derive(Clone, Copy, Debug)]
@@ -92,11 +93,15 @@ pub struct Reframe {
     /// The bypass rule where it is only about TCP flags, or never matches: mask and value of [`Info`].
     pub(super) bypass_info: Option<(u64, u64)>,
     class_rules: Vec<Rule>,
-    class_settings: Vec<ClassSettings>,
+    pub(super) class_settings: Vec<ClassSettings>,
     weighted: bool,
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
     /// as they are.
-    plain: bool,
+    pub(super) plain: bool,
+    /// That, but for a hold of 0 at present.
+    pub(super) plain_while_held: bool,
+    /// The same, but that the hold is adaptive.
+    pub(super) plain_adaptive: bool,
     /// Nothing is ever held, and trains leave as they are.
     passes: bool,
     /// Everything passes by the rule of its class.
@@ -111,6 +116,8 @@ pub struct Reframe {
     pub(super) hold: Hold,
     /// Waits that are learned, where the hold is adaptive.
     pub(super) adaptive: Option<Adaptive>,
+    /// Holds that set themselves.
+    pub(super) auto: Option<Autos>,
     finish: Option<TrainFinish>,
     /// Marks super-frames in trains that leave.
     gro: Option<Gro>,
@@ -125,7 +132,7 @@ pub struct Reframe {
     pub(super) last_in: u32,
     pub(super) out: Batch,
     /// No packet is in any pool: their owner has the bytes, and [`Frame::len`] is the length on the wire.
-    embedded: bool,
+    pub(super) embedded: bool,
     /// Of trains without classes.
     pub(super) alone: Alone,
     pub(super) stats: ReframeStats,
@@ -148,6 +155,14 @@ impl Reframe {
         let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
         let adaptive =
             (config.admit == Admit::Adaptive).then(|| Adaptive::new(&class_settings, config.budget));
+        let usual = class_settings.len() == 1
+            && bypass_info.is_some()
+            && finish.is_none()
+            && config.default.weight == 1
+            && config.default.hold_ns > 0
+            && config.default.burst > 1
+            && !config.default.bypass;
+        let plain = usual && config.admit == Admit::Always;
         let hold = Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns));
         Ok(Self {
             policy: config.policy,
@@ -156,14 +171,9 @@ impl Reframe {
             bypass_info,
             class_rules: config.classes.iter().map(|c| c.rule.clone()).collect(),
             weighted: class_settings.iter().any(|t| t.weight != 1),
-            plain: class_settings.len() == 1
-                && bypass_info.is_some()
-                && finish.is_none()
-                && config.default.weight == 1
-                && config.default.hold_ns > 0
-                && config.default.burst > 1
-                && !config.default.bypass
-                && config.admit == Admit::Always,
+            plain,
+            plain_while_held: plain,
+            plain_adaptive: usual && config.admit == Admit::Adaptive,
             passes: class_settings.len() == 1
                 && bypass_info.is_some()
                 && finish.is_none()
@@ -175,8 +185,12 @@ impl Reframe {
             capacity: config.capacity,
             capacity_bytes: config.capacity_bytes,
             table: FlowTable::new(config.table_entries(), config.seed),
-            hold: if adaptive.is_some() { hold.with_timers() } else { hold },
+            hold: match &adaptive {
+                Some(adaptive) => hold.with_timers(adaptive.scale()),
+                None => hold,
+            },
             adaptive,
+            auto: Autos::new(&class_settings, config.budget),
             finish,
             gro: config.compress_gro.then(|| Gro::new(config.gro)),
             leaving: Vec::with_capacity(BATCH),
@@ -253,6 +267,7 @@ impl Reframe {
         stats.packets_out += self.out.frames.len() as u64;
         stats.flow_evictions = self.table.evictions();
         stats.long_probes = self.table.long_probes();
+        stats.auto = self.auto.as_ref().map(Autos::stats).unwrap_or_default();
         stats.gro = self.gro.as_ref().map(Gro::stats);
         stats.prices_ns = self.adaptive.iter().flat_map(Adaptive::prices).collect();
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
@@ -287,12 +302,13 @@ impl Reframe {
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
             self.table.look_ahead(keys, hashes, candidates);
-            if self.plain && candidates.contains(&NONE) {
+            if (self.plain || self.plain_adaptive) && candidates.contains(&NONE) {
                 self.admit(frames, keys, hashes, candidates);
             }
             let (here, later) = positions.split_at_checked(keys.len()).unwrap_or_default();
             let block = Block { frames, keys, hashes, candidates, first, positions: here };
-            if let Some(adaptive) = &self.adaptive {
+            if let Some(adaptive) = &mut self.adaptive {
+                adaptive.cover(self.table.len());
                 adaptive.prefetch(block.candidates);
                 self.block_of_adaptive(pool, &block, out);
             } else {
@@ -302,6 +318,7 @@ impl Reframe {
             positions = later;
         }
         arrivals.clear();
+        self.hold.settle();
         self.flush(pool, out);
     }
 
@@ -309,12 +326,16 @@ impl Reframe {
         let mut at = 0;
         while at < block.frames.len() {
             if self.plain {
+                let whole = block;
+                let block = &self.before_tuning(block, at);
                 // While trains are long, a packet most likely joins one; while they are short, it opens one.
                 let end = if self.joining {
                     self.fast_run::<true>(block, at)
                 } else {
                     self.fast_run::<false>(block, at)
                 };
+                self.shadow(block, at..end);
+                let block = whole;
                 self.hold_fast(pool, block, at..end, out);
                 at = end;
             }
@@ -329,6 +350,7 @@ impl Reframe {
     pub fn advance(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
         if now > self.instant {
             self.run_to(pool, now, out);
+            self.hold.settle();
         }
         self.flush(pool, out);
     }
@@ -351,8 +373,11 @@ impl Reframe {
 
     /// Time moves on to `now`, which is later than the instant so far.
     #[inline(never)]
-    fn run_to(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
+    pub(super) fn run_to(&mut self, pool: &mut Pool, now: Nanos, out: &mut dyn Output) {
         loop {
+            if self.hold.due() <= now {
+                self.hold.settle();
+            }
             let due = self.hold.due();
             let next = due.min(now);
             if next > self.instant {
@@ -382,6 +407,9 @@ impl Reframe {
                 self.run_to(pool, frame.arrival, out);
             }
         }
+        if self.auto.as_ref().is_some_and(|auto| auto.ends() <= frame.arrival) {
+            self.tune(pool, out);
+        }
         if !frame.info.classified() {
             self.stats.unclassified += 1;
             frame.flow = Frame::NO_FLOW;
@@ -405,12 +433,13 @@ impl Reframe {
         else {
             return;
         };
-        let context = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { 0 };
+        if let Some(auto) = &mut self.auto {
+            auto.packet(class, id, self.instant);
+        }
+        let waits = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { Waits::NONE };
         let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
         // A packet alone that is not worth waiting for need not be held first.
-        let alone = ADAPTIVE
-            && train == NONE
-            && self.adaptive.as_ref().is_some_and(|a| a.wait(class, context, 1) == 0);
+        let alone = ADAPTIVE && train == NONE && waits.of(1) == 0;
         if bypass || hold_ns == 0 || burst == 1 || alone {
             let cause = match (bypass, burst) {
                 (true, _) => Cause::Bypass,
@@ -423,7 +452,7 @@ impl Reframe {
         }
         self.keep(pool, &frame, class, train, burst, found.sequence, out);
         if ADAPTIVE {
-            self.wait(id, class, context);
+            self.wait(id, waits);
         }
     }
 
@@ -502,7 +531,14 @@ impl Reframe {
         self.emit_single(pool, frame, sequence, out);
     }
 
-    fn emit_single(&mut self, pool: &mut Pool, frame: &Frame, sequence: u64, out: &mut dyn Output) {
+    #[inline(always)]
+    pub(super) fn emit_single(
+        &mut self,
+        pool: &mut Pool,
+        frame: &Frame,
+        sequence: u64,
+        out: &mut dyn Output,
+    ) {
         if self.out.frames.len() + 1 > BATCH {
             self.flush(pool, out);
         }
@@ -620,6 +656,12 @@ impl Reframe {
     }
 
     pub(super) fn wire_len(&self, pool: &Pool, frame: &Frame) -> u32 {
-        if self.embedded { frame.len } else { pool.meta(frame.buf).original_len }
+        wire_len(self.embedded, pool, frame)
     }
+}
+
+/// The length of a packet on the wire.
+#[inline(always)]
+pub(super) fn wire_len(embedded: bool, pool: &Pool, frame: &Frame) -> u32 {
+    if embedded { frame.len } else { pool.meta(frame.buf).original_len }
 }

@@ -14,10 +14,21 @@ use crate::{Admit, BudgetError, Class, ClassSettings, Encapsulation, Policy, Ref
 pub const SETTINGS: &[Setting] = &[
     Setting::new(
         "hold",
-        Kind::Time(0, ReframeConfig::MAX_HOLD_NS),
-        "Longest wait of any packet; 0 = pass-through",
+        Kind::TimeOr("auto", 0, ReframeConfig::MAX_HOLD_NS),
+        "Longest wait of any packet; 0 = pass-through; auto: the one that pays most at present, between \
+         `hold_min` and `hold_max`",
     )
     .or("64us"),
+    Setting::new(
+        "hold_min",
+        Kind::Time(0, ReframeConfig::MAX_HOLD_NS),
+        "With hold=auto: the shortest hold; 0 if it is left out: nothing is held while that gains nothing",
+    ),
+    Setting::new(
+        "hold_max",
+        Kind::Time(1, ReframeConfig::MAX_HOLD_NS),
+        "With hold=auto: the longest hold, and so the longest wait of any packet; 256us if it is left out",
+    ),
     Setting::new(
         "burst",
         Kind::Count(1, BATCH as u64),
@@ -66,7 +77,8 @@ pub const SETTINGS: &[Setting] = &[
         "budget",
         Kind::Text("price=TIME, delay=TIME or train=PACKETS"),
         "With admit=adaptive: mean added delay or mean train to reach, or the price, which is the delay that \
-         one packet more in a train is worth; a delay of a quarter of `hold` if it is left out",
+         one packet more in a train is worth; a delay of a quarter of `hold` if it is left out. With hold=auto \
+         the same; a price of `hold_max` if it is left out",
     ),
     Setting::new(
         "bypass",
@@ -122,6 +134,14 @@ impl ReframeConfig {
     /// A class can't be read, or what [`validate`](Self::validate) says.
     pub fn from_settings(settings: &Settings, base: &Path) -> Result<Self, BuildError> {
         let mut config = Self::without_classes(settings);
+        if settings.text("hold") != "auto" {
+            for bound in ["hold_min", "hold_max"] {
+                if settings.optional_number(bound).is_some() {
+                    let fault = "is a bound of hold = auto; set that too, or leave this out";
+                    return Err(BuildError::setting(bound, fault.to_owned()));
+                }
+            }
+        }
         config.budget = match settings.text("budget") {
             "" => None,
             text => {
@@ -140,10 +160,13 @@ impl ReframeConfig {
 
     /// The same but for classes, which have to be read.
     fn without_classes(settings: &Settings) -> Self {
+        let auto = settings.text("hold") == "auto";
+        let bound = |name, usual| settings.optional_number(name).unwrap_or(usual);
         Self {
             // The ranges of these numbers are those of their types at most.
             default: ClassSettings {
-                hold_ns: settings.number("hold"),
+                hold_ns: if auto { bound("hold_max", Self::USUAL_MAX_NS) } else { settings.number("hold") },
+                hold_min_ns: auto.then(|| bound("hold_min", 0)),
                 burst: settings.number("burst") as u16,
                 weight: 1,
                 bypass: false,
@@ -210,7 +233,17 @@ mod tests {
                 continue;
             };
             for (n, right) in [(low, true), (high, true), (high + 1, false)] {
-                let settings = Settings::defaults(SETTINGS).with(setting.name, Value::Number(n));
+                let auto = Value::Text("auto".into());
+                let settings = Settings::defaults(SETTINGS);
+                let settings = if setting.name.starts_with("hold_") {
+                    // Each bound is in its place wherever the other one is.
+                    let other = Value::Number(if setting.name == "hold_min" { high } else { 0 });
+                    let other_name = if setting.name == "hold_min" { "hold_max" } else { "hold_min" };
+                    settings.with("hold", auto).with(other_name, other)
+                } else {
+                    settings
+                };
+                let settings = settings.with(setting.name, Value::Number(n));
                 let config = ReframeConfig::from_settings(&settings, Path::new(""));
                 assert_eq!(config.is_ok(), right, "{} = {n}", setting.name);
             }

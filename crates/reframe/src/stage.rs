@@ -7,7 +7,7 @@ use core::any::Any;
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::regroup::Regroup;
-use crate::{Cause, Reframe, ReframeConfig, SETTINGS};
+use crate::{AutoStats, Cause, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
@@ -271,6 +271,11 @@ impl Observe for ReframeStage {
         if let Some(price) = stats.prices_ns.first() {
             visit("price_ns", *price);
         }
+        // The default class comes first; that of others is in the report.
+        if let Some(auto) = stats.auto.first() {
+            visit("hold_ns", auto.hold_ns);
+            visit("hold_changes", auto.changes);
+        }
         if let Some(gro) = &stats.gro {
             visit("super_frames", gro.super_frames);
             visit("super_frame_packets", gro.segments);
@@ -301,6 +306,11 @@ impl Observe for ReframeStage {
             },
             "released": released,
         });
+        if let Some(map) = report.as_object_mut()
+            && !stats.auto.is_empty()
+        {
+            map.insert("auto".to_owned(), stats.auto.iter().map(AutoStats::report).collect());
+        }
         if let (Some(gro), Some(map)) = (&stats.gro, report.as_object_mut()) {
             map.insert("gro".into(), gro.to_json());
         }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use slipstream_stats::Histogram;
 
+use super::auto::AutoStats;
 use super::compress::GroStats;
-
 use slipstream_core::batch::BATCH;
 use slipstream_core::frame::Frame;
 use slipstream_core::time::Nanos;
@@ -189,6 +189,8 @@ pub struct ReframeStats {
     /// Under [`Admit::Adaptive`](super::Admit), the price of each class: the delay that one packet more in a
     /// train is worth at present, in ns.
     pub prices_ns: Vec<u64>,
+    /// One for each class whose hold sets itself.
+    pub auto: Vec<AutoStats>,
     /// Super-frames, where they are made.
     pub gro: Option<GroStats>,
 }
@@ -220,6 +222,9 @@ impl ReframeStats {
             self.classes.resize(other.classes.len(), ClassStats::default());
         }
         self.classes.iter_mut().zip(&other.classes).for_each(|(a, b)| a.merge(b));
+        if self.auto.is_empty() {
+            self.auto.clone_from(&other.auto);
+        }
         if self.prices_ns.is_empty() {
             self.prices_ns.clone_from(&other.prices_ns);
         }

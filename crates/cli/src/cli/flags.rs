@@ -112,7 +112,7 @@ fn arg<F: Flagged>(setting: &'static Setting) -> Arg {
 /// The word that stands for the value in the help.
 fn value_name(setting: &Setting) -> String {
     match setting.kind {
-        Kind::Time(..) => "TIME",
+        Kind::Time(..) | Kind::TimeOr(..) => "TIME",
         Kind::Count(..) => "N",
         Kind::Bytes(..) => "BYTES",
         Kind::Rate => "RATE",
@@ -130,6 +130,10 @@ fn value_name(setting: &Setting) -> String {
 fn help(setting: &Setting) -> String {
     let help = setting.help;
     match setting.kind {
+        Kind::TimeOr(_, low, high) => {
+            let all = Kind::Time(low, high).describe();
+            format!("{help} ({})", all.split_once(", ").map_or(all.as_str(), |(_, range)| range))
+        }
         Kind::Time(..) | Kind::Count(..) | Kind::Bytes(..) => {
             let all = setting.kind.describe();
             // The kind comes before the range, as in "time, 0 to 4s".

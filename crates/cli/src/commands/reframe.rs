@@ -12,7 +12,7 @@ use slipstream::io::ports::CaptureStage;
 use slipstream::pool::Pool;
 use slipstream::port::Outlet;
 use slipstream::reframe::compress::GroStats;
-use slipstream::reframe::{Cause, ClassStats, ReframeConfig};
+use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig};
 use slipstream::runtime::{
     CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Source, Stamp, ToSink,
 };
@@ -28,6 +28,7 @@ use crate::live::run_error;
 use crate::port::{AnySource, Input, Output};
 use crate::traces::{DamagedAt, Traces};
 use crate::ui::{self, Progress};
+use crate::units::Duration;
 
 pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
@@ -244,6 +245,11 @@ fn as_json(
     if let (Some(price), Some(map)) = (stats.prices_ns.first(), result.as_object_mut()) {
         map.insert("price_ns".into(), (*price).into());
     }
+    if let Some(map) = result.as_object_mut()
+        && !stats.auto.is_empty()
+    {
+        map.insert("auto".into(), stats.auto.iter().map(AutoStats::report).collect());
+    }
     if let (Some(gro), Some(map)) = (&stats.gro, result.as_object_mut()) {
         map.insert("gro".into(), gro.to_json());
     }
@@ -308,8 +314,28 @@ fn as_table(
     if let Some(price) = stats.prices_ns.first() {
         t.row(["price of a packet more in a train, at the end", &time(Some(*price as f64))]);
     }
+    for auto in &stats.auto {
+        let of = match class_names(config).nth(usize::from(auto.class)) {
+            Some(name) if !config.classes.is_empty() => format!(" of class {name}"),
+            _ => String::new(),
+        };
+        t.row([&format!("hold{of} at the end"), &time(Some(auto.hold_ns as f64))]);
+        t.row([&format!("changes of the hold{of}"), &count(auto.changes)]);
+    }
     if let Some(excess) = live.and_then(|l| l.excess.as_ref()) {
         crate::live::delay_rows(&mut t, excess);
+    }
+    for auto in &stats.auto {
+        t.title("Other holds, for one flow in some, of late");
+        t.row(["hold", "mean train", "delay, mean", "futile wait a packet"]);
+        for (hold_ns, o) in &auto.tried {
+            t.row([
+                Duration(*hold_ns).to_string(),
+                number(mean(o.packets, o.trains), 3),
+                time(mean(o.delay_ns, o.packets)),
+                time(mean(o.futile_wait_ns, o.packets)),
+            ]);
+        }
     }
     if let Some(gro) = &stats.gro {
         super_frames(&mut t, gro);

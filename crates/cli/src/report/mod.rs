@@ -6,11 +6,14 @@
 
 mod charts;
 pub(crate) mod model;
+mod verdict;
 
 use serde::Serialize;
 use slipstream_lab::frontier::Frontier;
 use slipstream_report::{PageError, STYLE, count, number, page, rates, share, time, visible};
 use slipstream_trace::{Endpoint, EndpointSide, Report, Sequence, Window};
+use verdict::best_window;
+pub(crate) use verdict::verdict;
 
 /// A trace to report on.
 pub(crate) struct Subject<'a> {
@@ -99,7 +102,7 @@ fn section(index: usize, subject: &Subject<'_>) -> Section {
         name: visible(&subject.name),
         damaged: subject.truncated_at_byte.map(count),
         any: report.ip.packets > 0,
-        verdict: verdict(&report.ip),
+        verdict: verdict(&report.ip, subject.frontier),
         cards: cards(report),
         facts: facts(report),
         measures: measures(report),
@@ -112,34 +115,6 @@ fn section(index: usize, subject: &Subject<'_>) -> Section {
         endpoints: report.top_endpoints.iter().map(endpoint).collect(),
         id,
     }
-}
-
-/// The window after which the SLF is highest, the shortest of equals; none where there are no packets.
-fn best_window(s: &Sequence) -> Option<&Window> {
-    let better = |best: Option<&Window>, w: &Window| {
-        best.is_none_or(|b| (w.slf_after, b.window_ns) > (b.slf_after, w.window_ns))
-    };
-    s.windows
-        .iter()
-        .filter(|w| w.slf_after.is_some())
-        .fold(None, |best, w| if better(best, w) { Some(w) } else { best })
-}
-
-fn verdict(ip: &Sequence) -> String {
-    let (Some(now), Some(best)) = (ip.slf, best_window(ip)) else { return String::new() };
-    let Some(after) = best.slf_after else { return String::new() };
-    let (hold, gain) = (short_time(best.window_ns as f64), after / now);
-    let so = match gain {
-        1.5.. => "Holding pays: every decision per flow would be made that much less often.",
-        1.1..1.5 => "Holding gains something; whether it pays depends on what a decision per flow costs.",
-        _ => {
-            "Holding gains next to nothing here: packets of a flow come too far apart, or back to back already."
-        }
-    };
-    format!(
-        "As captured, {now:.2} packets of a flow come back to back, on average. Holding packets for at most {hold} would \
-         make that {after:.2}, {gain:.2} times as many. {so}"
-    )
 }
 
 fn cards(report: &Report) -> Vec<Card> {

@@ -94,7 +94,7 @@ fn drawn(kind: &Kind, value: &Value) -> String {
         (Kind::List(kind), Value::List(all)) => {
             format!("[{}]", all.iter().map(|one| drawn(kind, one)).collect::<Vec<_>>().join(", "))
         }
-        (Kind::Time(..), Value::Number(ns)) => format!("{ns}ns"),
+        (Kind::Time(..) | Kind::TimeOr(..), Value::Number(ns)) => format!("{ns}ns"),
         (_, one) => show(&Literal::Text(one.to_string())),
     }
 }

@@ -76,7 +76,7 @@ fn setting(setting: &Setting) -> Value {
     if let Some(map) = schema.as_object_mut() {
         let range = match setting.kind {
             // Its bounds can't be told to a validator, which sees a text.
-            Kind::Time(..) => format!(" ({})", setting.kind.describe()),
+            Kind::Time(..) | Kind::TimeOr(..) => format!(" ({})", setting.kind.describe()),
             _ => String::new(),
         };
         map.insert("description".into(), format!("{}{range}", setting.help).into());
@@ -92,6 +92,7 @@ fn of_kind(kind: &Kind) -> Value {
     let of = |name: &str| json!({ "$ref": format!("#/$defs/{name}") });
     match kind {
         Kind::Time(..) => of("time"),
+        Kind::TimeOr(word, ..) => json!({ "anyOf": [{ "const": word }, of("time")] }),
         // The bounds are for what is written as a number.
         Kind::Count(low, high) => json!({ "$ref": "#/$defs/count", "minimum": low, "maximum": high }),
         Kind::Bytes(low, high) => json!({ "$ref": "#/$defs/bytes", "minimum": low, "maximum": high }),

@@ -42,7 +42,7 @@ pub(crate) struct Policy {
     price: u64,
     flows: HashMap<Flow, (u64, Context, usize)>,
     contexts: HashMap<Context, Counts>,
-    octaves: HashMap<usize, Counts>,
+    kinds: [Counts; 8],
     /// The packets at which a context's waits are reckoned next, and the waits by packets of the train: until
     /// which bucket's end.
     waits: HashMap<Context, (u64, Vec<Option<usize>>)>,
@@ -76,7 +76,7 @@ impl Policy {
             price,
             flows: HashMap::new(),
             contexts: HashMap::new(),
-            octaves: HashMap::new(),
+            kinds: Default::default(),
             waits: HashMap::new(),
             arrived: 0,
             windows: 0,
@@ -99,7 +99,7 @@ impl Policy {
             gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
             before = earlier;
             self.contexts.get_mut(&context).unwrap().gaps[gap] += 1;
-            self.octaves.get_mut(&context.0).unwrap().gaps[gap] += 1;
+            self.kinds[context.2].gaps[gap] += 1;
         }
         let step = match before {
             0..12 => 0,
@@ -126,7 +126,7 @@ impl Policy {
         if self.arrived.is_multiple_of(1024) {
             self.steer();
         }
-        self.octaves.entry(context.0).or_default().packets += 1;
+        self.kinds[kind].packets += 1;
         let counts = self.contexts.entry(context).or_default();
         counts.packets += 1;
         if counts.packets >= self.waits.get(&context).map_or(1, |w| w.0) {
@@ -151,41 +151,54 @@ impl Policy {
     }
 
     fn reckon(&mut self, context: Context) {
-        let octave = self.octaves.get_mut(&context.0).unwrap();
-        if octave.packets >= 65536 {
-            octave.halve();
+        const ONE: u64 = 65536;
+        if self.kinds[context.2].packets >= 65536 {
+            self.kinds[context.2].halve();
         }
+        let kind = &self.kinds[context.2];
+        let packets: u64 = self.kinds.iter().map(|k| k.packets).sum();
+        let sum = |b: usize| self.kinds.iter().map(|k| k.gaps[b]).sum::<u64>();
+        let overall = |b: usize| (5 * sum(b) + 1) * ONE / (5 * packets + 20);
+        let of_kind = |b: usize| (kind.gaps[b] * ONE + 64 * overall(b)) / (kind.packets + 64);
         let counts = self.contexts.get_mut(&context).unwrap();
         if counts.packets >= 2048 {
             counts.halve();
         }
         let next = counts.packets + 1 + (counts.packets / 4).min(127);
-        let all = counts.packets * 256 + 1024;
-        let weight = |b: usize| counts.gaps[b] * 256 + octave.gaps[b] * 1024 / octave.packets.max(1);
+        let all = (counts.packets + 16) * ONE;
+        let weights: Vec<u64> = (0..32).map(|b| counts.gaps[b] * ONE + 16 * of_kind(b)).collect();
+        let weight = |b: usize| weights[b];
         // All times from here on in quarters of a unit.
         let quarters = |ns: u64| ((ns * 4) >> self.shift).min(1 << 30);
         let hold = quarters(self.hold);
         let end = |b: usize| (2 * edge(b)).min(hold);
         let begin = |b: usize| if b == 0 { 0 } else { end(b - 1) };
         let shorter = (0..31).filter(|b| ((edge(*b) << self.shift) / 2).max(1) < self.hold).count();
-        let value = |until: usize, fourfold: u64| -> i128 {
+        // Of waits until the end of each bucket: weight of those that come, their waits, and those in vain.
+        let outcome = |until: usize| -> (u64, u64, u64) {
             let joined: u64 = (0..=until).map(weight).sum();
             let waited: u64 = (0..=until).map(|b| weight(b) * (begin(b) + end(b)) / 2).sum();
-            let waited = waited + all.saturating_sub(joined) * end(until);
-            i128::from(4 * quarters(self.price) * joined) - i128::from(fourfold * waited)
+            (joined, waited, all.saturating_sub(joined) * end(until))
+        };
+        let outcomes: Vec<_> = (0..=shorter).map(outcome).collect();
+        let value = |until: usize, fourfold: u64, in_vain: u64| -> i128 {
+            let (joined, waited, vain) = outcomes[until];
+            let cost = i128::from(fourfold) * i128::from(waited + vain) + i128::from(in_vain * vain);
+            i128::from(4 * quarters(self.price)) * i128::from(joined) - cost
         };
         let best = |packets: u64| {
-            // Trains of similar lengths wait alike, as if they had the mean of them; one packet counts more.
+            // Trains of similar lengths wait alike, as if they had the mean of them; what one packet waits in
+            // vain counts more.
+            let in_vain = if packets == 1 { 2 } else { 0 };
             let fourfold = match packets {
-                1 => 5,
-                2 | 3 => 4 * packets,
+                1..4 => 4 * packets,
                 _ => {
                     let octave = 1 << packets.ilog2();
                     let low = if packets >= octave * 3 / 2 { octave * 3 / 2 } else { octave };
                     4 * low + octave - 2
                 }
             };
-            let values = (0..=shorter).map(|until| (value(until, fourfold), until));
+            let values = (0..=shorter).map(|until| (value(until, fourfold, in_vain), until));
             // The first of the best.
             values.rev().filter(|v| v.0 > 0).max_by_key(|v| v.0).map(|v| v.1)
         };
@@ -193,10 +206,21 @@ impl Policy {
         self.waits.insert(context, (next, waits));
     }
 
-    /// The time that a train of `packets` waits for the next one; `None` if it leaves.
-    pub(crate) fn wait(&self, context: Context, packets: usize) -> Option<u64> {
+    /// When a train of `packets`, the first of which came at `base`, leaves if no further one comes; `None` if
+    /// it leaves at once.
+    pub(crate) fn deadline(&self, context: Context, packets: usize, now: u64, base: u64) -> Option<u64> {
         let until = self.waits[&context].1[packets - 1]?;
-        Some(((edge(until) << self.shift) / 2).max(1))
+        let wait = ((edge(until) << self.shift) / 2).max(1);
+        // Time goes by in steps of a unit: a wait is rounded up, the hold is rounded down.
+        let unit = 1 << self.shift;
+        let wake = (now + wait).div_ceil(unit) * unit;
+        let bound = (base + self.hold) / unit * unit;
+        Some(wake.min(bound)).filter(|due| *due > now)
+    }
+
+    /// Returns true if a packet alone leaves at once, whatever its hold is.
+    pub(crate) fn leaves(&self, context: Context) -> bool {
+        self.waits[&context].1.first().is_none_or(Option::is_none)
     }
 }
 
@@ -226,7 +250,7 @@ fn traffic(packets: usize, seed: u64, scale: u64) -> Vec<Packet> {
 
 fn config(hold_ns: u64, budget: Option<Budget>) -> ReframeConfig {
     ReframeConfig {
-        default: ClassSettings { hold_ns, burst: 32, weight: 1, bypass: false },
+        default: ClassSettings { hold_ns, hold_min_ns: None, burst: 32, weight: 1, bypass: false },
         admit: Admit::Adaptive,
         budget,
         bypass: Rule::never(),
@@ -345,6 +369,7 @@ fn budgets_that_contradict_the_hold_are_refused() {
     let error = error.validate().unwrap_err().to_string();
     assert_eq!(
         error,
-        "reframe: budget = train=2 goes with admit = adaptive; set that too, or leave the budget out"
+        "reframe: budget = train=2 goes with admit = adaptive or hold = auto; set one of them too, or leave the budget \
+         out"
     );
 }

@@ -118,7 +118,7 @@ impl Twin {
         let bypass = t.bypass || (!config.bypass.is_never() && syn) || (new && config.admit == Admit::Second);
         let mine = |twin: &Self| twin.trains.iter().position(|t| t.flow == flow);
         let alone = |twin: &Self| {
-            let leaves = |context| twin.waits[class].wait(context, 1).is_none();
+            let leaves = |context| twin.waits[class].leaves(context);
             mine(twin).is_none() && context.is_some_and(leaves)
         };
         if bypass || t.hold_ns == 0 || t.burst == 1 || alone(self) {
@@ -159,9 +159,9 @@ impl Twin {
         if train.packets.len() >= usize::from(t.burst) {
             self.leave(config, at);
         } else if let Some(context) = context {
-            match self.waits[class].wait(context, train.packets.len()) {
+            match self.waits[class].deadline(context, train.packets.len(), now, train.base) {
                 None => self.leave(config, at),
-                Some(wait) => train.deadline = (now + wait).min(train.base.saturating_add(t.hold_ns)),
+                Some(deadline) => train.deadline = deadline,
             }
         }
     }
@@ -175,8 +175,15 @@ pub(crate) fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usi
 
 fn settings() -> impl Strategy<Value = ClassSettings> {
     let hold = prop_oneof![Just(0u64), 1u64..40, Just(1000)];
-    (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2))
-        .prop_map(|(hold_ns, burst, weight, bypass)| ClassSettings { hold_ns, burst, weight, bypass })
+    (hold, prop_oneof![Just(1u16), 2u16..6, Just(32)], 1u32..4, prop::bool::weighted(0.2)).prop_map(
+        |(hold_ns, burst, weight, bypass)| ClassSettings {
+            hold_ns,
+            hold_min_ns: None,
+            burst,
+            weight,
+            bypass,
+        },
+    )
 }
 
 /// The price is any; whether an aim contradicts the hold is another test's.
@@ -341,7 +348,7 @@ proptest! {
 fn a_full_flow_table_drops_nothing() {
     for policy in [Policy::Oldest, Policy::Waiting, Policy::Shortest] {
         let config = ReframeConfig {
-            default: ClassSettings { hold_ns: 500, burst: 4, weight: 1, bypass: false },
+            default: ClassSettings { hold_ns: 500, hold_min_ns: None, burst: 4, weight: 1, bypass: false },
             capacity: 300,
             flows: 1,
             policy,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use slipstream::reframe::embed::{EmbedError, Packet, Reframer};
-use slipstream::reframe::{Admit, Budget, ReframeConfig};
+use slipstream::reframe::{Admit, Budget, ReframeConfig, ReframeStats};
 use slipstream::rules::Rule;
 use slipstream::time::Nanos;
 use slipstream_wire::{Encapsulation, FlowKey, Headers, LinkType, classify_with};
@@ -194,18 +194,37 @@ pub(crate) fn run(
     budget: Option<Budget>,
     each: &mut dyn FnMut(Nanos, &mut dyn Iterator<Item = u64>),
 ) -> anyhow::Result<(Point, Option<u64>)> {
+    let config = ReframeConfig { budget, ..config(hold_ns, burst) };
+    let admit = if budget.is_some() { Admit::Adaptive } else { Admit::Always };
+    let (point, stats) = run_with(arrivals, &ReframeConfig { admit, ..config }, each)?;
+    Ok((point, stats.prices_ns.first().copied()))
+}
+
+/// Settings with room for all, under which every packet is held.
+pub(crate) fn config(hold_ns: u64, burst: u16) -> ReframeConfig {
     let mut config = ReframeConfig {
         capacity: 1 << 17,
         capacity_bytes: ReframeConfig::MAX_CAPACITY_BYTES,
         flows: 1 << 20,
         bypass: Rule::never(),
-        admit: if budget.is_some() { Admit::Adaptive } else { Admit::Always },
-        budget,
         ..ReframeConfig::default()
     };
     config.default.hold_ns = hold_ns;
     config.default.burst = burst;
-    let mut reframer = Reframer::new(&config).map_err(|e: EmbedError| anyhow::anyhow!("{e}"))?;
+    config
+}
+
+/// Runs the reframer over a trace; see [`run`].
+///
+/// # Errors
+/// A setting is out of range.
+pub(crate) fn run_with(
+    arrivals: &Arrivals,
+    config: &ReframeConfig,
+    each: &mut dyn FnMut(Nanos, &mut dyn Iterator<Item = u64>),
+) -> anyhow::Result<(Point, ReframeStats)> {
+    let hold_ns = config.default.hold_ns;
+    let mut reframer = Reframer::new(config).map_err(|e: EmbedError| anyhow::anyhow!("{e}"))?;
     let came = |handle: &u32| arrivals.packets.get(*handle as usize).map_or(Nanos(0), |p| p.0);
     let mut polled = |reframer: &mut Reframer, now| {
         while let Some(train) = reframer.poll(now) {
@@ -229,7 +248,7 @@ pub(crate) fn run(
         mean_delay_ns: total.delay.mean().unwrap_or(0.0),
         futile_wait_ns: total.futile_wait_ns as f64 / arrivals.len().max(1) as f64,
     };
-    Ok((point, stats.prices_ns.first().copied()))
+    Ok((point, stats))
 }
 
 /// Times of the packets, by flow.

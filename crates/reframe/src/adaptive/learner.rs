@@ -1,7 +1,6 @@
 //! Gaps to the next packet of a flow, counted by context, and the waits that follow from them.
 
-use alloc::vec;
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 
 use slipstream_core::frame::Info;
 
@@ -17,20 +16,24 @@ const STEPS: usize = 4;
 const CONTEXTS: usize = OCTAVES * STEPS * KINDS;
 /// Classes of train lengths below 256: half octaves.
 const LENGTHS: usize = 16;
-/// Packets of each such class, times four. A packet alone counts a quarter more: a wait in vain is worse than
-/// the delay that it costs.
-const FOURFOLD: [i64; LENGTHS] = [5, 8, 8, 12, 18, 26, 38, 54, 78, 110, 158, 222, 318, 446, 638, 894];
+/// Packets of each such class, times four.
+const FOURFOLD: [i64; LENGTHS] = [4, 8, 8, 12, 18, 26, 38, 54, 78, 110, 158, 222, 318, 446, 638, 894];
+/// A wait in vain of a packet alone counts so many quarters more than its delay.
+const IN_VAIN: i64 = 2;
 /// The counts of a context are halved at so many packets.
 const FULL: u32 = 2048;
-/// The counts of all contexts of an octave are halved at so many packets.
-const OCTAVE_FULL: u32 = 1 << 16;
+/// The counts of all contexts of a kind are halved at so many packets.
+const KIND_FULL: u32 = 1 << 16;
 /// The waits of a context are reckoned anew after a quarter more packets, but after so many at
 /// most.
 const REFRESH: u32 = 128;
-/// As many packets as this would count as what an octave says where a context has little to say, times
-/// [`ONE`].
-const PRIOR: u64 = 4 * ONE;
-const ONE: u64 = 256;
+/// As many packets as this would count as what all packets of its kind say, where a context has little to
+/// say.
+const OF_KIND: u64 = 16;
+/// The same for a kind, and what packets of all kinds say.
+const OF_ALL: u64 = 64;
+/// A share of 1.
+const ONE: u64 = 1 << 16;
 /// The longest hold has at least so many units of the scale, and fewer than twice as many, unless it is too
 /// short.
 const UNITS: u32 = 12;
@@ -39,24 +42,33 @@ const UNITS: u32 = 12;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapScale {
     shift: u32,
+    /// A gap of the last bucket.
+    longest: u64,
 }
 
 impl GapScale {
     /// The scale that goes with this hold.
     pub(crate) fn new(longest_hold_ns: u64) -> Self {
-        Self { shift: (u64::BITS - longest_hold_ns.leading_zeros()).saturating_sub(UNITS + 1) }
+        let shift = (u64::BITS - longest_hold_ns.leading_zeros()).saturating_sub(UNITS + 1);
+        let longest = (Self::edge(WAITS as u8 - 2) << shift) >> 1;
+        Self { shift, longest }
+    }
+
+    /// A unit has two to the power of this ns.
+    pub(crate) fn shift(&self) -> u32 {
+        self.shift
     }
 
     /// The bucket of a gap.
     #[inline(always)]
     pub(crate) fn bucket(&self, gap_ns: u64) -> u8 {
-        let halves = (gap_ns.min(1 << 48) << 1) >> self.shift;
+        let halves = (gap_ns.min(self.longest) << 1) >> self.shift;
         if halves < 2 {
             return 0;
         }
+        // All that is longer than the last bucket's beginning is in it.
         let octave = halves.ilog2() - 1;
-        let bucket = 2 * octave + ((halves >> octave) as u32 & 1) + 1;
-        bucket.min(WAITS as u32 - 1) as u8
+        (2 * octave + (halves >> octave & 1) as u32 + 1) as u8
     }
 
     /// Upper end of a bucket, in half units: no gap of it is that long.
@@ -105,6 +117,21 @@ pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
     (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
 }
 
+/// By class of train length: number of the wait, 0 for none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits([u8; LENGTHS]);
+
+impl Waits {
+    pub(crate) const NONE: Self = Self([0; LENGTHS]);
+
+    /// The number of the wait of a train of `count` packets: 0 is none at all.
+    #[inline(always)]
+    pub(crate) fn of(&self, count: u16) -> u8 {
+        let class = LENGTH_CLASSES.get(usize::from(count)).copied().unwrap_or(0);
+        self.0.get(usize::from(class) % LENGTHS).copied().unwrap_or(0)
+    }
+}
+
 /// The counts of a context and what follows from them: two cache lines, one for the packets that come, one
 /// for those that follow.
 #[derive(Clone, Copy, Debug)]
@@ -114,26 +141,29 @@ pub(crate) struct Context {
     packets: u32,
     /// The waits are reckoned anew when so many have come.
     next: u32,
-    /// By class of train length: number of the wait, 0 for none.
-    waits: [u8; LENGTHS],
+    waits: Waits,
     /// Gaps to the packets that followed, by bucket.
     gaps: [u16; WAITS],
 }
 
 const _: () = assert!(size_of::<Context>() == 128);
 
-/// The counts of all contexts of an octave.
+/// The counts of all contexts of a kind.
 #[derive(Clone, Copy, Debug)]
-struct Octave {
+struct Kind {
     packets: u32,
     gaps: [u32; WAITS],
+}
+
+impl Kind {
+    const EMPTY: Self = Self { packets: 0, gaps: [0; WAITS] };
 }
 
 /// All that was learned about the packets of a class.
 #[derive(Debug)]
 pub(super) struct Learner {
-    contexts: Vec<Context>,
-    octaves: [Octave; OCTAVES],
+    contexts: Box<[Context; CONTEXTS]>,
+    kinds: [Kind; KINDS],
     scale: GapScale,
     hold_quarters: i64,
     /// Waits that are shorter than the hold, and the one that is not.
@@ -164,11 +194,11 @@ const fn length_class(count: u16) -> usize {
 
 impl Learner {
     pub(super) fn new(scale: &GapScale, hold_ns: u64, burst: u16) -> Self {
-        let empty = Context { packets: 0, next: 1, waits: [0; LENGTHS], gaps: [0; WAITS] };
+        let empty = Context { packets: 0, next: 1, waits: Waits([0; LENGTHS]), gaps: [0; WAITS] };
         let shorter = (0..WAITS as u8 - 1).filter(|b| scale.edge_ns(*b) < hold_ns).count();
         Self {
-            contexts: vec![empty; CONTEXTS],
-            octaves: [Octave { packets: 0, gaps: [0; WAITS] }; OCTAVES],
+            contexts: Box::new([empty; CONTEXTS]),
+            kinds: [Kind::EMPTY; KINDS],
             scale: *scale,
             hold_quarters: scale.quarters(hold_ns),
             waits: shorter + 1,
@@ -179,13 +209,12 @@ impl Learner {
     /// The flow of a packet of this context has had its next packet.
     #[inline(always)]
     pub(super) fn came(&mut self, context: u16, gap: u8) {
-        let counts =
-            self.contexts.get_mut(usize::from(context)).and_then(|c| c.gaps.get_mut(usize::from(gap)));
+        let gap = usize::from(gap) % WAITS;
+        let counts = self.contexts.get_mut(usize::from(context) % CONTEXTS).and_then(|c| c.gaps.get_mut(gap));
         if let Some(n) = counts {
             *n = n.saturating_add(1);
         }
-        let octave = self.octaves.get_mut(usize::from(context) / (STEPS * KINDS));
-        if let Some(n) = octave.and_then(|o| o.gaps.get_mut(usize::from(gap))) {
+        if let Some(n) = self.kinds.get_mut(usize::from(context) % KINDS).and_then(|k| k.gaps.get_mut(gap)) {
             *n = n.saturating_add(1);
         }
     }
@@ -193,64 +222,96 @@ impl Learner {
     /// A packet of this context has come; returns true if the waits there are to be reckoned anew.
     #[inline(always)]
     pub(super) fn arrived(&mut self, context: u16) -> bool {
-        if let Some(octave) = self.octaves.get_mut(usize::from(context) / (STEPS * KINDS)) {
-            octave.packets += 1;
+        if let Some(kind) = self.kinds.get_mut(usize::from(context) % KINDS) {
+            kind.packets += 1;
         }
-        self.contexts.get_mut(usize::from(context)).is_some_and(|c| {
+        self.contexts.get_mut(usize::from(context) % CONTEXTS).is_some_and(|c| {
             c.packets += 1;
             c.packets >= c.next
         })
     }
 
-    /// The number of the wait of a train of `count` packets.
+    /// The waits after a packet of this context.
     #[inline(always)]
-    pub(super) fn wait(&self, context: u16, count: u16) -> u8 {
-        let class = LENGTH_CLASSES.get(usize::from(count)).copied().unwrap_or(0);
-        let waits = self.contexts.get(usize::from(context)).map(|c| &c.waits);
-        waits.and_then(|w| w.get(usize::from(class))).copied().unwrap_or(0)
+    pub(super) fn waits(&self, context: u16) -> Waits {
+        self.contexts.get(usize::from(context) % CONTEXTS).map_or(Waits::NONE, |c| c.waits)
+    }
+
+    /// Shares of gaps of a kind that count where a context has little to say, by bucket, in parts of
+    /// [`ONE`].
+    fn prior(&self, kind: usize) -> [u64; WAITS] {
+        let mut all = Kind::EMPTY;
+        for kind in &self.kinds {
+            all.packets = all.packets.wrapping_add(kind.packets);
+            all.gaps.iter_mut().zip(kind.gaps).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
+        }
+        let kind = self.kinds.get(kind).unwrap_or(&Kind::EMPTY);
+        // As if there had been four packets before, each twentieth of which is followed after each gap.
+        let seen = 5 * u64::from(all.packets) + 20;
+        let mut shares = [0; WAITS];
+        for (share, (n, sum)) in shares.iter_mut().zip(kind.gaps.iter().zip(all.gaps)) {
+            let overall = (5 * u64::from(sum) + 1) * ONE / seen;
+            *share = (u64::from(*n) * ONE + OF_ALL * overall) / (u64::from(kind.packets) + OF_ALL);
+        }
+        shares
     }
 
     /// Reckons the waits of a context anew.
     #[inline(never)]
     pub(super) fn refresh(&mut self, context: u16, price_ns: u64) {
-        let octave = self.octaves.get_mut(usize::from(context) / (STEPS * KINDS));
-        let context = self.contexts.get_mut(usize::from(context));
-        let (Some(octave), Some(context)) = (octave, context) else { return };
-        if octave.packets >= OCTAVE_FULL {
-            octave.packets /= 2;
-            octave.gaps.iter_mut().for_each(|n| *n /= 2);
+        let kind = usize::from(context) % KINDS;
+        if let Some(kind) = self.kinds.get_mut(kind).filter(|k| k.packets >= KIND_FULL) {
+            kind.packets /= 2;
+            kind.gaps.iter_mut().for_each(|n| *n /= 2);
         }
+        let prior = self.prior(kind);
+        let Some(context) = self.contexts.get_mut(usize::from(context) % CONTEXTS) else { return };
         if context.packets >= FULL {
             context.packets /= 2;
             context.gaps.iter_mut().for_each(|n| *n /= 2);
         }
         context.next = context.packets + 1 + (context.packets / 4).min(REFRESH - 1);
-        // For each wait: weight of the packets that come before its end, and the sum of all waits, in
-        // quarters of a unit.
-        let all = (u64::from(context.packets) * ONE + PRIOR) as i64;
-        let (mut before, mut waited, mut from) = (0i64, 0i64, 0i64);
-        let mut outcomes = [(0i64, 0i64); WAITS];
+        // For each wait: weight of the packets that come before its end, the sum of all waits, in quarters of
+        // a unit, and of those in vain.
+        let all = ((u64::from(context.packets) + OF_KIND) * ONE) as i64;
+        let (mut joined, mut waited, mut from) = (0i64, 0i64, 0i64);
+        let mut outcomes = [Outcome::default(); WAITS];
         let outcomes = outcomes.get_mut(..self.waits).unwrap_or_default();
-        let gaps = context.gaps.iter().zip(&octave.gaps);
-        for (bucket, ((n, of_octave), outcome)) in (0u8..).zip(gaps.zip(outcomes.iter_mut())) {
-            let prior = u64::from(*of_octave) * PRIOR / u64::from(octave.packets).max(1);
-            let weight = (u64::from(*n) * ONE + prior) as i64;
+        let gaps = context.gaps.iter().zip(&prior);
+        for (bucket, ((n, share), outcome)) in (0u8..).zip(gaps.zip(outcomes.iter_mut())) {
+            let weight = (u64::from(*n) * ONE + OF_KIND * share) as i64;
             let to = (2 * GapScale::edge(bucket) as i64).min(self.hold_quarters);
             waited += weight * (from + to) / 2;
-            before += weight;
-            *outcome = (before, waited + (all - before).max(0) * to);
+            joined += weight;
+            let in_vain = (all - joined).max(0) * to;
+            *outcome = Outcome { joined, waited: waited + in_vain, in_vain };
             from = to;
         }
         let price = 4 * self.scale.quarters(price_ns);
-        for (wait, packets) in context.waits.iter_mut().zip(FOURFOLD).take(self.lengths) {
+        let mut upto = outcomes.len();
+        let mut more = IN_VAIN;
+        for (wait, packets) in context.waits.0.iter_mut().zip(FOURFOLD).take(self.lengths) {
             let mut best = (0, 0);
-            for (number, (joined, waited)) in (1u8..).zip(outcomes.iter()) {
-                let value = price * joined - packets * waited;
+            for (number, outcome) in (1u8..).zip(outcomes.get(..upto).unwrap_or_default().iter()) {
+                let value = price * outcome.joined - packets * outcome.waited - more * outcome.in_vain;
                 if value > best.0 {
                     best = (value, number);
                 }
             }
             *wait = best.1;
+            // More packets never wait longer than fewer do, but for what a packet alone counts more.
+            if more == 0 {
+                upto = usize::from(best.1);
+            }
+            more = 0;
         }
     }
+}
+
+/// The result of a wait, weighed by how often it comes about.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    joined: i64,
+    waited: i64,
+    in_vain: i64,
 }

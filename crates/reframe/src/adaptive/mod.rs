@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 pub use budget::{Budget, BudgetError};
 use budget::{Counters, Steering};
 use learner::Learner;
-pub(crate) use learner::{GapScale, WAITS};
+pub(crate) use learner::{GapScale, WAITS, Waits};
 pub(crate) use timers::Timers;
 
 use crate::config::ClassSettings;
@@ -83,6 +83,11 @@ impl Adaptive {
         Self { classes: classes.iter().map(class).collect(), flows: Vec::new(), waits_ns, scale }
     }
 
+    /// The scale of gaps and deadlines.
+    pub(crate) fn scale(&self) -> &GapScale {
+        &self.scale
+    }
+
     /// Takes the memory for so many flows, which is else taken as they come.
     pub(crate) fn reserve_all(&mut self, flows: usize) {
         self.flows.reserve_exact(flows);
@@ -94,9 +99,22 @@ impl Adaptive {
         flows.iter().for_each(|flow| prefetch_at(&self.flows, *flow as usize));
     }
 
-    /// A packet has come at `now`, of a class with these counters, of a flow that is `new` or not. Returns
-    /// its context.
-    #[inline]
+    /// Packets of a class that may come before its price is set anew.
+    pub(crate) fn until_steered(&self, class: u8) -> usize {
+        self.classes.get(usize::from(class)).map_or(0, |c| c.left as usize - 1)
+    }
+
+    /// Flows with numbers below this may come.
+    #[inline(always)]
+    pub(crate) fn cover(&mut self, flows: usize) {
+        if self.flows.len() < flows {
+            self.flows.resize(flows, NOTHING);
+        }
+    }
+
+    /// A packet has come at `now`, of a class with these counters, of a flow that is `new` or not, which is
+    /// covered; see [`Adaptive::cover`]. Returns the waits of its train.
+    #[inline(always)]
     pub(crate) fn observe(
         &mut self,
         frame: &Frame,
@@ -105,12 +123,8 @@ impl Adaptive {
         len: u32,
         now: Nanos,
         stats: Option<&ClassStats>,
-    ) -> u16 {
-        let at = frame.flow as usize;
-        if self.flows.len() <= at {
-            self.flows.resize(at + 1, NOTHING);
-        }
-        let Some(memory) = self.flows.get_mut(at) else { return 0 };
+    ) -> Waits {
+        let Some(memory) = self.flows.get_mut(frame.flow as usize) else { return Waits::NONE };
         let before = if new { NOTHING } else { *memory };
         let mut gap = NEVER;
         if before.context != NO_CONTEXT {
@@ -121,17 +135,46 @@ impl Adaptive {
         }
         let context = learner::context(gap, before.gap, learner::kind(frame.info, len));
         *memory = Memory { last: now, context, class, gap };
-        if let Some(class) = self.classes.get_mut(usize::from(class)) {
-            class.arrived(context, stats);
-        }
-        context
+        let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
+        class.arrived(context, stats);
+        class.learner.waits(context)
     }
 
-    /// The number of the wait that a train of `count` packets is given after a packet of this context: 0 is
-    /// none at all.
+    /// Packets of class 0 have come, of flows that are known; see [`Adaptive::observe`]. Sets the waits of
+    /// each one's train. The price must not be due to be set anew; see [`Adaptive::until_steered`].
     #[inline(always)]
-    pub(crate) fn wait(&self, class: u8, context: u16, count: u16) -> u8 {
-        self.classes.get(usize::from(class)).map_or(0, |c| c.learner.wait(context, count))
+    pub(crate) fn observe_all(
+        &mut self,
+        frames: &[Frame],
+        flows: &[u32],
+        waits: &mut [Waits],
+        len: impl Fn(&Frame) -> u32,
+    ) {
+        let Self { scale, flows: memories, classes, .. } = self;
+        let [class, others @ ..] = classes.as_mut_slice() else { return };
+        class.left -= frames.len() as u32;
+        for ((frame, flow), waits) in frames.iter().zip(flows).zip(waits) {
+            let Some(memory) = memories.get_mut(*flow as usize) else { break };
+            let before = *memory;
+            let mut gap = NEVER;
+            if before.context != NO_CONTEXT {
+                gap = scale.bucket(frame.arrival.since(before.last));
+                // A flow has been of this class since there is no other.
+                class.learner.came(before.context, gap);
+            }
+            let context = learner::context(gap, before.gap, learner::kind(frame.info, len(frame)));
+            *memory = Memory { last: frame.arrival, context, class: 0, gap };
+            if class.learner.arrived(context) {
+                class.learner.refresh(context, class.steering.price_ns());
+            }
+            *waits = class.learner.waits(context);
+        }
+        debug_assert!(others.is_empty());
+    }
+
+    /// The lengths of all waits, in ns, by their number less one.
+    pub(crate) fn waits_ns(&self) -> &[u64; WAITS] {
+        &self.waits_ns
     }
 
     /// The length of the wait of this number, in ns. It is at least 1, and its number above 0.
@@ -147,18 +190,23 @@ impl Adaptive {
 }
 
 impl Class {
-    #[inline]
+    #[inline(always)]
     fn arrived(&mut self, context: u16, stats: Option<&ClassStats>) {
         self.left -= 1;
         if self.left == 0 {
-            self.left = Steering::WINDOW;
-            if let Some(stats) = stats {
-                let (packets, delay_ns) = (stats.delay.count(), stats.delay.sum());
-                self.steering.steer(Counters { packets, trains: stats.trains, delay_ns });
-            }
+            self.steer(stats);
         }
         if self.learner.arrived(context) {
             self.learner.refresh(context, self.steering.price_ns());
+        }
+    }
+
+    #[cold]
+    fn steer(&mut self, stats: Option<&ClassStats>) {
+        self.left = Steering::WINDOW;
+        if let Some(stats) = stats {
+            let (packets, delay_ns) = (stats.delay.count(), stats.delay.sum());
+            self.steering.steer(Counters { packets, trains: stats.trains, delay_ns });
         }
     }
 }

@@ -1,129 +1,254 @@
-//! Deadlines that differ by train: one list for each time that a train may wait for its next packet.
+//! Deadlines that differ by train: a wheel of slots, each a short stretch of time in which trains are due at
+//! its beginning.
 //!
-//! There are few such times, and trains join a list in the order of time; hence a list is in the order of its
-//! deadlines, every operation is O(1), and deadlines are exact.
+//! A train that is given a later deadline stays in its slot; when that comes, it moves on to the one that it
+//! is due in by then. So a packet that joins a train writes one number, and a train moves about once for
+//! each time that it waits. All operations are O(1).
 
+use alloc::vec;
 use alloc::vec::Vec;
 
-use super::WAITS;
+use super::GapScale;
 use crate::flow_table::NONE;
 use slipstream_core::time::Nanos;
 
-/// The list of a train that is in none.
-const NO_LIST: u8 = u8::MAX;
+/// Slots of the wheel: as many as the longest hold has units.
+const SLOTS: usize = 1 << 13;
+const WORDS: usize = SLOTS / 64;
+/// A tick that never comes.
+const NEVER: u64 = u64::MAX;
 
-/// The place of a train in a list.
+/// The place of a train in a slot.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
-    due: Nanos,
+    /// The tick at which the train is due, and that of the slot which it is in; [`NEVER`] if in none.
+    due: u64,
+    slot: u64,
+    /// The tick that it must not wait beyond.
+    bound: u64,
     previous: u32,
     next: u32,
-    list: u8,
 }
 
-const IDLE: Timer = Timer { due: Nanos::MAX, previous: NONE, next: NONE, list: NO_LIST };
+const _: () = assert!(size_of::<Timer>() == 32);
 
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    head: u32,
-    tail: u32,
-}
+const IDLE: Timer = Timer { due: NEVER, slot: NEVER, bound: NEVER, previous: NONE, next: NONE };
 
-/// The lists.
+/// The wheel.
 #[derive(Debug)]
 pub(crate) struct Timers {
+    /// A tick has two to the power of this ns.
+    shift: u32,
     /// By the number of the train.
     timers: Vec<Timer>,
-    lists: [Ends; WAITS],
-    /// A bit for each list that is not empty.
-    used: u32,
-    /// The first deadline of all, and the list that has it.
-    due: Nanos,
-    first: u8,
+    /// The first train of each slot.
+    heads: Vec<u32>,
+    /// A bit for each slot that has a train, and one for each word of those that is not 0.
+    used: [u64; WORDS],
+    summary: [u64; WORDS / 64],
+    /// The first tick of whose slot a train is in; no train is due before.
+    first: u64,
 }
 
 impl Timers {
     /// No train waits. Memory for `trains` is reserved.
-    pub(crate) fn new(trains: usize) -> Self {
+    pub(crate) fn new(trains: usize, scale: &GapScale) -> Self {
         Self {
+            shift: scale.shift(),
             timers: Vec::with_capacity(trains),
-            lists: [Ends { head: NONE, tail: NONE }; WAITS],
-            used: 0,
-            due: Nanos::MAX,
-            first: 0,
+            heads: vec![NONE; SLOTS],
+            used: [0; WORDS],
+            summary: [0; WORDS / 64],
+            first: NEVER,
         }
     }
 
-    /// When the first train is due; [`Nanos::MAX`] when none is.
+    /// No train is due before this; [`Nanos::MAX`] when there is none. It is the first deadline after
+    /// [`Timers::settle`].
     #[inline(always)]
     pub(crate) fn due(&self) -> Nanos {
-        self.due
+        if self.first == NEVER { Nanos::MAX } else { Nanos(self.first << self.shift) }
     }
 
-    /// The train that is due first.
-    pub(crate) fn first_due(&self) -> Option<u32> {
-        self.lists.get(usize::from(self.first)).map(|l| l.head).filter(|h| *h != NONE)
-    }
-
-    /// A train is to leave at `due`, which is not before any that list `list` has got.
-    #[inline]
-    pub(crate) fn set(&mut self, train: u32, list: u8, due: Nanos) {
-        self.clear(train);
-        if self.timers.len() <= train as usize {
-            self.timers.resize(train as usize + 1, IDLE);
+    /// Room for a train of any number below this.
+    #[inline(always)]
+    pub(crate) fn cover(&mut self, trains: usize) {
+        if self.timers.len() < trains {
+            self.timers.resize(trains, IDLE);
         }
-        let Some(ends) = self.lists.get_mut(usize::from(list)) else { return };
-        let previous = core::mem::replace(&mut ends.tail, train);
-        if previous == NONE {
-            ends.head = train;
-            self.used |= 1 << list;
-            if due < self.due {
-                (self.due, self.first) = (due, list);
-            }
-        } else if let Some(previous) = self.timers.get_mut(previous as usize) {
-            previous.next = train;
+    }
+
+    /// The tick that a time is in.
+    #[inline(always)]
+    pub(crate) fn tick(&self, time: Nanos) -> u64 {
+        time.0 >> self.shift
+    }
+
+    /// The first tick that begins no earlier than `ns` from now.
+    #[inline(always)]
+    pub(crate) fn wake(&self, now: Nanos, ns: u64) -> u64 {
+        self.tick(now.after(ns + ((1 << self.shift) - 1)))
+    }
+
+    /// Returns true if a tick has no slot yet: trains that are due more than a turn before must leave first.
+    #[inline(always)]
+    fn is_too_far(&self, tick: u64) -> bool {
+        self.first != NEVER && tick.saturating_sub(self.first) >= SLOTS as u64
+    }
+
+    /// A train begins at the tick `now`, is to leave at `wake`, and must not wait beyond `bound`, which is no
+    /// more than the longest hold away. Returns false if it can't wait at all, or if trains that are due by
+    /// now must leave first. It must be covered; see [`Timers::cover`].
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, train: u32, now: u64, wake: u64, bound: u64) -> bool {
+        let bound = bound.min(NEVER - 1);
+        let due = wake.min(bound);
+        if due <= now || self.is_too_far(due) {
+            return false;
         }
         if let Some(timer) = self.timers.get_mut(train as usize) {
-            *timer = Timer { due, previous, next: NONE, list };
+            timer.bound = bound;
+        }
+        self.link(train, due);
+        self.first = self.first.min(due);
+        true
+    }
+
+    /// A packet joins a train at the tick `now`, which is to leave at `wake` from then on. Returns false if
+    /// it is due already, or if others that are must leave first.
+    #[inline(always)]
+    pub(crate) fn join(&mut self, train: u32, now: u64, wake: u64) -> bool {
+        let Some(timer) = self.timers.get_mut(train as usize).filter(|t| t.due > now) else { return false };
+        let due = wake.min(timer.bound);
+        if due.saturating_sub(self.first) >= SLOTS as u64 {
+            return false;
+        }
+        timer.due = due;
+        if due < timer.slot {
+            self.move_to(train, due);
+        }
+        true
+    }
+
+    /// Moves a train to an earlier slot.
+    #[inline(never)]
+    fn move_to(&mut self, train: u32, due: u64) {
+        self.unlink(train);
+        self.link(train, due);
+        self.first = self.first.min(due);
+    }
+
+    #[inline(always)]
+    fn link(&mut self, train: u32, tick: u64) {
+        let slot = tick as usize % SLOTS;
+        let Some(head) = self.heads.get_mut(slot) else { return };
+        let next = core::mem::replace(head, train);
+        if let Some(timer) = self.timers.get_mut(train as usize) {
+            *timer = Timer { due: tick, slot: tick, bound: timer.bound, previous: NONE, next };
+        }
+        if next == NONE {
+            if let Some(word) = self.used.get_mut(slot / 64) {
+                *word |= 1 << (slot % 64);
+            }
+            if let Some(word) = self.summary.get_mut(slot / 4096) {
+                *word |= 1 << (slot / 64 % 64);
+            }
+        } else if let Some(next) = self.timers.get_mut(next as usize) {
+            next.previous = train;
         }
     }
 
-    /// A train has no such deadline any more.
+    /// A train has no deadline any more.
     #[inline]
     pub(crate) fn clear(&mut self, train: u32) {
-        let Some(timer) = self.timers.get_mut(train as usize).filter(|t| t.list != NO_LIST) else { return };
-        let Timer { previous, next, list, .. } = core::mem::replace(timer, IDLE);
-        let Some(ends) = self.lists.get_mut(usize::from(list)) else { return };
-        match self.timers.get_mut(next as usize) {
-            Some(next) => next.previous = previous,
-            None => ends.tail = previous,
+        self.unlink(train);
+        if let Some(timer) = self.timers.get_mut(train as usize) {
+            *timer = IDLE;
+        }
+    }
+
+    #[inline(always)]
+    fn unlink(&mut self, train: u32) {
+        let Some(&Timer { previous, next, slot, .. }) = self.timers.get(train as usize) else { return };
+        if slot == NEVER {
+            return;
+        }
+        if let Some(next) = self.timers.get_mut(next as usize) {
+            next.previous = previous;
         }
         match self.timers.get_mut(previous as usize) {
             Some(previous) => previous.next = next,
-            None => {
-                ends.head = next;
-                if next == NONE {
-                    self.used &= !(1 << list);
+            None => self.set_head(slot, next),
+        }
+    }
+
+    #[inline]
+    fn set_head(&mut self, tick: u64, train: u32) {
+        let slot = tick as usize % SLOTS;
+        if let Some(head) = self.heads.get_mut(slot) {
+            *head = train;
+        }
+        if train == NONE {
+            if let Some(word) = self.used.get_mut(slot / 64) {
+                *word &= !(1 << (slot % 64));
+                if *word == 0
+                    && let Some(word) = self.summary.get_mut(slot / 4096)
+                {
+                    *word &= !(1 << (slot / 64 % 64));
                 }
-                if self.first == list {
-                    self.find_first();
-                }
+            }
+            if tick == self.first {
+                self.first = self.after(tick);
             }
         }
     }
 
-    fn find_first(&mut self) {
-        let (mut used, mut first) = (self.used, (Nanos::MAX, 0));
-        while used != 0 {
-            let list = used.trailing_zeros() as u8;
-            used &= used - 1;
-            let head = self.lists.get(usize::from(list)).map_or(NONE, |l| l.head);
-            let due = self.timers.get(head as usize).map_or(Nanos::MAX, |t| t.due);
-            if due < first.0 {
-                first = (due, list);
-            }
+    /// The first tick with a train, where none is before `tick`.
+    fn after(&self, tick: u64) -> u64 {
+        let slot = tick as usize % SLOTS;
+        let of_turn = |found: usize| tick + (found.wrapping_sub(slot) % SLOTS) as u64;
+        // The rest of this word, the words behind it, then those before it, and its beginning.
+        let word = |at: usize| self.used.get(at).copied().unwrap_or(0);
+        let rest = word(slot / 64) >> (slot % 64) << (slot % 64);
+        if rest != 0 {
+            return of_turn(slot / 64 * 64 + rest.trailing_zeros() as usize);
         }
-        (self.due, self.first) = first;
+        let begin = slot / 64 + 1;
+        let found = self.word_from(begin).or_else(|| self.word_from(0));
+        found.map_or(NEVER, |at| of_turn(at * 64 + word(at).trailing_zeros() as usize))
+    }
+
+    /// The first word that is not 0, from number `from` on.
+    fn word_from(&self, from: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from % 64);
+        for at in from / 64..self.summary.len() {
+            let rest = self.summary.get(at).map_or(0, |bits| bits & mask);
+            if rest != 0 {
+                return Some(at * 64 + rest.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Lets trains that are first in the wheel, but due later, move on to their places, up to the first that
+    /// is due, which is returned.
+    pub(crate) fn settle(&mut self) -> Option<u32> {
+        while self.first != NEVER {
+            let head = self.heads.get(self.first as usize % SLOTS).copied().unwrap_or(NONE);
+            let timer = self.timers.get(head as usize)?;
+            if timer.due == self.first {
+                return Some(head);
+            }
+            let (due, next) = (timer.due, timer.next);
+            // It is due later than anything that `first` may become by its going.
+            self.link(head, due);
+            if let Some(next) = self.timers.get_mut(next as usize) {
+                next.previous = NONE;
+            }
+            self.set_head(self.first, next);
+        }
+        None
     }
 }
 
@@ -135,31 +260,47 @@ mod tests {
     proptest! {
         /// Against a list that is searched from end to end.
         #[test]
-        fn the_first_is_found(steps in prop::collection::vec((0u32..12, 0u8..6, 0u64..3, 0u8..4), 0..200)) {
-            let mut timers = Timers::new(4);
+        fn the_first_is_found(
+            hold in prop_oneof![100u64..5000, 8000u64..10_000_000],
+            steps in prop::collection::vec((0u32..12, 0u64..1000, 0u64..1000, 0u8..5), 0..300),
+        ) {
+            let mut timers = Timers::new(4, &GapScale::new(hold));
             let mut twin: Vec<(u64, u32)> = Vec::new();
-            let mut now = 0;
-            for (train, list, gap, what) in steps {
-                now += gap;
-                match what {
-                    0 => {
-                        timers.clear(train);
-                        twin.retain(|t| t.1 != train);
+            let (mut now, unit, mut bounds) = (0, 1 << timers.shift, [0; 12]);
+            for (train, gap, wait, what) in steps {
+                now += hold * gap * gap / 4_000_000;
+                while let Some(first) = timers.settle().filter(|_| timers.due().0 <= now) {
+                    let due = twin.iter().map(|t| t.0).min().unwrap();
+                    prop_assert!(twin.contains(&(due, first)) && due == timers.due().0);
+                    timers.clear(first);
+                    twin.retain(|t| t.1 != first);
+                }
+                prop_assert!(twin.iter().all(|t| t.0 > now));
+                if what == 0 {
+                    timers.clear(train);
+                    twin.retain(|t| t.1 != train);
+                } else {
+                    let (tick, wake) = (timers.tick(Nanos(now)), timers.wake(Nanos(now), 1 + hold * wait / 1000));
+                    let known = twin.iter().any(|t| t.1 == train);
+                    let bound = timers.tick(Nanos(now + hold));
+                    timers.cover(train as usize + 1);
+                    if known {
+                        prop_assert!(timers.join(train, tick, wake));
+                    } else {
+                        bounds[train as usize] = bound;
+                        prop_assert_eq!(timers.begin(train, tick, wake, bound), bound > tick);
                     }
-                    1 => while let Some(first) = timers.first_due().filter(|_| timers.due().0 <= now) {
-                        let due = twin.iter().map(|t| t.0).min().unwrap();
-                        prop_assert!(twin.contains(&(due, first)) && due == timers.due().0);
-                        timers.clear(first);
-                        twin.retain(|t| t.1 != first);
-                    },
-                    _ => {
-                        let due = now + [1, 2, 4, 9, 20, 50][usize::from(list)];
-                        timers.set(train, list, Nanos(due));
-                        twin.retain(|t| t.1 != train);
-                        twin.push((due, train));
+                    twin.retain(|t| t.1 != train);
+                    let due = wake.min(bounds[train as usize]);
+                    if due > tick {
+                        twin.push((due * unit, train));
                     }
                 }
-                prop_assert_eq!(timers.due().0, twin.iter().map(|t| t.0).min().unwrap_or(u64::MAX));
+                prop_assert!(timers.due().0 <= twin.iter().map(|t| t.0).min().unwrap_or(u64::MAX));
+                if what == 4 {
+                    timers.settle();
+                    prop_assert_eq!(timers.due().0, twin.iter().map(|t| t.0).min().unwrap_or(u64::MAX));
+                }
             }
         }
     }

@@ -53,6 +53,7 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
         )
             .prop_map(|(hold_ns, burst, weight, bypass)| ClassSettings {
                 hold_ns,
+                hold_min_ns: None,
                 burst,
                 weight,
                 bypass,

@@ -194,13 +194,13 @@ fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// The packets of a capture; at most 40,000 of it.
+/// The packets of a capture; at most 15,000 of it.
 fn packets(path: &Path) -> Option<Vec<Packet>> {
     let mut reader = CaptureReader::open(path).ok()?;
     let mut packets = Vec::new();
     while let Some(record) = reader.next_record().ok()? {
         packets.push(Packet { time: record.time.0, link: record.link, bytes: record.data.to_vec() });
-        if packets.len() == 40_000 {
+        if packets.len() == 15_000 {
             break;
         }
     }

@@ -207,6 +207,7 @@ fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&
         if let Some(frontier) = &one.frontier {
             frontier::as_table(t, frontier);
         }
+        conclude(t, &one.report, one.frontier.as_ref());
     }
     if analyzed.len() > 1 {
         let left_out: Option<u64> = analyzed.iter().map(|a| a.left_out).sum();
@@ -214,6 +215,16 @@ fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&
         if let Some(groups) = groups {
             table::groups(t, groups);
         }
+        conclude(t, total, None);
+    }
+}
+
+/// The verdict, last, where a reader looks for it.
+fn conclude(t: &mut Table, report: &Report, frontier: Option<&Frontier>) {
+    let verdict = report::verdict(&report.ip, frontier);
+    if !verdict.is_empty() {
+        t.title("Verdict");
+        t.prose([verdict]);
     }
 }
 

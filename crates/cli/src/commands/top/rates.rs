@@ -1,7 +1,7 @@
 //! Rates of a pipeline between two of its reports.
 
 use serde_json::{Value, json};
-use slipstream_report::{Table, visible};
+use slipstream_report::{Table, time, visible};
 
 /// A source or a stage between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +42,8 @@ pub(super) struct Rates {
     pub(super) excess_ns: Option<(f64, f64)>,
     /// Sources, then stages, in the order of the pipeline.
     pub(super) rows: Vec<Row>,
+    /// The stages whose holds set themselves: name, and what the stage says of it.
+    pub(super) holds: Vec<(String, Value)>,
 }
 
 /// The two looks are not of one run, or no time lies between them.
@@ -58,7 +60,11 @@ impl Rates {
         if seconds <= 0.0 || came < 0.0 {
             return Err(Restarted);
         }
-        let mut rows = Vec::new();
+        let (mut rows, mut holds) = (Vec::new(), Vec::new());
+        for stage in items(after, "stages") {
+            let name = stage.get("name").and_then(Value::as_str).unwrap_or_default();
+            holds.extend(items(stage, "auto").iter().map(|auto| (name.to_owned(), auto.clone())));
+        }
         for list in ["sources", "stages"] {
             let (old, new) = (items(before, list), items(after, list));
             let same = |(a, b): (&Value, &Value)| ["name", "type"].iter().all(|k| a.get(k) == b.get(k));
@@ -77,6 +83,7 @@ impl Rates {
             cpu: since(&["cpu_ns"]).unwrap_or(0.0) / 1e9 / seconds,
             excess_ns: excess("p50").zip(excess("p99")),
             rows,
+            holds,
         })
     }
 
@@ -104,6 +111,7 @@ impl Rates {
             "cpu": self.cpu,
             "excess_delay_ns": self.excess_ns.map(|(p50, p99)| json!({ "p50": p50 as u64, "p99": p99 as u64 })),
             "stages": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "holds": self.holds.iter().map(|(stage, auto)| json!({ "stage": stage, "auto": auto })).collect::<Vec<_>>(),
         })
     }
 
@@ -122,7 +130,22 @@ impl Rates {
         for row in &self.rows {
             t.row(row.cells());
         }
+        for (stage, auto) in &self.holds {
+            holds(&mut t, stage, auto);
+        }
         t
+    }
+}
+
+/// The hold that a stage has set itself, and what others would give.
+fn holds(t: &mut Table, stage: &str, auto: &Value) {
+    let of = |v: &Value, key: &str| time(number(v, &[key]));
+    t.title(format!("Holds of {}, at present {}", visible(stage), of(auto, "hold_ns")));
+    t.row(["hold", "mean train", "delay, mean", "futile wait a packet"]);
+    for tried in items(auto, "tried") {
+        let train = number(tried, &["mean_train"]);
+        let train = train.map_or_else(|| "–".to_owned(), |n| format!("{n:.2}"));
+        t.row([of(tried, "hold_ns"), train, of(tried, "mean_delay_ns"), of(tried, "futile_wait_ns")]);
     }
 }
 

@@ -1,0 +1,386 @@
+//! `slipstream.partials` and `slipstream.spark`: parts of traces, their analyses, and their packets as columns.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use slipstream::io::capture::{CaptureReader, Part, Parts, Span, spans as spans_of};
+use slipstream_trace::{Config, MergeError, Opening, Place, Stretch as State, StretchAnalyzer, StretchError};
+use slipstream_wire::{Encapsulation, LinkType};
+
+use crate::analyze::Analysis;
+use crate::error::{Damaged, PartialError, StateError, exception};
+use crate::input::{Progress, Time, damage};
+
+/// The analysis of a part of a trace.
+#[pyclass(module = "slipstream._native")]
+pub(crate) struct Stretch(State);
+
+#[pymethods]
+impl Stretch {
+    /// Of bytes that [`Stretch::save`] made.
+    #[staticmethod]
+    fn load(py: Python<'_>, state: &[u8]) -> PyResult<Self> {
+        py.detach(|| State::from_bytes(state)).map(Self).map_err(|error| of_state(py, &error))
+    }
+
+    fn save<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let bytes = py.detach(|| self.0.to_bytes());
+        PyBytes::new(py, &bytes)
+    }
+
+    /// Adds the part that follows.
+    fn join(&mut self, py: Python<'_>, next: PyRef<'_, Self>) -> PyResult<()> {
+        let (mine, next) = (&mut self.0, &next.0);
+        py.detach(|| mine.join(next)).map_err(|error| of_merge(py, error))
+    }
+
+    /// The analysis of a trace that is this part.
+    fn finish(&self, py: Python<'_>) -> Analysis {
+        py.detach(|| {
+            let place = self.0.place();
+            let damage =
+                place.truncated_at_byte.map(|byte| (byte, format!("{}: damaged at byte {byte}", place.file)));
+            Analysis { file: place.file.clone(), damage, partial: self.0.clone().into_partial() }
+        })
+    }
+
+    #[getter]
+    fn file(&self) -> &str {
+        &self.0.place().file
+    }
+
+    /// Its bytes in the file: where the first record begins (0: with the file), and where the next part begins (0:
+    /// unknown).
+    #[getter]
+    fn span(&self) -> (u64, u64) {
+        (self.0.place().from, self.0.place().to)
+    }
+
+    #[getter]
+    fn truncated_at_byte(&self) -> Option<u64> {
+        self.0.place().truncated_at_byte
+    }
+
+    #[getter]
+    fn records(&self) -> u64 {
+        self.0.records()
+    }
+
+    #[getter]
+    fn opens(&self) -> bool {
+        self.0.opens()
+    }
+
+    #[getter]
+    fn kept_packets(&self) -> usize {
+        self.0.kept_packets()
+    }
+}
+
+fn of_state(py: Python<'_>, error: &StretchError) -> PyErr {
+    let text = error.to_string();
+    let byte = text.strip_prefix("byte ").and_then(|rest| rest.split(':').next()?.parse::<u64>().ok());
+    let error = StateError::new_err(text);
+    let told = error.value(py).setattr("byte", byte);
+    told.err().unwrap_or(error)
+}
+
+fn of_merge(py: Python<'_>, error: MergeError) -> PyErr {
+    let reason = match error {
+        MergeError::Unresolved => "unresolved",
+        MergeError::Gap { .. } => "gap",
+        MergeError::Settings => "settings",
+        MergeError::Opens => "opens",
+        MergeError::OtherTrace => "other trace",
+    };
+    let error = PartialError::new_err(error.to_string());
+    let told = error.value(py).setattr("reason", reason);
+    told.err().unwrap_or(error)
+}
+
+/// Settings of an analysis, as Python has them.
+#[derive(FromPyObject)]
+pub(crate) struct Settings {
+    #[pyo3(item)]
+    windows: Vec<Time>,
+    #[pyo3(item)]
+    burst: u32,
+    #[pyo3(item)]
+    top: usize,
+    #[pyo3(item)]
+    inner: bool,
+}
+
+impl Settings {
+    fn config(&self) -> anyhow::Result<Config> {
+        let windows_ns =
+            self.windows.iter().map(Time::ns).collect::<anyhow::Result<_>>().context("windows")?;
+        let encapsulation = if self.inner { Encapsulation::Inner } else { Encapsulation::Outer };
+        Ok(Config { windows_ns, burst: self.burst, top: self.top, encapsulation, ..Config::default() })
+    }
+}
+
+fn opening(begins: bool, keep: bool) -> Opening {
+    match (begins, keep) {
+        (true, _) => Opening::Trace,
+        (false, false) => Opening::Middle,
+        (false, true) => Opening::MiddleKept,
+    }
+}
+
+/// Cuts a capture into spans of about so many bytes.
+#[pyfunction]
+pub(crate) fn spans(py: Python<'_>, path: PathBuf, bytes: u64) -> PyResult<Vec<(u64, u64)>> {
+    let spans = py.detach(|| spans_of(&path, bytes)).map_err(|error| exception(error.into()))?;
+    Ok(spans.into_iter().map(|span| (span.from, span.to)).collect())
+}
+
+/// Packets of a span of a capture.
+enum Source {
+    Parts(Box<Parts>, Part),
+    /// Of what can't be cut.
+    Whole(Box<CaptureReader>),
+    Done,
+}
+
+impl Source {
+    /// `walk`: what was said of the packets may have been said anywhere before the span.
+    fn open(path: &Path, span: Span, walk: bool) -> anyhow::Result<Self> {
+        let mut reader = CaptureReader::open(path)?;
+        if walk && span.from > 0 {
+            match Parts::within(reader, Span { from: 0, to: span.from })? {
+                Ok(before) => {
+                    let mut part = Part::default();
+                    while before.next(&mut part)? {}
+                    reader = before.into_reader();
+                }
+                Err(whole) => reader = *whole,
+            }
+        }
+        Ok(match Parts::within(reader, span)? {
+            Ok(parts) => Self::Parts(Box::new(parts), Part::default()),
+            Err(whole) => Self::Whole(whole),
+        })
+    }
+}
+
+/// Analyses a span of a capture. `walk`: see [`Source::open`].
+#[pyfunction]
+#[pyo3(signature = (path, span, *, settings, keep, walk, progress))]
+pub(crate) fn stretch(
+    py: Python<'_>,
+    path: PathBuf,
+    span: (u64, u64),
+    settings: Settings,
+    keep: bool,
+    walk: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Stretch> {
+    let file = path.display().to_string();
+    let progress = Progress { name: file.clone(), callback: progress };
+    py.detach(move || {
+        let span = Span { from: span.0, to: span.1 };
+        let mut analyzer = StretchAnalyzer::new(settings.config()?, opening(span.from == 0, keep))?;
+        let mut place = Place { file, from: span.from, ..Place::default() };
+        let mut taken = 0u64;
+        let reader = match Source::open(&path, span, walk)? {
+            Source::Parts(parts, mut part) => {
+                place.context_from = parts.context();
+                while parts.next(&mut part)? {
+                    for record in part.records() {
+                        analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+                    }
+                    taken += 1;
+                    if taken.is_multiple_of(64) {
+                        progress.at(Some(parts.progress()))?;
+                    }
+                }
+                (place.to, place.context_to) = parts.span_end()?;
+                parts.into_reader()
+            }
+            Source::Whole(mut reader) => {
+                while let Some(record) = reader.next_record()? {
+                    analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+                    taken += 1;
+                    if taken.is_multiple_of(1 << 18) {
+                        progress.at(None)?;
+                    }
+                }
+                *reader
+            }
+            Source::Done => return Err(anyhow::anyhow!("there are no packets")),
+        };
+        place.truncated_at_byte = reader.damage().map(|damage| damage.byte);
+        anyhow::Ok(Stretch(analyzer.finish(place)))
+    })
+    .map_err(exception)
+}
+
+/// Analyses packets that come as columns.
+#[pyclass(module = "slipstream._native")]
+pub(crate) struct Builder(Option<StretchAnalyzer>);
+
+#[pymethods]
+impl Builder {
+    #[new]
+    fn new(settings: Settings, begins: bool, keep: bool) -> PyResult<Self> {
+        let analyzer =
+            settings.config().and_then(|config| Ok(StretchAnalyzer::new(config, opening(begins, keep))?));
+        analyzer.map(|analyzer| Self(Some(analyzer))).map_err(exception)
+    }
+
+    /// Takes packets: times in nanoseconds (i64, the bits of a u64), link types and lengths (i32), `n` + 1 offsets
+    /// (i32), and the bytes that these point into; all little-endian.
+    fn add(
+        &mut self,
+        py: Python<'_>,
+        times: &[u8],
+        links: &[u8],
+        lens: &[u8],
+        offsets: &[u8],
+        data: &[u8],
+    ) -> PyResult<()> {
+        let Some(analyzer) = &mut self.0 else { return Err(exception(anyhow::anyhow!("it is finished"))) };
+        py.detach(|| {
+            let (words, _) = offsets.as_chunks::<4>();
+            let places = words.iter().map(|word| u32::from_le_bytes(*word) as usize);
+            let ranges = places.clone().zip(places.skip(1));
+            let ((times, _), (links, _), (lens, _)) =
+                (times.as_chunks::<8>(), links.as_chunks::<4>(), lens.as_chunks::<4>());
+            for (((time, link), len), (from, to)) in times.iter().zip(links).zip(lens).zip(ranges) {
+                let link = LinkType::from_number(u32::from_le_bytes(*link) as u16);
+                let bytes = data.get(from..to).context("offsets that point behind the bytes")?;
+                analyzer.packet(u64::from_le_bytes(*time), link, u32::from_le_bytes(*len), bytes);
+            }
+            anyhow::Ok(())
+        })
+        .map_err(exception)
+    }
+
+    fn finish(&mut self, py: Python<'_>, file: String) -> PyResult<Stretch> {
+        let Some(analyzer) = self.0.take() else { return Err(exception(anyhow::anyhow!("it is finished"))) };
+        Ok(py.detach(|| Stretch(analyzer.finish(Place { file, ..Place::default() }))))
+    }
+}
+
+/// The packets of a span, as columns.
+#[pyclass(module = "slipstream._native")]
+pub(crate) struct Packets {
+    /// Only ever used by one thread at a time, which Python sees to.
+    source: Mutex<Source>,
+    last: bool,
+    strict: bool,
+    /// What was said of packets before the span: see [`Parts::context`].
+    context: u64,
+    damage: Option<(u64, String)>,
+}
+
+/// Number of packets, times (i64), link types (i32), lengths (i32), `n` + 1 offsets (i32), bytes.
+type Columns<'py> = (usize, [Bound<'py, PyBytes>; 5]);
+
+#[derive(Default)]
+struct Table {
+    rows: usize,
+    times: Vec<u8>,
+    links: Vec<u8>,
+    lens: Vec<u8>,
+    offsets: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Table {
+    fn push(&mut self, time: u64, link: LinkType, len: u32, data: &[u8]) {
+        self.rows += 1;
+        self.times.extend_from_slice(&time.to_le_bytes());
+        self.links.extend_from_slice(&number(link).to_le_bytes());
+        self.lens.extend_from_slice(&len.to_le_bytes());
+        self.data.extend_from_slice(data);
+        self.offsets.extend_from_slice(&(self.data.len() as u32).to_le_bytes());
+    }
+}
+
+fn number(link: LinkType) -> u32 {
+    match link {
+        LinkType::Loopback => 0,
+        LinkType::Ethernet => 1,
+        LinkType::RawIp => 101,
+        LinkType::LinuxSll => 113,
+        LinkType::LinuxSll2 => 276,
+        LinkType::Other(n) => n.into(),
+    }
+}
+
+#[pymethods]
+impl Packets {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, span: (u64, u64), walk: bool, strict: bool) -> PyResult<Self> {
+        let (span, last) = (Span { from: span.0, to: span.1 }, span.1 == u64::MAX);
+        let source = py.detach(|| Source::open(&path, span, walk)).map_err(exception)?;
+        let context = if let Source::Parts(parts, _) = &source { parts.context() } else { 0 };
+        Ok(Self { source: Mutex::new(source), last, strict, context, damage: None })
+    }
+
+    /// The next packets, of at least so many bytes unless they are the last ones; None at the end. There, the span
+    /// ends where the next one begins, or this raises an exception.
+    fn next<'py>(&mut self, py: Python<'py>, bytes: usize) -> PyResult<Option<Columns<'py>>> {
+        let table = py.detach(|| self.table(bytes)).map_err(exception)?;
+        Ok((table.rows > 0).then(|| {
+            let Table { rows, times, links, lens, offsets, data } = &table;
+            (*rows, [times, links, lens, offsets, data].map(|column| PyBytes::new(py, column)))
+        }))
+    }
+
+    /// The byte at which the capture is damaged, and the damage in words, once it was met.
+    #[getter]
+    fn damage(&self) -> Option<(u64, String)> {
+        self.damage.clone()
+    }
+}
+
+impl Packets {
+    fn table(&mut self, bytes: usize) -> anyhow::Result<Table> {
+        let mut table = Table { offsets: vec![0; 4], ..Table::default() };
+        // Offsets have 31 bits.
+        let bytes = bytes.min(1 << 30);
+        let source = self.source.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match source {
+            Source::Done => {}
+            Source::Parts(parts, part) => {
+                while table.data.len() < bytes {
+                    if !parts.next(part)? {
+                        let (byte, context) = parts.span_end()?;
+                        let changed = context != self.context && !self.last;
+                        let done = std::mem::replace(source, Source::Done);
+                        if let Source::Parts(parts, _) = done {
+                            let reader = parts.into_reader();
+                            self.damage = damage(&reader, self.strict || !self.last)?;
+                            if changed {
+                                let what =
+                                    "interfaces are described in the middle of it: read it in one piece"
+                                        .to_owned();
+                                return Err(Damaged { file: reader.name().to_owned(), byte, what }.into());
+                            }
+                        }
+                        break;
+                    }
+                    for record in part.records() {
+                        table.push(record.time.0, record.link, record.original_len, record.data);
+                    }
+                }
+            }
+            Source::Whole(reader) => {
+                while table.data.len() < bytes {
+                    let Some(record) = reader.next_record()? else {
+                        self.damage = self.damage.take().or(damage(reader, self.strict)?);
+                        break;
+                    };
+                    table.push(record.time.0, record.link, record.original_len, record.data);
+                }
+            }
+        }
+        Ok(table)
+    }
+}

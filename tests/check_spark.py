@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Parts of traces and Spark, from the Python package as `pip install '.[spark]'` gives it: results are those of the binary.
+
+usage: check_spark.py [target/release/slipstream] [--only TEXT] [--python PYTHON]
+
+Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, a damaged file among many, and a flow that is half of the trace. Needs Java 17 or later.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import harness
+from check_python import Checks as Package
+from check_python import captures, install
+
+SIZE = 64 << 10
+
+
+def half(path, packets):
+    """A pcap file in which every other packet is of one flow; the others are of many."""
+    record, state = [], 1
+    for n in range(packets):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        other = 0 if n % 2 else 1 + (state >> 33) % 3000
+        frame = bytes(12) + b"\x08\x00\x45\x00\x00\x28" + bytes(5) + b"\x06\x00\x00" + (0x0a000000 + other).to_bytes(4, "big")
+        frame = frame[:22] + b"\x40\x06" + frame[24:]
+        frame += b"\x0a\x01\x00\x01\x01\xbb\x04\x00" + bytes(8) + b"\x50\x10" + bytes(6)
+        at = 1_700_000_000_000_000_000 + n * 300
+        length = len(frame).to_bytes(4, "little")
+        record.append((at // 10**9).to_bytes(4, "little") + (at % 10**9).to_bytes(4, "little") + length * 2 + frame)
+    path.write_bytes(b"\x4d\x3c\xb2\xa1\x02\0\x04\0" + bytes(8) + b"\0\0\x04\0\x01\0\0\0" + b"".join(record))
+
+
+class Checks(Package):
+    """What is checked inside of the virtual environment."""
+
+    def __init__(self, binary, where, scratch):
+        super().__init__(binary, where, scratch)
+        self.session = None
+
+    def spark(self, master="local[2,4]"):
+        from pyspark.sql import SparkSession
+
+        from slipstream import spark as packets
+
+        if self.session is not None and self.session.conf.get("spark.master") != master:
+            self.session.stop()
+            self.session = None
+        if self.session is None:
+            os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            builder = SparkSession.builder.master(master).appName("check")
+            for name, value in {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1",
+                                "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "OFF",
+                                "spark.sql.execution.pyspark.python": sys.executable, "spark.python.authenticate.socketTimeout": "60s"}.items():
+                builder = builder.config(name, value)
+            self.session = builder.getOrCreate()
+            packets.register(self.session)
+        return self.session, packets
+
+    def made(self):
+        """Generated captures: large enough to be cut, of both formats; compressed; and one with a flow that is half of it."""
+        where = self.scratch / "made"
+        if not where.exists():
+            where.mkdir()
+            self.slipstream.synth(where / "a.pcap", flows=2000, packets=20_000, slf=2, rate="5mpps", snap_len=80)
+            self.slipstream.synth(where / "b.pcapng", flows=200, packets=20_000, rate="1mpps", size=200, snap_len=64, ipv6=0.3)
+            self.slipstream.synth(where / "c.pcap.zst", flows=50, packets=5000)
+            half(where / "d.pcap", 20_000)
+        return sorted(where.iterdir())
+
+    def parts(self):
+        """Without Spark: files cut into parts, each analysed by itself, through bytes, in any order."""
+        s = self.slipstream
+        for path in [*self.made(), *captures(self.where)]:
+            want = self.command("analyze", path)
+            if want is None:
+                self.raises((OSError, ValueError), lambda path=path: s.spans(path), str(path))
+                continue
+            for size in (SIZE, 300_000, max(1, path.stat().st_size // 3)):
+                spans = s.spans(path, size)
+                assert spans[0][0] == 0 and spans[-1][1] == 2**64 - 1 and all(a[1] == b[0] for a, b in zip(spans, spans[1:])), spans
+                parts = [s.Partial.from_bytes(s.partial(path, span).to_bytes()) for span in spans]
+                got = s.merge(reversed(parts)).to_dict()
+                self.same(got, want, f"{path} in {len(spans)}")
+                if size == SIZE and path.parent == self.scratch / "made":
+                    assert len(spans) >= (1 if path.suffix == ".zst" else 4), (path, spans)
+        self.states()
+        self.cut_wrong()
+
+    def states(self):
+        """Saved parts: read again, damaged, of another version, of other settings, out of order."""
+        s = self.slipstream
+        path = self.made()[0]
+        parts = [s.partial(path, span) for span in s.spans(path, 400_000)]
+        saved = self.scratch / "a.partial"
+        parts[1].save(saved)
+        assert s.Partial.load(saved).to_bytes() == parts[1].to_bytes()
+        data = saved.read_bytes()
+        for at in [*range(0, 200, 11), len(data) - 1]:
+            for wrong in (data[:at], data[:at] + bytes([data[at] ^ 8]) + data[at + 1:]):
+                saved.write_bytes(wrong)
+                error = self.raises(s.StateError, lambda: s.Partial.load(saved), str(saved), "byte ", file=str(saved))
+                assert isinstance(error.byte, int), error
+        newer = data[:8] + b"\x09\0" + data[10:]
+        self.raises(s.StateError, lambda: s.Partial.from_bytes(newer), "version 9", byte=8)
+        self.raises(s.PartialError, lambda: parts[0].join(parts[2]), reason="gap")
+        self.raises(s.PartialError, lambda: parts[1].join(parts[0]), reason="opens")
+        self.raises(s.PartialError, lambda: parts[0].join(s.partial(path, s.spans(path, 400_000)[1], burst=7)), reason="settings")
+        self.raises(s.PartialError, lambda: parts[1].join(s.partial(self.made()[1])), reason="opens")
+        self.raises(ValueError, lambda: s.spans(path, 0), "size")
+        self.raises(ValueError, lambda: s.merge([]), "no parts")
+        self.raises(FileNotFoundError, lambda: s.spans(self.scratch / "missing.pcap"), "missing.pcap")
+
+    def cut_wrong(self):
+        """A part that begins or ends where no record does is an exception with the byte, and is made anew from where one does."""
+        s = self.slipstream
+        from slipstream import partials
+
+        path = self.made()[0]
+        first, second = s.spans(path, 400_000)[:2]
+        wrong = first[1] + 3
+        self.raises(s.CaptureError, lambda: s.partial(path, (0, wrong)), str(wrong), file=str(path), byte=wrong)
+        given = partials.settings()
+        from slipstream import spark as packets
+
+        states = []
+        for span in ((0, wrong), (wrong, second[1]), (second[1], partials.END)):
+            try:
+                states.append((span, s.partial(path, span).to_bytes()))
+            except s.CaptureError as error:
+                states.append((span, b"!" + str(error).encode()))
+        whole = s.Partial.from_bytes(packets.rejoin(str(path), states, given))
+        self.same(whole.trace().to_dict(), self.command("analyze", path)["traces"][0], "made anew")
+
+    def locality(self):
+        """The cluster's analysis is the command's: with parts of every size, from paths and from DataFrames."""
+        spark, packets = self.spark()
+        several = self.made()
+        want = self.command("analyze", *several)
+        for partitions in (1, 2, 4):
+            size = max(1, max(path.stat().st_size for path in several) // partitions) if partitions > 1 else 0
+            got = packets.locality(spark, several, split=size).to_dict()
+            self.same(got, want, f"{partitions} partitions a file")
+        pattern = packets.locality(spark, str(self.scratch / "made" / "*"), split=500_000)
+        self.same(pattern.to_dict(), want, "pattern")
+        frame = spark.read.format("pcap").option("split", 400_000).load(str(self.scratch / "made"))
+        assert frame.rdd.getNumPartitions() >= 8, frame.rdd.getNumPartitions()
+        self.same(packets.locality(spark, frame).to_dict(), want, "a DataFrame")
+        words = ("--window", "5us,1ms", "--burst", 7, "--top", 3)
+        got = packets.locality(spark, several[0], split=200_000, windows=["5us", "1ms"], burst=7, top=3).to_dict()
+        self.same(got, self.command("analyze", several[0], *words), "settings")
+        small = [path for path in captures(self.where) if self.command("analyze", path)]
+        self.same(packets.locality(spark, small, split=100_000).to_dict(), self.command("analyze", *small), "captures")
+
+    def frame(self):
+        """Rows: as many as there are packets, their bytes the same, whatever the parts."""
+        spark, packets = self.spark()
+        path = self.made()[0]
+        whole = spark.read.format("pcap").option("split", 0).load(str(path))
+        assert whole.columns == ["file", "split", "number", "time_ns", "link_type", "original_len", "data"]
+        rows = whole.orderBy("split", "number").collect()
+        parts = spark.read.format("pcap").option("split", 300_000).load(str(path)).orderBy("split", "number").collect()
+        assert len(rows) == len(parts) == 20_000
+        assert all(a[3:] == b[3:] for a, b in zip(rows, parts))
+        data = path.read_bytes()
+        at = int.from_bytes(data[24:28], "little") * 10**9 + int.from_bytes(data[28:32], "little")
+        assert rows[0]["time_ns"] == at and rows[0]["link_type"] == 1 and bytes(rows[0]["data"]) == data[40:120]
+        filtered = spark.read.format("pcap").load(str(path)).where("original_len > 400")
+        assert packets.locality(spark, filtered).total.records == sum(row["original_len"] > 400 for row in rows)
+        mixed = spark.read.format("pcap").load(str(path)).orderBy("time_ns", ascending=False)
+        self.raises(Exception, lambda: packets.locality(spark, mixed), "order")
+        heavy = whole.selectExpr("substring(data, 27, 4) AS src", "original_len AS bytes")
+        merged = packets.sketch(heavy.repartition(4), "src", kind="exact", weight="bytes")
+        one = self.slipstream.Sketch("exact")
+        one.update([bytes(row["data"])[26:30] for row in rows], [row["original_len"] for row in rows])
+        assert merged == one
+        estimate = packets.sketch(heavy, "src", task="cardinality").cardinality().estimate
+        assert abs(estimate - one.cardinality().estimate) <= 0.1 * one.cardinality().estimate
+
+    def bad(self):
+        """A damaged file among many is listed, the rest is right; others have an exception that names them."""
+        spark, packets = self.spark()
+        several = self.made()
+        empty, text, cut = (self.scratch / name for name in ("empty.pcap", "text.pcap", "cut.pcap"))
+        empty.write_bytes(b"")
+        text.write_bytes(b"not a capture, but a text of some length")
+        cut.write_bytes(several[0].read_bytes()[:-5])
+        missing = self.scratch / "missing.pcap"
+        got = packets.locality(spark, [*several, empty, text, missing, cut], split=400_000, keep_going=True)
+        assert [one.file for one in got.failed] == [str(empty), str(text), str(missing)], got.failed
+        assert all(str(path) in one.error for path, one in zip((empty, text, missing), got.failed))
+        want = self.command("analyze", *several, cut)
+        got = got.to_dict()
+        del got["failed"]
+        self.same(got, want, "with files that can't be read")
+        assert got["traces"][-1]["truncated_at_byte"] == self.command("analyze", cut)["truncated_at_byte"]
+        s = self.slipstream
+        self.raises(s.CaptureError, lambda: packets.locality(spark, [several[0], text]), str(text), byte=0)
+        self.raises(FileNotFoundError, lambda: packets.locality(spark, missing), "missing.pcap")
+        self.raises(FileNotFoundError, lambda: packets.locality(spark, str(self.scratch / "no*.pcap")), "no*.pcap")
+        self.raises(Exception, lambda: spark.read.format("pcap").load(str(text)).count(), str(text))
+        self.raises(Exception, lambda: spark.read.format("pcap").option("strict", "true").load(str(cut)).count(), str(cut))
+        assert spark.read.format("pcap").load(str(cut)).count() == 19_999
+        for data, records in ((several[0].read_bytes()[:24], 0), (self.one_packet(several[0]), 1)):
+            path = self.scratch / "small.pcap"
+            path.write_bytes(data)
+            assert packets.locality(spark, path, split=10).total.records == records
+            assert spark.read.format("pcap").load(str(path)).count() == records
+
+    def times(self):
+        """Packets of 1970, of 2100 and later, and with several link types in one file."""
+        spark, packets = self.spark()
+        base = self.made()[0].read_bytes()
+        for seconds in (0, 5, 4_102_444_800, 2**32 - 10):
+            path = self.scratch / "times.pcap"
+            path.write_bytes(base[:24] + b"".join(
+                (seconds + n // 1000).to_bytes(4, "little") + (n % 1000 * 10**6).to_bytes(4, "little") + base[32:32 + 8 + 80]
+                for n in range(6000)))
+            got = packets.locality(spark, path, split=100_000).to_dict()
+            self.same(got, self.command("analyze", path), f"{seconds} s")
+        mixed = self.scratch / "mixed.pcapng"
+        block = self.made()[1].read_bytes()
+        section = int.from_bytes(block[4:8], "little")
+        interface = block[section:section + int.from_bytes(block[section + 4:section + 8], "little")]
+        raw = interface[:8] + (101).to_bytes(2, "little") + interface[10:]
+        rest = block[section + len(interface):]
+        length = int.from_bytes(rest[4:8], "little")
+        packet = rest[:8] + (1).to_bytes(4, "little") + rest[12:length]
+        # The second interface is described in the middle, and its packets follow to the end.
+        mixed.write_bytes(block + raw + packet * 9000)
+        want = self.command("analyze", mixed)
+        self.same(packets.locality(spark, mixed, split=400_000).to_dict(), want, "mixed link types")
+        assert spark.read.format("pcap").option("split", 400_000).load(str(mixed)).groupBy("link_type").count().count() == 2
+
+    def stream(self):
+        """Finished captures of a folder, each once, over two runs."""
+        spark, _ = self.spark()
+        folder, done = self.scratch / "folder", self.scratch / "done"
+        folder.mkdir()
+        first, second, third = self.made()[:3]
+        shutil.copyfile(first, folder / "1.pcap")
+        os.utime(folder / "1.pcap", (1, 1))
+        shutil.copyfile(third, folder / "growing.pcap.zst")
+
+        def run():
+            stream = spark.readStream.format("pcap").option("settle", 3600).option("split", 500_000).load(str(folder))
+            query = (stream.select("file", "original_len").writeStream.format("parquet").option("path", str(done))
+                     .option("checkpointLocation", str(self.scratch / "checkpoint")).trigger(once=True).start())
+            assert query.awaitTermination(60)
+            assert query.exception() is None, query.exception()
+            return spark.read.parquet(str(done)).count()
+
+        assert run() == 20_000
+        shutil.copyfile(second, folder / "2.pcapng")
+        os.utime(folder / "2.pcapng", (1, 1))
+        assert run() == 40_000
+        assert run() == 40_000
+
+
+NAMES = ("parts", "locality", "frame", "bad", "times", "stream")
+
+
+def inside(binary, only):
+    """Runs the checks; prints what failed."""
+    warnings.simplefilter("ignore")
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)
+        checks = Checks(binary, harness.traces(), Path(scratch))
+        for name in NAMES:
+            if only not in name:
+                continue
+            since = time.monotonic()
+            try:
+                getattr(checks, name)()
+                passed += 1
+                print(f"{name}: {time.monotonic() - since:.1f} s", flush=True)
+            except Exception:  # pylint: disable=broad-except
+                failed += 1
+                print(f"FAILED {name}\n{traceback.format_exc(limit=-4)}", flush=True)
+        if checks.session is not None:
+            checks.session.stop()
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", nargs="?", default=harness.ROOT / "target/release/slipstream", type=Path)
+    parser.add_argument("--only", default="", help="only checks that have this text in their name")
+    parser.add_argument("--python", help="of a virtual environment in which the package is, with PySpark")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    binary = arguments.binary.resolve()
+    if arguments.inside:
+        inside(binary, arguments.only)
+    if not (harness.traces() / "expected.jsonl").exists():
+        if os.environ.get("SLIPSTREAM_TRACES") != "none":
+            sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")
+        print("SLIPSTREAM_TRACES=none: nothing was checked\n0 passed, 0 failed")
+        return
+    with harness.token():
+        since = time.monotonic()
+        python = arguments.python or install("spark", "spark-package")
+        print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
+        done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
