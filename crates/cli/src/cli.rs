@@ -334,8 +334,8 @@ pub(crate) struct Live {
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub(crate) coalesce: Duration,
     /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own. Packets
-    /// that must meet, such as both directions of a connection, are led to the same one; `validate --explain`
-    /// says how, and what can't be led is refused.
+    /// that must meet, such as both directions of a connection, are led to the same one, and what can't be
+    /// led is refused; `validate` explains it.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) shards: u16,
     /// Live: cores to run on, one number for each shard, as in 2,3. Without, the system decides.

@@ -289,6 +289,7 @@ mod tests {
         RunReport {
             sources: Vec::new(),
             stages: vec![stage],
+            shards: Vec::new(),
             elapsed_ns: 0,
             cpu_ns: 0,
             live: 0,

@@ -159,7 +159,10 @@ fn settings_out_of_range_and_words_that_are_none() {
         (&["--class", "web: tcp port 80"], &["--class", "=>"]),
         (&["--class", "web: tcp port 80 => hold=1parsec"], &["web", "hold", "parsec"]),
         (&["--class", "web: tcp port 80 => burst=257"], &["burst", "1 to 256"]),
-        (&["--class", "web: tcp port 80 => speed=1"], &["web", "speed", "hold, burst, weight and bypass"]),
+        (
+            &["--class", "web: tcp port 80 => speed=1"],
+            &["web", "speed", "hold_max, burst, weight and bypass"],
+        ),
         (&["--fail-if", "slf_out"], &["--fail-if", "comparison"]),
         (&["--fail-if", "slf_out<one"], &["--fail-if", "one", "number"]),
         (&["--pace", "real", "--workers", "2"], &["--pace real"]),

@@ -75,7 +75,7 @@ fn slips_are_answered_with_what_was_meant() {
             &["run", "-i", trace, "-o", "null", "-e", "reframe -> reframe"],
             &["goes round", "a :: reframe -> b :: reframe"],
         ),
-        (&["measure", trace, "b.pcap"], &["2 traces", "--save", "measure merge"]),
+        (&["measure", trace, "b.pcap"], &["b.pcap", "no such file"]),
         (&["reframe", "lo", "null"], &["lo: no such file", "af_packet:lo"]),
         (&["reframe", trace, "lo"], &["af_packet:lo", "./lo"]),
         (&["run", "-i", "lo", "-o", "null", "-e", "reframe"], &["af_packet:lo"]),

@@ -124,6 +124,7 @@ mod tests {
             cpu: 0.8,
             excess_ns: Some((1200.0, 45_000.0)),
             rows: vec![row("fw", vec![("denied".into(), 5e5)]), row("behind", vec![])],
+            holds: Vec::new(),
         };
         let mut terminal = Terminal::new(TestBackend::new(110, 16)).unwrap();
         let screen = Screen {
