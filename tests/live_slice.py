@@ -23,7 +23,7 @@ table ip nat {
 GRAPH = """
 a :: af_packet(interface=ma, ring=16384); b :: af_packet(interface=mb, ring=16384);
 fa :: af_packet(interface=fa, ring=16384); fb :: af_packet(interface=fb, ring=16384);
-a -> [a]park :: slice(ports=[a, b], entries=65536, explicit_drop=false); b -> [b]park; park[a] -> fa; park[b] -> fb;
+a -> [a]park :: slice(ports=[a, b], entries=65536); b -> [b]park; park[a] -> fa; park[b] -> fb;
 fa -> [a]join :: splice(ports=[a, b], mtu=1500); fb -> [b]join; join[a] -> a; join[b] -> b
 """
 

@@ -133,7 +133,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 impl Transmit for Sender {
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         self.transmit(cx.pool, &batch.frames);
-        batch.frames.iter().for_each(|f| cx.pool.free(f.buf));
+        // Not dropped: should its payload wait here, it goes on waiting.
+        batch.frames.iter().for_each(|f| cx.pool.free_spliced(f.buf));
         batch.clear();
     }
 

@@ -233,10 +233,16 @@ impl Sender {
         // SAFETY: the buffer was on the list of free ones, and is this port's now.
         let offset = number.and_then(|number| unsafe { self.port.umem.write(number, pool.data(buf, len)) });
         match offset {
-            Some(_) => self.counts.copied += 1,
-            None => self.spare.extend(number),
+            Some(_) => {
+                self.counts.copied += 1;
+                // Not dropped: should its payload wait here, it goes on waiting.
+                pool.free_spliced(buf);
+            }
+            None => {
+                self.spare.extend(number);
+                pool.free(buf);
+            }
         }
-        pool.free(buf);
         offset
     }
 }

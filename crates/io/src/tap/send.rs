@@ -121,7 +121,8 @@ impl Transmit for Sender {
                 frames = rest;
             }
         }
-        batch.frames.iter().for_each(|frame| cx.pool.free(frame.buf));
+        // Not dropped: should its payload wait here, it goes on waiting.
+        batch.frames.iter().for_each(|frame| cx.pool.free_spliced(frame.buf));
         batch.clear();
     }
 

@@ -62,8 +62,13 @@ impl<'a> Sinks<'a> {
         })
     }
 
+    /// Returns true if packets go to the analysis and to nothing else.
+    fn has_only_the_analysis(&self) -> bool {
+        let others = self.details.is_some() | self.slices.is_some() | self.arrivals.is_some();
+        !(others | self.packets.is_some() | self.selector.is_some())
+    }
+
     /// Takes the next packet of the trace; false where no further one counts.
-    #[inline]
     fn packet(&mut self, at: Nanos, link: LinkType, len: u32, data: &[u8]) -> anyhow::Result<bool> {
         self.number += 1;
         if let Some(selector) = &mut self.selector
@@ -244,9 +249,27 @@ fn analyze_parts(
 }
 
 fn read(reader: &mut CaptureReader, sinks: &mut Sinks<'_>, progress: &Progress) -> anyhow::Result<()> {
+    if sinks.has_only_the_analysis() {
+        // Most traces: nothing is asked for each packet but what the analysis itself asks.
+        let analyzer = &mut sinks.analyzer;
+        return records(reader, progress, |at, link, len, data| {
+            analyzer.packet(at.0, link, len, data);
+            Ok(true)
+        });
+    }
+    records(reader, progress, |at, link, len, data| sinks.packet(at, link, len, data))
+}
+
+/// Hands the packets of a capture to `packet`, until it wants no more.
+#[inline(always)]
+fn records(
+    reader: &mut CaptureReader,
+    progress: &Progress,
+    mut packet: impl FnMut(Nanos, LinkType, u32, &[u8]) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     let mut packets = 0u64;
     while let Some(record) = reader.next_record()? {
-        if !sinks.packet(record.time, record.link, record.original_len, record.data)? {
+        if !packet(record.time, record.link, record.original_len, record.data)? {
             break;
         }
         packets += 1;
