@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use slipstream::batch::Arrivals;
 use slipstream::frame::Frame;
 use slipstream::interface::Interface;
-use slipstream::io::capture::{CaptureReader, Format, Record};
+use slipstream::io::capture::{CaptureError, CaptureReader, Format, Record};
 use slipstream::pool::{PacketMeta, Pool};
 use slipstream::runtime::{Source, SourceError};
 use slipstream::time::Nanos;
@@ -75,7 +75,7 @@ impl Traces {
                 bail!("- (stdin) can only be the first of several traces");
             }
             if !is_word(path) {
-                std::fs::metadata(path).with_context(|| path.display().to_string())?;
+                std::fs::metadata(path).map_err(|error| CaptureError::open(path, error))?;
             }
         }
         let selected = !selection.is_everything();

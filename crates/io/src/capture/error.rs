@@ -242,8 +242,9 @@ fn advice_on_write(error: &io::Error) -> &'static str {
 }
 
 impl CaptureError {
-    /// From a failure to open `file` for reading.
-    pub(super) fn open(file: &Path, source: io::Error) -> Self {
+    /// From a failure to open `file` for reading, or to find it.
+    #[must_use]
+    pub fn open(file: &Path, source: io::Error) -> Self {
         let file = file.display().to_string();
         match source.kind() {
             io::ErrorKind::NotFound => Self::NotFound { file },
