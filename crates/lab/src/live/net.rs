@@ -1,6 +1,8 @@
 //! Namespaces of this lab's own: clients, the machine in the middle, a server. They go away with the value.
 //!
-//!     c (c0) ==== (mc) m (ms) ==== (s0) s
+//! ```text
+//! c (c0) ==== (mc) m (ms) ==== (s0) s
+//! ```
 
 use std::io::Read;
 use std::path::Path;
