@@ -1,5 +1,5 @@
-//! Packets of a flow with any bytes of theirs changed, and any limits: what is put into super-frames is, when these are cut
-//! again, what came, byte for byte; and no packet is joined whose checksums are wrong.
+//! Packets of a flow with any bytes of theirs changed, and any limits: what is put into super-frames is, when
+//! these are cut again, what came, byte for byte; and no packet is joined whose checksums are wrong.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

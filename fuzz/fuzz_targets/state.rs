@@ -1,4 +1,5 @@
-//! Any bytes as a state, with a checksum that is right or not: an error, or tables whose records any stage takes or refuses.
+//! Any bytes as a state, with a checksum that is right or not: an error, or tables whose records any stage
+//! takes or refuses.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

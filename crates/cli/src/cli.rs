@@ -159,8 +159,8 @@ pub(crate) struct Analyze {
     pub(crate) frontier: bool,
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// Also by group: dst-port, endpoint (either address), vlan, or stretches of time, 'slice 1s'. A group's SLF
-    /// and trains are those of its packets among all others; a slice is as a trace of its own.
+    /// Also by group: dst-port, endpoint (either address), vlan, or stretches of time, 'slice 1s'. A group's
+    /// SLF and trains are those of its packets among all others; a slice is as a trace of its own.
     #[arg(long, value_name = "GROUP")]
     pub(crate) by: Option<By>,
     /// Groups to list at most, those with the most packets, or the first slices; all others are summed up
@@ -249,8 +249,8 @@ impl Flagged for ReframeFlags {
                         slipstream reframe traces/campus.pcap.gz traces/campus.pcap.gz \\\n    \
                         web.pcapng --rules 'tcp port 443' --time ..10ms")]
 pub(crate) struct Reframe {
-    /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`: several are one stream,
-    /// in the order in which they are named. Or a live port: `af_packet:INTERFACE`,
+    /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, `synth:KEY=VALUE,…`: several are one
+    /// stream, in the order in which they are named. Or a live port: `af_packet:INTERFACE`,
     /// `af_xdp:INTERFACE[:QUEUES]`, `tap:INTERFACE`.
     #[arg(required = true, value_name = "IN")]
     pub(crate) inputs: Vec<PathBuf>,
@@ -305,8 +305,8 @@ pub(crate) struct PipelineArgs {
     /// stands in for the only port there that packets go to.
     #[arg(short, long, value_name = "PORT")]
     pub(crate) output: Option<String>,
-    /// Flow contexts, in which functions keep what they decided about a flow: `auto` or `off`. As `context` of
-    /// the configuration.
+    /// Flow contexts, in which functions keep what they decided about a flow: `auto` or `off`. As `context`
+    /// of the configuration.
     #[arg(long, value_name = "auto|off")]
     pub(crate) context: Option<String>,
     /// Flows that have a context at most (65536). As `context_flows` of the configuration.
@@ -333,9 +333,9 @@ pub(crate) struct Live {
     /// held may leave so much later, so that one waking serves several; 0: each packet wakes the engine.
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub(crate) coalesce: Duration,
-    /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own. Packets
-    /// that must meet, such as both directions of a connection, are led to the same one, and what can't be
-    /// led is refused; `validate` explains it.
+    /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own.
+    /// Packets that must meet, such as both directions of a connection, are led to the same one, and what
+    /// can't be led is refused; `validate` explains it.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) shards: u16,
     /// Live: cores to run on, one number for each shard, as in 2,3. Without, the system decides.
@@ -379,8 +379,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
     /// Serve an operator at this Unix socket while it runs (`slipstream ctl`, `slipstream reload`): who may
-    /// write to it, its owner alone, may list and delete sessions, drain backends, and have the configuration read
-    /// anew.
+    /// write to it, its owner alone, may list and delete sessions, drain backends, and have the configuration
+    /// read anew.
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
     /// Live: keep the state of NATs, firewalls and balancers in this file, so that a restart loses no

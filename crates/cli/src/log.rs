@@ -1,8 +1,8 @@
 //! The log, on stderr: what happens to a live run, and warnings.
 //!
 //! Events of a live run ([`LIVE`]) are told from level `info` on, with their time; everything else from
-//! `warn` on, as plain lines. `--log-level` sets one level for both, `--log-format json` makes one JSON object
-//! a line of everything. Under systemd's journal, which has times of its own, text goes without.
+//! `warn` on, as plain lines. `--log-level` sets one level for both, `--log-format json` makes one JSON
+//! object a line of everything. Under systemd's journal, which has times of its own, text goes without.
 
 use std::io::{self, IsTerminal, Write};
 

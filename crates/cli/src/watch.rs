@@ -209,9 +209,9 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Looks on at the run of this plan, which this monitor watches; `hold` gives the longest time for which a
-    /// stage may hold a packet, which may change. `each` is called once a second on the
-    /// thread that looks on, and told whether the data path has answered.
+    /// Looks on at the run of this plan, which this monitor watches; `hold` gives the longest time for which
+    /// a stage may hold a packet, which may change. `each` is called once a second on the thread that looks
+    /// on, and told whether the data path has answered.
     pub(crate) fn start(
         monitor: Monitor,
         plan: &Plan,

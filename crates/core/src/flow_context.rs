@@ -13,10 +13,10 @@
 //! entry of a table is kept by its number; whether the entry is still the flow's is for the table to say,
 //! which compares the key.
 //!
-//! A stage that makes trains anew, such as the reframer, has found the flow of each already, and numbers it in
-//! a way of its own. The contexts remember which of them such a number led to: the next train with the number
-//! is compared with that one's key, and neither hashed nor searched for. A number that means another flow by
-//! now costs a search, and nothing else.
+//! A stage that makes trains anew, such as the reframer, has found the flow of each already, and numbers it
+//! in a way of its own. The contexts remember which of them such a number led to: the next train with the
+//! number is compared with that one's key, and neither hashed nor searched for. A number that means another
+//! flow by now costs a search, and nothing else.
 //!
 //! A new context is all zeros. One that makes room for another flow is never of a train that is under way.
 
@@ -371,8 +371,8 @@ impl FlowContexts {
         }
     }
 
-    /// Finds the contexts of trains by the numbers that they came with, and those of the others by key, one by
-    /// one. Returns false, and changes nothing, where none has a number.
+    /// Finds the contexts of trains by the numbers that they came with, and those of the others by key, one
+    /// by one. Returns false, and changes nothing, where none has a number.
     #[inline(always)]
     fn by_numbers(
         &mut self,

@@ -11,8 +11,8 @@
 //! 6. [`registry`], [`settings`]: a type of stages with its ports and settings, each defined once.
 //! 7. [`operate`]: the same stages as an operator sees them while they run.
 //! 8. [`rules`]: the one language that selects packets.
-//! 9. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes are keyed with;
-//!    [`flow_context`]: one look-up for a whole chain.
+//! 9. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes
+//!    are keyed with; [`flow_context`]: one look-up for a whole chain.
 //!
 //! | feature | default | brings |
 //! |---|---|---|

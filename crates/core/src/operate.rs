@@ -86,7 +86,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// Takes the place of everything that happened so far; gives that back, with its memory for the next time.
+    /// Takes the place of everything that happened so far; gives that back, with its memory for the next
+    /// time.
     pub fn swap(&mut self, empty: &mut Self) {
         empty.sessions.clear();
         empty.denials.clear();
@@ -121,8 +122,8 @@ pub trait Operate {
         false
     }
 
-    /// What its type alone knows, such as to drain a backend: gives what has to be made for it, elsewhere, and
-    /// be handed to [`update`](Self::update) then.
+    /// What its type alone knows, such as to drain a backend: gives what has to be made for it, elsewhere,
+    /// and be handed to [`update`](Self::update) then.
     ///
     /// # Errors
     /// Why it can't, in words.

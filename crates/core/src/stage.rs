@@ -163,8 +163,8 @@ pub trait Stage: Observe {
         FlowUse::default()
     }
 
-    /// Numbers that it gives flows in trains that it makes anew are below this; 0 where it leaves those that came.
-    /// A number may come to mean another flow.
+    /// Numbers that it gives flows in trains that it makes anew are below this; 0 where it leaves those that
+    /// came. A number may come to mean another flow.
     fn flow_numbers(&self) -> u32 {
         0
     }

@@ -3,7 +3,8 @@
 //!
 //! Read it in the order in which a packet sees it:
 //!
-//! 1. [`io`] brings packets in from capture files or makes them ([`io::synth`]), and writes them out; [`port`] is the contract.
+//! 1. [`io`] brings packets in from capture files or makes them ([`io::synth`]), and writes them out;
+//!    [`port`] is the contract.
 //! 2. [`pool`], [`frame`], [`batch`]: what a packet is while it is inside.
 //! 3. [`rules`]: the one language that selects packets.
 //! 4. [`reframe`]: the stage that holds packets and releases them as trains.
@@ -11,8 +12,8 @@
 //! 6. [`slice`](mod@slice): headers travel, payloads wait: for functions that read headers only.
 //! 7. [`measure`]: questions about flows, answered by sketches.
 //! 8. [`pipeline`]: the language that wires stages, and the [registry](pipeline::built_in) of their types.
-//! 9. [`runtime`]: the [`Driver`](runtime::Driver), which runs a pipeline: a replay by the captures' clock, on one thread or several, or
-//!    live, by the wall clock.
+//! 9. [`runtime`]: the [`Driver`](runtime::Driver), which runs a pipeline: a replay by the captures' clock,
+//!    on one thread or several, or live, by the wall clock.
 //! 10. [`operate`]: what whoever operates a running pipeline asks for, and the state that survives a restart.
 //!
 //! Only the last three are code of this crate, with the stages that lead packets about; the others are crates

@@ -144,8 +144,8 @@ impl Balancer {
         self.affinity.prefetch_entry(id);
     }
 
-    /// The backend of the packet with this key, from client to service, and the number of its connection where
-    /// that is remembered; `None` where there is no backend. `known` is most likely that number, or
+    /// The backend of the packet with this key, from client to service, and the number of its connection
+    /// where that is remembered; `None` where there is no backend. `known` is most likely that number, or
     /// [`NONE`](super::table::NONE).
     #[inline]
     pub fn choose(&mut self, key: &FlowKey, known: u32, now: Nanos) -> Option<Chosen> {

@@ -122,8 +122,8 @@ pub trait NetworkFunction: Observe {
         FlowUse::default()
     }
 
-    /// True if packets may leave with another flow key than they came with; [`leaves_as`](Self::leaves_as) says
-    /// which. A train then is cut where the keys differ, so that each has one.
+    /// True if packets may leave with another flow key than they came with; [`leaves_as`](Self::leaves_as)
+    /// says which. A train then is cut where the keys differ, so that each has one.
     const CHANGES_KEYS: bool = false;
 
     /// What becomes of the flow key of packets by a decision.

@@ -1,5 +1,5 @@
-//! Flow records as IPFIX messages (RFC 7011), one template for IPv4 flows and one for IPv6 flows; or the events
-//! of address translation (RFC 8158), which have one.
+//! Flow records as IPFIX messages (RFC 7011), one template for IPv4 flows and one for IPv6 flows; or the
+//! events of address translation (RFC 8158), which have one.
 //!
 //! The exporter fills messages up to a size and hands them to a writer of the caller's: a UDP socket, for
 //! which templates are sent again from time to time (RFC 7011 §8.1), or a file (RFC 5655), where once is

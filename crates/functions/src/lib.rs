@@ -6,9 +6,11 @@
 //! Read it in this order:
 //!
 //! 1. [`NetworkFunction`]: what a function is asked, and when a train shares an answer.
-//! 2. [`l2fwd`], the shortest one: its table ([`mac_table`]), its decision, its settings and its stage type in one folder.
+//! 2. [`l2fwd`], the shortest one: its table ([`mac_table`]), its decision, its settings and its stage type
+//!    in one folder.
 //! 3. [`router`] with [`lpm`] and [`routes`]; [`firewall`] with [`conntrack`]; [`nat`].
-//! 4. [`meter`], [`balancer`] with [`maglev`] and [`encap`], [`flow_stats`] with [`ipfix`]; their stage types are in [`stages`].
+//! 4. [`meter`], [`balancer`] with [`maglev`] and [`encap`], [`flow_stats`] with [`ipfix`]; their stage types
+//!    are in [`stages`].
 //! 5. `reassembly`: datagrams are decided about whole; `answer`, [`icmp`]: packets that functions make.
 //!
 //! There is no feature. Unsafe code compares four rules of the firewall at a time, and nothing else. It needs

@@ -149,8 +149,8 @@ impl MacTable {
         (Learned::New, id)
     }
 
-    /// The entry of a station, which is most likely that of the number `known`; [`NONE`] where it has none, or
-    /// its time has passed.
+    /// The entry of a station, which is most likely that of the number `known`; [`NONE`] where it has none,
+    /// or its time has passed.
     #[inline]
     #[must_use]
     pub fn entry(&self, station: Station, known: u32, now: Nanos) -> u32 {

@@ -5,9 +5,10 @@
 //!
 //! 1. [`capture`]: pcap and pcapng, read and written, whatever is wrong with them.
 //! 2. [`synth`]: traffic of known locality, the same on every machine.
-//! 3. [`sources`], [`preload`], [`sink`]: both as sources and ends of a pipeline; [`ports`]: their stage types.
-//! 4. [`af_packet`], [`af_xdp`]: network interfaces; [`tap`]: one that this program makes; [`paced`]: made traffic by the
-//!    wall clock; [`shm`]: another process. [`spread`]: flows over cores.
+//! 3. [`sources`], [`preload`], [`sink`]: both as sources and ends of a pipeline; [`ports`]: their stage
+//!    types.
+//! 4. [`af_packet`], [`af_xdp`]: network interfaces; [`tap`]: one that this program makes; [`paced`]: made
+//!    traffic by the wall clock; [`shm`]: another process. [`spread`]: flows over cores.
 //!
 //! All are [`Port`](slipstream_core::port::Port)s. There is no feature. Unsafe code is in [`af_packet`],
 //! [`af_xdp`], [`tap`] and [`shm`], where memory is shared with the kernel or with a process. It needs Rust

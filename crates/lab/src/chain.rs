@@ -281,9 +281,10 @@ fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timi
     }
 }
 
-/// Runs one point, `WAY,HOLD_NS,COPIES,RULES` or `WAY,HOLD_NS,COPIES,RULES,TURNS`, where the way is `baseline`,
-/// `trains`, `front`, `inside` or `alone` (the reframer without a chain) and the rules are `mixed` or `hosts`: for one turn of few packets, to be
-/// counted by Callgrind, or for so many turns, which are timed.
+/// Runs one point, `WAY,HOLD_NS,COPIES,RULES` or `WAY,HOLD_NS,COPIES,RULES,TURNS`, where the way is
+/// `baseline`, `trains`, `front`, `inside` or `alone` (the reframer without a chain) and the rules are
+/// `mixed` or `hosts`: for one turn of few packets, to be counted by Callgrind, or for so many turns, which
+/// are timed.
 fn run_point(point: &str) -> anyhow::Result<Findings> {
     let mut parts = point.split(',');
     let (way, hold, copies) = (parts.next(), parts.next(), parts.next());

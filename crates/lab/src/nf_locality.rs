@@ -133,9 +133,9 @@ const COUNTED: &str = "*rehearsal*Bench*pass*";
 /// Packets of a turn.
 const PACKETS: usize = 200_000;
 
-/// Runs one point, `SUBJECT,PER,SLF`, `SUBJECT,PER,SLF,TURNS` or `SUBJECT,PER,SLF,TURNS,FLOWS`: for one turn of
-/// few packets, to be counted (also where the turns are 0), or for so many turns of as many packets as the lab
-/// itself has, or as there are flows, which are timed.
+/// Runs one point, `SUBJECT,PER,SLF`, `SUBJECT,PER,SLF,TURNS` or `SUBJECT,PER,SLF,TURNS,FLOWS`: for one turn
+/// of few packets, to be counted (also where the turns are 0), or for so many turns of as many packets as the
+/// lab itself has, or as there are flows, which are timed.
 fn run_point(point: &str) -> anyhow::Result<Findings> {
     let mut parts = point.split(',');
     let (name, per, slf) = (parts.next(), parts.next(), parts.next());

@@ -95,7 +95,8 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// With these sketches, for epochs of this length; of those that have ended, the answers of the last
-    /// `keep` are kept, and with a keeper the states of all are saved. Where it may not wait ([`Snapshots::end_epoch`]), packets come by the wall clock.
+    /// `keep` are kept, and with a keeper the states of all are saved. Where it may not wait
+    /// ([`Snapshots::end_epoch`]), packets come by the wall clock.
     ///
     /// # Errors
     /// [`EndError`] where sketches or thread can't be made.

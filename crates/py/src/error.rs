@@ -1,5 +1,5 @@
-//! Errors as exceptions. What the system says becomes an `OSError` of the fitting class with errno and file name;
-//! what is wrong with a file, a `CaptureError` or `StateError`; anything else, a `ValueError`.
+//! Errors as exceptions. What the system says becomes an `OSError` of the fitting class with errno and file
+//! name; what is wrong with a file, a `CaptureError` or `StateError`; anything else, a `ValueError`.
 
 use std::io;
 

@@ -1,9 +1,9 @@
 //! The compiled half of the Python package `slipstream`: what `python/slipstream/` calls, and nothing that a
 //! program in Python would call itself.
 //!
-//! Arguments come in as numbers, text and bytes; results go out as JSON text of the same numbers that the command
-//! prints, as Parquet, or as saved states. The other half gives them names, types and documentation. Python's
-//! lock is released while there is work, and a program is interrupted within a fraction of a second.
+//! Arguments come in as numbers, text and bytes; results go out as JSON text of the same numbers that the
+//! command prints, as Parquet, or as saved states. The other half gives them names, types and documentation.
+//! Python's lock is released while there is work, and a program is interrupted within a fraction of a second.
 //!
 //! - `input`: a path, bytes, or `synth:…` as a source of packets.
 //! - `analyze`, `stretch`, `reframe`, `synth`, `model`, `sketch`: one file for each part of the package.

@@ -36,8 +36,8 @@ pub(crate) fn reframe_settings() -> Vec<(&'static str, &'static str, Option<&'st
     SETTINGS.iter().map(|s| (s.name, s.help, s.default)).collect()
 }
 
-/// Reframes a capture; the settings are those of the command, by name. Gives the command's report, and what is
-/// wrong with the capture.
+/// Reframes a capture; the settings are those of the command, by name. Gives the command's report, and what
+/// is wrong with the capture.
 #[pyfunction]
 #[pyo3(signature = (input, output, settings, *, classes, arrival_stamps, workers, strict, progress))]
 #[allow(clippy::too_many_arguments, reason = "each is a keyword in Python")]

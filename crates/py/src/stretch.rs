@@ -1,4 +1,5 @@
-//! `slipstream.partials` and `slipstream.spark`: parts of traces, their analyses, and their packets as columns.
+//! `slipstream.partials` and `slipstream.spark`: parts of traces, their analyses, and their packets as
+//! columns.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -52,8 +53,8 @@ impl Stretch {
         &self.0.place().file
     }
 
-    /// Its bytes in the file: where the first record begins (0: with the file), and where the next part begins (0:
-    /// unknown).
+    /// Its bytes in the file: where the first record begins (0: with the file), and where the next part
+    /// begins (0: unknown).
     #[getter]
     fn span(&self) -> (u64, u64) {
         (self.0.place().from, self.0.place().to)
@@ -232,8 +233,8 @@ impl Builder {
         analyzer.map(|analyzer| Self(Some(analyzer))).map_err(exception)
     }
 
-    /// Takes packets: times in nanoseconds (i64, the bits of a u64), link types and lengths (i32), `n` + 1 offsets
-    /// (i32), and the bytes that these point into; all little-endian.
+    /// Takes packets: times in nanoseconds (i64, the bits of a u64), link types and lengths (i32), `n` + 1
+    /// offsets (i32), and the bytes that these point into; all little-endian.
     fn add(
         &mut self,
         py: Python<'_>,
@@ -323,8 +324,8 @@ impl Packets {
         Ok(Self { source: Mutex::new(source), last, strict, context, damage: None })
     }
 
-    /// The next packets, of at least so many bytes unless they are the last ones; None at the end. There, the span
-    /// ends where the next one begins, or this raises an exception.
+    /// The next packets, of at least so many bytes unless they are the last ones; None at the end. There, the
+    /// span ends where the next one begins, or this raises an exception.
     fn next<'py>(&mut self, py: Python<'py>, bytes: usize) -> PyResult<Option<Columns<'py>>> {
         let table = py.detach(|| self.table(bytes)).map_err(exception)?;
         Ok((table.rows > 0).then(|| {

@@ -97,7 +97,8 @@ pub struct ReframeConfig {
     /// Coalesce pure ACKs.
     pub compress_ack: bool,
     /// Make super-frames of TCP segments and UDP datagrams:
-    /// [`Info::joins`](slipstream_core::frame::Info::joins) tells which packet of a train belongs to that of the packet before it.
+    /// [`Info::joins`](slipstream_core::frame::Info::joins) tells which packet of a train belongs to that of
+    /// the packet before it.
     pub compress_gro: bool,
     /// Most of what a super-frame may be.
     pub gro: Limits,

@@ -363,8 +363,8 @@ impl Reframer {
     }
 
     /// Lends the handles of trains that left before `now`, at most `trains` of them, one train behind the
-    /// other, and hands each train's release time, flow and packets to `each`; returns how many trains, and the
-    /// handles. This is [`Reframer::poll`] for many trains at once: nothing is copied.
+    /// other, and hands each train's release time, flow and packets to `each`; returns how many trains, and
+    /// the handles. This is [`Reframer::poll`] for many trains at once: nothing is copied.
     ///
     /// ```
     /// # use slipstream_reframe::embed::{Packet, Reframer};

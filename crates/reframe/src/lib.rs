@@ -10,8 +10,8 @@
 //! 2. [`Reframe`]: the stage itself, without a pipeline around it.
 //! 3. [`flow_table`]: from key to flow.
 //! 4. `hold`, `slot`: the trains, and when they are due; `plain`: the same for usual settings, in few loops.
-//!    `adaptive`, `waiting`: waits that are learned, and the packets' way through them. `auto`, `tune`: a hold
-//!    that sets itself.
+//!    `adaptive`, `waiting`: waits that are learned, and the packets' way through them. `auto`, `tune`: a
+//!    hold that sets itself.
 //! 5. [`compress`], [`tcp_order`]: what may be done to a train on its way out (`finish`).
 //! 6. [`ReframeStats`]: what is counted.
 //! 7. `settings`, `class`, `stage`: the stage in a pipeline.

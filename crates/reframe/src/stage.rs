@@ -55,8 +55,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     ReframeStage::new(&config).map(|s| Made::Stage(Box::new(s))).map_err(|e| BuildError::stage(e.to_string()))
 }
 
-/// The settings that can change while a reframer runs: all but the size of its flow table, whose numbers others
-/// know flows by, and the headers that make a flow.
+/// The settings that can change while a reframer runs: all but the size of its flow table, whose numbers
+/// others know flows by, and the headers that make a flow.
 const RELOAD: Reloading = Reloading {
     settings: &[
         "hold",

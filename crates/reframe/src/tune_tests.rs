@@ -54,8 +54,8 @@ fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Packets from `from` to `to` of flows that send bursts: packets of a burst `gap` apart, more or less, bursts
-/// `rest` apart.
+/// Packets from `from` to `to` of flows that send bursts: packets of a burst `gap` apart, more or less,
+/// bursts `rest` apart.
 fn bursts(seed: u64, from: u64, to: u64, flows: u32, length: u64, gap: u64, rest: u64) -> Vec<(u64, u32)> {
     let mut random = random(seed);
     let mut packets = Vec::new();
@@ -126,7 +126,8 @@ proptest! {
         prop_assert_eq!((stats.held_max, stats.runs_out), (twin.held_max, twin.runs_out));
     }
 
-    /// Whatever the hold is just now, no packet waits longer than its upper bound, and flows keep their order.
+    /// Whatever the hold is just now, no packet waits longer than its upper bound, and flows keep their
+    /// order.
     #[test]
     fn the_bound_holds_while_the_hold_changes(seed: u64, min in 0u64..2, gap in 100u64..20_000, steps in 1usize..4) {
         let hold = 100_000;

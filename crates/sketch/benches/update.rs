@@ -378,8 +378,8 @@ fn cardinality_error(n: usize, count: &dyn Fn(&mut dyn Iterator<Item = u32>) -> 
     ((0..tries).map(of).sum::<f64>() / f64::from(tries)).sqrt()
 }
 
-/// Cardinality in the same memory: sketches of Apache DataSketches, which remember in which order keys came and
-/// estimate the better for it as long as nothing is merged; and ours, which don't.
+/// Cardinality in the same memory: sketches of Apache DataSketches, which remember in which order keys came
+/// and estimate the better for it as long as nothing is merged; and ours, which don't.
 fn cardinalities(n: usize) {
     println!("\nRelative error of a count of {n} keys, root mean square of 60 sets.\n");
     head(&[

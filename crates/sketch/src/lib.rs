@@ -1,5 +1,5 @@
-//! Measurement in little memory: an aggregator, eleven sketches behind one trait, and the exact table that they
-//! have to beat.
+//! Measurement in little memory: an aggregator, eleven sketches behind one trait, and the exact table that
+//! they have to beat.
 //!
 //! Knows no packets: what comes in is a key of a fixed number of bytes and a weight ([`Update`]). Read it in
 //! the order in which an update sees it:

@@ -228,16 +228,17 @@ impl Histogram {
         self.max as f64
     }
 
-    /// Counts by bucket, from that of 0 on: with [`Histogram::sum`], [`Histogram::min`] and [`Histogram::max`] all
-    /// that [`Histogram::from_counts`] needs to make it again. Buckets are numbered 0 to 255 for the values
-    /// themselves, and from there on 128 an octave.
+    /// Counts by bucket, from that of 0 on: with [`Histogram::sum`], [`Histogram::min`] and
+    /// [`Histogram::max`] all that [`Histogram::from_counts`] needs to make it again. Buckets are numbered 0
+    /// to 255 for the values themselves, and from there on 128 an octave.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// A histogram that was saved. `None` where the figures contradict one another: more buckets than there are,
-    /// extremes outside of the first and last bucket that have values, or a sum that such values can't have.
+    /// A histogram that was saved. `None` where the figures contradict one another: more buckets than there
+    /// are, extremes outside of the first and last bucket that have values, or a sum that such values can't
+    /// have.
     #[must_use]
     pub fn from_counts(counts: Vec<u64>, sum: u128, min: u64, max: u64) -> Option<Self> {
         let (mut count, mut least, mut most) = (0u64, 0u128, 0u128);

@@ -16,8 +16,8 @@
 //! [`Details`] count flow by flow what the report has in sum, for [`Groups`] of flows and for Parquet; a
 //! [`PacketFile`] takes every packet.
 //!
-//! Of a part of a trace, a [`StretchAnalyzer`] makes a [`Stretch`], which is saved as bytes and joined with those of the
-//! other parts, exactly.
+//! Of a part of a trace, a [`StretchAnalyzer`] makes a [`Stretch`], which is saved as bytes and joined with
+//! those of the other parts, exactly.
 //!
 //! Everything is streaming: memory grows with the flows and with what a window holds open, not with the
 //! packets. Results are the same, bit for bit, for any number of threads.

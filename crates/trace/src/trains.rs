@@ -302,7 +302,8 @@ impl Trains {
         self.packet(row.time, row.flow, row.bits);
     }
 
-    /// What leaves up to `now` leaves, as it does before a packet of that time. All packets so far came earlier.
+    /// What leaves up to `now` leaves, as it does before a packet of that time. All packets so far came
+    /// earlier.
     pub(crate) fn settle(&mut self, now: u64) {
         self.advance(now);
     }

@@ -145,8 +145,8 @@ pub(crate) struct Measure {
     /// 1970.
     #[arg(long, value_name = "LENGTH", default_value = default_of("measure", "epoch"))]
     pub(crate) epoch: EpochLength,
-    /// Windows of this length, one from every --slide on, instead of epochs: each is the sum of its panes, which
-    /// are as long as the slide. The sketches of all panes lie in memory until the end.
+    /// Windows of this length, one from every --slide on, instead of epochs: each is the sum of its panes,
+    /// which are as long as the slide. The sketches of all panes lie in memory until the end.
     #[arg(long, value_name = "TIME", requires = "slide", conflicts_with = "epoch")]
     pub(crate) window: Option<Duration>,
     /// With --window: the time from one window's begin to the next one's, of which the window is a multiple.

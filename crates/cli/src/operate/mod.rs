@@ -1,5 +1,5 @@
-//! What an operator does with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by a
-//! socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) and its log of sessions
+//! What an operator does with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by
+//! a socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) and its log of sessions
 //! ([`sessions`]) in files.
 //!
 //! Nothing of this is done by the data path but what [`Operator`] hands to a stage: a few hundred places of a
@@ -50,8 +50,8 @@ impl Operation {
         Self { operator, monitor, plan, read: Box::new(read), as_json, state: None }
     }
 
-    /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now; while another one is being
-    /// made ready nobody knows.
+    /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now; while another one is
+    /// being made ready nobody knows.
     pub(crate) fn longest_hold(&self) -> Option<u64> {
         self.plan.try_lock().ok().and_then(|plan| crate::watch::longest_hold(&plan))
     }

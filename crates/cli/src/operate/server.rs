@@ -1,5 +1,5 @@
-//! The socket's connections. Their number, the length of a request and the time that one may take are bounded,
-//! so that no behaviour of clients ends the server; the data path hears of one request at a time.
+//! The socket's connections. Their number, the length of a request and the time that one may take are
+//! bounded, so that no behaviour of clients ends the server; the data path hears of one request at a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The state of a pipeline in a file: read at the start, written every minute and at the end, so that a restart
-//! loses no connection.
+//! The state of a pipeline in a file: read at the start, written every minute and at the end, so that a
+//! restart loses no connection.
 
 use std::fs;
 use std::io::Write;

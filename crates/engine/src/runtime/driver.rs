@@ -295,9 +295,9 @@ impl Driver {
         self
     }
 
-    /// With at most so many packets of a source at a time, 1 to 256 (the default), should it be a replay. What
-    /// leaves is the same whatever it is; smaller batches cost more, and counters of batches and of the messages
-    /// of an export are higher.
+    /// With at most so many packets of a source at a time, 1 to 256 (the default), should it be a replay.
+    /// What leaves is the same whatever it is; smaller batches cost more, and counters of batches and of the
+    /// messages of an export are higher.
     #[must_use]
     pub fn largest_batch(mut self, packets: usize) -> Self {
         self.largest_batch = packets.clamp(1, BATCH);

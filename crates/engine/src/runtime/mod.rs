@@ -4,10 +4,10 @@
 //! them, the pipeline ([`graph`]) takes them, the clock lets time pass. There are three clocks:
 //! [`capture_time`] of replays, the wall clock of [`live`] runs, and [`service_time`], which counts what
 //! polls take ([`outliers`] tells which of them were interrupted, [`probe`] the speed of the core).
-//! [`waiting`] says when a live run sleeps, and [`shards`] run one on several cores.
-//! [`replay`] is the driver over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie
-//! ready; [`poll_log`] remembers how many packets came at a time, a [`monitor`] reports on a run while it goes on, and
-//! an [`operator`] has work done at its stages.
+//! [`waiting`] says when a live run sleeps, and [`shards`] run one on several cores. [`replay`] is the driver
+//! over the reframer alone, [`rehearsal`] measures a pipeline over packets that lie ready; [`poll_log`]
+//! remembers how many packets came at a time, a [`monitor`] reports on a run while it goes on, and an
+//! [`operator`] has work done at its stages.
 
 mod capture_time;
 mod driver;

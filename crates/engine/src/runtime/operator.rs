@@ -1,9 +1,10 @@
-//! Work for the stages of a run that is under way: whoever operates it hands in what is to be done at a stage,
-//! and the data path does it between two batches, one piece a round. While nobody asks, that costs a look at a
-//! flag.
+//! Work for the stages of a run that is under way: whoever operates it hands in what is to be done at a
+//! stage, and the data path does it between two batches, one piece a round. While nobody asks, that costs a
+//! look at a flag.
 //!
 //! A run on several threads passes the work on to the section that has the stage. Where a pipeline runs
-//! several times side by side (shards), each of them has stages of the same names, and is asked by its number.
+//! several times side by side (shards), each of them has stages of the same names, and is asked by its
+//! number.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -142,7 +143,8 @@ impl Operator {
         lock(&self.0.runs).len()
     }
 
-    /// Has runs answer quickly for as long as the result is kept, at the price of waking up every millisecond.
+    /// Has runs answer quickly for as long as the result is kept, at the price of waking up every
+    /// millisecond.
     #[must_use]
     pub fn attention(&self) -> Attention {
         self.0.attention.fetch_add(1, Ordering::Relaxed);

@@ -94,8 +94,9 @@ pub struct FirewallStage {
     pub(super) checksums: Checksums,
     /// True if the keys of packets are asked for behind their lookups.
     keeps_keys: bool,
-    /// The bits of [`Info::word`](slipstream_core::frame::Info::word) that the first matching rule of a flow's
-    /// packets depends on, and those that say which headers could be read, where a flow's context may keep that rule.
+    /// The bits of [`Info::word`](slipstream_core::frame::Info::word) that the first matching rule of a
+    /// flow's packets depends on, and those that say which headers could be read, where a flow's context may
+    /// keep that rule.
     contextual: Option<u32>,
     /// The same where connections are tracked, for a rule that holds in one state of them.
     stateful: Option<u32>,
@@ -549,10 +550,10 @@ impl NetworkFunction for FirewallStage {
         self.reads
     }
 
-    /// Of a flow it keeps the first rule that matches its packets, the rules that this is one of, and the bits
-    /// that it depends on; where connections are tracked, which may begin once rules are read anew, the number
-    /// of its connection too, the same for both directions. That saves a walk through the trees, so that a
-    /// look-up is worth it for this alone.
+    /// Of a flow it keeps the first rule that matches its packets, the rules that this is one of, and the
+    /// bits that it depends on; where connections are tracked, which may begin once rules are read anew, the
+    /// number of its connection too, the same for both directions. That saves a walk through the trees, so
+    /// that a look-up is worth it for this alone.
     fn flow_use(&self) -> FlowUse {
         let words = if self.cache_size == 0 { 4 } else { 0 };
         FlowUse { words, alone: words > 0, trains: Trains::Pass }

@@ -379,8 +379,8 @@ impl Mappings {
             && self.statics.external_port(inside.protocol, inside.src, inside.src_port).is_none()
     }
 
-    /// The dynamic mapping of an inside endpoint to this external one, made if there is none of it; none where
-    /// it has another, or the port is another's, or nobody's to have.
+    /// The dynamic mapping of an inside endpoint to this external one, made if there is none of it; none
+    /// where it has another, or the port is another's, or nobody's to have.
     pub(super) fn restore(&mut self, from: &Tuple, external: (u32, u16)) -> Option<u32> {
         let key = endpoint(from.protocol, from.src, from.src_port);
         let outside = endpoint(from.protocol, external.0, external.1);

@@ -486,8 +486,8 @@ impl NatStage {
         }
     }
 
-    /// Finds the session of a packet from either side by the flow's context, where the flow key has all that a NAT
-    /// reads but TCP flags, and those are known. Returns false, and changes nothing, elsewhere.
+    /// Finds the session of a packet from either side by the flow's context, where the flow key has all that
+    /// a NAT reads but TCP flags, and those are known. Returns false, and changes nothing, elsewhere.
     #[inline(always)]
     fn find_kept(&self, cx: &Context<'_>, info: Info, found: &mut Found) -> bool {
         let Some((key, [number])) = cx.pool.keyed_flow_words() else { return false };

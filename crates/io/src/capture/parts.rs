@@ -141,8 +141,8 @@ impl Parts {
         })
     }
 
-    /// The next part that nobody has, in place of what `part` has; false at the end of the capture. It may have
-    /// no records.
+    /// The next part that nobody has, in place of what `part` has; false at the end of the capture. It may
+    /// have no records.
     ///
     /// # Errors
     /// [`CaptureError::Read`]: the device failed. That ends the capture for all.
@@ -172,9 +172,9 @@ impl Parts {
         Ok(more || !part.cuts.is_empty())
     }
 
-    /// Reads all parts with so many threads besides this one, which makes something of each (`make`), and hands
-    /// that on in the order of the file (`take`), on this thread. Where nothing is ready to be taken, this
-    /// thread makes some, too. What was taken is filled again: `make` begins by emptying it.
+    /// Reads all parts with so many threads besides this one, which makes something of each (`make`), and
+    /// hands that on in the order of the file (`take`), on this thread. Where nothing is ready to be taken,
+    /// this thread makes some, too. What was taken is filled again: `make` begins by emptying it.
     ///
     /// # Errors
     /// That of `take`, which ends it; or the device failed.

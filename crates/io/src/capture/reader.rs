@@ -113,7 +113,8 @@ impl CaptureReader {
     ///
     /// # Errors
     ///
-    /// [`CaptureError::Read`]: the device failed. That ends the capture: asked again, there is no further record.
+    /// [`CaptureError::Read`]: the device failed. That ends the capture: asked again, there is no further
+    /// record.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
         let cut = match &mut self.framing {
@@ -133,15 +134,15 @@ impl CaptureReader {
         }
     }
 
-    /// Lets another thread read, and decompress, the rest of the input ahead of the records that are asked for,
-    /// up to 2 MiB. Records, damage and errors stay the same. The input is read in blocks of 256 KiB: from a
-    /// pipe, a record may come later than it could.
+    /// Lets another thread read, and decompress, the rest of the input ahead of the records that are asked
+    /// for, up to 2 MiB. Records, damage and errors stay the same. The input is read in blocks of 256 KiB:
+    /// from a pipe, a record may come later than it could.
     pub fn read_ahead(&mut self) {
         self.window.read_ahead();
     }
 
-    /// [Reads ahead](Self::read_ahead) where that pays: in a compressed file. To hand over what is merely copied
-    /// costs about as much as the copy.
+    /// [Reads ahead](Self::read_ahead) where that pays: in a compressed file. To hand over what is merely
+    /// copied costs about as much as the copy.
     pub fn unpack_ahead(&mut self) {
         if self.file_len.is_some() && self.compression != Compression::None {
             self.read_ahead();
@@ -236,8 +237,8 @@ impl CaptureReader {
         Some((Arc::clone(file), self.window.position()))
     }
 
-    /// Passes over what comes before the first packet of a pcapng file: descriptions of interfaces. What comes later
-    /// is met as it comes.
+    /// Passes over what comes before the first packet of a pcapng file: descriptions of interfaces. What
+    /// comes later is met as it comes.
     ///
     /// # Errors
     /// [`CaptureError::Read`]: the device failed.
@@ -252,8 +253,8 @@ impl CaptureReader {
         }
     }
 
-    /// A number for what the capture has said so far of the records to come, never 0: byte order, and interfaces with
-    /// their link types and clocks. Who begins to read in the middle needs the same.
+    /// A number for what the capture has said so far of the records to come, never 0: byte order, and
+    /// interfaces with their link types and clocks. Who begins to read in the middle needs the same.
     #[must_use]
     pub fn context(&self) -> u64 {
         let mut bytes = Vec::new();

@@ -1,14 +1,17 @@
-//! A capture file cut at records, for readers that know nothing of one another: other processes, other machines.
+//! A capture file cut at records, for readers that know nothing of one another: other processes, other
+//! machines.
 //!
-//! Where a record begins is said only by the one before. So a place to cut is looked for: from every byte where a
-//! record might begin, records are followed one after the other, through [`LOOK`] times the longest record there
-//! should be. A chain that comes upon what can't be a record, or doesn't end with the file, is none. If all chains
-//! that are left have met, then where they have met a record begins, unless a record is longer than it should be. If
-//! they have not, as where packets carry what looks like records themselves, the file is not cut there.
+//! Where a record begins is said only by the one before. So a place to cut is looked for: from every byte
+//! where a record might begin, records are followed one after the other, through [`LOOK`] times the longest
+//! record there should be. A chain that comes upon what can't be a record, or doesn't end with the file, is
+//! none. If all chains that are left have met, then where they have met a record begins, unless a record is
+//! longer than it should be. If they have not, as where packets carry what looks like records themselves, the
+//! file is not cut there.
 //!
-//! That is a well-founded guess, and no more: the proof is that who reads the records before comes to the end of one
-//! exactly there. The first part begins at the file's first record; so if every part ends where the next one begins,
-//! all of them are right. Whoever reads a [`Span`] to its end checks that ([`Parts::span_end`]).
+//! That is a well-founded guess, and no more: the proof is that who reads the records before comes to the end
+//! of one exactly there. The first part begins at the file's first record; so if every part ends where the
+//! next one begins, all of them are right. Whoever reads a [`Span`] to its end checks that
+//! ([`Parts::span_end`]).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,7 +33,8 @@ const APART: u32 = 366 * 86_400;
 pub struct Span {
     /// Where its first record begins; 0 for the beginning of the file.
     pub from: u64,
-    /// Where the first record of the next part begins; [`u64::MAX`] for the end of the file, wherever that is.
+    /// Where the first record of the next part begins; [`u64::MAX`] for the end of the file, wherever that
+    /// is.
     pub to: u64,
 }
 
@@ -42,8 +46,8 @@ impl Span {
 /// How the records of a file can be told.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
-    /// Records of pcap: with headers of so many bytes, fractions of a second below a limit, and lengths in either
-    /// order; the first one has this time in seconds.
+    /// Records of pcap: with headers of so many bytes, fractions of a second below a limit, and lengths in
+    /// either order; the first one has this time in seconds.
     Records { order: Order, header: u64, fractions: u32, either_order: bool, seconds: u32 },
     /// Blocks of pcapng.
     Blocks { order: Order },
@@ -82,8 +86,8 @@ impl Shape {
     }
 }
 
-/// Parts of about `bytes` bytes each of the capture at `path`; one of all of it where it is compressed, or no regular
-/// file.
+/// Parts of about `bytes` bytes each of the capture at `path`; one of all of it where it is compressed, or no
+/// regular file.
 ///
 /// ```no_run
 /// use slipstream_io::capture::{CaptureReader, Part, Parts, spans};
@@ -108,9 +112,9 @@ pub fn spans(path: &Path, bytes: u64) -> Result<Vec<Span>, CaptureError> {
     spans_of(path, bytes, None)
 }
 
-/// The same, of a file none of whose records has more than `longest` captured bytes; of None, as many as the file says,
-/// 64 to 256 KiB. Where that is so, a place that was found is one where a record begins; fewer are found the larger
-/// it is.
+/// The same, of a file none of whose records has more than `longest` captured bytes; of None, as many as the
+/// file says, 64 to 256 KiB. Where that is so, a place that was found is one where a record begins; fewer are
+/// found the larger it is.
 ///
 /// # Errors
 /// As [`spans`].
@@ -175,8 +179,8 @@ impl Cutter<'_> {
         Ok(self.meeting(&bytes, at + have as u64 == self.len).map(|place| at + place as u64))
     }
 
-    /// The first place in `bytes` through which all chains go that begin where a record must have begun. `ends`:
-    /// the file ends with them.
+    /// The first place in `bytes` through which all chains go that begin where a record must have begun.
+    /// `ends`: the file ends with them.
     fn meeting(&self, bytes: &[u8], ends: bool) -> Option<usize> {
         const DEAD: u32 = u32::MAX;
         let step = self.shape.step() as usize;
@@ -251,12 +255,12 @@ impl Parts {
         }))
     }
 
-    /// Where the next record begins, once all parts were read, and a number for what the file has said of records
-    /// from there on (never 0).
+    /// Where the next record begins, once all parts were read, and a number for what the file has said of
+    /// records from there on (never 0).
     ///
     /// # Errors
-    /// [`CaptureError::NotThere`]: the span ends where no record begins, so that it, or the one behind it, was cut
-    /// in a wrong place.
+    /// [`CaptureError::NotThere`]: the span ends where no record begins, so that it, or the one behind it,
+    /// was cut in a wrong place.
     pub fn span_end(&self) -> Result<(u64, u64), CaptureError> {
         let (reader, position, to) = self.end();
         if !reader && position != to && to != u64::MAX {

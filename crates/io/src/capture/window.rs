@@ -52,7 +52,8 @@ pub(super) struct Window {
     /// Unread bytes are `bytes[start..end]`.
     start: usize,
     end: usize,
-    /// Position in the stream of `bytes[0]`; of a block with room in front, it may be less than 0, modulo 2^64.
+    /// Position in the stream of `bytes[0]`; of a block with room in front, it may be less than 0, modulo
+    /// 2^64.
     base: u64,
     /// The stream gives no more.
     ended: bool,
@@ -82,8 +83,8 @@ impl Window {
         Self { source, bytes, start: 0, end: 0, base: 0, ended: true, fault: None, device: None }
     }
 
-    /// Reads `len` bytes of a file from `base` on, in place of what it has. More come behind them when they are
-    /// wanted.
+    /// Reads `len` bytes of a file from `base` on, in place of what it has. More come behind them when they
+    /// are wanted.
     ///
     /// # Errors
     /// The device failed.

@@ -1,5 +1,5 @@
-//! The papers' experiments with real hosts, in small: a web server behind a delay and a reframer (§5.4), what a
-//! receiver's network stack takes by locality (Fig. 1), and what a hold adds to the time of a packet.
+//! The papers' experiments with real hosts, in small: a web server behind a delay and a reframer (§5.4), what
+//! a receiver's network stack takes by locality (Fig. 1), and what a hold adds to the time of a packet.
 //!
 //! Hosts are network namespaces of this machine, wires are virtual pairs, and everything shares its cores: so
 //! ratios of runs that alternate say more than the figures themselves.

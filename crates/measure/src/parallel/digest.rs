@@ -1,5 +1,5 @@
-//! Traces of which several threads read parts: what can be found out of a packet by itself is found out part by
-//! part, side by side, and sketches take the parts in order.
+//! Traces of which several threads read parts: what can be found out of a packet by itself is found out part
+//! by part, side by side, and sketches take the parts in order.
 
 use slipstream_wire::classify_with;
 

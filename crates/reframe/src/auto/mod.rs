@@ -216,7 +216,8 @@ impl Auto {
         let gains = |o: &Outcome| (o.packets - o.trains) * GAIN >= o.packets;
         let best = match self.budget {
             Budget::Price(price) => {
-                // Joins at their price, less the delay, in parts of a packet: each hold has packets of its own.
+                // Joins at their price, less the delay, in parts of a packet: each hold has packets of its
+                // own.
                 let worth = |o: &Outcome| {
                     let joins = i128::from(o.packets - o.trains) * i128::from(price);
                     ((joins - i128::from(o.delay_ns)) * 1024 / i128::from(o.packets)) as i64

@@ -1,18 +1,19 @@
-//! Super-frames: TCP segments and UDP datagrams of a train that are in sequence travel as one, as far as there
-//! are ways out that take them as one.
+//! Super-frames: TCP segments and UDP datagrams of a train that are in sequence travel as one, as far as
+//! there are ways out that take them as one.
 //!
 //! Which packets belong together is what [`slipstream_wire::gro`] says, whose rules are those of Linux. Here
-//! they are marked ([`Info::joins`](slipstream_core::frame::Info::joins)), no more: a super-frame is a stretch
-//! of a train, each of whose packets keeps its own headers, checksum and length in a place of its own. So
+//! they are marked ([`Info::joins`](slipstream_core::frame::Info::joins)), no more: a super-frame is a
+//! stretch of a train, each of whose packets keeps its own headers, checksum and length in a place of its
+//! own. So
 //!
-//! - cutting it again is to do nothing: every stage and every port that knows nothing of super-frames sees the
-//!   packets that came, byte for byte;
+//! - cutting it again is to do nothing: every stage and every port that knows nothing of super-frames sees
+//!   the packets that came, byte for byte;
 //! - a function decides once for the train anyway, and what it writes into the headers of each packet it need
 //!   not write anew when the super-frame is cut;
 //! - no payload is copied, until a port that takes super-frames gathers it into the kernel.
 //!
-//! All packets of a batch that leaves are looked at in one go, one read of headers and payload each. Checksums
-//! are verified of packets that would be joined, and of no others.
+//! All packets of a batch that leaves are looked at in one go, one read of headers and payload each.
+//! Checksums are verified of packets that would be joined, and of no others.
 
 use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::Frame;

@@ -2,8 +2,8 @@
 //!
 //! - [`ack`](AckCompressor): of pure acknowledgements in a row, those that the next one makes superfluous.
 //!
-//! - [`gro`](Gro): TCP segments and UDP datagrams in sequence become super-frames. Their packets stay apart, and are
-//!   marked.
+//! - [`gro`](Gro): TCP segments and UDP datagrams in sequence become super-frames. Their packets stay apart,
+//!   and are marked.
 //!
 //! Nothing here allocates or rewrites a packet: a train goes in, what to keep or to join comes out.
 

@@ -1,13 +1,14 @@
 //! Finds out when it no longer matters which batches were held when a stretch of a trace began.
 //!
-//! A batch of a flow that was held then takes some first packets of the flow, none or up to `burst` − 1 of them;
-//! the next packet opens a batch. So all that is unknown of a flow is which of its first packets opens one, and
-//! each of these openings leads to a chain of later ones: the next is the first packet that comes `window` or
-//! more, or `burst` packets, behind the one before. Two chains that meet once are the same from there on. Flows
-//! that send nothing for `window` are certain again; so is one whose chains have all met; so is one of which
-//! nothing came in the first `window`, since nothing of it can have been held.
+//! A batch of a flow that was held then takes some first packets of the flow, none or up to `burst` − 1 of
+//! them; the next packet opens a batch. So all that is unknown of a flow is which of its first packets opens
+//! one, and each of these openings leads to a chain of later ones: the next is the first packet that comes
+//! `window` or more, or `burst` packets, behind the one before. Two chains that meet once are the same from
+//! there on. Flows that send nothing for `window` are certain again; so is one whose chains have all met; so
+//! is one of which nothing came in the first `window`, since nothing of it can have been held.
 //!
-//! A flow that always fills bursts before `window` is over keeps as many chains as a burst has packets, for ever.
+//! A flow that always fills bursts before `window` is over keeps as many chains as a burst has packets, for
+//! ever.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,7 +20,8 @@ struct Chains {
     packets: u64,
     /// Of each chain the latest opening: number of the packet, and its time.
     openings: VecDeque<(u64, u64)>,
-    /// The batch that its first packet would have opened is not over: what was held may take the next one, too.
+    /// The batch that its first packet would have opened is not over: what was held may take the next one,
+    /// too.
     beginning: bool,
     latest: u64,
 }
@@ -92,8 +94,9 @@ impl Certain {
         }
     }
 
-    /// Returns true if, at a time later than that of all packets so far, all flows are certain. Not before twice
-    /// the window is over: where packets come a little late over the boundary, that is time to meet again.
+    /// Returns true if, at a time later than that of all packets so far, all flows are certain. Not before
+    /// twice the window is over: where packets come a little late over the boundary, that is time to meet
+    /// again.
     pub(crate) fn at(&mut self, now: u64) -> bool {
         let Some(origin) = self.origin else { return false };
         if now - origin < self.window.saturating_mul(2) {

@@ -1,9 +1,9 @@
 //! A stretch as bytes. The book, `book/src/partials.md`, has the layout.
 //!
-//! `SLIPPART`, version (u16), number of sections (u16), CRC-32 of these 12 bytes (u32); then seven sections, each a
-//! name of four letters, the length of its content (u64), the content, and CRC-32 of all three (u32). All numbers
-//! are little-endian; those in sections, but for addresses and ports, have a variable length (LEB128). A reader
-//! believes no length: it allocates what the bytes at hand can fill.
+//! `SLIPPART`, version (u16), number of sections (u16), CRC-32 of these 12 bytes (u32); then seven sections,
+//! each a name of four letters, the length of its content (u64), the content, and CRC-32 of all three (u32).
+//! All numbers are little-endian; those in sections, but for addresses and ports, have a variable length
+//! (LEB128). A reader believes no length: it allocates what the bytes at hand can fill.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -59,12 +59,12 @@ impl Numbers {
 }
 
 impl Stretch {
-    /// Adds the stretch that follows in the trace. Afterwards this one is, exactly, what one pass over the packets
-    /// of both would have made of them; joining is associative.
+    /// Adds the stretch that follows in the trace. Afterwards this one is, exactly, what one pass over the
+    /// packets of both would have made of them; joining is associative.
     ///
     /// # Errors
-    /// [`MergeError`]; nothing is joined then. [`MergeError::Unresolved`] can't happen where the later stretch was
-    /// made with [`Opening::MiddleKept`](super::Opening::MiddleKept).
+    /// [`MergeError`]; nothing is joined then. [`MergeError::Unresolved`] can't happen where the later
+    /// stretch was made with [`Opening::MiddleKept`](super::Opening::MiddleKept).
     pub fn join(&mut self, next: &Self) -> Result<(), MergeError> {
         if self.settings != next.settings {
             return Err(MergeError::Settings);
@@ -115,8 +115,8 @@ impl Stretch {
         Ok(())
     }
 
-    /// Records of the next stretch whose times are earlier than the latest one here, and which it took to be in
-    /// order.
+    /// Records of the next stretch whose times are earlier than the latest one here, and which it took to be
+    /// in order.
     fn late(&self, next: &Self) -> Result<u64, MergeError> {
         if self.totals.records == 0 || next.totals.records == 0 || self.clock <= next.opening {
             return Ok(0);
@@ -218,8 +218,8 @@ impl Stretch {
         if self.totals.records > 0 { self.clock } else { 0 }
     }
 
-    /// Checks that, with the times that packets have behind this stretch, it does not matter at the next one's
-    /// meeting what was held before either.
+    /// Checks that, with the times that packets have behind this stretch, it does not matter at the next
+    /// one's meeting what was held before either.
     fn prove(
         &self,
         (length, burst): (u64, u16),

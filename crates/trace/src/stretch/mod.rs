@@ -1,11 +1,12 @@
 //! Stretches of a trace: results that become, joined in order, exactly those of one pass over all of it.
 //!
 //! A [`Partial`] is of a whole trace: no distance and no train spans two of them. A [`Stretch`] is of any
-//! consecutive packets. What it knows without its neighbours is counted; what depends on those before it is kept
-//! until they are known: of each flow its first and last packets; the switches for each place in a batch at which
-//! the stretch may begin ([`order`]); and its first packets, as far as what was held before may matter to a
-//! holding window ([`certain`]), usually a few windows. Where the next stretch is joined, the windows go on from
-//! what is held at the end of the one before over these packets; from there on, what was counted holds.
+//! consecutive packets. What it knows without its neighbours is counted; what depends on those before it is
+//! kept until they are known: of each flow its first and last packets; the switches for each place in a batch
+//! at which the stretch may begin ([`order`]); and its first packets, as far as what was held before may
+//! matter to a holding window ([`certain`]), usually a few windows. Where the next stretch is joined, the
+//! windows go on from what is held at the end of the one before over these packets; from there on, what was
+//! counted holds.
 //!
 //! [`record`] makes a stretch of packets, [`join`] one of two, [`format`] one of bytes.
 
@@ -58,7 +59,8 @@ pub enum Opening {
     Trace,
     /// Packets may come before; as few as needed are kept.
     Middle,
-    /// Packets may come before; all packets are kept, 5 to 10 bytes each, so that it joins whatever came before.
+    /// Packets may come before; all packets are kept, 5 to 10 bytes each, so that it joins whatever came
+    /// before.
     MiddleKept,
 }
 
@@ -150,7 +152,8 @@ impl StretchAnalyzer {
     /// says.
     ///
     /// # Errors
-    /// [`ConfigError`] where a setting is out of its range; batches for flow switches have 65,536 packets at most.
+    /// [`ConfigError`] where a setting is out of its range; batches for flow switches have 65,536 packets at
+    /// most.
     pub fn new(config: Config, opening: Opening) -> Result<Self, ConfigError> {
         if let Some(size) = config.switch_batches.iter().find(|size| **size > MAX_BATCH) {
             return Err(ConfigError::StretchBatch(*size));

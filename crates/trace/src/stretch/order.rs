@@ -1,9 +1,9 @@
 //! Runs, distances and flow switches of a stretch, such that those of a longer one follow.
 //!
-//! The batches in which switches are counted begin at the trace's first packet, so that a stretch does not know
-//! where in a batch its packets are. It counts for each place at which it may begin: neighbours of different
-//! flows by their place in a batch, so that those across two batches can be left out; and the packets that are
-//! the first of their flow in the batch, for each beginning.
+//! The batches in which switches are counted begin at the trace's first packet, so that a stretch does not
+//! know where in a batch its packets are. It counts for each place at which it may begin: neighbours of
+//! different flows by their place in a batch, so that those across two batches can be left out; and the
+//! packets that are the first of their flow in the batch, for each beginning.
 
 use slipstream_stats::Histogram;
 
@@ -59,8 +59,8 @@ impl Order {
         }
     }
 
-    /// Adds the stretch that follows, its flows numbered as here. `pairs` has, for each flow of both, the position
-    /// of its first packet there and of its last one here.
+    /// Adds the stretch that follows, its flows numbered as here. `pairs` has, for each flow of both, the
+    /// position of its first packet there and of its last one here.
     pub(crate) fn append(&mut self, next: &Self, map: impl Fn(u32) -> u32, pairs: &[(u64, u64)]) {
         if next.packets == 0 {
             return;
@@ -148,8 +148,8 @@ impl Fresh {
         Self { size: size.into(), always: 0, steps: vec![0; size as usize] }
     }
 
-    /// A packet at a position modulo the size, counted from 0, `distance` behind its flow's packet before: it is
-    /// the first of its flow if fewer than `distance` packets of its batch come before it.
+    /// A packet at a position modulo the size, counted from 0, `distance` behind its flow's packet before: it
+    /// is the first of its flow if fewer than `distance` packets of its batch come before it.
     #[inline]
     fn packet(&mut self, position: u64, distance: u64) {
         if distance >= self.size {

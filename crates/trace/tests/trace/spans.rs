@@ -1,5 +1,5 @@
-//! Captures cut at bytes: every cut is where a record begins, or it is noticed that it is not; and the parts, each read by
-//! itself, give the whole.
+//! Captures cut at bytes: every cut is where a record begins, or it is noticed that it is not; and the parts,
+//! each read by itself, give the whole.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -10,8 +10,8 @@ use slipstream_trace::{Analyzer, Config, MergeError, Opening, Place, Report, Str
 
 use crate::expected::traces;
 
-/// Where records of a capture begin, and where the last one ends, found by walking over them; None if it is compressed
-/// or no capture.
+/// Where records of a capture begin, and where the last one ends, found by walking over them; None if it is
+/// compressed or no capture.
 fn records(bytes: &[u8]) -> Option<BTreeSet<u64>> {
     let word = |at: usize, little: bool| {
         let field: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -218,7 +218,8 @@ fn payloads_that_look_like_records_fool_nobody() {
     [carried, parallel].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
-/// Records that are longer than any should be, full of others: the cut is wrong, and who reads up to there notices.
+/// Records that are longer than any should be, full of others: the cut is wrong, and who reads up to there
+/// notices.
 #[test]
 fn a_wrong_cut_is_noticed() {
     let inner: Vec<u8> = (0..30_000).flat_map(|n| [record(n, 84), vec![n as u8; 84]].concat()).collect();

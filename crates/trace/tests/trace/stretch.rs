@@ -1,5 +1,5 @@
-//! Stretches of a trace, joined: exactly what one pass makes of it, wherever the cuts are, in whatever order they are
-//! joined, and through bytes.
+//! Stretches of a trace, joined: exactly what one pass makes of it, wherever the cuts are, in whatever order
+//! they are joined, and through bytes.
 
 use std::path::Path;
 
@@ -269,8 +269,8 @@ fn what_does_not_follow_is_refused() {
     );
 }
 
-/// The bytes of a small state are what they were: whoever changes them gives the format another version, and goes on
-/// reading this one.
+/// The bytes of a small state are what they were: whoever changes them gives the format another version, and
+/// goes on reading this one.
 #[test]
 fn version_1_is_read_and_written() {
     let golden = include_bytes!("golden/version1.partial");

@@ -103,8 +103,8 @@ impl Pipeline {
         }
     }
 
-    /// Of each place where flows are looked up: the numbers that flows may have in trains which come there are
-    /// below this. They are those of a reframer before it, or of contexts, `flows` of which there are.
+    /// Of each place where flows are looked up: the numbers that flows may have in trains which come there
+    /// are below this. They are those of a reframer before it, or of contexts, `flows` of which there are.
     fn flow_numbers(&self, flows: u32) -> Vec<u32> {
         let mut coming = vec![0; self.nodes.len()];
         let mut places = Vec::new();
