@@ -50,7 +50,7 @@ pub(super) async fn serve(listener: TcpListener, app: Router) {
 }
 
 /// Closes the connection that has been open longest; returns whether there was one.
-async fn close_oldest(open: &mut VecDeque<JoinHandle<()>>) -> bool {
+pub(crate) async fn close_oldest(open: &mut VecDeque<JoinHandle<()>>) -> bool {
     let Some(oldest) = open.pop_front() else { return false };
     oldest.abort();
     // It is closed once the task is gone.

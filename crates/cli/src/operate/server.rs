@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::control::answer;
+use crate::metrics::server::close_oldest;
 use slipstream::operate::LONGEST_LINE;
 
 /// Connections at a time; a further one takes the place of the oldest.
@@ -44,13 +45,6 @@ pub(super) async fn serve(listener: UnixListener, operation: Shared) {
             }
         }
     }
-}
-
-async fn close_oldest(open: &mut VecDeque<JoinHandle<()>>) -> bool {
-    let Some(oldest) = open.pop_front() else { return false };
-    oldest.abort();
-    let _ = oldest.await;
-    true
 }
 
 /// Answers the requests of one connection, a line each.
