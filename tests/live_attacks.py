@@ -167,7 +167,8 @@ def syn_flood(case, binary, scratch):
                 attacker.join(5)
                 listener.close()
             case.equal(lasting, wanted["connections"], "real connections that open and last")
-            case.check(after - before < 2048, f"{after - before} KiB more memory than before")
+            # A huge page that is touched for the first time counts 2048 KiB.
+            case.check(after - before < 4096, f"{after - before} KiB more memory than before")
             status, out, err = box.stop()
             if not case.equal(status, 0, f"exit status ({err.strip()[-400:]})"):
                 continue

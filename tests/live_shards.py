@@ -13,10 +13,13 @@ SHARDS = ("--shards", "2")
 
 
 def shares(case, report, least):
-    """What each shard took in, together all; none took less than its share."""
+    """What each shard took in, together all; none took in fewer packets than `least`.
+
+    That is a number of packets and not a part of all: a few large downloads may all come to the same shard.
+    """
     taken = [shard["packets_in"] for shard in report["shards"]]
     case.equal(sum(taken), report["packets_in"], "packets of the shards, and of all")
-    case.check(all(n >= least * report["packets_in"] for n in taken), f"shares: {taken}")
+    case.check(all(n >= least for n in taken), f"shares: {taken}")
     for shard in report["shards"]:
         dropped = sum(shard["dropped"].values())
         case.equal(shard["packets_in"], shard["packets_out"] + dropped, "of a shard: packets in against out and dropped")
@@ -45,7 +48,7 @@ def shard_stream(case, binary, scratch):
         case.equal(overtaken, 0, "packets that were overtaken in their flow")
         report = ended(case, box)
         if report:
-            taken = shares(case, report, 0.2)
+            taken = shares(case, report, packets // 5)
             case.equal(counted(report, "dropped_by_kernel") + counted(report, "lost_between_shards"), 0, "lost")
             handed = counted(report, "to_other_shards")
             case.check(handed < packets / 100, f"{handed} packets came to the wrong shard")
@@ -120,7 +123,8 @@ def shard_firewall(case, binary, scratch):
         case.check(near[1].recv(1 << 16) == question, "in fragments")
         report = ended(case, box)
         if report:
-            shares(case, report, 0.1)
+            # Of the 40 flows that ask five questions each, no shard has fewer than five.
+            shares(case, report, 50)
             case.equal(report["dropped"], {}, "dropped")
 
 
@@ -128,7 +132,7 @@ def shard_nat(case, binary, scratch):
     """A NAT on two shards: inside hosts of both are answered, also by ping, and files come whole."""
     if not have(case, "ping", "curl", "nginx", "ss"):
         return
-    hosts = 12
+    hosts = 24
     with Net() as net:
         net.ip("a", "addr", "flush", "dev", "a0")
         for host in range(1, hosts + 1):
@@ -155,7 +159,8 @@ def shard_nat(case, binary, scratch):
             case.check((scratch / "got").read_bytes() == page, f"host {host}: not what nginx has")
         report = ended(case, box)
         if report:
-            shares(case, report, 0.1)
+            # The questions and answers of one host at least.
+            shares(case, report, 20)
             case.equal(counted(report, "lost_between_shards"), 0, "lost between shards")
 
 
@@ -166,7 +171,7 @@ def shard_tap(case, binary, _):
         box = Middlebox(net, binary, "run", *JSON, *SHARDS, "-e", graph).ready(3)
         net.ip("m", "addr", "add", "10.77.0.9/24", "dev", "t0")
         near = []
-        for flow in range(16):
+        for flow in range(24):
             near.append(net.socket("m", socket.AF_INET, socket.SOCK_DGRAM))
             near[-1].bind(("10.77.0.9", 5000 + flow))
         far = net.socket("b", socket.AF_INET, socket.SOCK_DGRAM)
@@ -174,7 +179,7 @@ def shard_tap(case, binary, _):
         case.equal(answers(case, far, near, 5), 5 * len(near), "answers")
         report = ended(case, box)
         if report:
-            shares(case, report, 0.05)
+            shares(case, report, 10)
 
 
 def shard_trouble(case, binary, scratch):
