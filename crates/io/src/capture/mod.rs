@@ -33,7 +33,7 @@ pub use slipstream_core::interface::{Interface, MAX_INTERFACE_NAME};
 pub use error::{CaptureError, is_interface};
 pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
-pub use spans::{Span, spans, spans_of};
+pub use spans::{Span, SpanRead, span_of_part, spans, spans_of};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 
 /// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.

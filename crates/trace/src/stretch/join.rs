@@ -95,6 +95,7 @@ impl Stretch {
         self.place.to = next.place.to;
         self.place.context_to = next.place.context_to;
         self.place.truncated_at_byte = next.place.truncated_at_byte;
+        self.place.ending = next.place.ending;
         Ok(())
     }
 
