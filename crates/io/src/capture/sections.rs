@@ -163,7 +163,7 @@ mod tests {
             bytes.extend(word.to_le_bytes());
         }
         for n in 0..records {
-            for word in [1_000_000 + n, n, 1000, 1000] {
+            for word in [1_700_000_000 + n, n, 1000, 1000] {
                 bytes.extend(word.to_le_bytes());
             }
             bytes.extend((0..1000).map(|byte| (byte as u32 * 7 + n) as u8));
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn all_records_are_read_once_and_damage_is_found() {
         let good = pcap(5_000);
-        let want: Vec<u64> = (0..5_000).map(|n| 1_000_000 + n).collect();
+        let want: Vec<u64> = (0..5_000).map(|n| 1_700_000_000 + n).collect();
         for threads in [2, 3, 4] {
             let path = file("good.pcap", &good);
             let sections = Sections::new(&path, threads).unwrap().unwrap();
