@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::fields::Order;
+use super::parts::BYTES;
 use super::{CaptureError, CaptureReader, Damage, Part, Parts, Record};
 
 /// How many of the longest records are looked at.
@@ -70,8 +71,7 @@ impl Span {
             Ok(parts) => {
                 read.context_from = parts.context();
                 let mut part = Part::default();
-                while parts.next(&mut part)? {
-                    part.records().for_each(|record| packet(&record));
+                while parts.visit(&mut part, |record| packet(&record))? {
                     taken += 1;
                     if taken.is_multiple_of(64) {
                         progress(Some(parts.progress()))?;
@@ -349,13 +349,22 @@ impl Parts {
     /// # Errors
     /// The device failed. As a value, the reader, of a capture that has only [`Span::ALL`].
     pub fn within(
+        reader: CaptureReader,
+        span: Span,
+    ) -> Result<Result<Self, Box<CaptureReader>>, CaptureError> {
+        Self::within_of(reader, span, BYTES)
+    }
+
+    /// The same, in parts of so many bytes.
+    pub(super) fn within_of(
         mut reader: CaptureReader,
         span: Span,
+        bytes: u64,
     ) -> Result<Result<Self, Box<CaptureReader>>, CaptureError> {
         if span.from > 0 {
             reader.pass_to_packets()?;
         }
-        Ok(Self::new(reader).map(|mut parts| {
+        Ok(Self::of(reader, bytes).map(|mut parts| {
             parts.limit(span);
             parts
         }))
