@@ -126,7 +126,7 @@ pub trait NetworkFunction: Observe {
     /// says which. A train then is cut where the keys differ, so that each has one.
     const CHANGES_KEYS: bool = false;
 
-    /// What becomes of the flow key of packets by a decision.
+    /// Says what becomes of the flow key of packets by a decision.
     #[inline(always)]
     fn leaves_as(&self, _decision: &Self::Decision) -> LeavesAs {
         LeavesAs::Before
@@ -217,7 +217,7 @@ pub trait NetworkFunction: Observe {
     }
 }
 
-/// What becomes of the flow key of packets.
+/// Flow key of packets behind a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeavesAs {
     /// It stays as it was.
@@ -556,7 +556,7 @@ struct Steps<'a, F: NetworkFunction> {
     made: &'a mut Vec<NewPacket>,
     behind: &'a mut Vec<(usize, Nanos)>,
     keys: &'a mut Vec<(u32, LeavesAs)>,
-    /// What becomes of keys is noted of every decision.
+    /// Keys behind the function are noted of every decision.
     each: bool,
     decisions: &'a mut u64,
 }
@@ -591,7 +591,7 @@ impl<F: NetworkFunction> Steps<'_, F> {
             shared = shared_in_time(self.function, &decision, time, others);
         }
         let end = at + 1 + shared;
-        // What one decision is about as a whole leaves with one key.
+        // Packets of one decision leave with one key.
         if F::CHANGES_KEYS && (self.each || end - at < frames.len()) {
             self.keys.push((train.start + at as u32, self.function.leaves_as(&decision)));
         }

@@ -112,7 +112,7 @@ pub struct FirewallStage {
     files: Option<Box<Files>>,
     /// True if they are of iptables-save.
     pub(super) iptables: bool,
-    /// What was denied since somebody last asked, where somebody does.
+    /// Denied packets since somebody last asked, if somebody does.
     denials: Option<Box<Denials>>,
 }
 
@@ -202,7 +202,7 @@ impl FirewallStage {
         let old = std::mem::replace(&mut self.firewall, new.firewall);
         (self.reads, self.reads_icmp) = (new.reads, new.reads_icmp);
         (self.credits, self.cache, self.hits) = (new.credits, new.cache, new.hits);
-        // What contexts keep is of the rules before; 0 is what one has that says nothing.
+        // Contexts keep decisions of the rules before; one that says nothing has 0.
         (self.contextual, self.stateful) = (new.contextual, new.stateful);
         self.generation = self.generation.wrapping_add(1).max(1);
         (self.shares_by_fields, self.keeps_keys, self.whole) =
@@ -283,8 +283,8 @@ impl FirewallStage {
         }
     }
 
-    /// What the flow's context says of a packet whose connection is tracked, and whether the rule is among
-    /// that: one of the rules in force, found for a packet with the same bits.
+    /// Reads what the flow's context says of a packet whose connection is tracked, and whether the rule is
+    /// among that: one of the rules in force, found for a packet with the same bits.
     #[inline(always)]
     fn kept_connection(&self, cx: &Context<'_>, frame: &Frame) -> (Kept, bool) {
         let Some([generation, word, rule, number]) = cx.pool.flow_words() else {

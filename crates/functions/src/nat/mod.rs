@@ -99,9 +99,9 @@ pub struct Nat {
     /// address.
     contacts: Table<NarrowKey, u32>,
     counters: NatCounters,
-    /// What happened since somebody last asked, where somebody does.
+    /// Events since somebody last asked, if somebody does.
     events: Option<Box<Events>>,
-    /// Where the search goes on for what another configuration doesn't let be any longer.
+    /// Place at which the search goes on for mappings that a new configuration no longer allows.
     sweep: Option<Sweep>,
 }
 

@@ -206,7 +206,7 @@ pub struct Pipeline {
     told: Vec<bool>,
     /// Batches that go back to an earlier stage or on to another section.
     later: Later,
-    /// What its stages keep of flows.
+    /// State that its stages keep of flows.
     contexts: Option<Box<FlowContexts>>,
 }
 
