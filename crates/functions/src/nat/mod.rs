@@ -40,6 +40,7 @@ mod packet;
 mod ports;
 mod rewrite;
 mod session;
+mod settings;
 mod stage;
 mod statics;
 
@@ -47,7 +48,7 @@ pub use config::{Filtering, NatConfig, NatConfigError, NatTimeouts, Pooling, Sta
 pub use counters::{DropReason, NatCounters};
 pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
 pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
-pub use stage::NAT;
+pub use settings::NAT;
 pub use stage::NatStage;
 
 use slipstream_wire::NarrowKey;
