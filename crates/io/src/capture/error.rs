@@ -125,9 +125,9 @@ pub enum CaptureError {
     NotThere {
         /// The file.
         file: String,
-        /// Where the part ends.
+        /// Byte at which the part ends.
         byte: u64,
-        /// Where the next record begins.
+        /// Byte at which the next record begins.
         next: u64,
     },
     /// A part was asked for of what has no parts.

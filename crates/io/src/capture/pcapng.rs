@@ -125,12 +125,12 @@ impl PcapNg {
         Ok(ng)
     }
 
-    /// How its blocks can be told.
+    /// Returns the signs by which its blocks can be told.
     pub(super) fn shape(&self) -> Shape {
         Shape::Blocks { order: self.order }
     }
 
-    /// What has been said of packets to come, in bytes.
+    /// Writes what has been said of packets to come, in bytes.
     pub(super) fn describe(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.order == Order::Big));
         out.extend_from_slice(&self.first.to_le_bytes());

@@ -268,7 +268,7 @@ impl CaptureReader {
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1
     }
 
-    /// How its records can be told, the first of which begins with these bytes.
+    /// Returns the signs by which its records can be told, the first of which begins with these bytes.
     pub(super) fn shape(&self, begin: [u8; 4]) -> Shape {
         match &self.framing {
             Framing::Pcap(pcap) => pcap.shape(begin),

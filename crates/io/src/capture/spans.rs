@@ -1,7 +1,7 @@
 //! A capture file cut at records, for readers that know nothing of one another: other processes, other
 //! machines.
 //!
-//! Where a record begins is said only by the one before. So a place to cut is looked for: from every byte
+//! Only the record before says where one begins. So a place to cut is looked for: from every byte
 //! where a record might begin, records are followed one after the other, through [`LOOK`] times the longest
 //! record there should be. A chain that comes upon what can't be a record, or doesn't end with the file, is
 //! none. If all chains that are left have met, then where they have met a record begins, unless a record is
@@ -22,7 +22,7 @@ use super::fields::Order;
 use super::parts::BYTES;
 use super::{CaptureError, CaptureReader, Damage, Part, Parts, Record};
 
-/// How many of the longest records are looked at.
+/// Number of the longest records that are looked at.
 const LOOK: usize = 4;
 /// The longest record that a file should have at least, whatever it says; and at most.
 const LONGEST: std::ops::RangeInclusive<u64> = 0x1_0000..=0x4_0000;
@@ -33,10 +33,10 @@ const APART: u32 = 366 * 86_400;
 /// A part of a capture file, in bytes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where its first record begins; 0 for the beginning of the file.
+    /// Byte at which its first record begins; 0 for the beginning of the file.
     pub from: u64,
-    /// Where the first record of the next part begins; [`u64::MAX`] for the end of the file, wherever that
-    /// is.
+    /// Byte at which the first record of the next part begins; [`u64::MAX`] for the end of the file, wherever
+    /// that is.
     pub to: u64,
 }
 
@@ -116,7 +116,7 @@ pub struct SpanRead {
     pub ends: bool,
 }
 
-/// How the records of a file can be told.
+/// Signs by which the records of a file can be told.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     /// Records of pcap: with headers of so many bytes, fractions of a second below a limit, and lengths in
@@ -393,8 +393,8 @@ impl Parts {
         Ok(Ok(parts))
     }
 
-    /// Where the next record begins, once all parts were read, and a number for what the file has said of
-    /// records from there on (never 0).
+    /// Returns the byte at which the next record begins, once all parts were read, and a number for what the
+    /// file has said of records from there on (never 0).
     ///
     /// # Errors
     /// [`CaptureError::NotThere`]: the span ends where no record begins, so that it, or the one behind it,
