@@ -86,7 +86,14 @@ def order(binary, _, scratch):
     run = Run(binary, ["analyze", "merge", "--parquet", flows, "--report", page, "--fail-if", "ip.slf<100", scratch / "all"])
     case.equal((run.status, flows.read_bytes()[:4], "a.pcap" in page.read_text()), (1, b"PAR1", True), "what is written beside")
     yield run.command, case.wrong
+    # Payloads of zeros in the first second of 1970 are no records.
     case, parts = Case(), [scratch / "1.part", scratch / "2.part"]
+    Run(binary, ["synth", "--format", "json", "--packets", "5000", "--flows", "200", scratch / "zeros.pcap"]).json()
+    begins = [save(binary, scratch / "zeros.pcap", f"{n}/2", part).json()["part"]["from_byte"] for n, part in enumerate(parts, 1)]
+    case.check(begins[0] == 0 and 1_500_000 < begins[1] < 3_000_000, f"parts begin at {begins}")
+    same(case, Run(binary, ["analyze", "merge", "--format", "json", *parts]), Run(binary, ["analyze", "--format", "json", scratch / "zeros.pcap"]), "zeros")
+    yield run.command, case.wrong
+    case = Case()
     made = "synth:flows=100,packets=3000,slf=3"
     for name, stdin in ((made, None), ("-", trace)):
         for n, part in enumerate(parts, 1):

@@ -27,6 +27,9 @@ const LOOK: usize = 4;
 /// The longest record that a file should have at least, whatever it says; and at most.
 const LONGEST: std::ops::RangeInclusive<u64> = 0x1_0000..=0x4_0000;
 
+/// The most bytes that a packet should have had on the wire: 16 MiB.
+const ON_THE_WIRE: u32 = 0x100_0000;
+
 /// The most seconds that records should be apart from the first one: a year.
 const APART: u32 = 366 * 86_400;
 
@@ -146,6 +149,11 @@ impl Shape {
                     return None;
                 }
                 let (captured, original) = (order.u32(head, 8), order.u32(head, 12));
+                // Within seconds of 1970 such a fraction may be a time, but a packet's first bytes are seldom
+                // a length; and payloads of zeros would be packets of no bytes.
+                if original > ON_THE_WIRE || head.iter().all(|byte| *byte == 0) {
+                    return None;
+                }
                 let captured = if either_order { captured.min(original) } else { captured };
                 (u64::from(captured) <= longest).then(|| header + u64::from(captured))
             }
