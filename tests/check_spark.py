@@ -459,15 +459,9 @@ def main():
         return
     since = time.monotonic()
     # Without a token, as in check_python.py.
-    python = arguments.python or install("spark", "spark-package")
+    python = arguments.python or install("spark,plot", "spark-package", TOOLS)
     print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
     with harness.token():
-<<<<<<< HEAD
-        since = time.monotonic()
-        python = arguments.python or install("spark,plot", "spark-package", TOOLS)
-        print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
-=======
->>>>>>> origin/main
         done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
     sys.exit(done.returncode)
 
