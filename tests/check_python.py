@@ -394,10 +394,11 @@ def main():
             sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")
         print("SLIPSTREAM_TRACES=none: nothing was checked\n0 passed, 0 failed")
         return
+    since = time.monotonic()
+    # Without a token: pip waits for cargo, which may wait for minutes for whoever builds in the same folder.
+    python = install("arrow,plot" if arguments.extras else "", "python-extras" if arguments.extras else "python-package")
+    print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
     with harness.token():
-        since = time.monotonic()
-        python = install("arrow,plot" if arguments.extras else "", "python-extras" if arguments.extras else "python-package")
-        print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
         done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
     sys.exit(done.returncode)
 
