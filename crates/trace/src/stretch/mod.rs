@@ -30,6 +30,7 @@ use crate::trains::{Body, Held, Trains};
 use order::Order;
 
 pub use format::StretchError;
+pub(crate) use join::{late, rows_behind, through};
 pub(crate) use order::{Note, Order as OrderOfStretch};
 pub(crate) use record::{Recorded, Recorder};
 
