@@ -239,7 +239,8 @@ class Checks:
         truth = {}
         for key in keys:
             truth[key] = truth.get(key, 0) + 1
-        for kind in ("count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon", "exact"):
+        for kind in ("count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon", "exaloglog",
+                     "exaloglog-hip", "exact"):
             more = {"key_bytes": 8, "source_bytes": 4} if kind == "two-level" else {"keep": 50} if kind == "count-min" else {}
             ours = [bytes(map(int, k.split("."))) * (more.get("key_bytes", 4) // 4) for k in keys]
             whole, a, b = (s.Sketch(kind, **more) for _ in range(3))
@@ -251,7 +252,7 @@ class Checks:
             path = scratch / f"{kind}.sketch"
             whole.save(path)
             assert s.Sketch.load(path) == whole and s.Sketch.load(path).kind == kind
-            if kind in ("rev-sketch", "two-level", "mrac", "fm", "linear-counting", "exact"):
+            if kind in ("rev-sketch", "two-level", "mrac", "fm", "linear-counting", "exaloglog", "exact"):
                 assert a == whole, f"{kind}: merged parts are not the whole"
             data = path.read_bytes()
             self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:-1]))
@@ -266,10 +267,35 @@ class Checks:
         assert sum(size * flows for size, flows in sizes.items()) == len(keys)
         entropy = -sum(n / 5000 * math.log2(n / 5000) for n in truth.values())
         assert abs(exact.entropy().estimate - entropy) < 1e-9
+        for kind in ("exact", "exaloglog", "exaloglog-hip", "linear-counting"):
+            one, other = s.Sketch(kind, memory=1 << 14), s.Sketch(kind, memory=1 << 14)
+            one.update(keys[:3000])
+            other.update(keys[2000:])
+            first, second = set(keys[:3000]), set(keys[2000:])
+            sizes, want = one.set_sizes(other), [first | second, first & second, first - second, second - first]
+            for got, keys_of in zip(sizes, want):
+                assert got.lower <= len(keys_of) <= got.upper and abs(got.estimate - len(keys_of)) < 25, (kind, sizes)
+            assert kind != "exact" or [part.estimate for part in sizes] == [len(part) for part in want]
+        delays = s.Sketch(task="quantiles")
+        assert delays.kind == "ddsketch" and delays.quantile(0.5) is None
+        values = [n * n * 1000 for n in range(5000)]
+        delays.update(b"1234" * 5000, values)
+        for q in (0, 0.25, 0.5, 0.99, 1):
+            got = delays.quantile(q)
+            assert got.lower <= values[int(q * 4999)] <= got.upper and got.upper <= 1.01 * got.lower, (q, got)
+        assert s.Sketch("exaloglog-hip", below=14).shape.endswith("19 bits")
+        assert heavy.unlisted == 0 and s.Sketch("fm").unlisted is None
+        golden = ROOT / "crates/sketch/tests/golden"
+        olds = sorted(golden.glob("*.v1.sketch"))
+        assert len(olds) >= 9
+        for old in olds:
+            assert s.Sketch.load(old).weight > 0, old
         later = exact.copy()
         later.update("10.0.0.1", 2**33)
         assert later.heavy_changes(exact, top=1)[0].estimate == 2**33 and exact != later
         self.raises(s.StateError, lambda: s.Sketch.load(self.campus), str(self.campus))
+        self.raises(ValueError, lambda: s.Sketch("exaloglog", below=3))
+        self.raises(ValueError, lambda: exact.set_sizes(s.Sketch("exact", seed=2)))
         for call in (lambda: s.Sketch("exactly"), lambda: s.Sketch(task="luck"), lambda: s.Sketch(), lambda: s.Sketch("fm", key_bytes=5),
                      lambda: exact.update(b"abc"), lambda: exact.update(["::1"]), lambda: exact.update(keys, [1]),
                      lambda: exact.merge(s.Sketch("exact", seed=2)), lambda: exact.merge(s.Sketch("fm")),
@@ -294,6 +320,11 @@ class Checks:
                 answers = {answer["key"]: answer["estimate"] for answer in asked["answers"]}
                 four = {".".join(map(str, f.key)): f.estimate for f in (epoch.ipv4.heavy_hitters(top=3) if epoch.ipv4 else [])}
                 assert answers and all(four.get(key) == size for key, size in answers.items() if ":" not in key), (answers, four)
+        old = s.Measurement.load(ROOT / "crates/measure/tests/golden/flow-size.v1.state")
+        assert (old.description["tunnel"], old.description["seed"]) == ("unknown", 42)
+        old.save(again)
+        rows = self.command("measure", "query", again, "--flow", "10.0.1.19")["epochs"][0]["answers"]
+        assert rows[0]["estimate"] == old.epochs[0].ipv4.flow_size("10.0.1.19").estimate == 361
         # What Python adds to a state, the command finds there.
         measurement.epochs[0].ipv4.update("203.0.113.9", 10**9)
         measurement.save(again)

@@ -23,7 +23,7 @@ from ._native import CaptureError, PartialError, StateError, __version__
 from ._traffic import DamageWarning, analyze, reframe, reframe_settings, synth
 from .partials import Partial, merge, partial, spans
 from .results import Analysis, Distribution, Sequence, Trace, Window
-from .sketches import Change, Estimate, Flow, Sketch
+from .sketches import Change, Estimate, Flow, SetSizes, Sketch
 from .states import Epoch, Measurement
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Partial",
     "PartialError",
     "Sequence",
+    "SetSizes",
     "Sketch",
     "StateError",
     "Trace",

@@ -142,8 +142,8 @@ pub const MEASURE: StageType = StageType {
 };
 
 /// `auto` and the names of all sketches.
-const SKETCHES: [&str; 13] = {
-    let mut names = ["auto"; 13];
+const SKETCHES: [&str; Sketch::ALL.len() + 1] = {
+    let mut names = ["auto"; Sketch::ALL.len() + 1];
     let mut i = 0;
     while i < Sketch::ALL.len() {
         #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
