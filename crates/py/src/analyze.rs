@@ -1,12 +1,14 @@
 //! `slipstream.analyze`: the locality of traces.
 
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Context;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use slipstream::io::capture::{CaptureReader, Part, Parts};
-use slipstream_trace::{Analyzer, Config, Digest, FlowFile, Partial};
+use slipstream::io::capture::{CaptureReader, Part, Parts, Record, Sections};
+use slipstream_trace::{Analyzer, Config, Digest, FlowFile, Partial, SectionAnalyzer, analyze_sections};
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::error::exception;
@@ -92,6 +94,12 @@ pub(crate) fn analyze(
 
 fn run(input: Input, config: Config, strict: bool, progress: &Progress) -> anyhow::Result<Analysis> {
     let file = input.name();
+    if let (Input::Path(path), true) = (&input, config.threads > 1)
+        && path.is_file()
+        && let Some(analysis) = in_sections(path, &config, strict, progress)?
+    {
+        return Ok(analysis);
+    }
     match input.open()? {
         Opened::Capture(mut reader) => {
             if config.threads > 1 {
@@ -137,6 +145,36 @@ fn in_order(
     }
     let damage = damage(&reader, strict)?;
     Ok(Analysis { file, damage, partial: analyzer.finish() })
+}
+
+/// Each thread reads a section, as the command does it; None if the trace must be read in one piece.
+fn in_sections(
+    path: &Path,
+    config: &Config,
+    strict: bool,
+    progress: &Progress,
+) -> anyhow::Result<Option<Analysis>> {
+    let Some(sections) = Sections::new(path, config.threads)? else { return Ok(None) };
+    let told = Mutex::new((0u64, 0.0));
+    let partial = analyze_sections(config, sections.len(), |number, section| {
+        let record = |section: &mut SectionAnalyzer<'_>, record: Record<'_>| {
+            section.packet(record.time.0, record.link, record.original_len, record.data);
+        };
+        let goes_on = |section: &mut SectionAnalyzer<'_>, share: f64| {
+            // One thread at a time, and never backwards.
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            told.0 += 1;
+            if told.0.is_multiple_of(256) && share > told.1 {
+                told.1 = share;
+                progress.at(Some(share))?;
+            }
+            anyhow::Ok(!section.gives_up())
+        };
+        sections.read(number, section, record, goes_on)
+    })?;
+    let (Some(partial), Some(reader)) = (partial, sections.into_reader()) else { return Ok(None) };
+    let file = path.display().to_string();
+    Ok(Some(Analysis { file, damage: damage(&reader, strict)?, partial }))
 }
 
 /// Several threads read parts, as the command does it.

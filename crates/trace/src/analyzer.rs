@@ -9,6 +9,7 @@ use crate::block::{ACK_FLAG, ADVANCES, Block, IN_IP, IN_TCP, NO_FLOW, PURE_ACK, 
 use crate::config::{Config, ConfigError};
 use crate::flows::{FlowTable, Hashing};
 use crate::partial::{Partial, Totals};
+use crate::sections::Section;
 use crate::stretch::{Opening, Place, Recorder, Stretch};
 use crate::workers::Workers;
 
@@ -154,20 +155,20 @@ impl Acknowledged {
 /// Analyses one trace, fed packet by packet in the order of the file.
 #[derive(Debug)]
 pub struct Analyzer {
-    config: Config,
+    pub(crate) config: Config,
     reading: Reading,
-    totals: Totals,
+    pub(crate) totals: Totals,
     /// The latest time seen.
-    clock: u64,
+    pub(crate) clock: u64,
     pending: Vec<Pending>,
-    table: FlowTable,
+    pub(crate) table: FlowTable,
     /// By the flow that TCP packets without ports share with fragments: the flow of these packets alone.
-    portless: HashMap<u32, u32>,
-    acknowledged: Vec<Acknowledged>,
+    pub(crate) portless: HashMap<u32, u32>,
+    pub(crate) acknowledged: Vec<Acknowledged>,
     /// Of a stretch: the first TCP packets of flows.
     first_acknowledged: Vec<Acknowledged>,
     block: Block,
-    workers: Workers,
+    pub(crate) workers: Workers,
     /// Takes the blocks in place of the workers.
     recorder: Option<Box<Recorder>>,
 }
@@ -200,9 +201,18 @@ impl Analyzer {
 
     /// The same, of a stretch of a trace.
     pub(crate) fn recording(config: Config, opening: Opening) -> Result<Self, ConfigError> {
+        Self::with(config, |config, burst| Recorder::new(config, burst, opening))
+    }
+
+    /// The same, of a section of a trace that others come before.
+    pub(crate) fn of_section(config: Config) -> Result<Self, ConfigError> {
+        Self::with(config, Recorder::of_section)
+    }
+
+    fn with(config: Config, recorder: impl Fn(&Config, u16) -> Recorder) -> Result<Self, ConfigError> {
         config.validate()?;
         let burst = u16::try_from(config.burst).map_err(|_| ConfigError::Burst(config.burst))?;
-        let recorder = Some(Box::new(Recorder::new(&config, burst, opening)));
+        let recorder = Some(Box::new(recorder(&config, burst)));
         let idle = Config { windows_ns: Vec::new(), switch_batches: Vec::new(), ..config.clone() };
         Ok(Self { config, recorder, ..Self::new(idle)? })
     }
@@ -334,10 +344,30 @@ impl Analyzer {
         }
     }
 
-    /// Ends a stretch whose first record came at `opening`.
-    pub(crate) fn finish_stretch(mut self, place: Place, opening: u64) -> Stretch {
+    /// Packets that are kept so far for who comes before, while further ones will be.
+    pub(crate) fn keeping(&self) -> usize {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.keeping())
+    }
+
+    /// Hands all packets that wait to the analyses.
+    pub(crate) fn flush(&mut self) {
         self.number_pending();
         self.run_block();
+    }
+
+    /// Ends a section whose first record came at `opening`.
+    pub(crate) fn finish_section(mut self, opening: u64) -> Section {
+        self.flush();
+        let Self { config, totals, clock, table, portless, acknowledged, first_acknowledged, .. } = self;
+        let recorder = self.recorder.unwrap_or_else(|| Box::new(Recorder::of_section(&config, 1)));
+        let acknowledged = [first_acknowledged, acknowledged];
+        let recorded = recorder.finish_section();
+        Section { totals, opening, clock, table, portless, acknowledged, recorded }
+    }
+
+    /// Ends a stretch whose first record came at `opening`.
+    pub(crate) fn finish_stretch(mut self, place: Place, opening: u64) -> Stretch {
+        self.flush();
         let Self { config, totals, clock, table, portless, acknowledged, first_acknowledged, .. } = self;
         let recorder = self.recorder.unwrap_or_else(|| Box::new(Recorder::new(&config, 1, Opening::Trace)));
         let acknowledged = [first_acknowledged.as_slice(), acknowledged.as_slice()];
@@ -350,8 +380,7 @@ impl Analyzer {
     /// Never of itself; a panic in another thread is passed on.
     #[must_use]
     pub fn finish(mut self) -> Partial {
-        self.number_pending();
-        self.run_block();
+        self.flush();
         let (distances, trains) = self.workers.finish();
         Partial::new(&self.config, self.totals, distances, trains, self.table, &self.portless)
     }

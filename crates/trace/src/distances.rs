@@ -4,14 +4,19 @@
 use slipstream_stats::{Histogram, SignedHistogram};
 
 use crate::block::{Block, CLASS, IN_IP, IN_TCP, NO_FLOW, Row};
+use crate::sections::Numbers;
+use crate::stretch::{Note, OrderOfStretch as Recorded, Recorded as SectionRecorded};
+
+/// Packets of a section that are counted together.
+const TOGETHER: usize = 512;
 
 /// The latest packet of a flow; positions count from 1, 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flow {
-    ip_position: u64,
-    tcp_position: u64,
-    captured: u64,
-    packets: u64,
+pub(crate) struct Flow {
+    pub(crate) ip_position: u64,
+    pub(crate) tcp_position: u64,
+    pub(crate) captured: u64,
+    pub(crate) packets: u64,
 }
 
 /// Flow switches in batches of one size, over all complete batches.
@@ -135,6 +140,36 @@ impl Order {
         self.packets
     }
 
+    /// Takes packets that were recorded without those before: `pairs` has, for each flow of both, the position
+    /// of its first packet there, and of its last one here; `first` and `last` are the flows at the ends.
+    fn append(&mut self, next: &mut Recorded, (first, last): (u32, u32), pairs: &[(u64, u64)]) {
+        if next.packets == 0 {
+            return;
+        }
+        let (before, changed) = (self.packets, first != self.last);
+        for (there, here) in pairs {
+            let distance = before + there - here;
+            self.spatial.record(distance);
+            if let Some(note) = next.notes.get_mut(*there as usize - 1) {
+                *note = Note::new(distance, note.read().1);
+            }
+        }
+        if let Some(note) = next.notes.first_mut() {
+            *note = Note::new(note.read().0, changed);
+        }
+        for notes in next.notes.chunks(TOGETHER) {
+            self.steps.extend(notes.iter().map(|note| {
+                let (distance, changed) = note.read();
+                Step::new(distance, changed)
+            }));
+            self.end_block();
+        }
+        self.spatial.merge(&next.spatial);
+        self.runs += next.runs - u64::from(!changed);
+        self.packets += next.packets;
+        self.last = last;
+    }
+
     fn end_block(&mut self) {
         for s in &mut self.switches {
             s.packets(&self.steps);
@@ -205,6 +240,44 @@ impl Distances {
         }
         self.ip.end_block();
         self.tcp.end_block();
+    }
+
+    /// Takes the packets of a section; `numbers` are those that its flows have here.
+    pub(crate) fn append(&mut self, section: &mut SectionRecorded, numbers: &Numbers) {
+        let (ip, tcp) = (self.ip.packets, self.tcp.packets);
+        let flows = numbers.iter().max().map_or(0, |most| most as usize + 1);
+        if self.flows.len() < flows {
+            self.flows.resize(flows, Flow::default());
+        }
+        let (mut of_ip, mut of_tcp) = (Vec::new(), Vec::new());
+        for ((first, latest), number) in section.first.iter().zip(&section.latest).zip(numbers.iter()) {
+            let Some(flow) = self.flows.get_mut(number as usize) else { continue };
+            if flow.packets > 0
+                && let Some(temporal) = self.temporal.get_mut(usize::from(first.class))
+            {
+                temporal.record(difference(first.captured, flow.captured));
+            }
+            for (mine, there, then, before, pairs) in [
+                (&mut flow.ip_position, first.ip, latest.ip_position, ip, &mut of_ip),
+                (&mut flow.tcp_position, first.tcp, latest.tcp_position, tcp, &mut of_tcp),
+            ] {
+                if there > 0 {
+                    if *mine > 0 {
+                        pairs.push((there, *mine));
+                    }
+                    *mine = before + then;
+                }
+            }
+            flow.captured = latest.captured;
+            flow.packets += latest.packets;
+        }
+        for (order, recorded, pairs) in
+            [(&mut self.ip, &mut section.ip, of_ip), (&mut self.tcp, &mut section.tcp, of_tcp)]
+        {
+            let ends = (numbers.of(recorded.first), numbers.of(recorded.last));
+            order.append(recorded, ends, &pairs);
+        }
+        self.temporal.iter_mut().zip(&section.temporal).for_each(|(mine, more)| mine.merge(more));
     }
 
     /// The totals of `ip` and of `tcp`, and the packets of every flow.

@@ -215,9 +215,14 @@ impl FlowTable {
 
     /// Every key with its number, in ascending order of numbers: of first appearance.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (FlowKey, u32)> + '_ {
-        let mut slots: Vec<&NarrowSlot> = self.narrow.iter().filter(|s| s.flow != NO_FLOW).collect();
-        slots.sort_unstable_by_key(|s| s.flow);
-        let mut narrow = slots.into_iter().map(|s| (FlowKey::Narrow(s.key), s.flow)).peekable();
+        let mut places = vec![NO_FLOW; self.numbers()];
+        for (slot, at) in self.narrow.iter().zip(0..).filter(|(slot, _)| slot.flow != NO_FLOW) {
+            if let Some(place) = places.get_mut(slot.flow as usize) {
+                *place = at;
+            }
+        }
+        let slots = places.into_iter().filter_map(|at| self.narrow.get(at as usize));
+        let mut narrow = slots.map(|s| (FlowKey::Narrow(s.key), s.flow)).peekable();
         // Wide keys are pushed as they get their numbers: they are in order already.
         let mut wide = self.wide_keys.iter().map(|(key, flow)| (FlowKey::Wide(*key), *flow)).peekable();
         iter::from_fn(move || match (narrow.peek(), wide.peek()) {

@@ -19,6 +19,8 @@
 //! Of a part of a trace, a [`StretchAnalyzer`] makes a [`Stretch`], which is saved as bytes and joined with
 //! those of the other parts, exactly.
 //!
+//! [`analyze_sections`] has several threads read one trace, each from one place of it to another.
+//!
 //! Everything is streaming: memory grows with the flows and with what a window holds open, not with the
 //! packets. Results are the same, bit for bit, for any number of threads.
 //!
@@ -50,6 +52,7 @@ mod packet_file;
 mod parquet;
 mod partial;
 mod report;
+mod sections;
 mod stretch;
 mod trains;
 mod workers;
@@ -61,6 +64,7 @@ pub use groups::{Group, GroupBy, GroupWindow, Groups, Slices, UnknownGroupBy};
 pub use packet_file::{PacketFile, PacketRow};
 pub use parquet::{FlowFile, FlowFileError};
 pub use partial::{FlowPackets, MergeError, Partial};
+pub use sections::{SectionAnalyzer, analyze_sections};
 pub use stretch::{Opening, Place, Stretch, StretchAnalyzer, StretchError};
 
 pub use report::{

@@ -44,6 +44,15 @@ pub(crate) struct Held {
     pub(crate) full_at: u64,
 }
 
+impl Held {
+    /// The same with the numbers that flows have elsewhere.
+    pub(crate) fn renumbered(&self, number: impl Fn(u32) -> u32) -> Self {
+        let mut held = self.clone();
+        held.open.iter_mut().for_each(|open| open.flow = number(open.flow));
+        held
+    }
+}
+
 /// The packets that left in one sequence: it counts runs of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Output {
@@ -185,6 +194,15 @@ pub(crate) struct Body {
 impl Body {
     pub(crate) fn new(burst: u16) -> Self {
         Self { counts: Counts::new(burst), sent: Sent::NEW, first: [NO_FLOW; 2] }
+    }
+
+    /// The same with the numbers that flows have elsewhere.
+    pub(crate) fn renumbered(&self, number: impl Fn(u32) -> u32) -> Self {
+        let mut body = self.clone();
+        body.first = body.first.map(&number);
+        body.sent.ip.last = number(body.sent.ip.last);
+        body.sent.tcp.last = number(body.sent.tcp.last);
+        body
     }
 
     /// Adds what left afterwards. `first` and `last` of either are flows of the same numbering.

@@ -20,7 +20,7 @@ const ROWS_SHARED: usize = 4096;
 const BACKLOG: usize = 16;
 
 #[derive(Debug)]
-enum Analysis {
+pub(crate) enum Analysis {
     Distances(Box<Distances>),
     Trains(Box<Trains>),
 }
@@ -107,6 +107,11 @@ impl Workers {
     /// An empty block, to be filled up to [`Workers::rows`] rows, one more at most.
     pub(crate) fn empty_block(&self) -> Block {
         Block { rows: Vec::with_capacity(self.rows + 1), flows: 0 }
+    }
+
+    /// The analyses, in the order of the configuration; None if other threads have them.
+    pub(crate) fn here(&mut self) -> Option<impl Iterator<Item = &mut Analysis>> {
+        self.workers.is_empty().then(|| self.alone.iter_mut().map(|(_, analysis)| analysis))
     }
 
     pub(crate) fn rows(&self) -> usize {

@@ -18,6 +18,7 @@ mod parts;
 mod pcap;
 mod pcapng;
 mod reader;
+mod sections;
 mod sniff;
 mod spans;
 mod target;
@@ -33,6 +34,7 @@ pub use slipstream_core::interface::{Interface, MAX_INTERFACE_NAME};
 pub use error::{CaptureError, is_interface};
 pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
+pub use sections::Sections;
 pub use spans::{Span, spans, spans_of};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 

@@ -16,7 +16,7 @@ use super::window::Window;
 use super::{CaptureError, CaptureReader, Record};
 
 /// Bytes of a part by default: few enough for a core's second-level cache.
-const BYTES: u64 = 256 * 1024;
+pub(super) const BYTES: u64 = 256 * 1024;
 
 /// Parts for each thread that may have been made something of, and wait to be taken.
 const WAITING: usize = 2;
@@ -59,15 +59,25 @@ impl Part {
         self.cuts.is_empty()
     }
 
+    /// Byte of the file behind the last of its records.
+    pub(super) fn end(&self) -> u64 {
+        self.window.position()
+    }
+
     /// Its records, in order.
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        self.cuts.iter().map(|cut| Record {
-            time: cut.time,
-            interface: cut.interface,
-            link: cut.link,
-            original_len: cut.original_len,
-            data: self.window.slice(cut.data.clone()),
-        })
+        self.cuts.iter().map(|cut| record(&self.window, cut))
+    }
+}
+
+#[inline]
+fn record<'w>(window: &'w Window, cut: &Cut) -> Record<'w> {
+    Record {
+        time: cut.time,
+        interface: cut.interface,
+        link: cut.link,
+        original_len: cut.original_len,
+        data: window.slice(cut.data.clone()),
     }
 }
 
@@ -147,9 +157,35 @@ impl Parts {
     /// # Errors
     /// [`CaptureError::Read`]: the device failed. That ends the capture for all.
     pub fn next(&self, part: &mut Part) -> Result<bool, CaptureError> {
+        let mut cuts = std::mem::take(&mut part.cuts);
+        cuts.clear();
+        let more = self.cut_next(part, |_, cut| cuts.push(cut));
+        part.cuts = cuts;
+        more.map(|more| more || !part.cuts.is_empty())
+    }
+
+    /// Reads the next part as [`Parts::next`] does, and hands its records to `visit` as they are found, for who
+    /// reads alone: others wait meanwhile. `part` has none of them afterwards.
+    #[inline]
+    pub(super) fn visit(
+        &self,
+        part: &mut Part,
+        mut visit: impl FnMut(Record<'_>),
+    ) -> Result<bool, CaptureError> {
+        part.cuts.clear();
+        let mut some = false;
+        let more = self.cut_next(part, |window, cut| {
+            some = true;
+            visit(record(window, &cut));
+        })?;
+        Ok(more || some)
+    }
+
+    /// Cuts the next part; false where the capture ended.
+    #[inline]
+    fn cut_next(&self, part: &mut Part, each: impl FnMut(&Window, Cut)) -> Result<bool, CaptureError> {
         let number = self.claimed.fetch_add(1, Ordering::Relaxed);
         let begin = number.saturating_mul(self.bytes);
-        part.cuts.clear();
         part.number = number;
         if begin >= self.len.min(self.limit) {
             return Ok(false);
@@ -167,9 +203,9 @@ impl Parts {
             return Ok(!reader.is_over());
         }
         part.window.pass_to(*next);
-        let more = reader.cut_part(&mut part.window, end, &mut part.cuts)?;
+        let more = reader.cut_part(&mut part.window, end, each)?;
         *next = part.window.position();
-        Ok(more || !part.cuts.is_empty())
+        Ok(more)
     }
 
     /// Reads all parts with so many threads besides this one, which makes something of each (`make`), and

@@ -284,11 +284,12 @@ impl CaptureReader {
 
     /// Cuts the records out of another window, as long as they begin before `end`; returns false at the end
     /// of the capture.
+    #[inline]
     pub(super) fn cut_part(
         &mut self,
         window: &mut Window,
         end: u64,
-        cuts: &mut Vec<Cut>,
+        mut each: impl FnMut(&Window, Cut),
     ) -> Result<bool, CaptureError> {
         self.read.fetch_max(end, Ordering::Relaxed);
         while window.position() < end {
@@ -298,7 +299,7 @@ impl CaptureReader {
                 Framing::Over => return Ok(false),
             };
             match cut {
-                Ok(cut) => cuts.push(cut),
+                Ok(cut) => each(window, cut),
                 Err(stop) => return self.stop(stop).map(|()| false),
             }
         }

@@ -18,6 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::fields::Order;
+use super::parts::BYTES;
 use super::{CaptureError, CaptureReader, Parts};
 
 /// How many of the longest records are looked at.
@@ -243,13 +244,22 @@ impl Parts {
     /// # Errors
     /// The device failed. As a value, the reader, of a capture that has only [`Span::ALL`].
     pub fn within(
+        reader: CaptureReader,
+        span: Span,
+    ) -> Result<Result<Self, Box<CaptureReader>>, CaptureError> {
+        Self::within_of(reader, span, BYTES)
+    }
+
+    /// The same, in parts of so many bytes.
+    pub(super) fn within_of(
         mut reader: CaptureReader,
         span: Span,
+        bytes: u64,
     ) -> Result<Result<Self, Box<CaptureReader>>, CaptureError> {
         if span.from > 0 {
             reader.pass_to_packets()?;
         }
-        Ok(Self::new(reader).map(|mut parts| {
+        Ok(Self::of(reader, bytes).map(|mut parts| {
             parts.limit(span);
             parts
         }))

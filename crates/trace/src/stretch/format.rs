@@ -720,7 +720,7 @@ impl Known {
         let most = (tail_len(&settings.switch_batches) as u64).min(packets);
         from.check(len as u64 == most, "the flows of the last packets: too many or too few")?;
         let tail = (0..len).map(|_| self.a_flow(from)).collect::<Result<_, _>>()?;
-        Ok(Order { packets, runs, first, last, spatial, phases, tail })
+        Ok(Order { packets, runs, first, last, spatial, phases, tail, notes: Vec::new() })
     }
 
     fn head(&self, from: &mut In<'_>) -> Result<(bool, Vec<Row>), StretchError> {

@@ -44,17 +44,11 @@ impl Numbers {
     }
 
     fn held(&self, held: &Held) -> Held {
-        let mut held = held.clone();
-        held.open.iter_mut().for_each(|open| open.flow = self.of(open.flow));
-        held
+        held.renumbered(|flow| self.of(flow))
     }
 
     fn body(&self, body: &Body) -> Body {
-        let mut body = body.clone();
-        body.first = body.first.map(|flow| self.of(flow));
-        body.sent.ip.last = self.of(body.sent.ip.last);
-        body.sent.tcp.last = self.of(body.sent.tcp.last);
-        body
+        body.renumbered(|flow| self.of(flow))
     }
 }
 

@@ -30,7 +30,8 @@ use crate::trains::{Body, Held, Trains};
 use order::Order;
 
 pub use format::StretchError;
-pub(crate) use record::Recorder;
+pub(crate) use order::{Note, Order as OrderOfStretch};
+pub(crate) use record::{Recorded, Recorder};
 
 /// The largest batch in which switches are counted in a stretch.
 pub(crate) const MAX_BATCH: u32 = 1 << 16;
@@ -243,15 +244,25 @@ impl Stretch {
 
     /// Every flow in order of its number: its key, or the flow of which it has the TCP packets alone.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        let mut keys = self.table.in_order().peekable();
-        let mut twins: Vec<(u32, u32)> = self.twins.iter().map(|(of, twin)| (*twin, *of)).collect();
-        twins.sort_unstable();
-        let mut twins = twins.into_iter().peekable();
-        (0..self.flows.len() as u32).map_while(move |number| {
-            let key = keys.next_if(|(_, n)| *n == number).map(|(key, _)| Key::Flow(key));
-            key.or_else(|| twins.next_if(|(n, _)| *n == number).map(|(_, of)| Key::Twin(of)))
-        })
+        keys(&self.table, &self.twins, self.flows.len())
     }
+}
+
+/// The first so many flows in order of their numbers: their keys, or the flow of which one has the TCP packets
+/// alone.
+pub(crate) fn keys<'a>(
+    table: &'a FlowTable,
+    twins: &HashMap<u32, u32>,
+    flows: usize,
+) -> impl Iterator<Item = Key> + use<'a> {
+    let mut keys = table.in_order().peekable();
+    let mut twins: Vec<(u32, u32)> = twins.iter().map(|(of, twin)| (*twin, *of)).collect();
+    twins.sort_unstable();
+    let mut twins = twins.into_iter().peekable();
+    (0..flows as u32).map_while(move |number| {
+        let key = keys.next_if(|(_, n)| *n == number).map(|(key, _)| Key::Flow(key));
+        key.or_else(|| twins.next_if(|(n, _)| *n == number).map(|(_, of)| Key::Twin(of)))
+    })
 }
 
 /// The flow that has a number.
@@ -270,7 +281,7 @@ impl Window {
     }
 
     /// The rows up to the meeting, or all.
-    fn head<'a>(&self, head: &'a [Row]) -> &'a [Row] {
+    pub(crate) fn head<'a>(&self, head: &'a [Row]) -> &'a [Row] {
         head.get(..self.certain.unwrap_or(head.len())).unwrap_or(head)
     }
 

@@ -39,6 +39,31 @@ pub(crate) struct Order {
     pub(crate) phases: Vec<Phases>,
     /// Flows of the last packets: as many as can be in a batch that is not complete.
     pub(crate) tail: Vec<u32>,
+    /// In place of the two before, of a [section](crate::sections): every packet, to be counted once it is
+    /// known where in a batch the first one is.
+    pub(crate) notes: Vec<Note>,
+}
+
+/// Of a packet: how far back its flow's packet before is (15 bits, [`Note::FAR`] if farther), and whether its
+/// neighbour before is of another flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Note(u16);
+
+impl Note {
+    /// Farther than any batch may reach, or there is none.
+    pub(crate) const FAR: u16 = i16::MAX as u16;
+
+    #[inline(always)]
+    pub(crate) fn new(distance: u64, changed: bool) -> Self {
+        Self(distance.min(u64::from(Self::FAR)) as u16 | u16::from(changed) << 15)
+    }
+
+    /// The distance, `u64::MAX` if it is far; and the other.
+    #[inline(always)]
+    pub(crate) fn read(self) -> (u64, bool) {
+        let distance = self.0 & Self::FAR;
+        (if distance == Self::FAR { u64::MAX } else { distance.into() }, self.0 >> 15 != 0)
+    }
 }
 
 /// The most packets of a batch that is not complete.
@@ -56,6 +81,7 @@ impl Order {
             spatial: Histogram::new(),
             phases: batches.iter().copied().map(Phases::new).collect(),
             tail: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -190,6 +216,8 @@ pub(crate) struct Recording {
     /// Positions, counted from 0, of the next packet, modulo the sizes.
     places: Vec<u64>,
     tail_len: usize,
+    /// Packets are noted, not counted.
+    noted: bool,
 }
 
 impl Recording {
@@ -199,7 +227,13 @@ impl Recording {
             fresh: batches.iter().copied().map(Fresh::new).collect(),
             places: vec![0; batches.len()],
             tail_len: tail_len(batches),
+            noted: false,
         }
+    }
+
+    /// Of a section: packets are noted.
+    pub(crate) fn noting() -> Self {
+        Self { noted: true, ..Self::new(&[]) }
     }
 
     /// The next packet is of `flow`, last seen at `previous`, 0 if never. Returns its position.
@@ -216,6 +250,10 @@ impl Recording {
         let distance = order.packets - previous;
         if previous > 0 {
             order.spatial.record(distance);
+        }
+        if self.noted {
+            order.notes.push(Note::new(if previous > 0 { distance } else { u64::MAX }, changed));
+            return order.packets;
         }
         for ((phases, fresh), place) in order.phases.iter_mut().zip(&mut self.fresh).zip(&mut self.places) {
             if let Some(n) = phases.changes.get_mut(*place as usize) {

@@ -5,25 +5,25 @@ use std::collections::HashMap;
 use slipstream_stats::SignedHistogram;
 
 use super::certain::Certain;
-use super::order::Recording;
+use super::order::{Order, Recording};
 use super::{FlowPart, Opening, Place, Stretch, Window};
 use crate::analyzer::Acknowledged;
 use crate::block::{Block, CLASS, IN_IP, IN_TCP, NO_FLOW, Row};
 use crate::config::Config;
-use crate::distances::difference;
+use crate::distances::{Flow as Latest, difference};
 use crate::flows::FlowTable;
 use crate::partial::{Settings, Totals};
 use crate::trains::Trains;
 
 /// A holding window, with what tells when it is certain.
 #[derive(Debug)]
-struct Recorded {
+struct Holding {
     trains: Trains,
     certain: Option<Certain>,
     window: Window,
 }
 
-impl Recorded {
+impl Holding {
     /// Takes a packet, before which the head has `rows` and the time is `before`; the head is kept on, or not
     /// (`ever`), once all is certain.
     fn head_row(&mut self, row: Row, rows: usize, before: u64, ever: bool) {
@@ -67,11 +67,36 @@ impl Recorded {
     }
 }
 
+/// The first packet of a flow: its positions in either sequence, from 1, and its time as captured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct First {
+    pub(crate) ip: u64,
+    pub(crate) tcp: u64,
+    pub(crate) captured: u64,
+    /// The sequences in which the flow counts.
+    pub(crate) class: u8,
+}
+
+/// What a section is made of, beside its flows' keys and what was counted of all records.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) latest: Vec<Latest>,
+    pub(crate) first: Vec<First>,
+    pub(crate) ip: Order,
+    pub(crate) tcp: Order,
+    pub(crate) temporal: [SignedHistogram; CLASS as usize + 1],
+    pub(crate) head: Vec<Row>,
+    pub(crate) kept: bool,
+    pub(crate) windows: Vec<Window>,
+}
+
 /// Takes blocks in place of the analyses of a whole trace.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     opening: Opening,
-    flows: Vec<FlowPart>,
+    /// Of each flow, the latest packet, and the first.
+    latest: Vec<Latest>,
+    first: Vec<First>,
     ip: Recording,
     tcp: Recording,
     temporal: [SignedHistogram; CLASS as usize + 1],
@@ -80,28 +105,40 @@ pub(crate) struct Recorder {
     keeps: bool,
     /// Time of the latest packet with a flow.
     before: u64,
-    windows: Vec<Recorded>,
+    windows: Vec<Holding>,
 }
 
 impl Recorder {
     pub(crate) fn new(config: &Config, burst: u16, opening: Opening) -> Self {
         let opens = opening == Opening::Trace;
-        let recorded = |length: &u64| Recorded {
+        let holding = |length: &u64| Holding {
             trains: Trains::new(*length, burst),
             certain: (!opens).then(|| Certain::new(*length, burst)),
             window: Window::new(burst, opens),
         };
         Self {
             opening,
-            flows: Vec::new(),
+            latest: Vec::new(),
+            first: Vec::new(),
             ip: Recording::new(&config.switch_batches),
             tcp: Recording::new(&config.switch_batches),
             temporal: Default::default(),
             head: Vec::new(),
             keeps: !opens,
             before: 0,
-            windows: config.windows_ns.iter().map(recorded).collect(),
+            windows: config.windows_ns.iter().map(holding).collect(),
         }
+    }
+
+    /// The same, of a section that others come before.
+    pub(crate) fn of_section(config: &Config, burst: u16) -> Self {
+        let (ip, tcp) = (Recording::noting(), Recording::noting());
+        Self { ip, tcp, ..Self::new(config, burst, Opening::Middle) }
+    }
+
+    /// Packets that are kept so far, while further ones will be.
+    pub(crate) fn keeping(&self) -> usize {
+        if self.keeps { self.head.len() } else { 0 }
     }
 
     /// Returns true while packets without a flow are wanted, too.
@@ -110,8 +147,9 @@ impl Recorder {
     }
 
     pub(crate) fn block(&mut self, block: &Block) {
-        if self.flows.len() < block.flows {
-            self.flows.resize(block.flows, FlowPart::default());
+        if self.latest.len() < block.flows {
+            self.latest.resize(block.flows, Latest::default());
+            self.first.resize(block.flows, First::default());
         }
         for row in block.rows.iter().filter(|row| row.flow != NO_FLOW) {
             self.count(row);
@@ -145,22 +183,37 @@ impl Recorder {
     #[inline]
     fn count(&mut self, row: &Row) {
         let Row { captured, flow: number, bits, .. } = *row;
-        let Some(flow) = self.flows.get_mut(number as usize) else { return };
-        let first = flow.packets == 0;
+        let Some(flow) = self.latest.get_mut(number as usize) else { return };
         if bits & IN_IP != 0 {
-            flow.ip[1] = self.ip.packet(number, flow.ip[1]);
+            flow.ip_position = self.ip.packet(number, flow.ip_position);
         }
         if bits & IN_TCP != 0 {
-            flow.tcp[1] = self.tcp.packet(number, flow.tcp[1]);
+            flow.tcp_position = self.tcp.packet(number, flow.tcp_position);
         }
-        if first {
-            flow.class = bits & CLASS;
-            (flow.ip[0], flow.tcp[0], flow.captured[0]) = (flow.ip[1], flow.tcp[1], captured);
+        if flow.packets == 0 {
+            let (ip, tcp, class) = (flow.ip_position, flow.tcp_position, bits & CLASS);
+            if let Some(first) = self.first.get_mut(number as usize) {
+                *first = First { ip, tcp, captured, class };
+            }
         } else if let Some(temporal) = self.temporal.get_mut(usize::from(bits & CLASS)) {
-            temporal.record(difference(captured, flow.captured[1]));
+            temporal.record(difference(captured, flow.captured));
         }
-        flow.captured[1] = captured;
+        flow.captured = captured;
         flow.packets += 1;
+    }
+
+    /// Ends a section.
+    pub(crate) fn finish_section(self) -> Recorded {
+        Recorded {
+            latest: self.latest,
+            first: self.first,
+            ip: self.ip.finish(),
+            tcp: self.tcp.finish(),
+            temporal: self.temporal,
+            head: self.head,
+            kept: self.keeps,
+            windows: self.windows.into_iter().map(Holding::finish).collect(),
+        }
     }
 
     /// `acknowledged`: of each flow, its first and its latest TCP packet.
@@ -172,11 +225,19 @@ impl Recorder {
         (table, twins): (FlowTable, HashMap<u32, u32>),
         acknowledged: [&[Acknowledged]; 2],
     ) -> Stretch {
-        let mut flows = self.flows;
-        flows.resize(table.numbers(), FlowPart::default());
-        for (number, flow) in flows.iter_mut().enumerate() {
-            flow.ack = acknowledged.map(|acks| acks.get(number).copied().unwrap_or_default());
-        }
+        let part = |number: usize| {
+            let latest = self.latest.get(number).copied().unwrap_or_default();
+            let first = self.first.get(number).copied().unwrap_or_default();
+            FlowPart {
+                class: first.class,
+                packets: latest.packets,
+                ip: [first.ip, latest.ip_position],
+                tcp: [first.tcp, latest.tcp_position],
+                captured: [first.captured, latest.captured],
+                ack: acknowledged.map(|acks| acks.get(number).copied().unwrap_or_default()),
+            }
+        };
+        let flows = (0..table.numbers()).map(part).collect();
         Stretch {
             settings: Settings::of(config),
             place,
@@ -192,7 +253,7 @@ impl Recorder {
             temporal: self.temporal,
             head: self.head,
             kept: self.keeps,
-            windows: self.windows.into_iter().map(Recorded::finish).collect(),
+            windows: self.windows.into_iter().map(Holding::finish).collect(),
         }
     }
 }

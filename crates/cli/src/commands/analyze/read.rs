@@ -2,14 +2,15 @@
 
 use std::path::Path;
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, anyhow};
-use slipstream::io::capture::{CaptureReader, Part, Parts};
+use slipstream::io::capture::{CaptureReader, Part, Parts, Record, Sections};
 use slipstream::time::Nanos;
 use slipstream_lab::frontier::Arrivals;
 use slipstream_trace::{
     Analyzer, Config, DetailConfig, DetailDigest, Details, Digest, GroupBy, Groups, PacketFile, PacketRow,
-    Slices,
+    Partial, SectionAnalyzer, Slices,
 };
 use slipstream_wire::LinkType;
 
@@ -96,7 +97,8 @@ impl<'a> Sinks<'a> {
         let frontier = self.arrivals.map(|arrivals| frontier::measure(args, &arrivals)).transpose()?;
         let groups = self.slices.map(Slices::finish);
         let left_out = self.selector.map(|s| s.left_out());
-        let analyzed = Analyzed::of(file, damaged, left_out, self.analyzer, self.details, groups, args);
+        let analyzed =
+            Analyzed::of(file, damaged, left_out, self.analyzer.finish(), self.details, groups, args);
         Ok(Analyzed { frontier, ..analyzed })
     }
 }
@@ -106,12 +108,11 @@ impl Analyzed {
         file: String,
         truncated_at_byte: Option<u64>,
         left_out: Option<u64>,
-        analyzer: Analyzer,
+        partial: Partial,
         details: Option<Details>,
         slices: Option<Groups>,
         args: &cli::Analyze,
     ) -> Self {
-        let partial = analyzer.finish();
         let report = partial.report();
         let by_flow = |by: cli::By| Some(Groups::of(details.as_ref()?, by.0, most_groups(args, by.0)));
         let groups = slices.or_else(|| args.by.and_then(by_flow));
@@ -140,6 +141,11 @@ fn goes_by_parts(args: &cli::Analyze) -> bool {
     !args.frontier && !by_slice && args.parquet_packets.is_none() && args.selection.count.is_none()
 }
 
+/// Returns true if all that is asked for can be had of sections that one thread each reads from begin to end.
+fn goes_by_sections(args: &cli::Analyze) -> bool {
+    goes_by_parts(args) && !wants_details(args)
+}
+
 pub(super) fn analyze_one(
     path: &Path,
     config: &Config,
@@ -148,6 +154,12 @@ pub(super) fn analyze_one(
 ) -> anyhow::Result<Analyzed> {
     let file = path.display().to_string();
     let progress = Progress::new(&file);
+    if config.threads > 1
+        && goes_by_sections(args)
+        && let Some(analyzed) = analyze_sections(path, config, args, &progress)?
+    {
+        return Ok(analyzed);
+    }
     let mut input = Input::open(path)?;
     if let Input::Capture(reader) = input {
         if config.threads > 1 && goes_by_parts(args) {
@@ -181,6 +193,53 @@ pub(super) fn analyze_one(
         }
     }
     sinks.finish(file, truncated_at_byte, args)
+}
+
+/// Analyses a file of which each thread reads a section; None if it must be read in one piece.
+fn analyze_sections(
+    path: &Path,
+    config: &Config,
+    args: &cli::Analyze,
+    progress: &Progress,
+) -> anyhow::Result<Option<Analyzed>> {
+    // Pipes are opened once.
+    if path.as_os_str() == "-" || !path.is_file() {
+        return Ok(None);
+    }
+    let Some(sections) = Sections::new(path, config.threads)? else { return Ok(None) };
+    let selected = !args.selection.is_everything();
+    // Each thread must know from when times count.
+    let first = if args.selection.time.is_some() { first_time(path)? } else { 0 };
+    let filter = selected.then(|| args.selection.filter(first, config.encapsulation));
+    let (left_out, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+    let partial = slipstream_trace::analyze_sections(config, sections.len(), |number, section| {
+        let goes_on = |section: &mut SectionAnalyzer<'_>, share| {
+            if taken.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) {
+                progress.at(Some(share));
+            }
+            anyhow::Ok(!section.gives_up())
+        };
+        let Some(filter) = filter else {
+            let record = |section: &mut SectionAnalyzer<'_>, record: Record<'_>| {
+                section.packet(record.time.0, record.link, record.original_len, record.data);
+            };
+            return sections.read(number, section, record, goes_on);
+        };
+        let record = |section: &mut SectionAnalyzer<'_>, record: Record<'_>| {
+            let (at, link, len, data) = (record.time.0, record.link, record.original_len, record.data);
+            if filter.wants(at, link, len, data) {
+                section.packet(at, link, len, data);
+            } else {
+                left_out.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        sections.read(number, section, record, goes_on)
+    })?;
+    let (Some(partial), Some(reader)) = (partial, sections.into_reader()) else { return Ok(None) };
+    let damaged = report_damage(&reader, args.damage.strict)?;
+    let left_out = selected.then(|| left_out.into_inner());
+    let file = path.display().to_string();
+    Ok(Some(Analyzed::of(file, damaged, left_out, partial, None, None, args)))
 }
 
 /// What a part of a trace is made into.
@@ -245,7 +304,8 @@ fn analyze_parts(
     drop(progress);
     let damaged = report_damage(&parts.into_reader(), args.damage.strict)?;
     let file = path.display().to_string();
-    Ok(Analyzed::of(file, damaged, selected.then_some(left_out), analyzer, details, None, args))
+    let left_out = selected.then_some(left_out);
+    Ok(Analyzed::of(file, damaged, left_out, analyzer.finish(), details, None, args))
 }
 
 fn read(reader: &mut CaptureReader, sinks: &mut Sinks<'_>, progress: &Progress) -> anyhow::Result<()> {
