@@ -64,7 +64,7 @@ pub use exact::Exact;
 pub use flow_radar::{Decoded, FlowRadar, FlowRadarParams};
 pub use fm::{Bitmaps, Fm};
 pub use front::Front;
-pub use hash::fixed_key;
+pub use hash::{KeyHash, fixed_key};
 pub use kind::{BuildError, Config, Kind, Size, build};
 pub use linear_counting::LinearCounting;
 pub use mrac::Mrac;
