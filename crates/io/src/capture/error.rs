@@ -130,6 +130,12 @@ pub enum CaptureError {
         /// Byte at which the next record begins.
         next: u64,
     },
+    /// A part was asked for of what has no parts.
+    #[error("{file}: has no parts, since it is compressed or no regular file: read it in one piece")]
+    NoParts {
+        /// The file.
+        file: String,
+    },
     /// The folder of the output is missing.
     #[error("{file}: there is no folder {folder}; make it first")]
     NoFolder {

@@ -168,15 +168,33 @@ impl PcapNg {
         notes: &mut Notes,
     ) -> Result<Cut, Stop> {
         loop {
+            if let Some(cut) = self.next_before(window, u64::MAX, interfaces, notes)? {
+                return Ok(cut);
+            }
+        }
+    }
+
+    /// The same; None once what comes before the next packet goes on to `end`, a byte of the file, or behind
+    /// it.
+    #[inline]
+    pub(super) fn next_before(
+        &mut self,
+        window: &mut Window,
+        end: u64,
+        interfaces: &mut Vec<Interface>,
+        notes: &mut Notes,
+    ) -> Result<Option<Cut>, Stop> {
+        loop {
             // The order is a constant in either call, and no field asks for it.
             let ready = match self.order {
                 Order::Little => self.ready(Order::Little, window, notes),
                 Order::Big => self.ready(Order::Big, window, notes),
             };
             if let Some(cut) = ready {
-                return Ok(cut);
+                return Ok(Some(cut));
             }
-            if let Some(cut) = self.step(window, interfaces, notes)? {
+            let cut = self.step(window, interfaces, notes)?;
+            if cut.is_some() || window.position() >= end {
                 return Ok(cut);
             }
         }

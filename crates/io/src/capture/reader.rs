@@ -294,12 +294,13 @@ impl CaptureReader {
         self.read.fetch_max(end, Ordering::Relaxed);
         while window.position() < end {
             let cut = match &mut self.framing {
-                Framing::Pcap(pcap) => pcap.next(window),
-                Framing::PcapNg(ng) => ng.next(window, &mut self.interfaces, &mut self.notes),
+                Framing::Pcap(pcap) => pcap.next(window).map(Some),
+                Framing::PcapNg(ng) => ng.next_before(window, end, &mut self.interfaces, &mut self.notes),
                 Framing::Over => return Ok(false),
             };
             match cut {
-                Ok(cut) => each(window, cut),
+                Ok(Some(cut)) => each(window, cut),
+                Ok(None) => {}
                 Err(stop) => return self.stop(stop).map(|()| false),
             }
         }

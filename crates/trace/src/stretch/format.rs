@@ -13,7 +13,7 @@ use slipstream_wire::{Encapsulation, FlowKey};
 use thiserror::Error;
 
 use super::order::{Order, Phases, tail_len};
-use super::{FlowPart, Key, MAX_BATCH, Place, Stretch, Window};
+use super::{Ending, FlowPart, Key, MAX_BATCH, Place, Stretch, Window};
 use crate::analyzer::Acknowledged;
 use crate::block::{ADVANCES, CLASS, NO_FLOW, Row};
 use crate::config::Config;
@@ -23,7 +23,8 @@ use crate::report::Skipped;
 use crate::trains::{Body, Counts, Held, Open, Output, Sent};
 
 const MAGIC: &[u8; 8] = b"SLIPPART";
-const VERSION: u16 = 1;
+/// Version 2 added how a part ends.
+const VERSION: u16 = 2;
 const SECTIONS: [&[u8; 4]; 7] = [b"PLAC", b"SETT", b"TOTL", b"FLOW", b"ORDR", b"HEAD", b"WIND"];
 /// No count of packets is so large: sums of a few don't overflow.
 const MOST: u64 = 1 << 56;
@@ -134,7 +135,7 @@ impl Stretch {
             return all.damaged("there is more behind its last section");
         }
         let [mut place, mut settings, mut totals, mut flows, mut orders, mut head, mut windows] = contents;
-        let place = Place::read(&mut place)?;
+        let place = Place::read(&mut place, version)?;
         let settings = Settings::read(&mut settings)?;
         let (opens, totals, opening, clock) = read_totals(&mut totals)?;
         let (table, twins, flows) = read_flows(&mut flows)?;
@@ -535,16 +536,27 @@ impl Place {
         out.numbers(&[self.from, self.to, self.context_from, self.context_to]);
         out.byte(u8::from(self.truncated_at_byte.is_some()));
         out.number(self.truncated_at_byte.unwrap_or(0));
+        out.byte(match self.ending {
+            Ending::Unknown => 0,
+            Ending::Continues => 1,
+            Ending::Ends => 2,
+        });
     }
 
-    fn read(from: &mut In<'_>) -> Result<Self, StretchError> {
+    fn read(from: &mut In<'_>, version: u16) -> Result<Self, StretchError> {
         let file = from.text()?;
         let [begin, to, context_from, context_to] = from.numbers()?;
         let (damaged, byte) = (from.flag()?, from.number()?);
         from.check(damaged || byte == 0, "a place of no damage")?;
+        let ending = match if version == 1 { 0 } else { from.byte()? } {
+            0 => Ending::Unknown,
+            1 => Ending::Continues,
+            2 => Ending::Ends,
+            _ => return from.damaged("an end that can't be"),
+        };
         from.done()?;
         let truncated_at_byte = damaged.then_some(byte);
-        Ok(Self { file, from: begin, to, context_from, context_to, truncated_at_byte })
+        Ok(Self { file, from: begin, to, context_from, context_to, truncated_at_byte, ending })
     }
 }
 
