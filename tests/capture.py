@@ -117,9 +117,9 @@ def _interface(body, order):
 def _pcapng(data):
     records, interfaces, links, snap_lengths = [], [], [], []
     at, end, order = 0, len(data), "<"
+    head, enhanced = struct.Struct("<II").unpack_from, struct.Struct("<IIIII").unpack_from
     while at + 12 <= end:
-        kind = data[at : at + 4]
-        if kind == SECTION:
+        if data[at : at + 4] == SECTION:
             order = {b"\x1a\x2b\x3c\x4d": ">", b"\x4d\x3c\x2b\x1a": "<"}.get(data[at + 8 : at + 12])
             if order is None:
                 break
@@ -127,9 +127,19 @@ def _pcapng(data):
             (major,) = struct.unpack_from(order + "H", data, at + 12)
             if major != 1:
                 raise Unreadable(f"pcapng {major}")
-        (kind, size) = struct.unpack_from(order + "II", data, at)
+            head, enhanced = (struct.Struct(order + form).unpack_from for form in ("II", "IIIII"))
+        kind, size = head(data, at)
         if size < 12 or size % 4 or size > end - at or data[at + size - 4 : at + size] != data[at + 4 : at + 8]:
             break
+        if kind == 6 and size >= 32:  # most blocks are of this kind
+            number, high, low, captured, length = enhanced(data, at + 8)
+            if number >= len(interfaces) or captured > size - 32:
+                break
+            link, _, ticks, offset = interfaces[number]
+            time = (high << 32 | low) * 10**9 // ticks + offset
+            records.append(Record(time, link, length, data[at + 28 : at + 28 + captured]))
+            at += size
+            continue
         body = data[at + 8 : at + size - 4]
         if kind == 1:
             if len(body) < 8:
@@ -137,11 +147,12 @@ def _pcapng(data):
             interfaces.append(_interface(body, order))
             links.append(interfaces[-1][0])
             snap_lengths.append(interfaces[-1][1])
-        elif kind in (2, 6):
-            form = "HHIIII" if kind == 2 else "IIIII"
+        elif kind == 6:
+            break  # too short
+        elif kind == 2:
             if len(body) < 20:
                 break
-            number, *_, high, low, captured, length = struct.unpack_from(order + form, body)
+            number, _, high, low, captured, length = struct.unpack_from(order + "HHIIII", body)
             if number >= len(interfaces) or captured > len(body) - 20:
                 break
             link, _, ticks, offset = interfaces[number]

@@ -33,18 +33,20 @@ def run(*words, **options):
     return done.stdout
 
 
-def install(extras="", name="python-package"):
+def install(extras="", name="python-package", others=()):
     """A fresh virtual environment with the package and what it may use; its Python. With `extras`, the environment stays from one time
-    to the next, since some are hundreds of megabytes, and the package is installed anew."""
+    to the next, since some are hundreds of megabytes, and the package is installed anew; so do other packages that tests need."""
     where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / name
-    if not extras:
-        shutil.rmtree(where, ignore_errors=True)
     base = getattr(sys, "_base_executable", None) or sys.executable
+    made_with = (where / "pyvenv.cfg").read_text() if (where / "pyvenv.cfg").exists() else ""
+    # Another Python's environment can't be made this one's.
+    if not extras or f"home = {Path(base).parent}\n" not in made_with:
+        shutil.rmtree(where, ignore_errors=True)
     run(base, "-m", "venv", where)
     wanted = f"{ROOT}[{extras}]" if extras else ROOT
     # What a user gets is built with all optimisations, which takes minutes; the numbers are the same without.
     environment = {"MATURIN_PEP517_ARGS": "--profile dev", **os.environ}
-    run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, cwd=where, env=environment)
+    run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, *others, cwd=where, env=environment)
     return where / "bin/python"
 
 
@@ -372,6 +374,12 @@ class Checks:
             assert result.plot().to_dict()["hconcat"]
             assert self.slipstream.analyze("synth:flows=1,packets=1").plot().to_dict()
 
+    def wheel(self):
+        """One wheel for CPython 3.9 and later, which works in an environment of its own: what `make wheels` does, but for optimisations."""
+        folder = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "wheels-dev"
+        said = run(ROOT / "ci/wheels.sh", folder, "--profile", "dev", cwd=ROOT, env={**os.environ, "PYTHON": sys.executable})
+        assert "works in a fresh environment" in said and "-cp39-abi3-" in said, said
+
     def typed(self):
         """The type stubs are installed, and name what there is."""
         where = Path(self.slipstream.__file__).parent
@@ -386,7 +394,7 @@ class Checks:
             assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
 
 
-NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "tables", "typed")
+NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "tables", "typed", "wheel")
 
 
 def inside(binary, only):
@@ -424,10 +432,11 @@ def main():
             sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")
         print("SLIPSTREAM_TRACES=none: nothing was checked\n0 passed, 0 failed")
         return
+    since = time.monotonic()
+    # Without a token: pip waits for cargo, which may wait for minutes for whoever builds in the same folder.
+    python = install("arrow,plot" if arguments.extras else "", "python-extras" if arguments.extras else "python-package")
+    print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
     with harness.token():
-        since = time.monotonic()
-        python = install("arrow,plot" if arguments.extras else "", "python-extras" if arguments.extras else "python-package")
-        print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
         done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
     sys.exit(done.returncode)
 

@@ -3,16 +3,20 @@
 
 usage: check_spark.py [target/release/slipstream] [--only TEXT] [--python PYTHON]
 
-Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, a damaged file among many, and a flow that is half of the trace. Needs Java 17 or later.
+Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, a damaged file among many, a flow that is half of the trace, Python workers and
+an executor killed in the middle. Needs Java 17 or later. The environment has all that the package may use, so that its notebooks are run here, and its stubs checked.
 """
 
 import argparse
+import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -59,7 +63,7 @@ class Checks(Package):
             os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             builder = SparkSession.builder.master(master).appName("check")
             for name, value in {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1",
-                                "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "OFF",
+                                "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false",
                                 "spark.sql.execution.pyspark.python": sys.executable, "spark.python.authenticate.socketTimeout": "60s"}.items():
                 builder = builder.config(name, value)
             self.session = builder.getOrCreate()
@@ -95,6 +99,44 @@ class Checks(Package):
                     assert len(spans) >= (1 if path.suffix == ".zst" else 4), (path, spans)
         self.states()
         self.cut_wrong()
+        self.crossed()
+        self.walked()
+
+    def crossed(self):
+        """Parts that the command saved are Python's, byte for byte, and the other way round; also joined across."""
+        s, path = self.slipstream, self.made()[0]
+        want = self.command("analyze", path)
+        for number in (1, 2, 4):
+            theirs = [self.scratch / f"{n}.part" for n in range(1, number + 1)]
+            for n, part in enumerate(theirs, 1):
+                assert self.command("analyze", "--part", f"{n}/{number}", "--save", part, path), part
+            parts = [s.Partial.load(part) for part in theirs]
+            ours = [s.partial(path, (part.span[0], part.span[1] if part is not parts[-1] else 2**64 - 1)) for part in parts]
+            assert [part.to_bytes() for part in ours] == [part.read_bytes() for part in theirs]
+            self.same(s.merge(parts[::-1]).to_dict(), want, "the command's parts in Python")
+            for part, mine in list(zip(theirs, ours))[::2]:
+                mine.save(part)
+            self.same(self.command("analyze", "merge", *theirs), want, "Python's parts in the command")
+        self.raises(s.PartialError, lambda: s.merge(parts[1:]), "no part begins", reason="missing")
+        self.raises(s.PartialError, lambda: s.merge(parts[:-1]), "no part ends", reason="missing")
+        self.raises(s.PartialError, lambda: s.merge([parts[0], *parts[2:]]), reason="gap")
+        # In a compressed file nothing is left for a second part.
+        zst = self.made()[2]
+        for n in (1, 2):
+            self.command("analyze", "--part", f"{n}/2", "--save", self.scratch / f"{n}.part", zst)
+        got = s.merge([s.Partial.load(self.scratch / f"{n}.part") for n in (2, 1)])
+        self.same(got.to_dict(), self.command("analyze", zst), "a part with nothing in it")
+
+    def walked(self):
+        """A part of a pcapng file behind the description of another interface: over all that comes before it, it is right."""
+        s, path = self.slipstream, self.mixed()
+        middle = s.spans(path, path.stat().st_size * 3 // 4)[-1][0]
+        first, last = s.partial(path, (0, middle)), s.partial(path, (middle, 2**64 - 1), walk=True)
+        self.same(s.merge([last, first]).to_dict(), self.command("analyze", path), "walked")
+        batches = list(s.packets(path, (middle, 2**64 - 1), walk=True))
+        assert {link for batch in batches for link in batch.column("link_type").to_pylist()} == {101}
+        assert sum(batch.num_rows for batch in batches) == last.records
+        self.raises(s.CaptureError, lambda: s.partial(path, (middle + 4, 2**64 - 1), walk=True), str(path), byte=middle + 4)
 
     def states(self):
         """Saved parts: read again, damaged, of another version, of other settings, out of order."""
@@ -232,6 +274,13 @@ class Checks(Package):
                 for n in range(6000)))
             got = packets.locality(spark, path, split=100_000).to_dict()
             self.same(got, self.command("analyze", path), f"{seconds} s")
+        mixed = self.mixed()
+        want = self.command("analyze", mixed)
+        self.same(packets.locality(spark, mixed, split=400_000).to_dict(), want, "mixed link types")
+        assert spark.read.format("pcap").option("split", 400_000).load(str(mixed)).groupBy("link_type").count().count() == 2
+
+    def mixed(self):
+        """A pcapng file that describes a second interface, of another link type, in the middle: its packets follow to the end."""
         mixed = self.scratch / "mixed.pcapng"
         block = self.made()[1].read_bytes()
         section = int.from_bytes(block[4:8], "little")
@@ -240,11 +289,109 @@ class Checks(Package):
         rest = block[section + len(interface):]
         length = int.from_bytes(rest[4:8], "little")
         packet = rest[:8] + (1).to_bytes(4, "little") + rest[12:length]
-        # The second interface is described in the middle, and its packets follow to the end.
         mixed.write_bytes(block + raw + packet * 9000)
-        want = self.command("analyze", mixed)
-        self.same(packets.locality(spark, mixed, split=400_000).to_dict(), want, "mixed link types")
-        assert spark.read.format("pcap").option("split", 400_000).load(str(mixed)).groupBy("link_type").count().count() == 2
+        return mixed
+
+    def killed(self):
+        """Python workers killed in the middle of an analysis: their tasks run again, and the result is the same."""
+        spark, packets = self.spark()
+        several, want = self.made(), self.command("analyze", *self.made())
+        failed = self.killing(spark, "pyspark/daemon", lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "killed"))
+        assert failed >= 1, "no task failed: nothing was killed in the middle"
+
+    def executor(self):
+        """One of two executors killed in the middle: the other one, and the one that takes its place, do its work again."""
+        spark, packets = self.spark("local-cluster[2,1,1024]")
+        several, want = self.made(), self.command("analyze", *self.made())
+        failed = self.killing(spark, "CoarseGrainedExecutorBackend",
+                              lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "an executor was killed"))
+        assert failed >= 1, "no task failed: nothing was killed in the middle"
+
+    @staticmethod
+    def killing(spark, name, work):
+        """Does some work of Spark, and kills a process with this name in its command line once tasks have ended; how many tasks failed."""
+        over, tracker, counts = threading.Event(), spark.sparkContext.statusTracker(), {}
+
+        def mine(name):
+            """Processes of that name whose parent is of the same name, or which were started by this program's JVM."""
+            found = {}
+            for entry in Path("/proc").iterdir():
+                try:
+                    words, stat = (entry / "cmdline").read_bytes(), (entry / "stat").read_text()
+                except OSError:
+                    continue
+                found[entry.name] = (stat[stat.rindex(")") + 2:].split()[1], words.replace(b".", b"/").decode(errors="replace"))
+            def ancestors(pid):
+                while pid in found:
+                    yield pid
+                    pid = found[pid][0]
+            return [int(pid) for pid, (parent, words) in found.items() if name in words and str(os.getpid()) in ancestors(pid)
+                    and (name != "pyspark/daemon" or name in found.get(parent, ("", ""))[1])]
+
+        def watch():
+            kills = 0
+            while not over.wait(0.005):
+                for stage in tracker.getActiveStageIds():
+                    info = tracker.getStageInfo(stage)
+                    if info is None:
+                        continue
+                    counts[stage] = max(counts.get(stage, 0), info.numFailedTasks)
+                    victims = mine(name)
+                    if info.numCompletedTasks >= 2 and not sum(counts.values()) and kills < 3 and victims:
+                        try:
+                            os.kill(victims[-1], signal.SIGKILL)
+                            kills += 1
+                        except ProcessLookupError:
+                            pass
+                        over.wait(0.2)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            work()
+        finally:
+            over.set()
+            thread.join()
+        return sum(counts.values())
+
+    def notebooks(self):
+        """The notebooks run from their first cell to the last, on small input; the first cell of the one gives a chart."""
+        import nbclient
+        import nbformat
+
+        os.environ["GIGABYTES"] = "0.003"
+        for name in ("holding", "heavy_hitters"):
+            path = harness.ROOT / "examples/notebooks" / f"{name}.ipynb"
+            notebook = nbformat.read(path, as_version=4)
+            nbformat.validate(notebook)
+            assert not any(cell.get("outputs") for cell in notebook.cells), f"{name}: stored with outputs"
+            nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(path.parent)}}).execute()
+            outputs = [[output for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+            text = "".join(output.get("text", "") for cell in outputs for output in cell)
+            charts = [[base64.b64decode(output["data"]["image/png"]) for output in cell if "image/png" in output.get("data", {})] for cell in outputs]
+            assert sum(map(len, charts)) == 2 - (name != "holding") and all(self.drawn(chart) for cell in charts for chart in cell), name
+            if name == "holding":
+                assert charts[0], "the first cell gives no chart"
+                assert "24,000 packets" in text and "predicted 2.9" in text, text
+            else:
+                assert "GB/s" in text and "of the 20 heaviest were found, all within" in text, text
+
+    @staticmethod
+    def drawn(png):
+        """Is there something in the picture? Rows of one colour pack to next to nothing."""
+        width, height = (int.from_bytes(png[at:at + 4], "big") for at in (16, 20))
+        return png[:8] == b"\x89PNG\r\n\x1a\n" and width > 300 and height > 150 and len(png) > 8000
+
+    def stubs(self):
+        """What the stubs say is what there is: names, arguments, defaults."""
+        (self.scratch / "allowed").write_text("slipstream\\._native\\.__all__\n")
+        words = [sys.executable, "-m", "mypy.stubtest", "--allowlist", "allowed", "slipstream._native"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=self.scratch)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-1000:]
+        code = "import slipstream\nreveal_type(slipstream.analyze('x').total.ip.slf)\nslipstream.merge([1])\n"
+        (self.scratch / "typed.py").write_text(code)
+        done = subprocess.run([sys.executable, "-m", "mypy", "typed.py"], capture_output=True, text=True, check=False, cwd=self.scratch)
+        assert 'Revealed type is "' in done.stdout and "float" in done.stdout and "incompatible type" in done.stdout, done.stdout + done.stderr
 
     def stream(self):
         """Finished captures of a folder, each once, over two runs."""
@@ -271,7 +418,9 @@ class Checks(Package):
         assert run() == 40_000
 
 
-NAMES = ("parts", "locality", "frame", "bad", "times", "stream")
+# The executor last: it needs a cluster of its own.
+NAMES = ("parts", "tables", "notebooks", "stubs", "locality", "frame", "bad", "times", "stream", "killed", "executor")
+TOOLS = ("ipykernel", "mypy", "nbclient", "nbformat", "vl-convert-python")
 
 
 def inside(binary, only):
@@ -313,10 +462,11 @@ def main():
             sys.exit(f"no captures in {harness.traces()} (SLIPSTREAM_TRACES names their folder, or is none)")
         print("SLIPSTREAM_TRACES=none: nothing was checked\n0 passed, 0 failed")
         return
+    since = time.monotonic()
+    # Without a token, as in check_python.py.
+    python = arguments.python or install("spark,plot", "spark-package", TOOLS)
+    print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
     with harness.token():
-        since = time.monotonic()
-        python = arguments.python or install("spark", "spark-package")
-        print(f"pip install: {time.monotonic() - since:.1f} s", flush=True)
         done = subprocess.run([python, __file__, binary, "--inside", "--only", arguments.only], stdin=subprocess.DEVNULL, check=False)
     sys.exit(done.returncode)
 

@@ -4,6 +4,7 @@ Keys are bytes of packet headers, as `capture` reads them; keys that the product
 (`parse`), so that spelling doesn't matter, only what is meant.
 """
 
+import functools
 import ipaddress
 import math
 import re
@@ -19,9 +20,17 @@ PROTOCOLS = {"icmp": 1, "igmp": 2, "ipip": 4, "tcp": 6, "udp": 17, "ipv6": 41, "
 PAIRS = ("superspreaders", "ddos-victims")
 
 
+class Packets(list):
+    """Packets, and the true answers that were found of them, since many sketches and tasks ask for the same ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = {}
+
+
 def packets(records):
     """The IP packets among records, in order."""
-    found = []
+    found = Packets()
     for record in records:
         headers = capture.headers(record.link, record.data)
         if headers:
@@ -31,6 +40,7 @@ def packets(records):
     return found
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def cut(address, bits):
     """An address with all but its first bits cleared; `bits` for IPv4 and IPv6."""
     size = 8 * len(address)
@@ -45,12 +55,11 @@ class Key:
         self.fields, *prefixes = text.split("/")
         first = int(prefixes[0]) if prefixes else 128
         # One prefix alone is of one version; addresses of the other stay whole.
-        self.bits = (first, int(prefixes[1]) if len(prefixes) > 1 else first if first > 32 else 128)
-
-    def of(self, p):
-        source, target = cut(p.source, self.bits), cut(p.target, self.bits)
-        return {"src": (source,), "dst": (target,), "src-dst": (source, target),
-                "5tuple": (source, target, p.ports, p.protocol)}[self.fields]
+        self.bits = bits = (first, int(prefixes[1]) if len(prefixes) > 1 else first if first > 32 else 128)
+        self.name = self.fields, bits
+        self.of = {"src": lambda p: (cut(p.source, bits),), "dst": lambda p: (cut(p.target, bits),),
+                   "src-dst": lambda p: (cut(p.source, bits), cut(p.target, bits)),
+                   "5tuple": lambda p: (cut(p.source, bits), cut(p.target, bits), p.ports, p.protocol)}[self.fields]
 
     def parse(self, text):
         """What a printed key means."""
@@ -87,9 +96,9 @@ class Epoch:
             self.sizes = Counter(ends)
             self.spread = Counter(end for end, _ in self.sizes)
         else:
-            self.sizes = Counter()
-            for p in some:
-                self.sizes[key.of(p)] += p.length if by_bytes else 1
+            self.sizes = Counter() if by_bytes else Counter(map(key.of, some))
+            for p in some if by_bytes else ():
+                self.sizes[key.of(p)] += p.length
         self.flows = len(self.sizes)
 
     def entropy(self):
@@ -102,8 +111,11 @@ class Epoch:
 
 def epochs(all_packets, length, task, key, by_bytes=False):
     """The true answers, epoch by epoch of so many packets; a trace without packets has one epoch without any."""
-    parts = [all_packets[i : i + length] for i in range(0, len(all_packets), length)] or [[]]
-    return [Epoch(part, task, key, by_bytes) for part in parts]
+    question = length, task if task in PAIRS else None, key.name, by_bytes
+    if question not in all_packets.known:
+        parts = [all_packets[i : i + length] for i in range(0, len(all_packets), length)] or [[]]
+        all_packets.known[question] = [Epoch(part, task, key, by_bytes) for part in parts]
+    return all_packets.known[question]
 
 
 def changes(earlier, later):

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -104,6 +105,10 @@ def main(description, jobs, function, chunk=4):
         sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
     binary = arguments.binary.resolve()
     chosen = [job for job in jobs(where) if arguments.only in repr(job)]
+    # Captures are lists of a million tuples and have no cycles: to look for cycles in them again and again takes longer than some
+    # checks.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
     passed = failed = 0
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as directory, multiprocessing.Pool(PROCESSES) as pool:

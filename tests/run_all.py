@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# The longest first.
-BESIDE = ("check_reframe.py", "check_measure.py", "check_verdicts.py", "check_odd.py", "check_functions.py", "check_slice.py", "check_model.py",
-          "check_analyze.py", "check_frontier.py", "check_large.py", "check_states.py", "check_capi.py", "check_python.py", "check_spark.py")
+# The longest first: those that build something, then by CPU time.
+BESIDE = ("check_spark.py", "check_python.py", "check_capi.py", "check_measure.py", "check_reframe.py", "check_slice.py", "check_functions.py",
+          "check_verdicts.py", "check_model.py", "check_large.py", "check_frontier.py", "check_odd.py", "check_partials.py", "check_analyze.py",
+          "check_states.py")
 ALONE = ("check_live.py",)
 
 

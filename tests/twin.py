@@ -7,9 +7,15 @@ train leaves before another packet is taken in.
 """
 
 from collections import deque
+from operator import attrgetter
+
+FOREVER = float("inf")
+BY_DUE = attrgetter("due")
 
 
 class Train:
+    __slots__ = "flow", "kind", "first", "base", "due", "packets", "gone"
+
     def __init__(self, flow, kind, first, base, due):
         self.flow, self.kind, self.first, self.base, self.due = flow, kind, first, base, due
         self.packets = [first]
@@ -21,32 +27,42 @@ class Twin:
     are (hold in ns, burst); None stands for a packet to bypass."""
 
     def __init__(self, times, flows, kinds, treatments, policy="oldest", second=False, capacity=8192):
-        self.policy, self.second, self.capacity = policy, second, capacity
+        self.second, self.capacity = second, capacity
         self.treatments = treatments
         self.open = {}
         self.lines = [deque() for _ in treatments]
+        # No train that is open is due earlier.
+        self.soonest = FOREVER
         self.held = 0
         self.now = -1
         self.leaving = []
-        self.first_seen, self.seen = {}, {}
+        self.first_seen, self.seen = first_seen, seen = {}, {}
+        self.rank = {"oldest": lambda train: first_seen[train.flow], "waiting": lambda train: train.base,
+                     "shortest": lambda train: seen[train.flow]}[policy]
         # What comes out: (packet, time), and the trains: (cause, packets).
         self.out, self.trains = [], []
         for packet, (time, flow, kind) in enumerate(zip(times, flows, kinds)):
-            self.pass_time(time)
+            if time > self.now or time >= self.soonest:
+                self.pass_time(time)
             if flow is None:
                 self.out.append((packet, time))
             else:
                 self.take(packet, time, flow, kind)
-        self.pass_time(float("inf"))
+        self.pass_time(FOREVER)
 
     def oldest_of(self, by):
         for line in self.lines:
             while line and line[0].gone:
                 line.popleft()
-        return min((line[0] for line in self.lines if line), key=by, default=None)
+        fronts = [line[0] for line in self.lines if line]
+        return fronts[0] if len(fronts) == 1 else min(fronts, key=by, default=None)
 
     def pass_time(self, to):
-        while (train := self.oldest_of(lambda t: t.due)) and train.due <= to:
+        while self.soonest <= to:
+            train = self.oldest_of(BY_DUE)
+            self.soonest = train.due if train else FOREVER
+            if train is None or train.due > to:
+                break
             if train.due > self.now:
                 self.emit()
                 self.now = train.due
@@ -58,20 +74,23 @@ class Twin:
     def leave(self, train, cause):
         train.gone = True
         del self.open[train.flow]
-        rank = {"oldest": self.first_seen[train.flow], "waiting": train.base, "shortest": self.seen[train.flow]}
-        self.leaving.append((rank[self.policy], train.first, train, cause))
+        self.leaving.append((self.rank(train), train.first, train, cause))
 
     def emit(self):
+        if not self.leaving:
+            return
         for _, _, train, cause in sorted(self.leaving):
-            self.out.extend((packet, self.now) for packet in train.packets)
+            self.out.extend([(packet, self.now) for packet in train.packets])
             self.trains.append((cause, train.packets))
             self.held -= len(train.packets)
         self.leaving = []
 
     def take(self, packet, time, flow, kind):
-        new = flow not in self.seen
-        self.first_seen.setdefault(flow, time)
-        self.seen[flow] = self.seen.get(flow, 0) + 1
+        so_far = self.seen.get(flow, 0)
+        self.seen[flow] = so_far + 1
+        new = so_far == 0
+        if new:
+            self.first_seen[flow] = time
         train = self.open.get(flow)
         bypass = kind is None or (new and self.second)
         hold, burst = self.treatments[kind or 0]
@@ -95,6 +114,7 @@ class Twin:
         if train is None:
             self.open[flow] = train = Train(flow, kind, packet, time, time + hold)
             self.lines[kind].append(train)
+            self.soonest = min(self.soonest, train.due)
         else:
             train.packets.append(packet)
             if len(train.packets) == burst:

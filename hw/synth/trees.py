@@ -13,8 +13,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-# The share of a pin's greatest load (`max_capacitance`) up to which a cell is used.
-SHARE = 0.15
+# Shares of a pin's greatest load (`max_capacitance`) up to which a cell is used. All are tried: with small ones a cell is fast and a tree
+# deep, and which is better depends on how many inputs hang on one output.
+SHARES = (0.08, 0.1, 0.12, 0.15)
 
 
 def parse(text):
@@ -154,7 +155,8 @@ class Netlist:
                         ready.append(before)
 
 
-def place(netlist):
+def place(netlist, share):
+    """Places buffers; returns how many, and the longest path as far as the typical delays of cells tell."""
     cells, instances = netlist.cells, netlist.instances
     buffers = sorted((c for c in cells.values() if c.buffer), key=lambda c: max(c.outs.values()))
     families = defaultdict(list)
@@ -164,12 +166,12 @@ def place(netlist):
         sizes.sort(key=lambda c: (c.area, c.name))
     strongest = {family: max(max(c.outs.values(), default=0) for c in sizes) for family, sizes in families.items()}
     # Slow buffers (those for clocks) are left alone. A buffer of middling size is what a tree is made of.
-    pace = {b.name: b.delay(SHARE * max(b.outs.values())) for b in buffers}
+    pace = {b.name: b.delay(share * max(b.outs.values())) for b in buffers}
     buffers = [b for b in buffers if pace[b.name] <= 1.1 * min(pace.values(), default=0.0)]
     if not buffers:
         sys.exit("no buffer in the library: none can be placed")
     middle = buffers[min(len(buffers) - 1, len(buffers) // 2)]
-    span = SHARE * max(middle.outs.values())
+    span = share * max(middle.outs.values())
     tail, added, order = {}, 0, list(netlist.backwards())
 
     def load_of(sink):
@@ -184,8 +186,8 @@ def place(netlist):
         name, port = netlist.driver.get(net, (None, None))
         kind = netlist.kind(name) if name else None
         # A port of the block is driven as by a buffer of middling size. A cell may grow to four times its size.
-        smallest = max(families[kind.family][0].outs.values()) if kind else span / SHARE
-        room = SHARE * min(strongest[kind.family], 4 * smallest) if kind else span
+        smallest = max(families[kind.family][0].outs.values()) if kind else span / share
+        room = share * min(strongest[kind.family], 4 * smallest) if kind else span
         total = sum(item[1] for item in items)
         while total > room and len(items) > 1:
             group, load = [], 0.0
@@ -194,7 +196,7 @@ def place(netlist):
                 load += group[-1][1]
             if len(group) == 1 and group[0][1] <= next(iter(middle.load.values())) * 1.01:
                 break
-            size = next((b for b in buffers if SHARE * max(b.outs.values()) >= load), buffers[-1])
+            size = next((b for b in buffers if share * max(b.outs.values()) >= load), buffers[-1])
             source, behind = next(iter(size.load)), next(iter(size.outs))
             new, called = netlist.next_net, f"tree_{added}"
             netlist.next_net += 1
@@ -210,14 +212,14 @@ def place(netlist):
             at = next((n for n, other in enumerate(items) if other[0] > item[0]), len(items))
             items.insert(at, item)
         if kind:
-            fitting = [c for c in families[kind.family] if SHARE * c.outs[port] >= total and c.outs[port] >= kind.outs[port]]
-            if fitting and total > SHARE * kind.outs[port]:
+            fitting = [c for c in families[kind.family] if share * c.outs[port] >= total and c.outs[port] >= kind.outs[port]]
+            if fitting and total > share * kind.outs[port]:
                 instances[name]["type"] = fitting[0].name
-            elif total > SHARE * kind.outs[port]:
+            elif total > share * kind.outs[port]:
                 instances[name]["type"] = max(families[kind.family], key=lambda c: c.outs[port]).name
             rest = max((item[0] for item in items), default=0.0)
-            tail[name] = max(tail.get(name, 0.0), rest + (0.0 if kind.register else netlist.kind(name).delay(total)))
-    return added
+            tail[name] = max(tail.get(name, 0.0), rest + netlist.kind(name).delay(total))
+    return added, max(tail.values(), default=0.0)
 
 
 def roots(module, cells):
@@ -242,14 +244,20 @@ def roots(module, cells):
 
 
 def main():
-    design, cells = json.loads(Path(sys.argv[1]).read_text()), library(sys.argv[2])
-    netlist = Netlist(design, cells)
-    before = roots(netlist.module, cells)
-    added = place(netlist)
-    if roots(netlist.module, cells) != before:
-        sys.exit("a buffer changed what drives an input: a mistake in trees.py")
-    Path(sys.argv[3]).write_text(json.dumps(design))
-    print(f"{added} buffers in trees, {len(netlist.instances)} cells with them")
+    text, cells = Path(sys.argv[1]).read_text(), library(sys.argv[2])
+    best = None
+    for share in SHARES:
+        design = json.loads(text)
+        netlist = Netlist(design, cells)
+        before = roots(netlist.module, cells)
+        added, longest = place(netlist, share)
+        if roots(netlist.module, cells) != before:
+            sys.exit("a buffer changed what drives an input: a mistake in trees.py")
+        print(f"loads up to {share:.0%} of the greatest: {added} buffers, longest path about {longest:.2f}")
+        if best is None or longest < best[0]:
+            best = longest, share, added, len(netlist.instances)
+            Path(sys.argv[3]).write_text(json.dumps(design))
+    print(f"{best[1]:.0%} is taken: {best[2]} buffers in trees, {best[3]} cells with them")
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ async def beats_of_each_length(dut):
         return
     # At 2.26 ns all keep up; at 2.56 ns those whose last beat has 1 to 11 bytes don't (less the FCS: 1 to 7 of what is on the wire).
     assert line_rate(256, 2.26, 100, True) == []
+    # At 2.34 ns all from 68 bytes on, and without the FCS in the stream all.
+    assert line_rate(256, 2.34, 100, True) == [65, 66, 67] and line_rate(256, 2.34, 100, False) == []
     assert line_rate(256, 2.56, 100, True) == [size for size in range(64, 1519) if 1 <= size % 32 <= 11]
     assert line_rate(256, 2.56, 100, False) == [size for size in range(64, 1519) if 1 <= (size - FCS) % 32 <= 7]
     # The book's table: length, beats, the longest clock that keeps up, and what that means at two clocks.

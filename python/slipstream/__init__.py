@@ -14,6 +14,7 @@ prints with `--format json`. Python's lock is released while there is work.
 - `synth`: traffic with a known locality.
 - `model.solve`: batch sizes, loss and latency of a processor that works in batches.
 - `spans`, `partial`, `merge`: parts of a trace analysed one by one, on several machines, with the result of the whole.
+- `packets`: the packets of a capture as Arrow's record batches.
 - `slipstream.spark` (import it): captures as DataFrames of Spark, and the analysis over a cluster.
 - `Sketch`, `Measurement`: measurement in little memory; states that the command reads and writes.
 """
@@ -21,6 +22,7 @@ prints with `--format json`. Python's lock is released while there is work.
 from . import model
 from ._native import CaptureError, PartialError, StateError, __version__
 from ._traffic import DamageWarning, analyze, reframe, reframe_settings, synth
+from ._packets import packets
 from .partials import Partial, merge, partial, spans
 from .results import Analysis, Distribution, Sequence, Trace, Window
 from .sketches import Change, Estimate, Flow, SetSizes, Sketch
@@ -48,6 +50,7 @@ __all__ = [
     "analyze",
     "merge",
     "model",
+    "packets",
     "partial",
     "reframe",
     "reframe_settings",

@@ -14,8 +14,8 @@ import os
 from typing import Any, Callable, Iterable, Optional, Union
 
 from . import _native
-from ._native import CaptureError, PartialError, StateError
-from .results import Analysis, Failed, Trace
+from ._native import PartialError, StateError
+from .results import Analysis, Trace
 from .sketches import replace
 
 Path = Union[str, "os.PathLike[str]"]
@@ -161,26 +161,28 @@ def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], P
 
 def merge(parts: Iterable[Partial]) -> Analysis:
     """The analysis of traces of which these are the parts, in any order: those of a trace join by their bytes, traces as `analyze`
-    has several, in the order in which they are first named."""
+    has several, in the order in which they are first named.
+
+    Raises `PartialError`: its `reason` is `"missing"` where a trace's first or last part isn't there, `"gap"` where one between is
+    missing; `join` takes such parts, too.
+    """
     traces: dict[str, list[Partial]] = {}
     for part in parts:
         traces.setdefault(part.file, []).append(part)
     if not traces:
         raise ValueError("no parts")
-    joined = [join(sorted(parts, key=lambda part: part.span)) for parts in traces.values()]
+    joined = [join(sorted(_some(parts), key=lambda part: part.span)) for parts in traces.values()]
+    for one in joined:
+        one._native.complete()
     return Analysis.of([part.trace() for part in joined], [])
+
+
+def _some(parts: list[Partial]) -> list[Partial]:
+    """Without parts for which nothing was left, unless there are no others."""
+    return [part for part in parts if not part._native.is_nothing] or parts
 
 
 def redo_from(path: Path, settings_: dict[str, Any]) -> Callable[[Span, bool, bool], Partial]:
     """Makes parts of a file anew, for `join`."""
     return lambda span, keep, walk: Partial(
         _native.stretch(path, span, settings=settings_, keep=keep, walk=walk, progress=None))
-
-
-def whole(path: Path, settings_: dict[str, Any], parts: Callable[[list[Span]], Iterable[Partial]],
-          size: int) -> Union[Partial, Failed]:
-    """Splits a file, has its parts made, and joins them; of a file that can't be read, why."""
-    try:
-        return join(parts(spans(path, size)), redo_from(path, settings_))
-    except (OSError, CaptureError) as error:
-        return Failed(os.fspath(path), str(error))

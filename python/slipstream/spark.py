@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from . import _native, partials
+from ._packets import packets
 from .partials import ALL, END, Partial, Span
 from .results import Analysis, Failed
 from .sketches import Sketch
@@ -32,11 +33,6 @@ Paths = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 SCHEMA = "file string, split long, number long, time_ns long, link_type int, original_len int, data binary"
 """Columns of packets: which capture; where the part of it begins that was read in one task, and the packet's number in that; its time
 in nanoseconds since 1970; the number of its link type, with which `data` begins; its length on the wire; and what was captured."""
-
-_ARROW = pyarrow.schema([("file", pyarrow.string()), ("split", pyarrow.int64()), ("number", pyarrow.int64()),
-                         ("time_ns", pyarrow.int64()), ("link_type", pyarrow.int32()), ("original_len", pyarrow.int32()),
-                         ("data", pyarrow.binary())])
-_BATCH = 4 << 20
 
 
 def register(spark: SparkSession) -> None:
@@ -135,7 +131,7 @@ class _Reader(DataSourceReader):
         return [part for file in files(_paths(self.options)) for part in _parts(file, self.options)]
 
     def read(self, partition: Any) -> Iterator[pyarrow.RecordBatch]:
-        return read(partition.file, partition.span, self.options.get("strict", "false").lower() == "true")
+        return packets(partition.file, partition.span, strict=self.options.get("strict", "false").lower() == "true")
 
 
 class _Stream(DataSourceStreamReader):
@@ -173,29 +169,10 @@ class _Stream(DataSourceStreamReader):
         return [part for file in end["files"] if file not in before for part in _parts(file, self.options)]
 
     def read(self, partition: Any) -> Iterator[pyarrow.RecordBatch]:
-        return read(partition.file, partition.span, self.options.get("strict", "false").lower() == "true")
+        return packets(partition.file, partition.span, strict=self.options.get("strict", "false").lower() == "true")
 
     def commit(self, end: dict) -> None:
         pass
-
-
-def read(file: str, span: Span, strict: bool = False) -> Iterator[pyarrow.RecordBatch]:
-    """The packets of a part of a capture, as `SCHEMA` has them. At its end, the next part must begin; else this raises `CaptureError`."""
-    packets = _native.Packets(file, tuple(span), False, strict)
-    number = 0
-    while True:
-        got = packets.next(_BATCH)
-        if got is None:
-            return
-        rows, (times, links, lens, offsets, data) = got
-        def column(kind: Any, *buffers: bytes) -> pyarrow.Array:
-            return pyarrow.Array.from_buffers(kind, rows, [None, *map(pyarrow.py_buffer, buffers)])
-        name = pyarrow.DictionaryArray.from_arrays(pyarrow.repeat(pyarrow.scalar(0, pyarrow.int32()), rows), [file]).dictionary_decode()
-        yield pyarrow.RecordBatch.from_arrays(
-            [name, pyarrow.repeat(pyarrow.scalar(span[0], pyarrow.int64()), rows),
-             pyarrow.array(range(number, number + rows), pyarrow.int64()), column(pyarrow.int64(), times),
-             column(pyarrow.int32(), links), column(pyarrow.int32(), lens), column(pyarrow.binary(), offsets, data)], schema=_ARROW)
-        number += rows
 
 
 def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, split: int = 64 << 20, keep_going: bool = False,
@@ -243,7 +220,7 @@ def plan(named: list[str], split: int) -> tuple[list[Part], list[Failed]]:
     for file in dict.fromkeys(named):
         try:
             parts += _cut(file, {"split": str(split)})
-        except (OSError, partials.CaptureError) as error:
+        except (OSError, _native.CaptureError) as error:
             failed.append(Failed(file, str(error)))
     return parts, failed
 
@@ -293,7 +270,7 @@ def _reaching(redo: Callable[[Span, bool, bool], Partial], begin: int, end: int)
     """A part from a place where a record begins; it goes on to the end of the file where none begins at `end`."""
     try:
         return redo((begin, end), begin > 0, begin > 0)
-    except partials.CaptureError:
+    except _native.CaptureError:
         return redo((begin, END), begin > 0, begin > 0)
 
 
@@ -355,18 +332,18 @@ def _outcome(work: Callable[[], bytes]) -> bytes:
     """What came out, or `!` and why nothing did: a file that can't be read is no failure of the task."""
     try:
         return work()
-    except (OSError, partials.CaptureError) as error:
+    except (OSError, _native.CaptureError) as error:
         return b"!" + (str(error) or repr(error)).encode()
 
 
 def _again(file: str, text: str = "") -> Exception:
     """The exception that a file raises."""
     try:
-        for _ in read(file, ALL):
+        for _ in packets(file):
             pass
-    except (OSError, partials.CaptureError) as error:
+    except (OSError, _native.CaptureError) as error:
         return error
-    return partials.CaptureError(text or f"{file}: can't be read")
+    return _native.CaptureError(text or f"{file}: can't be read")
 
 
 def _locality_of(source: DataFrame, settings: dict[str, Any]) -> Analysis:

@@ -1,5 +1,6 @@
 //! The words of the command line; help, man page and completions come from here.
 
+pub(crate) mod analyze;
 pub(crate) mod ctl;
 pub(crate) mod flags;
 pub(crate) mod measure;
@@ -9,13 +10,12 @@ pub(crate) mod slice;
 pub(crate) mod top;
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use slipstream::pipeline::Setting;
-use slipstream_trace::{GroupBy, UnknownGroupBy};
 
+pub(crate) use self::analyze::{Analyze, AnalyzeAction, By, MergeParts, PartOf};
 use self::flags::{Flagged, Flags};
 use crate::log::{Level, LogFormat};
 use crate::operate::sessions::Target;
@@ -108,94 +108,6 @@ pub(crate) struct Damage {
     /// Take a damaged input for an error (exit status 2), not for a warning.
     #[arg(long)]
     pub(crate) strict: bool,
-}
-
-/// What packets are grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct By(pub(crate) GroupBy);
-
-impl FromStr for By {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let Some(length) = text.strip_prefix("slice") else {
-            return text.parse().map(Self).map_err(|e: UnknownGroupBy| e.to_string());
-        };
-        let length = length.trim_start_matches([' ', '=', ':']).trim();
-        match length.parse::<Duration>() {
-            Ok(Duration(0)) | Err(_) => Err(format!("{text:?} has no length of slices, as in 'slice 1s'")),
-            Ok(Duration(ns)) => Ok(Self(GroupBy::Slice(ns))),
-        }
-    }
-}
-
-/// What locality does my traffic have, and what would holding it gain?
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-                        slipstream analyze traces/campus.pcap.gz\n  \
-                        slipstream analyze --window 10us,1ms --burst 64 --format json \\\n    \
-                        traces/campus.pcap.gz\n  \
-                        slipstream analyze --report campus.html --parquet campus.parquet \\\n    \
-                        traces/campus.pcap.gz\n  \
-                        slipstream analyze --frontier traces/campus.pcap.gz\n  \
-                        slipstream analyze --rules 'tcp port 443' --time 0s..5ms --by endpoint \\\n    \
-                        traces/campus.pcap.gz\n  \
-                        slipstream analyze --by 'slice 1ms' -c 10000 traces/campus.pcap.gz\n  \
-                        slipstream analyze --diff traces/campus.pcap.gz \\\n    \
-                        synth:flows=1000,packets=10000,slf=4")]
-pub(crate) struct Analyze {
-    /// Captures (pcap, pcapng; plain, gzip or zstd), `-` for stdin, or `synth:KEY=VALUE,…`.
-    #[arg(required = true, value_name = "TRACE")]
-    pub(crate) traces: Vec<PathBuf>,
-    /// Holding windows.
-    #[arg(long, value_name = "TIME,…", value_delimiter = ',', default_value = "16us,64us,128us")]
-    pub(crate) window: Vec<Duration>,
-    /// Packets at which a train leaves at once.
-    #[arg(long, value_name = "PACKETS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_535))]
-    pub(crate) burst: u32,
-    /// Also compare fixed holds of these times with the adaptive hold and with one that knows the future:
-    /// mean delay at equal mean train. Keeps 90 bytes a packet.
-    #[arg(long)]
-    pub(crate) frontier: bool,
-    #[command(flatten)]
-    pub(crate) selection: Selection,
-    /// Also by group: dst-port, endpoint (either address), vlan, or stretches of time, 'slice 1s'. A group's
-    /// SLF and trains are those of its packets among all others; a slice is as a trace of its own.
-    #[arg(long, value_name = "GROUP")]
-    pub(crate) by: Option<By>,
-    /// Groups to list at most, those with the most packets, or the first slices; all others are summed up
-    /// [default: 20; of slices 10000].
-    #[arg(long, value_name = "N", requires = "by")]
-    pub(crate) groups: Option<usize>,
-    /// Print two traces beside each other, and how every figure changed.
-    #[arg(long)]
-    pub(crate) diff: bool,
-    /// Traces that can't be read (with --strict, damaged ones too) are listed, and don't make the exit status
-    /// 2 as long as one of them could be.
-    #[arg(long)]
-    pub(crate) keep_going: bool,
-    /// Which IP header of a tunnel makes the flow.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) tunnel: Tunnel,
-    /// Addresses to list as top endpoints.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) top: usize,
-    /// Write the result as one HTML file with charts, which needs nothing else: no network, no script.
-    #[arg(long, alias = "html", value_name = "FILE.html")]
-    pub(crate) report: Option<PathBuf>,
-    /// Write every flow of every trace, one row each, to a Parquet file.
-    #[arg(long, value_name = "FILE.parquet")]
-    pub(crate) parquet: Option<PathBuf>,
-    /// Write every packet of every trace, one row each, to a Parquet file.
-    #[arg(long, value_name = "FILE.parquet")]
-    pub(crate) parquet_packets: Option<PathBuf>,
-    /// Worker threads; all cores by default. Results don't depend on it.
-    #[arg(long, visible_alias = "workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
-    #[command(flatten)]
-    pub(crate) damage: Damage,
-    #[command(flatten)]
-    pub(crate) reporting: Reporting,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -123,6 +123,31 @@ async fn report(State(pages): State<Pages>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], page.clone()).into_response()
 }
 
+/// What stages and sources count by themselves that may also fall; all else only grows while a run lasts. In
+/// alphabetical order.
+const LEVELS: [&str; 20] = [
+    "connections",
+    "flows",
+    "fragments_held",
+    "generator_away_longest_ns",
+    "held_max",
+    "hold_ns",
+    "in_flight",
+    "left_in_queue",
+    "mappings",
+    "native",
+    "neighbours",
+    "payloads_most_waiting",
+    "payloads_waiting",
+    "price_ns",
+    "queues",
+    "route_memory_bytes",
+    "routes",
+    "sessions",
+    "stations",
+    "zero_copy",
+];
+
 /// The type of stages that measure.
 const MEASURE: &str = "measure";
 
@@ -194,6 +219,20 @@ impl Collector for Figures {
         }
         Ok(())
     }
+}
+
+/// What stages or sources (`of`) count by themselves: counters, levels, and both as gauges.
+fn own_counts(encoder: &mut DescriptorEncoder<'_>, of: &str, values: Vec<Sample>) -> fmt::Result {
+    let help = format!("What a {of} counts by itself: counters and levels");
+    family(encoder, (&format!("{of}_value"), &help, None), MetricType::Gauge, &values)?;
+    let is_level = |(labels, _): &Sample| {
+        labels.iter().any(|(label, name)| *label == "name" && LEVELS.binary_search(&name.as_str()).is_ok())
+    };
+    let (levels, counters): (Vec<_>, Vec<_>) = values.into_iter().partition(is_level);
+    let help = format!("What a {of} counts by itself, since it began");
+    family(encoder, (&format!("{of}_count"), &help, None), MetricType::Counter, &counters)?;
+    let help = format!("What a {of} has or is set to at the moment");
+    family(encoder, (&format!("{of}_level"), &help, None), MetricType::Gauge, &levels)
 }
 
 /// A stage or a source, with the number of its shard where there are several.
@@ -271,8 +310,7 @@ impl Figures {
         let value = |s, (name, n): &(&'static str, u64)| (with(source_labels(s), "name", name), *n as f64);
         let values: Vec<Sample> =
             sources.iter().flat_map(|s| s.0.counters.iter().map(move |c| value(*s, c))).collect();
-        let help = "What a source counts by itself";
-        family(encoder, ("source_value", help, None), MetricType::Gauge, &values)
+        own_counts(encoder, "source", values)
     }
 
     fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -300,8 +338,7 @@ impl Figures {
             values.extend(s.0.counters.iter().map(|(name, n)| (with(labels(s), "name", name), *n as f64)));
         }
         family(encoder, ("dropped_packets", "Packets dropped, by reason", None), counter, &drops)?;
-        let help = "What a stage counts by itself";
-        family(encoder, ("stage_value", help, None), MetricType::Gauge, &values)
+        own_counts(encoder, "stage", values)
     }
 
     /// Trains of `reframe` stages, and what they cost in delay.
@@ -363,5 +400,18 @@ impl Figures {
         family(encoder, ("measure_figure", help, None), gauge, &figures)?;
         let help = "End of the last epoch, since 1970";
         family(encoder, ("measure_epoch_end", help, Some(&Unit::Seconds)), gauge, &ends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_in_order_and_counters_are_none() {
+        assert!(LEVELS.is_sorted());
+        for counter in ["sessions_opened", "neighbours_changed", "connections_begun", "datagrams"] {
+            assert!(LEVELS.binary_search(&counter).is_err(), "{counter}");
+        }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn longest_hold(plan: &Plan) -> Option<u64> {
 }
 
 impl Watch {
-    /// What has happened since the last look that somebody should know.
+    /// Returns what has happened since the last look that somebody should know.
     pub(crate) fn compare(&mut self, report: &RunReport) -> Vec<Notice> {
         let mut notices = Vec::new();
         self.looks += 1;
@@ -227,7 +227,7 @@ impl Watcher {
             while !wait(&ends) {
                 interfaces.look();
                 let report = monitor.ask(PATIENCE);
-                // What nobody answered is the report of the last time.
+                // The report of the last time stands where nobody answered.
                 let same = |old: &Arc<RunReport>| report.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
                 let fresh = report.is_some() && !last.as_ref().is_some_and(same);
                 if let (true, Some(report)) = (fresh, &report) {

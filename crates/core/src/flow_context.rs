@@ -53,7 +53,7 @@ pub struct FlowUse {
     pub words: u8,
     /// A look-up is worth it for this stage alone; else where two stages share one.
     pub alone: bool,
-    /// What becomes of trains.
+    /// Trains behind the stage.
     pub trains: Trains,
 }
 
@@ -203,7 +203,7 @@ pub struct FlowContexts {
     hints: Vec<Vec<u32>>,
     limit: u32,
     used: u32,
-    /// Where the next context that makes room is looked for.
+    /// Place at which the next context that makes room is looked for.
     hand: u32,
     /// Counts the look-ups that are not within another.
     turn: u32,

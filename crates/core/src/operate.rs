@@ -74,7 +74,7 @@ pub struct Denial {
     pub packets: u64,
 }
 
-/// What happened in a stage since somebody last asked.
+/// Events in a stage since somebody last asked.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
     /// Sessions that began or ended.
@@ -122,8 +122,8 @@ pub trait Operate {
         false
     }
 
-    /// What its type alone knows, such as to drain a backend: gives what has to be made for it, elsewhere,
-    /// and be handed to [`update`](Self::update) then.
+    /// Takes an action that its type alone knows, such as to drain a backend: gives what has to be made for
+    /// it, elsewhere, and be handed to [`update`](Self::update) then.
     ///
     /// # Errors
     /// Why it can't, in words.

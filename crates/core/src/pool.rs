@@ -52,8 +52,8 @@ const OVERSIZE: u8 = u8::MAX;
 /// Of packets in memory that was adopted: a class of its own, whose slots are as large as their owner says.
 const ADOPTED: u8 = CLASS_UNITS.len() as u8;
 const CLASSES: usize = CLASS_UNITS.len() + 1;
-/// What of the first byte of a slot is its size class. [`OVERSIZE`] has all of it, and all that can be set
-/// beside it.
+/// Bits of the first byte of a slot that are its size class. [`OVERSIZE`] has all of them, and all that can
+/// be set beside them.
 const CLASS: u8 = (1 << 5) - 1;
 /// Set beside the size class of a packet whose payload waits elsewhere.
 const SLICED: u8 = 1 << 6;

@@ -29,9 +29,9 @@ pub struct Options {
     pub burst: usize,
     /// Packets come at the times of the capture that the device reads.
     pub captured: bool,
-    /// How long it may be left unasked when it had nothing, in ns; 0: it is asked all the time.
+    /// Longest time that it may be left unasked when it had nothing, in ns; 0: it is asked all the time.
     pub idle: u64,
-    /// How long to wait for room in a full ring before packets are dropped, in ns.
+    /// Longest wait for room in a full ring before packets are dropped, in ns.
     pub send_wait: u64,
 }
 

@@ -52,7 +52,7 @@ pub enum DpdkError {
     NoMemory {
         /// Mbufs that were asked for.
         mbufs: u32,
-        /// What they take.
+        /// Memory that they take, in MiB.
         mib: u64,
         /// DPDK's reason.
         why: String,

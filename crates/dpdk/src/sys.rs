@@ -21,7 +21,7 @@ impl Mbuf {
     pub(crate) const NONE: Self = Self(null_mut());
 }
 
-/// Where a packet is: its unit of 64 bytes, or [`ELSEWHERE`], and its length.
+/// Place of a packet: its unit of 64 bytes, or [`ELSEWHERE`], and its length.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Place {

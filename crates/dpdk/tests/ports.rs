@@ -83,8 +83,7 @@ fn an_exhausted_mempool_is_counted() {
     assert!(counter(&source.counters, "mempool_empty") > 0, "{report:#?}");
 }
 
-/// What a capture brings leaves by a ring and comes back: packets that are put into the pool lie in mbufs,
-/// too.
+/// Packets of a capture leave by a ring and come back: those that are put into the pool lie in mbufs, too.
 #[test]
 fn packets_go_around_a_ring() {
     let directory = tempfile::tempdir().unwrap();

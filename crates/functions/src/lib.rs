@@ -38,8 +38,10 @@ mod packet;
 mod reassembly;
 pub mod router;
 pub mod routes;
+mod runner;
 mod sound;
 pub mod stages;
+mod steps;
 pub mod tcp_state;
 #[cfg(test)]
 mod test_packets;

@@ -1,5 +1,5 @@
-//! What an interface and its card do for the system's network stack, switched off while packets are to be
-//! seen as they are on the wire, and restored afterwards (ethtool's old requests, which all drivers know).
+//! Offloads of an interface and its card for the system's network stack, switched off while packets are to
+//! be seen as they are on the wire, and restored afterwards (ethtool's old requests, which all drivers know).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -224,7 +224,7 @@ impl CaptureStage {
         Self { sink: Some(sink), failed: None, packets: 0, bytes: 0, drops: Drops::default(), publish: None }
     }
 
-    /// What was written can be read, and stays, from a second after it came on.
+    /// Packets that were written can be read, and stay, from a second after they came on.
     #[must_use]
     pub fn published(self) -> Self {
         Self { publish: Some(Nanos::MAX), ..self }

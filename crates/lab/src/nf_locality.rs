@@ -27,7 +27,7 @@ struct Subject {
     name: &'static str,
     keys: Vec<FlowKey>,
     make: Box<dyn Fn(Per) -> anyhow::Result<Vec<NamedStage>>>,
-    /// What it keeps of flows.
+    /// Settings of its flow contexts.
     contexts: FlowContextSettings,
 }
 

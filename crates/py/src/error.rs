@@ -26,7 +26,8 @@ pyo3::create_exception!(
     slipstream,
     PartialError,
     PyValueError,
-    "Parts of a trace that don't join. `reason` is unresolved, gap, settings, opens or other trace."
+    "Parts of a trace that don't join. `reason` is unresolved, gap, settings, opens, other trace \
+     or missing."
 );
 
 /// A capture that is damaged, where that was not to be borne.
@@ -84,9 +85,9 @@ fn of_capture(error: &ReadError) -> PyErr {
         ReadError::BadHeader { file, byte, .. } | ReadError::NotThere { file, byte, .. } => {
             at(file, Some(*byte), text)
         }
-        ReadError::TooManyLayers { file, .. } | ReadError::BadCompression { file, .. } => {
-            at(file, None, text)
-        }
+        ReadError::TooManyLayers { file, .. }
+        | ReadError::BadCompression { file, .. }
+        | ReadError::NoParts { file } => at(file, None, text),
         _ => PyValueError::new_err(text),
     }
 }

@@ -8,7 +8,9 @@ use anyhow::Context;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use slipstream::io::capture::{CaptureReader, Part, Parts, Span, spans as spans_of};
-use slipstream_trace::{Config, MergeError, Opening, Place, Stretch as State, StretchAnalyzer, StretchError};
+use slipstream_trace::{
+    Config, Ending, MergeError, Opening, Place, Stretch as State, StretchAnalyzer, StretchError,
+};
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::analyze::Analysis;
@@ -36,6 +38,17 @@ impl Stretch {
     fn join(&mut self, py: Python<'_>, next: PyRef<'_, Self>) -> PyResult<()> {
         let (mine, next) = (&mut self.0, &next.0);
         py.detach(|| mine.join(next)).map_err(|error| of_merge(py, error))
+    }
+
+    /// Raises an exception if parts of its trace are missing before or behind it.
+    fn complete(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.complete().map_err(|error| of_merge(py, error))
+    }
+
+    /// True where nothing was left for it.
+    #[getter]
+    fn is_nothing(&self) -> bool {
+        self.0.is_nothing()
     }
 
     /// The analysis of a trace that is this part.
@@ -96,6 +109,7 @@ fn of_merge(py: Python<'_>, error: MergeError) -> PyErr {
         MergeError::Settings => "settings",
         MergeError::Opens => "opens",
         MergeError::OtherTrace => "other trace",
+        MergeError::First { .. } | MergeError::Last { .. } => "missing",
     };
     let error = PartialError::new_err(error.to_string());
     let told = error.value(py).setattr("reason", reason);
@@ -148,27 +162,17 @@ enum Source {
 }
 
 impl Source {
-    /// `walk`: what was said of the packets may have been said anywhere before the span.
     fn open(path: &Path, span: Span, walk: bool) -> anyhow::Result<Self> {
-        let mut reader = CaptureReader::open(path)?;
-        if walk && span.from > 0 {
-            match Parts::within(reader, Span { from: 0, to: span.from })? {
-                Ok(before) => {
-                    let mut part = Part::default();
-                    while before.next(&mut part)? {}
-                    reader = before.into_reader();
-                }
-                Err(whole) => reader = *whole,
-            }
-        }
-        Ok(match Parts::within(reader, span)? {
+        let reader = CaptureReader::open(path)?;
+        let parts = if walk { Parts::walked(reader, span)? } else { Parts::within(reader, span)? };
+        Ok(match parts {
             Ok(parts) => Self::Parts(Box::new(parts), Part::default()),
             Err(whole) => Self::Whole(whole),
         })
     }
 }
 
-/// Analyses a span of a capture. `walk`: see [`Source::open`].
+/// Analyses a span of a capture. `walk`: what was said of the packets may have been said anywhere before.
 #[pyfunction]
 #[pyo3(signature = (path, span, *, settings, keep, walk, progress))]
 pub(crate) fn stretch(
@@ -185,36 +189,21 @@ pub(crate) fn stretch(
     py.detach(move || {
         let span = Span { from: span.0, to: span.1 };
         let mut analyzer = StretchAnalyzer::new(settings.config()?, opening(span.from == 0, keep))?;
-        let mut place = Place { file, from: span.from, ..Place::default() };
-        let mut taken = 0u64;
-        let reader = match Source::open(&path, span, walk)? {
-            Source::Parts(parts, mut part) => {
-                place.context_from = parts.context();
-                while parts.next(&mut part)? {
-                    for record in part.records() {
-                        analyzer.packet(record.time.0, record.link, record.original_len, record.data);
-                    }
-                    taken += 1;
-                    if taken.is_multiple_of(64) {
-                        progress.at(Some(parts.progress()))?;
-                    }
-                }
-                (place.to, place.context_to) = parts.span_end()?;
-                parts.into_reader()
-            }
-            Source::Whole(mut reader) => {
-                while let Some(record) = reader.next_record()? {
-                    analyzer.packet(record.time.0, record.link, record.original_len, record.data);
-                    taken += 1;
-                    if taken.is_multiple_of(1 << 18) {
-                        progress.at(None)?;
-                    }
-                }
-                *reader
-            }
-            Source::Done => return Err(anyhow::anyhow!("there are no packets")),
+        let read = span.read(
+            &path,
+            walk,
+            |record| analyzer.packet(record.time.0, record.link, record.original_len, record.data),
+            |share| progress.at(share).map_err(anyhow::Error::from),
+        )?;
+        let place = Place {
+            file,
+            from: span.from,
+            to: read.to,
+            context_from: read.context_from,
+            context_to: read.context_to,
+            truncated_at_byte: read.damage.map(|damage| damage.byte),
+            ending: if read.ends { Ending::Ends } else { Ending::Continues },
         };
-        place.truncated_at_byte = reader.damage().map(|damage| damage.byte);
         anyhow::Ok(Stretch(analyzer.finish(place)))
     })
     .map_err(exception)

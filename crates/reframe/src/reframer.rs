@@ -106,7 +106,7 @@ pub struct Reframe {
     passes: bool,
     /// Everything passes by the rule of its class.
     pub(super) all_bypass: bool,
-    /// Where nothing is ever held: the key of the last packet that has one.
+    /// Key of the last packet that has one, if nothing is ever held.
     pub(super) last_key: Option<FlowKey>,
     /// The burst of class 0.
     pub(super) burst: u16,

@@ -22,7 +22,7 @@ const HEADROOM: f64 = 2.0;
 const PORTS_HELP: &str =
     "one, or those that `ports` names: what comes in by one goes out by the one of the same name";
 
-/// Where the functions between have several ports: all packets share one table.
+/// Names of ports, if the functions between have several: all packets share one table.
 const PORTS: Setting = Setting {
     name: "ports",
     kind: Kind::List(&Kind::Text("name")),

@@ -254,7 +254,7 @@ fn every_row() -> String {
     cut[46] = 0x40;
     w.slice(&cut, 8);
 
-    // What functions do: addresses and ports (NAT), TTL, MAC addresses, DSCP, tags pushed and popped.
+    // Functions change addresses and ports (NAT), TTL, MAC addresses and DSCP, and push and pop tags.
     for (seed, kind, step) in [
         (20, UDP, 0),
         (21, TCP, 0),

@@ -65,7 +65,7 @@ pub use packet_file::{PacketFile, PacketRow};
 pub use parquet::{FlowFile, FlowFileError};
 pub use partial::{FlowPackets, MergeError, Partial};
 pub use sections::{SectionAnalyzer, analyze_sections};
-pub use stretch::{Opening, Place, Stretch, StretchAnalyzer, StretchError};
+pub use stretch::{Ending, Opening, Place, Stretch, StretchAnalyzer, StretchError};
 
 pub use report::{
     Acks, Distribution, Endpoint, EndpointSide, FlowSizes, FlowSwitches, Report, Sequence, Skipped, Window,

@@ -39,6 +39,18 @@ pub enum MergeError {
          with all packets kept"
     )]
     Unresolved,
+    /// Parts of a trace, but not the first one.
+    #[error("no part begins the trace: the earliest one begins at byte {begins}")]
+    First {
+        /// Byte at which the earliest one begins.
+        begins: u64,
+    },
+    /// Parts of a trace, but not the last one.
+    #[error("no part ends the trace: the latest one ends at byte {ends}, and another one followed there")]
+    Last {
+        /// Byte at which the latest one ends.
+        ends: u64,
+    },
 }
 
 /// The settings that results depend on.

@@ -1,4 +1,4 @@
-//! What an operator does with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by
+//! An operator's work with a pipeline that runs: has it read its configuration anew ([`reload`]), asks by
 //! a socket ([`control`]) for its tables ([`tables`]), keeps its state ([`state`]) and its log of sessions
 //! ([`sessions`]) in files.
 //!

@@ -1,4 +1,4 @@
-//! What the service manager hears of a run (`Type=notify`): that it is ready, that it is alive, that it
+//! Messages to the service manager about a run (`Type=notify`): that it is ready, that it is alive, that it
 //! reloads, that it ends. A datagram each, to the socket that `NOTIFY_SOCKET` names (sd_notify(3)).
 
 use std::env;

@@ -29,7 +29,7 @@ impl Operation {
     /// in time on, or none does.
     ///
     /// # Errors
-    /// What is wrong with them, or can't change while the pipeline runs, each with its line.
+    /// Everything that is wrong with them, or can't change while the pipeline runs, each with its line.
     pub(crate) fn reload(&self) -> anyhow::Result<Reloaded> {
         let began = slipstream::clock::now();
         let reloaded = self.try_reload();
@@ -70,7 +70,7 @@ impl Operation {
                 let sender = sender.clone();
                 let work: Work = Box::new(move |stage, now| {
                     let old = stage.operate().map(|stage| stage.update(update, now));
-                    // What is given up is freed by this thread.
+                    // This thread frees what is given up.
                     let _ = sender.send(old);
                 });
                 (name, work)

@@ -36,7 +36,7 @@ const TOLD: usize = 2;
 /// Longest wait for the data path.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the log of sessions goes.
+/// Target of the log of sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Messages of IPFIX over UDP.
@@ -139,7 +139,7 @@ impl Log {
     }
 }
 
-/// What the thread looks for.
+/// Stages and events that the thread looks for.
 struct Look {
     operator: Operator,
     stages: Vec<String>,

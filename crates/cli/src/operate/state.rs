@@ -24,7 +24,7 @@ pub(crate) const EVERY: Duration = Duration::from_secs(60);
 /// Larger files are no states.
 const LARGEST: u64 = 16 << 30;
 
-/// What becomes of a state that can't be read.
+/// Treatment of a state that can't be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Unreadable {
     /// The pipeline doesn't start.

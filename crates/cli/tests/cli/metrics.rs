@@ -1,5 +1,6 @@
 //! `run --metrics`: a live pipeline watched over HTTP, as Prometheus and a person with a browser would.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -126,6 +127,94 @@ fn a_live_pipeline_can_be_watched() {
         sample(&watched.page("/metrics"), "slipstream_source_packets_total{source=\"in\"") > came
     });
     assert!(goes_on, "counters stand still at {came}");
+}
+
+const BOARD: &str = include_str!("../../../../contrib/grafana/slipstream.json");
+const BOOK: &str = include_str!("../../../../book/src/live.md");
+
+/// The families of a page of Prometheus, with their types.
+fn families(text: &str) -> BTreeMap<String, String> {
+    let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    kinds.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect()
+}
+
+/// The names in a text that begin like those of our figures.
+fn names(text: &str) -> BTreeSet<&str> {
+    let parts = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    parts.filter(|part| part.starts_with("slipstream_") && !part.ends_with('_')).collect()
+}
+
+/// The family of a series' name.
+fn family<'f>(families: &'f BTreeMap<String, String>, name: &str) -> Option<&'f str> {
+    let of_kind = |kind: &str| match kind {
+        "counter" => &["_total"][..],
+        "histogram" => &["_bucket", "_sum", "_count"],
+        _ => &[""],
+    };
+    let found = families.iter().find(|(family, kind)| {
+        of_kind(kind).iter().any(|end| name.strip_suffix(end) == Some(family.as_str()))
+    });
+    found.map(|(family, _)| family.as_str())
+}
+
+/// A pipeline that has a figure of each family.
+const ALL: &str = "in :: paced(rate=20kpps, traffic=\"flows=50,slf=2,zipf=1,packets=5000\") -> reframe(hold=64us) \
+                   -> flow_stats -> measure(epoch=100ms) -> measure(task=cardinality, epoch=100ms) \
+                   -> sw :: switch(ports=[\"some: src port 1-30000\"]); sw[some] -> discard; sw[other] -> out :: null";
+
+#[test]
+fn the_board_and_the_book_name_what_is_served() {
+    let watched = Watched::running(ALL, 1024);
+    let text = (0..200)
+        .find_map(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            let text = watched.page("/metrics");
+            (text.contains("slipstream_measure_flow{") && text.contains("slipstream_reframe_mean_train{"))
+                .then_some(text)
+        })
+        .expect("no epoch ended in ten seconds");
+    let served = families(&text);
+    let board: Value = serde_json::from_str(BOARD).unwrap();
+    let targets = |panel: &Value| panel["targets"].as_array().cloned().unwrap_or_default();
+    let panels = board["panels"].as_array().unwrap();
+    let queries: Vec<String> = panels
+        .iter()
+        .flat_map(targets)
+        .map(|target| target["expr"].as_str().unwrap().to_owned())
+        .chain(["label_values(slipstream_build_info, instance)".to_owned()])
+        .collect();
+    assert!(board["templating"].to_string().contains(&queries[queries.len() - 1]));
+    assert!(queries.len() > 10);
+    let mut shown = BTreeSet::new();
+    for name in queries.iter().flat_map(|query| names(query)) {
+        let family = family(&served, name).unwrap_or_else(|| panic!("{name} is not served: {served:?}"));
+        shown.insert(family);
+    }
+    // What is a rate on the board is a counter.
+    for query in queries.iter().filter(|query| query.contains("rate(")) {
+        let (_, rest) = query.split_once("rate(").unwrap();
+        let name = names(rest).into_iter().find(|name| rest.starts_with(name)).unwrap();
+        assert!(name.ends_with("_total") || name.ends_with("_bucket") || name.ends_with("_count"), "{query}");
+    }
+    // The book has histograms without the ends of their series.
+    let book = names(BOOK);
+    let told = |name: &str| book.contains(name) || book.iter().any(|n| family(&served, n) == Some(name));
+    let untold: Vec<_> = served.keys().filter(|family| !told(family)).collect();
+    assert!(untold.is_empty(), "not in the book: {untold:?}");
+    // Levels are gauges, all else that a stage counts is a counter.
+    assert!(
+        sample(&text, "slipstream_stage_level{stage=\"flow_stats\",type=\"flow_stats\",name=\"flows\"}")
+            > 0.0
+    );
+    assert!(
+        !text.contains(
+            "slipstream_stage_count_total{stage=\"flow_stats\",type=\"flow_stats\",name=\"flows\"}"
+        )
+    );
+    assert!(
+        sample(&text, "slipstream_stage_count_total{stage=\"measure\",type=\"measure\",name=\"updates\"}")
+            > 0.0
+    );
 }
 
 #[test]

@@ -248,7 +248,7 @@ impl Pool {
             list.reserve_exact(WAITING);
         }
         self.adopted = Some(Box::new(adopted.twin()));
-        // What the owner says of a buffer is its room, and nothing of what a payload that stays in it needs.
+        // The owner says how much room a buffer has, and nothing of what a payload that stays in it needs.
         self.fixed = true;
     }
 

@@ -108,8 +108,8 @@ fn a_slot_is_free_when_its_packet_and_its_payload_are_gone() {
     assert_eq!((pool.live(), told(&mut pool)), (0, Vec::new()));
 }
 
-/// Where the end of the slot has no room for whose packet it is, or it has to stay as it is, a packet is
-/// sliced elsewhere.
+/// A packet is sliced elsewhere if the end of the slot has no room for whose packet it is, or has to stay as
+/// it is.
 #[test]
 fn what_cannot_be_sliced_in_its_place() {
     let mut pool = Pool::new();

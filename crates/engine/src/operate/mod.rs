@@ -1,4 +1,4 @@
-//! What whoever operates a running pipeline works with: [requests](Request) by a line of JSON each, the
+//! The operator's side of a running pipeline: [requests](Request) by a line of JSON each, the
 //! [state](StateFile) that survives a restart, and [stages](Operate) as they appear to an operator.
 
 mod request;

@@ -28,7 +28,7 @@ pub struct Selection {
     pub stage: String,
     /// Its table.
     pub table: String,
-    /// Where to go on, as the answer before said.
+    /// First row wanted, as the answer before said.
     #[serde(default)]
     pub from: u64,
     /// Rows at most, 1 to [`MOST_ROWS`].
@@ -64,7 +64,7 @@ fn written(value: &Value) -> String {
 pub enum Request {
     /// Is anybody there?
     Ping,
-    /// What each stage did: packets, batches, trains, time.
+    /// Counters of each stage: packets, batches, trains, time.
     Show,
     /// Everything that is counted, as `run --format json` has it at the end.
     Report,
@@ -78,7 +78,7 @@ pub enum Request {
     Delete(Selection),
     /// Has a stage do what its type alone knows.
     Act {
-        /// What.
+        /// The action's name.
         action: String,
         /// The stage.
         stage: String,
@@ -96,7 +96,7 @@ pub enum Request {
 #[error("{0}")]
 pub struct RequestError(String);
 
-/// What can be asked for; the last three are actions of a balancer.
+/// Names of all requests; the last three are actions of a balancer.
 const WORDS: [&str; 12] =
     ["ping", "show", "report", "rules", "tables", "list", "delete", "reload", "save", "drain", "down", "up"];
 

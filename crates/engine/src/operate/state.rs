@@ -122,7 +122,7 @@ impl<'a> SavedTable<'a> {
 pub struct StateWriter {
     bytes: Vec<u8>,
     tables: u32,
-    /// Where the number of records of the table under way is, and where its records begin; bytes of one.
+    /// Positions of the number of records of the table under way and of its first record; bytes of a record.
     open: Option<(usize, usize, usize)>,
 }
 

@@ -105,10 +105,10 @@ impl Plan {
         self.wires.iter().map(wire).collect()
     }
 
-    /// What [`Operate::update`](slipstream_core::operate::Operate::update) of the stages takes that go by
-    /// this plan from now on, where `changes` says what is new in it: of each of these stages, and of those
-    /// that name files, its name and its settings with all that their files say. It may take long, and is for
-    /// one run of the pipeline: shards need one each.
+    /// Makes what [`Operate::update`](slipstream_core::operate::Operate::update) takes of the stages that go
+    /// by this plan from now on, where `changes` says what is new in it: of each of these stages, and of
+    /// those that name files, its name and its settings with all that their files say. It may take long, and
+    /// is for one run of the pipeline: shards need one each.
     ///
     /// # Errors
     /// Everything that is wrong.

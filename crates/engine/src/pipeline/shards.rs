@@ -23,7 +23,7 @@ pub struct ShardPlan {
     /// By the names of stages.
     pub(crate) sources: Vec<(String, ShardedSource)>,
     pub(crate) external: External,
-    /// What each stage needs to meet on a shard: its name, and that.
+    /// Name of each stage, and the packets that it needs to meet on one shard.
     pub needs: Vec<(String, Meets)>,
 }
 
@@ -175,7 +175,7 @@ impl Plan {
                     seen.push(wire.to);
                     let to = self.stages.get(wire.to);
                     tracks |= to.is_some_and(|s| s.kind.meets(&s.settings) == Meets::Connection);
-                    // What a port takes doesn't come out of it again.
+                    // Packets that a port takes don't come out of it again.
                     if to.is_some_and(|s| s.kind.group != Group::Port) {
                         next.push(wire.to);
                     }

@@ -113,7 +113,7 @@ pub struct RunReport {
     pub live: u64,
     /// Of a run in the engine's own time: how that went.
     pub service_time: Option<ServiceTimeReport>,
-    /// What happened to flow contexts, where there were any.
+    /// Counters of flow contexts, if there were any.
     pub contexts: Option<ContextCounts>,
     /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
     /// written.
@@ -231,7 +231,7 @@ pub struct Driver {
     pub(super) log: Option<PollLog>,
     pub(super) service_time: Option<ServiceTimeReport>,
     monitor: Option<Monitor>,
-    /// What the operator of a live run asks for.
+    /// Requests of the operator of a live run.
     inbox: Option<Arc<Inbox>>,
     /// The report of a live run that ended with an error.
     pub(super) partial: Option<RunReport>,
@@ -296,7 +296,7 @@ impl Driver {
     }
 
     /// With at most so many packets of a source at a time, 1 to 256 (the default), should it be a replay.
-    /// What leaves is the same whatever it is; smaller batches cost more, and counters of batches and of the
+    /// The same packets leave whatever it is; smaller batches cost more, and counters of batches and of the
     /// messages of an export are higher.
     #[must_use]
     pub fn largest_batch(mut self, packets: usize) -> Self {
@@ -379,7 +379,7 @@ impl Driver {
     /// with the progress; where it wants no more, the run stops where it is, its report says that it was
     /// [interrupted](RunReport::interrupted), and no file is written.
     ///
-    /// Where a port of the pipeline is live, so is the run: it follows the wall clock, until the sources have
+    /// The run is live if a port of the pipeline is: it follows the wall clock, until the sources have
     /// ended (which interfaces never do), a limit of [`LiveOptions`] is reached, or `tick` wants no more, and
     /// always ends well.
     ///
@@ -427,7 +427,7 @@ impl Driver {
                 if died {
                     return Err(RunError::Died);
                 }
-                // What the sections still hold leaves, and what was sent is waited for, on this thread.
+                // This thread lets out what the sections still hold, and waits for what was sent.
                 let limits = clock.begin(self, &mut run)?;
                 self.rounds(clock.as_mut(), &mut run, &limits)
             });
@@ -441,7 +441,7 @@ impl Driver {
         match finished {
             Ok(()) => Ok(report),
             Err(error) => {
-                // What was written is whole, also where a port failed, and what happened until then is kept.
+                // Files are whole and counters kept even if a port failed.
                 let _ = self.pipeline.finish();
                 self.partial = Some(report);
                 Err(error)

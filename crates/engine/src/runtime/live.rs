@@ -45,9 +45,9 @@ pub struct LiveOptions {
     pub packets: Option<u64>,
     /// Never sleep: the least delay, and a whole core.
     pub busy_poll: bool,
-    /// Where packets come faster than this one after the other, and not so fast that it pays to stay awake,
-    /// they may wait for so long, and what is held may leave so much later, in order that one waking serves
-    /// several; 0: each packet wakes the engine.
+    /// Packets that come faster than this one after the other, and not so fast that it pays to stay awake,
+    /// may wait for so long, and held ones may leave so much later, in order that one waking serves several;
+    /// 0: each packet wakes the engine.
     pub coalesce: Duration,
     /// The core of each shard's thread, in turn; none: wherever the system puts it.
     pub cores: Vec<u32>,
@@ -305,7 +305,7 @@ impl Driver {
                 },
             }
         }
-        // What the sources have, and whether there is room, isn't to be late; what stages hold may be.
+        // Sources and the room behind them are not to be asked late; what stages hold may leave late.
         let end = end.min(next).min(ask).min(now.after(NAP));
         let (nap, whole) = match waiting.wait(now, due, end) {
             Wait::Awake => {

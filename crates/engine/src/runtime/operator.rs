@@ -44,7 +44,7 @@ impl Visits {
     }
 }
 
-/// Where a run finds what it is asked to do.
+/// Requests that a run has yet to answer.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     wanted: AtomicBool,

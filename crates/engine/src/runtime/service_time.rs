@@ -338,7 +338,7 @@ mod tests {
         assert!(own.sojourn.max().unwrap() < 3_000_000, "{:?}", own.sojourn.max());
     }
 
-    /// What happens before doesn't count, though it happens.
+    /// Events before the start of the count happen and don't count.
     #[test]
     fn what_settles_does_not_count() {
         let mut pipeline = Pipeline::chain(vec![(
@@ -356,7 +356,8 @@ mod tests {
         assert!(own.sojourn.count() < report.sources[0].packets);
     }
 
-    /// What a poll finds is what has come by then and was not taken before, less what found the ring full.
+    /// A poll finds the packets that came by then and were not taken before, less those that found the ring
+    /// full.
     #[test]
     fn arrivals_are_exact() {
         for (gap, queue) in [(20_000, 512), (2_000, 100)] {
@@ -383,8 +384,8 @@ mod tests {
     fn a_stated_cost_is_the_time_of_a_poll() {
         let cost = Cost { per_poll: 1_000_000, per_packet: 100_000 };
         let (report, log) = run(stated(Clock::Own, cost, 2_000), usize::MAX);
-        // What a poll really takes is a tenth of it, so that only an interruption of which `OutlierFilter`
-        // knows nothing yet could be longer.
+        // A poll really takes a tenth of it, so that only an interruption of which `OutlierFilter` knows
+        // nothing yet could be longer.
         let beyond = counter(&report, "polls_beyond_cost");
         assert!(beyond < 10, "{beyond}");
         let follow = log.polls().windows(2).filter(|w| w[1].empty_before == 0);

@@ -77,7 +77,7 @@ impl Waiting {
         self.lead = self.lead.clamp(LEAST_LEAD, MOST_LEAD);
     }
 
-    /// What is nearer than this is waited for awake.
+    /// Times nearer than this, in ns, are waited for awake.
     pub(super) fn lead(&self) -> u64 {
         self.lead
     }
@@ -90,7 +90,8 @@ impl Waiting {
         }
         let left = due.min(end).since(now);
         if (self.lead..self.coalesce).contains(&self.gap) {
-            // What is due leaves so much later at most; what comes meanwhile waits for twice that at most.
+            // Packets that are due leave so much later at most; those that come meanwhile wait at most twice
+            // that.
             let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
             let nap = (self.coalesce + more).min(end.since(now));
             if let Some(nap) = nap.checked_sub(self.lead).filter(|nap| *nap > 0) {
@@ -113,7 +114,7 @@ mod tests {
     const COALESCE: u64 = 40_000;
     const NEVER: Nanos = Nanos::MAX;
 
-    /// What packets every `gap` ns have it expect, where timers are `late`.
+    /// Returns what it expects after packets every `gap` ns, with timers that are `late` ns late.
     fn used_to(gap: u64, late: u64) -> (Waiting, Nanos) {
         let mut waiting = Waiting::new(COALESCE);
         let mut now = Nanos(1_000_000_000);

@@ -280,7 +280,7 @@ fn graphs_of_any_shape() {
             "in :: pcap(path=\"{CAMPUS}\") -> reframe -> slice(mode=paper) -> meter(cir=1mbps, cbs=20KB, ebs=30KB, mark=af1) -> \
              splice -> vlan_push(id=7) -> out :: pcap(path=out.pcapng)"
         ),
-        // What two reframers let go each at its own time goes round before what follows.
+        // Packets that two reframers let go each at its own time go round before those that follow.
         format!(
             "in :: pcap(path=\"{}\") -> reframe(hold=300us) -> two :: reframe(hold=170us) -> [lan]r :: {router}; \
              r[lan] -> l :: pcap(path=lan.pcapng); r[wan] -> tap(path=loop.pcapng) -> [back]r; r[back] -> b :: pcap(path=back.pcapng)",

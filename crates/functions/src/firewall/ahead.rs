@@ -26,11 +26,11 @@ pub struct Found {
     /// Rule and verdict are those of the flow's context; where connections are tracked, the rule is, if the
     /// connection's state is as it was.
     pub(super) by_context: bool,
-    /// Where connections are tracked: what the flow's context says.
+    /// Entry of the flow's context, if connections are tracked.
     pub(super) kept: Kept,
 }
 
-/// What a flow's context says of a packet whose connection is tracked.
+/// Entry of a flow's context about a packet whose connection is tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// Number of its connection, most likely; or [`NONE`].

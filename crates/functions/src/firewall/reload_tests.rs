@@ -119,7 +119,7 @@ proptest! {
         prop_assert_eq!(sorted(whole(got)), sorted(whole(want)));
     }
 
-    /// What flow contexts keep is of the rules in force: rules that change again and again, back to earlier
+    /// Flow contexts keep decisions of the rules in force: rules that change again and again, back to earlier
     /// ones too, decide and count as without contexts.
     #[test]
     fn contexts_forget_rules_that_are_gone(

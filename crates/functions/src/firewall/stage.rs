@@ -1,31 +1,32 @@
 //! The firewall in a pipeline.
 
-use serde_json::json;
 use slipstream_wire::{Flags, FlowKey, NarrowKey, protocol};
 
 use super::ahead::{Found, Kept};
 use super::cache::DecisionCache;
-use super::fields::NO_ICMP;
 use super::limit::Credit;
 use super::reload::{Files, Loaded};
-use super::{Action, ConnState, Firewall, PacketFields, Verdict as Fate};
+use super::{Firewall, Verdict as Fate};
 use crate::answer::{ip_packet, link_of, send_back};
-use crate::conntrack::{Class, Conntrack, ConntrackConfig, CtState, Seen, Tracked};
+use crate::conntrack::{Conntrack, ConntrackConfig, CtState, Seen, Tracked};
 use crate::icmp;
 use crate::icmp::Message;
-use crate::sound::{has_wrong_checksum, is_sound, without_trailer};
 use crate::tcp_state::MOVES;
 use crate::{FragmentLimits, FunctionContext, NetworkFunction, RateLimiter};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::Frame;
 use slipstream_core::operate::Operate;
-use slipstream_core::packet::{any_key_of, fast_key_in, key_of};
+use slipstream_core::packet::fast_key_in;
 use slipstream_core::prefetch::prefetch;
 use slipstream_core::reads::Reads;
-use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
+use slipstream_core::stage::{Context, Verdict};
 use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
 
+#[path = "decide.rs"]
+mod decide;
+#[path = "observe.rs"]
+mod observe;
 #[path = "operate.rs"]
 mod operate;
 
@@ -112,7 +113,7 @@ pub struct FirewallStage {
     files: Option<Box<Files>>,
     /// True if they are of iptables-save.
     pub(super) iptables: bool,
-    /// What was denied since somebody last asked, where somebody does.
+    /// Denied packets since somebody last asked, if somebody does.
     denials: Option<Box<Denials>>,
 }
 
@@ -202,7 +203,7 @@ impl FirewallStage {
         let old = std::mem::replace(&mut self.firewall, new.firewall);
         (self.reads, self.reads_icmp) = (new.reads, new.reads_icmp);
         (self.credits, self.cache, self.hits) = (new.credits, new.cache, new.hits);
-        // What contexts keep is of the rules before; 0 is what one has that says nothing.
+        // Contexts keep decisions of the rules before; one that says nothing has 0.
         (self.contextual, self.stateful) = (new.contextual, new.stateful);
         self.generation = self.generation.wrapping_add(1).max(1);
         (self.shares_by_fields, self.keeps_keys, self.whole) =
@@ -283,8 +284,8 @@ impl FirewallStage {
         }
     }
 
-    /// What the flow's context says of a packet whose connection is tracked, and whether the rule is among
-    /// that: one of the rules in force, found for a packet with the same bits.
+    /// Reads what the flow's context says of a packet whose connection is tracked, and whether the rule is
+    /// among that: one of the rules in force, found for a packet with the same bits.
     #[inline(always)]
     fn kept_connection(&self, cx: &Context<'_>, frame: &Frame) -> (Kept, bool) {
         let Some([generation, word, rule, number]) = cx.pool.flow_words() else {
@@ -311,234 +312,6 @@ impl FirewallStage {
     #[inline(always)]
     fn has_no_type(&self, frame: &Frame) -> bool {
         !self.reads_icmp || Flags(frame.info.flags()).has(Flags::PORTS)
-    }
-
-    /// Returns true if the first rule that matches a packet follows from the packet alone.
-    #[inline(always)]
-    const fn depends_on_packet_alone(&self) -> bool {
-        self.cache.is_none() && self.conntrack.is_none()
-    }
-
-    #[inline(always)]
-    fn first_rule(&mut self, found: &Found, packet: &PacketFields) -> Option<u32> {
-        if self.depends_on_packet_alone() {
-            return found.first();
-        }
-        match self.cache {
-            None => self.firewall.lookup_ahead(packet, &found.leaves),
-            Some(_) => self.first_rule_by_flow(&found.key, packet),
-        }
-    }
-
-    #[inline(never)]
-    fn first_rule_by_flow(&mut self, key: &FlowKey, packet: &PacketFields) -> Option<u32> {
-        let Some(cache) = &mut self.cache else { return self.firewall.lookup(packet) };
-        let hash = key.hash64(self.seed);
-        if let Some(rule) = cache.get(key, hash, packet) {
-            self.cached += 1;
-            return rule;
-        }
-        let rule = self.firewall.lookup(packet);
-        cache.put(key, hash, packet, rule);
-        rule
-    }
-
-    /// Notes what there is to know of a packet with this key and length on the wire.
-    #[inline(always)]
-    fn find(&self, cx: &Context<'_>, frame: &Frame, (key, length): (&FlowKey, u32), found: &mut Found) {
-        (found.known, found.fate, found.by_context) = (true, None, false);
-        found.packet = PacketFields::of(key, frame.info.word(), length);
-        if self.keeps_keys {
-            found.key = *key;
-        }
-        if let Some(conntrack) = &self.conntrack {
-            let packet = Tracked::read(cx.data(frame), &frame.headers(*key));
-            (found.kept, found.by_context) = self.kept_connection(cx, frame);
-            match found.kept.connection {
-                NONE => conntrack.prefetch_connection(&packet, conntrack.hash(&packet)),
-                connection => conntrack.prefetch_known(&packet, connection),
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
-        match any_key_of(cx, frame) {
-            Some(key) => {
-                self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found);
-                if self.reads_icmp {
-                    found.packet.icmp = icmp_of(cx, frame, &key);
-                }
-            }
-            None => (found.known, found.fate, found.by_context) = (false, None, false),
-        }
-    }
-
-    /// The fields of a packet with the state of its connection.
-    #[inline(never)]
-    fn track_packet(
-        &mut self,
-        fx: &mut FunctionContext<'_, '_>,
-        first: &Frame,
-        found: &Found,
-    ) -> PacketFields {
-        self.tracked = self.conntrack.as_mut().map(|conntrack| {
-            let (data, headers) = (fx.cx.data(first), first.headers(found.key));
-            let tracked = Tracked::read(without_trailer(data, &headers), &headers);
-            let mut seen = conntrack.look_up_known(&tracked, found.kept.connection, fx.cx.now);
-            let verify = self.checksums.of(seen.begins(), headers.tcp_flags);
-            if !is_sound(data, &headers) || verify && has_wrong_checksum(data, &headers) {
-                seen.state = CtState::Invalid;
-            }
-            (tracked, seen)
-        });
-        let packet = found.packet.clone();
-        match &self.tracked {
-            Some((_, seen)) => packet.with_state(state_of(seen.state)),
-            None => packet,
-        }
-    }
-
-    /// For how many packets behind the first of a train its decision holds, where more than fields counts. Of
-    /// a connection that is tracked, each must be as fit for it as the first.
-    #[inline(never)]
-    fn sharing_with_care(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
-        let shared = others.iter().take_while(|other| self.shares(cx, first, other)).count();
-        let others = others.get(..shared).unwrap_or_default();
-        let Some(key) = key_of(cx, first).filter(|_| self.conntrack.is_some()) else { return shared };
-        let fit = |frame: &Frame| {
-            let (data, headers) = (cx.data(frame), frame.headers(key));
-            // If what comes before it is denied, any of them may be the one that begins the connection.
-            let verify = self.checksums.of(true, headers.tcp_flags);
-            is_sound(data, &headers) && !(verify && has_wrong_checksum(data, &headers))
-        };
-        if fit(first) { others.iter().take_while(|other| fit(other)).count() } else { 0 }
-    }
-
-    /// Looks up the first rules that match packets, and asks for what is counted of them.
-    #[inline(always)]
-    fn prefetch_rules(&self, found: &mut [Found]) {
-        let Self { firewall, hits, .. } = self;
-        firewall.lookup_together(found);
-        for found in found.iter_mut().filter(|found| found.known) {
-            let first = found.first();
-            prefetch(first.and_then(|rule| hits.get(rule as usize)));
-            found.fate = firewall.plain_verdict(first);
-        }
-    }
-
-    /// Counts packets for the rules that were passed on the way.
-    #[inline(never)]
-    fn count_passed(&mut self, packets: u64, bytes: u64, now: Nanos) {
-        for rule in std::mem::take(&mut self.passed) {
-            let before = self.hits.get(rule as usize).map_or(0, |h| h.packets);
-            self.hit(rule as usize, packets, bytes);
-            let Some(Action::Log { one_in }) = self.firewall.rules().action(rule) else { continue };
-            let one_in = u64::from(one_in.get());
-            let picked = (before + packets) / one_in - before / one_in;
-            self.logged_packets += picked;
-            if picked > 0 {
-                if self.logged.len() == LOGGED {
-                    self.logged.remove(0);
-                }
-                self.logged.push(Logged { rule, time: now, key: self.key });
-            }
-        }
-    }
-
-    /// Notes connections of what may pass, and sees to it that the rest does not.
-    #[inline(never)]
-    fn conclude(
-        &mut self,
-        fx: &mut FunctionContext<'_, '_>,
-        fate: Fate,
-        frames: &[Frame],
-        verdicts: &mut [Verdict],
-    ) {
-        match (fate, &self.tracked, &mut self.conntrack) {
-            (Fate::Allow, Some((packet, seen)), Some(conntrack)) => {
-                let last = frames.last().map_or(fx.cx.now, |f| f.arrival.max(fx.cx.now));
-                if conntrack.accept(packet, seen, last).is_err() {
-                    verdicts.fill(Verdict::drop(DropReason::TableFull));
-                }
-            }
-            (Fate::Allow, ..) => {}
-            (Fate::Deny, ..) => verdicts.fill(Verdict::port(DENIED)),
-            (Fate::Reset, ..) => {
-                let key = self.key;
-                let now = fx.cx.now;
-                match self.datagram.take() {
-                    Some(datagram) => self.reply(fx, &datagram, &key),
-                    None => {
-                        for frame in frames {
-                            fx.cx.now = now.max(frame.arrival);
-                            self.reply(fx, frame, &key);
-                        }
-                    }
-                }
-                verdicts.fill(Verdict::port(DENIED));
-            }
-        }
-    }
-
-    /// Decides about any packet.
-    #[inline(never)]
-    fn decide_any(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, found: &Found) -> Decided {
-        self.passed.clear();
-        let default = self.hits.len() - 1;
-        if !found.known {
-            self.unclassified += 1;
-            let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
-            self.tracked = None;
-            return Decided { fate, rule: usize::MAX };
-        }
-        let tracked;
-        let packet = if self.conntrack.is_some() {
-            tracked = self.track_packet(fx, first, found);
-            &tracked
-        } else {
-            &found.packet
-        };
-        let seen = self.tracked.as_ref().map(|(_, seen)| *seen);
-        let rule = match seen.filter(|_| found.by_context) {
-            Some(seen) if seen.state == found.kept.state => Some(found.kept.rule).filter(|r| *r != NONE),
-            // It was not taken through the trees.
-            Some(_) => self.firewall.lookup(packet),
-            None => self.first_rule(found, packet),
-        };
-        if let Some(seen) = seen
-            && fx.cx.pool.flows().is_some()
-            && !(found.by_context
-                && seen.state == found.kept.state
-                && seen.connection() == Some(found.kept.connection))
-        {
-            self.keep_connection(fx, first, rule);
-        }
-        let (passed, credits, now) = (&mut self.passed, &mut self.credits, fx.cx.now);
-        let decision = self.firewall.decide_within(rule, packet, |rule, action| {
-            match action {
-                Action::Skip { .. } => {}
-                Action::Limit { limit, .. } => {
-                    return credits.get_mut(*limit as usize).is_none_or(|credit| credit.take(now));
-                }
-                _ => passed.push(rule),
-            }
-            true
-        });
-        if decision.verdict == Fate::Reset || !self.passed.is_empty() {
-            self.key = found.key;
-            self.datagram = Some(*first).filter(|first| first.info.is_datagram());
-        }
-        let rule = decision.rule.map_or(default, |r| r as usize);
-        Decided { fate: decision.verdict, rule }
-    }
-
-    #[inline]
-    fn hit(&mut self, rule: usize, packets: u64, bytes: u64) {
-        if let Some(hits) = self.hits.get_mut(rule) {
-            hits.packets += packets;
-            hits.bytes += bytes;
-        }
     }
 }
 
@@ -689,77 +462,6 @@ impl NetworkFunction for FirewallStage {
     }
 }
 
-impl Observe for FirewallStage {
-    fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        if let Some(files) = &self.files {
-            visit("rule_reloads", files.reloads);
-            visit("rule_reload_errors", files.errors);
-        }
-        visit("not_ip", self.unclassified);
-        visit("by_default", self.hits.last().map_or(0, |h| h.packets));
-        if self.cache.is_some() {
-            visit("cache_hits", self.cached);
-        }
-        visit("logged", self.logged_packets);
-        visit("replies", self.answers);
-        if let Some(conntrack) = &self.conntrack {
-            let c = conntrack.counters();
-            visit("connections", u64::from(conntrack.connections()));
-            visit("connections_opened", c.opened);
-            visit("connections_expired", c.expired);
-            visit("connections_displaced", c.displaced.iter().sum());
-            visit("connections_displaced_unanswered", c.displaced(Class::Unanswered));
-            visit("connections_displaced_answered", c.displaced(Class::Answered));
-            visit("connections_displaced_assured", c.displaced(Class::Assured));
-            visit("connections_refused", c.refused);
-            visit("long_probes", conntrack.long_probes());
-        }
-    }
-
-    fn report(&self) -> Option<serde_json::Value> {
-        let rules = self.firewall.rules();
-        let hits = rules.rules().iter().zip(&self.hits).enumerate().filter(|(_, (_, h))| h.packets > 0);
-        let hits: Vec<_> = hits
-            .map(|(i, (rule, h))| json!({ "rule": i, "line": rule.line, "packets": h.packets, "bytes": h.bytes }))
-            .collect();
-        let line = |rule: u32| rules.rules().get(rule as usize).map(|r| r.line);
-        let logged: Vec<_> = self
-            .logged
-            .iter()
-            .map(|l| json!({ "line": line(l.rule), "time": l.time.to_string(), "flow": l.key.to_string() }))
-            .collect();
-        let mut report = json!({
-            "rules": rules.rules().len(),
-            "memory_bytes": self.firewall.memory(),
-            "hits": hits,
-            "logged": logged,
-            "notes": self.notes(),
-        });
-        if let (Some(error), Some(all)) =
-            (self.files.as_ref().and_then(|files| files.last_error.as_deref()), report.as_object_mut())
-        {
-            all.insert("rules_error".to_owned(), error.into());
-        }
-        Some(report)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.firewall.rules().notes().iter().map(ToString::to_string).collect()
-    }
-}
-
-/// Type and code of ICMP or ICMPv6, as rules have them.
-fn icmp_of(cx: &Context<'_>, frame: &Frame, key: &FlowKey) -> u32 {
-    let expected = if key.is_ipv6() { protocol::ICMPV6 } else { protocol::ICMP };
-    let at = usize::from(frame.info.l4());
-    match cx.data(frame).get(at..).unwrap_or_default() {
-        [kind, code, ..] if key.protocol() == expected && frame.info.flags() & Flags::FRAGMENT == 0 => {
-            u32::from(*kind) << 8 | u32::from(*code)
-        }
-        _ => NO_ICMP,
-    }
-}
-
 /// The state of a connection that a context keeps beside a packet's word.
 fn state_in(word: u32) -> CtState {
     match word >> STATE_AT {
@@ -768,15 +470,5 @@ fn state_in(word: u32) -> CtState {
         2 => CtState::Related,
         4 => CtState::Untracked,
         _ => CtState::Invalid,
-    }
-}
-
-fn state_of(state: CtState) -> ConnState {
-    match state {
-        CtState::New => ConnState::New,
-        CtState::Established => ConnState::Established,
-        CtState::Related => ConnState::Related,
-        CtState::Invalid => ConnState::Invalid,
-        CtState::Untracked => ConnState::Untracked,
     }
 }

@@ -74,7 +74,7 @@ pub(super) struct Mappings {
     mapping_sessions: u32,
 }
 
-/// What [`Mappings::update`] needs of a configuration, made elsewhere.
+/// Parts of a configuration that [`Mappings::update`] needs, made elsewhere.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) statics: Statics,
@@ -342,7 +342,7 @@ impl Mappings {
     pub(super) fn update(&mut self, config: &NatConfig, made: &mut Made) {
         let Made { statics, pool, ports } = made;
         std::mem::swap(&mut self.statics, statics);
-        // What was static is free again; what is static now is taken.
+        // Ports that were static are free again; those that are static now are taken.
         for (at, address) in self.pool.iter().enumerate() {
             for (space, port) in statics.ports_of(*address) {
                 self.ports.give_back(at, space, port);

@@ -40,6 +40,7 @@ mod packet;
 mod ports;
 mod rewrite;
 mod session;
+mod settings;
 mod stage;
 mod statics;
 
@@ -47,7 +48,7 @@ pub use config::{Filtering, NatConfig, NatConfigError, NatTimeouts, Pooling, Sta
 pub use counters::{DropReason, NatCounters};
 pub use packet::{Kind, Packet, ReadError, Tuple, key_of};
 pub use rewrite::{ErrorRewrite, Rewrite, Truncated};
-pub use stage::NAT;
+pub use settings::NAT;
 pub use stage::NatStage;
 
 use slipstream_wire::NarrowKey;
@@ -99,9 +100,9 @@ pub struct Nat {
     /// address.
     contacts: Table<NarrowKey, u32>,
     counters: NatCounters,
-    /// What happened since somebody last asked, where somebody does.
+    /// Events since somebody last asked, if somebody does.
     events: Option<Box<Events>>,
-    /// Where the search goes on for what another configuration doesn't let be any longer.
+    /// Place at which the search goes on for mappings that a new configuration no longer allows.
     sweep: Option<Sweep>,
 }
 

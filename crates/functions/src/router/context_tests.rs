@@ -18,8 +18,8 @@ use crate::PerTrain;
 const INTERFACES: [&str; 2] =
     ["a 192.0.2.1/24 2001:db8:a::1/64 02:00:00:00:00:01", "b 198.51.100.1/24 02:00:00:00:00:02"];
 
-/// Where the packets to each of four networks go: to a station at either port whose address is known, or
-/// nowhere in three ways.
+/// Routes for four networks: each leads to a station at either port whose address is known, or nowhere in
+/// three ways.
 fn routes(targets: [u8; 4]) -> String {
     let mut text = String::new();
     for (net, target) in targets.iter().enumerate() {

@@ -129,8 +129,8 @@ pub enum Decision {
     Refuse(DropReason, Option<Message>),
 }
 
-/// What a flow's context keeps of the way that its packets take: the table that it is by, the ports that they
-/// leave and came by, and the neighbour behind it.
+/// Entry of a flow's context about the way that its packets take: the table that it is by, the ports that
+/// they leave and came by, and the neighbour behind it.
 #[derive(Clone, Copy)]
 struct Kept([u32; 3]);
 

@@ -241,7 +241,7 @@ pub struct BalancerStage {
     asked: Asked,
 }
 
-/// What a decision was about.
+/// Subject of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     /// No connection.

@@ -203,7 +203,7 @@ impl Sender {
     fn pause(&self, time: Duration) {
         let mut fds = [PollFd::from_borrowed_fd(self.socket.fd(), PollFlags::OUT)];
         let pause = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-        // What is ready at once may have been so before.
+        // A socket that is ready at once may have been so before.
         if matches!(poll(&mut fds, Some(&pause)), Ok(n) if n > 0) {
             let _ = poll(&mut [], Some(&pause));
         }

@@ -192,7 +192,7 @@ impl Socket {
 /// Lets this process lock as much memory as it may.
 pub(super) fn lock_more_memory() {
     let limits = getrlimit(Resource::Memlock);
-    // Where that fails, registering memory says what to do.
+    // If that fails, registering memory says what to do.
     let _ = setrlimit(Resource::Memlock, Rlimit { current: limits.maximum, ..limits });
 }
 

@@ -16,7 +16,7 @@ pub(super) const ROOM: usize = 64 * 1024;
 /// Blocks that are read ahead at most: 2 MiB, so that they are still in a cache when they are parsed.
 const WAITING: usize = 8;
 
-/// What a block holds: `bytes[ROOM..end]` were read; why nothing comes behind them, if that is so.
+/// A block: `bytes[ROOM..end]` were read; with the reason why nothing comes behind them, if that is so.
 pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
     pub(super) end: usize,

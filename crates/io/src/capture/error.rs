@@ -125,10 +125,16 @@ pub enum CaptureError {
     NotThere {
         /// The file.
         file: String,
-        /// Where the part ends.
+        /// Byte at which the part ends.
         byte: u64,
-        /// Where the next record begins.
+        /// Byte at which the next record begins.
         next: u64,
+    },
+    /// A part was asked for of what has no parts.
+    #[error("{file}: has no parts, since it is compressed or no regular file: read it in one piece")]
+    NoParts {
+        /// The file.
+        file: String,
     },
     /// The folder of the output is missing.
     #[error("{file}: there is no folder {folder}; make it first")]

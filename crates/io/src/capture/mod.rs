@@ -35,7 +35,7 @@ pub use error::{CaptureError, is_interface};
 pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
 pub use sections::Sections;
-pub use spans::{Span, spans, spans_of};
+pub use spans::{Span, SpanRead, span_of_part, spans, spans_of};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 
 /// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.

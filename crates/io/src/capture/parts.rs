@@ -86,7 +86,7 @@ struct Chain {
     reader: CaptureReader,
     /// The part whose turn it is.
     turn: u64,
-    /// Where the next record begins.
+    /// Byte at which the next record begins.
     next: u64,
 }
 
@@ -325,7 +325,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What was made of parts, until it is taken.
+/// Results of parts, until they are taken.
 struct Ready<T> {
     made: BTreeMap<u64, T>,
     spare: Vec<T>,
@@ -413,7 +413,7 @@ impl<T: Default, M: Fn(&Part, &mut T)> Line<'_, T, M> {
         self.changed.notify_all();
     }
 
-    /// What was made of the next part; None where there are no more.
+    /// Takes the result of the next part; None if there are no more.
     fn next(&self, part: &mut Part) -> Option<T> {
         loop {
             let mut state = self.lock();

@@ -81,7 +81,7 @@ impl Pcap {
         Ok((pcap, interface))
     }
 
-    /// How its records can be told, the first of which begins with these bytes.
+    /// Returns the signs by which its records can be told, the first of which begins with these bytes.
     pub(super) fn shape(&self, begin: [u8; 4]) -> Shape {
         Shape::Records {
             order: self.order,

@@ -125,12 +125,12 @@ impl PcapNg {
         Ok(ng)
     }
 
-    /// How its blocks can be told.
+    /// Returns the signs by which its blocks can be told.
     pub(super) fn shape(&self) -> Shape {
         Shape::Blocks { order: self.order }
     }
 
-    /// What has been said of packets to come, in bytes.
+    /// Writes what has been said of packets to come, in bytes.
     pub(super) fn describe(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.order == Order::Big));
         out.extend_from_slice(&self.first.to_le_bytes());
@@ -168,15 +168,33 @@ impl PcapNg {
         notes: &mut Notes,
     ) -> Result<Cut, Stop> {
         loop {
+            if let Some(cut) = self.next_before(window, u64::MAX, interfaces, notes)? {
+                return Ok(cut);
+            }
+        }
+    }
+
+    /// The same; None once what comes before the next packet goes on to `end`, a byte of the file, or behind
+    /// it.
+    #[inline]
+    pub(super) fn next_before(
+        &mut self,
+        window: &mut Window,
+        end: u64,
+        interfaces: &mut Vec<Interface>,
+        notes: &mut Notes,
+    ) -> Result<Option<Cut>, Stop> {
+        loop {
             // The order is a constant in either call, and no field asks for it.
             let ready = match self.order {
                 Order::Little => self.ready(Order::Little, window, notes),
                 Order::Big => self.ready(Order::Big, window, notes),
             };
             if let Some(cut) = ready {
-                return Ok(cut);
+                return Ok(Some(cut));
             }
-            if let Some(cut) = self.step(window, interfaces, notes)? {
+            let cut = self.step(window, interfaces, notes)?;
+            if cut.is_some() || window.position() >= end {
                 return Ok(cut);
             }
         }

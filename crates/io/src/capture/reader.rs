@@ -268,7 +268,7 @@ impl CaptureReader {
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1
     }
 
-    /// How its records can be told, the first of which begins with these bytes.
+    /// Returns the signs by which its records can be told, the first of which begins with these bytes.
     pub(super) fn shape(&self, begin: [u8; 4]) -> Shape {
         match &self.framing {
             Framing::Pcap(pcap) => pcap.shape(begin),
@@ -294,12 +294,13 @@ impl CaptureReader {
         self.read.fetch_max(end, Ordering::Relaxed);
         while window.position() < end {
             let cut = match &mut self.framing {
-                Framing::Pcap(pcap) => pcap.next(window),
-                Framing::PcapNg(ng) => ng.next(window, &mut self.interfaces, &mut self.notes),
+                Framing::Pcap(pcap) => pcap.next(window).map(Some),
+                Framing::PcapNg(ng) => ng.next_before(window, end, &mut self.interfaces, &mut self.notes),
                 Framing::Over => return Ok(false),
             };
             match cut {
-                Ok(cut) => each(window, cut),
+                Ok(Some(cut)) => each(window, cut),
+                Ok(None) => {}
                 Err(stop) => return self.stop(stop).map(|()| false),
             }
         }

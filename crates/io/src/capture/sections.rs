@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{CaptureError, CaptureReader, Part, Parts, Record, Span, spans};
 
 /// Bytes of a section: at least so many are worth a thread; more take much memory of who analyses one.
-const SECTION: std::ops::RangeInclusive<u64> = 0x10_0000..=0x4000_0000;
+const SECTION: std::ops::RangeInclusive<u64> = 0x10_0000..=0x2000_0000;
 
 /// Bytes that are read at a time: few enough that what a core's second-level cache has of flows stays there.
 const PART: u64 = 64 * 1024;

@@ -1,7 +1,7 @@
 //! A capture file cut at records, for readers that know nothing of one another: other processes, other
 //! machines.
 //!
-//! Where a record begins is said only by the one before. So a place to cut is looked for: from every byte
+//! Only the record before says where one begins. So a place to cut is looked for: from every byte
 //! where a record might begin, records are followed one after the other, through [`LOOK`] times the longest
 //! record there should be. A chain that comes upon what can't be a record, or doesn't end with the file, is
 //! none. If all chains that are left have met, then where they have met a record begins, unless a record is
@@ -16,15 +16,19 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::fields::Order;
 use super::parts::BYTES;
-use super::{CaptureError, CaptureReader, Parts};
+use super::{CaptureError, CaptureReader, Damage, Part, Parts, Record};
 
-/// How many of the longest records are looked at.
+/// Number of the longest records that are looked at.
 const LOOK: usize = 4;
 /// The longest record that a file should have at least, whatever it says; and at most.
 const LONGEST: std::ops::RangeInclusive<u64> = 0x1_0000..=0x4_0000;
+
+/// The most bytes that a packet should have had on the wire: 16 MiB.
+const ON_THE_WIRE: u32 = 0x100_0000;
 
 /// The most seconds that records should be apart from the first one: a year.
 const APART: u32 = 366 * 86_400;
@@ -32,19 +36,90 @@ const APART: u32 = 366 * 86_400;
 /// A part of a capture file, in bytes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where its first record begins; 0 for the beginning of the file.
+    /// Byte at which its first record begins; 0 for the beginning of the file.
     pub from: u64,
-    /// Where the first record of the next part begins; [`u64::MAX`] for the end of the file, wherever that
-    /// is.
+    /// Byte at which the first record of the next part begins; [`u64::MAX`] for the end of the file, wherever
+    /// that is.
     pub to: u64,
 }
 
 impl Span {
     /// All of a file.
     pub const ALL: Self = Self { from: 0, to: u64::MAX };
+    /// Nothing, behind the end of a file.
+    pub const NOTHING: Self = Self { from: u64::MAX, to: u64::MAX };
+
+    /// Hands the packets of this part of the capture at `path` to `packet`, in order, and tells `progress`
+    /// now and then the share of the file that was read, where that is known. What can't be cut has only
+    /// [`Span::ALL`] and [`Span::NOTHING`]. `walk`: see [`Parts::walked`].
+    ///
+    /// # Errors
+    /// [`CaptureError`], [`CaptureError::NotThere`] and [`CaptureError::NoParts`] among them; and that of
+    /// `progress`, which ends it.
+    pub fn read<E: From<CaptureError>>(
+        self,
+        path: &Path,
+        walk: bool,
+        mut packet: impl FnMut(&Record<'_>),
+        mut progress: impl FnMut(Option<f64>) -> Result<(), E>,
+    ) -> Result<SpanRead, E> {
+        let mut reader = CaptureReader::open(path)?;
+        let mut read = SpanRead::default();
+        if self.from == u64::MAX {
+            return Ok(read);
+        }
+        let mut taken = 0u64;
+        let parts = if walk { Parts::walked(reader, self)? } else { Parts::within(reader, self)? };
+        match parts {
+            Ok(parts) => {
+                read.context_from = parts.context();
+                let mut part = Part::default();
+                while parts.visit(&mut part, |record| packet(&record))? {
+                    taken += 1;
+                    if taken.is_multiple_of(64) {
+                        progress(Some(parts.progress()))?;
+                    }
+                }
+                (read.to, read.context_to) = parts.span_end()?;
+                reader = parts.into_reader();
+            }
+            Err(whole) if self != Self::ALL => {
+                return Err(CaptureError::NoParts { file: whole.name().to_owned() }.into());
+            }
+            Err(whole) => {
+                reader = *whole;
+                while let Some(record) = reader.next_record()? {
+                    packet(&record);
+                    taken += 1;
+                    if taken.is_multiple_of(1 << 18) {
+                        progress(None)?;
+                    }
+                }
+            }
+        }
+        read.damage = reader.damage().cloned();
+        read.ends = self.to == u64::MAX || read.damage.is_some();
+        Ok(read)
+    }
 }
 
-/// How the records of a file can be told.
+/// What is known of a [`Span`] that was read to its end.
+#[derive(Clone, Debug, Default)]
+pub struct SpanRead {
+    /// Where the next part begins; 0 where that is not known, as of a compressed file.
+    pub to: u64,
+    /// Numbers for what the file had said of records before the span, and before the next one: see
+    /// [`Parts::context`]; 0 where they are not known.
+    pub context_from: u64,
+    /// See there.
+    pub context_to: u64,
+    /// Where the capture is damaged; it ends there.
+    pub damage: Option<Damage>,
+    /// No part of the capture follows.
+    pub ends: bool,
+}
+
+/// Signs by which the records of a file can be told.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     /// Records of pcap: with headers of so many bytes, fractions of a second below a limit, and lengths in
@@ -74,6 +149,11 @@ impl Shape {
                     return None;
                 }
                 let (captured, original) = (order.u32(head, 8), order.u32(head, 12));
+                // Within seconds of 1970 such a fraction may be a time, but a packet's first bytes are seldom
+                // a length; and payloads of zeros would be packets of no bytes.
+                if original > ON_THE_WIRE || head.iter().all(|byte| *byte == 0) {
+                    return None;
+                }
                 let captured = if either_order { captured.min(original) } else { captured };
                 (u64::from(captured) <= longest).then(|| header + u64::from(captured))
             }
@@ -121,26 +201,12 @@ pub fn spans(path: &Path, bytes: u64) -> Result<Vec<Span>, CaptureError> {
 /// As [`spans`].
 pub fn spans_of(path: &Path, bytes: u64, longest: Option<u64>) -> Result<Vec<Span>, CaptureError> {
     let mut reader = CaptureReader::open(path)?;
-    reader.pass_to_packets()?;
-    let (Some((file, first)), Some(len)) = (reader.place(), reader.file_len()) else {
-        return Ok(vec![Span::ALL]);
-    };
-    let mut seconds = [0; 4];
-    if file.read_exact_at(&mut seconds, first).is_err() {
-        return Ok(vec![Span::ALL]);
-    }
-    let cutter = Cutter {
-        file: &file,
-        len,
-        shape: reader.shape(seconds),
-        longest: longest.unwrap_or(reader.snap_len().clamp(*LONGEST.start(), *LONGEST.end())),
-    };
+    let Some(cutter) = Cutter::new(&mut reader, longest)? else { return Ok(vec![Span::ALL]) };
     let bytes = bytes.max(1);
     let (mut from, mut all, mut at) = (0, Vec::new(), bytes);
-    while at < len {
-        if let Some(place) = cutter.place(at.max(first)).map_err(|error| reader.fail(error))?
+    while at < cutter.len {
+        if let Some(place) = cutter.place(at).map_err(|error| reader.fail(error))?
             && place > from
-            && place > first
         {
             all.push(Span { from, to: place });
             from = place;
@@ -152,19 +218,65 @@ pub fn spans_of(path: &Path, bytes: u64, longest: Option<u64>) -> Result<Vec<Spa
     Ok(all)
 }
 
+/// Part `number` (from 1) of the capture at `path`, if it is cut in `parts` of about the same size; looks for
+/// two places to cut, however many parts there are. None where nothing is left for this part: the file can't
+/// be cut where it would begin, and the part before has its packets.
+///
+/// # Errors
+/// As [`spans`].
+pub fn span_of_part(path: &Path, number: u64, parts: u64) -> Result<Option<Span>, CaptureError> {
+    let mut reader = CaptureReader::open(path)?;
+    let Some(cutter) = Cutter::new(&mut reader, None)? else {
+        return Ok((number <= 1).then_some(Span::ALL));
+    };
+    let bytes = cutter.len.div_ceil(parts.max(1)).max(1);
+    // A place behind the next boundary counts for none, so that boundaries don't depend on one another.
+    let boundary = |number: u64| -> std::io::Result<Option<u64>> {
+        let at = number.saturating_mul(bytes);
+        let place = if at < cutter.len { cutter.place(at)? } else { None };
+        Ok(place.filter(|place| *place < at.saturating_add(bytes)))
+    };
+    let span = || -> std::io::Result<Option<Span>> {
+        let from = if number <= 1 { Some(0) } else { boundary(number - 1)? };
+        let Some(from) = from else { return Ok(None) };
+        for next in number.max(1)..parts {
+            if let Some(to) = boundary(next)? {
+                return Ok(Some(Span { from, to }));
+            }
+        }
+        Ok(Some(Span { from, to: u64::MAX }))
+    };
+    span().map_err(|error| reader.fail(error))
+}
+
 /// Looks for places to cut a file.
-struct Cutter<'a> {
-    file: &'a File,
+struct Cutter {
+    file: Arc<File>,
+    /// Where its first packet's record begins, and bytes of the file.
+    first: u64,
     len: u64,
     shape: Shape,
     longest: u64,
 }
 
-impl Cutter<'_> {
-    /// A place from `at` on where a record begins; None if that can't be told.
+impl Cutter {
+    /// None for what can't be cut: it is compressed, or no regular file.
+    fn new(reader: &mut CaptureReader, longest: Option<u64>) -> Result<Option<Self>, CaptureError> {
+        reader.pass_to_packets()?;
+        let (Some((file, first)), Some(len)) = (reader.place(), reader.file_len()) else { return Ok(None) };
+        let mut seconds = [0; 4];
+        if file.read_exact_at(&mut seconds, first).is_err() {
+            return Ok(None);
+        }
+        let shape = reader.shape(seconds);
+        let longest = longest.unwrap_or(reader.snap_len().clamp(*LONGEST.start(), *LONGEST.end()));
+        Ok(Some(Self { file, first, len, shape, longest }))
+    }
+
+    /// A place from `at` on where a record begins, not the first one; None if that can't be told.
     fn place(&self, at: u64) -> std::io::Result<Option<u64>> {
         let step = self.shape.step();
-        let at = at.next_multiple_of(step);
+        let at = at.max(self.first).next_multiple_of(step);
         let reach = (self.longest + 0x2000) as usize * LOOK;
         let mut bytes = vec![0; reach.min(self.len.saturating_sub(at) as usize)];
         let mut have = 0;
@@ -177,7 +289,8 @@ impl Cutter<'_> {
             }
         }
         bytes.truncate(have);
-        Ok(self.meeting(&bytes, at + have as u64 == self.len).map(|place| at + place as u64))
+        let place = self.meeting(&bytes, at + have as u64 == self.len).map(|place| at + place as u64);
+        Ok(place.filter(|place| *place > self.first))
     }
 
     /// The first place in `bytes` through which all chains go that begin where a record must have begun.
@@ -265,8 +378,31 @@ impl Parts {
         }))
     }
 
-    /// Where the next record begins, once all parts were read, and a number for what the file has said of
-    /// records from there on (never 0).
+    /// The same, going over all of the file up to the span first: what a pcapng file says there of its
+    /// interfaces holds for the span, too, wherever it stands.
+    ///
+    /// # Errors
+    /// As [`Parts::within`]; [`CaptureError::NotThere`] where the span begins where no record does.
+    pub fn walked(
+        reader: CaptureReader,
+        span: Span,
+    ) -> Result<Result<Self, Box<CaptureReader>>, CaptureError> {
+        let mut parts = match Self::new(reader) {
+            Ok(parts) => parts,
+            Err(reader) => return Ok(Err(reader)),
+        };
+        if span.from > 0 {
+            parts.limit(Span { from: 0, to: span.from });
+            let mut part = Part::default();
+            while parts.next(&mut part)? {}
+            parts.span_end()?;
+        }
+        parts.limit(span);
+        Ok(Ok(parts))
+    }
+
+    /// Returns the byte at which the next record begins, once all parts were read, and a number for what the
+    /// file has said of records from there on (never 0).
     ///
     /// # Errors
     /// [`CaptureError::NotThere`]: the span ends where no record begins, so that it, or the one behind it,

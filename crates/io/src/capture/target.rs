@@ -93,7 +93,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// What was written until now can be read under the file's name.
+    /// Lets what was written until now be read under the file's name.
     fn publish(&mut self) -> io::Result<()> {
         self.target.flush()?;
         let nowhere = Target::Other(Box::new(io::sink()));
@@ -150,7 +150,7 @@ impl Sink {
         }
     }
 
-    /// What was written until now can be read under the file's name, however the program ends.
+    /// Lets what was written until now be read under the file's name, however the program ends.
     pub(super) fn publish(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(out) => out.publish(),

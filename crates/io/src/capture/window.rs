@@ -34,7 +34,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Where the bytes come from.
+/// Source of the bytes.
 enum Source {
     Stream(Box<dyn Read + Send>),
     /// Another thread reads it.

@@ -158,8 +158,8 @@ impl Drop for Session {
     /// The last to leave takes the file away.
     fn drop(&mut self) {
         // One after the other, so that of two that leave at the same time the second finds itself alone.
-        // Where somebody keeps the lock, or the file can't be removed, it stays and is in nobody's way: the
-        // next session begins anew in it.
+        // If somebody keeps the lock, or the file can't be removed, it stays and is in nobody's way: the next
+        // session begins anew in it.
         let alone_at_it = (0..LEAVING).any(|n| {
             if n > 0 {
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -83,7 +83,7 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-/// What a reframer with `compress=gro` merges of the traffic, and its CPU time a packet in ns.
+/// Share of the traffic that a reframer with `compress=gro` merges, and its CPU time a packet in ns.
 #[derive(Clone, Copy, Debug)]
 struct Ours {
     hold_ns: u64,

@@ -52,7 +52,7 @@ fn middle(lab: &Bench<'_>, net: &Net, graph: &str) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// What a run of it found: mean packets of a flow back to back towards a port, and packets that were lost.
+/// Result of a run: mean packets of a flow back to back towards a port, and packets that were lost.
 fn seen(report: &str, port: &str) -> anyhow::Result<(f64, f64)> {
     let report: Value = serde_json::from_str(report).context("the report of the program in the middle")?;
     let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_f64).unwrap_or_default();
@@ -270,7 +270,7 @@ fn transfer(
     Ok(Received { ns_per_byte: cpu as f64 / bytes, slf, bytes_per_second: bytes / f64::from(seconds) })
 }
 
-/// What a hold adds to the way there and back of a single packet.
+/// Delay that a hold adds to the way there and back of a single packet.
 fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let (runs, pings) = if lab.quick { (2, "200") } else { (5, "1000") };
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); DELAY_HOLDS.len()];

@@ -65,9 +65,22 @@ pub(super) fn need(programs: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The number of the process that made a namespace of this lab.
+fn owner(namespace: &str) -> Option<&str> {
+    let process = namespace.strip_prefix("sliplab")?.strip_suffix(['c', 'm', 's'])?;
+    (!process.is_empty() && process.bytes().all(|digit| digit.is_ascii_digit())).then_some(process)
+}
+
 impl Net {
-    /// Makes them.
+    /// Makes them, and takes away those of a lab that was killed.
     pub(super) fn new() -> anyhow::Result<Self> {
+        let mut list = Command::new("ip");
+        list.args(["netns", "list"]);
+        for name in done(list)?.lines().filter_map(|line| line.split_whitespace().next()) {
+            if owner(name).is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                ip(&["netns", "del", name])?;
+            }
+        }
         let id = std::process::id();
         let this = Self { names: ["c", "m", "s"].map(|end| format!("sliplab{id}{end}")) };
         for name in &this.names {
@@ -202,5 +215,19 @@ impl Drop for Running {
         // One that has ended can't be killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner;
+
+    #[test]
+    fn only_namespaces_of_this_lab_have_an_owner() {
+        assert_eq!(owner("sliplab123c"), Some("123"));
+        assert_eq!(owner("sliplab9s"), Some("9"));
+        for other in ["sliplabc", "sliplab12x", "sliplab1a2m", "my-sliplab12c", "blue"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
     }
 }

@@ -200,7 +200,7 @@ impl Auto {
         }
         let best = self.best();
         let wanted = core::mem::replace(&mut self.wanted, best);
-        // What is wanted but once is left to chance, unless the present hold is far from it.
+        // A hold that is wanted but once may be chance, unless the present one is far from it.
         let far = best == 0 || self.hold_ns == 0 || best > 2 * self.hold_ns || self.hold_ns > 2 * best;
         if best == self.hold_ns || (best != wanted && !far) {
             return None;

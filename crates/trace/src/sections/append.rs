@@ -6,10 +6,10 @@ use slipstream_wire::FlowKey;
 
 use super::Section;
 use crate::analyzer::{Acknowledged, Analyzer};
-use crate::block::{ADVANCES, IN_IP, IN_TCP, NO_FLOW, PURE_ACK, Row};
+use crate::block::NO_FLOW;
 use crate::flows::FlowTable;
 use crate::partial::MergeError;
-use crate::stretch::{Key, Window, keys};
+use crate::stretch::{Key, keys, late, rows_behind, through};
 use crate::trains::Trains;
 use crate::workers::Analysis;
 
@@ -74,10 +74,17 @@ impl Analyzer {
         if section.totals.records == 0 {
             return Ok(());
         }
-        let late = self.late(&section)?;
-        let numbers = Numbers::enter(self, &section);
-        let head = self.head_of(&section, &numbers);
         let clock = self.clock;
+        let recorded = &section.recorded;
+        let late = match self.totals.records {
+            0 => 0,
+            _ => late(clock, section.opening, &recorded.head, recorded.kept)?,
+        };
+        let numbers = Numbers::enter(self, &section);
+        let ack = |acks: &[Acknowledged], flow: u32| acks.get(flow as usize).copied().unwrap_or_default();
+        let (before, first) =
+            (|flow| ack(&self.acknowledged, flow), |flow| ack(&section.acknowledged[0], flow));
+        let head = rows_behind(&section.recorded.head, clock, |flow| numbers.of(flow), before, first);
         let burst = u16::try_from(self.config.burst).unwrap_or(u16::MAX);
         let windows = std::mem::take(&mut section.recorded.windows);
         let mut windows = windows.iter().zip(&self.config.windows_ns);
@@ -86,9 +93,9 @@ impl Analyzer {
                 Analysis::Distances(distances) => distances.append(&mut section.recorded, &numbers),
                 Analysis::Trains(trains) => {
                     let (window, length) = windows.next().ok_or(MergeError::Settings)?;
-                    let settings = (*length, burst);
                     let so_far = std::mem::replace(&mut **trains, Trains::new(*length, burst));
-                    **trains = through(so_far, settings, window, &numbers, &head, clock)?;
+                    let (held, body) = through(so_far, window, &head, clock, |flow| numbers.of(flow))?;
+                    **trains = Trains::resumed(*length, burst, &held, body);
                 }
             }
         }
@@ -103,66 +110,4 @@ impl Analyzer {
         self.clock = self.clock.max(section.clock);
         Ok(())
     }
-
-    /// Records of the section whose times are earlier than the latest one here, and which it took to be in
-    /// order.
-    fn late(&self, section: &Section) -> Result<u64, MergeError> {
-        let recorded = &section.recorded;
-        if self.totals.records == 0 || self.clock <= section.opening {
-            return Ok(0);
-        }
-        if !recorded.kept && recorded.head.last().is_none_or(|row| row.time < self.clock) {
-            return Err(MergeError::Unresolved);
-        }
-        let in_order = |row: &&Row| row.captured == row.time && row.time < self.clock;
-        let once = |row: &&Row| row.flow == NO_FLOW || row.bits & IN_IP != 0;
-        Ok(recorded.head.iter().filter(once).filter(in_order).count() as u64)
-    }
-
-    /// The first packets of the section, as they come behind those here.
-    fn head_of(&self, section: &Section, numbers: &Numbers) -> Vec<Row> {
-        let [firsts, _] = &section.acknowledged;
-        let mut seen = vec![false; section.table.numbers()];
-        let row = |row: &Row| {
-            let mut row = Row { time: row.time.max(self.clock), ..*row };
-            if row.flow == NO_FLOW {
-                return row;
-            }
-            let (there, number) = (row.flow, numbers.of(row.flow));
-            row.flow = number;
-            let is_first = seen.get_mut(there as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-            if is_first && row.bits & IN_TCP != 0 && row.bits & PURE_ACK != 0 {
-                let previous = self.acknowledged.get(number as usize).copied().unwrap_or_default();
-                let now = firsts.get(there as usize).copied().unwrap_or_default();
-                row.bits |= if now.advances(previous) { ADVANCES } else { 0 };
-            }
-            row
-        };
-        section.recorded.head.iter().map(row).collect()
-    }
-}
-
-/// A holding window behind the section: it goes on over the section's first packets; what was counted there
-/// holds from where both hold the same.
-fn through(
-    mut trains: Trains,
-    (length, burst): (u64, u16),
-    section: &Window,
-    numbers: &Numbers,
-    head: &[Row],
-    clock: u64,
-) -> Result<Trains, MergeError> {
-    let rows = section.head(head);
-    rows.iter().filter(|row| row.flow != NO_FLOW).for_each(|row| trains.step(*row));
-    if section.certain.is_none() {
-        return Ok(trains);
-    }
-    trains.settle(section.met_at.max(clock));
-    let number = |flow: u32| numbers.of(flow);
-    if section.met_at < clock || trains.held() != section.meeting.renumbered(number) {
-        return Err(MergeError::Unresolved);
-    }
-    let mut body = trains.take_body();
-    body.append(&section.body.renumbered(number));
-    Ok(Trains::resumed(length, burst, &section.end.renumbered(number), body))
 }

@@ -89,6 +89,7 @@ impl Stretch {
         self.place.to = next.place.to;
         self.place.context_to = next.place.context_to;
         self.place.truncated_at_byte = next.place.truncated_at_byte;
+        self.place.ending = next.place.ending;
         Ok(())
     }
 
@@ -109,40 +110,19 @@ impl Stretch {
         Ok(())
     }
 
-    /// Records of the next stretch whose times are earlier than the latest one here, and which it took to be
-    /// in order.
+    /// As [`late`], of the next stretch.
     fn late(&self, next: &Self) -> Result<u64, MergeError> {
-        if self.totals.records == 0 || next.totals.records == 0 || self.clock <= next.opening {
+        if self.totals.records == 0 || next.totals.records == 0 {
             return Ok(0);
         }
-        if !next.kept && next.head.last().is_none_or(|row| row.time < self.clock) {
-            return Err(MergeError::Unresolved);
-        }
-        let in_order = |row: &&Row| row.captured == row.time && row.time < self.clock;
-        let once = |row: &&Row| row.flow == NO_FLOW || row.bits & IN_IP != 0;
-        Ok(next.head.iter().filter(once).filter(in_order).count() as u64)
+        late(self.clock, next.opening, &next.head, next.kept)
     }
 
-    /// The head of the next stretch, as it comes behind this one.
+    /// As [`rows_behind`], of the next stretch.
     fn rows_of(&self, next: &Self, numbers: &Numbers) -> Vec<Row> {
-        let mut seen = vec![false; next.flows.len()];
-        let clock = self.latest();
-        let row = |row: &Row| {
-            let mut row = Row { time: row.time.max(clock), ..*row };
-            if row.flow == NO_FLOW {
-                return row;
-            }
-            let (there, number) = (row.flow, numbers.of(row.flow));
-            row.flow = number;
-            let is_first = seen.get_mut(there as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-            if is_first && row.bits & IN_TCP != 0 && row.bits & PURE_ACK != 0 {
-                let previous = self.flows.get(number as usize).map_or(Acknowledged::default(), |f| f.ack[1]);
-                let now = next.flows.get(there as usize).map_or(Acknowledged::default(), |f| f.ack[0]);
-                row.bits |= if now.advances(previous) { ADVANCES } else { 0 };
-            }
-            row
-        };
-        next.head.iter().map(row).collect()
+        let ack = |flows: &[FlowPart], flow: u32| flows.get(flow as usize).map(|f| f.ack).unwrap_or_default();
+        let (before, first) = (|flow| ack(&self.flows, flow)[1], |flow| ack(&next.flows, flow)[0]);
+        rows_behind(&next.head, self.latest(), |flow| numbers.of(flow), before, first)
     }
 
     fn joined_windows(
@@ -173,7 +153,7 @@ impl Stretch {
                 });
             };
             let trains = Trains::resumed(*length, burst, &mine.end, mine.body.clone());
-            let (end, body) = self.through(trains, theirs, numbers, head)?;
+            let (end, body) = through(trains, theirs, head, self.latest(), |flow| numbers.of(flow))?;
             Ok(Window {
                 certain: Some(certain),
                 met_at: mine.met_at,
@@ -183,28 +163,6 @@ impl Stretch {
             })
         };
         self.windows.iter().zip(&next.windows).zip(&self.settings.windows_ns).map(join).collect()
-    }
-
-    /// Goes on over the next stretch from what is held here; what it counted holds from where both meet.
-    fn through(
-        &self,
-        mut trains: Trains,
-        theirs: &Window,
-        numbers: &Numbers,
-        head: &[Row],
-    ) -> Result<(Held, Body), MergeError> {
-        let rows = theirs.head(head);
-        rows.iter().filter(|row| row.flow != NO_FLOW).for_each(|row| trains.step(*row));
-        if theirs.certain.is_none() {
-            return Ok((trains.held(), trains.take_body()));
-        }
-        trains.settle(theirs.met_at.max(self.latest()));
-        if theirs.met_at < self.latest() || trains.held() != numbers.held(&theirs.meeting) {
-            return Err(MergeError::Unresolved);
-        }
-        let mut body = trains.take_body();
-        body.append(&numbers.body(&theirs.body));
-        Ok((numbers.held(&theirs.end), body))
     }
 
     /// The latest time; 0 of no packets.
@@ -277,6 +235,76 @@ impl Stretch {
         let hash = self.table.hash(key);
         self.table.number(key, hash);
     }
+}
+
+/// Records of later packets whose times are earlier than `clock`, the latest one before them, and which they
+/// took to be in order. The first of them came at `opening`; `head` are the first ones, or (`kept`) all.
+///
+/// # Errors
+/// [`MergeError::Unresolved`], if times run back farther than packets were kept.
+pub(crate) fn late(clock: u64, opening: u64, head: &[Row], kept: bool) -> Result<u64, MergeError> {
+    if clock <= opening {
+        return Ok(0);
+    }
+    if !kept && head.last().is_none_or(|row| row.time < clock) {
+        return Err(MergeError::Unresolved);
+    }
+    let in_order = |row: &&Row| row.captured == row.time && row.time < clock;
+    let once = |row: &&Row| row.flow == NO_FLOW || row.bits & IN_IP != 0;
+    Ok(head.iter().filter(once).filter(in_order).count() as u64)
+}
+
+/// First packets, as they come behind packets up to `clock`: `number` gives the numbers that flows have there,
+/// `before` the last acknowledgement there of such a number, `first` the first one of a flow here.
+pub(crate) fn rows_behind(
+    head: &[Row],
+    clock: u64,
+    number: impl Fn(u32) -> u32,
+    before: impl Fn(u32) -> Acknowledged,
+    first: impl Fn(u32) -> Acknowledged,
+) -> Vec<Row> {
+    let most = head.iter().map(|row| row.flow).filter(|flow| *flow != NO_FLOW).max();
+    let mut seen = vec![false; most.map_or(0, |most| most as usize + 1)];
+    let row = |row: &Row| {
+        let mut row = Row { time: row.time.max(clock), ..*row };
+        if row.flow == NO_FLOW {
+            return row;
+        }
+        let (there, here) = (row.flow, number(row.flow));
+        row.flow = here;
+        let is_first = seen.get_mut(there as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        if is_first && row.bits & IN_TCP != 0 && row.bits & PURE_ACK != 0 {
+            row.bits |= if first(there).advances(before(here)) { ADVANCES } else { 0 };
+        }
+        row
+    };
+    head.iter().map(row).collect()
+}
+
+/// A holding window goes on over the first packets of those that follow (`head`), behind packets up to
+/// `clock`. What was counted there (`theirs`) holds from where both hold the same.
+///
+/// # Errors
+/// [`MergeError::Unresolved`], if they don't hold the same there, since times run back.
+pub(crate) fn through(
+    mut trains: Trains,
+    theirs: &Window,
+    head: &[Row],
+    clock: u64,
+    number: impl Fn(u32) -> u32,
+) -> Result<(Held, Body), MergeError> {
+    let rows = theirs.head(head);
+    rows.iter().filter(|row| row.flow != NO_FLOW).for_each(|row| trains.step(*row));
+    if theirs.certain.is_none() {
+        return Ok((trains.held(), trains.take_body()));
+    }
+    trains.settle(theirs.met_at.max(clock));
+    if theirs.met_at < clock || trains.held() != theirs.meeting.renumbered(&number) {
+        return Err(MergeError::Unresolved);
+    }
+    let mut body = trains.take_body();
+    body.append(&theirs.body.renumbered(&number));
+    Ok((theirs.end.renumbered(&number), body))
 }
 
 impl FlowPart {

@@ -25,11 +25,12 @@ use crate::analyzer::{Acknowledged, Analyzer, has_stream};
 use crate::block::{CLASS, IN_IP, IN_TCP, NO_FLOW, Row};
 use crate::config::{Config, ConfigError};
 use crate::flows::FlowTable;
-use crate::partial::{FlowPackets, Partial, SequenceTotals, Settings, Totals};
+use crate::partial::{FlowPackets, MergeError, Partial, SequenceTotals, Settings, Totals};
 use crate::trains::{Body, Held, Trains};
 use order::Order;
 
 pub use format::StretchError;
+pub(crate) use join::{late, rows_behind, through};
 pub(crate) use order::{Note, Order as OrderOfStretch};
 pub(crate) use record::{Recorded, Recorder};
 
@@ -51,6 +52,20 @@ pub struct Place {
     pub context_to: u64,
     /// Byte at which the trace is damaged; it ends there.
     pub truncated_at_byte: Option<u64>,
+    /// The trace ends with it, or goes on.
+    pub ending: Ending,
+}
+
+/// What follows a stretch in its trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// That is not known.
+    #[default]
+    Unknown,
+    /// Another stretch.
+    Continues,
+    /// Nothing: the trace ends with it.
+    Ends,
 }
 
 /// Which part of its trace a stretch is.
@@ -184,6 +199,13 @@ impl Stretch {
         &self.place
     }
 
+    /// The settings that it was made with.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        let Settings { windows_ns, burst, switch_batches, top, encapsulation } = self.settings.clone();
+        Config { windows_ns, burst, switch_batches, top, encapsulation, threads: 1 }
+    }
+
     /// Packets in it, whatever they are.
     #[must_use]
     pub fn records(&self) -> u64 {
@@ -200,6 +222,25 @@ impl Stretch {
     #[must_use]
     pub fn kept_packets(&self) -> usize {
         self.head.len()
+    }
+
+    /// Checks that nothing of its trace is missing before or behind it, as far as that is known.
+    ///
+    /// # Errors
+    /// [`MergeError::First`], [`MergeError::Last`].
+    pub fn complete(&self) -> Result<(), MergeError> {
+        if !self.opens {
+            return Err(MergeError::First { begins: self.place.from });
+        }
+        let goes_on = self.place.ending == Ending::Continues && self.place.truncated_at_byte.is_none();
+        if goes_on { Err(MergeError::Last { ends: self.place.to }) } else { Ok(()) }
+    }
+
+    /// Returns true for a part of a trace in which nothing was left for it: it has no place in the order of
+    /// parts, and may be left out.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        !self.opens && self.totals.records == 0 && self.place.from == u64::MAX
     }
 
     /// The result of a trace that is this stretch: what is held at its end leaves at its own deadline.

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use slipstream::io::capture::{CaptureError, CaptureReader, Part, Parts, Span, spans, spans_of};
-use slipstream_trace::{Analyzer, Config, MergeError, Opening, Place, Report, Stretch, StretchAnalyzer};
+use slipstream::io::capture::{CaptureError, CaptureReader, Record, Span, span_of_part, spans, spans_of};
+use slipstream_trace::{
+    Analyzer, Config, Ending, MergeError, Opening, Place, Report, Stretch, StretchAnalyzer,
+};
 
 use crate::expected::traces;
 
@@ -48,28 +50,18 @@ fn records(bytes: &[u8]) -> Option<BTreeSet<u64>> {
 /// One span of a file: its analysis, or why it can't be that.
 fn read(path: &Path, span: Span, opening: Opening) -> Result<Stretch, CaptureError> {
     let mut analyzer = StretchAnalyzer::new(Config::default(), opening).unwrap();
-    let mut place = Place { file: path.display().to_string(), from: span.from, ..Place::default() };
-    let reader = match Parts::within(CaptureReader::open(path)?, span)? {
-        Ok(parts) => {
-            place.context_from = parts.context();
-            let mut part = Part::default();
-            while parts.next(&mut part)? {
-                for record in part.records() {
-                    analyzer.packet(record.time.0, record.link, record.original_len, record.data);
-                }
-            }
-            (place.to, place.context_to) = parts.span_end()?;
-            parts.into_reader()
-        }
-        Err(mut reader) => {
-            while let Some(record) = reader.next_record()? {
-                analyzer.packet(record.time.0, record.link, record.original_len, record.data);
-            }
-            *reader
-        }
-    };
-    place.truncated_at_byte = reader.damage().map(|damage| damage.byte);
-    Ok(analyzer.finish(place))
+    let packet =
+        |record: &Record<'_>| analyzer.packet(record.time.0, record.link, record.original_len, record.data);
+    let read = span.read(path, false, packet, |_| Ok::<(), CaptureError>(()))?;
+    Ok(analyzer.finish(Place {
+        file: path.display().to_string(),
+        from: span.from,
+        to: read.to,
+        context_from: read.context_from,
+        context_to: read.context_to,
+        truncated_at_byte: read.damage.map(|damage| damage.byte),
+        ending: if read.ends { Ending::Ends } else { Ending::Continues },
+    }))
 }
 
 /// Spans of a file joined; None where a part has to be made anew.
@@ -233,4 +225,26 @@ fn a_wrong_cut_is_noticed() {
     assert!(text.contains(&format!("byte {}", spans[0].to)) && text.contains("one piece"), "{text}");
     assert_eq!(read(&path, Span::ALL, Opening::Trace).unwrap().records(), 3);
     std::fs::remove_file(path).unwrap();
+}
+
+/// Parts by number: each found by itself, they are the file from its beginning to its end.
+#[test]
+fn parts_by_number_are_the_file() {
+    let (mut files, mut cuts) = (0, 0);
+    for path in captures().iter().step_by(3) {
+        for parts in 1..=5 {
+            let spans: Result<Vec<_>, _> =
+                (1..=parts).map(|number| span_of_part(path, number, parts)).collect();
+            let Ok(spans) = spans else { continue };
+            let spans: Vec<Span> = spans.into_iter().flatten().collect();
+            assert_eq!((spans[0].from, spans[spans.len() - 1].to), (0, u64::MAX), "{}", path.display());
+            for pair in spans.windows(2) {
+                assert_eq!(pair[0].to, pair[1].from, "{}", path.display());
+                assert!(pair[0].from < pair[0].to);
+                cuts += 1;
+            }
+            files += 1;
+        }
+    }
+    assert!(files == 0 || files > 500 && cuts > 20, "{files} files, {cuts} cuts");
 }

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use slipstream::io::capture::CaptureReader;
 use slipstream_trace::{
-    Config, MergeError, Opening, Partial, Place, Report, Stretch, StretchAnalyzer, StretchError,
+    Config, Ending, MergeError, Opening, Partial, Place, Report, Stretch, StretchAnalyzer, StretchError,
 };
 use slipstream_wire::LinkType;
 
@@ -264,6 +264,17 @@ fn what_does_not_follow_is_refused() {
     let damaged = make(Opening::Trace, Place { truncated_at_byte: Some(90), ..place(24, 100) });
     assert_eq!(damaged.clone().join(&make(Opening::Middle, place(100, 200))), Err(MergeError::OtherTrace));
     assert_eq!(through_bytes(&damaged).place(), damaged.place());
+    let ending = |opening, ending| make(opening, Place { ending, ..place(24, 100) });
+    assert_eq!(ending(Opening::Trace, Ending::Ends).complete(), Ok(()));
+    assert_eq!(ending(Opening::Trace, Ending::Unknown).complete(), Ok(()));
+    assert_eq!(ending(Opening::Trace, Ending::Continues).complete(), Err(MergeError::Last { ends: 100 }));
+    assert_eq!(ending(Opening::Middle, Ending::Ends).complete(), Err(MergeError::First { begins: 24 }));
+    let mut both = ending(Opening::Trace, Ending::Continues);
+    both.join(&make(Opening::Middle, Place { ending: Ending::Ends, ..place(100, 200) })).unwrap();
+    assert_eq!((both.complete(), through_bytes(&both).place()), (Ok(()), both.place()));
+    let nothing = StretchAnalyzer::new(Config::default(), Opening::Middle).unwrap();
+    let nothing = nothing.finish(place(u64::MAX, 0));
+    assert!(nothing.is_nothing() && !damaged.is_nothing());
     let error =
         StretchAnalyzer::new(Config { switch_batches: vec![1 << 17], ..config }, Opening::Trace).unwrap_err();
     assert_eq!(
@@ -275,8 +286,8 @@ fn what_does_not_follow_is_refused() {
 /// The bytes of a small state are what they were: whoever changes them gives the format another version, and
 /// goes on reading this one.
 #[test]
-fn version_1_is_read_and_written() {
-    let golden = include_bytes!("golden/version1.partial");
+fn golden_files_are_read_and_the_newest_is_written() {
+    let golden = include_bytes!("golden/version2.partial").as_slice();
     let config = Config {
         windows_ns: vec![4, 100],
         burst: 3,
@@ -302,6 +313,8 @@ fn version_1_is_read_and_written() {
     let made = [(10, 1), (11, 2), (11, 0), (13, 1), (16, 3), (12, 2), (20, 2), (21, 3), (40, 2)].map(packet);
     let made = stretch(&config, Opening::Middle, &made).to_bytes();
     assert_eq!(made, golden);
+    let first = Stretch::from_bytes(include_bytes!("golden/version1.partial")).unwrap();
+    assert_eq!(first.to_bytes(), golden, "a state of version 1 has all but how it ends");
     let state = Stretch::from_bytes(golden).unwrap();
     assert_eq!((state.records(), state.kept_packets(), state.opens()), (9, 11, false));
     assert_eq!(state.to_bytes(), golden);
@@ -309,8 +322,8 @@ fn version_1_is_read_and_written() {
     assert_eq!((report.ip.packets, report.ip.flows, report.tcp.runs, report.clock_backwards), (8, 3, 4, 1));
 
     let mut newer = golden.to_vec();
-    newer[8] = 2;
-    assert_eq!(Stretch::from_bytes(&newer).unwrap_err(), StretchError::Version { found: 2, reads: 1 });
+    newer[8] = 3;
+    assert_eq!(Stretch::from_bytes(&newer).unwrap_err(), StretchError::Version { found: 3, reads: 2 });
     assert_eq!(Stretch::from_bytes(b"SLIPMEAS").unwrap_err(), StretchError::Magic);
     for cut in 0..golden.len() {
         Stretch::from_bytes(&golden[..cut]).unwrap_err();

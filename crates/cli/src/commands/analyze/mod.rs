@@ -1,12 +1,15 @@
 //! `slipstream analyze`: what locality does my traffic have, and what would holding it gain?
 //!
-//! `read` takes traces in, `table` prints for people, `diff` compares two.
+//! `read` takes traces in, `parts` saves and joins parts of them, `table` prints for people, `diff` compares
+//! two.
 
 mod diff;
+mod parts;
 mod read;
 mod table;
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -19,7 +22,7 @@ use slipstream_report::{Table, plural};
 use slipstream_trace::{Config, Details, FlowFile, GroupBy, Groups, PacketFile, Partial, Report};
 
 use super::{Outcome, frontier};
-use crate::check;
+use crate::check::{self, Check};
 use crate::cli;
 use crate::replace::Replacement;
 use crate::report::{self, Subject};
@@ -36,6 +39,8 @@ const GROUPS: (usize, usize) = (20, 10_000);
 #[derive(Clone, Copy, Serialize)]
 struct Trace<'a> {
     file: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<parts::Extent>,
     truncated_at_byte: Option<u64>,
     /// Packets that the user's selection left out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,6 +99,7 @@ impl<'a> Analysis<'a> {
     ) -> Self {
         let trace = |one: &'a Analyzed| Trace {
             file: &one.file,
+            part: one.part,
             truncated_at_byte: one.truncated_at_byte,
             left_out: one.left_out,
             report: &one.report,
@@ -112,6 +118,8 @@ impl<'a> Analysis<'a> {
 /// The analysis of one trace.
 struct Analyzed {
     file: String,
+    /// Set for a part of a trace.
+    part: Option<parts::Extent>,
     truncated_at_byte: Option<u64>,
     left_out: Option<u64>,
     partial: Partial,
@@ -124,7 +132,69 @@ struct Analyzed {
 /// A Parquet file of packets that several traces go to, one after another.
 type Packets = Mutex<PacketFile<Replacement>>;
 
+impl Analyzed {
+    /// A trace of which nothing but the analysis is known.
+    fn plain(file: String, partial: Partial) -> Self {
+        let report = partial.report();
+        let (part, truncated_at_byte, left_out) = (None, None, None);
+        let (details, groups, frontier) = (None, None, None);
+        Self { file, part, truncated_at_byte, left_out, partial, report, details, groups, frontier }
+    }
+
+    /// Its name in tables.
+    fn name(&self) -> String {
+        self.part.map_or_else(|| self.file.clone(), |part| part.name(&self.file))
+    }
+}
+
+/// Files that are written beside the result. They are opened first, so that nobody learns after hours that a
+/// path can't be written.
+struct Output {
+    page: Option<Replacement>,
+    flows: Option<Replacement>,
+}
+
+impl Output {
+    fn open(page: Option<&Path>, flows: Option<&Path>) -> anyhow::Result<Self> {
+        let page = page.map(|p| Replacement::create("--report", p)).transpose()?;
+        let flows = flows.map(|p| Replacement::create("--parquet", p)).transpose()?;
+        Ok(Self { page, flows })
+    }
+
+    fn write(self, analyzed: &[Analyzed], total: &Report) -> anyhow::Result<()> {
+        if let Some(file) = self.page {
+            write_page(file, analyzed, total)?;
+        }
+        if let Some(file) = self.flows {
+            write_flows(file, analyzed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes and prints the result of traces of which nothing but the analysis is known.
+    fn print(
+        self,
+        analyzed: &[Analyzed],
+        reporting: &cli::Reporting,
+        checks: &[Check],
+    ) -> anyhow::Result<Outcome> {
+        let merged = merged(analyzed)?;
+        let total = merged.as_ref().or(analyzed.first().map(|a| &a.report));
+        let total = total.ok_or_else(|| anyhow!("no trace was named"))?;
+        self.write(analyzed, total)?;
+        let result = Analysis::of(analyzed, Total { report: total, groups: None }, None, &[]);
+        super::finish(reporting, checks, &serde_json::to_value(&result)?, || {
+            let mut t = Table::default();
+            tables(&mut t, analyzed, total, None);
+            t
+        })
+    }
+}
+
 pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
+    if let Some(cli::AnalyzeAction::Merge(args)) = &args.action {
+        return parts::merge(args);
+    }
     let checks = check::parse_all(&args.reporting.fail_if)?;
     if args.diff && args.traces.len() != 2 {
         bail!("--diff compares two traces, not {}", args.traces.len());
@@ -143,9 +213,15 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     };
     config.validate()?;
     frontier::check(args)?;
-    // Opened first, so that nobody learns after hours that a path can't be written.
-    let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
-    let flows = args.parquet.as_deref().map(|p| Replacement::create("--parquet", p)).transpose()?;
+    let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
+    if args.part.is_some() || args.save.is_some() {
+        let [trace] = args.traces.as_slice() else {
+            bail!("--part and --save take one trace, not {}", args.traces.len());
+        };
+        let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
+        let analyzed = parts::analyze(trace, &config, args, save)?;
+        return output.print(&[analyzed], &args.reporting, &checks);
+    }
     let packets = args.parquet_packets.as_deref().map(|p| Replacement::create("--parquet-packets", p));
     let packets = packets.transpose()?.map(|file| PacketFile::new(file, config.encapsulation)).transpose()?;
     let packets = packets.map(Mutex::new);
@@ -154,12 +230,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     let total = merged.as_ref().or(analyzed.first().map(|a| &a.report));
     let total = total.ok_or_else(|| anyhow!("no trace was named"))?;
     let groups = merged_groups(args, &analyzed)?;
-    if let Some(file) = page {
-        write_page(file, &analyzed, total)?;
-    }
-    if let Some(file) = flows {
-        write_flows(file, &analyzed)?;
-    }
+    output.write(&analyzed, total)?;
     if let Some(file) = packets {
         let file = file.into_inner().map_err(|_| anyhow!("a thread of the analysis failed"))?;
         file.finish()?.commit().context("--parquet-packets")?;
@@ -200,7 +271,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
 /// The tables of all traces, and of their total.
 fn tables(t: &mut Table, analyzed: &[Analyzed], total: &Report, groups: Option<&Groups>) {
     for one in analyzed {
-        table::report(t, &one.file, (one.truncated_at_byte, one.left_out), &one.report);
+        table::report(t, &one.name(), (one.truncated_at_byte, one.left_out), &one.report);
         if let Some(groups) = &one.groups {
             table::groups(t, groups);
         }
@@ -310,7 +381,7 @@ fn write_page(mut file: Replacement, analyzed: &[Analyzed], total: &Report) -> a
         subjects.push(Subject { name, truncated_at_byte: None, report: total, frontier: None });
     }
     subjects.extend(analyzed.iter().map(|a| Subject {
-        name: a.file.clone(),
+        name: a.name(),
         truncated_at_byte: a.truncated_at_byte,
         report: &a.report,
         frontier: a.frontier.as_ref(),

@@ -113,10 +113,10 @@ impl Analyzed {
         slices: Option<Groups>,
         args: &cli::Analyze,
     ) -> Self {
-        let report = partial.report();
         let by_flow = |by: cli::By| Some(Groups::of(details.as_ref()?, by.0, most_groups(args, by.0)));
         let groups = slices.or_else(|| args.by.and_then(by_flow));
-        Self { file, truncated_at_byte, left_out, partial, report, details, groups, frontier: None }
+        let plain = Self::plain(file, partial);
+        Self { truncated_at_byte, left_out, details, groups, ..plain }
     }
 }
 

@@ -115,7 +115,7 @@ fn packets_stay_where_they_came() {
     assert_eq!(pool.data(buf, 1000).as_ptr(), address);
     assert_eq!((pool.data(buf, 1000), pool.meta(buf), pool.live()), (&[5; 1000][..], meta, 1));
     assert_eq!(pool.offset(buf).and_then(|at| pool.at_offset(at)), Some(buf));
-    // What grows within its buffer stays in it; what doesn't fit goes to another.
+    // A packet that grows within its buffer stays in it; one that doesn't fit goes to another.
     let (same, len) = pool.replace_front(buf, 1000, 14, &[6; 18]);
     assert_eq!((same, len, pool.data(same, 18)), (buf, 1004, &[6; 18][..]));
     let (moved, len) = pool.replace_front(buf, 1004, 0, &[7; 800]);

@@ -27,7 +27,7 @@ pub struct ContextPlace {
     pub stage: String,
     /// Offset of its bytes.
     pub offset: usize,
-    /// How many they are.
+    /// Number of these bytes.
     pub bytes: usize,
     /// Flows are looked up before this stage.
     pub looks_up: bool,

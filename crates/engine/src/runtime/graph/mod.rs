@@ -7,12 +7,15 @@
 mod assemble;
 mod contexts;
 mod flow;
+mod ledger;
+mod reach;
+mod report;
 mod sections;
 
 use std::ops::Range;
 
 use slipstream_core::batch::{Arrivals, Batch};
-use slipstream_core::clock::{LiveClock, Meter};
+use slipstream_core::clock::LiveClock;
 use slipstream_core::flow_context::{FlowContexts, Place};
 use slipstream_core::interface::Interface;
 use slipstream_core::operate::Operate;
@@ -20,14 +23,14 @@ use slipstream_core::pool::{Pool, Region};
 use slipstream_core::stage::Output;
 use slipstream_core::stage::{Context, DropReason, Drops, Egress, Stage, StageError};
 use slipstream_core::time::Nanos;
-use slipstream_reframe::ReframeStats;
-use slipstream_stats::Histogram;
-use slipstream_wire::{Encapsulation, LinkType};
+use slipstream_wire::LinkType;
 
 pub use self::contexts::{ContextPlace, FlowContextPlan, FlowContextSettings};
 use self::flow::{Event, Later, Way, enter};
+use self::ledger::Ledger;
+pub use self::ledger::Tally;
+pub use self::report::StageReport;
 pub(super) use self::sections::{Crossing, Sections, StopOnPanic};
-use super::live::Excess;
 use super::operator::Visits;
 use slipstream_core::source::Source;
 
@@ -44,22 +47,6 @@ pub(super) struct Edge {
     input: u8,
 }
 
-/// Counts of a stage's packets, trains, batches and time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Packets that came in.
-    pub packets: u64,
-    /// Trains that came in.
-    pub trains: u64,
-    /// Batches that came in.
-    pub batches: u64,
-    /// Packets that went out.
-    pub packets_out: u64,
-    /// Time spent in the stage itself, without the stages behind it, in ns: measured in one of 16 calls, and
-    /// scaled up.
-    pub busy_ns: u64,
-}
-
 /// A stage in its place.
 struct Node {
     name: String,
@@ -69,81 +56,6 @@ struct Node {
     ledger: Ledger,
     /// Place of its words in flow contexts.
     place: Place,
-}
-
-/// The counts and times of a stage.
-#[derive(Default)]
-struct Ledger {
-    tally: Tally,
-    /// Packets that came in calls that were timed.
-    timed_packets: u64,
-    /// Calls in which no packet came, such as deadlines, and those of them that were timed.
-    calls: u64,
-    timed_calls: u64,
-    /// Measures the stage's time, if it is left out of that of the run.
-    left_out: Option<Box<Meter>>,
-    /// Of the stages at the end of a live pipeline.
-    excess: Option<Box<Excess>>,
-    /// The flows of batches are looked up before the stage takes them: the number of the place where that is.
-    looks_up: Option<usize>,
-}
-
-impl Ledger {
-    /// The tally, with the time of all calls reckoned from that of the calls that were timed.
-    fn scaled(&self, packets_out: u64) -> Tally {
-        let share = |all: u64, timed: u64| if timed == 0 { 1.0 } else { all as f64 / timed as f64 };
-        let by_packets = share(self.tally.packets, self.timed_packets);
-        let scale = if self.timed_packets == 0 { share(self.calls, self.timed_calls) } else { by_packets };
-        Tally { packets_out, busy_ns: (self.tally.busy_ns as f64 * scale) as u64, ..self.tally }
-    }
-
-    /// The stage takes packets as they arrive.
-    fn arrive(
-        &mut self,
-        stage: &mut dyn Stage,
-        cx: &mut Context<'_>,
-        arrivals: &mut Arrivals,
-        out: &mut dyn Output,
-    ) {
-        self.tally.packets += arrivals.frames.len() as u64;
-        self.tally.batches += 1;
-        self.tally.trains += stage.arrive(cx, arrivals, out);
-    }
-
-    /// The stage takes a batch.
-    fn process(
-        &mut self,
-        stage: &mut dyn Stage,
-        cx: &mut Context<'_>,
-        batch: &mut Batch,
-        out: &mut dyn Output,
-    ) {
-        self.tally.packets += batch.frames.len() as u64;
-        self.tally.trains += batch.trains.len() as u64;
-        self.tally.batches += 1;
-        if let Some(excess) = &mut self.excess {
-            excess.leaving(cx.pool, batch);
-        }
-        if let Some(place) = self.looks_up {
-            contexts::look_up(cx, batch, place);
-        }
-        match &self.left_out {
-            Some(meter) => {
-                meter.start();
-                stage.process(cx, batch, out);
-                meter.stop();
-            }
-            None => stage.process(cx, batch, out),
-        }
-        if self.looks_up.is_some()
-            && let Some(flows) = cx.pool.flows()
-        {
-            flows.leave();
-        }
-        if let Some(excess) = &mut self.excess {
-            excess.left();
-        }
-    }
 }
 
 /// The edges by which a stage's output goes on.
@@ -206,7 +118,7 @@ pub struct Pipeline {
     told: Vec<bool>,
     /// Batches that go back to an earlier stage or on to another section.
     later: Later,
-    /// What its stages keep of flows.
+    /// State that its stages keep of flows.
     contexts: Option<Box<FlowContexts>>,
 }
 
@@ -215,34 +127,6 @@ impl std::fmt::Debug for Pipeline {
         let names: Vec<_> = self.nodes.iter().map(|n| &n.name).collect();
         f.debug_struct("Pipeline").field("stages", &names).finish_non_exhaustive()
     }
-}
-
-/// The results of a stage.
-#[derive(Clone, Debug)]
-pub struct StageReport {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub kind: &'static str,
-    /// Counts of its packets, trains, batches and time.
-    pub tally: Tally,
-    /// Its own counters.
-    pub counters: Vec<(&'static str, u64)>,
-    /// Its drops, those at ports that lead nowhere included.
-    pub drops: Drops,
-    /// Packets that it holds.
-    pub held: u64,
-    /// Its own report, if it makes one.
-    pub report: Option<serde_json::Value>,
-    /// The figures of a reframe stage.
-    pub reframe: Option<Box<ReframeStats>>,
-    /// Of a stage at the end of a live pipeline: how much later than they were due packets left, in ns. Due
-    /// is the end of the hold time, and the arrival for what is not held.
-    pub excess: Option<Histogram>,
-    /// Of the same: how long packets were on their way, in ns, from the time stamp that they came with to
-    /// when they had left; only of those whose time stamp lies within the run, as those of interfaces and of
-    /// `paced` do.
-    pub transit: Option<Histogram>,
 }
 
 impl Pipeline {
@@ -357,86 +241,6 @@ impl Pipeline {
     #[must_use]
     pub fn into_stages(self) -> Vec<(String, Box<dyn Stage + Send>)> {
         self.nodes.into_iter().map(|n| (n.name, n.stage)).collect()
-    }
-
-    /// Finds out, once it is wired up, what goes round and where packets are taken as they arrive.
-    pub(super) fn look_over(&mut self) {
-        let back =
-            |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
-        self.rounds = self.nodes.iter().enumerate().any(back);
-        for head in &mut self.heads {
-            let taken = self.nodes.get(head.edge.node).and_then(|n| n.stage.takes_arrivals());
-            head.takes_arrivals = taken.is_some();
-            head.takes_classified = taken == Some(Encapsulation::Outer);
-        }
-        self.keeps_time = match self.heads.as_slice() {
-            [head] => {
-                let mut others = self.nodes.iter().enumerate().filter(|(place, _)| *place != head.edge.node);
-                head.takes_arrivals && others.all(|(_, node)| node.stage.is_timeless())
-            }
-            _ => false,
-        };
-    }
-
-    /// Finds the stages whose output ports lead to one stage in the end.
-    fn find_reunions(&mut self) {
-        let reach: Vec<Vec<usize>> = (0..self.nodes.len()).map(|n| self.reachable(n)).collect();
-        for node in &mut self.nodes {
-            let mut seen = Vec::new();
-            let ways =
-                node.wiring.edges.iter().flatten().map(|e| reach.get(e.node).cloned().unwrap_or_default());
-            for way in ways {
-                node.wiring.ordered |= way.iter().any(|n| seen.contains(n));
-                seen.extend(way);
-            }
-        }
-    }
-
-    /// The places of nodes that share something, and of all that packets come to from there: a stage that
-    /// parked payloads hears of a packet that is freed, behind a splicer too that didn't know it any more,
-    /// and has to hear of it at the same time whoever runs it. Whoever shares anything is taken to share all
-    /// of it.
-    fn among(&self, sharing: &[usize]) -> Range<usize> {
-        let mut reached = Vec::new();
-        sharing.iter().for_each(|place| self.reach(*place, &mut reached));
-        let start = reached.iter().min().copied().unwrap_or_default();
-        start..reached.iter().max().map_or(start, |place| place + 1)
-    }
-
-    fn reachable(&self, from: usize) -> Vec<usize> {
-        let mut all = Vec::new();
-        self.reach(from, &mut all);
-        all
-    }
-
-    /// Adds a node and what packets come to from there, not beyond those that are in `all`.
-    fn reach(&self, from: usize, all: &mut Vec<usize>) {
-        if all.contains(&from) {
-            return;
-        }
-        let mut at = all.len();
-        all.push(from);
-        while let Some(node) = all.get(at).and_then(|n| self.nodes.get(*n)) {
-            for edge in node.wiring.edges.iter().flatten() {
-                if !all.contains(&edge.node) {
-                    all.push(edge.node);
-                }
-            }
-            at += 1;
-        }
-    }
-
-    /// Says that events must go through one by one to keep their order: packets may meet others that were
-    /// held elsewhere. Stages that hold packets one behind the other need no such thing: what each of them
-    /// emits is in the order of time.
-    pub(super) fn needs_single_events(&self) -> bool {
-        let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
-        let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
-        let mut met: Vec<usize> = edges.chain(self.heads.iter().map(|h| &h.edge)).map(|e| e.node).collect();
-        let all = met.len();
-        met.sort_unstable();
-        met.dedup();
-        holding > 0 && met.len() < all
     }
 
     /// Don't measure the time of each stage.
@@ -638,30 +442,6 @@ impl Pipeline {
     pub(super) fn finish(&mut self) -> Result<(), StageError> {
         let finished: Vec<_> = self.ends().map(|end| end.finish()).collect();
         finished.into_iter().collect()
-    }
-
-    /// The results of every stage.
-    #[must_use]
-    pub fn reports(&self) -> Vec<StageReport> {
-        let report = |node: &Node| {
-            let mut counters = Vec::new();
-            node.stage.counters(&mut |name, n| counters.push((name, n)));
-            let mut drops = node.stage.drops();
-            drops.merge(&node.wiring.unconnected);
-            StageReport {
-                name: node.name.clone(),
-                kind: node.kind,
-                tally: node.ledger.scaled(node.wiring.packets_out),
-                counters,
-                drops,
-                held: node.stage.held(),
-                report: node.stage.report(),
-                reframe: node.stage.figures().and_then(|f| f.downcast().ok()),
-                excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),
-                transit: node.ledger.excess.as_ref().map(|e| e.transit().clone()),
-            }
-        };
-        self.nodes.iter().map(report).collect()
     }
 
     /// Lets a stage do its work, and the stages behind it theirs, until nothing waits between stages.

@@ -85,7 +85,7 @@ fn add_stage(all: &mut StageReport, other: &StageReport) {
         (none @ None, Some(more)) => *none = Some(more.clone()),
         (_, None) => {}
     }
-    // What a stage says in words of its own is in each shard's report.
+    // A stage's report in words of its own stays in each shard's report.
     if other.report.is_some() {
         all.report = None;
     }

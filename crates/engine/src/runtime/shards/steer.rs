@@ -225,7 +225,8 @@ mod tests {
             prop_assert_eq!((steer.shard(&first), steer.shard(&rest)), (shard, shard));
         }
 
-        /// What a NAT sends with a port of its own part comes back to its shard, errors about it too.
+        /// Answers to what a NAT sends with a port of its own part come back to its shard, errors about it
+        /// too.
         #[test]
         fn answers_meet_the_mapping(
             inside: [u8; 4], remote: [u8; 4], far: u16, shards in 1u32..9, pick: u16, first in 1u16..2000, count in 9u16..60_000,
@@ -242,7 +243,7 @@ mod tests {
             let sent = udp(([192, 0, 2, 1], port), (remote, far));
             prop_assert_eq!(outside.shard(&udp((remote, far), ([192, 0, 2, 1], port))), shard);
             prop_assert_eq!(outside.shard(&about(&sent)), shard);
-            // What isn't translated meets, too.
+            // Packets that are not translated meet, too.
             prop_assert_eq!(outside.shard(&udp((remote, far), (inside, 4000))), shard);
         }
 

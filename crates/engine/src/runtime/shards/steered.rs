@@ -18,7 +18,7 @@ pub(super) struct Steered {
     inner: Box<dyn Source + Send>,
     /// The inner one's own, to sleep on.
     descriptor: Option<OwnedFd>,
-    /// What the inner one said of itself behind the last poll.
+    /// Patience of the inner port, as it said behind the last poll.
     patience: Option<u64>,
     more: bool,
     steer: Steer,

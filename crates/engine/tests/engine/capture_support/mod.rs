@@ -44,7 +44,7 @@ pub fn read_bytes(bytes: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
     read
 }
 
-/// What several threads read of a file, each a part at a time; None where one has to read it.
+/// Reads a file by several threads, each a part at a time; None if only one can read it.
 pub fn read_in_parts(path: &Path, threads: usize, bytes: u64) -> Option<(Vec<Owned>, Option<u64>)> {
     let parts = Parts::of(CaptureReader::open(path).ok()?, bytes).ok()?;
     let found = Mutex::new(Vec::new());

@@ -203,7 +203,7 @@ pub(super) fn write(path: &Path, packets: &[(u64, bool, Vec<u8>)], from_a: bool)
     writer.finish().unwrap();
 }
 
-/// How many decisions there were, and how often an answer was sought.
+/// Counters of decisions and of the answers that were sought.
 const OF_DECISIONS: &[&str] = &["decisions", "connections_refused", "unremembered", "shared"];
 
 /// Everything that a run counted, but for these counters.

@@ -18,7 +18,8 @@ use super::{FlowPart, Place, Stretch};
 use crate::partial::Settings;
 
 const MAGIC: &[u8; 8] = b"SLIPPART";
-const VERSION: u16 = 1;
+/// Version 2 added how a part ends.
+const VERSION: u16 = 2;
 const SECTIONS: [&[u8; 4]; 7] = [b"PLAC", b"SETT", b"TOTL", b"FLOW", b"ORDR", b"HEAD", b"WIND"];
 /// No count of packets is so large: sums of a few don't overflow.
 const MOST: u64 = 1 << 56;
@@ -129,7 +130,7 @@ impl Stretch {
             return all.damaged("there is more behind its last section");
         }
         let [mut place, mut settings, mut totals, mut flows, mut orders, mut head, mut windows] = contents;
-        let place = Place::read(&mut place)?;
+        let place = Place::read(&mut place, version)?;
         let settings = Settings::read(&mut settings)?;
         let (opens, totals, opening, clock) = read_totals(&mut totals)?;
         let (table, twins, flows) = read_flows(&mut flows)?;

@@ -9,7 +9,7 @@ use super::{MOVED, NONE};
 use crate::block::NO_FLOW;
 use crate::partial::{Settings, Totals};
 use crate::report::Skipped;
-use crate::stretch::{Key, Place, Stretch};
+use crate::stretch::{Ending, Key, Place, Stretch};
 use crate::trains::{Body, Held};
 
 /// Bytes that are being written.
@@ -100,6 +100,11 @@ impl Place {
         out.numbers(&[self.from, self.to, self.context_from, self.context_to]);
         out.byte(u8::from(self.truncated_at_byte.is_some()));
         out.number(self.truncated_at_byte.unwrap_or(0));
+        out.byte(match self.ending {
+            Ending::Unknown => 0,
+            Ending::Continues => 1,
+            Ending::Ends => 2,
+        });
     }
 }
 

@@ -14,18 +14,24 @@ use crate::flows::FlowTable;
 use crate::partial::{Settings, Totals};
 use crate::report::Skipped;
 use crate::stretch::order::{Order, Phases, tail_len};
-use crate::stretch::{FlowPart, MAX_BATCH, Place, Window};
+use crate::stretch::{Ending, FlowPart, MAX_BATCH, Place, Window};
 use crate::trains::{Body, Counts, Held, Open, Output, Sent};
 
 impl Place {
-    pub(super) fn read(from: &mut In<'_>) -> Result<Self, StretchError> {
+    pub(super) fn read(from: &mut In<'_>, version: u16) -> Result<Self, StretchError> {
         let file = from.text()?;
         let [begin, to, context_from, context_to] = from.numbers()?;
         let (damaged, byte) = (from.flag()?, from.number()?);
         from.check(damaged || byte == 0, "a place of no damage")?;
+        let ending = match if version == 1 { 0 } else { from.byte()? } {
+            0 => Ending::Unknown,
+            1 => Ending::Continues,
+            2 => Ending::Ends,
+            _ => return from.damaged("an end that can't be"),
+        };
         from.done()?;
         let truncated_at_byte = damaged.then_some(byte);
-        Ok(Self { file, from: begin, to, context_from, context_to, truncated_at_byte })
+        Ok(Self { file, from: begin, to, context_from, context_to, truncated_at_byte, ending })
     }
 }
 

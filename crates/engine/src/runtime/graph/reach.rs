@@ -1,0 +1,89 @@
+//! The shape of a pipeline's graph: what goes round, what meets again, and what packets come to from a stage.
+
+use std::ops::Range;
+
+use slipstream_wire::Encapsulation;
+
+use super::{Node, Pipeline};
+
+impl Pipeline {
+    /// Finds out, once it is wired up, what goes round and where packets are taken as they arrive.
+    pub(in crate::runtime) fn look_over(&mut self) {
+        let back =
+            |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
+        self.rounds = self.nodes.iter().enumerate().any(back);
+        for head in &mut self.heads {
+            let taken = self.nodes.get(head.edge.node).and_then(|n| n.stage.takes_arrivals());
+            head.takes_arrivals = taken.is_some();
+            head.takes_classified = taken == Some(Encapsulation::Outer);
+        }
+        self.keeps_time = match self.heads.as_slice() {
+            [head] => {
+                let mut others = self.nodes.iter().enumerate().filter(|(place, _)| *place != head.edge.node);
+                head.takes_arrivals && others.all(|(_, node)| node.stage.is_timeless())
+            }
+            _ => false,
+        };
+    }
+
+    /// Finds the stages whose output ports lead to one stage in the end.
+    pub(super) fn find_reunions(&mut self) {
+        let reach: Vec<Vec<usize>> = (0..self.nodes.len()).map(|n| self.reachable(n)).collect();
+        for node in &mut self.nodes {
+            let mut seen = Vec::new();
+            let ways =
+                node.wiring.edges.iter().flatten().map(|e| reach.get(e.node).cloned().unwrap_or_default());
+            for way in ways {
+                node.wiring.ordered |= way.iter().any(|n| seen.contains(n));
+                seen.extend(way);
+            }
+        }
+    }
+
+    /// The places of nodes that share something, and of all that packets come to from there: a stage that
+    /// parked payloads hears of a packet that is freed, behind a splicer too that didn't know it any more,
+    /// and has to hear of it at the same time whoever runs it. Whoever shares anything is taken to share all
+    /// of it.
+    pub(super) fn among(&self, sharing: &[usize]) -> Range<usize> {
+        let mut reached = Vec::new();
+        sharing.iter().for_each(|place| self.reach(*place, &mut reached));
+        let start = reached.iter().min().copied().unwrap_or_default();
+        start..reached.iter().max().map_or(start, |place| place + 1)
+    }
+
+    pub(super) fn reachable(&self, from: usize) -> Vec<usize> {
+        let mut all = Vec::new();
+        self.reach(from, &mut all);
+        all
+    }
+
+    /// Adds a node and what packets come to from there, not beyond those that are in `all`.
+    fn reach(&self, from: usize, all: &mut Vec<usize>) {
+        if all.contains(&from) {
+            return;
+        }
+        let mut at = all.len();
+        all.push(from);
+        while let Some(node) = all.get(at).and_then(|n| self.nodes.get(*n)) {
+            for edge in node.wiring.edges.iter().flatten() {
+                if !all.contains(&edge.node) {
+                    all.push(edge.node);
+                }
+            }
+            at += 1;
+        }
+    }
+
+    /// Says that events must go through one by one to keep their order: packets may meet others that were
+    /// held elsewhere. Stages that hold packets one behind the other need no such thing: what each of them
+    /// emits is in the order of time.
+    pub(in crate::runtime) fn needs_single_events(&self) -> bool {
+        let holding = self.nodes.iter().filter(|n| n.stage.holds()).count();
+        let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
+        let mut met: Vec<usize> = edges.chain(self.heads.iter().map(|h| &h.edge)).map(|e| e.node).collect();
+        let all = met.len();
+        met.sort_unstable();
+        met.dedup();
+        holding > 0 && met.len() < all
+    }
+}

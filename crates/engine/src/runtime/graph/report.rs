@@ -1,0 +1,61 @@
+//! The results of stages, for reports.
+
+use slipstream_core::stage::Drops;
+use slipstream_reframe::ReframeStats;
+use slipstream_stats::Histogram;
+
+use super::{Node, Pipeline, Tally};
+
+/// The results of a stage.
+#[derive(Clone, Debug)]
+pub struct StageReport {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: &'static str,
+    /// Counts of its packets, trains, batches and time.
+    pub tally: Tally,
+    /// Its own counters.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Its drops, those at ports that lead nowhere included.
+    pub drops: Drops,
+    /// Packets that it holds.
+    pub held: u64,
+    /// Its own report, if it makes one.
+    pub report: Option<serde_json::Value>,
+    /// The figures of a reframe stage.
+    pub reframe: Option<Box<ReframeStats>>,
+    /// Of a stage at the end of a live pipeline: how much later than they were due packets left, in ns. Due
+    /// is the end of the hold time, and the arrival for what is not held.
+    pub excess: Option<Histogram>,
+    /// Of the same: how long packets were on their way, in ns, from the time stamp that they came with to
+    /// when they had left; only of those whose time stamp lies within the run, as those of interfaces and of
+    /// `paced` do.
+    pub transit: Option<Histogram>,
+}
+
+impl Pipeline {
+    /// The results of every stage.
+    #[must_use]
+    pub fn reports(&self) -> Vec<StageReport> {
+        let report = |node: &Node| {
+            let mut counters = Vec::new();
+            node.stage.counters(&mut |name, n| counters.push((name, n)));
+            let mut drops = node.stage.drops();
+            drops.merge(&node.wiring.unconnected);
+            StageReport {
+                name: node.name.clone(),
+                kind: node.kind,
+                tally: node.ledger.scaled(node.wiring.packets_out),
+                counters,
+                drops,
+                held: node.stage.held(),
+                report: node.stage.report(),
+                reframe: node.stage.figures().and_then(|f| f.downcast().ok()),
+                excess: node.ledger.excess.as_ref().map(|e| e.histogram().clone()),
+                transit: node.ledger.excess.as_ref().map(|e| e.transit().clone()),
+            }
+        };
+        self.nodes.iter().map(report).collect()
+    }
+}

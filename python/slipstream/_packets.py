@@ -1,0 +1,64 @@
+"""The packets of a capture, as Arrow's record batches."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Iterator, Union
+
+from . import _native
+from .partials import ALL, Span
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_BATCH = 4 << 20
+
+
+def schema() -> pyarrow.Schema:
+    """The columns of `packets`."""
+    arrow = _arrow()
+    return arrow.schema([("file", arrow.string()), ("split", arrow.int64()), ("number", arrow.int64()), ("time_ns", arrow.int64()),
+                         ("link_type", arrow.int32()), ("original_len", arrow.int32()), ("data", arrow.binary())])
+
+
+def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: bool = False, walk: bool = False,
+            batch_bytes: int = _BATCH) -> Iterator[pyarrow.RecordBatch]:
+    """The packets of a capture, or of a part of it, of `spans`, as `pyarrow.RecordBatch`es with about `batch_bytes` of packet data each.
+
+    Columns: `file`; `split` (where the part begins) and `number` (of the packet in it, from 0); `time_ns` (since 1970; the bits of an
+    unsigned number); `link_type` (number of the link type with which `data` begins); `original_len` (bytes on the wire); `data`.
+
+    strict: damage is an error; else the packets end where it begins. Damage in a part that is not the last is always one.
+    walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the part, too.
+
+    Raises as `analyze` does; `CaptureError` also where the part ends where no record does.
+
+    >>> sum(batch.num_rows for batch in packets("traces/campus.pcap.gz"))
+    24000
+    """
+    arrow = _arrow()
+    path = os.fspath(path)
+    columns, native, number = schema(), _native.Packets(path, tuple(span), walk, strict), 0
+    while True:
+        got = native.next(batch_bytes)
+        if got is None:
+            return
+        rows, (times, links, lens, offsets, data) = got
+
+        def column(kind: Any, *buffers: bytes) -> Any:
+            return arrow.Array.from_buffers(kind, rows, [None, *map(arrow.py_buffer, buffers)])
+
+        name = arrow.DictionaryArray.from_arrays(arrow.repeat(arrow.scalar(0, arrow.int32()), rows), [path]).dictionary_decode()
+        yield arrow.RecordBatch.from_arrays(
+            [name, arrow.repeat(arrow.scalar(span[0], arrow.int64()), rows), arrow.array(range(number, number + rows), arrow.int64()),
+             column(arrow.int64(), times), column(arrow.int32(), links), column(arrow.int32(), lens),
+             column(arrow.binary(), offsets, data)], schema=columns)
+        number += rows
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("packets need pyarrow: pip install pyarrow") from error
+    return pyarrow
