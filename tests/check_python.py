@@ -241,7 +241,8 @@ class Checks:
         truth = {}
         for key in keys:
             truth[key] = truth.get(key, 0) + 1
-        for kind in ("count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon", "exact"):
+        for kind in ("count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm", "linear-counting", "univmon", "exaloglog",
+                     "exaloglog-hip", "exact"):
             more = {"key_bytes": 8, "source_bytes": 4} if kind == "two-level" else {"keep": 50} if kind == "count-min" else {}
             ours = [bytes(map(int, k.split("."))) * (more.get("key_bytes", 4) // 4) for k in keys]
             whole, a, b = (s.Sketch(kind, **more) for _ in range(3))
@@ -253,7 +254,7 @@ class Checks:
             path = scratch / f"{kind}.sketch"
             whole.save(path)
             assert s.Sketch.load(path) == whole and s.Sketch.load(path).kind == kind
-            if kind in ("rev-sketch", "two-level", "mrac", "fm", "linear-counting", "exact"):
+            if kind in ("rev-sketch", "two-level", "mrac", "fm", "linear-counting", "exaloglog", "exact"):
                 assert a == whole, f"{kind}: merged parts are not the whole"
             data = path.read_bytes()
             self.raises(s.StateError, lambda data=data: s.Sketch.from_bytes(data[:-1]))
@@ -268,10 +269,34 @@ class Checks:
         assert sum(size * flows for size, flows in sizes.items()) == len(keys)
         entropy = -sum(n / 5000 * math.log2(n / 5000) for n in truth.values())
         assert abs(exact.entropy().estimate - entropy) < 1e-9
+        hosts = [f"10.1.{n // 250}.{n % 250}" for n in range(1500)]
+        for kind in ("exact", "exaloglog", "exaloglog-hip", "linear-counting"):
+            one, other = s.Sketch(kind, memory=1 << 14), s.Sketch(kind, memory=1 << 14)
+            one.update(hosts[:1000])
+            other.update(hosts[600:])
+            sizes = one.set_sizes(other)
+            for got, want in zip(sizes, (1500, 400, 600, 500)):
+                assert got.lower <= got.estimate <= got.upper and abs(got.estimate - want) < (25 if kind != "exact" else 1e-9), (kind, sizes)
+        delays = s.Sketch(task="quantiles")
+        assert delays.kind == "ddsketch" and delays.quantile(0.5) is None
+        values = [n * n * 1000 for n in range(5000)]
+        delays.update(b"1234" * 5000, values)
+        for q in (0, 0.25, 0.5, 0.99, 1):
+            got = delays.quantile(q)
+            assert got.lower <= values[int(q * 4999)] <= got.upper and got.upper <= 1.01 * got.lower, (q, got)
+        assert s.Sketch("exaloglog-hip", below=14).shape.endswith("19 bits")
+        assert heavy.unlisted == 0 and s.Sketch("fm").unlisted is None
+        golden = ROOT / "crates/sketch/tests/golden"
+        olds = sorted(golden.glob("*.v1.sketch"))
+        assert len(olds) >= 9
+        for old in olds:
+            assert s.Sketch.load(old).weight > 0, old
         later = exact.copy()
         later.update("10.0.0.1", 2**33)
         assert later.heavy_changes(exact, top=1)[0].estimate == 2**33 and exact != later
         self.raises(s.StateError, lambda: s.Sketch.load(self.campus), str(self.campus))
+        self.raises(ValueError, lambda: s.Sketch("exaloglog", below=3))
+        self.raises(ValueError, lambda: exact.set_sizes(s.Sketch("exact", seed=2)))
         for call in (lambda: s.Sketch("exactly"), lambda: s.Sketch(task="luck"), lambda: s.Sketch(), lambda: s.Sketch("fm", key_bytes=5),
                      lambda: exact.update(b"abc"), lambda: exact.update(["::1"]), lambda: exact.update(keys, [1]),
                      lambda: exact.merge(s.Sketch("exact", seed=2)), lambda: exact.merge(s.Sketch("fm")),
@@ -296,6 +321,11 @@ class Checks:
                 answers = {answer["key"]: answer["estimate"] for answer in asked["answers"]}
                 four = {".".join(map(str, f.key)): f.estimate for f in (epoch.ipv4.heavy_hitters(top=3) if epoch.ipv4 else [])}
                 assert answers and all(four.get(key) == size for key, size in answers.items() if ":" not in key), (answers, four)
+        old = s.Measurement.load(ROOT / "crates/measure/tests/golden/flow-size.v1.state")
+        assert (old.description["tunnel"], old.description["seed"]) == ("unknown", 42)
+        old.save(again)
+        assert s.Measurement.load(again).description == old.description and s.Measurement.load(again).epochs == old.epochs
+        assert old.epochs[0].ipv4.flow_size("10.0.1.19").estimate == 361
         # What Python adds to a state, the command finds there.
         measurement.epochs[0].ipv4.update("203.0.113.9", 10**9)
         measurement.save(again)

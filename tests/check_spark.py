@@ -225,6 +225,11 @@ class Checks(Package):
         one = self.slipstream.Sketch("exact")
         one.update([bytes(row["data"])[26:30] for row in rows], [row["original_len"] for row in rows])
         assert merged == one
+        for kind, values in (("exaloglog", None), ("ddsketch", "bytes")):
+            # Their states are the same, whoever made them and in how many parts.
+            alone = self.slipstream.Sketch(kind, memory=1 << 14)
+            alone.update([bytes(row["data"])[26:30] for row in rows], [row["original_len"] for row in rows] if values else 1)
+            assert packets.sketch(heavy.repartition(3), "src", kind=kind, memory=1 << 14, weight=values) == alone
         estimate = packets.sketch(heavy, "src", task="cardinality").cardinality().estimate
         assert abs(estimate - one.cardinality().estimate) <= 0.1 * one.cardinality().estimate
 

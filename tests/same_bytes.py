@@ -10,6 +10,9 @@ one of the builds doesn't know yet are left out, and it is said how many runs ha
 With `--workers 2,3` only replays by `run` and `reframe` are compared: on one thread in the old build, on so many in the new one.
 Both may be the same program, since nothing that comes out may depend on the number.
 
+With `--known`, differences to builds before packets went on in batches are told apart (`same_known.py` says which), counted by
+kind, and no failure.
+
 What differs stays under target/same_bytes/differ, the files of both builds in `old` and `new`. Exit status 1 if anything did.
 """
 
@@ -32,6 +35,7 @@ from pathlib import Path
 import capture
 import harness
 import same_cases
+import same_known
 
 WORK = harness.ROOT / "target/same_bytes"
 TIMEOUT = 60
@@ -85,8 +89,11 @@ def table(text):
             yield "  ".join(cells)
 
 
-def compare_text(old, new, what):
+def compare_text(old, new, what, known=None):
     old, new = list(table(old)), list(table(new))
+    if known is not None and old != new and same_known.within(same_known.text(old), same_known.text(new)):
+        known.add("tables for people say how many packets came at a time, or more than before")
+        return
     if old != new:
         pairs = [(n, one, two) for n, (one, two) in enumerate(zip(old, new)) if one != two]
         n, one, two = pairs[0] if pairs else (min(len(old), len(new)), "", "")
@@ -101,23 +108,27 @@ def report(data):
         return None
 
 
-def compare_output(old, new, what, ignored, new_keys):
+def compare_output(old, new, what, ignored, new_keys, known=None):
     """Two outputs: reports key by key, text by lines, anything else by its bytes."""
     if old == new:
         return
     if what == "stderr" and b"\n}\n" in old and b"\n}\n" in new:
         # A report stands there, perhaps behind warnings, where packets go to stdout.
         (old_text, old), (new_text, new) = ((text[:(at := text.find(b"{\n"))], text[at:]) for text in (old, new))
-        yield from compare_text(old_text.decode(errors="replace"), new_text.decode(errors="replace"), what)
+        yield from compare_text(old_text.decode(errors="replace"), new_text.decode(errors="replace"), what, known)
     reports = report(old), report(new)
     if None not in reports:
         one, two = (strip(value, ignored) for value in reports)
+        if known is not None and one != two:
+            one, two = same_known.report(one), same_known.report(two)
+            known.add("counts that follow from batches")
         yield from compare_values(one, two, what, new_keys)
         return
     try:
-        yield from compare_text(old.decode(), new.decode(), what)
+        yield from compare_text(old.decode(), new.decode(), what, known)
     except UnicodeDecodeError:
-        yield compare_bytes(old, new, what)
+        if not same_known.file(old, new, what, known):
+            yield compare_bytes(old, new, what)
 
 
 def compare_bytes(old, new, what):
@@ -141,7 +152,7 @@ def without_times(data):
     return b"".join(record.data for record in capture.parse(data).records)
 
 
-def compare_files(old, new, call, new_keys):
+def compare_files(old, new, call, new_keys, known=None):
     """Every file that a run left behind."""
     names = [sorted(str(f.relative_to(d)) for f in d.rglob("*") if f.is_file()) for d in (old, new)]
     for name in sorted(set(names[0]) ^ set(names[1])):
@@ -153,8 +164,8 @@ def compare_files(old, new, call, new_keys):
                 one, two = without_times(one), without_times(two)
             if one != two:
                 if name.endswith((".json", ".html", ".csv", ".toml", ".svg")):
-                    yield from compare_output(one, two, name, TIMED | call.ignored, new_keys)
-                else:
+                    yield from compare_output(one, two, name, TIMED | call.ignored, new_keys, known)
+                elif not same_known.file(one, two, name, known):
                     yield compare_bytes(one, two, name)
 
 
@@ -201,21 +212,34 @@ def both_words(call, workers):
     return [on_workers(call.words, number) for number in (1, workers)]
 
 
-def compare_run(builds, call, directories, workers, new_keys):
-    """One run by both builds, in their directories; its status, and what differs."""
-    every = zip(builds, both_words(call, workers), directories)
-    one, two = (execute(binary, call, words, directory) for binary, words, directory in every)
+def compare_run(builds, call, directories, workers, new_keys, known):
+    """One run by both builds, in their directories; its status, and what differs. Where what differs is known, its kinds are added
+    to `known`."""
+    words = both_words(call, workers)
+    if known is not None and "--workers" in words[0]:
+        words[0] = on_workers(words[0], 1)
+    every = zip(builds, words, directories)
+    one, two = (execute(binary, call, some, directory) for binary, some, directory in every)
+    ignored = TIMED | call.ignored | (set() if words[0] == words[1] else {"workers"})
+    differ = differences(one, two, directories, call, ignored, new_keys)
+    if differ and known is not None:
+        kinds = set()
+        differ = differences(one, two, directories, call, ignored, new_keys, kinds)
+        known.update([] if differ else kinds)
+    return one.status, differ
+
+
+def differences(one, two, directories, call, ignored, new_keys, known=None):
+    """What two runs did otherwise."""
     differ = []
     if one.status != two.status:
         differ.append(f"exit status was {one.status}, is {two.status} ({two.stderr.decode(errors='replace').strip()[-200:]})")
     elif not isinstance(one.status, int) or one.status < 0 or one.status == 101:
         differ.append(f"both ended by {one.status}, which can't be right")
-    ignored = TIMED | call.ignored | (set() if workers is None else {"workers"})
-    differ += compare_output(one.stdout, two.stdout, "stdout", ignored, new_keys)
+    differ += compare_output(one.stdout, two.stdout, "stdout", ignored, new_keys, known)
     # A live run says who waited for whom.
-    differ += [] if call.live else compare_output(one.stderr, two.stderr, "stderr", ignored, new_keys)
-    differ += compare_files(*directories, call, new_keys)
-    return one.status, differ
+    differ += [] if call.live else compare_output(one.stderr, two.stderr, "stderr", ignored, new_keys, known)
+    return [*differ, *compare_files(*directories, call, new_keys, known)]
 
 
 def typed(builds, call, workers, where):
@@ -229,8 +253,8 @@ def typed(builds, call, workers, where):
 
 def judge(arguments):
     """All runs of a case, one after the other, in one pair of directories. Runs that follow may need files of those before."""
-    builds, (case, workers), directory, new_keys, number = arguments
-    passed, failed, refused = 0, [], 0
+    builds, (case, workers), directory, new_keys, with_known, number = arguments
+    passed, failed, refused, kinds = 0, [], 0, collections.Counter()
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         directories = [Path(scratch) / side for side in ("old", "new")]
         for side in directories:
@@ -238,12 +262,14 @@ def judge(arguments):
             for name, content in case.files.items():
                 (side / name).write_text(content)
         for n, call in enumerate(case.calls):
+            known = set() if with_known else None
             try:
-                status, differ = compare_run(builds, call, directories, workers, new_keys)
+                status, differ = compare_run(builds, call, directories, workers, new_keys, known)
             except Exception:  # one case that can't be judged must not hide the others
                 status, differ = None, [traceback.format_exc(limit=-3)]
             refused += status not in (0, None)
             passed += not differ
+            kinds.update([*known, "anything"] if known else [])
             if differ:
                 kept = WORK / f"differ/{number}-{n}"
                 for side in directories:
@@ -253,7 +279,7 @@ def judge(arguments):
                 for file in side.rglob("*"):
                     if file.is_file() and file.name not in case.files and not file.name.endswith(call.keep):
                         file.unlink()
-    return passed, failed, refused
+    return passed, failed, refused, kinds
 
 
 def options(binary, verb):
@@ -290,6 +316,8 @@ def chosen(arguments, builds, where, inputs):
     known, cases = Known(builds), []
     for case in same_cases.cases(where, inputs, arguments.quick, arguments.seed):
         if arguments.only in case.name or any(arguments.only in shlex.join(map(str, call.words)) for call in case.calls):
+            if arguments.known and case.name in ("fixed words", "fixed refused"):
+                continue  # help, lists and messages name what has been added since
             calls = [call._replace(ignored=call.ignored | arguments.ignore) for call in case.calls if known.all(call)]
             if arguments.workers is None:
                 cases.append((case._replace(calls=calls), None))
@@ -310,6 +338,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=harness.PROCESSES, metavar="N", help="cases at a time")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random settings and pipelines")
     parser.add_argument("--new-keys", action="store_true", help="reports may have keys that the old build's have not")
+    parser.add_argument("--known", action="store_true", help="tell known differences to builds up to fc9c63c apart (and --new-keys)")
     parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], metavar="N,N",
                         help="compare replays on one thread with those on so many")
     parser.add_argument("--ignore", type=lambda text: frozenset(text.split(",")), default=frozenset(), metavar="KEY,KEY",
@@ -329,16 +358,19 @@ def main():
         where = None
     same_cases.prepare(builds[0], where, inputs)
     cases = chosen(arguments, builds, where, inputs)
-    passed, failed, refused = 0, 0, 0
+    passed, failed, refused, kinds = 0, 0, 0, collections.Counter()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as directory, multiprocessing.Pool(arguments.jobs) as pool:
-        work = ((builds, case, directory, arguments.new_keys, n) for n, case in enumerate(cases))
-        for good, bad, no in pool.imap_unordered(judge, work):
+        work = ((builds, case, directory, arguments.new_keys or arguments.known, arguments.known, n) for n, case in enumerate(cases))
+        for good, bad, no, some in pool.imap_unordered(judge, work):
             passed, failed, refused = passed + good, failed + len(bad), refused + no
+            kinds.update(some)
             for name, command, differ in bad:
                 print(f"FAILED {name}\n       {command}", *(f"       {what}" for what in differ[:SHOWN]), sep="\n", flush=True)
                 if len(differ) > SHOWN:
                     print(f"       and {len(differ) - SHOWN} more differences", flush=True)
+    for kind, count in kinds.most_common():
+        print(f"known, in {count} runs: {kind}")
     print(f"{refused} of the runs were refused, or ended otherwise than with status 0; {time.monotonic() - since:.0f} s")
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed or not passed else 0)

@@ -25,7 +25,7 @@ from ._traffic import DamageWarning, analyze, reframe, reframe_settings, synth
 from ._packets import packets
 from .partials import Partial, merge, partial, spans
 from .results import Analysis, Distribution, Sequence, Trace, Window
-from .sketches import Change, Estimate, Flow, Sketch
+from .sketches import Change, Estimate, Flow, SetSizes, Sketch
 from .states import Epoch, Measurement
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Partial",
     "PartialError",
     "Sequence",
+    "SetSizes",
     "Sketch",
     "StateError",
     "Trace",

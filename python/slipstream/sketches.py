@@ -21,6 +21,7 @@ _OF_TASK = {
     "size-distribution": "mrac",
     "cardinality": "linear-counting",
     "entropy": "univmon",
+    "quantiles": "ddsketch",
 }
 
 
@@ -30,6 +31,15 @@ class Estimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
+
+
+class SetSizes(NamedTuple):
+    """How many keys two sketches have together, share, and have alone."""
+
+    union: Estimate
+    intersection: Estimate
+    only_first: Estimate
+    only_second: Estimate
 
 
 class Flow(NamedTuple):
@@ -54,12 +64,14 @@ class Sketch:
     """A sketch over keys of a fixed number of bytes: 4 (an IPv4 address), 8, 13, 16, 32 or 37.
 
     kind: `count-min`, `flow-radar`, `space-saving`, `rev-sketch`, `two-level`, `mrac`, `fm`, `linear-counting`, `univmon`,
-    `exaloglog`, `ddsketch`, or `exact`; or else task: `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`, `size-distribution`, `cardinality` or
-    `entropy`, and the sketch is the one that is best for it.
+    `exaloglog`, `exaloglog-hip`, `ddsketch`, or `exact`; or else task: `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`,
+    `size-distribution`, `cardinality`, `entropy` or `quantiles`, and the sketch is the one that is best for it.
     memory: bytes that its tables may take; or else error, confidence and flows: the accuracy wanted, and the keys expected.
     seed: of its hashes; sketches are merged only where it is the same. Where an adversary may choose keys, take a secret one.
     keep: of count-min, the keys that it keeps to list the heaviest.
     source_bytes: of two-level, the bytes of a key that are the source.
+    below: of exaloglog-hip, the events that a register keeps below its highest one, 1 to 16: with 6, the default, the error in
+    memory is the least, with 14 that of a saved state.
 
     A key is bytes, or an address (as text, or of `ipaddress`).
 
@@ -73,7 +85,7 @@ class Sketch:
 
     def __init__(self, kind: Optional[str] = None, *, task: Optional[str] = None, key_bytes: int = 4, memory: int = 1 << 20,
                  error: Optional[float] = None, confidence: float = 0.95, flows: int = 100_000, seed: int = 1, keep: int = 0,
-                 source_bytes: int = 0) -> None:
+                 source_bytes: int = 0, below: Optional[int] = None) -> None:
         if (kind is None) == (task is None):
             raise ValueError("name either the kind of a sketch or the task")
         if task is not None:
@@ -82,7 +94,7 @@ class Sketch:
             kind = _OF_TASK[task]
         accuracy = None if error is None else (error, confidence, flows)
         self._native = _native.Sketch(kind, key_bytes, memory=memory, accuracy=accuracy, seed=seed, keep=keep,
-                                      source_len=source_bytes)
+                                      source_len=source_bytes, below=below)
 
     @classmethod
     def _of(cls, native: _native.Sketch) -> Sketch:
@@ -167,6 +179,16 @@ class Sketch:
         """The number of distinct keys."""
         return Estimate(*self._native.cardinality())
 
+    def set_sizes(self, other: Sketch) -> SetSizes:
+        """How many distinct keys this sketch and another of its kind, shape and seed have together, share, and have alone."""
+        return SetSizes(*(Estimate(*size) for size in self._native.set_sizes(other.to_bytes())))
+
+    def quantile(self, q: float) -> Optional[Estimate]:
+        """Of ddsketch, whose values are the weights of updates (sizes, delays): the value at q (0 the least, 1 the greatest) of
+        all in ascending order, with certain bounds; None of no values."""
+        value = self._native.quantile(q)
+        return None if value is None else Estimate(*value)
+
     def entropy(self) -> Estimate:
         """The entropy of the weight over keys, in bits."""
         return Estimate(*self._native.entropy())
@@ -175,6 +197,8 @@ class Sketch:
         """The sum of squared weights."""
         return Estimate(*self._native.second_moment())
 
+    unlisted = property(lambda self: self._native.unlisted,
+                        doc="The most that a key may weigh that `heavy_hitters` leaves out, however many are wanted; None where nothing bounds it.")
     kind = property(lambda self: self._native.kind, doc="Which sketch.")
     key_bytes = property(lambda self: self._native.key_len, doc="Bytes of a key.")
     seed = property(lambda self: self._native.seed, doc="The seed of its hashes.")

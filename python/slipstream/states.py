@@ -44,7 +44,7 @@ class Measurement:
 
     @classmethod
     def load(cls, path: Path) -> Measurement:
-        """Reads a file; raises `StateError`, which names it, where it is no such file, damaged, or of another version."""
+        """Reads a file; raises `StateError`, which names it, where it is no such file, damaged, or of a newer version."""
         with open(path, "rb") as file:
             data = file.read()
         try:
@@ -60,8 +60,8 @@ class Measurement:
         if len(data) < 18:
             raise StateError(f"byte {len(data)}: the state is cut short")
         version, length = struct.unpack_from("<HI", data, 8)
-        if version != _VERSION:
-            raise StateError(f"byte 8: a state of version {version}; this program reads version {_VERSION}")
+        if not 1 <= version <= _VERSION:
+            raise StateError(f"byte 8: a state of version {version}; this program reads versions 1 to {_VERSION}")
         if struct.unpack("<I", data[-4:])[0] != zlib.crc32(data[:-4]):
             raise StateError(f"byte {len(data) - 4}: the state is damaged: its checksum is wrong")
         at, end = 14 + length, len(data) - 4
@@ -80,6 +80,11 @@ class Measurement:
             raise StateError(f"byte {min(at, end)}: the state is damaged: {error}") from None
         if at != end:
             raise StateError(f"byte {at}: the state is damaged: there is more than its description says")
+        if version == 1:
+            # It does not say these: the seed is that of the sketches, and packets came at some time of an epoch.
+            seed = next((state.seed for state in states if state is not None), 0)
+            description = {**description, "tunnel": "unknown", "seed": seed}
+            spans = [{**span, "first_ns": span["start_ns"], "last_ns": span["end_ns"], "partial": False} for span in spans]
         pairs = zip(spans, states[::2], states[1::2])
         return cls(description, [Epoch(span, four, six) for span, four, six in pairs])
 

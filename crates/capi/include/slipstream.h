@@ -407,7 +407,8 @@ typedef struct slip_sketch_config {
     size_t size;
     /**
      * Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
-     * "linear-counting", "univmon", "exaloglog", "ddsketch" or "exact". NULL: "space-saving".
+     * "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
+     * "space-saving".
      */
     const char *kind;
     /**

@@ -101,17 +101,21 @@ impl slip_packet {
         if key.flow().is_some() { Ok(()) } else { Err(SLIP_E_ARGUMENT) }
     }
 
-    /// As the library wants it, where it [is usual](Self::is_usual): of a packet without bytes nobody can say
-    /// the flow.
+    /// As the library wants it, with the bytes at `data`; without any where there are none, or a key.
     ///
     /// # Safety
-    /// Its data is NULL, or leads to as many bytes as it says, which nobody changes as long as `'a`.
+    /// Its data is NULL, or leads to as many bytes as it says, which nobody changes as long as `'a`; or it has
+    /// a key.
     #[inline(always)]
-    pub(crate) unsafe fn usual<'a>(&self) -> Packet<'a> {
+    pub(crate) unsafe fn bytes<'a>(&self) -> Packet<'a> {
         let len = if self.length == 0 { self.captured } else { self.length };
-        let data = if self.data.is_null() { core::ptr::NonNull::dangling().as_ptr() } else { self.data };
+        let (data, captured) = if self.key.is_null() & !self.data.is_null() {
+            (self.data, self.captured as usize)
+        } else {
+            (core::ptr::NonNull::<u8>::dangling().as_ptr().cast_const(), 0)
+        };
         // SAFETY: the caller's promise; where there are no bytes, any address does that is not NULL.
-        let bytes = unsafe { from_raw_parts(data, self.captured as usize) };
+        let bytes = unsafe { from_raw_parts(data, captured) };
         Packet::new(self.handle, bytes).wire_len(len)
     }
 
@@ -131,6 +135,6 @@ impl slip_packet {
             };
         }
         // SAFETY: the caller's promise.
-        unsafe { self.usual() }
+        unsafe { self.bytes() }
     }
 }

@@ -26,7 +26,8 @@ pub struct slip_sketch_config {
     /// Bytes of this structure.
     pub size: usize,
     /// Which sketch: "count-min", "flow-radar", "space-saving", "rev-sketch", "two-level", "mrac", "fm",
-    /// "linear-counting", "univmon", "exaloglog", "ddsketch" or "exact". NULL: "space-saving".
+    /// "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
+    /// "space-saving".
     pub kind: *const c_char,
     /// The most bytes that its tables may take.
     pub memory: u64,

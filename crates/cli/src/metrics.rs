@@ -123,8 +123,8 @@ async fn report(State(pages): State<Pages>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], page.clone()).into_response()
 }
 
-/// What stages and sources count by themselves that may also fall; all else only grows while a run lasts. In
-/// alphabetical order.
+/// Counts of stages and sources that may also fall; all others only grow while a run lasts. In alphabetical
+/// order.
 const LEVELS: [&str; 20] = [
     "connections",
     "flows",
@@ -221,7 +221,7 @@ impl Collector for Figures {
     }
 }
 
-/// What stages or sources (`of`) count by themselves: counters, levels, and both as gauges.
+/// Writes the counts of stages or sources (`of`) of their own: counters, levels, and both as gauges.
 fn own_counts(encoder: &mut DescriptorEncoder<'_>, of: &str, values: Vec<Sample>) -> fmt::Result {
     let help = format!("What a {of} counts by itself: counters and levels");
     family(encoder, (&format!("{of}_value"), &help, None), MetricType::Gauge, &values)?;

@@ -97,6 +97,8 @@ pub struct SketchSet {
     sketches: [Option<Box<dyn KeyedSketch>>; 2],
     /// Says that an epoch has ended.
     ended: bool,
+    /// Says that a weight is a value of its own.
+    takes_values: bool,
 }
 
 /// Everything that is needed to make sketches.
@@ -112,7 +114,8 @@ impl Recipe {
         let Self { ask, configs } = self.clone();
         let [four, _] = &configs;
         let sketches = [Some(keyed_sketch(ask.keying.lens().0, four)?), None];
-        Ok(SketchSet { ask, configs, sketches, ended: false })
+        let takes_values = four.sketch.kind.takes_values();
+        Ok(SketchSet { ask, configs, sketches, ended: false, takes_values })
     }
 }
 
@@ -211,6 +214,10 @@ impl SketchSet {
         let [four, six] = &mut self.sketches;
         let sketch = if ipv6 { six } else { four };
         if let Some(sketch) = sketch {
+            if weight > u64::from(u32::MAX) && self.takes_values {
+                sketch.push_whole(key.get(), weight);
+                return Ok(());
+            }
             // A train may weigh more than an update holds.
             while weight > u64::from(u32::MAX) {
                 sketch.push(key.get(), u32::MAX);

@@ -57,6 +57,8 @@ pub(super) type Past = Option<Box<dyn Any + Send>>;
 pub trait KeyedSketch: Debug + Send {
     /// Takes in one packet, or a train.
     fn push(&mut self, key: &[u8], weight: u32);
+    /// Takes in a weight of any size as one update: what takes values must not see it in parts.
+    fn push_whole(&mut self, key: &[u8], weight: u64);
     /// Ends an epoch, and begins the next.
     ///
     /// # Errors
@@ -178,6 +180,14 @@ impl<const N: usize> KeyedSketch for SketchOf<N> {
             if self.batch.len() >= BATCH {
                 self.flush();
             }
+        }
+    }
+
+    fn push_whole(&mut self, key: &[u8], weight: u64) {
+        let Some(key) = key.first_chunk::<N>() else { return };
+        self.spend(|this| this.front.update(key, weight));
+        if let Some(truth) = &mut self.truth {
+            truth.update(key, weight);
         }
     }
 

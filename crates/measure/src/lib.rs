@@ -51,6 +51,7 @@ mod plan;
 mod saved;
 mod stage;
 mod task;
+mod weigh;
 
 pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, Side, is_ipv6, quantiles};
 pub use desk::{EndError, Keeper, Outcome, Snapshots};

@@ -54,7 +54,8 @@ pub fn refuse_weight(kind: Kind, task: Task, bytes: bool) -> Result<(), String> 
     }
     if task == Task::Quantiles && !bytes {
         return Err(
-            "every packet weighs 1 packet: quantiles are of weight bytes, the sizes of packets".into()
+            "every packet weighs 1 packet: quantiles are of weight bytes, the sizes of packets (of the stage \
+             `measure` also of gap and delay, in ns)".into()
         );
     }
     Ok(())

@@ -14,6 +14,8 @@ const MAGIC: &[u8; 8] = b"SLIPMEAS";
 /// Version 2: epochs by time begin at multiples of their length; the head has the tunnel mode, the seed and
 /// the times of packets.
 const VERSION: u16 = 2;
+/// The tunnel mode of a file of version 1, which doesn't say it: such files merge with one another alone.
+const UNKNOWN: &str = "unknown";
 
 /// Why bytes are no file of states.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,14 +24,9 @@ pub enum SavedError {
     /// Something else altogether.
     #[error("this is no state that `measure --save` wrote")]
     Magic,
-    /// Of another version.
+    /// Of a newer version.
     #[error(
-        "a state of version {found}; this program reads version {VERSION}: {}",
-        if *found < VERSION {
-            "measure the traffic again, or ask the state with the program that saved it"
-        } else {
-            "read it with a newer program"
-        }
+        "a state of version {found}; this program reads versions 1 to {VERSION}: read it with a newer program"
     )]
     Version {
         /// The version of the file.
@@ -63,7 +60,7 @@ pub struct Description {
     pub epoch: String,
     /// What stood in front of the sketch.
     pub aggregate: String,
-    /// The header of a tunnel, outer or inner, that made the flows.
+    /// The header of a tunnel, outer or inner, that made the flows; `unknown` of a file of version 1.
     pub tunnel: String,
     /// Seed of all hash functions.
     pub seed: u64,
@@ -139,10 +136,10 @@ impl Saved {
             return Err(SavedError::Magic);
         }
         let mut d = Decoder { all: bytes, at: 8 };
-        match u16::from_le_bytes(d.take()?) {
-            VERSION => {}
+        let version = match u16::from_le_bytes(d.take()?) {
+            known @ 1..=VERSION => known,
             found => return Err(SavedError::Version { found }),
-        }
+        };
         let Some((body, sum)) = bytes.split_last_chunk::<4>() else { return Err(d.short()) };
         if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
             return Err(SavedError::Checksum(body.len()));
@@ -151,7 +148,7 @@ impl Saved {
         let len = u32::from_le_bytes(d.take()?) as usize;
         let wrong = SavedError::Damaged(d.at, "its description can't be read");
         let description: Value = serde_json::from_slice(d.bytes(len)?).map_err(|_| wrong.clone())?;
-        let (about, mut epochs) = describe(&description).ok_or(wrong)?;
+        let (mut about, mut epochs) = describe(&description, version).ok_or(wrong)?;
         about.keying()?;
         for state in epochs.iter_mut().flat_map(|e: &mut SavedEpoch| &mut e.states) {
             let len = u64::from_le_bytes(d.take()?);
@@ -160,8 +157,16 @@ impl Saved {
         if d.at < body.len() {
             return Err(SavedError::Damaged(d.at, "there is more than its description says"));
         }
+        if version == 1 {
+            about.seed = epochs.iter().flat_map(|e| &e.states).find_map(|s| seed_of(s)).unwrap_or(0);
+        }
         Ok(Self { about, epochs })
     }
+}
+
+/// The seed of a saved sketch.
+fn seed_of(state: &[u8]) -> Option<u64> {
+    state.get(16..24).and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Takes a file apart.
@@ -188,7 +193,10 @@ impl<'a> Decoder<'a> {
     }
 }
 
-fn describe(value: &Value) -> Option<(Description, Vec<SavedEpoch>)> {
+/// The head, and epochs whose sketches have yet to be read. What version 1 doesn't say is filled in later, or
+/// follows from the rest.
+fn describe(value: &Value, version: u16) -> Option<(Description, Vec<SavedEpoch>)> {
+    let first = version == 1;
     let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
     let about = Description {
         task: text("task")?.parse().ok()?,
@@ -198,8 +206,8 @@ fn describe(value: &Value) -> Option<(Description, Vec<SavedEpoch>)> {
         weight: text("weight")?,
         epoch: text("epoch")?,
         aggregate: text("aggregate")?,
-        tunnel: text("tunnel")?,
-        seed: value.get("seed")?.as_u64()?,
+        tunnel: if first { UNKNOWN.to_owned() } else { text("tunnel")? },
+        seed: if first { 0 } else { value.get("seed")?.as_u64()? },
     };
     let epoch = |e: &Value| {
         let number = |key: &str| e.get(key)?.as_u64();
@@ -207,9 +215,10 @@ fn describe(value: &Value) -> Option<(Description, Vec<SavedEpoch>)> {
             packets: number("packets")?,
             start_ns: number("start_ns")?,
             end_ns: number("end_ns")?,
-            first_ns: number("first_ns")?,
-            last_ns: number("last_ns")?,
-            partial: e.get("partial")?.as_bool()?,
+            first_ns: number(if first { "start_ns" } else { "first_ns" })?,
+            last_ns: number(if first { "end_ns" } else { "last_ns" })?,
+            // An epoch of version 1 began with its first packet, whenever that came.
+            partial: if first { false } else { e.get("partial")?.as_bool()? },
         };
         Some(SavedEpoch { span, states: Default::default() })
     };
@@ -245,6 +254,47 @@ mod tests {
     fn what_is_written_is_read() {
         let saved = saved();
         assert_eq!(Saved::parse(&saved.to_bytes()).unwrap(), saved);
+    }
+
+    /// Files as each version wrote them: they must stay readable.
+    #[test]
+    fn golden_files() {
+        let file = |name: &str| {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+            std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        };
+        let now = file("heavy-hitters.state");
+        let saved = Saved::parse(&now).unwrap();
+        assert_eq!(saved.to_bytes(), now);
+        assert_eq!((saved.about.task, saved.about.tunnel.as_str()), (Task::HeavyHitters, "outer"));
+        assert_eq!(slipstream_sketch::peek(&saved.epochs[0].states[0]).unwrap().1, 4);
+
+        let old = Saved::parse(&file("flow-size.v1.state")).unwrap();
+        let about = &old.about;
+        assert_eq!((about.task, about.sketch.as_str()), (Task::FlowSize, "count-min"));
+        assert_eq!((about.tunnel.as_str(), about.seed), (UNKNOWN, 42));
+        assert_eq!(old.epochs.len(), 2);
+        assert_eq!(
+            old.epochs[0].span,
+            Span {
+                packets: 20,
+                start_ns: 1_000,
+                end_ns: 2_000,
+                first_ns: 1_000,
+                last_ns: 2_000,
+                partial: false
+            }
+        );
+        let sketch = slipstream_sketch::load::<4>(&old.epochs[0].states[0]).unwrap();
+        assert_eq!(sketch.flow_size(&[10, 0, 1, 19]).unwrap().estimate, 361);
+        assert!(old.epochs[1].states.iter().all(Vec::is_empty));
+        // Written again, it is a file of today.
+        assert_eq!(Saved::parse(&old.to_bytes()).unwrap(), old);
+        for found in [0, 3] {
+            let mut bytes = now.clone();
+            bytes[8] = found;
+            assert_eq!(Saved::parse(&bytes).unwrap_err(), SavedError::Version { found: u16::from(found) });
+        }
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use slipstream_sketch::{Eviction, Kind as Sketch, Size, Want};
 use slipstream_wire::FlowKey;
 
+use crate::weigh::{Gaps, Weight};
 use crate::{
     Ask, Description, EndError, EpochLength, Keeper, MeasureError, Outcome, Plan, SketchSet, Snapshots, Span,
-    Task, keying, refuse_weight,
+    Task, keying,
 };
 use slipstream_core::batch::Batch;
 use slipstream_core::flow_context::FlowUse;
@@ -61,10 +62,11 @@ pub const MEASURE: StageType = StageType {
         },
         Setting {
             name: "weight",
-            kind: Kind::Choice(&["packets", "bytes"]),
+            kind: Kind::Choice(&Weight::NAMES),
             default: Some("packets"),
             required: false,
-            help: "What the size of a flow is",
+            help: "What the size of a flow is; of quantiles the value: `bytes`, `gap` (ns since the flow's packet before) or `delay` \
+                   (ns that the pipeline has held the packet until here)",
         },
         Setting {
             name: "epoch",
@@ -142,8 +144,8 @@ pub const MEASURE: StageType = StageType {
 };
 
 /// `auto` and the names of all sketches.
-const SKETCHES: [&str; 13] = {
-    let mut names = ["auto"; 13];
+const SKETCHES: [&str; Sketch::ALL.len() + 1] = {
+    let mut names = ["auto"; Sketch::ALL.len() + 1];
     let mut i = 0;
     while i < Sketch::ALL.len() {
         #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
@@ -163,12 +165,12 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     let keying = keying(key, task, kind).map_err(|e| BuildError::setting("key", e))?;
     let epoch: EpochLength =
         settings.text("epoch").parse().map_err(|e: String| BuildError::setting("epoch", e))?;
-    let bytes = settings.text("weight") == "bytes";
-    if kind == Sketch::Mrac && bytes {
+    let weight = Weight::named(settings.text("weight"));
+    if kind == Sketch::Mrac && weight == Weight::Bytes {
         return Err(BuildError::setting("weight", "mrac estimates sizes in packets")
             .hint("flow-radar and exact have the distribution of sizes in bytes"));
     }
-    refuse_weight(kind, task, bytes).map_err(|e| BuildError::setting("weight", e))?;
+    weight.refuse(kind, task).map_err(|e| BuildError::setting("weight", e))?;
     let want = Want { threshold: settings.number("threshold"), top: settings.number("top") as usize };
     let ask = Arc::new(Ask { task, keying, want, flows: Vec::new() });
     let plan = Plan {
@@ -192,7 +194,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
             sketch: kind.name().to_owned(),
             key: keying.kind(),
             pairs: keying.is_pairs(),
-            weight: settings.text("weight").to_owned(),
+            weight: weight.name().to_owned(),
             epoch: epoch.to_string(),
             aggregate: aggregate.to_owned(),
             // Flow keys of a pipeline are those of the outermost header.
@@ -219,7 +221,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     })?;
     Ok(Made::Stage(Box::new(Measure {
         snapshots,
-        about: About { ask, kind, bytes, epoch, aggregate: aggregate.to_owned() },
+        about: About { ask, kind, weight, epoch, aggregate: aggregate.to_owned() },
+        gaps: (weight == Weight::Gap).then(|| Gaps::new(plan.seed)),
         rules: settings.rules("rules"),
         // Of a train's packets each is a value of its own.
         per_train: settings.text("by") == "trains" && !kind.takes_values(),
@@ -237,7 +240,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 struct About {
     ask: Arc<Ask>,
     kind: Sketch,
-    bytes: bool,
+    weight: Weight,
     epoch: EpochLength,
     aggregate: String,
 }
@@ -247,6 +250,8 @@ struct Counts {
     packets: u64,
     updates: u64,
     not_ip: u64,
+    /// First packets of their flows, which have no gap before them.
+    first: u64,
     /// Ends of epochs that were put off, because the one before was still being answered.
     late: u64,
 }
@@ -256,6 +261,8 @@ struct Counts {
 struct Measure {
     snapshots: Snapshots,
     about: About,
+    /// The last packets of flows, where gaps are measured.
+    gaps: Option<Gaps>,
     rules: Rule,
     per_train: bool,
     /// Packets until the epoch ends; of epochs by time, more than ever come.
@@ -334,6 +341,10 @@ impl Measure {
             if !all && !headers_of(cx, frame).is_some_and(|h| self.rules.matches(&h, len)) {
                 continue;
             }
+            let Some(own) = self.weight_of(&key, frame, len, now) else {
+                self.counts.first += 1;
+                continue;
+            };
             if now >= self.end && self.span.packets + packets > 0 {
                 self.add(last, &key, packets, weight);
                 self.pass_time(now);
@@ -344,7 +355,7 @@ impl Measure {
             }
             last = now;
             packets += 1;
-            weight += if self.about.bytes { u64::from(len) } else { 1 };
+            weight += own;
             if packets == self.left {
                 self.add(now, &key, packets, weight);
                 self.end_epoch();
@@ -352,6 +363,17 @@ impl Measure {
             }
         }
         self.add(last, &key, packets, weight);
+    }
+
+    /// What a packet weighs, at the time at which it is here; nothing of one that has no gap before it.
+    #[inline]
+    fn weight_of(&mut self, key: &FlowKey, frame: &Frame, len: u32, now: Nanos) -> Option<u64> {
+        match (self.about.weight, &mut self.gaps) {
+            (Weight::Bytes, _) => Some(u64::from(len)),
+            (Weight::Delay, _) => Some(now.0.saturating_sub(frame.arrival.0)),
+            (Weight::Gap, Some(gaps)) => gaps.since_last(&self.about.ask.keying.key(key), frame.arrival.0),
+            _ => Some(1),
+        }
     }
 
     fn add(&mut self, now: Nanos, key: &FlowKey, packets: u64, weight: u64) {
@@ -407,6 +429,7 @@ impl Observe for Measure {
         visit("packets_counted", self.counts.packets);
         visit("updates", self.counts.updates);
         visit("not_ip", self.counts.not_ip);
+        visit("without_gap", self.counts.first);
         visit("epochs", ended);
         visit("epochs_saturated", saturated);
         visit("epochs_put_off", self.counts.late);
@@ -422,7 +445,7 @@ impl Observe for Measure {
             map.insert("task".into(), about.ask.task.name().into());
             map.insert("sketch".into(), about.kind.name().into());
             map.insert("key".into(), about.ask.keying.kind().to_string().into());
-            map.insert("weight".into(), if about.bytes { "bytes" } else { "packets" }.into());
+            map.insert("weight".into(), about.weight.name().into());
             map.insert("by".into(), if self.per_train { "trains" } else { "packets" }.into());
             map.insert("aggregate".into(), about.aggregate.clone().into());
             map.insert("epoch".into(), about.epoch.to_string().into());
@@ -440,3 +463,7 @@ impl Egress for Measure {
         self.failed.take().map_or(done, Err)
     }
 }
+
+#[cfg(test)]
+#[path = "stage_tests.rs"]
+mod tests;

@@ -92,7 +92,9 @@ impl Task {
             Self::SizeDistribution => "How many flows have which size",
             Self::Cardinality => "How many flows there are",
             Self::Entropy => "Entropy of the weight over flows, in bits",
-            Self::Quantiles => "Quantiles of packets' sizes; with --weight bytes",
+            Self::Quantiles => {
+                "Quantiles of packets' sizes, with --weight bytes; of the stage, of gaps and delays, too"
+            }
         }
     }
 

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use slipstream_sketch::{
-    Bounds, Config, Kind, MergeError, QueryError, Size, Sketch as Sketching, StateError as Unreadable,
-    Update, Want, build, load, peek, save,
+    Bounds, BuildError, Config, ExaLogLogHip, Kind, MergeError, QueryError, Size, Sketch as Sketching,
+    StateError as Unreadable, Update, Want, build, load, peek, quantile, save,
 };
 
 use crate::error::StateError;
@@ -37,6 +37,9 @@ trait Any: Send + Sync {
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Keyed<u64>>, Failed>;
     fn size_distribution(&self) -> Result<Vec<(u64, f64)>, Failed>;
     fn cardinality(&self) -> Result<Answer<f64>, Failed>;
+    fn set_sizes(&self, other: &[u8]) -> Result<[Answer<f64>; 4], Failed>;
+    fn quantile(&self, q: f64) -> Result<Option<Answer<f64>>, Failed>;
+    fn unlisted(&self) -> Option<u64>;
     fn entropy(&self) -> Result<Answer<f64>, Failed>;
     fn second_moment(&self) -> Result<Answer<f64>, Failed>;
 }
@@ -163,6 +166,19 @@ impl<const N: usize> Any for Of<N> {
         Ok(bounds(self.0.cardinality()?))
     }
 
+    fn set_sizes(&self, other: &[u8]) -> Result<[Answer<f64>; 4], Failed> {
+        let sizes = self.0.set_sizes(load::<N>(other)?.as_ref())?;
+        Ok([sizes.union, sizes.intersection, sizes.only_first, sizes.only_second].map(bounds))
+    }
+
+    fn quantile(&self, q: f64) -> Result<Option<Answer<f64>>, Failed> {
+        Ok(quantile(&self.0.value_ranges()?, q).map(bounds))
+    }
+
+    fn unlisted(&self) -> Option<u64> {
+        self.0.unlisted()
+    }
+
     fn entropy(&self) -> Result<Answer<f64>, Failed> {
         Ok(bounds(self.0.entropy()?))
     }
@@ -189,8 +205,18 @@ macro_rules! by_length {
     };
 }
 
-fn make<const N: usize>(config: &Config) -> PyResult<Box<dyn Any>> {
-    let sketch = build::<N>(config).map_err(|e| PyValueError::new_err(e.to_string()))?;
+/// `below`: of exaloglog-hip, the events that a register keeps below its highest one.
+fn make<const N: usize>(config: &Config, below: Option<u32>) -> PyResult<Box<dyn Any>> {
+    let sketch: Result<Box<dyn Sketching<N>>, BuildError> = match (config.kind, below) {
+        (Kind::ExaLogLogHip, Some(below)) => {
+            ExaLogLogHip::<N>::sized_below(config.size, below, config.seed).map(|s| Box::new(s) as _)
+        }
+        (kind, Some(_)) => {
+            return Err(PyValueError::new_err(format!("{kind}: below is of exaloglog-hip alone")));
+        }
+        (_, None) => build::<N>(config),
+    };
+    let sketch = sketch.map_err(|e| PyValueError::new_err(e.to_string()))?;
     Ok(Box::new(Of(sketch)))
 }
 
@@ -206,7 +232,8 @@ pub(crate) struct Sketch(Box<dyn Any>);
 #[pymethods]
 impl Sketch {
     #[new]
-    #[pyo3(signature = (kind, key_len, *, memory, accuracy, seed, keep, source_len))]
+    #[pyo3(signature = (kind, key_len, *, memory, accuracy, seed, keep, source_len, below))]
+    #[allow(clippy::too_many_arguments, reason = "settings, which Python names")]
     fn new(
         kind: &str,
         key_len: usize,
@@ -215,6 +242,7 @@ impl Sketch {
         seed: u64,
         keep: usize,
         source_len: usize,
+        below: Option<u32>,
     ) -> PyResult<Self> {
         let found = Kind::from_name(kind).ok_or_else(|| {
             let all = Kind::ALL.map(Kind::name).join(", ");
@@ -225,7 +253,7 @@ impl Sketch {
             None => Size::Memory(memory),
         };
         let config = Config { kind: found, size, seed, keep, source_len };
-        Ok(Self(by_length!(key_len, make(&config))?))
+        Ok(Self(by_length!(key_len, make(&config, below))?))
     }
 
     /// A saved state.
@@ -343,6 +371,20 @@ impl Sketch {
 
     fn cardinality(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
         Ok(py.detach(|| self.0.cardinality())?)
+    }
+
+    /// Keys of either, of both, of this one alone, of the other alone.
+    fn set_sizes(&self, py: Python<'_>, other: PyBackedBytes) -> PyResult<[Answer<f64>; 4]> {
+        Ok(py.detach(|| self.0.set_sizes(&other))?)
+    }
+
+    fn quantile(&self, q: f64) -> PyResult<Option<Answer<f64>>> {
+        Ok(self.0.quantile(q)?)
+    }
+
+    #[getter]
+    fn unlisted(&self) -> Option<u64> {
+        self.0.unlisted()
     }
 
     fn entropy(&self, py: Python<'_>) -> PyResult<Answer<f64>> {

@@ -6,7 +6,7 @@ use core::fmt;
 use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::frame::{Frame, Info, MAX_FRAME_LEN};
 use slipstream_core::pool::{BufId, Pool};
-use slipstream_core::prefetch::prefetch;
+use slipstream_core::prefetch::prefetch_address;
 use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{
@@ -16,7 +16,8 @@ use slipstream_wire::{
 use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
 
 /// Packets whose first bytes are asked for ahead of use.
-const AHEAD: usize = 8;
+#[doc(hidden)]
+pub const AHEAD: usize = 8;
 
 /// A reframer for whoever has packets of his own: handles go in, trains of handles come out, packets of a
 /// flow back to back.
@@ -315,6 +316,28 @@ impl Reframer {
     where
         P: ExactSizeIterator<Item = Packet<'a>> + Clone,
     {
+        let ahead = packets.clone().skip(AHEAD).map(|packet| match packet.what {
+            What::Bytes(bytes) => bytes.as_ptr(),
+            _ => core::ptr::null(),
+        });
+        self.push_burst_if(now, packets, ahead, || true).map(drop)
+    }
+
+    /// As [`Reframer::push_burst`], for a caller who checks packets while he describes them, in one pass: `fits`
+    /// is asked when all were described, and if it returns false, none is taken and this returns false. `ahead`
+    /// gives the addresses of packets' bytes, from the eighth packet on, to be asked for ahead of use.
+    ///
+    /// # Errors
+    /// As [`Reframer::push`].
+    #[doc(hidden)]
+    #[inline]
+    pub fn push_burst_if<'a>(
+        &mut self,
+        now: Nanos,
+        packets: impl ExactSizeIterator<Item = Packet<'a>>,
+        mut ahead: impl Iterator<Item = *const u8>,
+        fits: impl FnOnce() -> bool,
+    ) -> Result<bool, PushError> {
         let n = packets.len();
         if n > BATCH {
             return Err(PushError::TooMany(n));
@@ -325,24 +348,27 @@ impl Reframer {
         if !self.ready.has_room(self.reframe.held() as usize + n) {
             return Err(PushError::Unpolled(self.ready.packets()));
         }
-        self.pushed = now;
         let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
         *first = self.packets;
         // Trains polled ahead of the clock have left already: nothing joins them any more.
-        let now = self.reframe.not_before(now);
-        let mut ahead = packets.clone().skip(AHEAD);
+        let arrival = self.reframe.not_before(now);
         // An iterator that is longer than it said is no reason to take more.
         for packet in packets.take(n) {
-            if let Some(Packet { what: What::Bytes(bytes), .. }) = ahead.next() {
-                prefetch(bytes.first());
+            if let Some(address) = ahead.next() {
+                prefetch_address(address);
             }
             let (key, info) = packet.classified(self.link, self.encapsulation);
-            frames.push(Frame { info, ..Frame::unclassified(now, BufId(packet.handle), packet.len) });
+            frames.push(Frame { info, ..Frame::unclassified(arrival, BufId(packet.handle), packet.len) });
             keys.push(key);
         }
+        if !fits() {
+            self.arrivals.clear();
+            return Ok(false);
+        }
+        self.pushed = now;
         self.packets += frames.len() as u64;
         self.reframe.process(&mut self.pool, &mut self.arrivals, &mut self.ready);
-        Ok(())
+        Ok(true)
     }
 
     /// The next train that left before `now`; `None` when there is no more. Time passes to `now`: a packet

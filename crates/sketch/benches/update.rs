@@ -19,7 +19,6 @@ use std::collections::HashMap;
 use std::hint::black_box;
 
 use datasketches::countmin::CountMinSketch;
-use datasketches::cpc::CpcSketch;
 use datasketches::frequencies::FrequentItemsSketch;
 use datasketches::hll::{HllSketch, HllType};
 use rand::{Rng, SeedableRng};
@@ -27,7 +26,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Zipf};
 use rustix::time::{ClockId, clock_gettime};
 use slipstream_sketch::{
-    Aggregator, AggregatorConfig, Array, Bitmaps, CountMin, CountMinParams, DdSketch, ExaLogLog, Exact,
+    Aggregator, AggregatorConfig, Array, CountMin, CountMinParams, DdSketch, ExaLogLog, ExaLogLogHip, Exact,
     FlowRadar, FlowRadarParams, Fm, Front, Kind, LinearCounting, Mrac, Registers, RevSketch, Rule, Size,
     Sketch, SpaceSaving, TwoLevel, TwoLevelParams, UnivMon, UnivMonParams, Update, Want,
 };
@@ -120,6 +119,7 @@ fn sketch<const N: usize>(kind: Kind) -> Box<dyn Sketch<N>> {
             Box::new(UnivMon::new(UnivMonParams { levels: 4, width: 16_384, keep: 128 }, 1).unwrap())
         }
         Kind::ExaLogLog => Box::new(ExaLogLog::new(1024, 1).unwrap()),
+        Kind::ExaLogLogHip => Box::new(ExaLogLogHip::new(2048, 6, 1).unwrap()),
         Kind::DdSketch => Box::new(DdSketch::new(7, 1).unwrap()),
         Kind::Exact => Box::new(Exact::new(1)),
         Kind::Other(name) => panic!("{name} is no sketch of this crate"),
@@ -347,19 +347,12 @@ fn datasketches(scale: Scale) {
     ];
     let errors = errors.map(|e| format!("{:.2} %", e * 100.0));
     rivals("HLL (8 bits) and ExaLogLog, 4 KiB", &times, "of the number of flows, root mean square", errors);
-    cardinalities(truth.len());
 }
 
 fn counted_by_hll(lg_k: u8, bits: HllType, keys: &mut dyn Iterator<Item = u32>) -> f64 {
     let mut sketch = HllSketch::new(lg_k, bits).unwrap();
     keys.for_each(|k| sketch.update(k));
     sketch.estimate()
-}
-
-fn cpc(lg_k: u8, keys: &mut dyn Iterator<Item = u32>) -> CpcSketch {
-    let mut sketch = CpcSketch::new(lg_k).unwrap();
-    keys.for_each(|k| sketch.update(k));
-    sketch
 }
 
 fn counted_by_us<R: Rule>(bytes: usize, keys: &mut dyn Iterator<Item = u32>) -> f64 {
@@ -376,48 +369,6 @@ fn cardinality_error(n: usize, count: &dyn Fn(&mut dyn Iterator<Item = u32>) -> 
         (count(&mut keys) / n as f64 - 1.0).powi(2)
     };
     ((0..tries).map(of).sum::<f64>() / f64::from(tries)).sqrt()
-}
-
-/// Cardinality in the same memory: sketches of Apache DataSketches, which remember in which order keys came
-/// and estimate the better for it as long as nothing is merged; and ours, which don't.
-fn cardinalities(n: usize) {
-    println!("\nRelative error of a count of {n} keys, root mean square of 60 sets.\n");
-    head(&[
-        "theirs",
-        "bytes in memory",
-        "bytes saved",
-        "error",
-        "ExaLogLog in as many bytes of memory",
-        "FM",
-    ]);
-    let compare = |name: &str, bytes: usize, saved: usize, theirs: f64| {
-        let ours = cardinality_error(n, &|keys| counted_by_us::<Registers>(bytes, keys));
-        let fm = cardinality_error(n, &|keys| counted_by_us::<Bitmaps>(bytes, keys));
-        let percent = |e: f64| format!("{:.2} %", e * 100.0);
-        row(&[
-            name.to_owned(),
-            bytes.to_string(),
-            saved.to_string(),
-            percent(theirs),
-            percent(ours),
-            percent(fm),
-        ]);
-    };
-    for (name, bits, share) in [("HLL, 4 bits", HllType::Hll4, 4), ("HLL, 8 bits", HllType::Hll8, 8)] {
-        for lg_k in [10, 12] {
-            let saved = HllSketch::new(lg_k, bits).map(|mut s| {
-                (0..n as u32).for_each(|k| s.update(k));
-                s.serialize().len()
-            });
-            let theirs = cardinality_error(n, &|keys| counted_by_hll(lg_k, bits, keys));
-            compare(name, (1 << lg_k) * share / 8, saved.unwrap(), theirs);
-        }
-    }
-    for lg_k in [10, 12] {
-        let one = cpc(lg_k, &mut (0..n as u32));
-        let theirs = cardinality_error(n, &|keys| cpc(lg_k, keys).estimate());
-        compare("CPC", one.estimated_size(), one.serialize().len(), theirs);
-    }
 }
 
 fn truth(flows: &[u32]) -> HashMap<u32, u64> {

@@ -10,9 +10,12 @@ use crate::hash::{Hasher, below};
 use crate::kind::{MAX_CELLS, cells};
 use crate::serial::{Decoder, Encoder, StateError, Word};
 use crate::simd::prefetch;
-use crate::state::{self, State, state_methods, tables};
+use crate::sketch::same;
+use crate::state::{State, state_methods};
 use crate::stats::SHARE;
-use crate::{Bounds, BuildError, Confidence, Distribution, Kind, QueryError, Question, Size, Sketch, Update};
+use crate::{
+    Bounds, BuildError, Confidence, Distribution, Kind, QueryError, Question, SetSizes, Size, Sketch, Update,
+};
 
 /// Updates whose cells are asked for before the first of them is touched.
 const AHEAD: usize = 32;
@@ -51,6 +54,26 @@ pub trait Rule: Clone + Copy + Debug + Send + Sync + 'static {
     fn cardinality(cells: &[Self::Cell]) -> Result<Bounds<f64>, QueryError>;
     /// Says that answers are worse than stated.
     fn is_saturated(cells: &[Self::Cell]) -> bool;
+
+    /// Tells the keys that two arrays share from those that one has alone, given the numbers of keys of either
+    /// and of both: by inclusion and exclusion, where the cells say no more.
+    fn set_sizes(_: &[Self::Cell], _: &[Self::Cell], keys: [Bounds<f64>; 3]) -> SetSizes {
+        let [first, second, union] = keys;
+        SetSizes::between(first, second, union)
+    }
+
+    /// Writes the cells of a saved state: one after the other.
+    fn write(cells: &[Self::Cell], out: &mut Encoder) {
+        out.all(cells);
+    }
+
+    /// Reads so many cells as [`Rule::write`] has written them, in the version that the state has.
+    ///
+    /// # Errors
+    /// [`StateError`] where they can't be had from the bytes.
+    fn read(n: usize, d: &mut Decoder<'_>) -> Result<Vec<Self::Cell>, StateError> {
+        d.all(n)
+    }
 
     /// Counts the keys of each weight.
     ///
@@ -115,19 +138,14 @@ impl<const N: usize, R: Rule> Array<N, R> {
     }
 }
 
-/// The rule of an array for its state.
-#[derive(Debug)]
-struct United<R>(PhantomData<R>);
-
-impl<R: Rule> state::Rule<R::Cell> for United<R> {
-    fn unite(cell: &mut R::Cell, other: R::Cell) {
-        R::unite(cell, other);
-    }
+fn united<R: Rule>(mut a: R::Cell, b: R::Cell) -> R::Cell {
+    R::unite(&mut a, b);
+    a
 }
 
 impl<const N: usize, R: Rule> State<N> for Array<N, R> {
     fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
-        let n = d.count(R::Cell::BYTES)?;
+        let n = d.u32()? as usize;
         if n == 0 || n > R::MAX {
             return Err(StateError::Damaged("its shape is impossible"));
         }
@@ -138,7 +156,26 @@ impl<const N: usize, R: Rule> State<N> for Array<N, R> {
         out.u32(self.n as u32);
     }
 
-    tables! { self: cells: United<R>, self.n; }
+    fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError> {
+        self.cells = R::read(self.n, d)?;
+        Ok(())
+    }
+
+    fn write_tables(&self, out: &mut Encoder) {
+        R::write(&self.cells, out);
+    }
+
+    fn clear_tables(&mut self) {
+        self.cells.fill(R::Cell::default());
+    }
+
+    fn unite_tables(&mut self, other: &Self) {
+        self.cells.iter_mut().zip(&other.cells).for_each(|(a, b)| R::unite(a, *b));
+    }
+
+    fn set_weight(&mut self, weight: u64) {
+        self.weight = weight;
+    }
 }
 
 impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
@@ -199,6 +236,14 @@ impl<const N: usize, R: Rule> Sketch<N> for Array<N, R> {
     /// Lower and upper hold in about 95 % of cases.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
         R::cardinality(&self.cells)
+    }
+
+    fn set_sizes(&self, other: &dyn Sketch<N>) -> Result<SetSizes, QueryError> {
+        let other = same(self, other)?;
+        let all: Vec<R::Cell> =
+            self.cells.iter().zip(&other.cells).map(|(a, b)| united::<R>(*a, *b)).collect();
+        let keys = [R::cardinality(&self.cells)?, R::cardinality(&other.cells)?, R::cardinality(&all)?];
+        Ok(R::set_sizes(&self.cells, &other.cells, keys))
     }
 
     fn confidence(&self, question: Question) -> Confidence {

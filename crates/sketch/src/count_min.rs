@@ -189,6 +189,15 @@ impl<const N: usize> State<N> for CountMin<N> {
 
     tables! { self: cells: Add, self.rows * self.width; store: Apart, 1; }
 
+    fn amend(&mut self, version: u16) {
+        if version == 1 {
+            // An estimate is the least of one counter of each row.
+            let rows = self.cells.chunks(self.width.max(1));
+            let least = rows.filter_map(|row| row.iter().max()).min().copied();
+            self.store.raise(u64::from(least.unwrap_or(u32::MAX)));
+        }
+    }
+
     fn check_tables(&self) -> Result<(), StateError> {
         let greatest = self.cells.iter().max().map_or(0, |cell| u64::from(*cell));
         if greatest > self.weight {

@@ -61,6 +61,12 @@ impl<const N: usize> Front<N> {
         }
     }
 
+    /// Takes one update in whose weight may be of any size, and goes past the aggregator.
+    pub fn update(&mut self, key: &[u8; N], weight: u64) {
+        self.touched = true;
+        self.sketch.update(key, weight);
+    }
+
     /// Empties the aggregator into the sketch.
     pub fn drain(&mut self) {
         let sketch = &mut self.sketch;

@@ -84,6 +84,25 @@ impl Hasher {
     }
 }
 
+/// A keyed hash of keys of any length, of 64 bits: for tables of whoever has keys.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHash(Hasher);
+
+impl KeyHash {
+    /// The hash of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(Hasher::new(seed, 0x6b_65_78))
+    }
+
+    /// The hash of a key.
+    #[must_use]
+    #[inline]
+    pub fn of(&self, key: &[u8]) -> u64 {
+        self.0.hash_slice(key)
+    }
+}
+
 /// A key of any bytes (a name, a URL) as one of 16 bytes, which every sketch takes: two different keys give
 /// the same one with a probability of 2⁻¹²⁸, if nobody who chooses keys knows the seed.
 ///

@@ -5,8 +5,8 @@ use std::fmt;
 use crate::serial::{Decoder, StateError};
 use crate::state::decode as decode_as;
 use crate::{
-    CountMin, DdSketch, ExaLogLog, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch, Sketch,
-    SpaceSaving, TwoLevel, UnivMon,
+    CountMin, DdSketch, ExaLogLog, ExaLogLogHip, Exact, FlowRadar, Fm, LinearCounting, Mrac, RevSketch,
+    Sketch, SpaceSaving, TwoLevel, UnivMon,
 };
 
 /// The sketches.
@@ -34,6 +34,8 @@ pub enum Kind {
     ExaLogLog,
     /// [`DdSketch`].
     DdSketch,
+    /// [`ExaLogLogHip`].
+    ExaLogLogHip,
     /// [`Exact`]: a hash table, the baseline.
     Exact,
     /// A sketch of another crate, by its name.
@@ -56,7 +58,7 @@ impl Kind {
     ];
 
     /// All of this crate: the paper's, further ones, the exact table last.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::CountMin,
         Self::FlowRadar,
         Self::SpaceSaving,
@@ -67,6 +69,7 @@ impl Kind {
         Self::LinearCounting,
         Self::UnivMon,
         Self::ExaLogLog,
+        Self::ExaLogLogHip,
         Self::DdSketch,
         Self::Exact,
     ];
@@ -86,6 +89,7 @@ impl Kind {
             Self::UnivMon => "univmon",
             Self::ExaLogLog => "exaloglog",
             Self::DdSketch => "ddsketch",
+            Self::ExaLogLogHip => "exaloglog-hip",
             Self::Exact => "exact",
             Self::Other(name) => name,
         }
@@ -105,9 +109,9 @@ impl Kind {
         matches!(self, Self::DdSketch)
     }
 
-    /// The version of this kind's saved states: the one that is written and the only one that is read. It is
-    /// raised where the tables of the same traffic come to be others: a state from before would be read
-    /// without an error, and answer wrongly.
+    /// The version of this kind's saved states that is written; all before it are read, too. It is raised
+    /// where the bytes come to mean something else: a state would be read without an error otherwise, and
+    /// answer wrongly.
     #[must_use]
     pub const fn state_version(self) -> u16 {
         match self {
@@ -116,6 +120,8 @@ impl Kind {
             // 2: what a merge says of keys that no state kept is the sum of what the states say, not the
             // greatest.
             Self::CountMin | Self::UnivMon => 2,
+            // 2: registers by their entropy.
+            Self::ExaLogLog => 2,
             _ => 1,
         }
     }
@@ -134,6 +140,7 @@ impl Kind {
             Self::Exact => 10,
             Self::ExaLogLog => 11,
             Self::DdSketch => 12,
+            Self::ExaLogLogHip => 13,
             Self::Other(_) => u8::MAX,
         }
     }
@@ -305,6 +312,7 @@ pub fn build<const N: usize>(config: &Config) -> Result<Box<dyn Sketch<N>>, Buil
         Kind::LinearCounting => Box::new(LinearCounting::<N>::sized(size, seed)?),
         Kind::UnivMon => Box::new(UnivMon::<N>::sized(size, seed)?),
         Kind::ExaLogLog => Box::new(ExaLogLog::<N>::sized(size, seed)?),
+        Kind::ExaLogLogHip => Box::new(ExaLogLogHip::<N>::sized(size, seed)?),
         Kind::DdSketch => Box::new(DdSketch::<N>::sized(size, seed)?),
         Kind::Exact => Box::new(Exact::<N>::new(seed)),
         kind @ Kind::Other(_) => {
@@ -333,6 +341,7 @@ pub(crate) fn decode<const N: usize>(
         Kind::LinearCounting => decode_as::<N, LinearCounting<N>>(seed, weight, d),
         Kind::UnivMon => decode_as::<N, UnivMon<N>>(seed, weight, d),
         Kind::ExaLogLog => decode_as::<N, ExaLogLog<N>>(seed, weight, d),
+        Kind::ExaLogLogHip => decode_as::<N, ExaLogLogHip<N>>(seed, weight, d),
         Kind::DdSketch => decode_as::<N, DdSketch<N>>(seed, weight, d),
         Kind::Exact => decode_as::<N, Exact<N>>(seed, weight, d),
         Kind::Other(_) => Err(StateError::Kind(kind.code())),

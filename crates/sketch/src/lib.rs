@@ -1,4 +1,4 @@
-//! Measurement in little memory: an aggregator, eleven sketches behind one trait, and the exact table that
+//! Measurement in little memory: an aggregator, twelve sketches behind one trait, and the exact table that
 //! they have to beat.
 //!
 //! Knows no packets: what comes in is a key of a fixed number of bytes and a weight ([`Update`]). Read it in
@@ -59,21 +59,21 @@ pub use aggregator::{Aggregator, AggregatorConfig, AggregatorError, AggregatorSt
 pub use array::{Array, Rule};
 pub use count_min::{CountMin, CountMinParams};
 pub use dd_sketch::DdSketch;
-pub use exa_log_log::{ExaLogLog, Registers};
+pub use exa_log_log::{ExaLogLog, ExaLogLogHip, Registers};
 pub use exact::Exact;
 pub use flow_radar::{Decoded, FlowRadar, FlowRadarParams};
 pub use fm::{Bitmaps, Fm};
 pub use front::Front;
-pub use hash::fixed_key;
+pub use hash::{KeyHash, fixed_key};
 pub use kind::{BuildError, Config, Kind, Size, build};
 pub use linear_counting::LinearCounting;
 pub use mrac::Mrac;
 pub use rev_sketch::RevSketch;
-pub use serial::{Encoder, StateError, load, peek, save};
+pub use serial::{Decoder, Encoder, StateError, load, peek, save};
 pub use simd::Instructions;
 pub use sketch::{
-    Bounds, Change, Confidence, Distribution, Flow, MergeError, QueryError, Question, Sketch, Update,
-    ValueRange, Want, quantile,
+    Bounds, Change, Confidence, Distribution, Flow, MergeError, QueryError, Question, SetSizes, Sketch,
+    Update, ValueRange, Want, quantile,
 };
 pub use space_saving::SpaceSaving;
 pub use two_level::{TwoLevel, TwoLevelParams};

@@ -59,10 +59,19 @@ pub(crate) fn bucket_of(packed: u64, table: usize) -> usize {
 impl Modular {
     /// For keys of `len` bytes (1 to 64), tables of 2^`bits` buckets (8 to 16).
     pub(crate) fn new(len: usize, bits: u32, seed: u64) -> Self {
-        let stages = Self::stages_for(len);
         // Three bits a byte in each of four tables tell a byte; with fewer, every stage would multiply the
         // keys that are possible.
-        let tag_bits = if stages > 1 { (bits / 4).min(bits.saturating_sub(MODULAR_BITS)) } else { 0 };
+        Self::with_tag(len, bits, seed, (bits / 4).min(bits.saturating_sub(MODULAR_BITS)))
+    }
+
+    /// As states of version 1 have it, where the tag always had a quarter of the bits.
+    pub(crate) fn of_version(version: u16, len: usize, bits: u32, seed: u64) -> Self {
+        if version == 1 { Self::with_tag(len, bits, seed, bits / 4) } else { Self::new(len, bits, seed) }
+    }
+
+    fn with_tag(len: usize, bits: u32, seed: u64, tag_bits: u32) -> Self {
+        let stages = Self::stages_for(len);
+        let tag_bits = if stages > 1 { tag_bits } else { 0 };
         let modular = bits - tag_bits;
         let mut at = 0;
         let fields = std::array::from_fn(|i| {
@@ -93,6 +102,17 @@ impl Modular {
 
     pub(crate) fn stages(&self) -> usize {
         self.stages
+    }
+
+    /// How this layout is told from today's, behind the shape of a sketch: nothing where it is the same.
+    pub(crate) fn layout(&self) -> &'static str {
+        if self.version() == 1 { ", laid out as by version 1" } else { "" }
+    }
+
+    /// The version of states whose buckets mean these keys, of the versions 1 and 2.
+    pub(crate) fn version(&self) -> u16 {
+        let narrower = self.bits.saturating_sub(MODULAR_BITS) < self.tag_bits;
+        if narrower { 1 } else { 2 }
     }
 
     /// The buckets of a key in every stage, 16 bits a table.

@@ -57,18 +57,12 @@ impl<const N: usize> RevSketch<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(bits: u32, seed: u64) -> Result<Self, BuildError> {
         Self::check(bits)?;
-        Ok(Self { cells: vec![0; Self::rows() << bits], ..Self::without_cells(bits, seed) })
+        let modular = Modular::new(N, bits, seed);
+        Ok(Self { cells: vec![0; Self::rows() << bits], ..Self::without_cells(bits, modular, seed) })
     }
 
-    fn without_cells(bits: u32, seed: u64) -> Self {
-        Self {
-            cells: Vec::new(),
-            bits,
-            modular: Modular::new(N, bits, seed),
-            checks: Hasher::new(seed, 0x72_65_76),
-            seed,
-            weight: 0,
-        }
+    fn without_cells(bits: u32, modular: Modular, seed: u64) -> Self {
+        Self { cells: Vec::new(), bits, modular, checks: Hasher::new(seed, 0x72_65_76), seed, weight: 0 }
     }
 
     fn check(bits: u32) -> Result<(), BuildError> {
@@ -365,7 +359,7 @@ impl<const N: usize> State<N> for RevSketch<N> {
     fn read_parameters(seed: u64, d: &mut Decoder<'_>) -> Result<Self, StateError> {
         let bits = d.u32()?;
         Self::check(bits).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        Ok(Self::without_cells(bits, seed))
+        Ok(Self::without_cells(bits, Modular::of_version(d.version(), N, bits, seed), seed))
     }
 
     fn write_parameters(&self, out: &mut Encoder) {
@@ -382,8 +376,13 @@ impl<const N: usize> Sketch<N> for RevSketch<N> {
         Kind::RevSketch
     }
 
+    fn state_version(&self) -> u16 {
+        self.modular.version()
+    }
+
     fn shape(&self) -> String {
-        format!("{} tables of {} counters", Self::rows(), 1u64 << self.bits)
+        let how = self.modular.layout();
+        format!("{} tables of {} counters{how}", Self::rows(), 1u64 << self.bits)
     }
 
     fn memory_bytes(&self) -> usize {

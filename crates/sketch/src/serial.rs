@@ -20,22 +20,17 @@ pub enum StateError {
     /// Something else altogether.
     #[error("this is no saved sketch")]
     Magic,
-    /// Written in an older or newer format of this kind: its buckets mean other keys, so that answers would
-    /// be wrong.
+    /// Written in a newer format of this kind.
     #[error(
-        "a saved {kind} of version {found}; this program reads version {reads}: {}",
-        if found < reads {
-            "measure the traffic again, or ask the state with the program that saved it"
-        } else {
-            "read it with a newer program"
-        }
+        "a saved {kind} of version {found}; this program reads versions 1 to {reads}: read it with a newer \
+         program"
     )]
     Version {
         /// Which sketch.
         kind: Kind,
         /// The version of the state.
         found: u16,
-        /// The one version that can be read: [`Kind::state_version`].
+        /// The newest version that can be read: [`Kind::state_version`].
         reads: u16,
     },
     /// Bits were changed or lost.
@@ -62,7 +57,7 @@ pub enum StateError {
 /// # Errors
 /// [`StateError`] where this is no saved sketch.
 pub fn peek(bytes: &[u8]) -> Result<(Kind, usize), StateError> {
-    let mut d = Decoder { rest: bytes };
+    let mut d = Decoder { rest: bytes, version: 0 };
     if bytes.get(..8) != Some(MAGIC) {
         return Err(StateError::Magic);
     }
@@ -72,7 +67,7 @@ pub fn peek(bytes: &[u8]) -> Result<(Kind, usize), StateError> {
     let zero = d.u8()?;
     let kind = Kind::from_code(code).ok_or(StateError::Kind(code))?;
     let reads = kind.state_version();
-    if found != reads {
+    if found == 0 || found > reads {
         return Err(StateError::Version { kind, found, reads });
     }
     let len = usize::from(d.u16()?);
@@ -87,7 +82,7 @@ pub fn peek(bytes: &[u8]) -> Result<(Kind, usize), StateError> {
 pub fn save<const N: usize>(sketch: &dyn Sketch<N>) -> Vec<u8> {
     let mut out = Encoder { bytes: Vec::with_capacity(HEADER + 64) };
     out.bytes.extend_from_slice(MAGIC);
-    out.u16(sketch.kind().state_version());
+    out.u16(sketch.state_version());
     out.u8(sketch.kind().code());
     out.u8(0);
     out.u16(N as u16);
@@ -115,8 +110,10 @@ pub fn load<const N: usize>(bytes: &[u8]) -> Result<Box<dyn Sketch<N>>, StateErr
     if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
         return Err(StateError::Checksum);
     }
-    let mut d = Decoder { rest: body };
-    d.bytes(16)?;
+    let mut d = Decoder { rest: body, version: 0 };
+    d.bytes(8)?;
+    d.version = d.u16()?;
+    d.bytes(6)?;
     let (seed, weight) = (d.u64()?, d.u64()?);
     let sketch = crate::kind::decode(kind, seed, weight, &mut d)?;
     if !d.rest.is_empty() {
@@ -173,12 +170,17 @@ where
 }
 
 /// Collects the bytes of a state: [`Sketch::encode`] writes parameters and tables to it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
 }
 
 impl Encoder {
+    #[cfg(test)]
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// A byte.
     pub fn u8(&mut self, v: u8) {
         self.bytes.push(v);
@@ -228,15 +230,32 @@ impl Encoder {
 /// A key with what belongs to it.
 type Entry<const N: usize, const K: usize> = ([u8; N], [u64; K]);
 
-/// Takes the bytes of a state apart.
+/// Takes the bytes of a state apart: [`Rule::read`](crate::Rule::read) reads cells from it.
 #[derive(Debug)]
-pub(crate) struct Decoder<'a> {
+pub struct Decoder<'a> {
     rest: &'a [u8],
+    version: u16,
 }
 
 const SHORT: StateError = StateError::Damaged("it is cut short");
 
 impl<'a> Decoder<'a> {
+    /// The version of the state.
+    pub(crate) const fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Some bytes by themselves.
+    #[cfg(test)]
+    pub(crate) const fn of(rest: &'a [u8]) -> Self {
+        Self { rest, version: 0 }
+    }
+
+    /// All bytes that are left.
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
     pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8], StateError> {
         let (taken, rest) = self.rest.split_at_checked(n).ok_or(SHORT)?;
         self.rest = rest;

@@ -139,6 +139,47 @@ pub fn quantile(ranges: &[ValueRange], q: f64) -> Option<Bounds<f64>> {
     Some(Bounds { estimate: lower + (upper - lower) / 2.0, lower, upper })
 }
 
+/// How many keys two streams have together, share, or have alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SetSizes {
+    /// Keys of either stream.
+    pub union: Bounds<f64>,
+    /// Keys of both.
+    pub intersection: Bounds<f64>,
+    /// Keys of the first stream that the second doesn't have.
+    pub only_first: Bounds<f64>,
+    /// Keys of the second stream that the first doesn't have.
+    pub only_second: Bounds<f64>,
+}
+
+impl SetSizes {
+    /// From the numbers of keys of either stream and of both together, by inclusion and exclusion: what is
+    /// shared is what both have less what they have together. Bounds are the widest that the three allow.
+    pub(crate) fn between(first: Bounds<f64>, second: Bounds<f64>, union: Bounds<f64>) -> Self {
+        let least = |of: Bounds<f64>| of.upper;
+        let part = |estimate: f64, lower: f64, upper: f64, most: f64| {
+            let estimate = estimate.clamp(0.0, most);
+            Bounds { estimate, lower: lower.clamp(0.0, estimate), upper: upper.clamp(estimate, most) }
+        };
+        let only = |union: Bounds<f64>, other: Bounds<f64>, own: Bounds<f64>| {
+            let (lower, upper) = (union.lower - other.upper, union.upper - other.lower);
+            part(union.estimate - other.estimate, lower, upper, least(own))
+        };
+        let shared = |f: fn(Bounds<f64>) -> f64, g: fn(Bounds<f64>) -> f64| f(first) + f(second) - g(union);
+        Self {
+            union,
+            intersection: part(
+                shared(|b| b.estimate, |b| b.estimate),
+                shared(|b| b.lower, |b| b.upper),
+                shared(|b| b.upper, |b| b.lower),
+                least(first).min(least(second)),
+            ),
+            only_first: only(union, second, first),
+            only_second: only(union, first, second),
+        }
+    }
+}
+
 /// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -196,6 +237,12 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
 
     /// The seed of its hash functions.
     fn seed(&self) -> u64;
+
+    /// The version of the format in which it is saved: the newest, but of states that mean what only an older
+    /// one says.
+    fn state_version(&self) -> u16 {
+        self.kind().state_version()
+    }
 
     /// Its parameters, in words; equal for states that can be merged.
     fn shape(&self) -> String;
@@ -300,6 +347,21 @@ pub trait Sketch<const N: usize>: Debug + Send + Sync {
     /// [`QueryError`] where this sketch can't tell.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
         Err(self.unsupported("the number of flows"))
+    }
+
+    /// Estimates how many distinct keys this stream and another have together, share, and have alone.
+    ///
+    /// Of most sketches by inclusion and exclusion, whose error is that of the whole union, however little is
+    /// shared; of ExaLogLog by maximum likelihood from both states. Lower and upper hold in about 95 % of
+    /// cases; of an exact table always.
+    ///
+    /// # Errors
+    /// [`QueryError`] where this sketch can't tell, or the states don't fit together.
+    fn set_sizes(&self, other: &dyn Sketch<N>) -> Result<SetSizes, QueryError> {
+        let (first, second) = (self.cardinality()?, other.cardinality()?);
+        let mut all = self.boxed_clone();
+        all.merge(other)?;
+        Ok(SetSizes::between(first, second, all.cardinality()?))
     }
 
     /// Entropy of the weight over keys, in bits: −Σ pᵢ log₂ pᵢ; 0 for nothing.

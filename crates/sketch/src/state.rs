@@ -20,6 +20,9 @@ pub(crate) trait State<const N: usize>: Sketch<N> + Clone + 'static {
     /// Reads the tables, in the order in which they are listed.
     fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError>;
 
+    /// Mends what a state of an older version says otherwise than one of today's.
+    fn amend(&mut self, _version: u16) {}
+
     /// Checks what the tables' own checks can't see.
     fn check_tables(&self) -> Result<(), StateError> {
         Ok(())
@@ -50,6 +53,7 @@ pub(crate) fn decode<const N: usize, S: State<N>>(
     let mut sketch = S::read_parameters(seed, d)?;
     sketch.read_tables(d)?;
     sketch.set_weight(weight);
+    sketch.amend(d.version());
     sketch.check_tables()?;
     Ok(Box::new(sketch))
 }

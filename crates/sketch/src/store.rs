@@ -105,6 +105,14 @@ impl<const N: usize> Store<N> {
         self.bar
     }
 
+    /// Of a state of version 1, in which a merge had taken the greater of two bars where it takes their sum
+    /// today: raises it to what no estimate was above, unless no key was ever turned away.
+    pub(crate) fn raise(&mut self, greatest: u64) {
+        if self.bar > 0 {
+            self.bar = self.bar.max(greatest);
+        }
+    }
+
     /// Says that a key may have been turned away or forgotten.
     pub(crate) fn ever_full(&self) -> bool {
         self.bar > 0

@@ -93,14 +93,14 @@ impl<const N: usize> TwoLevel<N> {
     /// [`BuildError`] where a parameter is out of range.
     pub fn new(params: TwoLevelParams, seed: u64) -> Result<Self, BuildError> {
         Self::check(params)?;
-        let mut this = Self::without_tables(params, seed);
+        let modular = Modular::new(params.source_len, params.bits, seed);
+        let mut this = Self::without_tables(params, modular, seed);
         this.level1 = vec![0; (this.modular.stages() * TABLES) << params.bits];
         this.level2 = vec![[0; PARTS]; ROWS * params.width];
         Ok(this)
     }
 
-    fn without_tables(params: TwoLevelParams, seed: u64) -> Self {
-        let modular = Modular::new(params.source_len, params.bits, seed);
+    fn without_tables(params: TwoLevelParams, modular: Modular, seed: u64) -> Self {
         let (sources, pairs) = (Hasher::new(seed, 0x74_6c_73), Hasher::new(seed, 0x74_6c_70));
         let (level1, level2) = (Vec::new(), Vec::new());
         Self { params, level1, level2, modular, sources, pairs, seed, weight: 0 }
@@ -362,7 +362,8 @@ impl<const N: usize> State<N> for TwoLevel<N> {
             width: d.u32()? as usize,
         };
         Self::check(params).map_err(|_| StateError::Damaged("its shape is impossible"))?;
-        Ok(Self::without_tables(params, seed))
+        let modular = Modular::of_version(d.version(), params.source_len, params.bits, seed);
+        Ok(Self::without_tables(params, modular, seed))
     }
 
     fn write_parameters(&self, out: &mut Encoder) {
@@ -385,9 +386,14 @@ impl<const N: usize> Sketch<N> for TwoLevel<N> {
         Kind::TwoLevel
     }
 
+    fn state_version(&self) -> u16 {
+        self.modular.version()
+    }
+
     fn shape(&self) -> String {
         let TwoLevelParams { source_len, bits, width } = self.params;
-        format!("sources of {source_len} bytes, tables of {} bitmaps, rows of {width}", 1u64 << bits)
+        let (tables, how) = (1u64 << bits, self.modular.layout());
+        format!("sources of {source_len} bytes, tables of {tables} bitmaps, rows of {width}{how}")
     }
 
     fn memory_bytes(&self) -> usize {

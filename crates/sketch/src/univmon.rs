@@ -347,6 +347,22 @@ impl<const N: usize> State<N> for UnivMon<N> {
 
     tables! { self: cells: Add, self.params.levels * ROWS * self.params.width; stores: Apart, self.params.levels; }
 
+    fn amend(&mut self, version: u16) {
+        if version > 1 {
+            return;
+        }
+        let cells = ROWS * self.params.width;
+        for (table, store) in self.cells.chunks(cells.max(1)).zip(&mut self.stores) {
+            // An estimate is the middle of one counter of each row.
+            let mut rows = [0; ROWS];
+            for (greatest, row) in rows.iter_mut().zip(table.chunks(self.params.width.max(1))) {
+                *greatest = row.iter().map(|cell| cell.unsigned_abs()).max().unwrap_or(0);
+            }
+            rows.sort_unstable();
+            store.raise(rows.get(ROWS / 2).copied().unwrap_or(u64::MAX));
+        }
+    }
+
     fn check_tables(&self) -> Result<(), StateError> {
         if self.stores.iter().any(|s| s.keep() != self.params.keep) {
             return Err(StateError::Damaged("its levels keep different numbers of keys"));

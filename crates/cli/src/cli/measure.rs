@@ -28,6 +28,8 @@ fn sketches() -> impl TypedValueParser<Value = Kind> {
             value.help("A hash table of everything: no error, no bound on memory")
         } else if kind == Kind::ExaLogLog {
             value.alias("hll").help("Of the family of HyperLogLog; also called hll")
+        } else if kind == Kind::ExaLogLogHip {
+            value.help("Errs less than exaloglog in as much memory, as long as nothing is merged")
         } else {
             value
         }

@@ -190,7 +190,7 @@ fn the_board_and_the_book_name_what_is_served() {
         let family = family(&served, name).unwrap_or_else(|| panic!("{name} is not served: {served:?}"));
         shown.insert(family);
     }
-    // What is a rate on the board is a counter.
+    // Rates on the board are of counters.
     for query in queries.iter().filter(|query| query.contains("rate(")) {
         let (_, rest) = query.split_once("rate(").unwrap();
         let name = names(rest).into_iter().find(|name| rest.starts_with(name)).unwrap();

@@ -103,17 +103,17 @@ impl Span {
     }
 }
 
-/// What is known of a [`Span`] that was read to its end.
+/// Findings about a [`Span`] that was read to its end.
 #[derive(Clone, Debug, Default)]
 pub struct SpanRead {
-    /// Where the next part begins; 0 where that is not known, as of a compressed file.
+    /// Byte at which the next part begins; 0 if that is not known, as of a compressed file.
     pub to: u64,
     /// Numbers for what the file had said of records before the span, and before the next one: see
     /// [`Parts::context`]; 0 where they are not known.
     pub context_from: u64,
     /// See there.
     pub context_to: u64,
-    /// Where the capture is damaged; it ends there.
+    /// Place of the damage at which the capture ends.
     pub damage: Option<Damage>,
     /// No part of the capture follows.
     pub ends: bool,
@@ -252,7 +252,7 @@ pub fn span_of_part(path: &Path, number: u64, parts: u64) -> Result<Option<Span>
 /// Looks for places to cut a file.
 struct Cutter {
     file: Arc<File>,
-    /// Where its first packet's record begins, and bytes of the file.
+    /// Byte at which its first packet's record begins, and bytes of the file.
     first: u64,
     len: u64,
     shape: Shape,

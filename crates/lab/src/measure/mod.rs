@@ -95,7 +95,7 @@ fn sketch<const N: usize>(kind: Kind) -> anyhow::Result<Box<dyn Sketch<N>>> {
         Kind::LinearCounting => Box::new(LinearCounting::new(4 * 65_536 / 2, SEED)?),
         Kind::UnivMon => Box::new(UnivMon::new(UnivMonParams { levels: 4, width: 16_384, keep: 128 }, SEED)?),
         Kind::Exact => Box::new(Exact::new(SEED)),
-        other @ (Kind::ExaLogLog | Kind::DdSketch | Kind::Other(_)) => {
+        other @ (Kind::ExaLogLog | Kind::ExaLogLogHip | Kind::DdSketch | Kind::Other(_)) => {
             anyhow::bail!("{other} is none of the paper's sketches")
         }
     })

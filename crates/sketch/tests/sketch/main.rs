@@ -7,3 +7,4 @@ mod common;
 mod guarantees;
 mod merge;
 mod states;
+mod versions;

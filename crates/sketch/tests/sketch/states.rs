@@ -131,15 +131,15 @@ fn golden_files() {
     }
 }
 
-/// A state of another version is refused, whole and with a right checksum as it is, and the error says what
+/// A state of a newer version is refused, whole and with a right checksum as it is, and the error says what
 /// to do.
 #[test]
-fn other_versions_are_refused() {
+fn newer_versions_are_refused() {
     for kind in Kind::ALL {
         let mut s = sketch::<8>(kind, 2 * MEMORY, 1);
         s.update(&[1; 8], 9);
         let reads = kind.state_version();
-        for found in [0, reads - 1, reads + 1, u16::MAX] {
+        for found in [0, reads + 1, u16::MAX] {
             let mut bytes = save(s.as_ref());
             bytes[8..10].copy_from_slice(&found.to_le_bytes());
             let bytes = resealed(bytes);
@@ -147,30 +147,10 @@ fn other_versions_are_refused() {
             assert_eq!(peek(&bytes).unwrap_err(), error);
             assert_eq!(load::<8>(&bytes).unwrap_err(), error);
             let text = error.to_string();
-            let advice = if found < reads { "measure the traffic again" } else { "newer program" };
-            assert!(text.contains(kind.name()) && text.contains(advice), "{text}");
-            assert!(
-                text.contains(&format!("version {found};")) && text.contains(&format!("version {reads}:"))
-            );
+            assert!(text.contains(kind.name()) && text.contains("newer program"), "{text}");
+            assert!(text.contains(&format!("version {found};")) && text.contains(&format!("1 to {reads}:")));
         }
     }
-}
-
-/// Files of the first version, as they were written then: buckets of long keys were others, and what a merged
-/// Count-Min said of keys that it hadn't kept.
-#[test]
-fn a_state_of_the_first_version_is_refused() {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let old = std::fs::read(dir.join("rev-sketch.v1.sketch")).unwrap();
-    assert_eq!(
-        load::<4>(&old).unwrap_err(),
-        StateError::Version { kind: Kind::RevSketch, found: 1, reads: 2 }
-    );
-    let old = std::fs::read(dir.join("count-min.v1.sketch")).unwrap();
-    assert_eq!(
-        load::<4>(&old).unwrap_err(),
-        StateError::Version { kind: Kind::CountMin, found: 1, reads: 2 }
-    );
 }
 
 #[test]
@@ -204,7 +184,7 @@ fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
-    fn hostile_states(kind in 0usize..12, edits in prop::collection::vec((32usize..400, any::<u8>()), 0..12), cut in 0usize..200) {
+    fn hostile_states(kind in 0usize..13, edits in prop::collection::vec((32usize..400, any::<u8>()), 0..12), cut in 0usize..200) {
         let kind = Kind::ALL[kind];
         let memory = if matches!(kind, Kind::RevSketch | Kind::TwoLevel) { 40_000 } else { 1_500 };
         let mut s = build::<4>(&Config { kind, size: Size::Memory(memory), seed: 1, keep: 4, source_len: 2 }).unwrap();

@@ -58,18 +58,20 @@ fn word(b: &[u8], at: usize) -> u16 {
     u16::from(b[at]) << 8 | u16::from(b[at + 1])
 }
 
-/// Two bytes at a time, with the carry added back at once.
+/// The sum of all words of 16 bits is a multiple of 0xffff, but not 0. Four words are added at a time: modulo
+/// 0xffff that is the same, wherever carries are added back.
 fn checksum_is_right(parts: &[&[u8]]) -> bool {
-    let mut sum = 0_u32;
+    let mut sum = 0_u128;
     for part in parts {
-        for pair in part.chunks(2) {
-            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
-            if sum > 0xffff {
-                sum -= 0xffff;
-            }
+        let (words, rest) = part.as_chunks::<8>();
+        for four in words {
+            sum += u128::from(u64::from_be_bytes(*four));
         }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        sum += u128::from(u64::from_be_bytes(last));
     }
-    sum == 0xffff
+    sum != 0 && sum.is_multiple_of(0xffff)
 }
 
 /// Takes a frame apart; every length and checksum must be right.
