@@ -176,7 +176,7 @@ impl PcapNg {
 
     /// The same; None once what comes before the next packet goes on to `end`, a byte of the file, or behind
     /// it.
-    // By itself, so that a reader's loop has the short way of pcap within it.
+    // By itself, so that loops of readers stay short.
     #[inline(never)]
     pub(super) fn next_before(
         &mut self,
