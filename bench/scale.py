@@ -4,7 +4,7 @@
 usage: bench/scale.py [--binary FILE] [--python PYTHON] [--folder DIR] [--files N] [--packets N] [--only NAME,…] [--json FILE]
 
 Makes captures with `slipstream synth` (seeds 1 to N), analyses them in every way, compares the results, and prints time, CPU time and memory
-of each. `--python` is that of an environment with the package and PySpark (`pip install '.[spark]'`). The captures, 80 bytes a packet, are
+of each. `--python` is that of an environment with the package and PySpark (`pip install '.[spark]'`). The captures, 96 bytes a packet, are
 taken away afterwards unless --keep is given. Names for --only: command, python, spark, pipe, flows, parts.
 """
 
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SYNTH = ["--flows", "20000", "--slf", "2", "--zipf", "1.1", "--protocol", "0.8", "--ipv6", "0.1", "--size", "imix", "--rate", "1mpps", "--snap-len", "64"]
+SYNTH = ["--flows", "20000", "--slf", "2", "--zipf", "1.1", "--protocol", "0.8", "--ipv6", "0.1", "--size", "80..1500", "--rate", "1mpps", "--snap-len", "80"]
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -136,8 +136,8 @@ class Bench:
 
     def make(self):
         room = shutil.disk_usage(self.folder).free
-        if room < self.packets * 80 * 1.5:
-            sys.exit(f"{self.folder}: {room / 1e9:.1f} GB are free, too few for {self.packets * 80 / 1e9:.1f} GB of captures")
+        if room < self.packets * 96 * 1.5:
+            sys.exit(f"{self.folder}: {room / 1e9:.1f} GB are free, too few for {self.packets * 96 / 1e9:.1f} GB of captures")
         for n, file in enumerate(self.files, 1):
             subprocess.run([self.binary, "synth", *SYNTH, "--packets", str(self.each), "--seed", str(n), file], check=True, stdout=subprocess.DEVNULL)
 

@@ -35,6 +35,9 @@ SCHEMA = "file string, split long, number long, time_ns long, link_type int, ori
 in nanoseconds since 1970; the number of its link type, with which `data` begins; its length on the wire; and what was captured."""
 
 
+_TASKS_A_CORE, _PARTS_A_TASK = 4, 8
+
+
 def register(spark: SparkSession) -> None:
     """Makes `spark.read.format("pcap")` and `spark.readStream.format("pcap")` known; see `Pcap` for their options."""
     spark.dataSource.register(Pcap)
@@ -316,11 +319,21 @@ def _joined(spark: SparkSession, tasks: list[Part], settings: dict[str, Any], gr
         return pyarrow.Table.from_batches([_row(file, rows[0][0], _outcome(lambda: rejoin(file, parts, settings)))])
 
     columns = "file string, number long, state binary"
-    made = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(make, columns)
+    made = spark.range(0, len(tasks), 1, _packed(spark, len(tasks))).mapInArrow(make, columns)
     several = len({task.file for task in tasks}) < len(tasks)
     if several:
         made = (made.repartition(groups, "file") if groups else made).groupBy("file").applyInArrow(unite, columns)
     return {row["file"]: bytes(row["state"]) for row in made.collect()}
+
+
+def _packed(spark: SparkSession, parts: int) -> int:
+    """Tasks of Spark for so many parts. A task costs Spark and Python as much as some hundred thousand packets, so that each takes several
+    parts, as long as there are enough tasks for all cores to be busy to the end; what is lost with a task is little."""
+    try:
+        cores = spark.sparkContext.defaultParallelism
+    except Exception:  # A session by Spark Connect doesn't say.
+        return parts
+    return max(1, min(parts, max(_TASKS_A_CORE * cores, -(-parts // _PARTS_A_TASK))))
 
 
 def _row(file: str, number: int, state: bytes) -> pyarrow.RecordBatch:

@@ -176,7 +176,8 @@ impl PcapNg {
 
     /// The same; None once what comes before the next packet goes on to `end`, a byte of the file, or behind
     /// it.
-    #[inline]
+    // By itself, so that loops of readers stay short.
+    #[inline(never)]
     pub(super) fn next_before(
         &mut self,
         window: &mut Window,

@@ -115,7 +115,7 @@ impl CaptureReader {
     ///
     /// [`CaptureError::Read`]: the device failed. That ends the capture: asked again, there is no further
     /// record.
-    #[inline]
+    #[inline(always)]
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
         let cut = match &mut self.framing {
             Framing::Pcap(pcap) => pcap.next(&mut self.window),
