@@ -7,6 +7,7 @@ Parquet files, in a virtual environment of their own.
 """
 
 import collections
+import fcntl
 import ipaddress
 import json
 import os
@@ -275,14 +276,17 @@ READERS = {
 
 
 def tables():
-    """The Python of a virtual environment that has the readers."""
+    """The Python of a virtual environment that has the readers. Jobs that run at once build it once."""
     where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "python-tables"
     python = where / "bin/python"
-    good = [python, "-c", "import duckdb, polars, pandas, pyarrow"]
-    if not python.exists() or subprocess.run(good, capture_output=True, check=False).returncode:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", where], check=True)
-        words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "duckdb", "polars", "pandas", "pyarrow"]
-        subprocess.run([python, *words], check=True, stdin=subprocess.DEVNULL)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with open(where.with_suffix(".lock"), "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        good = [python, "-c", "import duckdb, polars, pandas, pyarrow"]
+        if not python.exists() or subprocess.run(good, capture_output=True, check=False).returncode:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", where], check=True)
+            words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "duckdb", "polars", "pandas", "pyarrow"]
+            subprocess.run([python, *words], check=True, stdin=subprocess.DEVNULL)
     return python
 
 

@@ -104,8 +104,8 @@ impl slip_packet {
     /// As the library wants it, with the bytes at `data`; without any where there are none, or a key.
     ///
     /// # Safety
-    /// Its data is NULL, or leads to as many bytes as it says, which nobody changes as long as `'a`; or it has
-    /// a key.
+    /// Its data is NULL, or leads to as many bytes as it says, which nobody changes as long as `'a`; or it
+    /// has a key.
     #[inline(always)]
     pub(crate) unsafe fn bytes<'a>(&self) -> Packet<'a> {
         let len = if self.length == 0 { self.captured } else { self.length };

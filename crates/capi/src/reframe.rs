@@ -158,8 +158,8 @@ pub unsafe extern "C" fn slip_reframe_push_burst(
         }
         // SAFETY: the header asks for it: so many packets.
         let packets = unsafe { from_raw_parts(packets, n as usize) };
-        // Mostly nobody has a key. That shows while the packets are read: in one pass, and without a branch for
-        // each.
+        // Mostly nobody has a key. That shows while the packets are read: in one pass, and without a branch
+        // for each.
         if packets.first().is_some_and(slip_packet::is_usual) {
             let usual = Cell::new(true);
             let read = packets.iter().map(|p| -> Packet<'_> {

@@ -365,7 +365,7 @@ impl Measure {
         self.add(last, &key, packets, weight);
     }
 
-    /// What a packet weighs, at the time at which it is here; nothing of one that has no gap before it.
+    /// The weight of a packet, at the time at which it is here; nothing of one that has no gap before it.
     #[inline]
     fn weight_of(&mut self, key: &FlowKey, frame: &Frame, len: u32, now: Nanos) -> Option<u64> {
         match (self.about.weight, &mut self.gaps) {

@@ -1,4 +1,4 @@
-//! What packets weigh in the stage, with values that are told apart by size.
+//! Tests of the weights of packets in the stage, with values that are told apart by size.
 
 use slipstream_core::frame::Info;
 use slipstream_core::pool::{PacketMeta, Pool};

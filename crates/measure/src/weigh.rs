@@ -4,7 +4,7 @@ use slipstream_sketch::{KeyHash, Kind};
 
 use crate::{KeyBytes, Task, refuse_weight};
 
-/// What the stage takes for a packet's weight.
+/// The figure that the stage takes for a packet's weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
     /// 1.
@@ -56,7 +56,8 @@ const BUCKETS: usize = 1 << 14;
 const WAYS: usize = 4;
 
 /// The time of the last packet of each flow, in a table of 1 MiB: of the last 65,536 flows or a little fewer.
-/// In a bucket that is full the flow gives way that was seen longest ago; its next packet is a first one then.
+/// In a bucket that is full the flow gives way that was seen longest ago; its next packet is a first one
+/// then.
 #[derive(Debug)]
 pub(crate) struct Gaps {
     /// Hashes of flows, 0 where there is none, and times in ns.

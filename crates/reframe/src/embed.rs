@@ -323,9 +323,10 @@ impl Reframer {
         self.push_burst_if(now, packets, ahead, || true).map(drop)
     }
 
-    /// As [`Reframer::push_burst`], for a caller who checks packets while he describes them, in one pass: `fits`
-    /// is asked when all were described, and if it returns false, none is taken and this returns false. `ahead`
-    /// gives the addresses of packets' bytes, from the eighth packet on, to be asked for ahead of use.
+    /// As [`Reframer::push_burst`], for a caller who checks packets while he describes them, in one pass:
+    /// `fits` is asked when all were described, and if it returns false, none is taken and this returns
+    /// false. `ahead` gives the addresses of packets' bytes, from the eighth packet on, to be asked for ahead
+    /// of use.
     ///
     /// # Errors
     /// As [`Reframer::push`].

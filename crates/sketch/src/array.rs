@@ -55,8 +55,8 @@ pub trait Rule: Clone + Copy + Debug + Send + Sync + 'static {
     /// Says that answers are worse than stated.
     fn is_saturated(cells: &[Self::Cell]) -> bool;
 
-    /// Tells the keys that two arrays share from those that one has alone, given the numbers of keys of either
-    /// and of both: by inclusion and exclusion, where the cells say no more.
+    /// Tells the keys that two arrays share from those that one has alone, given the numbers of keys of
+    /// either and of both: by inclusion and exclusion, where the cells say no more.
     fn set_sizes(_: &[Self::Cell], _: &[Self::Cell], keys: [Bounds<f64>; 3]) -> SetSizes {
         let [first, second, union] = keys;
         SetSizes::between(first, second, union)

@@ -104,7 +104,8 @@ impl Modular {
         self.stages
     }
 
-    /// How this layout is told from today's, behind the shape of a sketch: nothing where it is the same.
+    /// The bytes that tell this layout from today's, behind the shape of a sketch: nothing where it is the
+    /// same.
     pub(crate) fn layout(&self) -> &'static str {
         if self.version() == 1 { ", laid out as by version 1" } else { "" }
     }

@@ -139,7 +139,7 @@ pub fn quantile(ranges: &[ValueRange], q: f64) -> Option<Bounds<f64>> {
     Some(Bounds { estimate: lower + (upper - lower) / 2.0, lower, upper })
 }
 
-/// How many keys two streams have together, share, or have alone.
+/// The numbers of keys that two streams have together, share, or have alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SetSizes {
     /// Keys of either stream.

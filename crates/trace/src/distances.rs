@@ -140,8 +140,9 @@ impl Order {
         self.packets
     }
 
-    /// Takes packets that were recorded without those before: `pairs` has, for each flow of both, the position
-    /// of its first packet there, and of its last one here; `first` and `last` are the flows at the ends.
+    /// Takes packets that were recorded without those before: `pairs` has, for each flow of both, the
+    /// position of its first packet there, and of its last one here; `first` and `last` are the flows at the
+    /// ends.
     fn append(&mut self, next: &mut Recorded, (first, last): (u32, u32), pairs: &[(u64, u64)]) {
         if next.packets == 0 {
             return;

@@ -320,8 +320,8 @@ impl Trains {
         self.packet(row.time, row.flow, row.bits);
     }
 
-    /// What leaves up to `now` leaves, as it does before a packet of that time. All packets so far came
-    /// earlier.
+    /// Sends everything that leaves up to `now`, as is done before a packet of that time. All packets so far
+    /// came earlier.
     pub(crate) fn settle(&mut self, now: u64) {
         self.advance(now);
     }

@@ -116,8 +116,8 @@ pub(crate) struct Analyze {
     /// 2 as long as one of them could be.
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Analyse a part of a trace alone: '2/4', the second of four of about the same size, or 'FROM..TO', bytes
-    /// at which records begin. What can't be cut (compressed, stdin) is all in the first part.
+    /// Analyse a part of a trace alone: '2/4', the second of four of about the same size, or 'FROM..TO',
+    /// bytes at which records begin. What can't be cut (compressed, stdin) is all in the first part.
     #[arg(long, value_name = "PART", conflicts_with_all = ["by", "diff", "frontier", "parquet", "parquet_packets", "rules", "count", "time"])]
     pub(crate) part: Option<PartOf>,
     /// Write the analysis of the trace, or of the part, to a file that joins exactly with those of the other

@@ -31,8 +31,8 @@ fn excess(report: &RunReport) -> &slipstream_stats::Histogram {
 fn what_is_held_leaves_on_time_and_nothing_is_lost() {
     let graph =
         "paced(rate=20kpps, arrivals=poisson, packets=2000, queue=65536) -> reframe(hold=1ms) -> null";
-    // Every packet has its entry. How late most were says more about what else the machine does than about the
-    // loop, but some must have left on time, in one of several runs where others keep the cores busy.
+    // Every packet has its entry. How late most were says more about what else the machine does than about
+    // the loop, but some must have left on time, in one of several runs where others keep the cores busy.
     let on_time = (0..10).any(|_| {
         let report = run(graph, LiveOptions::default());
         let stats = report.stages[0].reframe.as_ref().unwrap();

@@ -164,8 +164,8 @@ impl Parts {
         more.map(|more| more || !part.cuts.is_empty())
     }
 
-    /// Reads the next part as [`Parts::next`] does, and hands its records to `visit` as they are found, for who
-    /// reads alone: others wait meanwhile. `part` has none of them afterwards.
+    /// Reads the next part as [`Parts::next`] does, and hands its records to `visit` as they are found, for
+    /// who reads alone: others wait meanwhile. `part` has none of them afterwards.
     #[inline]
     pub(super) fn visit(
         &self,

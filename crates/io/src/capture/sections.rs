@@ -38,16 +38,16 @@ pub struct Sections {
 
 #[derive(Debug, Default)]
 struct Ends {
-    /// By section that was read to its end: numbers for what the file had said of records at its beginning and
-    /// at its end.
+    /// By section that was read to its end: numbers for what the file had said of records at its beginning
+    /// and at its end.
     contexts: Vec<Option<(u64, u64)>>,
     /// Of the last section.
     reader: Option<Box<CaptureReader>>,
 }
 
 impl Sections {
-    /// Sections of about the same length for so many threads; None if the capture is better read in one piece:
-    /// it is compressed, or no regular file, or small, or no places were found where records begin.
+    /// Sections of about the same length for so many threads; None if the capture is better read in one
+    /// piece: it is compressed, or no regular file, or small, or no places were found where records begin.
     ///
     /// # Errors
     /// [`CaptureError`]: the file can't be opened or read, or is no capture.
@@ -74,10 +74,10 @@ impl Sections {
         self.spans.len()
     }
 
-    /// Reads the section of a number (from 0): `record` takes its records, in order; `goes_on` is asked now and
-    /// then, gets the share of all of the capture that was read so far, and returns false to end it. Both work
-    /// on `state`. Returns true if the section was read to its end, and the next one begins there; false: the
-    /// capture must be read in one piece.
+    /// Reads the section of a number (from 0): `record` takes its records, in order; `goes_on` is asked now
+    /// and then, gets the share of all of the capture that was read so far, and returns false to end it. Both
+    /// work on `state`. Returns true if the section was read to its end, and the next one begins there;
+    /// false: the capture must be read in one piece.
     ///
     /// # Errors
     /// [`CaptureError`]: the device failed; an error of `goes_on`.
@@ -124,8 +124,8 @@ impl Sections {
     }
 
     /// The reader of the last section, which knows of damage there, once all were read to their ends; None if
-    /// some were not, or if the file says in the middle of one what those behind it must know of their records:
-    /// it must be read in one piece then.
+    /// some were not, or if the file says in the middle of one what those behind it must know of their
+    /// records: it must be read in one piece then.
     #[must_use]
     pub fn into_reader(self) -> Option<CaptureReader> {
         let Ends { contexts, reader } = self.ends.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -3,16 +3,17 @@
 //!
 //! Register by register, it is said of the events from the highest one of all registers down whether they
 //! occurred, until one has, and then of each of those that the register remembers below it. The probability
-//! is that of the event's group, learnt from what was said of it before: two weights, of "occurred" and "not",
-//! that begin as a group's of that rarity and grow by one each time. Nothing is lost, and what is written is
-//! within a few bytes of the entropy: 17.8 bits for a register of `exaloglog`, which has 32 in memory.
+//! is that of the event's group, learnt from what was said of it before: two weights, of "occurred" and
+//! "not", that begin as a group's of that rarity and grow by one each time. Nothing is lost, and what is
+//! written is within a few bytes of the entropy: 17.8 bits for a register of `exaloglog`, which has 32 in
+//! memory.
 
 use super::shape::{GROUPS, Register, Shape};
 use crate::StateError;
 use crate::serial::{Decoder, Encoder};
 
-/// Registers for each byte of the code, at most, and as many as need no byte: a reader of a few bytes must not
-/// have to take much memory. What would have more is written uncoded.
+/// Registers for each byte of the code, at most, and as many as need no byte: a reader of a few bytes must
+/// not have to take much memory. What would have more is written uncoded.
 const EACH: usize = 16;
 const FREE: usize = 4096;
 /// Weights of "occurred" and "not" of a group whose events occur 2^(−k/2) times a register on average, k from

@@ -1,11 +1,11 @@
 //! ExaLogLog with the martingale estimate, also called historic inverse probability (Cohen, KDD 2014; Ting,
 //! KDD 2014): how many distinct keys one stream has, in the least memory.
 //!
-//! Whether a key changes the registers is decided by its hash alone, with a probability q that the registers
-//! tell. A key that does stands for 1/q keys, of which on average one does. The sum of all 1/q is the estimate; its
-//! variance is that of the history, not of the registers at the end, and a third less. It is one of the
-//! stream that was seen, though: the order of keys has a part in it, and two of them don't add up. After a
-//! merge the number is estimated from the registers, as [`ExaLogLog`](crate::ExaLogLog) does, with a
+//! A key's hash alone decides if it changes the registers, with a probability q that the registers
+//! tell. A key that does stands for 1/q keys, of which on average one does. The sum of all 1/q is the
+//! estimate; its variance is that of the history, not of the registers at the end, and a third less. It is
+//! one of the stream that was seen, though: the order of keys has a part in it, and two of them don't add up.
+//! After a merge the number is estimated from the registers, as [`ExaLogLog`](crate::ExaLogLog) does, with a
 //! standard error a sixth greater.
 //!
 //! Registers are narrower than there: events come in pairs of the same probability (the paper's t = 1), and

@@ -1,4 +1,4 @@
-//! How many keys two streams share, and how many only one of them has: by maximum likelihood from the
+//! The numbers of keys that two streams share, and that only one of them has: by maximum likelihood from the
 //! registers of both (Ertl, arXiv 1702.01284, §4, for HyperLogLog).
 //!
 //! Each event of a register occurred to both streams, to one of them or to neither. With a keys that only the
@@ -30,7 +30,7 @@ struct Events {
     of_second: [f64; 2],
 }
 
-/// What a register says of an event: nothing where it has forgotten it.
+/// The word of a register on an event: nothing where it has forgotten it.
 fn said(shape: Shape, (highest, below): Register, event: u32) -> Option<bool> {
     if event >= highest {
         return Some(event == highest && event > 0);

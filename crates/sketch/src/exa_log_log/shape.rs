@@ -18,7 +18,7 @@ pub(crate) struct Shape {
     pub(super) below: u32,
 }
 
-/// What a register keeps: the highest event; and from the highest of `below` bits down, a bit for each event
+/// A register keeps the highest event; and from the highest of `below` bits down, a bit for each event
 /// before it, set where that occurred.
 pub(super) type Register = (u32, u32);
 
@@ -64,7 +64,7 @@ impl Shape {
         Some((highest, below | 1 << (self.below - apart)))
     }
 
-    /// What a register keeps that has seen what two have.
+    /// The content of a register that has seen what two have.
     pub(super) fn united(self, a: Register, b: Register) -> Register {
         let (high, low) = if a.0 >= b.0 { (a, b) } else { (b, a) };
         let apart = high.0 - low.0;

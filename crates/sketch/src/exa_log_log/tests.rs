@@ -67,7 +67,7 @@ fn nothing_and_the_most() {
     assert!(Registers::is_saturated(&[u32::MAX]) && !Registers::is_saturated(&[0, u32::MAX]));
 }
 
-/// What registers keep as an array of 32-bit words, and as bytes.
+/// The contents of registers as an array of 32-bit words, and as bytes.
 fn coded(shape: Shape, registers: &[Register]) -> Vec<u8> {
     let mut out = Encoder::default();
     coding::write(shape, registers.iter().copied(), &mut out);

@@ -19,7 +19,7 @@ fn key<const N: usize>(i: u32) -> [u8; N] {
     std::array::from_fn(|j| (i.wrapping_mul(2_654_435_761).rotate_left(j as u32 * 5) >> 7) as u8)
 }
 
-/// What was put into the larger files.
+/// The updates that the larger files have seen.
 fn updates<const N: usize>(range: std::ops::Range<u32>) -> impl Iterator<Item = ([u8; N], u64)> {
     range.map(|i| (key(i), u64::from(i * i % 97 + 1)))
 }
@@ -34,7 +34,7 @@ fn version(state: &[u8]) -> u16 {
     u16::from_le_bytes([state[8], state[9]])
 }
 
-/// What all kinds of golden files have seen.
+/// The updates that all kinds of golden files have seen.
 fn small(s: &mut dyn Sketch<4>) {
     for i in 0..20u32 {
         s.update(&[10, 0, (i % 3) as u8, i as u8], u64::from(i * i));

@@ -103,9 +103,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Analyses a trace in so many sections, of which [`Config::threads`] threads, the caller's included, read
 /// one at a time each. `read` reads the section of a number (from 0) into what it is given, all of it, and
-/// returns true; false, or an end where [`SectionAnalyzer::gives_up`], says that the trace must be read in one
-/// piece. The result is, bit for bit, that of an [`Analyzer`] that takes all packets in order; None if the
-/// trace must be read in one piece.
+/// returns true; false, or an end where [`SectionAnalyzer::gives_up`], says that the trace must be read in
+/// one piece. The result is, bit for bit, that of an [`Analyzer`] that takes all packets in order; None if
+/// the trace must be read in one piece.
 ///
 /// ```
 /// use slipstream_trace::{Config, ConfigError, analyze_sections};

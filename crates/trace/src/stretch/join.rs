@@ -254,8 +254,8 @@ pub(crate) fn late(clock: u64, opening: u64, head: &[Row], kept: bool) -> Result
     Ok(head.iter().filter(once).filter(in_order).count() as u64)
 }
 
-/// First packets, as they come behind packets up to `clock`: `number` gives the numbers that flows have there,
-/// `before` the last acknowledgement there of such a number, `first` the first one of a flow here.
+/// First packets, as they come behind packets up to `clock`: `number` gives the numbers that flows have
+/// there, `before` the last acknowledgement there of such a number, `first` the first one of a flow here.
 pub(crate) fn rows_behind(
     head: &[Row],
     clock: u64,

@@ -56,7 +56,7 @@ pub struct Place {
     pub ending: Ending,
 }
 
-/// What follows a stretch in its trace.
+/// The packets or the end that a stretch has behind it in its trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     /// That is not known.
@@ -289,8 +289,8 @@ impl Stretch {
     }
 }
 
-/// The first so many flows in order of their numbers: their keys, or the flow of which one has the TCP packets
-/// alone.
+/// The first so many flows in order of their numbers: their keys, or the flow of which one has the TCP
+/// packets alone.
 pub(crate) fn keys<'a>(
     table: &'a FlowTable,
     twins: &HashMap<u32, u32>,

@@ -77,7 +77,7 @@ pub(crate) struct First {
     pub(crate) class: u8,
 }
 
-/// What a section is made of, beside its flows' keys and what was counted of all records.
+/// The parts that a section is made of, beside its flows' keys and what was counted of all records.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub(crate) latest: Vec<Latest>,

@@ -1,4 +1,5 @@
-//! A trace in sections, read by several threads: exactly what one pass makes of it, wherever the sections begin.
+//! A trace in sections, read by several threads: exactly what one pass makes of it, wherever the sections
+//! begin.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -12,8 +12,8 @@ use slipstream_trace::{
 
 use crate::expected::traces;
 
-/// Where records of a capture begin, and where the last one ends, found by walking over them; None if it is
-/// compressed or no capture.
+/// The places at which records of a capture begin and the last one ends, found by walking over them; None if
+/// it is compressed or no capture.
 fn records(bytes: &[u8]) -> Option<BTreeSet<u64>> {
     let word = |at: usize, little: bool| {
         let field: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;

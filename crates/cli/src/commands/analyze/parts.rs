@@ -86,7 +86,7 @@ fn span(path: &Path, part: Option<PartOf>) -> anyhow::Result<Span> {
     }
 }
 
-/// How a part is read.
+/// The way in which a part is read.
 #[derive(Clone, Copy)]
 struct How {
     keep: bool,
@@ -136,7 +136,7 @@ fn tell_damage(file: &str, read: &SpanRead, strict: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What comes from a pipe, or is made: it has one part, and parts in which nothing is left.
+/// A trace from a pipe, or one that is made: it has one part, and parts in which nothing is left.
 fn read_stream(
     input: Input,
     span: Span,
@@ -260,7 +260,7 @@ fn joined(mut parts: Vec<Saved>, partly: bool) -> anyhow::Result<Stretch> {
     let earliest = whole.path.clone();
     for next in parts {
         if whole.stretch.place().truncated_at_byte.is_some() {
-            // What comes behind damage is no part of the trace.
+            // Bytes behind damage are no part of the trace.
             break;
         }
         if let Err(error) = whole.stretch.join(&next.stretch) {

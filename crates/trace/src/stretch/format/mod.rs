@@ -48,19 +48,19 @@ pub enum StretchError {
     /// The bytes end too early.
     #[error("byte {byte}: the saved part of an analysis ends in the middle of what begins here")]
     Cut {
-        /// Where something begins of which the end is missing.
+        /// The byte at which something begins of which the end is missing.
         byte: usize,
     },
     /// Bits were changed or lost.
     #[error("byte {byte}: a damaged part of an analysis: the checksum of what begins here is wrong")]
     Checksum {
-        /// Where it begins.
+        /// The byte at which it begins.
         byte: usize,
     },
     /// It can't be.
     #[error("byte {byte}: a damaged part of an analysis: {what}")]
     Damaged {
-        /// Where the figure ends that can't be.
+        /// The byte at which the figure ends that can't be.
         byte: usize,
         /// Why not.
         what: &'static str,

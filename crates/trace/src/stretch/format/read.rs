@@ -135,7 +135,7 @@ impl FlowPart {
     }
 }
 
-/// What figures of later sections must fit to.
+/// The figures that those of later sections must fit to.
 pub(super) struct Known {
     pub(super) flows: u64,
     pub(super) clock: u64,
