@@ -11,7 +11,10 @@ fn read(bytes: &[u8]) {
     match Stretch::from_bytes(bytes) {
         Ok(part) => {
             let written = part.to_bytes();
-            assert_eq!(written, bytes, "read, and not written, so");
+            // A part of an older version is written as one of the newest.
+            if written.get(8..10) == bytes.get(8..10) {
+                assert_eq!(written, bytes, "read, and not written, so");
+            }
             let mut first = part.clone();
             let _ = first.join(&part);
             let _ = Stretch::from_bytes(&first.to_bytes()).map(|whole| assert_eq!(whole.to_bytes(), first.to_bytes()));
