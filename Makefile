@@ -102,6 +102,7 @@ speed: build ## the speed tables of the book, measured on this machine
 	"$$(ci/python.sh)" bench/speed.py --binary $(BINARY)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (default 600) each; needs cargo-fuzz and a nightly toolchain
+	python3 ci/fuzz_seeds.py
 	for target in $(FUZZ_TARGETS); do \
 	    echo "== $$target"; \
 	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048; \

@@ -142,14 +142,16 @@ impl<'a> In<'a> {
         }
     }
 
-    /// Numbers of trains by index, those that are not 0.
+    /// Numbers of trains by index, ascending, those that are not 0.
     pub(super) fn counts(&mut self, counts: &mut [u64]) -> Result<(), StretchError> {
+        let mut next = 0;
         for _ in 0..self.count()? {
             let [i, n] = self.numbers()?;
             match usize::try_from(i).ok().and_then(|i| counts.get_mut(i)) {
-                Some(count) if n > 0 && n < MOST => *count = n,
+                Some(count) if i >= next && n > 0 && n < MOST => *count = n,
                 _ => return self.damaged("trains that can't be"),
             }
+            next = i + 1;
         }
         Ok(())
     }

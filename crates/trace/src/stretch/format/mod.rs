@@ -134,12 +134,12 @@ impl Stretch {
         let settings = Settings::read(&mut settings)?;
         let (opens, totals, opening, clock) = read_totals(&mut totals)?;
         let (table, twins, flows) = read_flows(&mut flows)?;
-        let known = Known { flows: flows.len() as u64, clock };
+        let known = Known { opens, records: totals.records, flows: flows.len() as u64, opening, clock };
         let (ip, tcp, temporal) = known.orders(&mut orders, &settings)?;
         let within = |flow: &FlowPart| flow.ip[1] <= ip.packets && flow.tcp[1] <= tcp.packets;
         orders.check(flows.iter().all(within), "positions beyond the last packet")?;
         let (kept, head) = known.head(&mut head)?;
-        let windows = known.windows(&mut windows, &settings, head.len())?;
+        let windows = known.windows(&mut windows, &settings, &head)?;
         Ok(Self {
             settings,
             place,

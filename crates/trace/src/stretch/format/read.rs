@@ -78,10 +78,11 @@ pub(super) fn read_totals(from: &mut In<'_>) -> Result<(bool, Totals, u64, u64),
         pure_acks,
         ack_flags,
     };
-    from.check(
-        records == 0 || (first_ns <= opening && opening <= clock && clock == last_ns),
-        "times that can't be",
-    )?;
+    let sound = match records {
+        0 => opening == 0 && clock == 0,
+        _ => first_ns <= opening && opening <= clock && clock == last_ns,
+    };
+    from.check(sound, "times that can't be")?;
     Ok((opens, totals, opening, clock))
 }
 
@@ -118,7 +119,7 @@ impl FlowPart {
             let [first, span] = from.numbers()?;
             let last = first.checked_add(span);
             let sound =
-                if class & bit == 0 { first == 0 && span == 0 } else { first > 0 && span + 1 >= packets };
+                if class & bit == 0 { first == 0 && span == 0 } else { first > 0 && span >= packets - 1 };
             from.check(sound && last.is_some(), "positions of a flow that can't be")?;
             *place = [first, last.unwrap_or(0)];
         }
@@ -137,7 +138,10 @@ impl FlowPart {
 
 /// The figures that those of later sections must fit to.
 pub(super) struct Known {
+    pub(super) opens: bool,
+    pub(super) records: u64,
     pub(super) flows: u64,
+    pub(super) opening: u64,
     pub(super) clock: u64,
 }
 
@@ -202,8 +206,10 @@ impl Known {
 
     pub(super) fn head(&self, from: &mut In<'_>) -> Result<(bool, Vec<Row>), StretchError> {
         let (kept, len) = (from.flag()?, from.count()?);
+        // A fragment of TCP has two rows: as a packet of IP, and as one of TCP.
+        from.check(len as u64 <= 2 * self.records, "more first packets than packets")?;
         let (mut rows, mut time) = (Vec::new(), 0u64);
-        for _ in 0..len {
+        for n in 0..len {
             let flags = from.byte()?;
             let bits = flags & (2 * ADVANCES - 1);
             let none = flags & NONE != 0;
@@ -212,6 +218,7 @@ impl Known {
                 Some(time) if time <= self.clock => time,
                 _ => return from.damaged("a packet later than the last one"),
             };
+            from.check(n > 0 || time >= self.opening, "a packet earlier than the first one")?;
             let flow = if none { NO_FLOW } else { self.a_flow(from)? };
             let earlier = if flags & MOVED == 0 { 0 } else { from.number()? };
             from.check((flags & MOVED != 0) == (earlier > 0) && earlier <= time, "a time that can't be")?;
@@ -225,21 +232,23 @@ impl Known {
         &self,
         from: &mut In<'_>,
         settings: &Settings,
-        head: usize,
+        head: &[Row],
     ) -> Result<Vec<Window>, StretchError> {
         let burst = u16::try_from(settings.burst).unwrap_or(u16::MAX);
         let mut windows = Vec::new();
         for _ in &settings.windows_ns {
             let mut window = Window::new(burst, false);
             let rows = from.number()?;
+            from.check(!self.opens || rows == 1, "a window that does not begin with its trace")?;
             if rows > 0 {
-                from.check(rows - 1 <= head as u64, "a window that meets behind the first packets")?;
+                from.check(rows - 1 <= head.len() as u64, "a window that meets behind the first packets")?;
                 window.certain = Some((rows - 1) as usize);
                 window.met_at = from.number()?;
-                from.check(window.met_at <= self.clock, "a packet later than the last one")?;
-                window.meeting = self.held(from, burst)?;
+                self.meeting(from, window.head(head), window.met_at)?;
+                window.meeting = self.held(from, burst, window.met_at)?;
+                from.check(window.meeting.open.iter().all(|train| !train.full), "a train that can't be")?;
                 window.body = self.body(from, burst)?;
-                window.end = self.held(from, burst)?;
+                window.end = self.held(from, burst, self.clock)?;
             }
             windows.push(window);
         }
@@ -247,22 +256,34 @@ impl Known {
         Ok(windows)
     }
 
-    fn held(&self, from: &mut In<'_>, burst: u16) -> Result<Held, StretchError> {
+    /// Checks the time at which a window meets behind its first packets: it is later than that of any of
+    /// them that has a flow, and there is one. A window that begins with its trace meets at 0.
+    fn meeting(&self, from: &In<'_>, head: &[Row], met_at: u64) -> Result<(), StretchError> {
+        from.check(met_at <= self.clock, "a packet later than the last one")?;
+        let last = head.iter().rev().find(|row| row.flow != NO_FLOW);
+        let sound = if self.opens { met_at == 0 } else { last.is_some_and(|row| row.time < met_at) };
+        from.check(sound, "a window that meets before its first packets")
+    }
+
+    /// The trains held at a time.
+    fn held(&self, from: &mut In<'_>, burst: u16, now: u64) -> Result<Held, StretchError> {
         let full_at = from.number()?;
-        let (mut open, mut before) = (Vec::new(), 0u64);
+        from.check(full_at <= now, "trains that leave later than the last packet")?;
+        let (mut open, mut before, mut any_full) = (Vec::new(), 0u64, false);
         for _ in 0..from.count()? {
             let flow = self.a_flow(from)?;
             let base = before.wrapping_add(from.signed()? as u64);
+            from.check(base >= before, "a train that is held behind a later one")?;
             let packets: u16 = from.narrow("more packets than a burst")?;
             let flags = from.byte()?;
             let (full, bits) = (flags & MOVED != 0, flags & !MOVED);
+            from.check(base <= if full { full_at } else { now }, "a train later than the last packet")?;
             let some = if full { packets == burst } else { packets > 0 && packets < burst };
-            let sound =
-                some && bits & CLASS != 0 && base >= before && base <= self.clock && full_at <= self.clock;
-            from.check(sound, "a train that can't be")?;
+            from.check(some && bits & CLASS != 0, "a train that can't be")?;
             open.push(Open { base, flow, packets, bits, full });
-            before = base;
+            (before, any_full) = (base, any_full | full);
         }
+        from.check(any_full || full_at == 0, "a time at which no train leaves")?;
         let mut flows: Vec<u32> = open.iter().filter(|o| !o.full).map(|o| o.flow).collect();
         flows.sort_unstable();
         from.check(flows.windows(2).all(|pair| pair.first() != pair.last()), "two trains of one flow")?;
@@ -283,5 +304,107 @@ impl Known {
             from.check(some || none, "runs that can't be")?;
         }
         Ok(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipstream_wire::LinkType;
+
+    use super::*;
+    use crate::stretch::{Opening, Stretch, StretchAnalyzer};
+    use crate::trains::Open;
+
+    /// A part with one window of 4 ns whose first packets are kept, and which holds trains at its end.
+    fn part(opening: Opening, times: impl IntoIterator<Item = u64>) -> Stretch {
+        let config = Config { windows_ns: vec![4], burst: 3, ..Config::default() };
+        let mut analyzer = StretchAnalyzer::new(config, opening).unwrap();
+        for (time, flow) in times.into_iter().zip((1..=2).cycle()) {
+            let mut bytes = [0; 54];
+            bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+            bytes[17] = 40;
+            bytes[22..24].copy_from_slice(&[64, 17]);
+            bytes[26..30].copy_from_slice(&[10, 0, 0, flow]);
+            analyzer.packet(time, LinkType::Ethernet, 54, &bytes);
+        }
+        analyzer.finish(Place::default())
+    }
+
+    /// What is said of the part once it was changed and its checksums are right; nothing of it may panic.
+    fn told(opening: Opening, change: impl Fn(&mut Stretch)) -> &'static str {
+        let mut changed = part(opening, (10..40).step_by(3));
+        change(&mut changed);
+        match Stretch::from_bytes(&changed.to_bytes()) {
+            Err(StretchError::Damaged { byte, what }) => {
+                assert!(byte > 16);
+                what
+            }
+            read => {
+                let read = read.unwrap();
+                let mut before = part(Opening::Trace, [2]);
+                let _ = (before.join(&read), before.into_partial().report());
+                let mut first = read.clone();
+                let _ = (first.join(&part(Opening::Middle, [50, 60])), first.into_partial().report());
+                let _ = read.into_partial().report();
+                "nothing"
+            }
+        }
+    }
+
+    /// A state is written in one way only: what another writer could order otherwise is refused.
+    #[test]
+    fn counts_of_trains_are_in_order() {
+        let read = |bytes: &[u8]| {
+            let mut counts = [0; 4];
+            In { bytes, at: 0, end: bytes.len() }.counts(&mut counts).map(|()| counts)
+        };
+        assert_eq!(read(&[2, 1, 7, 3, 9]), Ok([0, 7, 0, 9]));
+        for wrong in [[2, 3, 9, 1, 7], [2, 1, 7, 1, 9], [2, 1, 7, 4, 9], [2, 1, 7, 3, 0]] {
+            assert_eq!(read(&wrong), Err(StretchError::Damaged { byte: 5, what: "trains that can't be" }));
+        }
+    }
+
+    #[test]
+    fn times_of_trains_that_cannot_be_are_told() {
+        for opening in [Opening::Trace, Opening::Middle, Opening::MiddleKept] {
+            assert_eq!(told(opening, |_| {}), "nothing");
+        }
+        let (trace, middle) = (Opening::Trace, Opening::Middle);
+        let sound = part(middle, (10..40).step_by(3));
+        let window = &sound.windows[0];
+        let certain = window.certain.unwrap();
+        assert!(certain > 1 && !window.meeting.open.is_empty() && !window.end.open.is_empty());
+        assert!(window.met_at > sound.head[certain - 1].time && sound.clock == 37);
+
+        let late = "a train later than the last packet";
+        assert_eq!(told(middle, |s| s.windows[0].end.open[0].base = 38), late);
+        assert_eq!(told(middle, |s| s.windows[0].meeting.open[0].base = s.windows[0].met_at + 1), late);
+        let full = Open { base: 37, flow: 0, packets: 3, bits: 3, full: true };
+        assert_eq!(told(middle, |s| s.windows[0].end.open.push(full)), late);
+        assert_eq!(
+            told(middle, |s| s.windows[0].end.full_at = 38),
+            "trains that leave later than the last packet"
+        );
+        assert_eq!(told(middle, |s| s.windows[0].end.full_at = 37), "a time at which no train leaves");
+
+        let before = "a window that meets before its first packets";
+        assert_eq!(told(middle, |s| s.windows[0].met_at = s.head[certain - 1].time), before);
+        assert_eq!(told(middle, |s| s.windows[0].met_at = 0), before);
+        assert_eq!(told(middle, |s| s.windows[0].certain = Some(0)), before);
+        assert_eq!(told(trace, |s| s.windows[0].met_at = 5), before);
+        assert_eq!(told(middle, |s| s.windows[0].met_at = 38), "a packet later than the last one");
+        assert_eq!(
+            told(trace, |s| s.windows[0].certain = None),
+            "a window that does not begin with its trace"
+        );
+
+        // Without a record no time is known, and trains that are held would come from nowhere.
+        assert_eq!(told(trace, |s| s.totals.records = 0), "times that can't be");
+        assert_eq!(told(middle, |s| s.totals.records = 1), "more first packets than packets");
+        assert_eq!(
+            told(middle, |s| (s.head[0].time, s.head[0].captured) = (9, 9)),
+            "a packet earlier than the first one"
+        );
+        assert_eq!(told(middle, |s| s.flows[0].packets = u64::MAX), "positions of a flow that can't be");
     }
 }
