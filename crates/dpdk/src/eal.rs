@@ -176,11 +176,11 @@ impl Held {
             _ => DpdkError::NoMemory { mbufs, mib: mib(wanted), why: sys::reason(error) },
         })?;
         let mut held = Self { mbufs, room, memory, pool: None, used: Arc::new(()) };
-        held.pool = Some(held.another().map_err(|error| {
+        let pool = held.another().inspect_err(|_| {
             // SAFETY: nobody has a packet, nor has any device been opened with it.
-            unsafe { memory.free() };
-            error
-        })?);
+            let _ = unsafe { memory.free() };
+        })?;
+        held.pool = Some(pool);
         Ok(held)
     }
 
