@@ -200,6 +200,16 @@ def hold(binary, _job, scratch):
     most = max(r["throughput_pps"] for r in got["holds"])
     equal = [r for r in got["holds"] if r["throughput_pps"] >= most * 0.999]
     c.equal(got["recommended"]["hold_ns"], min(equal, key=lambda r: r["mean_latency_ns"])["hold_ns"], "the choice")
+    analyzed = Run(binary, ["analyze", "--frontier", "--window", "16us,64us,128us", "--format", "json", trace]).json()["frontier"]
+    c.equal({key: got["frontier"][key] for key in analyzed}, analyzed, "the frontier, as analyze has it")
+    chosen = next(b for b in analyzed["holds"] if b["hold_ns"] == got["recommended"]["hold_ns"])
+    price = got["recommended"]["price"]
+    c.check(f"{chosen['mean_delay_ns'] / 1e3:.1f} µs on average" in price, f"the price of {chosen['hold_ns']} ns: {price}")
+    c.check("--admit adaptive --budget price=" in price and "future were known" in price, f"the other holds' price: {price}")
+    text = page.read_text()
+    c.check(price.split(":")[1].split(",")[0].strip() in text and "adaptive hold" in text and "future known" in text, "the frontier in the page")
+    table = Run(binary, [*words[:-2], "--load", 1.1]).stdout.decode()
+    c.check(price in " ".join(table.split()) and "Mean delay at equal mean train" in table, "the frontier in the table")
     yield run.command, c.wrong
     run = Run(binary, [*words, "--aim", "capacity", "--p99", "100us"])
     got, c = run.json(), Case()

@@ -25,6 +25,8 @@ BIG = 20_000  # captures with more packets than this get fewer settings
 COARSE = 10**6  # ns to which the clock of a coarse copy is cut
 CAUSES = ("full", "deadline", "capacity", "bypass", "drain")
 CLASSES = ("dns: udp port 53 => bypass", "web: tcp port 80,443 => hold=200us, burst=8", "other: udp => hold=0")
+# Flows that are heavy, ranked anew every so many packets.
+HEAVY, TOP_MILLIONTHS, TOP_WINDOW = "elephants: top 5 % => hold=200us, burst=8", 50_000, 64
 
 # Settings of one run. `options`: further options; `extra`: names of further checks.
 Setting = namedtuple("Setting", "hold burst policy bypass options extra output")
@@ -56,6 +58,21 @@ class Input:
 
     def syn(self, i):
         return self.tcp[i] is not None and self.tcp[i].flags & 2 != 0
+
+    def heavy(self):
+        """For each packet, whether its flow is heavy by HEAVY: by the packets of a window and the one before, those of
+        flows that had two packets in it at least; as from the packet that ends the window."""
+        windows, heavy = [Counter(), Counter()], set()
+        for flow in self.flows:
+            if flow is not None:
+                windows[1][flow] += 1
+                if windows[1].total() == TOP_WINDOW:
+                    most = max(1, -(-len(windows[1]) * TOP_MILLIONTHS // 10**6))
+                    before, now = (Counter({f: n for f, n in w.items() if n > 1}) for w in windows)
+                    ranked = sorted((before + now).items(), key=lambda item: (-item[1], item[0]))
+                    heavy = {f for f, _ in ranked[:most]}
+                    windows = [now, Counter()]
+            yield flow in heavy
 
     def kind(self, i):
         """The class by CLASSES: 0 default, 1 web, 2 other; None bypasses."""
@@ -104,9 +121,12 @@ def treatments(given, s):
     default = (HOLDS[s.hold], s.burst)
     classes = "classes" in s.extra
     kinds = [given.kind(i) if classes else 0 for i in range(len(given.records))]
+    if "heavy" in s.extra:
+        kinds = [int(heavy) for heavy in given.heavy()]
     if s.bypass:
         kinds = [None if given.syn(i) else k for i, k in enumerate(kinds)]
-    return ([default, (200 * US, 8), (0, s.burst)] if classes else [default]), kinds
+    others = [(200 * US, 8), (0, s.burst)] if classes else [(200 * US, 8)] if "heavy" in s.extra else []
+    return [default, *others], kinds
 
 
 def invariants(case, given, s, out, order, result):
@@ -144,7 +164,7 @@ def invariants(case, given, s, out, order, result):
 
 def trains(case, given, s, order, times, flows):
     """Of the packets of a flow that leave at an instant, those that came earlier were one train."""
-    if "classes" in s.extra:
+    if s.extra & {"classes", "heavy"}:
         return
     waited = (given.times[order] < times) & (flows >= 0)
     _, sizes = np.unique(np.stack([flows[waited], times[waited]]), axis=1, return_counts=True)
@@ -232,7 +252,7 @@ def ascending(case, given, order, trains):
 
 def how_flushes(s):
     """Whether trains may leave because another packet bypassed: then `released.bypass` counts these too."""
-    return s.bypass or "classes" in s.extra or "--admit" in s.options
+    return s.bypass or s.extra & {"classes", "heavy"} or "--admit" in s.options
 
 
 def acks(case, given, order, out, s):
@@ -418,6 +438,8 @@ def settings(given, big):
         yield setting("10us", 5, policy, options=["--stamp", "arrival"], extra={"stamp"})
         yield setting("1ms", 32, policy, options=["--workers", 3], extra={"workers", "again"})
         yield setting("1ms", 32, policy, options=[w for c in CLASSES for w in ("--class", c)], extra={"classes"})
+        heavy = ["--class", HEAVY, "--top-window", TOP_WINDOW, "--workers", 1 + POLICIES.index(policy)]
+        yield setting("1ms", 32, policy, options=heavy, extra={"heavy", "again"})
     # Super-frames are cut again on their way into a file: what comes out is what comes out without them.
     yield setting("1ms", 32, options=["--compress", "gro"], extra={"gro"})
     yield setting("100ms", 256, "waiting", options=["--compress", "gro", "--gro-segments", 9], extra={"gro"})

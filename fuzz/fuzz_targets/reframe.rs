@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use libfuzzer_sys::fuzz_target;
 use slipstream::io::capture::{CaptureError, Interface};
 use slipstream::pool::{PacketMeta, Pool};
-use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig};
+use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig, Top};
 use slipstream::rules::Rule;
 use slipstream::runtime::{Preload, Replay, Sink};
 use slipstream::time::Nanos;
@@ -58,8 +58,10 @@ fuzz_target!(|data: &[u8]| {
     let Some((head, mut rest)) = data.split_first_chunk::<8>() else { return };
     let [a, b, c, d, e, f, g, h] = *head;
     let policy = [Policy::Oldest, Policy::Waiting, Policy::Shortest][usize::from(c) % 3];
+    // Heavy flows: ranked every sixteen packets, so that flows change their class often.
+    let top = (b & 64 != 0).then_some(if b & 128 == 0 { Top::Flows(2) } else { Top::Share(200_000) });
     let class =
-        |settings| Class { name: "tcp".into(), rule: Rule::parse("tcp or port 1-100").unwrap(), settings };
+        |settings| Class { name: "tcp".into(), rule: Rule::parse("tcp or port 1-100").unwrap(), top, settings };
     let admit = [Admit::Always, Admit::Second, Admit::Adaptive, Admit::Adaptive][usize::from(e >> 4 & 3)];
     // A budget that contradicts the hold would be refused; any price is right.
     let priced = admit == Admit::Adaptive && e & 2 == 0;
@@ -75,6 +77,7 @@ fuzz_target!(|data: &[u8]| {
         budget,
         bypass: if e & 4 == 0 { Rule::never() } else { Rule::parse("tcp syn").unwrap() },
         classes: if e & 8 == 0 { Vec::new() } else { vec![class(settings(f, g))] },
+        top_window: 16,
         compress_ack: h & 1 != 0,
         compress_gro: h & 8 != 0,
         tcp_order: h & 2 != 0,

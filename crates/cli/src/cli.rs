@@ -152,6 +152,8 @@ impl Flagged for ReframeFlags {
                         slipstream reframe traces/campus.pcap.gz trains.pcapng \\\n    \
                         --class 'voice: udp dst port 16384-32767 => bypass' \\\n    \
                         --class 'web: tcp port 80,443 => hold=200us, burst=64'\n  \
+                        slipstream reframe traces/campus.pcap.gz null --hold 16us \\\n    \
+                        --class 'elephants: top 1 % => hold=256us, burst=64'\n  \
                         slipstream reframe traces/campus.pcap.gz null --hold 1ms \\\n    \
                         --admit adaptive --budget delay=30us\n  \
                         slipstream reframe traces/campus.pcap.gz null --hold auto --hold-max 256us\n  \

@@ -12,7 +12,7 @@
 //! 7. [`operate`]: the same stages as an operator sees them while they run.
 //! 8. [`rules`]: the one language that selects packets.
 //! 9. [`table`]: the hash table that flows, connections and stations are kept in; [`seed`]: what its hashes
-//!    are keyed with; [`flow_context`]: one look-up for a whole chain.
+//!    are keyed with; [`flow_context`]: one look-up for a whole chain; [`heavy`]: flows with most packets.
 //!
 //! | feature | default | brings |
 //! |---|---|---|
@@ -33,6 +33,7 @@ pub mod classify;
 pub mod clock;
 pub mod flow_context;
 pub mod frame;
+pub mod heavy;
 pub mod huge;
 pub mod interface;
 #[cfg(feature = "std")]

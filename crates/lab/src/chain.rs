@@ -104,6 +104,7 @@ fn config_of_large(hold_ns: u64) -> anyhow::Result<ReframeConfig> {
     config.classes.push(Class {
         name: "large".into(),
         rule: Rule::parse(&format!("dscp {LARGE_DSCP}"))?,
+        top: None,
         settings: ClassSettings { hold_ns, ..config.default.clone() },
     });
     Ok(config)

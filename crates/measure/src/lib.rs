@@ -43,6 +43,7 @@
 
 mod answer;
 mod desk;
+mod elephants;
 mod epoch;
 mod keys;
 mod lane;
@@ -55,6 +56,7 @@ mod weigh;
 
 pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, Side, is_ipv6, quantiles};
 pub use desk::{EndError, Keeper, Outcome, Snapshots};
+pub use elephants::Elephants;
 pub use epoch::{Ended, EpochResult, SketchSet, Span, relative_error, wmrd};
 pub use keys::{KeyBytes, KeyKind, Keying, MAX_KEY};
 pub use lane::{KeyedSketch, SketchConfig, SketchEpoch, keyed_sketch};

@@ -1,9 +1,12 @@
-//! A class as text: `NAME: RULE => hold=TIME, burst=N, weight=N` or `NAME: RULE => bypass`.
+//! A class as text: `NAME: RULE => hold=TIME, burst=N, weight=N` or `NAME: RULE => bypass`. In place of RULE,
+//! `top 20` or `top 1 %` selects the flows with the most packets of late, and `top 1 % of RULE` those with
+//! most packets of the rule.
 
 use std::fmt;
 use std::path::Path;
 
 use super::config::{Class, ClassSettings, ReframeConfig};
+use slipstream_core::heavy::Top;
 use slipstream_core::rules::Rule;
 use slipstream_core::units::Duration;
 
@@ -19,7 +22,8 @@ impl fmt::Display for ClassError {
 
 impl core::error::Error for ClassError {}
 
-const FORM: &str = "write it as 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass'";
+const FORM: &str = "write it as 'NAME: RULE => hold=TIME, burst=N, weight=N' or 'NAME: RULE => bypass', where RULE \
+                    may also be 'top 1 %', 'top 20' or 'top 1 % of RULE'";
 
 impl Class {
     /// A class from its text; what it doesn't set is as in `default`. A rule `@FILE` is read from a file,
@@ -43,13 +47,54 @@ impl Class {
         for setting in holds.into_iter().chain(others) {
             set(&mut settings, setting).map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
         }
-        let selects = selects.trim();
+        let (top, selects) =
+            heaviest(selects.trim()).map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
         let rule = match selects.strip_prefix('@') {
             Some(file) => Rule::parse_file(base.join(file)).map_err(|e| e.to_string()),
+            None if top.is_some() && selects.is_empty() => Ok(Rule::always()),
             None => Rule::parse(selects).map_err(|e| e.to_string()),
         };
         let rule = rule.map_err(|e| ClassError(format!("class {name:?}: {e}")))?;
-        Ok(Self { name: name.to_owned(), rule, settings })
+        Ok(Self { name: name.to_owned(), rule, top, settings })
+    }
+}
+
+/// Returns true if a class, as text, is about heavy flows.
+pub(crate) fn is_about_heavy_flows(class: &str) -> bool {
+    let selects = class.split_once(':').and_then(|(_, rest)| rest.rsplit_once("=>"));
+    selects.is_some_and(|(selects, _)| !matches!(heaviest(selects.trim()), Ok((None, _))))
+}
+
+/// What of a text is about heavy flows, and the rule behind it: `top 20`, `top 1 %`, `top 1 % of RULE`.
+fn heaviest(text: &str) -> Result<(Option<Top>, &str), String> {
+    let spaced = |text: &str| text.is_empty() || text.starts_with(char::is_whitespace);
+    let Some(rest) = text.strip_prefix("top").filter(|rest| spaced(rest)) else { return Ok((None, text)) };
+    let rest = rest.trim_start();
+    let wrong = || {
+        format!(
+            "{text:?} names no heavy flows; write 'top 20' for twenty, 'top 1 %' for a share, or 'top 1 % of RULE'"
+        )
+    };
+    let (number, rest) =
+        rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len()));
+    let after = rest.trim_start();
+    let (top, rest) = match after.strip_prefix('%') {
+        Some(rest) => {
+            let share = number.parse::<f64>().map_err(|_| wrong())?;
+            let range = || format!("top {number} % is out of range; more than 0 % up to 100 % is possible");
+            // The product is above 0 and fits.
+            let millionths = Some((share * 1e4).round()).filter(|n| (1.0..=f64::from(Top::ALL)).contains(n));
+            (Top::Share(millionths.ok_or_else(range)? as u32), rest)
+        }
+        None => (Top::Flows(number.parse().ok().filter(|n| *n > 0).ok_or_else(wrong)?), rest),
+    };
+    let rule = rest.trim_start();
+    match rule.strip_prefix("of") {
+        _ if rule.is_empty() => Ok((Some(top), "")),
+        Some(rule) if rule.starts_with(char::is_whitespace) && !rule.trim().is_empty() => {
+            Ok((Some(top), rule.trim()))
+        }
+        _ => Err(wrong()),
     }
 }
 
@@ -80,4 +125,52 @@ fn set(settings: &mut ClassSettings, setting: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Class, String> {
+        let default = ReframeConfig::default().default;
+        Class::parse(text, &default, Path::new("")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn heavy_flows_are_named_by_number_or_share() {
+        for (text, top, rule) in [
+            ("e: top 1 % => hold=128us", Some(Top::Share(10_000)), "always"),
+            ("e:top 0.5% => bypass", Some(Top::Share(5_000)), "always"),
+            ("e: top 100 % =>", Some(Top::Share(Top::ALL)), "always"),
+            ("e: top 20 => burst=64", Some(Top::Flows(20)), "always"),
+            ("e: top 1 % of tcp port 443 => burst=64", Some(Top::Share(10_000)), "tcp port 443"),
+            ("e: top 3 of udp => burst=64", Some(Top::Flows(3)), "udp"),
+            ("e: tcp port 443 => burst=64", None, "tcp port 443"),
+        ] {
+            let class = parse(text).unwrap();
+            let rule = if rule == "always" { Rule::always() } else { Rule::parse(rule).unwrap() };
+            assert_eq!((class.top, class.rule.to_string()), (top, rule.to_string()), "{text}");
+            assert_eq!(is_about_heavy_flows(text), top.is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_names_no_heavy_flows_is_told() {
+        for (text, says) in [
+            ("e: top => hold=1us", "top 1 % of RULE"),
+            ("e: top 0 => hold=1us", "top 20"),
+            ("e: top 1.5 => hold=1us", "top 20"),
+            ("e: top 0 % => hold=1us", "more than 0 %"),
+            ("e: top 101 % => hold=1us", "up to 100 %"),
+            ("e: top 1..2 % => hold=1us", "top 1 %"),
+            ("e: top 1 % tcp => hold=1us", "of RULE"),
+            ("e: top 1 % of => hold=1us", "of RULE"),
+            ("e: top 1 % often => hold=1us", "of RULE"),
+            ("e: top 1 % of nothing => hold=1us", "nothing"),
+            ("e: topmost => hold=1us", "topmost"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says) && error.contains("\"e\""), "{text}: {error}");
+        }
+    }
 }

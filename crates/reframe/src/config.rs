@@ -8,6 +8,7 @@ use core::fmt;
 
 use crate::adaptive::Budget;
 use slipstream_core::batch::BATCH;
+use slipstream_core::heavy::{MakeHeavyFlows, Top};
 use slipstream_core::rules::Rule;
 use slipstream_core::units::Duration;
 use slipstream_wire::gro::Limits;
@@ -64,6 +65,9 @@ pub struct Class {
     pub name: String,
     /// Which packets.
     pub rule: Rule,
+    /// Of these, only those of the flows that have most of them of late; see [`ReframeConfig::heavy_flows`].
+    /// Packets of classes before this one don't count.
+    pub top: Option<Top>,
     /// Its settings.
     pub settings: ClassSettings,
 }
@@ -94,6 +98,12 @@ pub struct ReframeConfig {
     pub bypass: Rule,
     /// Packets that are treated in their own way.
     pub classes: Vec<Class>,
+    /// Packets of a class with [`Class::top`] after which its flows are ranked anew, by the packets of this
+    /// window and the one before: [`ReframeConfig::MIN_TOP_WINDOW`] to [`Top::MAX_WINDOW`].
+    pub top_window: u32,
+    /// Makes what ranks flows for such classes, such as `slipstream_measure::Elephants::boxed`. Pipelines and
+    /// replays of `slipstream` have it by themselves.
+    pub heavy_flows: Option<MakeHeavyFlows>,
     /// Coalesce pure ACKs.
     pub compress_ack: bool,
     /// Make super-frames of TCP segments and UDP datagrams:
@@ -129,6 +139,8 @@ impl Default for ReframeConfig {
             // The rule is a good one; a test says so.
             bypass: Rule::parse(Self::BYPASS).unwrap_or_else(|_| Rule::never()),
             classes: Vec::new(),
+            top_window: 4096,
+            heavy_flows: None,
             compress_ack: false,
             compress_gro: false,
             gro: Limits::default(),
@@ -200,6 +212,20 @@ pub enum ConfigError {
     Classes(usize),
     /// Two classes of one name.
     ClassName(String),
+    /// A class of heavy flows whose number is out of range.
+    Top {
+        /// The class.
+        class: String,
+        /// The flows that were asked for.
+        top: Top,
+    },
+    /// `top_window` out of range.
+    TopWindow(u32),
+    /// A class of heavy flows, and nobody to count them.
+    NobodyCounts {
+        /// The class.
+        class: String,
+    },
 }
 
 impl fmt::Display for ConfigError {
@@ -253,6 +279,21 @@ impl fmt::Display for ConfigError {
             Self::ClassName(name) => {
                 write!(f, "reframe: two classes are named {name:?}; give each its own name")
             }
+            Self::Top { class, top } => write!(
+                f,
+                "class {class:?}: {top} is out of range; 1 flow and more, and more than 0 % up to 100 % are possible"
+            ),
+            Self::TopWindow(n) => write!(
+                f,
+                "reframe: top_window = {n} packets is out of range; {} to {} are possible",
+                ReframeConfig::MIN_TOP_WINDOW,
+                Top::MAX_WINDOW
+            ),
+            Self::NobodyCounts { class } => write!(
+                f,
+                "class {class:?} is about heavy flows, and nothing counts them here; set `heavy_flows`, as the \
+                 pipelines of slipstream do"
+            ),
         }
     }
 }
@@ -272,6 +313,8 @@ impl ReframeConfig {
     pub const MAX_CAPACITY_BYTES: u64 = 3 << 30;
     /// Most flows remembered.
     pub const MAX_FLOWS: u32 = 1 << 28;
+    /// The shortest window in which flows are ranked, in packets.
+    pub const MIN_TOP_WINDOW: u32 = 16;
     /// Fewest bytes that a super-frame may be limited to: those of the smallest MTU of IPv6.
     pub const MIN_GRO_BYTES: u32 = 1280;
 
@@ -290,6 +333,12 @@ impl ReframeConfig {
             if self.classes.iter().take(i).any(|c| c.name == class.name) {
                 return Err(ConfigError::ClassName(class.name.clone()));
             }
+            if let Some(top @ (Top::Flows(0) | Top::Share(0 | 1_000_001..))) = class.top {
+                return Err(ConfigError::Top { class: class.name.clone(), top });
+            }
+        }
+        if !(Self::MIN_TOP_WINDOW..=Top::MAX_WINDOW).contains(&self.top_window) {
+            return Err(ConfigError::TopWindow(self.top_window));
         }
         if self.classes.len() > 254 {
             return Err(ConfigError::Classes(self.classes.len()));

@@ -12,6 +12,7 @@
 //! 4. `hold`, `slot`: the trains, and when they are due; `plain`: the same for usual settings, in few loops.
 //!    `adaptive`, `waiting`: waits that are learned, and the packets' way through them. `auto`, `tune`: a
 //!    hold that sets itself.
+//!    `elephants`: classes of heavy flows.
 //! 5. [`compress`], [`tcp_order`]: what may be done to a train on its way out (`finish`).
 //! 6. [`ReframeStats`]: what is counted.
 //! 7. `settings`, `class`, `stage`: the stage in a pipeline.
@@ -35,6 +36,7 @@ mod auto;
 mod class;
 pub mod compress;
 mod config;
+mod elephants;
 pub mod embed;
 mod finish;
 pub mod flow_table;
@@ -67,10 +69,11 @@ pub use reframer::Reframe;
 #[cfg(feature = "std")]
 pub use settings::SETTINGS;
 pub use slipstream_core::frame::MAX_FRAME_LEN;
+pub use slipstream_core::heavy::Top;
 pub use slipstream_core::rules::{Rule, RuleError};
 pub use slipstream_core::stage::Output;
 pub use slipstream_core::time::Nanos;
 pub use slipstream_wire::{FlowKey, Headers, LinkType};
 #[cfg(feature = "std")]
-pub use stage::{REFRAME, ReframeStage};
+pub use stage::{REFRAME, ReframeStage, build_with, update_with};
 pub use stats::{Cause, ClassStats, ReframeStats};

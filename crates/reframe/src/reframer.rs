@@ -9,6 +9,7 @@ use super::adaptive::{Adaptive, Waits};
 use super::auto::Autos;
 use super::compress::Gro;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
+use super::elephants::Heavy;
 use super::finish::TrainFinish;
 use super::flow_table::{FlowTable, NONE};
 use super::hold::Hold;
@@ -93,6 +94,8 @@ pub struct Reframe {
     /// The bypass rule where it is only about TCP flags, or never matches: mask and value of [`Info`].
     pub(super) bypass_info: Option<(u64, u64)>,
     class_rules: Vec<Rule>,
+    /// The heavy flows of each class that is about such.
+    heavy: Vec<Option<Heavy>>,
     pub(super) class_settings: Vec<ClassSettings>,
     weighted: bool,
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
@@ -170,6 +173,7 @@ impl Reframe {
             bypass: config.bypass.clone(),
             bypass_info,
             class_rules: config.classes.iter().map(|c| c.rule.clone()).collect(),
+            heavy: Heavy::of_classes(config)?,
             weighted: class_settings.iter().any(|t| t.weight != 1),
             plain,
             plain_while_held: plain,
@@ -217,6 +221,7 @@ impl Reframe {
         if let Some(adaptive) = &mut self.adaptive {
             adaptive.reserve_all(self.table.limit());
         }
+        self.heavy.iter_mut().flatten().for_each(|heavy| heavy.reserve_all(self.table.limit()));
         for (class, settings) in self.stats.classes.iter_mut().zip(&self.class_settings) {
             class.delay.reserve(settings.hold_ns);
         }
@@ -269,6 +274,7 @@ impl Reframe {
         stats.long_probes = self.table.long_probes();
         stats.auto = self.auto.as_ref().map(Autos::stats).unwrap_or_default();
         stats.gro = self.gro.as_ref().map(Gro::stats);
+        stats.heavy_flows = self.heavy.iter().map(|heavy| heavy.as_ref().map(Heavy::flows)).collect();
         stats.prices_ns = self.adaptive.iter().flat_map(Adaptive::prices).collect();
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
@@ -428,7 +434,7 @@ impl Reframe {
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
         }
-        let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, found.key) };
+        let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, found.key, new) };
         let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
         else {
             return;
@@ -649,9 +655,25 @@ impl Reframe {
         }
     }
 
-    fn class_of(&self, pool: &Pool, frame: &Frame, key: &FlowKey) -> u8 {
+    fn class_of(&mut self, pool: &Pool, frame: &Frame, key: &FlowKey, new: bool) -> u8 {
         let (headers, len) = (frame.headers(*key), self.wire_len(pool, frame));
+        if !self.heavy.is_empty() {
+            return self.class_or_heavy(frame.flow, new, |rule| rule.matches(&headers, len));
+        }
         let found = self.class_rules.iter().position(|rule| rule.matches(&headers, len));
+        found.map_or(0, |i| i as u8 + 1)
+    }
+
+    /// The same where some classes are about heavy flows. They count the packets that no class before has
+    /// taken.
+    #[inline]
+    fn class_or_heavy(&mut self, flow: u32, new: bool, matches: impl Fn(&Rule) -> bool) -> u8 {
+        if new {
+            self.heavy.iter_mut().flatten().for_each(|heavy| heavy.new_flow(flow));
+        }
+        let mut classes = self.class_rules.iter().zip(&mut self.heavy);
+        let found = classes
+            .position(|(rule, heavy)| matches(rule) && heavy.as_mut().is_none_or(|heavy| heavy.packet(flow)));
         found.map_or(0, |i| i as u8 + 1)
     }
 

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use slipstream_core::batch::BATCH;
+use slipstream_core::heavy::Top;
 use slipstream_core::registry::BuildError;
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_wire::gro::Limits;
@@ -89,8 +90,17 @@ pub const SETTINGS: &[Setting] = &[
     Setting::new(
         "class",
         Kind::List(&Kind::Text("NAME: RULE => hold=TIME, burst=N, weight=N, or NAME: RULE => bypass")),
-        "Packets to be treated in their own way; the first class that matches counts",
+        "Packets to be treated in their own way; the first class that matches counts. In place of a rule, \
+         `top 1 %` or `top 20` are the flows with the most packets of late, `top 1 % of RULE` those with most \
+         packets of the rule",
     ),
+    Setting::new(
+        "top_window",
+        Kind::Count(ReframeConfig::MIN_TOP_WINDOW as u64, Top::MAX_WINDOW as u64),
+        "Packets after which the flows of a class `top …` are ranked anew, by as many packets and those of \
+         the window before",
+    )
+    .or("4096"),
     Setting::new(
         "compress",
         Kind::Words(&[
@@ -187,6 +197,8 @@ impl ReframeConfig {
             budget: None,
             bypass: settings.rules("bypass"),
             classes: Vec::new(),
+            top_window: settings.number("top_window") as u32,
+            heavy_flows: None,
             compress_ack: settings.text("compress").contains("ack"),
             compress_gro: settings.text("compress").contains("gro"),
             gro: Limits {

@@ -6,11 +6,13 @@ use core::any::Any;
 
 use slipstream_wire::{Encapsulation, LinkType};
 
+use crate::class::is_about_heavy_flows;
 use crate::regroup::Regroup;
 use crate::{AutoStats, Cause, Reframe, ReframeConfig, SETTINGS};
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::classify::Classifier;
 use slipstream_core::flow_context::FlowUse;
+use slipstream_core::heavy::MakeHeavyFlows;
 use slipstream_core::operate::{Operate, Reloading, Update};
 use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Site, StageType};
 use slipstream_core::settings::Settings;
@@ -33,9 +35,10 @@ pub const REFRAME: StageType = StageType {
 
 /// A flow's packets make its trains. Where inner headers of tunnels make the flow, its packets may come in
 /// tunnels of several flows, so that nobody can tell by the outer headers where they belong. An adaptive hold
-/// learns from all of them.
+/// learns from all of them, and flows are heavy beside all others.
 fn meets(settings: &Settings) -> Meets {
-    let all = settings.text("tunnel") == "inner" || settings.text("admit") == "adaptive";
+    let heavy = settings.texts("class").any(is_about_heavy_flows);
+    let all = settings.text("tunnel") == "inner" || settings.text("admit") == "adaptive" || heavy;
     if all { Meets::Everything } else { Meets::Flow }
 }
 
@@ -48,7 +51,20 @@ fn needs_payload(settings: &Settings) -> Option<&'static str> {
 }
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let config = ReframeConfig { seed: site.seed, ..ReframeConfig::from_settings(settings, site.base)? };
+    build_with(settings, site, None)
+}
+
+/// Builds a stage of the type [`REFRAME`], whose heavy flows are found by what this makes.
+///
+/// # Errors
+/// A setting is wrong.
+pub fn build_with(
+    settings: &Settings,
+    site: &Site<'_>,
+    heavy_flows: Option<MakeHeavyFlows>,
+) -> Result<Made, BuildError> {
+    let config = ReframeConfig::from_settings(settings, site.base)?;
+    let config = ReframeConfig { seed: site.seed, heavy_flows, ..config };
     if site.dry {
         return Ok(Made::Stage(Box::new(Checked { flow_numbers: config.table_entries() })));
     }
@@ -67,16 +83,27 @@ const RELOAD: Reloading = Reloading {
         "budget",
         "bypass",
         "class",
+        "top_window",
         "compress",
         "tcp_order",
     ],
     reads_files: |settings| settings.texts("class").any(|class| class.contains('@')),
-    make: |settings, site| {
-        let config = ReframeConfig::from_settings(settings, site.base)?;
-        let reframe = Reframe::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
-        Ok(Box::new(ReframeUpdate { reframe, fingerprint: Reframe::fingerprint(&config) }))
-    },
+    make: |settings, site| update_with(settings, site, None),
 };
+
+/// Makes other settings for a stage of [`build_with`].
+///
+/// # Errors
+/// A setting is wrong.
+pub fn update_with(
+    settings: &Settings,
+    site: &Site<'_>,
+    heavy_flows: Option<MakeHeavyFlows>,
+) -> Result<Update, BuildError> {
+    let config = ReframeConfig { heavy_flows, ..ReframeConfig::from_settings(settings, site.base)? };
+    let reframe = Reframe::new(&config).map_err(|e| BuildError::stage(e.to_string()))?;
+    Ok(Box::new(ReframeUpdate { reframe, fingerprint: Reframe::fingerprint(&config) }))
+}
 
 /// Other settings for a reframer that runs.
 struct ReframeUpdate {
@@ -275,6 +302,9 @@ impl Observe for ReframeStage {
         if let Some(auto) = stats.auto.first() {
             visit("hold_ns", auto.hold_ns);
             visit("hold_changes", auto.changes);
+        }
+        if !stats.heavy_flows.is_empty() {
+            visit("heavy_flows", stats.heavy_flows.iter().flatten().sum::<usize>() as u64);
         }
         if let Some(gro) = &stats.gro {
             visit("super_frames", gro.super_frames);

@@ -193,6 +193,9 @@ pub struct ReframeStats {
     pub auto: Vec<AutoStats>,
     /// Super-frames, where they are made.
     pub gro: Option<GroStats>,
+    /// Of each class after the default one that is about heavy flows: how many there are at present. Empty
+    /// where no class is.
+    pub heavy_flows: Vec<Option<usize>>,
 }
 
 impl ReframeStats {
@@ -227,6 +230,9 @@ impl ReframeStats {
         }
         if self.prices_ns.is_empty() {
             self.prices_ns.clone_from(&other.prices_ns);
+        }
+        if self.heavy_flows.is_empty() {
+            self.heavy_flows.clone_from(&other.heavy_flows);
         }
         if let Some(gro) = &other.gro {
             self.gro.get_or_insert_default().merge(gro);

@@ -82,7 +82,8 @@ fn auto(min_ns: u64, max_ns: u64) -> ReframeConfig {
 
 /// With a class that no packet is of, packets take the long way.
 fn the_long_way(config: &ReframeConfig) -> ReframeConfig {
-    let never = Class { name: "none".into(), rule: Rule::never(), settings: config.default.clone() };
+    let never =
+        Class { name: "none".into(), rule: Rule::never(), top: None, settings: config.default.clone() };
     ReframeConfig { classes: vec![never], ..config.clone() }
 }
 

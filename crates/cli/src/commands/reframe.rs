@@ -263,8 +263,14 @@ fn as_json(
     if !config.classes.is_empty()
         && let Some(map) = result.as_object_mut()
     {
-        let classes =
-            class_names(config).zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect::<Vec<_>>();
+        let mut classes: Vec<_> =
+            class_names(config).zip(&stats.classes).map(|(name, s)| class_json(name, s)).collect();
+        // The default class has no heavy flows of its own.
+        for (class, flows) in classes.iter_mut().skip(1).zip(&stats.heavy_flows) {
+            if let (Some(map), Some(flows)) = (class.as_object_mut(), flows) {
+                map.insert("heavy_flows".into(), (*flows).into());
+            }
+        }
         map.insert("classes".into(), classes.into());
     }
     result
@@ -366,6 +372,11 @@ fn as_table(
                 time(s.delay.mean()),
                 time(mean(s.futile_wait_ns, s.futile_trains)),
             ]);
+        }
+        for (class, flows) in config.classes.iter().zip(&stats.heavy_flows) {
+            if let Some(flows) = flows {
+                t.row([&format!("heavy flows of {} at the end", class.name), &count(*flows as u64)]);
+            }
         }
     }
     t.render(ui::columns())

@@ -8,6 +8,7 @@ use slipstream_wire::{LinkType, ToeplitzKey, classify, rss_hash};
 
 use super::feeds::into_trains;
 use super::graph::{Pipeline, StageReport};
+use crate::stages::with_heavy_flows;
 use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock;
@@ -148,7 +149,7 @@ impl Traffic {
     /// # Errors
     /// A setting that is out of range.
     pub fn reframed(&self, config: &ReframeConfig) -> Result<Self, slipstream_reframe::ConfigError> {
-        let mut stage = Reframe::new(config)?;
+        let mut stage = Reframe::new(&with_heavy_flows(config))?;
         let mut pool = Pool::new();
         let mut classifier = Classifier::default();
         classifier.links(&[LinkType::Ethernet]);

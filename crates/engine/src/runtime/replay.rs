@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use super::driver::{Driver, RunError, RunReport};
 use super::graph::Pipeline;
+use crate::stages::with_heavy_flows;
 
 /// Told now and then how far a replay is, as a share of 1 where that is known; says whether to go on.
 pub type Tick<'a> = dyn FnMut(Option<f64>) -> ControlFlow<()> + 'a;
@@ -103,7 +104,7 @@ impl<'a> Replay<'a> {
         mut out: Box<dyn Stage + Send>,
     ) -> Result<Driver, ConfigError> {
         let discards = out.egress().is_some_and(|end| end.discards());
-        let reframe: Box<dyn Stage + Send> = Box::new(ReframeStage::new(self.config)?);
+        let reframe: Box<dyn Stage + Send> = Box::new(ReframeStage::new(&with_heavy_flows(self.config))?);
         let stages = vec![("reframe".to_owned(), reframe), ("out".to_owned(), out)];
         let pipeline = Pipeline::chain(stages).from_source(source);
         // SAFETY: the reframer forgets a packet's `BufId` when the packet goes on; source and destination do

@@ -4,15 +4,16 @@ mod delay;
 mod plumbing;
 #[cfg(test)]
 mod reasons;
+mod reframe;
 mod vlan;
 
+pub(crate) use reframe::with_heavy_flows;
 pub use slipstream_io::ports::port_of;
 
 use slipstream_core::registry::{Registry, StageType};
 use slipstream_functions::{firewall, l2fwd, nat, router, stages};
 use slipstream_io::{af_packet, af_xdp, paced, ports, shm, tap};
 use slipstream_measure as measure;
-use slipstream_reframe as reframe;
 use slipstream_slice as slice;
 
 /// All stage types, by group and name.

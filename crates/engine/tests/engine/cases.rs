@@ -20,6 +20,7 @@ fn set(config: &mut ReframeConfig, class: usize, key: &str, value: &str) {
         "weight" => t.weight = value.parse().unwrap(),
         "bypass" if class > 0 => t.bypass = true,
         "bypass" => config.bypass = Rule::parse(value).unwrap(),
+        "top_window" => config.top_window = value.parse().unwrap(),
         "capacity" => config.capacity = value.parse().unwrap(),
         "admit" => config.admit = if value == "second" { Admit::Second } else { Admit::Always },
         "policy" => {
@@ -79,13 +80,8 @@ fn parse(text: &str) -> Case {
             pairs(settings).iter().for_each(|(k, v)| set(&mut case.config, 0, k, v));
         } else if let Some(class) = line.strip_prefix("class ") {
             let (rule, list) = class.split_once("=>").unwrap();
-            let (name, rule) = rule.split_once(':').unwrap();
-            let settings = case.config.default.clone();
-            case.config.classes.push(Class {
-                name: name.trim().into(),
-                rule: Rule::parse(rule.trim()).unwrap(),
-                settings,
-            });
+            let class = Class::parse(&format!("{rule} =>"), &case.config.default, Path::new(""));
+            case.config.classes.push(class.unwrap());
             let n = case.config.classes.len();
             pairs(list).iter().for_each(|(k, v)| set(&mut case.config, n, k, v));
         } else if let "in" | "out" | "count" = line {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::adaptive_twin::{Arrived, Policy as Waits};
 use crate::common::{Kind, Packet, run};
 use proptest::prelude::*;
-use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig};
+use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig, Top};
 use slipstream::rules::Rule;
 
 /// The stage as one would first write it down: lists that are searched from end to end.
@@ -14,8 +14,14 @@ struct Twin {
     trains: Vec<TwinTrain>,
     leaving: Vec<TwinTrain>,
     flows: HashMap<(u16, bool), (u64, u64)>,
+    /// The flows in the order in which they came.
+    numbers: Vec<(u16, bool)>,
     instant: u64,
     out: Vec<(u64, usize)>,
+    /// Of each class but the default one: packets by flow in the window before and in this one, and the flows
+    /// that are heavy.
+    windows: Vec<[HashMap<(u16, bool), u32>; 2]>,
+    heavy: Vec<Vec<(u16, bool)>>,
     /// One for each class, where the hold is adaptive.
     waits: Vec<Waits>,
     arrivals: Vec<u64>,
@@ -43,6 +49,8 @@ impl Twin {
             let longest = holds().map(|t| t.hold_ns).max().unwrap();
             twin.waits = holds().map(|t| Waits::new(longest, t.hold_ns, t.burst, config.budget)).collect();
         }
+        twin.windows = vec![Default::default(); config.classes.len()];
+        twin.heavy = vec![Vec::new(); config.classes.len()];
         let mut now = 0;
         for (i, packet) in packets.iter().enumerate() {
             now = now.max(packet.time);
@@ -87,6 +95,27 @@ impl Twin {
         self.leaving.push(train);
     }
 
+    /// Whether a packet of a flow, which the rule of a class selects, is of that class.
+    fn belongs(&mut self, config: &ReframeConfig, class: usize, flow: (u16, bool)) -> bool {
+        let Some(top) = config.classes[class - 1].top else { return true };
+        let (windows, heavy) = (&mut self.windows[class - 1], &mut self.heavy[class - 1]);
+        *windows[1].entry(flow).or_default() += 1;
+        if windows[1].values().sum::<u32>() == config.top_window {
+            let most = top.of(windows[1].len() as u64) as usize;
+            windows.iter_mut().for_each(|w| w.retain(|_, n| *n > 1));
+            let mut sums = windows[0].clone();
+            windows[1].iter().for_each(|(flow, n)| *sums.entry(*flow).or_default() += n);
+            let mut all: Vec<_> = sums.into_iter().collect();
+            // Of equal ones, the flow that was seen first.
+            let first = |flow: &(u16, bool)| self.numbers.iter().position(|f| f == flow);
+            all.sort_by_key(|(flow, n)| (u32::MAX - n, first(flow)));
+            *heavy = all.into_iter().take(most).map(|(flow, _)| flow).collect();
+            windows.swap(0, 1);
+            windows[1].clear();
+        }
+        heavy.contains(&flow)
+    }
+
     fn emit(&mut self) {
         self.leaving.sort_by_key(|t| (t.order, t.packets[0]));
         for train in self.leaving.drain(..) {
@@ -109,8 +138,12 @@ impl Twin {
         let flow = (packet.flow, is_tcp);
         let new = !self.flows.contains_key(&flow);
         self.flows.entry(flow).or_insert((now, 0)).1 += 1;
+        if new {
+            self.numbers.push(flow);
+        }
         // The classes of these tests go by the port: class k has the flows k, k + 4, ...
         let class = (1..=config.classes.len()).find(|k| usize::from(packet.flow) % 4 == *k).unwrap_or(0);
+        let class = if class > 0 && !self.belongs(config, class, flow) { 0 } else { class };
         let t = Self::settings(config, class);
         let arrived = Arrived { flow, now, tcp: is_tcp, len: packet.len.max(60) };
         // A flow keeps its class here, so that each class can have its own memory of flows.
@@ -131,6 +164,11 @@ impl Twin {
             }
             self.out.push((now, i));
             return;
+        }
+        // A flow that has become heavy, or is no longer, begins another train.
+        if let Some(at) = mine(self).filter(|at| self.trains[*at].class != class) {
+            self.leave(config, at);
+            self.emit();
         }
         let held = |twin: &Self| -> (usize, usize) {
             let all = || twin.trains.iter().flat_map(|t| &t.packets);
@@ -195,9 +233,12 @@ fn admit() -> impl Strategy<Value = (Admit, Option<Budget>)> {
 
 fn config() -> impl Strategy<Value = ReframeConfig> {
     let policy = prop_oneof![Just(Policy::Oldest), Just(Policy::Waiting), Just(Policy::Shortest)];
+    let top = prop_oneof![
+        1 => Just(None), 1 => (1u32..4).prop_map(|n| Some(Top::Flows(n))), 1 => (1u32..=Top::ALL).prop_map(|n| Some(Top::Share(n)))
+    ];
     let classes = prop_oneof![
         2 => Just(Vec::new()),
-        1 => proptest::collection::vec(settings(), 1..4)
+        2 => proptest::collection::vec((settings(), top), 1..4)
     ];
     let capacity = prop_oneof![Just(8192u32), 1u32..12];
     let capacity_bytes = prop_oneof![3 => Just(1u64 << 20), 1 => 50u64..500];
@@ -205,15 +246,17 @@ fn config() -> impl Strategy<Value = ReframeConfig> {
         |(default, classes, policy, capacity, capacity_bytes, (admit, budget), bypass)| {
             // Class k: source ports 1 + k, 5 + k, ..., as Twin has it.
             let ports = |k: usize| (0..4).map(|n| (4 * n + k).to_string()).collect::<Vec<_>>().join(",");
-            let class = |(i, settings): (usize, ClassSettings)| Class {
+            let class = |(i, (settings, top)): (usize, (ClassSettings, Option<Top>))| Class {
                 name: format!("c{i}"),
                 rule: Rule::parse(&format!("src port {}", ports(i + 1))).unwrap(),
+                top,
                 settings,
             };
             ReframeConfig {
                 default: ClassSettings { bypass: false, ..default },
                 classes: classes.into_iter().enumerate().map(class).collect(),
                 policy,
+                top_window: 16,
                 capacity,
                 capacity_bytes,
                 admit,
@@ -283,7 +326,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_stage_does_what_its_twin_does(config in config(), packets in packets()) {
+    fn the_stage_does_what_its_twin_does(mut config in config(), packets in packets()) {
+        if config.admit == Admit::Adaptive {
+            // The twin learns from each class by itself, and flows would change theirs.
+            config.classes.iter_mut().for_each(|c| c.top = None);
+        }
         let (out, report) = run(&config, 1, &packets);
         prop_assert_eq!(&out, &Twin::run(&config, &packets));
         check_invariants(&config, &packets, &out)?;

@@ -88,6 +88,7 @@ fn class_of(settings: ClassSettings) -> Class {
     Class {
         name: "some".to_owned(),
         rule: Rule::parse("length 150-9999 or src host 10.0.0.3").unwrap(),
+        top: None,
         settings,
     }
 }

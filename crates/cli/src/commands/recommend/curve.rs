@@ -13,8 +13,9 @@ use slipstream::reframe::ReframeConfig;
 use slipstream::rules::Rule;
 use slipstream::runtime::{NullSink, Pipeline, Replay, Traffic};
 use slipstream::time::Nanos;
+use slipstream_lab::frontier::{Arrivals, Frontier};
 use slipstream_model::Gain;
-use slipstream_wire::LinkType;
+use slipstream_wire::{Encapsulation, LinkType};
 
 use super::super::report_damage;
 use crate::port::{AnySource, Input};
@@ -26,6 +27,8 @@ const SAMPLE: usize = 50_000;
 const HEADERS: usize = 128;
 /// The fewest packets on which a cost can be measured.
 const FEW: usize = 1000;
+/// The frontier is that of so many packets at most, the first ones: it keeps 90 bytes of each.
+const FRONTIER: usize = 300_000;
 
 /// The times and the first packets of a trace.
 #[derive(Default)]
@@ -35,6 +38,8 @@ pub(super) struct Arrived {
     /// Gaps between packets, in ns; times that ran backwards are left out.
     pub(super) gaps: Vec<f64>,
     sample: Traffic,
+    /// What the frontier is measured on.
+    headers: Arrivals,
     last: Option<Nanos>,
 }
 
@@ -45,6 +50,7 @@ impl Arrived {
         match Input::open(path)? {
             Input::Capture(mut reader) => {
                 while let Some(record) = reader.next_record()? {
+                    this.header(record.time, record.link, record.original_len, record.data);
                     let ethernet = record.link == LinkType::Ethernet;
                     this.packet(record.time, ethernet.then_some((record.original_len, record.data)));
                 }
@@ -53,6 +59,7 @@ impl Arrived {
             Input::Synth(mut synth) => {
                 let mut frame = Vec::new();
                 while let Some(time) = synth.next_packet(&mut frame) {
+                    this.header(time, LinkType::Ethernet, frame.len() as u32, &frame);
                     this.packet(time, Some((frame.len() as u32, &frame)));
                 }
             }
@@ -61,6 +68,29 @@ impl Arrived {
             bail!("{}: two packets at different times are needed to tell a rate", path.display());
         }
         Ok(this)
+    }
+
+    fn header(&mut self, time: Nanos, link: LinkType, len: u32, data: &[u8]) {
+        if self.headers.len() < FRONTIER {
+            self.headers.push(time, link, len, data, Encapsulation::Outer);
+        }
+    }
+
+    /// What fixed holds, the adaptive one and one that knows the future make of the first packets, and how
+    /// many those are.
+    pub(super) fn frontier(
+        &self,
+        holds: &[u64],
+        burst: u16,
+        interrupted: &AtomicBool,
+    ) -> anyhow::Result<(Frontier, usize)> {
+        let holds: Vec<u64> = holds.iter().copied().filter(|hold| *hold > 0).collect();
+        let progress = Progress::new("frontier");
+        let frontier = Frontier::measure(&self.headers, &holds, burst, |share| {
+            progress.at(Some(share));
+            if interrupted.load(Ordering::Relaxed) { Err(ui::Interrupted.into()) } else { Ok(()) }
+        })?;
+        Ok((frontier, self.headers.len()))
     }
 
     fn packet(&mut self, time: Nanos, ethernet: Option<(u32, &[u8])>) {

@@ -10,6 +10,7 @@ mod show;
 use std::thread;
 
 use anyhow::{Context, bail};
+use slipstream_lab::frontier::Frontier;
 use slipstream_model::{
     Costs, Error, Gain, Goal, Interarrival, Outlook, Parameters, Pmf, ServiceTimes, Start, Variation,
     outlook, recommend,
@@ -36,6 +37,9 @@ struct Answer {
     curve: Vec<Gain>,
     outlooks: Vec<Outlook>,
     best: Outlook,
+    /// Fixed holds beside the adaptive one and clairvoyance, of so many packets.
+    frontier: Frontier,
+    frontier_packets: usize,
 }
 
 pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
@@ -81,6 +85,7 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let outlooks = outlook(&base, &costs, &curve, threads)?;
     let goal = Goal { aim: aim(args.aim), p99_ns: args.p99.map(|t| t.0) };
     let best = *recommend(&outlooks, goal).ok_or_else(|| unreachable(&outlooks, goal))?;
+    let (frontier, frontier_packets) = arrived.frontier(&holds, args.burst, &interrupted)?;
     let answer = Answer {
         packets: arrived.packets,
         duration_ns: arrived.duration_ns,
@@ -92,6 +97,8 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         curve,
         outlooks,
         best,
+        frontier,
+        frontier_packets,
     };
     let result = show::json(args, &answer);
     if let Some(file) = page {

@@ -1,9 +1,11 @@
 //! The results of `recommend` as a table, as JSON and as a page with charts.
 
 use serde_json::{Value, json};
+use slipstream_lab::frontier::Point;
 use slipstream_model::Outlook;
 use slipstream_report::{Table, count, time, with_error};
 
+use super::super::frontier;
 use super::Answer;
 use crate::cli::recommend::{Aim, Recommend};
 use crate::report::model::{Curves, Page};
@@ -19,6 +21,33 @@ impl Answer {
     fn gain(&self) -> f64 {
         self.best.capacity_pps / self.none().capacity_pps
     }
+}
+
+/// The price of the recommended hold's trains, in a sentence or two: what packets wait for them, and what they
+/// would with an adaptive hold, or if the future were known.
+fn price(a: &Answer) -> Option<String> {
+    let beside = a.frontier.holds.iter().find(|b| b.fixed.hold_ns == a.best.hold_ns as u64)?;
+    let wait = |p: &Point| {
+        let (all, futile) = (time(Some(p.mean_delay_ns)), time(Some(p.futile_wait_ns)));
+        format!("{all} on average, of which {futile} in vain, alone in a train")
+    };
+    let mut text = format!("The price of its trains: packets wait {}.", wait(&beside.fixed));
+    if let Some(knowing) = beside.clairvoyant {
+        let least = time(Some(knowing.mean_delay_ns));
+        text += &format!(" The same trains would cost {least} if the future were known.");
+    }
+    if let Some((adaptive, price)) = beside.adaptive.and_then(|p| Some((p, p.price_ns?))) {
+        let share = 100.0 * adaptive.mean_delay_ns / beside.fixed.mean_delay_ns.max(1e-9);
+        text += &format!(
+            " With the adaptive hold they wait {} ({share:.0} %): --hold {} --admit adaptive --budget price={}.",
+            wait(&adaptive),
+            Duration(a.frontier.longest_ns),
+            Duration(price)
+        );
+    } else {
+        text += " The adaptive hold doesn't give trains of that length.";
+    }
+    Some(text)
 }
 
 /// Why this hold, in a sentence or two.
@@ -73,6 +102,11 @@ pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
     if let Some(map) = best.as_object_mut() {
         map.insert("capacity_gain".into(), a.gain().into());
         map.insert("reason".into(), reason(args, a).into());
+        map.insert("price".into(), price(a).into());
+    }
+    let mut frontier = json!(a.frontier);
+    if let Some(map) = frontier.as_object_mut() {
+        map.insert("packets".into(), a.frontier_packets.into());
     }
     json!({
         "schema": 1,
@@ -94,6 +128,7 @@ pub(super) fn json(args: &Recommend, a: &Answer) -> Value {
         "recommended": best,
         "curve": a.curve,
         "holds": a.outlooks.iter().map(hold).collect::<Vec<_>>(),
+        "frontier": frontier,
     })
 }
 
@@ -102,6 +137,9 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
     let (best, none) = (&a.best, a.none());
     t.title(format!("Recommended hold: {}", Duration(best.hold_ns as u64)));
     t.title(reason(args, a));
+    if let Some(price) = price(a) {
+        t.title(price);
+    }
     t.row(["", "without", "with"]);
     let both = |t: &mut Table, name: &str, f: &dyn Fn(&Outlook) -> String| t.row([name, &f(none), &f(best)]);
     both(&mut t, "SLF", &|o| format!("{:.3}", o.slf));
@@ -136,6 +174,10 @@ pub(super) fn table(args: &Recommend, a: &Answer) -> Table {
             if o.hold_ns == best.hold_ns { "recommended" } else { "" }.to_owned(),
         ]);
     }
+    frontier::as_table(&mut t, &a.frontier);
+    if a.packets as usize > a.frontier_packets {
+        t.row(["of the first", &format!("{} packets with a flow", count(a.frontier_packets as u64))]);
+    }
     t
 }
 
@@ -148,11 +190,12 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
     let mark = format!("recommended: {}", Duration(best.hold_ns as u64));
     let title = format!("Hold packets for {}", Duration(best.hold_ns as u64));
     let verdict = format!(
-        "{} A core can serve {} instead of {}, and 99 of 100 packets are through within {}.",
+        "{} A core can serve {} instead of {}, and 99 of 100 packets are through within {}. {}",
         reason(args, a),
         mpps(best.capacity_pps),
         mpps(a.none().capacity_pps),
         time(Some(best.p99_latency_ns)),
+        price(a).unwrap_or_default(),
     );
     let mut page = Page::new(&title, &verdict);
     let line = |name: &str, f: &dyn Fn(&Outlook) -> f64| {
@@ -200,6 +243,34 @@ pub(super) fn page(args: &Recommend, a: &Answer) -> Page {
             ],
         )
         .log(),
+    );
+    let points = |of: &[Point]| {
+        let mut points: Vec<_> = of
+            .iter()
+            .filter(|p| p.mean_delay_ns >= 100.0)
+            .map(|p| (p.mean_train, p.mean_delay_ns / 1e3))
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    let fixed: Vec<_> = a.frontier.holds.iter().map(|b| b.fixed).collect();
+    let mut frontier = Curves::from(vec![
+        ("fixed hold".to_owned(), points(&fixed)),
+        ("adaptive hold".to_owned(), points(&a.frontier.adaptive)),
+        ("future known".to_owned(), points(&a.frontier.clairvoyant)),
+    ])
+    .named("packets a train, mean", "mean delay, µs")
+    .log();
+    if let Some(held) = fixed.iter().find(|p| p.hold_ns == best.hold_ns as u64) {
+        frontier = frontier.marked(held.mean_train, &mark);
+    }
+    page.figure(
+        "frontier",
+        "What trains cost",
+        "Mean train against mean added delay: the lower a line, the less delay packets pay for trains of that length. A \
+         fixed hold waits for every train alike; the adaptive one stops where the next packet is not worth its delay any \
+         more; nothing can be below what knowing the future would give.",
+        frontier,
     );
     page
 }
