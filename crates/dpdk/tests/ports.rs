@@ -1,5 +1,6 @@
 //! Pipelines over DPDK's virtual devices, without huge pages. EAL is there once a process: tests take turns.
 #![cfg(feature = "libdpdk")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs;
 use std::ops::ControlFlow;
