@@ -21,6 +21,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from random import Random
 
 import harness
 from check_python import Checks as Package
@@ -202,6 +203,32 @@ class Checks(Package):
         self.same(got, self.command("analyze", several[0], *words), "settings")
         small = [path for path in captures(self.where) if self.command("analyze", path)]
         self.same(packets.locality(spark, small, split=100_000).to_dict(), self.command("analyze", *small), "captures")
+
+    def shares(self):
+        """Parts shared out to tasks: nothing is lost or turned round, neighbours are one, and files stay whole where they can."""
+        from slipstream import spark as packets
+
+        random = Random(7)
+        for _ in range(2000):
+            parts = []
+            for file in range(random.randint(1, 12)):
+                cuts = [0, *sorted(random.sample(range(1, 100), random.choice((0, 0, 1, 3, random.randint(0, 40))))), 2**64 - 1]
+                parts += [packets.Part(str(file), span) for span in zip(cuts, cuts[1:])]
+            tasks = random.randint(1, len(parts))
+            shared = packets.share(parts, tasks)
+            assert 1 <= len(shared) <= tasks and all(shared), (len(shared), tasks)
+            flat = [part for one in shared for part in one]
+            assert list(dict.fromkeys(part.file for part in flat)) == list(dict.fromkeys(part.file for part in parts))
+            for file in {part.file for part in parts}:
+                spans, whole = [part.span for part in flat if part.file == file], [part.span for part in parts if part.file == file]
+                assert spans[0][0] == 0 and spans[-1][1] == whole[-1][1] and all(a[1] == b[0] for a, b in zip(spans, spans[1:]))
+                assert {begin for begin, _ in spans} <= {begin for begin, _ in whole}
+            for one in shared:
+                assert len({part.file for part in one}) == len(one), "neighbours of one file are two parts"
+                held = sum(1 for part in parts for mine in one if mine.file == part.file and mine.span[0] <= part.span[0] < mine.span[1])
+                assert held <= 2 * -(-len(parts) // tasks) + 1, "a task has far more than its share"
+        even = [packets.Part(str(file), span) for file in range(8) for span in ((0, 5), (5, 9), (9, 20), (20, 2**64 - 1))]
+        assert packets.share(even, 4) == [[packets.Part(str(file), packets.ALL) for file in pair] for pair in ((0, 1), (2, 3), (4, 5), (6, 7))]
 
     def frame(self):
         """Rows: as many as there are packets, their bytes the same, whatever the parts."""
@@ -419,7 +446,7 @@ class Checks(Package):
 
 
 # The executor last: it needs a cluster of its own.
-NAMES = ("parts", "tables", "notebooks", "stubs", "locality", "frame", "bad", "times", "stream", "killed", "executor")
+NAMES = ("parts", "shares", "tables", "notebooks", "stubs", "locality", "frame", "bad", "times", "stream", "killed", "executor")
 TOOLS = ("ipykernel", "mypy", "nbclient", "nbformat", "vl-convert-python")
 
 

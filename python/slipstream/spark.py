@@ -11,6 +11,7 @@ all executors: a shared file system, or one machine.
 
 from __future__ import annotations
 
+import bisect
 import glob
 import json
 import os
@@ -184,7 +185,8 @@ def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, 
 
     source: captures (files, patterns, folders), or a DataFrame of packets of `spark.read.format("pcap")`, also filtered, with its rows
         still in the order in which they were read.
-    split: bytes of a part that one task analyses; 0 takes each file in one piece.
+    split: bytes of a part that one task analyses; 0 takes each file in one piece. Neighbouring parts that fall to the same task are
+        analysed in one go, so that only what several tasks read is joined afterwards.
     keep_going: files that can't be read go to `failed` of the result, and the others are right; else the first of them raises its
         exception.
     groups: tasks that join the parts of files; as many as Spark takes in parallel by default.
@@ -306,11 +308,14 @@ def _joined(spark: SparkSession, tasks: list[Part], settings: dict[str, Any], gr
     if not tasks:
         return {}
 
+    shares = share(tasks, _tasks(spark, len(tasks)))
+    tasks = [part for parts in shares for part in parts]
+
     def make(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                task = tasks[number]
-                yield _row(task.file, number, _outcome(lambda task=task: analyse(task, settings)))
+                for at, part in enumerate(shares[number], sum(map(len, shares[:number]))):
+                    yield _row(part.file, at, _outcome(lambda part=part: analyse(part, settings)))
 
     def unite(table: pyarrow.Table) -> pyarrow.Table:
         rows = sorted(zip(table["number"].to_pylist(), table["state"].to_pylist()))
@@ -319,14 +324,14 @@ def _joined(spark: SparkSession, tasks: list[Part], settings: dict[str, Any], gr
         return pyarrow.Table.from_batches([_row(file, rows[0][0], _outcome(lambda: rejoin(file, parts, settings)))])
 
     columns = "file string, number long, state binary"
-    made = spark.range(0, len(tasks), 1, _packed(spark, len(tasks))).mapInArrow(make, columns)
+    made = spark.range(0, len(shares), 1, len(shares)).mapInArrow(make, columns)
     several = len({task.file for task in tasks}) < len(tasks)
     if several:
         made = (made.repartition(groups, "file") if groups else made).groupBy("file").applyInArrow(unite, columns)
     return {row["file"]: bytes(row["state"]) for row in made.collect()}
 
 
-def _packed(spark: SparkSession, parts: int) -> int:
+def _tasks(spark: SparkSession, parts: int) -> int:
     """Tasks of Spark for so many parts. A task costs Spark and Python as much as some hundred thousand packets, so that each takes several
     parts, as long as there are enough tasks for all cores to be busy to the end; what is lost with a task is little."""
     try:
@@ -334,6 +339,30 @@ def _packed(spark: SparkSession, parts: int) -> int:
     except Exception:  # A session by Spark Connect doesn't say.
         return parts
     return max(1, min(parts, max(_TASKS_A_CORE * cores, -(-parts // _PARTS_A_TASK))))
+
+
+def share(parts: list[Part], tasks: int) -> list[list[Part]]:
+    """Shares parts out to so many tasks or fewer, in order and about as many to each. A share ends where a file does if it can, since
+    neighbouring parts of a file in a share become one part: what one task has read needs no joining."""
+    ends = [at for at in range(1, len(parts)) if parts[at].file != parts[at - 1].file] + [len(parts)]
+    cuts, room = [0], len(parts) / tasks / 4
+    for number in range(1, tasks + 1):
+        want = number * len(parts) // tasks
+        after = bisect.bisect_left(ends, want)
+        near = min(ends[max(0, after - 1):after + 1], key=lambda end: abs(end - want))
+        cut = near if abs(near - want) <= room else want
+        if cut > cuts[-1]:
+            cuts.append(cut)
+    shares = []
+    for begin, end in zip(cuts, cuts[1:]):
+        one: list[Part] = []
+        for part in parts[begin:end]:
+            if one and one[-1].file == part.file and one[-1].span[1] == part.span[0]:
+                one[-1] = Part(part.file, (one[-1].span[0], part.span[1]))
+            else:
+                one.append(part)
+        shares.append(one)
+    return shares
 
 
 def _row(file: str, number: int, state: bytes) -> pyarrow.RecordBatch:

@@ -77,6 +77,16 @@ fn is_in_place(class: u8) -> bool {
     class != OVERSIZE && class & IN_PLACE != 0
 }
 
+/// Where places of freed packets are sorted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Freed {
+    Here,
+    /// By a sibling that stores packets.
+    Elsewhere,
+    /// They keep their places.
+    Never,
+}
+
 /// The place of a packet in its [`Pool`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BufId(pub u32);
@@ -103,7 +113,7 @@ pub struct Pool {
     /// Number of the slab being cut up, in units, and its next unused unit. Siblings have none here, nor have
     /// pools with adopted memory.
     bump: (u32, usize),
-    retain: bool,
+    freed: Freed,
     /// True if packets have to leave their places to be sliced: retained ones, and those that another thread
     /// may free.
     fixed: bool,
@@ -145,7 +155,7 @@ impl Pool {
             slabs: Slabs::default(),
             free: [const { Vec::new() }; CLASSES],
             bump: (0, SLAB_UNITS),
-            retain: false,
+            freed: Freed::Here,
             fixed: false,
             live: 0,
             sibling: None,
@@ -198,13 +208,23 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn retains(&self) -> bool {
-        self.retain
+        self.freed == Freed::Never
     }
 
     /// From now on [`Pool::free`] keeps the bytes: the packets of a preloaded trace are read again and again.
     /// Siblings have to be told one by one.
     pub fn retain(&mut self) {
-        (self.retain, self.fixed) = (true, true);
+        (self.freed, self.fixed) = (Freed::Never, true);
+    }
+
+    /// From now on [`Pool::free`] doesn't look at a packet: a sibling that stores packets, in whose core's
+    /// cache it most likely still is, sorts its place in when it needs some. For a thread that frees what
+    /// others stored and hardly stores any itself. No effect on a pool that is alone, adopted memory or
+    /// retained.
+    pub fn free_elsewhere(&mut self) {
+        if self.sibling.is_some() && self.adopted.is_none() && self.freed == Freed::Here {
+            self.freed = Freed::Elsewhere;
+        }
     }
 
     /// Packets stored and not freed. Reads 0 when everything that came in has left. Siblings count together,
@@ -271,6 +291,10 @@ impl Pool {
     /// A slot of a class that has none free, where the slab being cut up has no room for it.
     #[cold]
     fn more(&mut self, class: usize, bytes: usize) -> (u32, u8) {
+        self.sort();
+        if let Some(id) = self.free.get_mut(class).filter(|_| self.sibling.is_some()).and_then(Vec::pop) {
+            return (id, class as u8);
+        }
         let units = CLASS_UNITS.get(class).copied().unwrap_or_default();
         let Self { free, sibling, adopted, slabs, memory, .. } = self;
         if let Some(adopted) = adopted
@@ -390,7 +414,7 @@ impl Pool {
             (meta.original_len - cut.min(meta.original_len)).saturating_add(front.len() as u32);
         let class = self.class(id.0).unwrap_or(OVERSIZE);
         let room = self.room(id.0, class);
-        if HEADER + new as usize <= room && !self.retain && !is_in_place(class) {
+        if HEADER + new as usize <= room && !self.retains() && !is_in_place(class) {
             let from = HEADER + cut as usize;
             if let Some(slot) = self.slot_mut(id.0, HEADER + len.max(new) as usize) {
                 slot.copy_within(from..from + rest, HEADER + front.len());
@@ -504,8 +528,30 @@ impl Pool {
     /// Gives a packet's place back.
     #[inline]
     pub fn free(&mut self, id: BufId) {
-        if !self.retain {
-            self.free_slot(id);
+        match self.freed {
+            Freed::Here => self.free_slot(id),
+            Freed::Elsewhere => self.leave_to_siblings(id),
+            Freed::Never => {}
+        }
+    }
+
+    fn leave_to_siblings(&mut self, id: BufId) {
+        let Some(sibling) = &mut self.sibling else { return self.free_slot(id) };
+        self.live -= 1;
+        sibling.leave(id.0);
+    }
+
+    /// Sorts in the places that siblings freed without a look at them.
+    fn sort(&mut self) {
+        let Some(sibling) = &self.sibling else { return };
+        let ids = sibling.take_left();
+        // They count as freed already.
+        self.live += ids.len() as i64;
+        for (n, id) in ids.iter().enumerate() {
+            if let Some(ahead) = ids.get(n + 2 * AHEAD) {
+                prefetch_to_write(self.memory.address(*ahead as usize * UNIT));
+            }
+            self.free_slot(BufId(*id));
         }
     }
 

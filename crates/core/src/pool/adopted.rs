@@ -285,7 +285,7 @@ impl Pool {
     /// region, or of a retained pool: it stays.
     #[inline]
     pub fn let_go(&mut self, id: BufId) -> Option<usize> {
-        let offset = self.offset(id).filter(|_| !self.retain)?;
+        let offset = self.offset(id).filter(|_| !self.retains())?;
         if self.is_sliced(id) {
             self.report_freed(id);
         }

@@ -28,6 +28,14 @@ impl Sibling {
         match *self {}
     }
 
+    pub(super) fn leave(&mut self, _: u32) {
+        match *self {}
+    }
+
+    pub(super) fn take_left(&self) -> Vec<u32> {
+        match *self {}
+    }
+
     pub(super) fn oversize(&self, _: usize) -> u32 {
         match *self {}
     }

@@ -5,6 +5,10 @@
 //! at once, by a stash behind a lock: a list that is full leaves half of it there, one that is empty takes as
 //! many. So a thread that only stores and one that only frees need no more memory than what is between them,
 //! and the lock is taken about once in 256 packets.
+//!
+//! A thread that frees what others stored need not even look at it ([`Pool::free_elsewhere`]): the first line
+//! of each packet, whose first byte says how large its slot is, would come from the other core's cache and go
+//! back there to be written again.
 
 #![allow(unsafe_code)]
 
@@ -48,6 +52,8 @@ struct State {
     rests: Vec<(u32, usize)>,
     /// Sliced packets that were freed: whose, and their tokens.
     dropped: Vec<(u32, u64)>,
+    /// Places that were freed, of whatever class: nobody has looked.
+    left: Vec<u32>,
 }
 
 impl State {
@@ -86,6 +92,8 @@ pub(super) struct Sibling {
     bump: (u32, usize),
     /// The part of the pool's own count that is in [`Shared::live`].
     settled: i64,
+    /// Places that this pool freed without a look at them.
+    left: Vec<u32>,
 }
 
 /// Free slots of a class that a pool keeps.
@@ -95,6 +103,10 @@ fn kept(class: usize) -> usize {
 }
 
 impl Sibling {
+    fn of(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared), bump: (0, SLAB_UNITS), settled: 0, left: Vec::new() }
+    }
+
     /// Packets stored and not freed, by all pools as far as is known, by this one so many.
     pub(super) fn live(&self, own: i64) -> i64 {
         self.shared.live.load(Ordering::Relaxed) + own - self.settled
@@ -145,6 +157,26 @@ impl Sibling {
         if let Some(stash) = self.shared.lock().stash.get_mut(class) {
             stash.extend(list.drain(..list.len().div_ceil(2)));
         }
+    }
+
+    /// Takes a place that is free, of a class that others find out.
+    #[inline]
+    pub(super) fn leave(&mut self, id: u32) {
+        if self.left.len() == KEPT {
+            self.leave_all();
+        }
+        self.left.push(id);
+    }
+
+    fn leave_all(&mut self) {
+        if !self.left.is_empty() {
+            self.shared.lock().left.append(&mut self.left);
+        }
+    }
+
+    /// The places that pools freed without a look at them, which are the caller's now.
+    pub(super) fn take_left(&self) -> Vec<u32> {
+        take(&mut self.shared.lock().left)
     }
 
     /// So many slabs for one packet.
@@ -219,17 +251,20 @@ impl Pool {
             Some(sibling) => Arc::clone(&sibling.shared),
             None => Arc::new(self.share()),
         };
-        let (retain, adopted) = (self.retain, self.adopted.as_ref().map(|adopted| adopted.twin()));
+        let (retains, adopted) = (self.retains(), self.adopted.as_ref().map(|adopted| adopted.twin()));
         // Everything that a sibling has becomes that of the others.
         drop(self);
         let one = || {
-            let sibling = Sibling { shared: Arc::clone(&shared), bump: (0, SLAB_UNITS), settled: 0 };
+            let sibling = Sibling::of(&shared);
             let mut pool = Self::new();
             (pool.memory, pool.sibling) = (shared.memory.twin(), Some(Box::new(sibling)));
             if let Some(adopted) = &adopted {
                 pool.adopt_too(adopted);
             }
-            (pool.retain, pool.fixed) = (retain, true);
+            pool.fixed = true;
+            if retains {
+                pool.retain();
+            }
             pool
         };
         (0..n).map(|_| one()).collect()
@@ -248,7 +283,7 @@ impl Pool {
         rests.retain(|(_, next)| *next < SLAB_UNITS);
         let dropped = take(&mut self.dropped);
         let mail = AtomicBool::new(!dropped.is_empty());
-        let mut state = State { opened: memory.own_part(), slabs, stash, rests, dropped };
+        let mut state = State { opened: memory.own_part(), slabs, stash, rests, dropped, left: Vec::new() };
         state.open(&memory);
         Shared { memory, live: AtomicI64::new(take(&mut self.live)), state: Mutex::new(state), mail }
     }
@@ -259,6 +294,7 @@ impl Pool {
     pub fn settle(&mut self) {
         if let Some(sibling) = &mut self.sibling {
             sibling.settle(self.live);
+            sibling.leave_all();
             sibling.mail(&mut self.dropped, 1);
         }
     }

@@ -245,7 +245,7 @@ impl Pool {
     #[inline]
     pub fn free_spliced(&mut self, id: BufId) {
         let class = self.class(id.0).unwrap_or(OVERSIZE);
-        if self.retain {
+        if self.retains() {
             return;
         }
         if class == OVERSIZE { self.free_class(id, class) } else { self.leave(id, class) }
@@ -298,7 +298,7 @@ impl Pool {
     /// As [`Pool::free_spliced`], for a packet that begins so.
     #[inline]
     pub fn free_short(&mut self, id: BufId, Head([class, ..]): Head) {
-        if class == OVERSIZE || self.retain {
+        if class == OVERSIZE || self.retains() {
             return self.free_spliced(id);
         }
         self.leave(id, class);

@@ -66,7 +66,7 @@ proptest! {
     /// Against the obvious twin, a map from handle to bytes: any pool does with a packet what its own would
     /// have done.
     #[test]
-    fn store_what_a_map_would(before in 0usize..20, steps in prop::collection::vec(step(), 1..if cfg!(miri) { 20 } else { 250 })) {
+    fn store_what_a_map_would(before in 0usize..20, elsewhere in 0usize..3, steps in prop::collection::vec(step(), 1..if cfg!(miri) { 20 } else { 250 })) {
         let mut twin: HashMap<u32, (Vec<u8>, u32)> = HashMap::new();
         let mut alone = Pool::new();
         for n in 0..before {
@@ -76,6 +76,7 @@ proptest! {
         }
         // SAFETY: as in `siblings`.
         let mut pools = unsafe { alone.siblings(3) };
+        pools.iter_mut().take(elsewhere).for_each(Pool::free_elsewhere);
         let mut ids: Vec<u32> = twin.keys().copied().collect();
         ids.sort_unstable();
         for (n, (pool, step)) in steps.into_iter().enumerate() {
@@ -146,6 +147,9 @@ fn threads_hand_packets_to_each_other() {
         .enumerate()
         .map(|(me, (mut pool, head))| {
             let next = ends[(me + 1) % THREADS].clone();
+            if me % 2 == 1 {
+                pool.free_elsewhere();
+            }
             thread::spawn(move || {
                 let mut seed = me as u32;
                 for round in 0..ROUNDS {
@@ -187,8 +191,16 @@ fn threads_hand_packets_to_each_other() {
 /// One thread only stores, the other only frees: memory is what is between them, not what ever was.
 #[test]
 fn free_slots_come_back() {
+    slots_come_back(false);
+    slots_come_back(true);
+}
+
+fn slots_come_back(elsewhere: bool) {
     let mut pools = siblings(2).into_iter();
     let (mut from, mut to) = (pools.next().unwrap(), pools.next().unwrap());
+    if elsewhere {
+        to.free_elsewhere();
+    }
     let (send, receive) = sync_channel::<Vec<BufId>>(4);
     let batches = if cfg!(miri) { 4 } else { 3000 };
     let store = thread::spawn(move || {

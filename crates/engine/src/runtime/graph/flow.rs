@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::packed::Packed;
 use super::{Edge, Ledger, Node, Wiring};
 use crate::runtime::operator::Visits;
 use slipstream_core::batch::{Arrivals, Batch, Train};
@@ -21,6 +22,8 @@ const SPARE: usize = 256;
 pub(super) struct Spare {
     batches: Vec<Batch>,
     arrivals: Vec<Arrivals>,
+    packed: Vec<Packed>,
+    chunks: Vec<Vec<Event>>,
 }
 
 impl Spare {
@@ -40,11 +43,29 @@ impl Spare {
         }
     }
 
+    /// Keeps the memory of packed arrivals.
+    pub(super) fn put_packed(&mut self, mut packed: Packed) {
+        if self.packed.len() < SPARE {
+            packed.clear();
+            self.packed.push(packed);
+        }
+    }
+
+    /// Keeps the memory of events.
+    pub(super) fn put_chunk(&mut self, mut chunk: Vec<Event>) {
+        if self.chunks.len() < SPARE {
+            chunk.clear();
+            self.chunks.push(chunk);
+        }
+    }
+
     /// Takes over all that there is room for.
     pub(super) fn refill(&mut self, other: &mut Self) {
         let take = |mine: usize, others: usize| others.saturating_sub(SPARE.saturating_sub(mine));
         self.batches.extend(other.batches.drain(take(self.batches.len(), other.batches.len())..));
         self.arrivals.extend(other.arrivals.drain(take(self.arrivals.len(), other.arrivals.len())..));
+        self.packed.extend(other.packed.drain(take(self.packed.len(), other.packed.len())..));
+        self.chunks.extend(other.chunks.drain(take(self.chunks.len(), other.chunks.len())..));
     }
 }
 
@@ -54,6 +75,7 @@ impl Event {
         match self {
             Self::Batch { batch, .. } => batch.frames.len(),
             Self::Arrivals { arrivals, .. } => arrivals.frames.len(),
+            Self::Packed { packed, .. } => packed.packets(),
             Self::End
             | Self::Until(_)
             | Self::Interfaces(_)
@@ -75,6 +97,8 @@ pub(super) struct Later {
     pub(super) before: Nanos,
     /// Empty batches, for their memory.
     pub(super) spare: Spare,
+    /// Packets that arrive go to another core.
+    pub(super) packs: bool,
 }
 
 /// Something that happens to a section of a pipeline. Events reach it in the order in which they happen in
@@ -91,6 +115,8 @@ pub(super) enum Event {
     },
     /// Packets come to the stage behind a source, as they arrive.
     Arrivals { now: Nanos, edge: Edge, arrivals: Arrivals },
+    /// The same, packed.
+    Packed { now: Nanos, edge: Edge, packed: Packed },
     /// The call that the batches before came from is over: what goes round may go.
     End,
     /// Deadlines at or before this time are due.
@@ -111,6 +137,11 @@ impl Later {
         self.batches.pop_front()
     }
 
+    /// Takes the events for the section behind.
+    pub(super) fn take_beyond(&mut self) -> Vec<Event> {
+        std::mem::replace(&mut self.beyond, self.spare.chunks.pop().unwrap_or_default())
+    }
+
     /// A batch that has gone, for its memory.
     pub(super) fn give_back(&mut self, batch: Batch) {
         self.spare.put_batch(batch);
@@ -118,6 +149,13 @@ impl Later {
 
     /// Takes packets that arrive at a stage of a section behind.
     pub(super) fn pass_arrivals(&mut self, now: Nanos, edge: Edge, arrivals: &mut Arrivals) {
+        if self.packs {
+            let mut packed = self.spare.packed.pop().unwrap_or_default();
+            if packed.pack(arrivals) {
+                return self.beyond.push(Event::Packed { now, edge, packed });
+            }
+            self.spare.put_packed(packed);
+        }
         let mut kept = self.spare.arrivals.pop().unwrap_or_default();
         std::mem::swap(&mut kept, arrivals);
         self.beyond.push(Event::Arrivals { now, edge, arrivals: kept });

@@ -8,6 +8,7 @@ mod assemble;
 mod contexts;
 mod flow;
 mod ledger;
+mod packed;
 mod reach;
 mod report;
 mod sections;

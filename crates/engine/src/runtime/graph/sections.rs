@@ -26,6 +26,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use slipstream_core::batch::Arrivals;
 use slipstream_core::clock::{self, thread_cpu_ns};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::StageError;
@@ -65,19 +66,22 @@ struct Section {
     error: Option<StageError>,
     /// Batches of events that it took, empty.
     used: Spare,
+    /// Arrivals that came packed.
+    arrivals: Arrivals,
 }
 
 impl Section {
-    fn take(&mut self, chunk: Vec<Event>) {
-        for event in chunk {
+    fn take(&mut self, mut chunk: Vec<Event>) {
+        for event in chunk.drain(..) {
             self.event(event);
         }
+        self.used.put_chunk(chunk);
         // Who waits for the memory of these packets is to have it soon.
         self.pool.settle();
     }
 
     fn event(&mut self, event: Event) {
-        let Self { pipeline, pool, error, used } = self;
+        let Self { pipeline, pool, error, used, arrivals: unpacked } = self;
         match event {
             Event::Batch { before, now, edge, mut batch } => {
                 pipeline.run_before(pool, before);
@@ -101,6 +105,19 @@ impl Section {
                     ledger.arrive(stage, cx, &mut arrivals, out);
                 });
                 used.put_arrivals(arrivals);
+            }
+            Event::Packed { now, edge, packed } => {
+                pipeline.later.before = Nanos(0);
+                if !pipeline.has(edge.node) {
+                    return pipeline.later.beyond.push(Event::Packed { now, edge, packed });
+                }
+                packed.unpack(unpacked);
+                used.put_packed(packed);
+                let timed = pipeline.sample();
+                pipeline.step(edge.node, pool, (now, timed), edge.input, |stage, cx, ledger, out| {
+                    ledger.arrive(stage, cx, unpacked, out);
+                });
+                unpacked.clear();
             }
             Event::End => {
                 let (now, timed) = (pipeline.now, pipeline.sample());
@@ -217,13 +234,19 @@ impl Pipeline {
         // A context is for stages that take a batch one right behind the other.
         self.contexts = None;
         let mut cells = Vec::with_capacity(cuts.len());
-        for (cut, pool) in cuts.into_iter().rev().zip(pools) {
+        // Payloads that wait are to be heard of soon where a packet that should have fetched them was dropped.
+        let soon = !self.together.is_empty();
+        for (cut, mut pool) in cuts.into_iter().rev().zip(pools) {
+            if !soon {
+                pool.free_elsewhere();
+            }
             let mut behind = Self::of(self.nodes.split_off(cut), Vec::new());
             behind.base = cut;
             behind.split = !cells.is_empty();
             (behind.rounds, behind.timed) = (self.rounds, self.timed);
             behind.links.clone_from(&self.links);
-            let section = Mutex::new(Section { pipeline: behind, pool, error: None, used: Spare::default() });
+            let (used, arrivals) = (Spare::default(), Arrivals::default());
+            let section = Mutex::new(Section { pipeline: behind, pool, error: None, used, arrivals });
             cells.push(Cell {
                 section,
                 input: Mutex::default(),
@@ -263,9 +286,10 @@ impl Pipeline {
         crossing.counted = events.len();
         if all && crossing.counted > 0 || crossing.packets >= CHUNK || crossing.counted >= EVENTS {
             *crossing = Crossing::default();
-            sections.push(0, take(&mut self.later.beyond));
+            sections.push(0, self.later.take_beyond());
             sections.balance();
             sections.fetch_spare(0, &mut self.later);
+            self.later.packs = sections.own(0).is_empty();
         }
     }
 }
@@ -400,9 +424,8 @@ impl Sections {
             self.failed.store(true, Ordering::Release);
         }
         cell.due.store(section.pipeline.next_deadline().0, Ordering::Release);
-        let beyond = take(&mut section.pipeline.later.beyond);
-        if !beyond.is_empty() {
-            self.push(at + 1, beyond);
+        if !section.pipeline.later.beyond.is_empty() {
+            self.push(at + 1, section.pipeline.later.take_beyond());
         }
         drop(section);
         self.under_way.fetch_sub(1, Ordering::AcqRel);
