@@ -2,7 +2,7 @@
 """Are saved states what the book's page on formats says? Read by that page alone, hash functions included.
 
 The tables of a state are computed anew from the packets, which `capture.py` reads, and must be those of the file to the bit.
-Sliding windows are held against a dictionary, and states that the stage saves against those of the verb.
+Sliding windows, gaps and what two states share are held against dictionaries, and what the stage tells and saves against the verb.
 """
 
 import collections
@@ -94,25 +94,29 @@ class Code:
 
 
 def registers(data, n, t, d):
-    """What n registers keep: the highest event, and the set of those below it."""
+    """Did registers forget nothing; and of n of them the highest event, and the set of those below it that it has."""
     if data[0] == 0:
         words = struct.unpack(f"<{n}I", data[1:])
-        return [(word >> 24, {(word >> 24) - i for i in range(1, d + 1) if word >> 24 - i & 1}) for word in words]
-    code, found = Code(data[3:], struct.unpack("b", data[2:3])[0]), []
+        return False, [(word >> 24, {(word >> 24) - i for i in range(1, d + 1) if word >> 24 - i & 1}) for word in words]
+    code, found, everything = Code(data[3:], struct.unpack("b", data[2:3])[0]), [], data[0] == 2
     for _ in range(n):
         highest = next((e for e in range(data[1], 0, -1) if code.occurred(e - 1 >> t)), 0)
-        found.append((highest, {e for e in range(highest - 1, max(0, highest - d - 1), -1) if code.occurred(e - 1 >> t)}))
+        last = 0 if everything else max(0, highest - d - 1)
+        found.append((highest, {e for e in range(highest - 1, last, -1) if code.occurred(e - 1 >> t)}))
     assert code.at >= len(data) - 3, "bytes behind the code"
-    return found
+    return everything, found
 
 
 def events(kind, seed, n, d, packets):
-    """The registers that the packets make, and the sum of the inverse chances that they would change some."""
+    """The registers that the packets make, as above, and the sum of the inverse chances that they would change some."""
     t, purpose = (2, 0x656C6C) if kind == 11 else (1, 0x686970)
     hashes, kept, seen, last = Hash(seed, purpose), [set() for _ in range(n)], fractions.Fraction(0), 63 - t
+    size = (n * (5 + d) + 7) // 8 + 3
+    entries = (size - n) // 3
+    everything, room = kind == 13 and n <= 1 << 15 and size >= n, entries - (entries + 7) // 8
 
     def open_events(of):
-        return [e for e in range(max(1, max(of, default=0) - d), (last + 1 << t) + 1) if e not in of]
+        return [e for e in range(1 if everything else max(1, max(of, default=0) - d), (last + 1 << t) + 1) if e not in of]
 
     def chance(of):
         return sum(1 << 62 - min(last - 1, e - 1 >> t) - t for e in open_events(of))
@@ -122,13 +126,18 @@ def events(kind, seed, n, d, packets):
         h1, h2 = hashes.halves(key)
         of = kept[below(h1 & MASK32, n)]
         event = (min(last, 64 - h2.bit_length()) << t) + h2 % (1 << t) + 1
-        if event in of or event < max(of, default=0) - d:
+        if event in of or not everything and event < max(of, default=0) - d:
             continue
         seen += fractions.Fraction(n << 63, total)
         total -= chance(of)
         of.add(event)
         total += chance(of)
-    return [(max(of, default=0), {e for e in of if max(of) - d <= e < max(of)}) for of in kept], float(seen)
+        if everything and event > 8:
+            room -= 1
+            if room < 0:
+                everything = False
+                total = sum(map(chance, kept))
+    return (everything, [(max(of, default=0), {e for e in of if (everything or max(of) - d <= e) and e < max(of)}) for of in kept]), float(seen)
 
 
 def sketch(data):
@@ -288,10 +297,98 @@ def stage(binary, job, scratch):
     yield "measure query of damaged states", case.wrong
 
 
+def gaps(binary, job, _):
+    """Quantiles of gaps: within their bounds, and the stage's to the last digit."""
+    _, path = job
+    words = ["--task", "quantiles", "--weight", "gap", "--key", "src", "--memory", "64KiB"]
+    run, case = Run(binary, ["measure", path, *words, "--format", "json"]), Case()
+    got, last, values = run.json(), {}, []
+    for record in capture.read(path).records:
+        if key := capture.flow_key(record.link, record.data):
+            source = bytes(key[2])[: len(key[2]) // 2]
+            if source in last:
+                values.append(max(0, record.time - last[source]))
+            last[source] = max(record.time, last.get(source, 0))
+    values.sort()
+    case.equal(got["without_gap"], len(last), "first packets of flows")
+    case.equal((got["packets"], got["epochs"][0]["weight"]), (len(values), sum(values)), "gaps and their sum")
+    for row in got["epochs"][0]["quantiles"]:
+        value = values[int(row["quantile"] * (len(values) - 1))]
+        case.check(row["lower"] <= value <= row["upper"], f"quantile {row['quantile']} is {value}: {row}")
+    one = Run(binary, ["measure", path, *words, "--workers", 1, "--format", "json"]).json()
+    several = Run(binary, ["measure", path, *words, "--task", "quantiles", "--format", "json"]).json()["tasks"]
+    for other in (one, *several):
+        case.equal(other["epochs"], got["epochs"], "with one worker, and for two tasks")
+    yield run.command, case.wrong
+    graph = "measure(task=quantiles, weight=gap, key=src, memory=64KiB, seed=1)"
+    run, case = Run(binary, ["run", "-i", path, "-o", "null", "-e", graph, "--format", "json"]), Case()
+    told, look = [], [run.json()]
+    while look:
+        value = look.pop()
+        if isinstance(value, list):
+            look.extend(value)
+        elif isinstance(value, dict):
+            told.extend([value["quantiles"]] if "quantiles" in value else [])
+            look.extend(value.values())
+    case.equal(told, [got["epochs"][0]["quantiles"]], "the stage's quantiles")
+    yield run.command, case.wrong
+    for words, what in ((["--task", "quantiles", "--weight", "delay"], "stage"), (["--weight", "gap"], "task quantiles"),
+                        (["--task", "quantiles"], "gap")):
+        run = Run(binary, ["measure", path, *words])
+        yield run.command, [] if run.status == 2 and what in run.stderr else [f"status {run.status}: {run.stderr}"]
+
+
+def shared(binary, job, scratch):
+    """What two states share, beside sets of the sources; and states that don't go together."""
+    _, path = job
+    records = [(r.time, key) for r in capture.read(path).records if (key := capture.flow_key(r.link, r.data))]
+    middle = 20_000_000
+
+    def made(name, *words):
+        file = scratch / name
+        Run(binary, ["measure", path, "--format", "json", "--save", file, *words]).json()
+        return file
+
+    first = capture.read(path).records[0].time
+    early, late = (({bytes(k[2])[: len(k[2]) // 2] for t, k in records if (t - first < middle) == before}) for before in (True, False))
+    want = {"union": early | late, "intersection": early & late, "only_first": early - late, "only_second": late - early}
+    for sketch, epoch in (("exact", "1s"), ("exaloglog", "7ms"), ("exaloglog-hip", "2000000p"), ("linear-counting", "7ms")):
+        words = ["--task", "cardinality", "--sketch", sketch, "--epoch", epoch, "--memory", "8KiB"]
+        files = [made("early.state", *words, "--time", "..20ms"), made("late.state", *words, "--time", "20ms..")]
+        run, case = Run(binary, ["measure", "sets", *files, "--format", "json"]), Case()
+        got = run.json()
+        for part, keys in want.items():
+            size = got[part]
+            # The chance that one of so few is outside of its bounds is small, and the seed always the same.
+            case.check(size["lower"] <= len(keys) <= size["upper"], f"{part} is {len(keys)}: {size}")
+            case.check(sketch != "exact" or size["estimate"] == size["lower"] == size["upper"], f"{part} is exact: {size}")
+        case.equal(got["confidence"], 1 if sketch == "exact" else 0.95, "confidence")
+        case.equal(got["first"]["packets"] + got["second"]["packets"], len(records), "packets")
+        lines = Run(binary, ["measure", "sets", *files, "--format", "csv"]).stdout.decode().split()
+        case.equal([line.split(",")[0] for line in lines], ["part", *want], "lines of CSV")
+        table = Run(binary, ["measure", "sets", *files]).stdout.decode()
+        case.check("in the second alone" in table, f"the table: {table}")
+        check = Run(binary, ["measure", "sets", *files, "--fail-if", "union.estimate>1"])
+        case.equal(check.status, 1, "exit status of a check that holds")
+        yield run.command, case.wrong
+    early, case = made("early.state", "--task", "cardinality", "--sketch", "exaloglog"), Case()
+    for words, what in ((["--task", "cardinality", "--sketch", "fm"], "sketch"), (["--task", "cardinality", "--sketch", "exaloglog", "--key", "dst"], "key"),
+                        (["--task", "cardinality", "--sketch", "exaloglog", "--seed", 2], "seed"),
+                        (["--task", "cardinality", "--sketch", "exaloglog", "--memory", "2KiB"], "registers")):
+        run = Run(binary, ["measure", "sets", early, made("other.state", *words)])
+        case.check(run.status == 2 and what in run.stderr, f"{words}: status {run.status}: {run.stderr}")
+    hitters = made("hitters.state", "--task", "heavy-hitters")
+    run = Run(binary, ["measure", "sets", hitters, hitters])
+    case.check(run.status == 2 and "space-saving" in run.stderr, f"of heavy hitters: status {run.status}: {run.stderr}")
+    run = Run(binary, ["measure", "sets", early, scratch / "none.state"])
+    case.check(run.status == 2 and "none.state" in run.stderr, f"without a file: status {run.status}: {run.stderr}")
+    yield "measure sets of states that don't go together", case.wrong
+
+
 def jobs(where):
     words = [["--task", "flow-size", "--sketch", "count-min", "--flow", "10.0.0.1", "--memory", "64KiB"],
              *(["--task", "cardinality", "--sketch", name, "--memory", "2KiB"] for name in ("fm", "linear-counting", "hll")),
-             ["--task", "cardinality", "--sketch", "exaloglog-hip", "--memory", "2KiB", "--aggregate", "off"],
+             *(["--task", "cardinality", "--sketch", "exaloglog-hip", "--memory", memory, "--aggregate", "off"] for memory in ("2KiB", "128")),
              ["--task", "size-distribution", "--sketch", "mrac", "--memory", "64KiB"],
              ["--task", "quantiles", "--weight", "bytes", "--memory", "64KiB"]]
     for each in words:
@@ -299,10 +396,13 @@ def jobs(where):
         yield "state", where / "multi/pcpp-sll.pcap", each
     yield "windows", CAMPUS
     yield "stage", CAMPUS
+    yield "gaps", CAMPUS
+    yield "gaps", where / "multi/ndpi-alexa-app.pcapng"
+    yield "shared", CAMPUS
 
 
 def work(binary, job, scratch):
-    return {"state": state, "windows": windows, "stage": stage}[job[0]](binary, job, scratch)
+    return {"state": state, "windows": windows, "stage": stage, "gaps": gaps, "shared": shared}[job[0]](binary, job, scratch)
 
 
 if __name__ == "__main__":

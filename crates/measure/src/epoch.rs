@@ -200,6 +200,12 @@ impl SketchSet {
         &self.ask
     }
 
+    /// Seed of the hash functions.
+    pub(super) fn seed(&self) -> u64 {
+        let [four, _] = &self.configs;
+        four.sketch.seed
+    }
+
     /// Adds to a flow.
     ///
     /// # Errors

@@ -64,9 +64,10 @@ pub use parallel::{
     Digest, DigestMeasurement, Packet, PacketSource, TraceEpoch, TraceError, TraceResult, TraceSettings,
     measure_trace,
 };
-pub use plan::{Plan, keying, refuse_weight};
+pub use plan::{Plan, keying};
 pub use saved::{Description, Saved, SavedEpoch, SavedError};
 pub use task::{EpochLength, Task, UnknownTask};
+pub use weigh::Weight;
 
 use slipstream_sketch::{AggregatorError, BuildError, MergeError, QueryError};
 

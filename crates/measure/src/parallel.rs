@@ -26,7 +26,7 @@ pub use digest::{Digest, DigestMeasurement};
 
 use super::epoch::Recipe;
 use super::lane::Past;
-use super::{Ended, EpochLength, MeasureError, SketchSet, Span};
+use super::{Ended, EpochLength, MeasureError, SketchSet, Span, Weight};
 
 /// Packets of a block for one worker: few enough to stay in the first-level cache.
 const ROWS_ALONE: usize = 512;
@@ -65,8 +65,8 @@ pub trait PacketSource: Send {
 pub struct TraceSettings {
     /// Length of an epoch.
     pub epoch: EpochLength,
-    /// A packet weighs its bytes on the wire, not 1.
-    pub bytes: bool,
+    /// The weight of a packet; a delay is none, since a trace holds no packet.
+    pub weight: Weight,
     /// The IP header of a tunnel that makes the key.
     pub encapsulation: Encapsulation,
     /// Threads that share the work, the caller's included; 0 is taken as 1. Answers don't depend on it.
@@ -74,8 +74,13 @@ pub struct TraceSettings {
 }
 
 impl TraceSettings {
-    fn weight(&self, packet: &Packet<'_>) -> u32 {
-        if self.bytes { packet.original_len } else { 1 }
+    /// The weight of a packet by itself: its gap is known where packets are taken in order.
+    fn weight(&self, packet: &Packet<'_>) -> u64 {
+        match self.weight {
+            Weight::Packets => 1,
+            Weight::Bytes => u64::from(packet.original_len),
+            Weight::Gap | Weight::Delay => 0,
+        }
     }
 }
 
@@ -97,6 +102,8 @@ pub struct TraceResult {
     pub packets: u64,
     /// Packets that were left out, because they are no IP packets.
     pub skipped: u64,
+    /// Packets that were left out, because they are the first of their flow and have no gap before them.
+    pub without_gap: u64,
     /// IPv6 packets were among them.
     pub ipv6: bool,
     /// The most memory that sketches took, in bytes: the greatest of each IP version, added up. A table that
@@ -151,7 +158,10 @@ pub fn measure_trace<S: PacketSource>(
     let spread = sketches.merges_exactly();
     let job = Job {
         recipe: sketches.recipe(),
-        state: Mutex::new(State::new(sketches, Reading { source, cutter: Cutter::new(*settings) })),
+        state: Mutex::new({
+            let cutter = Cutter::new(*settings, &sketches);
+            State::new(sketches, Reading { source, cutter })
+        }),
         changed: Condvar::new(),
         spread,
         rows: if workers > 1 { ROWS_SHARED } else { ROWS_ALONE },
@@ -406,13 +416,14 @@ impl<'s, S: PacketSource> Job<'s, S> {
                 if goes_on {
                     state.reading = Some(reading);
                 } else {
-                    let Cutter { packets, skipped, ipv6, .. } = reading.cutter;
-                    state.read = TraceResult { packets, skipped, ipv6, ..TraceResult::default() };
+                    let Cutter { packets, skipped, without_gap, ipv6, .. } = reading.cutter;
+                    state.read =
+                        TraceResult { packets, skipped, without_gap, ipv6, ..TraceResult::default() };
                     state.at_end = true;
                 }
             }
             Work::Update(mut set, mut block) => {
-                block.iter().try_for_each(|(key, weight)| set.push(key, u64::from(*weight)))?;
+                block.iter().try_for_each(|(key, weight)| set.push(key, *weight))?;
                 block.clear();
                 let mut state = self.lock();
                 state.spare.push(block);

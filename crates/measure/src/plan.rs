@@ -42,25 +42,6 @@ pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, Strin
     Ok(Keying::plain(key))
 }
 
-/// Refuses what packets can't weigh in a sketch.
-///
-/// # Errors
-/// Says what to do instead.
-pub fn refuse_weight(kind: Kind, task: Task, bytes: bool) -> Result<(), String> {
-    if kind == Kind::Mrac && bytes {
-        return Err(
-            "mrac: its estimate is for sizes in packets; use weight packets, or exact or flow-radar".into()
-        );
-    }
-    if task == Task::Quantiles && !bytes {
-        return Err(
-            "every packet weighs 1 packet: quantiles are of weight bytes, the sizes of packets (of the stage \
-             `measure` also of gap and delay, in ns)".into()
-        );
-    }
-    Ok(())
-}
-
 /// The number of keys that a sketch of so many bytes has room for beside its counters.
 fn keys_within(key_len: usize, bytes: usize) -> usize {
     match key_len {

@@ -93,7 +93,7 @@ impl Task {
             Self::Cardinality => "How many flows there are",
             Self::Entropy => "Entropy of the weight over flows, in bits",
             Self::Quantiles => {
-                "Quantiles of packets' sizes, with --weight bytes; of the stage, of gaps and delays, too"
+                "Quantiles of packets' sizes (--weight bytes) or of the gaps between them (--weight gap)"
             }
         }
     }

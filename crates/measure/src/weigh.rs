@@ -2,32 +2,37 @@
 
 use slipstream_sketch::{KeyHash, Kind};
 
-use crate::{KeyBytes, Task, refuse_weight};
+use crate::{KeyBytes, Task};
 
-/// The figure that the stage takes for a packet's weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
+/// The figure that is taken for a packet's weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weight {
     /// 1.
+    #[default]
     Packets,
     /// Its bytes on the wire.
     Bytes,
     /// Time since the packet of its flow before it, in ns.
     Gap,
-    /// Time that the pipeline has held it until here, in ns.
+    /// Time that the pipeline has held it until here, in ns. A trace by itself has none.
     Delay,
 }
 
 impl Weight {
     const ALL: [Self; 4] = [Self::Packets, Self::Bytes, Self::Gap, Self::Delay];
     /// As they are written in settings.
-    pub(crate) const NAMES: [&'static str; 4] = ["packets", "bytes", "gap", "delay"];
+    pub const NAMES: [&'static str; 4] = ["packets", "bytes", "gap", "delay"];
 
-    pub(crate) fn named(name: &str) -> Self {
+    /// The one of a name; packets for a word that names none.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
         let named = Self::NAMES.iter().zip(Self::ALL).find(|(known, _)| **known == name);
         named.map_or(Self::Packets, |(_, weight)| weight)
     }
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
             Self::Bytes => "bytes",
@@ -40,14 +45,26 @@ impl Weight {
     ///
     /// # Errors
     /// Says what to do instead.
-    pub(crate) fn refuse(self, kind: Kind, task: Task) -> Result<(), String> {
+    pub fn refuse(self, kind: Kind, task: Task) -> Result<(), String> {
         if matches!(self, Self::Gap | Self::Delay) && !kind.takes_values() {
             return Err(format!(
-                "a {} is a value of a single packet, and {kind} adds up: ask for task=quantiles",
+                "a {} is a value of a single packet, and {kind} adds up: ask for the task quantiles",
                 self.name()
             ));
         }
-        refuse_weight(kind, task, self != Self::Packets)
+        if kind == Kind::Mrac && self == Self::Bytes {
+            return Err(
+                "mrac: its estimate is for sizes in packets; use weight packets, or exact or flow-radar"
+                    .into(),
+            );
+        }
+        if task == Task::Quantiles && self == Self::Packets {
+            return Err(
+                "every packet weighs 1 packet: quantiles are of weight bytes, the sizes of packets, or gap, the \
+                 time since the flow's packet before (of the stage `measure` also delay)".into(),
+            );
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Errors beside Apache DataSketches (its Rust library), task by task, as the book's tables print them: at
 //! equal bytes of memory, and of saved states.
 //!
-//! `cargo bench -p slipstream-sketch --bench accuracy -- [cardinality] [top] [sizes] [quantiles] [--trials N]`.
+//! `cargo bench -p slipstream-sketch --bench accuracy -- [cardinality] [top] [sizes] [--trials N] [--keys N]`;
+//! `--keys` leaves out cardinalities above it.
 //! Memory of theirs is what its documentation says of the table alone, without its head and exceptions.
 
 #![allow(
@@ -172,7 +173,7 @@ fn cpc_memory(lg_k: u8, n: u32) -> usize {
     sketch.estimated_size()
 }
 
-fn cardinality(trials: u32) {
+fn cardinality(trials: u32, most: u32) {
     println!(
         "\nDistinct keys: root mean square of the relative error of {trials} sets (five times as many up to 100,000 keys), mean length of the saved state."
     );
@@ -189,7 +190,7 @@ fn cardinality(trials: u32) {
         "exaloglog-hip, 14 below",
     ]);
     let both = |e: &[Errors; 2]| format!("{}; {}", e[0].text(), e[1].text());
-    for n in CARDINALITIES {
+    for n in CARDINALITIES.into_iter().filter(|n| *n <= most) {
         let trials = sets(trials, n);
         let line = |name: &str, bytes: usize, theirs: [Errors; 2]| {
             let size = Size::Memory(bytes);
@@ -214,7 +215,7 @@ fn cardinality(trials: u32) {
     );
     head(&["CPC", "keys", "theirs: stream; merged", "exaloglog-hip", "exaloglog"]);
     for (lg_k, wide, plain) in [(10, 524, 274), (12, 2096, 1096)] {
-        for n in CARDINALITIES {
+        for n in CARDINALITIES.into_iter().filter(|n| *n <= most) {
             let trials = sets(trials, n);
             row(&[
                 format!("2^{lg_k}"),
@@ -309,13 +310,14 @@ fn sizes() {
 
 fn main() {
     let mut words: Vec<String> = std::env::args().skip(1).filter(|w| w != "--bench").collect();
-    let mut trials = 200;
-    if let Some(at) = words.iter().position(|w| w == "--trials") {
-        trials = words.drain(at..=at + 1).next_back().and_then(|n| n.parse().ok()).expect("--trials N");
-    }
+    let mut number = |name: &str, usual: u32| match words.iter().position(|w| w == name) {
+        Some(at) => words.drain(at..=at + 1).next_back().and_then(|n| n.parse().ok()).expect("a number"),
+        None => usual,
+    };
+    let (trials, most) = (number("--trials", 200), number("--keys", MANY));
     let wanted = |table: &str| words.is_empty() || words.iter().any(|w| w == table);
     if wanted("cardinality") {
-        cardinality(trials);
+        cardinality(trials, most);
     }
     if wanted("top") {
         top(trials);

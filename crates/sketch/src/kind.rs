@@ -122,6 +122,8 @@ impl Kind {
             Self::CountMin | Self::UnivMon => 2,
             // 2: registers by their entropy.
             Self::ExaLogLog => 2,
+            // 2: registers that forgot nothing, while keys are few.
+            Self::ExaLogLogHip => 2,
             _ => 1,
         }
     }

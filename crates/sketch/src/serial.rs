@@ -251,6 +251,11 @@ impl<'a> Decoder<'a> {
         Self { rest, version: 0 }
     }
 
+    /// The number of bytes that are left.
+    pub(crate) const fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// All bytes that are left.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)

@@ -1,4 +1,4 @@
-//! The words of `measure`, `measure merge` and `measure query`. Names of tasks and sketches are those of the
+//! The words of `measure`, `measure merge`, `measure query` and `measure sets`. Names of tasks and sketches are those of the
 //! engine.
 
 use std::path::PathBuf;
@@ -60,6 +60,11 @@ pub(crate) enum Weight {
     Packets,
     /// Bytes on the wire.
     Bytes,
+    /// Of quantiles: time since the packet of the flow before it, in ns. First packets of flows have none, nor have
+    /// those of a flow that was forgotten: the last packets of 65,536 flows are remembered.
+    Gap,
+    /// Of quantiles: time in a pipeline, in ns. A trace has none: ask the stage `measure`.
+    Delay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,11 +120,14 @@ pub(crate) struct Answers {
                   slipstream measure traces/campus.pcap.gz --task cardinality \\\n    \
                   --rules 'tcp port 443' --time 1ms..5ms --key 5tuple\n  \
                   slipstream measure traces/campus.pcap.gz --task quantiles --weight bytes\n  \
+                  slipstream measure traces/campus.pcap.gz --task quantiles --weight gap \\\n    \
+                  --key 5tuple\n  \
                   slipstream measure traces/campus.pcap.gz --task cardinality --sketch hll \\\n    \
                   --window 40ms --slide 10ms --memory 4KiB\n  \
                   slipstream measure traces/campus.pcap.gz --sketch univmon --save a.state\n  \
                   slipstream measure merge a.state a.state --save both.state\n  \
-                  slipstream measure query both.state --task cardinality"
+                  slipstream measure query both.state --task cardinality\n  \
+                  slipstream measure sets a.state both.state"
 )]
 pub(crate) struct Measure {
     #[command(subcommand)]
@@ -140,7 +148,7 @@ pub(crate) struct Measure {
     /// stay whole), src/24/56 for those of both. By default src; for ddos-victims dst.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// What a packet adds to its flow.
+    /// What a packet adds to its flow, or the value of which quantiles are asked.
     #[arg(long, value_enum, default_value = default_of("measure", "weight"))]
     pub(crate) weight: Weight,
     /// Length of an epoch: packets (2000000p) or time (1s). By time, epochs begin at multiples of it since
@@ -211,6 +219,30 @@ pub(crate) enum MeasureAction {
         task: Option<Task>,
         #[command(flatten)]
         answers: Answers,
+    },
+    /// Tell how many keys two saved states have together, share, and have alone: which sources of today weren't
+    /// there yesterday? All epochs of a state are taken together. For states of cardinality (exaloglog tells
+    /// most in the least memory), and of any other sketch that counts keys.
+    #[command(after_help = "Examples:\n  \
+                      slipstream measure traces/campus.pcap.gz --task cardinality --sketch exaloglog \\\n    \
+                      --memory 4KiB --time ..20ms --save early.state\n  \
+                      slipstream measure traces/campus.pcap.gz --task cardinality --sketch exaloglog \\\n    \
+                      --memory 4KiB --time 20ms.. --save late.state\n  \
+                      slipstream measure sets early.state late.state --format json")]
+    Sets {
+        /// A file that `measure --save` or `measure merge` wrote.
+        #[arg(value_name = "FIRST")]
+        first: PathBuf,
+        /// Another one, of the same key, sketch, memory and seed.
+        #[arg(value_name = "SECOND")]
+        second: PathBuf,
+        /// How to print the result.
+        #[arg(long, value_enum, default_value_t)]
+        format: MeasureFormat,
+        /// Exit with status 1 if this holds for the result: a JSON key path, a comparison, a number, as in
+        /// 'only_second.estimate>1000'. May be given several times.
+        #[arg(long, value_name = "CHECK")]
+        fail_if: Vec<String>,
     },
     /// Ask a saved state, also for something else than it was made for.
     #[command(after_help = "Example:\n  slipstream measure query a.state --task cardinality --format json")]

@@ -4,10 +4,11 @@ use slipstream_wire::{FlowKey, classify_with};
 
 use super::digest::Digest;
 use super::{Packet, PacketSource, TraceSettings};
-use crate::{EpochLength, Span};
+use crate::weigh::Gaps;
+use crate::{EpochLength, Keying, SketchSet, Span, Weight};
 
 /// Flow keys with what is added to them.
-pub(super) type Block = Vec<(FlowKey, u32)>;
+pub(super) type Block = Vec<(FlowKey, u64)>;
 
 /// A result of reading; they come in the order of the trace.
 #[derive(Debug)]
@@ -40,11 +41,15 @@ impl<S: PacketSource> Reading<'_, S> {
 #[derive(Debug)]
 pub(super) struct Cutter {
     settings: TraceSettings,
+    /// The last packets of flows, and what makes a flow, where gaps are measured.
+    gaps: Option<(Gaps, Keying)>,
     /// The epoch under way.
     span: Span,
     ended_epochs: u64,
     pub(super) packets: u64,
     pub(super) skipped: u64,
+    /// First packets of flows, which have no gap before them.
+    pub(super) without_gap: u64,
     pub(super) ipv6: bool,
     block: Block,
     pub(super) items: Vec<Item>,
@@ -53,13 +58,16 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    pub(super) fn new(settings: TraceSettings) -> Self {
+    pub(super) fn new(settings: TraceSettings, sketches: &SketchSet) -> Self {
+        let gaps = settings.weight == Weight::Gap;
         Self {
             settings,
+            gaps: gaps.then(|| (Gaps::new(sketches.seed()), sketches.ask().keying)),
             span: Span::default(),
             ended_epochs: 0,
             packets: 0,
             skipped: 0,
+            without_gap: 0,
             ipv6: false,
             block: Block::new(),
             items: Vec::new(),
@@ -84,7 +92,7 @@ impl Cutter {
             EpochLength::Packets(n) => self.span.packets + more <= n,
             EpochLength::Time(_) => last < self.span.end_ns,
         };
-        if self.packets == 0 || !in_epoch || !self.block.is_empty() {
+        if self.packets == 0 || !in_epoch || !self.block.is_empty() || self.gaps.is_some() {
             for ((key, weight), time) in digest.rows.iter().zip(&digest.times) {
                 self.row(*key, *time, *weight);
             }
@@ -104,7 +112,14 @@ impl Cutter {
     }
 
     #[inline]
-    fn row(&mut self, key: FlowKey, time: u64, weight: u32) {
+    fn row(&mut self, key: FlowKey, time: u64, mut weight: u64) {
+        if let Some((gaps, keying)) = &mut self.gaps {
+            let Some(gap) = gaps.since_last(&keying.key(&key), time) else {
+                self.without_gap += 1;
+                return;
+            };
+            weight = gap;
+        }
         let time = time.max(self.span.last_ns);
         let epoch = self.settings.epoch;
         if self.packets == 0 {

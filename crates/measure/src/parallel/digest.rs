@@ -57,7 +57,7 @@ impl DigestMeasurement {
     /// With `sketches`, which are empty.
     #[must_use]
     pub fn new(sketches: SketchSet, settings: &TraceSettings) -> Self {
-        Self { cutter: Cutter::new(*settings), set: sketches, answers: Answers::default() }
+        Self { cutter: Cutter::new(*settings, &sketches), set: sketches, answers: Answers::default() }
     }
 
     /// Takes the next packets of the trace.
@@ -76,11 +76,12 @@ impl DigestMeasurement {
     pub fn finish(mut self) -> Result<TraceResult, MeasureError> {
         self.cutter.end_epoch(true);
         self.work()?;
-        let Cutter { packets, skipped, ipv6, .. } = self.cutter;
+        let Cutter { packets, skipped, without_gap, ipv6, .. } = self.cutter;
         let spent_ns = self.set.spent_ns();
         let mut result = TraceResult {
             packets,
             skipped,
+            without_gap,
             ipv6,
             spent_ns,
             epochs: self.answers.epochs,
@@ -95,7 +96,7 @@ impl DigestMeasurement {
         for item in items.drain(..) {
             match item {
                 Item::Updates(mut block) => {
-                    block.iter().try_for_each(|(key, weight)| self.set.push(key, u64::from(*weight)))?;
+                    block.iter().try_for_each(|(key, weight)| self.set.push(key, *weight))?;
                     block.clear();
                     self.cutter.spare.push(block);
                 }

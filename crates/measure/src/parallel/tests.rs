@@ -79,6 +79,8 @@ fn in_digests(
 fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample]) -> TraceResult {
     let mut result = TraceResult::default();
     let mut span = Span::default();
+    let mut before = std::collections::HashMap::new();
+    let keying = sketches.ask().keying;
     let mut end = |span: &mut Span, last: bool, sketches: &mut SketchSet| {
         let by_time = matches!(settings.epoch, EpochLength::Time(_)) && span.packets > 0;
         span.partial = by_time && (last || result.epochs.is_empty());
@@ -91,6 +93,16 @@ fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample
             continue;
         };
         let time = (*time).max(span.last_ns);
+        let gap = before.insert(keying.key(&headers.key).get().to_vec(), time).map(|last| time - last);
+        let weight = match (settings.weight, gap) {
+            (Weight::Bytes, _) => u64::from(*len),
+            (Weight::Gap, Some(gap)) => gap,
+            (Weight::Gap, None) => {
+                result.without_gap += 1;
+                continue;
+            }
+            _ => 1,
+        };
         if result.packets == 0 {
             span = Span::begin(settings.epoch, time);
         }
@@ -117,7 +129,6 @@ fn one_pass(mut sketches: SketchSet, settings: &TraceSettings, packets: &[Sample
         span.packets += 1;
         result.packets += 1;
         result.ipv6 |= headers.key.is_ipv6();
-        let weight = if settings.bytes { u64::from(*len) } else { 1 };
         sketches.push(&headers.key, weight).unwrap();
     }
     end(&mut span, true, &mut sketches);
@@ -132,7 +143,8 @@ fn packets() -> impl Strategy<Value = Vec<Sample>> {
     prop::collection::vec(one, 0..700).prop_map(|all| {
         let mut time = 5;
         let sample = |(gap, flow, version, len): (u64, u8, u8, u32)| {
-            time += if gap == 39 { 2_000 } else { gap };
+            // Some gaps are longer than 32 bits say.
+            time += if gap == 39 { 2_000 + (u64::from(len == 40) << 33) } else { gap };
             let src = if flow < 30 { 1 } else { flow };
             let data = if version == 11 { vec![0; 9] } else { frame(version == 10, src, flow / 7, flow) };
             (time, len, data)
@@ -155,6 +167,7 @@ fn tasks() -> impl Strategy<Value = (Task, Kind)> {
         (Task::Cardinality, Kind::Fm),
         (Task::Entropy, Kind::UnivMon),
         (Task::Entropy, Kind::Exact),
+        (Task::Quantiles, Kind::DdSketch),
     ])
 }
 
@@ -180,12 +193,17 @@ proptest! {
         ],
         aggregate in prop_oneof![Just(None), Just(Some(Eviction::Grr)), Just(Some(Eviction::Lru))],
         compare in any::<bool>(),
-        bytes in any::<bool>(),
+        weighed in any::<bool>(),
         parts in prop::collection::vec(0..400_usize, 1..5),
     ) {
-        // MRAC's sizes are packets.
-        let bytes = bytes && kind != Kind::Mrac;
-        let settings = TraceSettings { epoch, bytes, encapsulation: Encapsulation::Outer, workers: 1 };
+        let weight = match (weighed, kind) {
+            (true, Kind::DdSketch) => Weight::Gap,
+            (false, Kind::DdSketch) => Weight::Bytes,
+            // MRAC's sizes are packets.
+            (true, kind) if kind != Kind::Mrac => Weight::Bytes,
+            _ => Weight::Packets,
+        };
+        let settings = TraceSettings { epoch, weight, encapsulation: Encapsulation::Outer, workers: 1 };
         let make = || sketches(task, kind, aggregate, compare);
         let want = one_pass(make(), &settings, &samples);
         for workers in [0, 1, 2, 3, 4, 7] {
@@ -202,7 +220,8 @@ proptest! {
                 prop_assert_eq!(&a.ended.states, &b.ended.states, "{} workers", workers);
             }
             prop_assert_eq!((got.memory_bytes, got.aggregator_bytes), (want.memory_bytes, want.aggregator_bytes));
-            prop_assert_eq!((got.packets, got.skipped, got.ipv6), (want.packets, want.skipped, want.ipv6));
+            let counts = |r: &TraceResult| (r.packets, r.skipped, r.without_gap, r.ipv6);
+            prop_assert_eq!(counts(&got), counts(&want));
         }
     }
 }
@@ -213,7 +232,8 @@ fn a_failing_source_stops_every_worker() {
     let samples: Vec<Sample> = (0..500).map(|i| (i, 60, frame(i % 5 == 0, i as u8, 1, 2))).collect();
     let epoch = EpochLength::Packets(50);
     for workers in [1, 2, 4] {
-        let settings = TraceSettings { epoch, bytes: false, encapsulation: Encapsulation::Outer, workers };
+        let settings =
+            TraceSettings { epoch, weight: Weight::Packets, encapsulation: Encapsulation::Outer, workers };
         let mut source = Memory { packets: &samples, at: 0, fails_at: Some(321) };
         let sketches = sketches(Task::HeavyHitters, Kind::SpaceSaving, Some(Eviction::Grr), false);
         let error = measure_trace(sketches, &settings, &mut source).unwrap_err();
@@ -236,7 +256,8 @@ fn a_panic_is_passed_on() {
         }
     }
     let epoch = EpochLength::Packets(50);
-    let settings = TraceSettings { epoch, bytes: false, encapsulation: Encapsulation::Outer, workers: 2 };
+    let settings =
+        TraceSettings { epoch, weight: Weight::Packets, encapsulation: Encapsulation::Outer, workers: 2 };
     for reads_left in 0..20 {
         let sketches = sketches(Task::HeavyHitters, Kind::SpaceSaving, Some(Eviction::Grr), false);
         let run = || measure_trace(sketches, &settings, &mut Broken { reads_left }).map(|_| ());

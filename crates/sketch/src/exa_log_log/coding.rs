@@ -9,6 +9,7 @@
 //! memory.
 
 use super::shape::{GROUPS, Register, Shape};
+use super::sparse::{self, Events, event_bit};
 use crate::StateError;
 use crate::serial::{Decoder, Encoder};
 
@@ -165,6 +166,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+impl Reader<'_> {
+    fn done(&self) -> Result<(), StateError> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(StateError::Damaged("there is more than its parameters say"))
+    }
+}
+
 impl Coder for Reader<'_> {
     #[inline]
     fn code(&mut self, _: bool, [yes, all]: [u32; 2]) -> bool {
@@ -272,30 +282,91 @@ const fn most(bytes: usize) -> usize {
     FREE.saturating_add(EACH.saturating_mul(bytes))
 }
 
+/// Writes registers that forgot nothing: 2 (u8), the highest event of all (u8), the rarity of the first group
+/// (i8), and the code: of every register, whether each event from the highest of all down occurred.
+pub(super) fn write_all(shape: Shape, registers: &[Events], out: &mut Encoder) {
+    let (top, k) = rarity(shape, registers.iter().map(|events| sparse::kept(shape, *events)));
+    let (mut model, mut writer) = (Model::new(i32::from(k)), Writer::new());
+    for events in registers {
+        code_all(shape, top, &mut model, &mut writer, *events);
+    }
+    out.u8(2);
+    out.u8(top as u8);
+    out.u8(k as u8);
+    writer.finish().iter().for_each(|byte| out.u8(*byte));
+}
+
+/// Says which events of a register occurred, or is told.
+fn code_all(shape: Shape, top: u32, model: &mut Model, coder: &mut impl Coder, events: Events) -> Events {
+    let mut said = 0;
+    for event in (1..=top).rev() {
+        let group = shape.group(event);
+        let occurred = coder.code(events & event_bit(event) != 0, model.of(group));
+        model.learn(group, occurred);
+        said |= if occurred { event_bit(event) } else { 0 };
+    }
+    said
+}
+
+/// Registers as they were saved.
+pub(super) enum Saved {
+    Kept(Vec<Register>),
+    /// Of which nothing was forgotten.
+    All(Vec<Events>),
+}
+
 /// Reads what [`write`] has written of n registers; `each` gets them in order.
 pub(super) fn read(
     shape: Shape,
     n: usize,
     d: &mut Decoder<'_>,
+    each: impl FnMut(Register),
+) -> Result<(), StateError> {
+    let way = d.u8()?;
+    read_kept(way, shape, n, d, each)
+}
+
+/// Reads what [`write`] or [`write_all`] has written.
+pub(super) fn read_either(shape: Shape, n: usize, d: &mut Decoder<'_>) -> Result<Saved, StateError> {
+    let way = d.u8()?;
+    if way != 2 || d.version() < 2 {
+        let mut all = Vec::new();
+        read_kept(way, shape, n, d, |register| all.push(register))?;
+        return Ok(Saved::Kept(all));
+    }
+    let (top, mut model, mut reader) = begin(shape, n <= sparse::MOST, d)?;
+    let all = (0..n).map(|_| code_all(shape, top, &mut model, &mut reader, 0)).collect();
+    reader.done()?;
+    Ok(Saved::All(all))
+}
+
+fn read_kept(
+    way: u8,
+    shape: Shape,
+    n: usize,
+    d: &mut Decoder<'_>,
     mut each: impl FnMut(Register),
 ) -> Result<(), StateError> {
-    match d.u8()? {
+    match way {
         0 => read_raw(shape, &d.all::<u32>(n)?, each),
         1 => {
-            let (top, k) = (u32::from(d.u8()?), d.u8()? as i8);
-            let bytes = d.rest();
-            if n > most(bytes.len()) || top > shape.events() {
-                return Err(StateError::Damaged("its shape is impossible"));
-            }
-            let (mut model, mut reader) = (Model::new(i32::from(k)), Reader::new(bytes));
+            let few = n <= most(d.left().saturating_sub(2));
+            let (top, mut model, mut reader) = begin(shape, few, d)?;
             (0..n).for_each(|_| each(code(shape, top, &mut model, &mut reader, (0, 0))));
-            if !reader.rest.is_empty() {
-                return Err(StateError::Damaged("there is more than its parameters say"));
-            }
-            Ok(())
+            reader.done()
         }
         _ => Err(StateError::Damaged("its registers are written in no way that is known")),
     }
+}
+
+/// The head of a code: the highest event, and the rarity; `few` says that its bytes may stand for so many
+/// registers.
+fn begin<'a>(shape: Shape, few: bool, d: &mut Decoder<'a>) -> Result<(u32, Model, Reader<'a>), StateError> {
+    let (top, k) = (u32::from(d.u8()?), d.u8()? as i8);
+    if !few || top > shape.events() {
+        return Err(StateError::Damaged("its shape is impossible"));
+    }
+    Ok((top, Model::new(i32::from(k)), Reader::new(d.rest())))
 }
 
 /// Registers as they are.

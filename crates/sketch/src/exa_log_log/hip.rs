@@ -14,9 +14,12 @@
 //! With 6 of them, 11 bits a register, the error is the least in memory: variance times bits is 2.5, where
 //! HyperLogLog of 4 bits with the same estimate has 2.77. With 14, 19 bits a register, a saved state is the
 //! smallest, for it is compressed: 1.64, where the theory's least is 1.63 (Pettie, Wang and Yin, PODS 2021).
+//! While keys are few for each register, up to about two, nothing is forgotten at all: see [`sparse`].
 
+use super::coding::{self, Saved};
+use super::sets;
 use super::shape::{Register, Seen, Shape, bounds};
-use super::{coding, sets};
+use super::sparse::{self, Added, Events, Sparse, event_bit};
 use crate::hash::{Hasher, below};
 use crate::serial::{Decoder, Encoder, StateError};
 use crate::sketch::same;
@@ -79,8 +82,9 @@ impl Fields {
 #[derive(Clone, Debug)]
 pub struct ExaLogLogHip<const N: usize> {
     /// Registers: how far the highest event is above `base` in the upper 5 bits, or [`LISTED`]; below, the
-    /// events before it.
+    /// events before it. Where nothing is forgotten, `sparse` says what they are.
     fields: Fields,
+    sparse: Option<Sparse>,
     n: usize,
     shape: Shape,
     /// The lowest of all registers' highest events, and how many registers have it.
@@ -120,8 +124,10 @@ impl<const N: usize> ExaLogLogHip<N> {
             return wrong("the events below the highest one", "1 to 16");
         }
         let shape = Shape { t: T, below };
+        let fields = Fields::new(registers, HIGHEST + below);
         let mut this = Self {
-            fields: Fields::new(registers, HIGHEST + below),
+            sparse: Sparse::new(registers, fields.bytes.len()),
+            fields,
             n: registers,
             shape,
             base: 0,
@@ -215,20 +221,47 @@ impl<const N: usize> ExaLogLogHip<N> {
     #[inline(always)]
     fn add(&mut self, key: &[u8; N]) {
         let [a, b] = self.hasher.hash(key).0;
-        let (i, event) = (below(a as u32, self.n), self.shape.event(b));
+        self.meet(below(a as u32, self.n), self.shape.event(b));
+    }
+
+    #[inline(always)]
+    pub(super) fn meet(&mut self, i: usize, event: u32) {
+        if self.sparse.is_some() {
+            return self.meet_sparse(i, event);
+        }
         let register = self.get(i);
         if let Some(now) = self.shape.add(register, event) {
             self.change(i, register, now);
         }
     }
 
-    #[cold]
-    pub(super) fn change(&mut self, i: usize, before: Register, now: Register) {
-        // The chance that this key would change something, as it was before it did.
+    fn meet_sparse(&mut self, i: usize, event: u32) {
+        let Some(sparse) = &mut self.sparse else { return };
+        let added = sparse.add(&mut self.fields.bytes, i, event);
+        if added == Added::Old {
+            return;
+        }
+        self.count();
+        if added == Added::Full {
+            let mut all = self.events().unwrap_or_default();
+            all.get_mut(i).into_iter().for_each(|events| *events |= event_bit(event));
+            self.forget(&all);
+        } else {
+            self.chance = self.chance.saturating_sub(each(self.shape, event));
+        }
+    }
+
+    /// A key changes something: it stands for as many as the chance for that, as it was before it did, tells.
+    fn count(&mut self) {
         let units = self.chance.max(1) as f64;
         if let Some(seen) = &mut self.seen {
             *seen += (self.n as f64) * f64::from(UNIT).exp2() / units;
         }
+    }
+
+    #[cold]
+    fn change(&mut self, i: usize, before: Register, now: Register) {
+        self.count();
         self.chance = self.chance + chance(self.shape, now) - chance(self.shape, before);
         self.set(i, now);
         if before.0 == self.base && now.0 > self.base {
@@ -245,12 +278,64 @@ impl<const N: usize> ExaLogLogHip<N> {
         self.put(&all);
     }
 
-    pub(super) fn registers(&self) -> impl ExactSizeIterator<Item = Register> + Clone {
+    /// Registers that forget.
+    fn registers(&self) -> impl ExactSizeIterator<Item = Register> + Clone {
         (0..self.n).map(|i| self.get(i))
+    }
+
+    /// The events of all registers, if none was forgotten.
+    pub(super) fn events(&self) -> Option<Vec<Events>> {
+        self.sparse.map(|sparse| sparse.events(&self.fields.bytes))
+    }
+
+    /// Registers as they are once they have forgotten what they don't keep.
+    pub(super) fn kept(&self) -> Vec<Register> {
+        match self.events() {
+            Some(all) => all.iter().map(|events| sparse::kept(self.shape, *events)).collect(),
+            None => self.registers().collect(),
+        }
+    }
+
+    /// All that is known of events.
+    fn told(&self) -> Seen {
+        match self.events() {
+            Some(all) => Seen::of_all(self.shape, &all),
+            None => Seen::of(self.shape, self.registers()),
+        }
+    }
+
+    /// Takes these events for its own; false if there is no room for all of them.
+    fn put_all(&mut self, all: &[Events]) -> bool {
+        self.fields.bytes.fill(0);
+        let Some(mut sparse) = Sparse::new(self.n, self.fields.bytes.len()) else { return false };
+        self.chance = chance(self.shape, (0, 0)) * self.n as u128;
+        (self.base, self.at_base) = (0, self.n);
+        self.listed.clear();
+        for (i, events) in all.iter().enumerate() {
+            let mut left = *events;
+            while left != 0 {
+                let event = left.trailing_zeros() + 1;
+                left ^= event_bit(event);
+                if sparse.add(&mut self.fields.bytes, i, event) == Added::Full {
+                    return false;
+                }
+                self.chance = self.chance.saturating_sub(each(self.shape, event));
+            }
+        }
+        self.sparse = Some(sparse);
+        true
+    }
+
+    /// Takes what registers keep of these events once they forget.
+    fn forget(&mut self, all: &[Events]) {
+        let all: Vec<Register> = all.iter().map(|events| sparse::kept(self.shape, *events)).collect();
+        self.put(&all);
     }
 
     /// Takes these registers for its own.
     fn put(&mut self, all: &[Register]) {
+        self.sparse = None;
+        self.fields.bytes.fill(0);
         self.base = all.iter().map(|r| r.0).min().unwrap_or(0);
         self.at_base = all.iter().filter(|r| r.0 == self.base).count();
         self.listed.clear();
@@ -263,10 +348,15 @@ impl<const N: usize> ExaLogLogHip<N> {
     }
 }
 
+/// The chance of an event, in units of 2⁻⁶³.
+fn each(shape: Shape, event: u32) -> u128 {
+    1 << (UNIT - (shape.group(event).min(shape.groups() - 2) + shape.t + 1))
+}
+
 /// The chance that a key which meets this register changes it, in units of 2⁻⁶³.
 fn chance(shape: Shape, (highest, below): Register) -> u128 {
     // Of each event of a group, and of all groups above it.
-    let each = |event: u32| 1u128 << (UNIT - (shape.group(event).min(shape.groups() - 2) + shape.t + 1));
+    let each = |event: u32| each(shape, event);
     if highest == 0 {
         return 1 << UNIT;
     }
@@ -288,13 +378,16 @@ fn variance(shape: Shape, m: f64, n: f64) -> f64 {
     let chance = |x: f64| -> f64 {
         let each = |event: u32| {
             let p = shape.probability(shape.group(event));
-            let forgotten = event + shape.below;
+            let forgotten = event.saturating_add(shape.below);
+            if forgotten > shape.events() {
+                return p * (-x * p).exp();
+            }
             let group = shape.group(forgotten);
             let after = f64::from(((group + 1) << shape.t) - forgotten) * shape.probability(group);
             let above = if group + 1 < shape.groups() { (-f64::from(group + 1)).exp2() } else { 0.0 };
             p * (-x * (p + after + above)).exp()
         };
-        (1..=shape.events() - shape.below).map(each).sum()
+        (1..=shape.events()).map(each).sum()
     };
     // Steps of equal ratio, from half a key on.
     const STEPS: u32 = 96;
@@ -330,20 +423,35 @@ impl<const N: usize> State<N> for ExaLogLogHip<N> {
     }
 
     fn read_tables(&mut self, d: &mut Decoder<'_>) -> Result<(), StateError> {
-        let mut all = Vec::new();
-        coding::read(self.shape, self.n, d, |register| all.push(register))?;
+        let all = coding::read_either(self.shape, self.n, d)?;
         self.fields = Fields::new(self.n, HIGHEST + self.shape.below);
         self.listed.reserve_exact(Self::room(self.n));
-        self.put(&all);
+        match all {
+            Saved::Kept(all) if all.iter().any(|register| *register != (0, 0)) => self.put(&all),
+            Saved::Kept(all) => {
+                if !self.put_all(&[]) {
+                    self.put(&all);
+                }
+            }
+            Saved::All(all) => {
+                if !self.put_all(&all) {
+                    return Err(StateError::Damaged("there are more events than it has room for"));
+                }
+            }
+        }
         Ok(())
     }
 
     fn write_tables(&self, out: &mut Encoder) {
-        coding::write(self.shape, self.registers(), out);
+        match self.events() {
+            Some(all) => coding::write_all(self.shape, &all, out),
+            None => coding::write(self.shape, self.registers(), out),
+        }
     }
 
     fn clear_tables(&mut self) {
         self.fields.bytes.fill(0);
+        self.sparse = Sparse::new(self.n, self.fields.bytes.len());
         self.listed.clear();
         (self.base, self.at_base, self.seen) = (0, self.n, Some(0.0));
         self.chance = chance(self.shape, (0, 0)) * self.n as u128;
@@ -354,9 +462,19 @@ impl<const N: usize> State<N> for ExaLogLogHip<N> {
             return;
         }
         let seen = if self.is_empty() { other.seen } else { None };
-        let all: Vec<_> =
-            self.registers().zip(other.registers()).map(|(a, b)| self.shape.united(a, b)).collect();
-        self.put(&all);
+        let all = self.events().zip(other.events());
+        let all = all.map(|(mine, theirs)| mine.iter().zip(&theirs).map(|(a, b)| a | b).collect::<Vec<_>>());
+        match all {
+            Some(all) => {
+                if !self.put_all(&all) {
+                    self.forget(&all);
+                }
+            }
+            None => {
+                let all = self.kept().into_iter().zip(other.kept());
+                self.put(&all.map(|(a, b)| self.shape.united(a, b)).collect::<Vec<_>>());
+            }
+        }
         self.seen = seen;
     }
 
@@ -399,25 +517,35 @@ impl<const N: usize> Sketch<N> for ExaLogLogHip<N> {
     /// Lower and upper hold in about 95 % of cases.
     fn cardinality(&self) -> Result<Bounds<f64>, QueryError> {
         let Some(seen) = self.seen else {
-            return Ok(Seen::of(self.shape, self.registers()).cardinality());
+            return Ok(self.told().cardinality());
         };
         if self.is_empty() {
             return Ok(Bounds::exact(0.0));
         }
         let m = self.n as f64;
-        Ok(bounds(seen, variance(self.shape, m, seen), 1.0_f64.min(seen), m))
+        let below = if self.sparse.is_some() { u32::MAX } else { self.shape.below };
+        Ok(bounds(seen, variance(Shape { below, ..self.shape }, m, seen), 1.0_f64.min(seen), m))
     }
 
     /// Of the registers alone: which keys two streams share, no history of one of them tells.
     fn set_sizes(&self, other: &dyn Sketch<N>) -> Result<SetSizes, QueryError> {
         let other = same(self, other)?;
+        let keys =
+            |all: Seen| Ok::<_, QueryError>([self.cardinality()?, other.cardinality()?, all.cardinality()]);
+        if let (Some(a), Some(b)) = (self.events(), other.events()) {
+            let united: Vec<Events> = a.iter().zip(&b).map(|(a, b)| a | b).collect();
+            return Ok(sets::sizes(
+                self.shape,
+                a.into_iter().zip(b),
+                keys(Seen::of_all(self.shape, &united))?,
+            ));
+        }
+        let both = || self.kept().into_iter().zip(other.kept());
         let united = |(a, b)| self.shape.united(a, b);
-        let all = Seen::of(self.shape, self.registers().zip(other.registers()).map(united)).cardinality();
-        let keys = [self.cardinality()?, other.cardinality()?, all];
-        Ok(sets::sizes(self.shape, self.registers().zip(other.registers()), keys))
+        Ok(sets::sizes(self.shape, both(), keys(Seen::of(self.shape, both().map(united)))?))
     }
 
     fn is_saturated(&self) -> bool {
-        self.shape.group(self.base) + 1 == self.shape.groups()
+        self.sparse.is_none() && self.shape.group(self.base) + 1 == self.shape.groups()
     }
 }

@@ -13,6 +13,7 @@ mod coding;
 mod hip;
 mod sets;
 mod shape;
+mod sparse;
 
 pub use hip::ExaLogLogHip;
 use shape::{Register, Seen, Shape};

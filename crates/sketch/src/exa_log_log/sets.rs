@@ -8,6 +8,7 @@
 //! of them. That tells more than the difference of three counts, the most where one set is much the smaller.
 
 use super::shape::{GROUPS, Register, Shape};
+use super::sparse::{Events, event_bit};
 use crate::Bounds;
 use crate::sketch::SetSizes;
 
@@ -21,7 +22,7 @@ const NONE: f64 = 1e-3;
 
 /// Events of a group by what is known of them.
 #[derive(Clone, Copy, Debug, Default)]
-struct Events {
+struct Told {
     /// Neither stream, the second, the first, both.
     together: [f64; 4],
     /// Known of the first stream alone: it didn't occur, it did.
@@ -30,13 +31,27 @@ struct Events {
     of_second: [f64; 2],
 }
 
-/// The word of a register on an event: nothing where it has forgotten it.
-fn said(shape: Shape, (highest, below): Register, event: u32) -> Option<bool> {
-    if event >= highest {
-        return Some(event == highest && event > 0);
+/// A register that says of events whether they occurred.
+pub(super) trait Says: Copy {
+    /// Its word on an event: nothing where it has forgotten it.
+    fn said(self, shape: Shape, event: u32) -> Option<bool>;
+}
+
+impl Says for Register {
+    fn said(self, shape: Shape, event: u32) -> Option<bool> {
+        let (highest, below) = self;
+        if event >= highest {
+            return Some(event == highest && event > 0);
+        }
+        let apart = highest - event;
+        (apart <= shape.below).then(|| below >> (shape.below - apart) & 1 == 1)
     }
-    let apart = highest - event;
-    (apart <= shape.below).then(|| below >> (shape.below - apart) & 1 == 1)
+}
+
+impl Says for Events {
+    fn said(self, _: Shape, event: u32) -> Option<bool> {
+        Some(self & event_bit(event) != 0)
+    }
 }
 
 /// Keys for each register: of the first stream alone, of the second alone, of both.
@@ -72,17 +87,17 @@ fn outcomes_alone(rates: Rates, p: f64, second: bool) -> [(f64, Rates); 2] {
 struct Both {
     shape: Shape,
     registers: f64,
-    events: [Events; GROUPS],
+    events: [Told; GROUPS],
 }
 
 impl Both {
-    fn of(shape: Shape, pairs: impl Iterator<Item = (Register, Register)>) -> Self {
-        let mut this = Self { shape, registers: 0.0, events: [Events::default(); GROUPS] };
+    fn of(shape: Shape, pairs: impl Iterator<Item = (impl Says, impl Says)>) -> Self {
+        let mut this = Self { shape, registers: 0.0, events: [Told::default(); GROUPS] };
         for (first, second) in pairs {
             this.registers += 1.0;
             for event in 1..=shape.events() {
                 let Some(events) = this.events.get_mut(shape.group(event) as usize) else { continue };
-                let (counts, outcome) = match (said(shape, first, event), said(shape, second, event)) {
+                let (counts, outcome) = match (first.said(shape, event), second.said(shape, event)) {
                     (Some(a), Some(b)) => {
                         (events.together.as_mut_slice(), usize::from(a) * 2 + usize::from(b))
                     }
@@ -208,7 +223,7 @@ fn inverted(m: [Rates; 3]) -> Option<[Rates; 3]> {
 /// The sizes of what two sets of registers share, given the numbers of keys of either and of both together.
 pub(super) fn sizes(
     shape: Shape,
-    pairs: impl Iterator<Item = (Register, Register)>,
+    pairs: impl Iterator<Item = (impl Says, impl Says)>,
     [first, second, union]: [Bounds<f64>; 3],
 ) -> SetSizes {
     let both = Both::of(shape, pairs);

@@ -1,5 +1,6 @@
 //! The shape of ExaLogLog's registers, and the likelihood of what they keep.
 
+use super::sparse::Events;
 use crate::Bounds;
 use crate::stats::{SIGMAS, crossing};
 
@@ -124,6 +125,20 @@ impl Seen {
         // Events that don't exist did not fail to occur.
         missed.iter_mut().skip(shape.groups() as usize).for_each(|n| *n = 0);
         Self { shape, registers: n, occurred, missed }
+    }
+
+    /// Of registers that forgot nothing.
+    pub(super) fn of_all(shape: Shape, registers: &[Events]) -> Self {
+        let (mut occurred, mut missed) = ([0; GROUPS], [0; GROUPS]);
+        let width = 1 << shape.t;
+        for (group, (occurred, missed)) in occurred.iter_mut().zip(&mut missed).enumerate() {
+            if (group as u32) < shape.groups() {
+                let of = |events: &Events| (events >> (group << shape.t) & ((1 << width) - 1)).count_ones();
+                *occurred = registers.iter().map(|r| u64::from(of(r))).sum();
+                *missed = (registers.len() as u64 * width).saturating_sub(*occurred);
+            }
+        }
+        Self { shape, registers: registers.len(), occurred, missed }
     }
 
     /// The number of keys under which all of this is the most likely. Lower and upper hold in 95 % of cases.

@@ -115,7 +115,8 @@ proptest! {
         }
     }
 
-    /// The packed registers beside a plain array of them, whose chance of being changed is counted event by
+    /// The packed registers beside sets of events, of which nothing is forgotten while those of more than 8
+    /// that there are fit behind a byte for each register; whose chance of being changed is counted event by
     /// event.
     #[test]
     fn packed_registers_are_as_plain_ones(
@@ -123,43 +124,116 @@ proptest! {
         high in prop::collection::vec((0usize..40, 1u32..=126), 0..8),
     ) {
         let mut sketch = ExaLogLogHip::<4>::new(n, kept, seed).unwrap();
-        let (hasher, shape) = (Hasher::new(seed, 0x68_69_70), Shape { t: 1, below: kept });
-        let mut plain = vec![(0, 0); n];
-        let mut seen = 0.0;
-        let chance = |plain: &[Register]| {
-            let each = |e: u32| (-f64::from(shape.group(e).min(61) + 2)).exp2();
-            let changing = |r: &Register| {
-                let kept = |e: u32| if e > r.0 { None } else { shape.add(*r, e) };
-                (1..=shape.events()).filter(|e| *e > r.0 || kept(*e).is_some()).map(each).sum::<f64>()
-            };
-            plain.iter().map(changing).sum::<f64>() / plain.len() as f64
-        };
+        let hasher = Hasher::new(seed, 0x68_69_70);
+        let mut plain = Plain::new(n, kept);
         for (i, event) in high {
             // As keys that are rare would have it.
-            let (i, q) = (i % n, chance(&plain));
-            if let Some(now) = shape.add(plain[i], event) {
-                sketch.change(i, plain[i], now);
-                plain[i] = now;
-                seen += 1.0 / q;
-            }
+            sketch.meet(i % n, event);
+            plain.meet(i % n, event);
         }
         for key in keys {
             let key = u32::from(key).to_le_bytes();
             let [a, b] = hasher.hash(&key).0;
-            let (i, q) = (below(a as u32, n), chance(&plain));
-            if let Some(now) = shape.add(plain[i], shape.event(b)) {
-                plain[i] = now;
-                seen += 1.0 / q;
-            }
+            plain.meet(below(a as u32, n), plain.shape.event(b));
             sketch.update(&key, 1);
         }
-        prop_assert_eq!(sketch.registers().collect::<Vec<_>>(), plain);
+        prop_assert_eq!(sketch.kept(), plain.kept());
+        prop_assert_eq!(sketch.events().is_some(), !plain.forgets);
+        if let Some(all) = sketch.events() {
+            let bits = |events: &BTreeSet<u32>| events.iter().map(|e| 1u128 << (e - 1)).sum::<u128>();
+            prop_assert_eq!(all, plain.events.iter().map(bits).collect::<Vec<_>>());
+        }
         let got = sketch.cardinality().unwrap().estimate;
-        prop_assert!((got - seen).abs() <= 1e-6 * seen, "{} instead of {}", got, seen);
+        prop_assert!((got - plain.seen).abs() <= 1e-6 * plain.seen, "{} instead of {}", got, plain.seen);
         let bytes = crate::save(&sketch);
         let again = crate::load::<4>(&bytes).unwrap();
         prop_assert_eq!(crate::save(again.as_ref()), bytes);
         prop_assert_eq!(again.cardinality(), sketch.cardinality());
+    }
+
+    /// What a merged state keeps is what one of all keys would, whatever either had forgotten: so it doesn't
+    /// matter in which order states are merged.
+    #[test]
+    fn merged_registers_are_those_of_all_keys(
+        n in 1usize..300, kept in 1u32..=16, seed in 0u64..1000, first in 0u32..700, second in 0u32..700, shared in 0u32..200,
+    ) {
+        let filled = |keys: std::ops::Range<u32>| {
+            let mut sketch = ExaLogLogHip::<4>::new(n, kept, seed).unwrap();
+            keys.for_each(|k| sketch.update(&k.to_le_bytes(), 1));
+            sketch
+        };
+        let (a, b) = (filled(0..first), filled(first.saturating_sub(shared)..first + second));
+        let all = filled(0..first + second);
+        for (a, b) in [(&a, &b), (&b, &a)] {
+            let mut merged = a.clone();
+            merged.merge(b).unwrap();
+            prop_assert_eq!(merged.events(), all.events());
+            prop_assert_eq!(merged.kept(), all.kept());
+            merged.seen = None;
+            let again = crate::load::<4>(&crate::save(&merged)).unwrap();
+            prop_assert_eq!(again.cardinality(), merged.cardinality());
+        }
+    }
+
+    #[test]
+    fn registers_keep_of_their_events_what_they_would_have_kept(
+        kept in 1u32..=24, events in prop::collection::btree_set(1u32..=126, 0..40),
+    ) {
+        let shape = Shape { t: 1, below: kept };
+        let one_by_one = events.iter().rev().fold((0, 0), |r, e| shape.add(r, *e).unwrap_or(r));
+        prop_assert_eq!(sparse::kept(shape, events.iter().map(|e| sparse::event_bit(*e)).sum()), one_by_one);
+    }
+}
+
+/// Registers as sets of events.
+struct Plain {
+    shape: Shape,
+    events: Vec<BTreeSet<u32>>,
+    /// Events above 8 that there is room for.
+    room: usize,
+    forgets: bool,
+    seen: f64,
+}
+
+impl Plain {
+    fn new(n: usize, kept: u32) -> Self {
+        let bytes = (n * (kept as usize + 5)).div_ceil(8) + 3;
+        let slots = bytes.saturating_sub(n) / 3;
+        Self {
+            shape: Shape { t: 1, below: kept },
+            events: vec![BTreeSet::new(); n],
+            room: slots - slots.div_ceil(8),
+            forgets: bytes < n,
+            seen: 0.0,
+        }
+    }
+
+    fn kept(&self) -> Vec<Register> {
+        let of =
+            |events: &BTreeSet<u32>| events.iter().fold((0, 0), |r, e| self.shape.add(r, *e).unwrap_or(r));
+        self.events.iter().map(of).collect()
+    }
+
+    fn changes(&self, events: &BTreeSet<u32>, event: u32) -> bool {
+        let highest = events.last().copied().unwrap_or(0);
+        let forgotten = self.forgets && event < highest && highest - event > self.shape.below;
+        !forgotten && !events.contains(&event)
+    }
+
+    fn chance(&self) -> f64 {
+        let each = |e: u32| (-f64::from(self.shape.group(e).min(61) + 2)).exp2();
+        let of =
+            |events| (1..=self.shape.events()).filter(|e| self.changes(events, *e)).map(each).sum::<f64>();
+        self.events.iter().map(of).sum::<f64>() / self.events.len() as f64
+    }
+
+    fn meet(&mut self, i: usize, event: u32) {
+        if !self.changes(&self.events[i], event) {
+            return;
+        }
+        self.seen += 1.0 / self.chance();
+        self.events[i].insert(event);
+        self.forgets |= self.events.iter().flatten().filter(|e| **e > 8).count() > self.room;
     }
 }
 

@@ -69,6 +69,30 @@ fn the_first_version_is_read() {
     }
 }
 
+/// Registers of the first version forgot events from the first key on: they do so now, and merge with ones
+/// that forgot none so far.
+#[test]
+fn registers_that_forget_are_read_and_go_on() {
+    let old = file("exaloglog-hip.v1.sketch");
+    assert_eq!((version(&old), peek(&old)), (1, Ok((Kind::ExaLogLogHip, 4))));
+    let mut read = load::<4>(&old).unwrap();
+    let now = save(read.as_ref());
+    assert_eq!((version(&now), now.len()), (2, old.len()));
+    assert_eq!(save(load::<4>(&now).unwrap().as_ref()), now);
+    let mut today = read.boxed_clone();
+    today.clear();
+    small(today.as_mut());
+    let keys = |s: &dyn Sketch<4>| s.cardinality().unwrap();
+    assert!((keys(read.as_ref()).estimate - 20.0).abs() < 1.0 && keys(read.as_ref()).upper < 25.0);
+    assert!(save(today.as_ref()).len() < 100, "a state of few keys is short");
+    let mut merged = today.boxed_clone();
+    merged.merge(read.as_ref()).unwrap();
+    read.merge(today.as_ref()).unwrap();
+    assert_eq!(save(merged.as_ref()), save(read.as_ref()));
+    assert!((keys(merged.as_ref()).estimate - 20.0).abs() < 1.0);
+    assert_eq!(merged.weight(), 2 * today.weight());
+}
+
 /// Of long keys the buckets had other numbers: such a state answers as it did, is written as it was, and
 /// doesn't merge with one of today.
 #[test]

@@ -5,6 +5,7 @@
 //! `show` prints, `state` saves.
 
 mod saved;
+mod sets;
 mod show;
 mod state;
 mod windows;
@@ -20,7 +21,7 @@ use slipstream::io::capture::{Part, Parts};
 use slipstream::measure::{
     self, Ask, Description, Digest, DigestMeasurement, EpochLength, EpochResult, Keying, Packet,
     PacketSource, Plan, Saved, SavedEpoch, SketchSet, Task, TraceEpoch, TraceError, TraceResult,
-    TraceSettings, measure_trace,
+    TraceSettings, Weight, measure_trace,
 };
 use slipstream_sketch::{Eviction, Kind, Size, Want};
 use tracing::warn;
@@ -53,6 +54,7 @@ struct Report {
     aggregator_bytes: usize,
     packets: u64,
     skipped: u64,
+    without_gap: Option<u64>,
     spent_ns: Option<u64>,
     truncated_at_byte: Option<u64>,
     compared: bool,
@@ -66,6 +68,9 @@ pub(super) fn run(args: &cli::Measure) -> anyhow::Result<Outcome> {
             saved::merge(states, save.as_deref(), *task, answers)
         }
         Some(cli::MeasureAction::Query { state, task, answers }) => saved::query(state, *task, answers),
+        Some(cli::MeasureAction::Sets { first, second, format, fail_if }) => {
+            sets::sets([first, second], *format, fail_if)
+        }
     }
 }
 
@@ -116,8 +121,14 @@ impl Job {
         let kind = args.sketch.unwrap_or(task.sketch());
         let keying = measure::keying(args.key.as_deref(), task, kind).map_err(|e| anyhow!("--key: {e}"))?;
         let ask = Arc::new(ask(task, keying, &args.answers)?);
-        let bytes = args.weight == cli::Weight::Bytes;
-        measure::refuse_weight(kind, task, bytes).map_err(|e| anyhow!("--weight: {e}"))?;
+        let weight = weight(args);
+        if weight == Weight::Delay {
+            bail!(
+                "--weight delay: a trace by itself has none; ask the stage, as in `slipstream run -i TRACE -o null \
+                 -e 'reframe -> measure(task=quantiles, weight=delay)'`"
+            );
+        }
+        weight.refuse(kind, task).map_err(|e| anyhow!("--weight: {e}"))?;
         if task == Task::Quantiles && args.compare.is_some() {
             bail!("--compare exact: the exact table keeps no values, so that quantiles can't be compared");
         }
@@ -190,6 +201,7 @@ fn report(
         aggregator_bytes: result.aggregator_bytes,
         packets: result.packets,
         skipped: result.skipped,
+        without_gap: Some(result.without_gap),
         spent_ns: Some(result.spent_ns),
         truncated_at_byte: damage,
         compared: args.compare.is_some(),
@@ -218,6 +230,11 @@ fn report(
         }
     }
     Ok(report)
+}
+
+/// The figure that counts of a packet.
+fn weight(args: &cli::Measure) -> Weight {
+    Weight::named(&name_of(args.weight))
 }
 
 /// The name of an option's value.
@@ -262,7 +279,7 @@ fn read(
 fn settings(args: &cli::Measure, epoch: EpochLength) -> TraceSettings {
     TraceSettings {
         epoch,
-        bytes: args.weight == cli::Weight::Bytes,
+        weight: weight(args),
         encapsulation: encapsulation(args.tunnel),
         workers: args.workers.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from),
     }

@@ -46,6 +46,7 @@ fn as_json(r: &Report) -> Value {
         "seed": r.seed,
         "packets": r.packets,
         "packets_skipped": r.skipped,
+        "without_gap": r.without_gap,
         "memory_bytes": r.memory_bytes,
         "aggregator_bytes": r.aggregator_bytes,
         "ns_per_packet": per_packet,
@@ -111,6 +112,9 @@ fn as_table(r: &Report) -> String {
     t.row(["IP packets", &count(r.packets)]);
     if r.skipped > 0 {
         t.row(["left out: not IP", &count(r.skipped)]);
+    }
+    if let Some(first) = r.without_gap.filter(|n| *n > 0) {
+        t.row(["left out: first packets of flows, without a gap", &count(first)]);
     }
     t.row(["memory of the sketch, bytes", &count(r.memory_bytes as u64)]);
     if r.aggregator_bytes > 0 {

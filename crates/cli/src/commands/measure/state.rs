@@ -97,6 +97,28 @@ fn merge_whole(saved: &mut Saved, other: Saved, lens: (usize, usize)) -> anyhow:
     merge_epoch(mine, theirs, lens)
 }
 
+/// Refuses files whose keys are others, or in another sketch.
+pub(super) fn check_keys(a: &Description, b: &Description) -> anyhow::Result<()> {
+    for (what, a, b) in [
+        ("sketch", &a.sketch, &b.sketch),
+        ("key", &a.key.to_string(), &b.key.to_string()),
+        ("tunnel mode", &a.tunnel, &b.tunnel),
+    ] {
+        if a != b {
+            bail!(
+                "the states differ in {what}: {a} and {b}; only keys that were measured alike can be compared"
+            );
+        }
+    }
+    if a.pairs || b.pairs {
+        bail!(
+            "the states of {} have pairs of keys; measure --task cardinality to compare keys",
+            if a.pairs { a.task } else { b.task }
+        );
+    }
+    Ok(())
+}
+
 /// Refuses files that don't measure the same.
 fn check(a: &Description, b: &Description) -> anyhow::Result<()> {
     for (what, a, b) in [
@@ -139,10 +161,11 @@ macro_rules! by_length {
             16 => $of::<16>($($arg),*),
             32 => $of::<32>($($arg),*),
             37 => $of::<37>($($arg),*),
-            other => bail!("there is no key of {other} bytes"),
+            other => anyhow::bail!("there is no key of {other} bytes"),
         }
     };
 }
+pub(super) use by_length;
 
 /// Two states as one; either may be missing.
 fn merged(a: Vec<u8>, b: Vec<u8>, len: usize) -> anyhow::Result<Vec<u8>> {
@@ -158,7 +181,7 @@ fn merged(a: Vec<u8>, b: Vec<u8>, len: usize) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A state of the same kind, seed and shape into which nothing was put; none where there is none.
-fn emptied(state: &[u8], len: usize) -> anyhow::Result<Vec<u8>> {
+pub(super) fn emptied(state: &[u8], len: usize) -> anyhow::Result<Vec<u8>> {
     if state.is_empty() {
         return Ok(Vec::new());
     }
