@@ -21,11 +21,13 @@ def main():
         since = time.monotonic()
         lanes.append((targets, since, into, subprocess.Popen(words, env=environment, stdout=into, stderr=into and subprocess.STDOUT)))
     for targets, since, into, process in lanes:
-        status = process.wait()
+        _, status, usage = os.wait4(process.pid, 0)
+        status = process.returncode = os.waitstatus_to_exitcode(status)
         if into:
             into.seek(0)
             sys.stdout.buffer.write(into.read())
-        print(f"== {targets}: status {status}, {time.monotonic() - since:.0f} s until here", flush=True)
+        cpu = usage.ru_utime + usage.ru_stime
+        print(f"== {targets}: status {status}, {time.monotonic() - since:.0f} s until here, {cpu:.0f} s of CPU time", flush=True)
         if status:
             failed.append(targets)
     if failed:

@@ -28,16 +28,23 @@ class Check:
     """A check that is under way."""
 
     def __init__(self, name, words, **how):
-        self.name, self.since, self.output = name, time.monotonic(), tempfile.TemporaryFile()
+        self.name, self.since, self.output, self.cpu = name, time.monotonic(), tempfile.TemporaryFile(), 0.0
         self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=self.output,
                                         stderr=subprocess.STDOUT, **how)
+
+    def is_over(self):
+        """Whether it has ended."""
+        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        if pid:
+            self.process.returncode, self.cpu = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        return bool(pid)
 
     def ended(self):
         """Prints what it said; whether it went well."""
         self.output.seek(0)
         print(f"== {self.name}", flush=True)
         sys.stdout.buffer.write(self.output.read())
-        print(f"== {self.name}: {time.monotonic() - self.since:.0f} s", flush=True)
+        print(f"== {self.name}: {time.monotonic() - self.since:.0f} s, {self.cpu:.0f} s of CPU time", flush=True)
         return self.process.returncode == 0
 
 
@@ -57,7 +64,7 @@ def wait(running):
     """Waits for all; the names of those that failed."""
     failed = []
     while running:
-        for check in [check for check in running if check.process.poll() is not None]:
+        for check in [check for check in running if check.is_over()]:
             running.remove(check)
             if not check.ended():
                 failed.append(check.name)
@@ -79,9 +86,7 @@ def main():
         failed += beside(commands)
     if not arguments.beside:
         for check in ALONE:
-            done = Check(check, (sys.executable, HERE / check, arguments.binary))
-            done.process.wait()
-            failed += [] if done.ended() else [check]
+            failed += wait([Check(check, (sys.executable, HERE / check, arguments.binary))])
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -21,12 +21,13 @@ use siblings::Sibling;
 use slabs::Slabs;
 
 use crate::flow_context::FlowContexts;
-use crate::prefetch::{prefetch_address, prefetch_to_write};
+use crate::prefetch::prefetch_address;
 
 #[cfg_attr(not(feature = "std"), path = "pool/not_adopted.rs")]
 mod adopted;
 mod memory;
 mod meta;
+mod places;
 #[cfg_attr(not(feature = "std"), path = "pool/alone.rs")]
 mod siblings;
 mod slabs;
@@ -261,96 +262,6 @@ impl Pool {
         BufId(id)
     }
 
-    fn allocate(&mut self, bytes: usize) -> (u32, u8) {
-        let units = bytes.div_ceil(UNIT);
-        let Some(class) = CLASS_UNITS.iter().position(|&u| units <= u) else {
-            return (self.allocate_oversize(units.div_ceil(SLAB_UNITS)), OVERSIZE);
-        };
-        let units = CLASS_UNITS.get(class).copied().unwrap_or(units);
-        if let Some(list) = self.free.get_mut(class)
-            && let Some(id) = list.pop()
-        {
-            if self.sibling.is_some()
-                && let Some(ahead) = list.len().checked_sub(AHEAD).and_then(|at| list.get(at))
-            {
-                // Another core freed the slot, and may have changed the packet in it.
-                let at = *ahead as usize * UNIT;
-                prefetch_to_write(self.memory.address(at));
-                prefetch_to_write(self.memory.address(at + UNIT));
-            }
-            return (id, class as u8);
-        }
-        if self.bump.1 + units > SLAB_UNITS {
-            return self.more(class, bytes);
-        }
-        let id = self.bump.0 + self.bump.1 as u32;
-        self.bump.1 += units;
-        (id, class as u8)
-    }
-
-    /// A slot of a class that has none free, where the slab being cut up has no room for it.
-    #[cold]
-    fn more(&mut self, class: usize, bytes: usize) -> (u32, u8) {
-        self.sort();
-        if let Some(id) = self.free.get_mut(class).filter(|_| self.sibling.is_some()).and_then(Vec::pop) {
-            return (id, class as u8);
-        }
-        let units = CLASS_UNITS.get(class).copied().unwrap_or_default();
-        let Self { free, sibling, adopted, slabs, memory, .. } = self;
-        if let Some(adopted) = adopted
-            && let Some(list) = free.get_mut(usize::from(ADOPTED))
-            && let Some(id) = adopted.take(bytes, list)
-        {
-            return (id, ADOPTED);
-        }
-        if let Some(sibling) = sibling
-            && let Some(list) = free.get_mut(class)
-        {
-            let id = sibling.more(class, units, list);
-            self.settle();
-            return (id, class as u8);
-        }
-        if let Some(adopted) = adopted {
-            return (adopted.more(class, units, slabs, memory), class as u8);
-        }
-        let first = slabs.take(1);
-        memory.grow(slabs.bytes());
-        self.bump = (first, units);
-        (first, class as u8)
-    }
-
-    /// So many slabs for one packet.
-    #[cold]
-    fn allocate_oversize(&mut self, n: usize) -> u32 {
-        if let Some(sibling) = &self.sibling {
-            return sibling.oversize(n);
-        }
-        let id = self.slabs.take_oversize(n);
-        self.memory.grow(self.slabs.bytes());
-        id
-    }
-
-    /// Gives the slabs of a packet back that has some of its own.
-    #[cold]
-    fn free_oversize(&mut self, id: u32) {
-        let Self { sibling, slabs, memory, .. } = self;
-        match sibling {
-            Some(sibling) => sibling.free_oversize(id),
-            None => slabs.free_oversize(id, |bytes| memory.release(bytes)),
-        }
-    }
-
-    /// Bytes of a slot of this class, without the end that a sliced packet's token takes; 0 of a packet with
-    /// a slab of its own.
-    #[inline]
-    fn room(&self, id: u32, class: u8) -> usize {
-        let bytes = match (class & CLASS, &self.adopted) {
-            (ADOPTED, Some(adopted)) => adopted.room(id),
-            (class, _) => CLASS_UNITS.get(usize::from(class)).map_or(0, |units| units * UNIT),
-        };
-        bytes.saturating_sub(if is_sliced(class) { TAIL } else { 0 })
-    }
-
     /// So many bytes from where a slot begins.
     #[inline(always)]
     fn slot(&self, id: u32, len: usize) -> Option<&[u8]> {
@@ -523,82 +434,6 @@ impl Pool {
     pub fn packet(&self, id: BufId, len: u32) -> (u32, &[u8]) {
         let (meta, data) = self.meta_and_data(id, len);
         (meta.interface, data)
-    }
-
-    /// Gives a packet's place back.
-    #[inline]
-    pub fn free(&mut self, id: BufId) {
-        match self.freed {
-            Freed::Here => self.free_slot(id),
-            Freed::Elsewhere => self.leave_to_siblings(id),
-            Freed::Never => {}
-        }
-    }
-
-    fn leave_to_siblings(&mut self, id: BufId) {
-        let Some(sibling) = &mut self.sibling else { return self.free_slot(id) };
-        self.live -= 1;
-        sibling.leave(id.0);
-    }
-
-    /// Sorts in the places that siblings freed without a look at them.
-    fn sort(&mut self) {
-        let Some(sibling) = &self.sibling else { return };
-        let ids = sibling.take_left();
-        // They count as freed already.
-        self.live += ids.len() as i64;
-        for (n, id) in ids.iter().enumerate() {
-            if let Some(ahead) = ids.get(n + 2 * AHEAD) {
-                prefetch_to_write(self.memory.address(*ahead as usize * UNIT));
-            }
-            self.free_slot(BufId(*id));
-        }
-    }
-
-    fn free_slot(&mut self, id: BufId) {
-        let Some(class) = self.class(id.0) else { return };
-        self.free_class(id, class);
-    }
-
-    #[inline]
-    fn free_class(&mut self, id: BufId, class: u8) {
-        if class & SLICED != 0 {
-            return self.free_unusual(id, class);
-        }
-        self.live -= 1;
-        if let Some(list) = self.free.get_mut(usize::from(class)) {
-            if list.len() == list.capacity() {
-                return self.overflow(usize::from(class), id.0);
-            }
-            list.push(id.0);
-        }
-    }
-
-    /// Gives a slot back to a class whose list of free ones is full.
-    #[cold]
-    fn overflow(&mut self, class: usize, id: u32) {
-        let Self { free, sibling, adopted, .. } = self;
-        let Some(list) = free.get_mut(class) else { return };
-        match (sibling, adopted) {
-            (_, Some(adopted)) if class == usize::from(ADOPTED) => adopted.give_back(list),
-            (Some(sibling), _) => sibling.make_room(class, list),
-            (None, Some(adopted)) => return adopted.keep(class, id),
-            (None, None) => {}
-        }
-        list.push(id);
-        self.settle();
-    }
-
-    /// Gives back the place of a packet that has a slab of its own, or whose payload waits elsewhere.
-    #[cold]
-    fn free_unusual(&mut self, id: BufId, class: u8) {
-        if class == OVERSIZE {
-            self.live -= 1;
-            self.free_oversize(id.0);
-            return;
-        }
-        self.report_freed(id);
-        self.leave(id, class);
     }
 
     /// Asks for a packet's first cache line ahead of use.

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use proptest::prelude::*;
+use slipstream_wire::{Flags, Headers};
 
 use super::*;
 use crate::tcp_state::{ACK, FIN, RST, SYN, URG};

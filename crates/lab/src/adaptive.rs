@@ -1,12 +1,16 @@
-//! The adaptive hold beside fixed ones and beside clairvoyance: the frontier of campus traffic, what it takes
-//! from sizes and flags of packets, and how fast it follows a step.
+//! The adaptive hold beside fixed ones and beside clairvoyance: the frontier of campus traffic, what each part of
+//! its knowledge is worth, and how fast it follows a step.
+
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use slipstream::io::capture::CaptureReader;
 use slipstream::io::synth::{Synth, SynthConfig};
 use slipstream::reframe::{Budget, ReframeConfig, ReframeStats};
 use slipstream::time::Nanos;
 use slipstream_wire::{Encapsulation, LinkType};
 
+use super::ablation;
 use super::frontier::{Arrivals, Beside, Frontier, config, run as hold, run_with};
 use super::{Bench, Chart, Claim, Findings, Lab};
 
@@ -30,6 +34,8 @@ const BUDGET_NS: u64 = 30_000;
 const MOST_NS: u64 = 256_000;
 /// Width of a window in which the delay is watched after the step, ns.
 const WINDOW_NS: u64 = 20_000_000;
+/// Packets of a trace that parts of the hold's knowledge are measured on, at most.
+const MOST: usize = 100_000;
 /// The delay has settled when it stays this near the budget.
 const NEAR: f64 = 0.25;
 
@@ -39,47 +45,23 @@ fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     let copies: &[usize] = if lab.quick { &[1] } else { &[1, 4, 16] };
     let parts = (copies.len() + 2) as f64;
     for (i, copies) in copies.iter().enumerate() {
-        let arrivals = campus(*copies, packets, Seen::All)?;
+        let arrivals = campus(*copies, packets)?;
         let frontier = measure(lab, &arrivals, i as f64 / parts, 1.0 / parts)?;
         tell(&mut findings, *copies, &frontier);
     }
-    ablation(lab, packets, &mut findings, (parts - 2.0) / parts, 1.0 / parts)?;
+    ablation(lab, &mut findings, (parts - 2.0) / parts, 1.0 / parts)?;
     step(lab, packets, &mut findings)?;
     tuned(lab, packets, &mut findings)?;
     Ok(findings)
 }
 
-/// The part of a packet that the stage is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    All,
-    NoFlags,
-    NoSizes,
-    Neither,
-}
-
-impl Seen {
-    fn name(self) -> &'static str {
-        match self {
-            Self::All => "gaps, sizes and flags",
-            Self::NoFlags => "gaps and sizes",
-            Self::NoSizes => "gaps and flags",
-            Self::Neither => "gaps",
-        }
-    }
-}
-
 /// Campus traffic.
-fn campus(copies: usize, packets: usize, seen: Seen) -> anyhow::Result<Arrivals> {
+fn campus(copies: usize, packets: usize) -> anyhow::Result<Arrivals> {
     let config = SynthConfig::from_text(&format!("profile=campus,copies={copies},packets={packets},seed=7"))?;
     let mut synth = Synth::new(config)?;
     let (mut frame, mut arrivals) = (Vec::new(), Arrivals::default());
     while let Some(time) = synth.next_packet(&mut frame) {
-        let len = if matches!(seen, Seen::All | Seen::NoFlags) { frame.len() as u32 } else { 1500 };
-        arrivals.push(time, LinkType::Ethernet, len, &frame, Encapsulation::Outer);
-    }
-    if matches!(seen, Seen::NoFlags | Seen::Neither) {
-        arrivals.forget_flags();
+        arrivals.push(time, LinkType::Ethernet, frame.len() as u32, &frame, Encapsulation::Outer);
     }
     Ok(arrivals)
 }
@@ -156,34 +138,51 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
     });
 }
 
-/// The gain of each kind of knowledge, at the mean train of the 64 µs hold.
-fn ablation(
-    lab: &Bench<'_>,
-    packets: usize,
-    findings: &mut Findings,
-    from: f64,
-    share: f64,
-) -> anyhow::Result<()> {
-    let ways = [Seen::All, Seen::NoFlags, Seen::NoSizes, Seen::Neither];
-    for (i, seen) in ways.into_iter().enumerate() {
-        let arrivals = campus(1, packets, seen)?;
-        let begin = from + share * i as f64 / ways.len() as f64;
-        let frontier = measure(lab, &arrivals, begin, share / ways.len() as f64)?;
-        for b in frontier.holds.iter().filter(|b| AIMS.iter().any(|a| a.0 == b.fixed.hold_ns)) {
-            findings.rows.push(object(json!({
-                "learned_from": seen.name(),
-                "mean_train": b.fixed.mean_train,
-                "delay_adaptive_ns": b.adaptive.map(|p| p.mean_delay_ns),
-                "delay_of_fixed": b.adaptive.map(|p| p.mean_delay_ns / b.fixed.mean_delay_ns),
-            })));
-        }
+/// The worth of each part of its knowledge: on campus traffic, and on the captures below
+/// `$SLIPSTREAM_TRACES`, where that is set.
+fn ablation(lab: &Bench<'_>, findings: &mut Findings, from: f64, share: f64) -> anyhow::Result<()> {
+    let mut traffic = vec![("campus".to_owned(), campus(1, MOST)?)];
+    if !lab.quick
+        && let Some(folder) = std::env::var_os("SLIPSTREAM_TRACES")
+    {
+        traffic.extend(captures(folder.as_ref())?);
+    }
+    let all = traffic.len() as f64;
+    for (i, (name, arrivals)) in traffic.iter().enumerate() {
+        let begin = from + share * i as f64 / all;
+        findings
+            .rows
+            .extend(ablation::rows(name, arrivals, &mut |done| lab.step(begin + share * done / all))?);
     }
     Ok(())
 }
 
+/// The captures in `large` and `multi` of a folder, by name: the first packets of each.
+fn captures(folder: &Path) -> anyhow::Result<Vec<(String, Arrivals)>> {
+    let mut files = Vec::new();
+    for part in ["large", "multi"] {
+        let Ok(entries) = std::fs::read_dir(folder.join(part)) else { continue };
+        files.extend(entries.filter_map(|entry| entry.ok().map(|e| e.path())));
+    }
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let mut arrivals = Arrivals::default();
+        let mut reader = CaptureReader::open(&file)?;
+        while arrivals.len() < MOST
+            && let Some(record) = reader.next_record()?
+        {
+            arrivals.push(record.time, record.link, record.original_len, record.data, Encapsulation::Outer);
+        }
+        let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        all.push((name, arrivals));
+    }
+    Ok(all)
+}
+
 /// A budget of a mean delay, and traffic that suddenly has all gaps four times as long.
 fn step(lab: &Bench<'_>, packets: usize, findings: &mut Findings) -> anyhow::Result<()> {
-    let mut arrivals = campus(1, packets, Seen::All)?;
+    let mut arrivals = campus(1, packets)?;
     let at = arrivals.stretch_second_half(4);
     // Delay and packets by window, from the beginning.
     let mut windows: Vec<(u64, u64)> = Vec::new();
@@ -229,7 +228,7 @@ fn step(lab: &Bench<'_>, packets: usize, findings: &mut Findings) -> anyhow::Res
 
 /// The hold that sets itself, in the same step; beside the fixed hold that would have been best in each half.
 fn tuned(lab: &Bench<'_>, packets: usize, findings: &mut Findings) -> anyhow::Result<()> {
-    let mut arrivals = campus(1, packets, Seen::All)?;
+    let mut arrivals = campus(1, packets)?;
     let step = arrivals.stretch_second_half(4);
     let mut auto = config(MOST_NS, BURST);
     auto.default.hold_min_ns = Some(0);

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ablation;
 mod adaptive;
 mod bench;
 mod chain;

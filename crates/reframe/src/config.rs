@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::adaptive::Budget;
+use crate::adaptive::{Budget, Knowledge};
 use slipstream_core::batch::BATCH;
 use slipstream_core::heavy::{MakeHeavyFlows, Top};
 use slipstream_core::rules::Rule;
@@ -93,6 +93,8 @@ pub struct ReframeConfig {
     /// where none is set. Where a hold sets itself, the budget that it is chosen by: a price of its longest
     /// hold where none is set. Must not be set otherwise.
     pub budget: Option<Budget>,
+    /// The knowledge that waits go by under [`Admit::Adaptive`].
+    pub knows: Knowledge,
     /// Packets that pass at once, after flushing the train of their own flow. By default
     /// [`ReframeConfig::BYPASS`], as on the command line and in a pipeline.
     pub bypass: Rule,
@@ -136,6 +138,7 @@ impl Default for ReframeConfig {
             policy: Policy::Oldest,
             admit: Admit::Always,
             budget: None,
+            knows: Knowledge::default(),
             // The rule is a good one; a test says so.
             bypass: Rule::parse(Self::BYPASS).unwrap_or_else(|_| Rule::never()),
             classes: Vec::new(),

@@ -60,7 +60,7 @@ mod tune;
 mod tune_tests;
 mod waiting;
 
-pub use adaptive::{Budget, BudgetError};
+pub use adaptive::{Budget, BudgetError, Knowledge};
 pub use auto::{AutoStats, Outcome};
 #[cfg(feature = "std")]
 pub use class::ClassError;

@@ -156,8 +156,8 @@ impl Reframe {
             config.bypass.tcp_flags_only().map(|(mask, value)| Info::of_tcp_flags(mask, value))
         };
         let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
-        let adaptive =
-            (config.admit == Admit::Adaptive).then(|| Adaptive::new(&class_settings, config.budget));
+        let adaptive = (config.admit == Admit::Adaptive)
+            .then(|| Adaptive::new(&class_settings, config.budget, config.knows));
         let usual = class_settings.len() == 1
             && bypass_info.is_some()
             && finish.is_none()

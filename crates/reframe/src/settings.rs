@@ -9,7 +9,7 @@ use slipstream_core::registry::BuildError;
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_wire::gro::Limits;
 
-use crate::{Admit, BudgetError, Class, ClassSettings, Encapsulation, Policy, ReframeConfig};
+use crate::{Admit, BudgetError, Class, ClassSettings, Encapsulation, Knowledge, Policy, ReframeConfig};
 
 /// The settings: in a pipeline, on the command line, and here by default.
 pub const SETTINGS: &[Setting] = &[
@@ -195,6 +195,7 @@ impl ReframeConfig {
                 _ => Admit::Always,
             },
             budget: None,
+            knows: Knowledge::default(),
             bypass: settings.rules("bypass"),
             classes: Vec::new(),
             top_window: settings.number("top_window") as u32,

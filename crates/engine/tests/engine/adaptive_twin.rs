@@ -43,6 +43,10 @@ pub(crate) struct Policy {
     flows: HashMap<Flow, (u64, Context, usize)>,
     contexts: HashMap<Context, Counts>,
     kinds: [Counts; 8],
+    /// Of each kind, the packets at which its shares are reckoned next, and the shares by bucket.
+    shares: [(u64, Vec<u64>); 8],
+    /// The time of the first packet.
+    start: Option<u64>,
     /// The packets at which a context's waits are reckoned next, and the waits by packets of the train: until
     /// which bucket's end.
     waits: HashMap<Context, (u64, Vec<Option<usize>>)>,
@@ -56,6 +60,34 @@ pub(crate) struct Policy {
 fn edge(bucket: usize) -> u64 {
     let (octave, half) = (bucket.saturating_sub(1) / 2, bucket.saturating_sub(1) % 2);
     if bucket == 0 { 2 } else { (3 + half as u64) * 2u64.pow(octave as u32) }
+}
+
+/// A share of 1.
+const ONE: u64 = 1 << 20;
+
+/// Of packets, the share that is followed within each bucket (Kaplan and Meier): among those that are known to
+/// have waited until then.
+fn shares(counts: &Counts, elapsed: u64, prior: &[u64], weight: u64) -> Vec<u64> {
+    // Times in quarters of a unit.
+    let end = |b: usize| 2 * edge(b);
+    let length = |b: usize| if b == 0 { end(0) } else { end(b) - end(b - 1) };
+    let followed: u64 = counts.gaps.iter().sum();
+    // Before each bucket, the share that waits on.
+    let mut waits = vec![ONE];
+    for b in 0..32 {
+        let before: u64 = (0..b).map(|i| (waits[i] + waits[i + 1]) * length(i) / 2).sum();
+        let young = counts.packets * (before + waits[b] * length(b)) / elapsed.max(1);
+        let old = (counts.packets.saturating_sub(followed) * ONE).saturating_sub(young);
+        let known = counts.gaps[b..].iter().sum::<u64>() * ONE
+            + old
+            + weight * ONE.saturating_sub(prior[..b].iter().sum());
+        let ended = counts.gaps[b] * ONE + weight * prior[b];
+        waits.push(match known {
+            0 => waits[b],
+            _ => waits[b].saturating_sub(waits[b] * ended / known),
+        });
+    }
+    waits.windows(2).map(|w| w[0] - w[1]).collect()
 }
 
 impl Policy {
@@ -77,6 +109,8 @@ impl Policy {
             flows: HashMap::new(),
             contexts: HashMap::new(),
             kinds: Default::default(),
+            shares: std::array::from_fn(|_| (1, vec![0; 32])),
+            start: None,
             waits: HashMap::new(),
             arrived: 0,
             windows: 0,
@@ -130,7 +164,7 @@ impl Policy {
         let counts = self.contexts.entry(context).or_default();
         counts.packets += 1;
         if counts.packets >= self.waits.get(&context).map_or(1, |w| w.0) {
-            self.reckon(context);
+            self.reckon(context, packet.now);
         }
         context
     }
@@ -150,24 +184,35 @@ impl Policy {
         self.price = self.price.clamp(16, (256 * self.hold).max(16));
     }
 
-    fn reckon(&mut self, context: Context) {
-        const ONE: u64 = 65536;
-        if self.kinds[context.2].packets >= 65536 {
-            self.kinds[context.2].halve();
+    fn reckon(&mut self, context: Context, now: u64) {
+        let start = *self.start.get_or_insert(now);
+        let elapsed = ((now - start) * 4) >> self.shift;
+        if self.kinds[context.2].packets >= self.shares[context.2].0 {
+            let packets = self.kinds.iter().map(|k| k.packets).sum();
+            let all =
+                Counts { packets, gaps: std::array::from_fn(|b| self.kinds.iter().map(|k| k.gaps[b]).sum()) };
+            let mut left = ONE;
+            let mut quarter = || {
+                let share = left / 4;
+                left -= share;
+                share
+            };
+            let at_first: Vec<u64> = (0..32).map(|_| quarter()).collect();
+            let overall = shares(&all, elapsed, &at_first, 16);
+            let kind = &mut self.kinds[context.2];
+            if kind.packets >= 65536 {
+                kind.halve();
+            }
+            let next = kind.packets + 1 + (kind.packets / 4).min(255);
+            self.shares[context.2] = (next, shares(kind, elapsed, &overall, 64));
         }
-        let kind = &self.kinds[context.2];
-        let packets: u64 = self.kinds.iter().map(|k| k.packets).sum();
-        let sum = |b: usize| self.kinds.iter().map(|k| k.gaps[b]).sum::<u64>();
-        let overall = |b: usize| (5 * sum(b) + 1) * ONE / (5 * packets + 20);
-        let of_kind = |b: usize| (kind.gaps[b] * ONE + 64 * overall(b)) / (kind.packets + 64);
         let counts = self.contexts.get_mut(&context).unwrap();
         if counts.packets >= 2048 {
             counts.halve();
         }
         let next = counts.packets + 1 + (counts.packets / 4).min(127);
-        let all = (counts.packets + 16) * ONE;
-        let weights: Vec<u64> = (0..32).map(|b| counts.gaps[b] * ONE + 16 * of_kind(b)).collect();
-        let weight = |b: usize| weights[b];
+        let weights = shares(counts, elapsed, &self.shares[context.2].1, 64);
+        let (all, weight) = (ONE, |b: usize| weights[b]);
         // All times from here on in quarters of a unit.
         let quarters = |ns: u64| ((ns * 4) >> self.shift).min(1 << 30);
         let hold = quarters(self.hold);
@@ -301,9 +346,11 @@ fn budgets_are_kept() {
         let mean = delay(&packets, &out[20_000..], |_| true);
         assert!((low..high).contains(&mean), "{budget}: {mean}");
     }
-    let (_, report) = run(&config(400_000, Some(Budget::Train(1800))), 1, &packets);
-    let mean = report.stats.total().mean_train().unwrap();
-    assert!((1.7..1.9).contains(&mean), "{mean}");
+    let trains = |packets: &[Packet]| {
+        run(&config(400_000, Some(Budget::Train(1800))), 1, packets).1.stats.total().trains
+    };
+    let mean = 40_000.0 / (trains(&packets) - trains(&packets[..20_000])) as f64;
+    assert!((1.75..1.85).contains(&mean), "{mean}");
 }
 
 /// Fewer packets wait, and those in vain wait less, for trains of the same length.

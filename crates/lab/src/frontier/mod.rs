@@ -58,6 +58,29 @@ impl Arrivals {
         self.packets.first().map_or(Nanos(0), |p| p.0)
     }
 
+    /// The packets of each flow by themselves.
+    pub(crate) fn by_flow(&self) -> Vec<Self> {
+        let mut numbers: HashMap<FlowKey, usize> = HashMap::new();
+        let mut flows: Vec<Self> = Vec::new();
+        for packet in &self.packets {
+            let next = flows.len();
+            let number = *numbers.entry(packet.2.key).or_insert(next);
+            if number == next {
+                flows.push(Self::default());
+            }
+            if let Some(flow) = flows.get_mut(number) {
+                flow.packets.push(*packet);
+                flow.last = packet.0;
+            }
+        }
+        flows
+    }
+
+    /// From now on all packets have this length.
+    pub(crate) fn forget_sizes(&mut self) {
+        self.packets.iter_mut().for_each(|p| p.1 = 1500);
+    }
+
     /// From now on no packet has a TCP flag.
     pub(crate) fn forget_flags(&mut self) {
         self.packets.iter_mut().for_each(|p| p.2.tcp_flags = 0);
@@ -161,7 +184,7 @@ impl Frontier {
 }
 
 /// Prices from one to the other, in equal ratios.
-fn prices(from: u64, to: u64) -> Vec<u64> {
+pub(crate) fn prices(from: u64, to: u64) -> Vec<u64> {
     let (from, to) = (from.max(16) as f64, to as f64);
     let steps = ((to / from).log2().max(0.0) * f64::from(PRICES_AN_OCTAVE)).ceil() as i32;
     (0..=steps).map(|n| (from * 2f64.powf(f64::from(n) / f64::from(PRICES_AN_OCTAVE))) as u64).collect()

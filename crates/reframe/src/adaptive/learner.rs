@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use slipstream_core::frame::Info;
+use slipstream_core::time::Nanos;
 
 /// Buckets of gaps, half an octave each; the last one has all that are longer. Also the number of waits: a
 /// wait ends where a bucket does.
@@ -27,13 +28,19 @@ const KIND_FULL: u32 = 1 << 16;
 /// The waits of a context are reckoned anew after a quarter more packets, but after so many at
 /// most.
 const REFRESH: u32 = 128;
+/// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
+const KIND_REFRESH: u32 = 256;
 /// As many packets as this would count as what all packets of its kind say, where a context has little to
 /// say.
-const OF_KIND: u64 = 16;
+const OF_KIND: u64 = 64;
 /// The same for a kind, and what packets of all kinds say.
 const OF_ALL: u64 = 64;
+/// The same for all packets, and what is taken for granted before there is any: of the packets that nothing
+/// has followed until some bucket begins, one in four is followed within it.
+const AT_FIRST: u64 = 16;
+const ONE_IN: u64 = 4;
 /// A share of 1.
-const ONE: u64 = 1 << 16;
+const ONE: u64 = 1 << 20;
 /// The longest hold has at least so many units of the scale, and fewer than twice as many, unless it is too
 /// short.
 const UNITS: u32 = 12;
@@ -117,6 +124,39 @@ pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
     (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
 }
 
+/// The knowledge that an adaptive hold goes by. All of it, but where somebody measures what each part is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knowledge {
+    /// The last gap of the packet's flow.
+    pub last_gap: bool,
+    /// The gap before that one.
+    pub gap_before: bool,
+    /// The kind of the packet, by protocol, length and PSH.
+    pub kind: bool,
+    /// The packets that the train has already.
+    pub train: bool,
+}
+
+impl Default for Knowledge {
+    fn default() -> Self {
+        Self { last_gap: true, gap_before: true, kind: true, train: true }
+    }
+}
+
+impl Knowledge {
+    /// The part of a context that is told apart.
+    pub(super) fn mask(self) -> u16 {
+        const WITHIN: u16 = (STEPS * KINDS) as u16;
+        let part = |known: bool, bits: u16| if known { bits } else { 0 };
+        part(self.last_gap, CONTEXTS as u16 - WITHIN)
+            | part(self.gap_before, WITHIN - KINDS as u16)
+            | part(self.kind, KINDS as u16 - 1)
+    }
+}
+
+// Contexts are numbers in which each part has bits of its own.
+const _: () = assert!(CONTEXTS.is_power_of_two() && STEPS.is_power_of_two() && KINDS.is_power_of_two());
+
 /// By class of train length: number of the wait, 0 for none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits([u8; LENGTHS]);
@@ -152,11 +192,50 @@ const _: () = assert!(size_of::<Context>() == 128);
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     packets: u32,
+    /// The shares are reckoned anew when so many packets have come.
+    next: u32,
     gaps: [u32; WAITS],
+    /// Of the packets, the share whose next one comes after a gap of a bucket, in parts of [`ONE`].
+    shares: [u32; WAITS],
 }
 
 impl Kind {
-    const EMPTY: Self = Self { packets: 0, gaps: [0; WAITS] };
+    const EMPTY: Self = Self { packets: 0, next: 1, gaps: [0; WAITS], shares: [0; WAITS] };
+}
+
+/// Of packets, the share that is followed after a gap of each bucket, in parts of [`ONE`]: the estimator of
+/// Kaplan and Meier (JASA 1958), since of packets that nothing has followed yet the young ones say nothing
+/// about long gaps. `gaps` counts those that were followed, in `elapsed` quarters of a unit; `prior` counts as
+/// so many packets more (`weight`) of which everything is known.
+///
+/// Nobody keeps the ages of packets. But where they come evenly, as many have come in the last while as it
+/// has its part in the time elapsed, and of those the share that no gap has ended is still waiting.
+fn shares(
+    packets: u64,
+    gaps: impl Iterator<Item = u64> + Clone,
+    elapsed: u64,
+    prior: &[u32; WAITS],
+    weight: u64,
+) -> [u32; WAITS] {
+    let followed: u64 = gaps.clone().sum();
+    let waiting = packets.saturating_sub(followed) * ONE;
+    let (mut left, mut prior_left) = (followed * ONE, ONE);
+    // Share that no gap has ended so far, and its sum over time.
+    let (mut still, mut area, mut from) = (ONE, 0, 0);
+    let mut shares = [0; WAITS];
+    for (bucket, ((n, prior), share)) in (0u8..).zip(gaps.zip(prior).zip(&mut shares)) {
+        let to = 2 * GapScale::edge(bucket);
+        let young = packets * (area + still * (to - from)) / elapsed.max(1);
+        let known = left + waiting.saturating_sub(young) + weight * prior_left;
+        let ended = n * ONE + weight * u64::from(*prior);
+        let next = if ended < known || known == 0 { still - still * ended / known.max(1) } else { 0 };
+        *share = (still - next) as u32;
+        area += (still + next) * (to - from) / 2;
+        left -= n * ONE;
+        prior_left = prior_left.saturating_sub(u64::from(*prior));
+        (still, from) = (next, to);
+    }
+    shares
 }
 
 /// All that was learned about the packets of a class.
@@ -165,11 +244,15 @@ pub(super) struct Learner {
     contexts: Box<[Context; CONTEXTS]>,
     kinds: [Kind; KINDS],
     scale: GapScale,
+    /// The time of the first packet.
+    start: Option<Nanos>,
     hold_quarters: i64,
     /// Waits that are shorter than the hold, and the one that is not.
     waits: usize,
     /// Classes of lengths that trains have before they are full.
     lengths: usize,
+    /// Waits go by the length of a train.
+    train: bool,
 }
 
 /// By the packets of a train: their class.
@@ -193,16 +276,18 @@ const fn length_class(count: u16) -> usize {
 }
 
 impl Learner {
-    pub(super) fn new(scale: &GapScale, hold_ns: u64, burst: u16) -> Self {
+    pub(super) fn new(scale: &GapScale, hold_ns: u64, burst: u16, train: bool) -> Self {
         let empty = Context { packets: 0, next: 1, waits: Waits([0; LENGTHS]), gaps: [0; WAITS] };
         let shorter = (0..WAITS as u8 - 1).filter(|b| scale.edge_ns(*b) < hold_ns).count();
         Self {
             contexts: Box::new([empty; CONTEXTS]),
             kinds: [Kind::EMPTY; KINDS],
             scale: *scale,
+            start: None,
             hold_quarters: scale.quarters(hold_ns),
             waits: shorter + 1,
             lengths: length_class(burst.saturating_sub(1)) + 1,
+            train,
         }
     }
 
@@ -237,53 +322,57 @@ impl Learner {
         self.contexts.get(usize::from(context) % CONTEXTS).map_or(Waits::NONE, |c| c.waits)
     }
 
-    /// Shares of gaps of a kind that count where a context has little to say, by bucket, in parts of
-    /// [`ONE`].
-    fn prior(&self, kind: usize) -> [u64; WAITS] {
-        let mut all = Kind::EMPTY;
-        for kind in &self.kinds {
-            all.packets = all.packets.wrapping_add(kind.packets);
-            all.gaps.iter_mut().zip(kind.gaps).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
-        }
-        let kind = self.kinds.get(kind).unwrap_or(&Kind::EMPTY);
-        // As if there had been four packets before, each twentieth of which is followed after each gap.
-        let seen = 5 * u64::from(all.packets) + 20;
-        let mut shares = [0; WAITS];
-        for (share, (n, sum)) in shares.iter_mut().zip(kind.gaps.iter().zip(all.gaps)) {
-            let overall = (5 * u64::from(sum) + 1) * ONE / seen;
-            *share = (u64::from(*n) * ONE + OF_ALL * overall) / (u64::from(kind.packets) + OF_ALL);
-        }
-        shares
-    }
-
-    /// Reckons the waits of a context anew.
+    /// Reckons the shares of a kind anew.
     #[inline(never)]
-    pub(super) fn refresh(&mut self, context: u16, price_ns: u64) {
-        let kind = usize::from(context) % KINDS;
-        if let Some(kind) = self.kinds.get_mut(kind).filter(|k| k.packets >= KIND_FULL) {
+    fn refresh_kind(&mut self, kind: usize, elapsed: u64) {
+        let (mut packets, mut gaps) = (0, [0; WAITS]);
+        for kind in &self.kinds {
+            packets += u64::from(kind.packets);
+            gaps.iter_mut().zip(kind.gaps).for_each(|(sum, n)| *sum += u64::from(n));
+        }
+        let (mut at_first, mut still) = ([0; WAITS], ONE);
+        for share in &mut at_first {
+            *share = (still / ONE_IN) as u32;
+            still -= u64::from(*share);
+        }
+        let overall = shares(packets, gaps.into_iter(), elapsed, &at_first, AT_FIRST);
+        let Some(kind) = self.kinds.get_mut(kind) else { return };
+        if kind.packets >= KIND_FULL {
             kind.packets /= 2;
             kind.gaps.iter_mut().for_each(|n| *n /= 2);
         }
-        let prior = self.prior(kind);
+        kind.next = kind.packets + 1 + (kind.packets / 4).min(KIND_REFRESH - 1);
+        let gaps = kind.gaps.iter().map(|n| u64::from(*n));
+        kind.shares = shares(kind.packets.into(), gaps, elapsed, &overall, OF_ALL);
+    }
+
+    /// Reckons the waits of a context anew, at this time.
+    #[inline(never)]
+    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) {
+        let elapsed = (now.since(*self.start.get_or_insert(now)).min(1 << 60) << 2) >> self.scale.shift;
+        let kind = usize::from(context) % KINDS;
+        if self.kinds.get(kind).is_some_and(|k| k.packets >= k.next) {
+            self.refresh_kind(kind, elapsed);
+        }
+        let Some(prior) = self.kinds.get(kind).map(|k| &k.shares) else { return };
         let Some(context) = self.contexts.get_mut(usize::from(context) % CONTEXTS) else { return };
         if context.packets >= FULL {
             context.packets /= 2;
             context.gaps.iter_mut().for_each(|n| *n /= 2);
         }
         context.next = context.packets + 1 + (context.packets / 4).min(REFRESH - 1);
-        // For each wait: weight of the packets that come before its end, the sum of all waits, in quarters of
+        let gaps = context.gaps.iter().map(|n| u64::from(*n));
+        let shares = shares(context.packets.into(), gaps, elapsed, prior, OF_KIND);
+        // For each wait: share of the packets that come before its end, the mean of all waits, in quarters of
         // a unit, and of those in vain.
-        let all = ((u64::from(context.packets) + OF_KIND) * ONE) as i64;
         let (mut joined, mut waited, mut from) = (0i64, 0i64, 0i64);
         let mut outcomes = [Outcome::default(); WAITS];
         let outcomes = outcomes.get_mut(..self.waits).unwrap_or_default();
-        let gaps = context.gaps.iter().zip(&prior);
-        for (bucket, ((n, share), outcome)) in (0u8..).zip(gaps.zip(outcomes.iter_mut())) {
-            let weight = (u64::from(*n) * ONE + OF_KIND * share) as i64;
+        for (bucket, (share, outcome)) in (0u8..).zip(shares.iter().zip(outcomes.iter_mut())) {
             let to = (2 * GapScale::edge(bucket) as i64).min(self.hold_quarters);
-            waited += weight * (from + to) / 2;
-            joined += weight;
-            let in_vain = (all - joined).max(0) * to;
+            waited += i64::from(*share) * (from + to) / 2;
+            joined += i64::from(*share);
+            let in_vain = (ONE as i64 - joined) * to;
             *outcome = Outcome { joined, waited: waited + in_vain, in_vain };
             from = to;
         }
@@ -305,10 +394,14 @@ impl Learner {
             }
             more = 0;
         }
+        if !self.train {
+            let [alone, longer @ ..] = &mut context.waits.0;
+            longer.fill(*alone);
+        }
     }
 }
 
-/// The result of a wait, weighed by how often it comes about.
+/// The result of a wait, on average, in parts of [`ONE`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     joined: i64,

@@ -7,8 +7,8 @@
 //! longer than `hold`, ever.
 //!
 //! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
-//! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram. That
-//! takes no clock, no random number and no floating point, and does not depend on what was held: the same
+//! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram, and so
+//! are packets, of which the young ones say nothing yet. That takes no clock, no random number and no floating point, and does not depend on what was held: the same
 //! packets at the same times are always held the same.
 
 mod budget;
@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 
 pub use budget::{Budget, BudgetError};
 use budget::{Counters, Steering};
+pub use learner::Knowledge;
 use learner::Learner;
 pub(crate) use learner::{GapScale, WAITS, Waits};
 pub(crate) use timers::Timers;
@@ -66,21 +67,24 @@ pub(crate) struct Adaptive {
     waits_ns: [u64; WAITS],
     flows: Vec<Memory>,
     classes: Vec<Class>,
+    /// The part of contexts that is told apart.
+    mask: u16,
 }
 
 impl Adaptive {
     /// For classes with these settings, each of which has that budget for itself.
-    pub(crate) fn new(classes: &[ClassSettings], budget: Option<Budget>) -> Self {
+    pub(crate) fn new(classes: &[ClassSettings], budget: Option<Budget>, knows: Knowledge) -> Self {
         let longest = classes.iter().map(|c| c.hold_ns).max().unwrap_or(0);
         let scale = GapScale::new(longest);
         let class = |c: &ClassSettings| Class {
-            learner: Learner::new(&scale, c.hold_ns, c.burst),
+            learner: Learner::new(&scale, c.hold_ns, c.burst, knows.train),
             steering: Steering::new(budget.unwrap_or(Budget::usual(c.hold_ns)), c.hold_ns),
             left: Steering::WINDOW,
         };
         let mut waits_ns = [0; WAITS];
         waits_ns.iter_mut().zip(0..).for_each(|(ns, bucket)| *ns = scale.edge_ns(bucket));
-        Self { classes: classes.iter().map(class).collect(), flows: Vec::new(), waits_ns, scale }
+        let classes = classes.iter().map(class).collect();
+        Self { classes, flows: Vec::new(), waits_ns, scale, mask: knows.mask() }
     }
 
     /// The scale of gaps and deadlines.
@@ -133,10 +137,10 @@ impl Adaptive {
                 class.learner.came(before.context, gap);
             }
         }
-        let context = learner::context(gap, before.gap, learner::kind(frame.info, len));
+        let context = learner::context(gap, before.gap, learner::kind(frame.info, len)) & self.mask;
         *memory = Memory { last: now, context, class, gap };
         let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
-        class.arrived(context, stats);
+        class.arrived(context, now, stats);
         class.learner.waits(context)
     }
 
@@ -150,7 +154,7 @@ impl Adaptive {
         waits: &mut [Waits],
         len: impl Fn(&Frame) -> u32,
     ) {
-        let Self { scale, flows: memories, classes, .. } = self;
+        let Self { scale, flows: memories, classes, mask, .. } = self;
         let [class, others @ ..] = classes.as_mut_slice() else { return };
         class.left -= frames.len() as u32;
         for ((frame, flow), waits) in frames.iter().zip(flows).zip(waits) {
@@ -162,10 +166,10 @@ impl Adaptive {
                 // A flow has been of this class since there is no other.
                 class.learner.came(before.context, gap);
             }
-            let context = learner::context(gap, before.gap, learner::kind(frame.info, len(frame)));
+            let context = learner::context(gap, before.gap, learner::kind(frame.info, len(frame))) & *mask;
             *memory = Memory { last: frame.arrival, context, class: 0, gap };
             if class.learner.arrived(context) {
-                class.learner.refresh(context, class.steering.price_ns());
+                class.learner.refresh(context, class.steering.price_ns(), frame.arrival);
             }
             *waits = class.learner.waits(context);
         }
@@ -191,13 +195,13 @@ impl Adaptive {
 
 impl Class {
     #[inline(always)]
-    fn arrived(&mut self, context: u16, stats: Option<&ClassStats>) {
+    fn arrived(&mut self, context: u16, now: Nanos, stats: Option<&ClassStats>) {
         self.left -= 1;
         if self.left == 0 {
             self.steer(stats);
         }
         if self.learner.arrived(context) {
-            self.learner.refresh(context, self.steering.price_ns());
+            self.learner.refresh(context, self.steering.price_ns(), now);
         }
     }
 

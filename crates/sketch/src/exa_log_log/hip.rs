@@ -17,6 +17,7 @@
 //! While keys are few for each register, up to about two, nothing is forgotten at all: see [`sparse`].
 
 use super::coding::{self, Saved};
+use super::fields::Fields;
 use super::sets;
 use super::shape::{Register, Seen, Shape, bounds};
 use super::sparse::{self, Added, Events, Sparse, event_bit};
@@ -33,50 +34,8 @@ const T: u32 = 1;
 const HIGHEST: u32 = 5;
 /// The greatest of these: the register stands in the list.
 const LISTED: u32 = (1 << HIGHEST) - 1;
-/// Bytes behind the registers, so that four can be read at each.
-const SPARE: usize = 3;
 /// The binary logarithm of the unit in which probabilities are added up: all are whole multiples of it.
 const UNIT: u32 = 63;
-
-/// Registers of some bits each, side by side.
-#[derive(Clone, Debug)]
-struct Fields {
-    bytes: Vec<u8>,
-    /// Bits of a register: at most 25.
-    width: u32,
-}
-
-impl Fields {
-    fn new(n: usize, width: u32) -> Self {
-        Self { bytes: vec![0; Self::bytes_for(n, width)], width }
-    }
-
-    const fn bytes_for(n: usize, width: u32) -> usize {
-        (n * width as usize).div_ceil(8) + SPARE
-    }
-
-    #[inline(always)]
-    const fn place(&self, i: usize) -> (usize, u32) {
-        let bit = i * self.width as usize;
-        (bit / 8, (bit % 8) as u32)
-    }
-
-    #[inline(always)]
-    fn get(&self, i: usize) -> u32 {
-        let (at, shift) = self.place(i);
-        let word = self.bytes.get(at..).and_then(|b| b.first_chunk::<4>());
-        word.map_or(0, |word| u32::from_le_bytes(*word) >> shift & ((1 << self.width) - 1))
-    }
-
-    #[inline]
-    fn set(&mut self, i: usize, value: u32) {
-        let (at, shift) = self.place(i);
-        if let Some(word) = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut::<4>()) {
-            let others = u32::from_le_bytes(*word) & !(((1 << self.width) - 1) << shift);
-            *word = (others | value << shift).to_le_bytes();
-        }
-    }
-}
 
 /// Distinct keys of one stream.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@
 //! of what [`Fm`](crate::Fm) does. States depend on the set of keys alone, and merge without loss.
 
 mod coding;
+mod fields;
 mod hip;
 mod sets;
 mod shape;

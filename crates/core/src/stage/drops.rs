@@ -1,0 +1,285 @@
+//! Why packets are dropped, and how many.
+
+use core::fmt;
+
+/// Why a packet was dropped: a reason that stages of several types may have, or one of a type's own.
+///
+/// ```
+/// use slipstream_core::stage::{DropReason, Drops, OwnReason};
+///
+/// const TOO_SALTY: DropReason = DropReason::Own(OwnReason::new(0, "too_salty"));
+/// let mut drops = Drops::default();
+/// drops.add(TOO_SALTY, 3);
+/// drops.add(DropReason::Denied, 1);
+/// let names: Vec<_> = drops.iter().map(|(reason, packets)| (reason.name(), packets)).collect();
+/// assert_eq!(names, [("denied", 1), ("too_salty", 3)]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// The stage is there to throw packets away.
+    Discarded,
+    /// The port that the packet left by leads nowhere.
+    Unconnected,
+    /// A firewall rule says so.
+    Denied,
+    /// Connection tracking takes it for no part of any connection.
+    Invalid,
+    /// No route to the destination.
+    NoRoute,
+    /// A route that says so.
+    Blackhole,
+    /// Time to live or hop limit used up.
+    HopLimit,
+    /// Longer than the way out allows, and must not be fragmented.
+    TooBig,
+    /// Headers that can't be, or were not captured far enough.
+    Malformed,
+    /// The function has no use for this kind of packet.
+    Unsupported,
+    /// No address or port is left for translation.
+    NoPort,
+    /// No translation exists for a packet from outside, and none may be made.
+    NoMapping,
+    /// The table of connections is full.
+    TableFull,
+    /// A host, or a port of it, has as many connections as it may have.
+    SessionLimit,
+    /// Over the rate.
+    RateLimited,
+    /// No backend is healthy.
+    NoBackend,
+    /// It would go out by the port that it came in by.
+    SamePort,
+    /// A live port can't send it.
+    NotSent,
+    /// Addresses that no packet on its way may have, such as a source that is no single host.
+    Martian,
+    /// Sent to another station of the link.
+    OtherStation,
+    /// For the stage itself, which has done what was asked.
+    Local,
+    /// Nobody says who has the address of the next hop.
+    Unresolved,
+    /// A fragment whose datagram was not complete in time.
+    FragmentTimeout,
+    /// A fragment of a datagram whose fragments overlap, or disagree about its end.
+    FragmentOverlap,
+    /// A fragment that was there already.
+    FragmentDuplicate,
+    /// A fragment whose incomplete datagram gave way to later ones, or has too many of them.
+    FragmentLimit,
+    /// One that only this type of stages has, or a few that know of each other.
+    Own(OwnReason),
+}
+
+/// A reason for dropping packets that is a stage type's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnReason {
+    place: u8,
+    name: &'static str,
+}
+
+impl OwnReason {
+    /// Reasons of its own that a stage type can have.
+    pub const MOST: usize = 16;
+
+    /// The one with this place among the type's own, below [`MOST`](Self::MOST), and with this name in
+    /// reports: a-z, 0-9 and _.
+    ///
+    /// # Panics
+    /// If there is no such place, which a constant tells when it is compiled.
+    #[must_use]
+    pub const fn new(place: u8, name: &'static str) -> Self {
+        assert!((place as usize) < Self::MOST, "a stage type has 16 reasons of its own at most");
+        Self { place, name }
+    }
+}
+
+impl DropReason {
+    /// Those that are no type's own, in the order of their numbers.
+    pub const GENERAL: [Self; 26] = [
+        Self::Discarded,
+        Self::Unconnected,
+        Self::Denied,
+        Self::Invalid,
+        Self::NoRoute,
+        Self::Blackhole,
+        Self::HopLimit,
+        Self::TooBig,
+        Self::Malformed,
+        Self::Unsupported,
+        Self::NoPort,
+        Self::NoMapping,
+        Self::TableFull,
+        Self::SessionLimit,
+        Self::RateLimited,
+        Self::NoBackend,
+        Self::SamePort,
+        Self::NotSent,
+        Self::Martian,
+        Self::OtherStation,
+        Self::Local,
+        Self::Unresolved,
+        Self::FragmentTimeout,
+        Self::FragmentOverlap,
+        Self::FragmentDuplicate,
+        Self::FragmentLimit,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Discarded => "discarded",
+            Self::Unconnected => "unconnected",
+            Self::Denied => "denied",
+            Self::Invalid => "invalid",
+            Self::NoRoute => "no_route",
+            Self::Blackhole => "blackhole",
+            Self::HopLimit => "hop_limit",
+            Self::TooBig => "too_big",
+            Self::Malformed => "malformed",
+            Self::Unsupported => "unsupported",
+            Self::NoPort => "no_port",
+            Self::NoMapping => "no_mapping",
+            Self::TableFull => "table_full",
+            Self::SessionLimit => "session_limit",
+            Self::RateLimited => "rate_limited",
+            Self::NoBackend => "no_backend",
+            Self::SamePort => "same_port",
+            Self::NotSent => "not_sent",
+            Self::Martian => "martian",
+            Self::OtherStation => "other_station",
+            Self::Local => "local",
+            Self::Unresolved => "unresolved",
+            Self::FragmentTimeout => "fragment_timeout",
+            Self::FragmentOverlap => "fragment_overlap",
+            Self::FragmentDuplicate => "fragment_duplicate",
+            Self::FragmentLimit => "fragment_limit",
+            Self::Own(own) => own.name,
+        }
+    }
+
+    /// Its number: the place in [`GENERAL`](Self::GENERAL); those of a type's own come behind.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Discarded => 0,
+            Self::Unconnected => 1,
+            Self::Denied => 2,
+            Self::Invalid => 3,
+            Self::NoRoute => 4,
+            Self::Blackhole => 5,
+            Self::HopLimit => 6,
+            Self::TooBig => 7,
+            Self::Malformed => 8,
+            Self::Unsupported => 9,
+            Self::NoPort => 10,
+            Self::NoMapping => 11,
+            Self::TableFull => 12,
+            Self::SessionLimit => 13,
+            Self::RateLimited => 14,
+            Self::NoBackend => 15,
+            Self::SamePort => 16,
+            Self::NotSent => 17,
+            Self::Martian => 18,
+            Self::OtherStation => 19,
+            Self::Local => 20,
+            Self::Unresolved => 21,
+            Self::FragmentTimeout => 22,
+            Self::FragmentOverlap => 23,
+            Self::FragmentDuplicate => 24,
+            Self::FragmentLimit => 25,
+            Self::Own(own) => GENERAL as u8 + own.place,
+        }
+    }
+}
+
+const GENERAL: usize = DropReason::GENERAL.len();
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Packets that a stage dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    general: [u64; GENERAL],
+    /// By place; the name is empty before the first such packet.
+    own: [(&'static str, u64); OwnReason::MOST],
+}
+
+impl Drops {
+    /// Counts packets.
+    #[inline]
+    pub fn add(&mut self, reason: DropReason, packets: u64) {
+        if let Some(n) = self.general.get_mut(usize::from(reason.number())) {
+            *n += packets;
+        } else if let DropReason::Own(OwnReason { place, name }) = reason
+            && let Some(own) = self.own.get_mut(usize::from(place))
+        {
+            *own = (name, own.1 + packets);
+        }
+    }
+
+    /// Adds the counts of another stage of the same type.
+    pub fn merge(&mut self, other: &Self) {
+        other.iter().for_each(|(reason, packets)| self.add(reason, packets));
+    }
+
+    /// All packets.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.iter().map(|(_, packets)| packets).sum()
+    }
+
+    /// The reasons for which packets were dropped, and how many, in the order of the reasons' numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        let own = |(place, (name, packets))| (DropReason::Own(OwnReason { place, name }), packets);
+        let own = (0..).zip(self.own).map(own);
+        DropReason::GENERAL.into_iter().zip(self.general).chain(own).filter(|(_, n)| *n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Verdict;
+
+    #[test]
+    fn reasons_keep_their_numbers_and_names() {
+        let mut names: Vec<_> = DropReason::GENERAL.iter().map(|r| r.name()).collect();
+        for (i, reason) in DropReason::GENERAL.into_iter().enumerate() {
+            assert_eq!(usize::from(reason.number()), i);
+            assert_eq!(Verdict::drop(reason).outcome(), Err(reason));
+            assert_ne!(Verdict::drop(reason), Verdict::KEPT);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), DropReason::GENERAL.len());
+        let own = DropReason::Own(OwnReason::new(15, "own"));
+        assert_eq!((own.number(), own.name()), (GENERAL as u8 + 15, "own"));
+        assert_eq!(Verdict::drop(own).outcome(), Err(DropReason::Discarded));
+        for port in 0..Verdict::MAX_PORTS {
+            assert_eq!(Verdict::port(port).outcome(), Ok(port));
+        }
+    }
+
+    #[test]
+    fn drops_add_up() {
+        let mut drops = Drops::default();
+        drops.add(DropReason::Denied, 3);
+        drops.add(DropReason::NotSent, 1);
+        let own = [3, 15].map(|place| DropReason::Own(OwnReason::new(place, "own")));
+        drops.add(own[1], 5);
+        let mut all = drops;
+        all.merge(&drops);
+        all.add(own[0], 1);
+        assert_eq!(all.total(), 19);
+        let want = [(DropReason::Denied, 6), (DropReason::NotSent, 2), (own[0], 1), (own[1], 10)];
+        assert_eq!(all.iter().collect::<Vec<_>>(), want);
+    }
+}

@@ -1,0 +1,94 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::super::table::NONE;
+use super::*;
+use crate::nat::Packet;
+use crate::test_packets::{ipv4, tcp};
+
+fn key(n: u32) -> FlowKey {
+    FlowKey::new(&[], Ipv4Addr::from_bits(0x0a00_0000 + n).into(), [192, 0, 2, 1].into(), 6, 5000, 80)
+        .unwrap()
+}
+
+fn backend(n: u8, weight: u32, healthy: bool) -> Backend {
+    Backend { address: [10, 1, 0, n].into(), weight, healthy }
+}
+
+const CONFIG: BalancerConfig = BalancerConfig { places: 1009, connections: 64, idle: 1_000_000_000, seed: 3 };
+
+proptest! {
+    /// A connection stays with its backend while both live; a map knows where it was.
+    #[test]
+    fn connections_stay(
+        steps in proptest::collection::vec((0..100_u32, 0..400_000_000_u64, prop::option::weighted(0.1, any::<[(u8, bool); 5]>())), 1..200),
+    ) {
+        let all: Vec<Backend> = (0..5).map(|n| backend(n, 1, true)).collect();
+        let mut balancer = Balancer::new(&CONFIG, all).unwrap();
+        let mut twin: HashMap<u32, (IpAddr, u64)> = HashMap::new();
+        let mut numbers: HashMap<u32, u32> = HashMap::new();
+        let mut now = 1 << 60;
+        for (n, gap, change) in steps {
+            now += gap;
+            if let Some(states) = change {
+                let backends = (0..5).zip(states).filter(|(_, (w, _))| w % 4 != 3);
+                let mut list: Vec<Backend> =
+                    backends.map(|(n, (w, healthy))| backend(n, u32::from(w % 4), healthy)).collect();
+                let by = usize::from(states[0].0) % list.len().max(1);
+                list.rotate_left(by);
+                // Who leaves the list loses its connections, even if it comes back.
+                twin.retain(|_, (address, _)| list.iter().any(|b| b.address == *address));
+                balancer.set_backends(list).unwrap();
+            }
+            // The number that the connection had last, or any: it only says where to look first.
+            let known = numbers.get(&n).copied().unwrap_or(n);
+            let chosen = balancer.choose(&key(n), known, Nanos(now));
+            numbers.extend(chosen.and_then(|c| c.connection).map(|id| (n, id)));
+            let list = balancer.backends();
+            let works = |a: &IpAddr| list.iter().any(|b| b.address == *a && b.healthy);
+            let chosen = chosen.map(|c| list[c.backend as usize]);
+            let before = twin.get(&n).filter(|(a, deadline)| *deadline > now && works(a)).copied();
+            let fresh = Maglev::new(&list.iter().map(Backend::member).collect::<Vec<_>>(), 1009).unwrap();
+            let fresh = fresh.backend(key(n).hash(PLACE_SEED)).map(|at| list[at as usize]);
+            match (before, chosen) {
+                // Beyond 64 connections the table may not know it any more.
+                (Some((address, _)), Some(chosen)) => {
+                    prop_assert!(chosen.address == address || twin.len() > 64 && Some(chosen) == fresh);
+                }
+                (_, chosen) => prop_assert_eq!(chosen, fresh),
+            }
+            if let Some(chosen) = chosen {
+                prop_assert!(chosen.healthy);
+                twin.insert(n, (chosen.address, now + CONFIG.idle));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_table_still_balances() {
+    let mut balancer = Balancer::new(&CONFIG, (0..3).map(|n| backend(n, 1, true)).collect()).unwrap();
+    let seen: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), NONE, Nanos(5)).unwrap().backend).collect();
+    assert_eq!((balancer.connections(), balancer.counters().unremembered), (64, 236));
+    assert!((0..3).all(|b| seen.iter().filter(|s| **s == b).count() > 60));
+    let again: Vec<_> = (0..300).map(|n| balancer.choose(&key(n), n, Nanos(6)).unwrap().backend).collect();
+    assert_eq!(seen, again);
+    assert_eq!(Balancer::new(&CONFIG, vec![]).unwrap().choose(&key(1), NONE, Nanos(1)), None);
+}
+
+#[test]
+fn nat_mode_there_and_back() {
+    let mode = NatMode { protocol: 6, service: ([192, 0, 2, 1].into(), 80), port: 8080 };
+    let (client, backend) = (0x0808_0808, Ipv4Addr::new(10, 1, 0, 1));
+    let service = mode.service.0.to_bits();
+    let mut request = ipv4(6, client, service, &tcp(5000, 80, 2, b""));
+    let packet = Packet::read(&request, 0).unwrap();
+    mode.to_backend(packet.key, backend).unwrap().apply(&mut request, 0, 20).unwrap();
+    assert_eq!(request, ipv4(6, client, backend.to_bits(), &tcp(5000, 8080, 2, b"")));
+    let mut reply = ipv4(6, backend.to_bits(), client, &tcp(8080, 5000, 18, b"x"));
+    let packet = Packet::read(&reply, 0).unwrap();
+    mode.from_backend(packet.key).unwrap().apply(&mut reply, 0, 20).unwrap();
+    assert_eq!(reply, ipv4(6, service, client, &tcp(80, 5000, 18, b"x")));
+    assert_eq!(mode.to_backend(packet.key, backend), None);
+}
