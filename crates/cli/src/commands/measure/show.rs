@@ -34,7 +34,7 @@ pub(super) fn finish(reports: &[Report], format: MeasureFormat, checks: &[Check]
 
 fn as_json(r: &Report) -> Value {
     let per_packet = r.spent_ns.filter(|_| r.packets > 0).map(|ns| ns as f64 / r.packets as f64);
-    json!({
+    let mut all = json!({
         "schema": 1,
         "task": r.task.name(),
         "sketch": r.sketch,
@@ -46,13 +46,17 @@ fn as_json(r: &Report) -> Value {
         "seed": r.seed,
         "packets": r.packets,
         "packets_skipped": r.skipped,
-        "without_gap": r.without_gap,
         "memory_bytes": r.memory_bytes,
         "aggregator_bytes": r.aggregator_bytes,
         "ns_per_packet": per_packet,
         "truncated_at_byte": r.truncated_at_byte,
         "epochs": r.epochs.iter().map(EpochResult::to_json).collect::<Vec<_>>(),
-    })
+    });
+    // A state doesn't say it.
+    if let (Some(first), Some(map)) = (r.without_gap, all.as_object_mut()) {
+        map.insert("without_gap".to_owned(), first.into());
+    }
+    all
 }
 
 fn as_csv(r: &Report) -> String {
