@@ -106,12 +106,12 @@ def main():
         box = gateway.start()
         nginx(net, "b", scratch)
         length = arguments.seconds
-        iperf_server = net.start("b", "iperf3", "-s", "-1")
+        iperf_server = net.start("b", "iperf3", "-s", "-1", "-i", "0")
         time.sleep(1)
         # Neighbours are known, and the first packets have passed.
         net.sh("a", "ping", "-c", "3", "-W", "2", SERVER, check=False)
         net.sh("a", "curl", "-sS", "-m", "20", "-o", "/dev/null", f"http://{SERVER}/page")
-        iperf = net.start("a", "iperf3", "-c", SERVER, "-t", length, "-P", "4", "-b", "10M", "-J")
+        iperf = net.start("a", "iperf3", "-c", SERVER, "-t", length, "-P", "4", "-b", "10M", "-i", "0", "-J")
         wrk = net.start("a", "wrk", "-t", "1", "-c", "16", "-d", f"{length}s", "--timeout", "10s", f"http://{SERVER}/page")
         reloads = refused = 0
         held, sizes, load = [], [], []

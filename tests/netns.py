@@ -7,6 +7,7 @@ themselves and don't leave segmentation to a card that isn't there.
 """
 
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import time
 
 NEEDS = ("ip", "ethtool")
 CLONE_NEWNET = 0x40000000
+F_SETPIPE_SZ = 1031
 ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_AUXDATA = 8
@@ -209,6 +211,8 @@ class Middlebox:
     def __init__(self, net, binary, *words):
         self.command = f"slipstream {' '.join(map(str, words))}"
         self.child = net.start("m", binary, *words)
+        # A log that nobody reads until the end finds room, or whoever writes to it would wait for ever.
+        fcntl.fcntl(self.child.stderr, F_SETPIPE_SZ, 1 << 20)
         self.net = net
 
     def ready(self, sockets):
