@@ -117,7 +117,7 @@ SANITIZED := $(addprefix -p slipstream-,core functions io reframe slice sketch) 
 
 soak: build ## a week's worth: fuzzing for SOAK_SECONDS (default 3600) a target, sanitizers, Miri (needs a nightly toolchain)
 	SLIPSTREAM_LIVE_PACKETS=1000000 "$$(ci/python.sh)" tests/check_live.py $(BINARY) --only stream
-	SLIPSTREAM_RELOADS=600 "$$(ci/python.sh)" tests/check_live.py $(BINARY) --only reloads
+	SLIPSTREAM_RELOADS=1800 "$$(ci/python.sh)" tests/check_live.py $(BINARY) --only reloads
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(SOAK_SECONDS)
 	for sanitizer in address thread; do \
 	    echo "== $$sanitizer sanitizer"; \

@@ -73,9 +73,11 @@ def ended(child):
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(command, flood, rate, seconds):
-    """Packets that were sent and forwarded, and CPU seconds: of the forwarder, of all."""
+def measure(command, flood, rate, seconds, prepare=None):
+    """Packets that were sent and forwarded, and CPU seconds: of the forwarder, of all. `prepare` has the namespaces first."""
     with Net() as net:
+        if prepare:
+            prepare(net)
         # Nothing else is on the way.
         for end, interface in (("a", "a0"), ("b", "b0")):
             net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")

@@ -21,6 +21,7 @@ from pathlib import Path
 import harness
 import netns
 from live_attacks import ATTACKS
+from live_faults import FAULTS, ROWS
 from live_functions import FUNCTIONS
 from live_gateway import GATEWAYS
 from live_operation import OPERATION
@@ -28,6 +29,7 @@ from live_package import PACKAGE
 from live_ports import LIVE_PORTS
 from live_setup import SETUP
 from live_slice import SLICED
+from live_shard_operation import SHARD_OPERATION
 from live_shards import SHARDED
 from netns import Middlebox, Net, is_udp, number_of, udp
 
@@ -439,7 +441,8 @@ def paced(case, binary, scratch):
 
 
 CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, checksums, trouble, hang_up, other_rules, captures, *FUNCTIONS,
-          *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *SHARDED, *SETUP, *SLICED, *PACKAGE)
+          *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *SHARDED, *SHARD_OPERATION, *SETUP, *SLICED, *FAULTS,
+          *PACKAGE)
 ANYWHERE = (paced,)
 
 
@@ -453,6 +456,10 @@ def main():
     if not os.access(arguments.binary, os.X_OK):
         sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
     binary = arguments.binary.resolve()
+    names = {check.__name__ for check in CHECKS}
+    unknown = [name for row in ROWS.values() for name in row if name not in names]
+    if unknown:
+        sys.exit(f"rows of faults name checks that there are not: {unknown}")
     reason = netns.why_not()
     if reason:
         print(f"FAILED: no check between interfaces: {reason}")

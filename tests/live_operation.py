@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 
+from live_attacks import resident
 from netns import Middlebox, Net
 
 JSON = ("--format", "json")
@@ -217,6 +218,10 @@ def restart(case, binary, scratch):
         case.check("left out" in err, err)
 
 
+# Two huge pages that are touched for the first time, in KiB.
+GROWTH = 4096
+
+
 def reloads(case, binary, scratch):
     """Other rules, addresses and hold times every half second while connections and datagrams go on: none is lost. What is wrong, or
     can't change, is refused with its line."""
@@ -226,7 +231,7 @@ def reloads(case, binary, scratch):
         box = gateway.start()
         pairs = connect(net, 20)
         with Datagrams(net) as datagrams:
-            since, turn, words = time.monotonic(), 0, 0
+            since, turn, words, early = time.monotonic(), 0, 0, resident(box)
             while time.monotonic() - since < seconds:
                 turn += 1
                 pool = (ADDRESS, "10.77.2.101", "10.77.2.102")[:1 + turn % 3]
@@ -239,6 +244,14 @@ def reloads(case, binary, scratch):
                     case.check(status == 0 and "n.pool" in answer["changes"], f"reload: {answer}")
                 words += exchange(pairs, turn % 2)
                 time.sleep(0.3)
+                # What takes memory for the first time has done so within the first third.
+                size = resident(box)
+                if time.monotonic() - since < seconds / 3:
+                    early = max(early, size)
+                case.check(size <= early + GROWTH, f"{size} KiB resident after {turn} reloads, {early} KiB early on")
+                status, shown = gateway.ctl("ctl", "show")
+                held = sum(stage["held"] for stage in shown["stages"]) if status == 0 else shown
+                case.check(status == 0 and held < 64, f"packets held after {turn} reloads: {held}")
             case.equal(words, turn * len(pairs), "words over connections while it reloads")
             # Nothing of these changes anything.
             for text, line, why in ((GATEWAY.replace("loose", "louse"), "line 27", "louse"),

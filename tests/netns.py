@@ -45,11 +45,12 @@ def why_not():
 class Net:
     """The three namespaces, taken away at the end."""
 
-    def __init__(self, mtu=1500, routed=False):
+    def __init__(self, mtu=1500, routed=False, queues=1):
         self.spaces = {end: f"slip{os.getpid()}{end}" for end in "amb"}
         self.children = []
         self.routed = routed
         self.mtu = mtu
+        self.queues = queues
 
     def __enter__(self):
         try:
@@ -64,8 +65,9 @@ class Net:
             self._ip("netns", "add", space)
         for end, number in (("a", 1), ("b", 2)):
             host, box = f"{end}0", f"m{end}"
-            self._ip("link", "add", host, "netns", self.spaces[end], "type", "veth",
-                     "peer", "name", box, "netns", self.spaces["m"])
+            several = ("numtxqueues", self.queues, "numrxqueues", self.queues) if self.queues > 1 else ()
+            self._ip("link", "add", host, "netns", self.spaces[end], *several, "type", "veth",
+                     "peer", "name", box, "netns", self.spaces["m"], *several)
             self.sh("m", "sysctl", "-qw", f"net.ipv6.conf.{box}.disable_ipv6=1")
             # Nobody needs to wait until addresses have been found to be free.
             self.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{host}.accept_dad=0")

@@ -262,6 +262,10 @@ pub(crate) struct Live {
     /// and what the other end of a virtual pair in this namespace leaves to a card; restored at the end.
     #[arg(long)]
     pub(crate) fix_offloads: bool,
+    /// Live: serve an operator at this Unix socket (`slipstream ctl`, `slipstream reload`): who may write to it,
+    /// its owner alone, may list and delete sessions, drain backends, and have the configuration read anew.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
 }
 
 /// Run a pipeline.
@@ -292,11 +296,6 @@ pub(crate) struct Run {
     /// a free one.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
-    /// Serve an operator at this Unix socket while it runs (`slipstream ctl`, `slipstream reload`): who may
-    /// write to it, its owner alone, may list and delete sessions, drain backends, and have the configuration
-    /// read anew.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) control: Option<PathBuf>,
     /// Live: keep the state of NATs, firewalls and balancers in this file, so that a restart loses no
     /// connection: read at the start, written every minute and at the end.
     #[arg(long, value_name = "FILE")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use slipstream::io::offloads::Switched;
-use slipstream::pipeline::{Group, Plan, PlannedStage, Role};
+use slipstream::pipeline::{Group, Plan, PlannedStage, Role, ShardPlan};
 use slipstream::runtime::{Driver, LiveOptions, PollLog, RunError, RunReport};
 use slipstream::seed::Seeds;
 use slipstream_report::{Table, count, time};
@@ -45,6 +45,9 @@ pub(crate) fn seeds(plan: &Plan, asked_for: Option<u64>) -> Seeds {
 pub(crate) fn options(args: &cli::Live, live: bool) -> anyhow::Result<LiveOptions> {
     if !live && (args.duration.is_some() || args.packets.is_some() || args.busy_poll) {
         bail!("--duration, --packets and --busy-poll are for live ports, such as af_packet:INTERFACE");
+    }
+    if !live && args.control.is_some() {
+        bail!("--control is for live ports, such as af_packet:INTERFACE");
     }
     if !live && (args.shards > 1 || !args.cores.is_empty() || args.priority.is_some()) {
         bail!(
@@ -93,25 +96,26 @@ pub(crate) fn fix_offloads(plan: &Plan, args: &cli::Live) -> anyhow::Result<Vec<
     Ok(all)
 }
 
-/// The run of a plan, in shards where that was asked for.
+/// The run of a plan, in shards where that was asked for: then also how packets are led to them.
 pub(crate) fn driver(
     plan: &Plan,
     args: &cli::Live,
     workers: u16,
     seed: Option<u64>,
-) -> anyhow::Result<Driver> {
+) -> anyhow::Result<(Driver, Option<ShardPlan>)> {
     let seeds = || seeds(plan, seed);
     if args.shards == 1 {
-        return Ok(types::driver(plan.build(seeds())?).workers(usize::from(workers)));
+        return Ok((types::driver(plan.build(seeds())?).workers(usize::from(workers)), None));
     }
     if workers > 1 {
         bail!(
             "--shards and --workers: a pipeline runs whole on each shard, or in sections on the workers, not both"
         );
     }
-    let mut drivers = plan.in_shards(usize::from(args.shards))?.build(seeds)?.into_iter().map(types::driver);
+    let sharded = plan.in_shards(usize::from(args.shards))?;
+    let mut drivers = sharded.build(seeds)?.into_iter().map(types::driver);
     let first = drivers.next().context("no shard")?;
-    Ok(first.beside(drivers.collect()))
+    Ok((first.beside(drivers.collect()), Some(sharded)))
 }
 
 /// The report of a run, and the error that ended it early, if one did: it is told behind the report.

@@ -1,16 +1,14 @@
 //! The stage types that this program knows: the engine's, and those that it was built with besides.
 
 use serde_json::Value;
-use slipstream::pipeline::{Registry, StageType, built_in};
+use slipstream::pipeline::{RegisterError, Registry, StageType, built_in};
 use slipstream::runtime::{Driver, Pipeline};
 
 /// All of them.
 pub(crate) fn registry() -> Registry {
     let mut registry = built_in();
-    for kind in more::TYPES {
-        if let Err(error) = registry.register(*kind) {
-            tracing::error!("{error}");
-        }
+    if let Err(error) = more::register(&mut registry) {
+        tracing::error!("{error}");
     }
     registry
 }
@@ -32,9 +30,11 @@ pub(crate) fn close() -> Option<Value> {
 
 #[cfg(not(feature = "dpdk"))]
 mod more {
-    use super::{Driver, Pipeline, StageType, Value};
+    use super::{Driver, Pipeline, RegisterError, Registry, Value};
 
-    pub(super) const TYPES: &[StageType] = &[];
+    pub(super) fn register(_: &mut Registry) -> Result<(), RegisterError> {
+        Ok(())
+    }
 
     pub(super) fn driver(pipeline: Pipeline) -> Driver {
         Driver::new(pipeline)
@@ -49,9 +49,13 @@ mod more {
 mod more {
     use serde_json::json;
 
-    use super::{Driver, Pipeline, StageType, Value};
+    use super::{Driver, Pipeline, RegisterError, Registry, Value};
 
-    pub(super) const TYPES: &[StageType] = &[slipstream_dpdk::DPDK];
+    #[allow(unsafe_code)]
+    pub(super) fn register(registry: &mut Registry) -> Result<(), RegisterError> {
+        // SAFETY: its ports leave packets alone that they gave away, or let go to be sent.
+        unsafe { registry.register_shared(slipstream_dpdk::DPDK) }
+    }
 
     #[allow(unsafe_code)]
     pub(super) fn driver(pipeline: Pipeline) -> Driver {

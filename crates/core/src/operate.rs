@@ -42,6 +42,21 @@ pub struct StateTable {
     pub record: usize,
     /// The fields of a record as JSON; none of one that can't be.
     pub describe: fn(&[u8]) -> Option<serde_json::Value>,
+    /// The packets that the entry of a record is for; none of one that can't be.
+    pub ends: fn(&[u8]) -> Option<EntryEnds>,
+}
+
+/// The packets that an entry of a table is for, from which it follows to which shard they are led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryEnds {
+    /// Protocol behind the IP header.
+    pub protocol: u8,
+    /// Address and port that the first packet came from, or the identifier of ICMP queries.
+    pub source: (IpAddr, u16),
+    /// Where it went to; unspecified where that doesn't matter.
+    pub destination: (IpAddr, u16),
+    /// Of a session of address translation: the external endpoint that stands for the source.
+    pub external: Option<(IpAddr, u16)>,
 }
 
 /// The beginning or the end of a session of address translation, with what RFC 6888 §4 REQ-12 has logged.

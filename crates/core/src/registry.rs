@@ -99,6 +99,33 @@ pub struct Site<'a> {
     pub proxied: &'a [(usize, IpNet)],
     /// Things that the stages share which were built before.
     pub common: &'a Common,
+    /// Where the pipeline runs several times side by side: the one that this is for.
+    pub shard: Shard<'a>,
+}
+
+/// One of several copies of a pipeline that run side by side, each with a share of what its ports receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard<'a> {
+    /// Its number, from 0 on. They are built in this order.
+    pub number: u32,
+    /// The number of all, at least 1.
+    pub of: u32,
+    /// Things that stages of all shards share, to be found by [`Common::find_shared`]; none where there is one
+    /// shard only.
+    pub common: Option<&'a Common>,
+}
+
+impl Shard<'static> {
+    /// The only one.
+    pub const ALONE: Self = Self { number: 0, of: 1, common: None };
+}
+
+impl Shard<'_> {
+    /// Says that no other one is built after this one.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.number + 1 >= self.of
+    }
 }
 
 /// Things that stages of one pipeline share, such as a table that one fills and another empties: each thing
@@ -251,6 +278,22 @@ pub enum Meets {
     Everything,
 }
 
+/// The way in which several copies of a pipeline (shards) have one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// They can't have it.
+    Not,
+    /// The first one receives and hands over what belongs to others; to send, each has one of its own.
+    First,
+    /// Each opens it, and the kernel spreads what comes by the hash that leads packets to shards.
+    Kernel,
+    /// Each opens it, and has some of its queues, over which the device spreads what comes in a way of its own:
+    /// packets of other shards are handed over, unless the setting `steer` says that this isn't needed.
+    Queues,
+    /// The same, where devices that can spread by the Toeplitz hash with its symmetric key.
+    Rss,
+}
+
 /// The fate of payloads in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
@@ -307,6 +350,8 @@ pub struct Properties {
     pub reload: Option<Reloading>,
     /// Tables that can be listed, saved and restored.
     pub tables: &'static [StateTable],
+    /// Of a port: how shards have it.
+    pub sharing: fn(&Settings) -> Sharing,
 }
 
 impl Properties {
@@ -329,6 +374,7 @@ impl Properties {
             meets,
             reload: None,
             tables: &[],
+            sharing: |_| Sharing::Not,
         }
     }
 }

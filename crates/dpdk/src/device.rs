@@ -1,8 +1,7 @@
 //! Devices of DPDK: opened once, by the first stage that names one, and closed when nobody uses it any more.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::eal::{Environment, State, state};
 use crate::error::DpdkError;
@@ -33,6 +32,23 @@ pub struct Options {
     pub idle: u64,
     /// Longest wait for room in a full ring before packets are dropped, in ns.
     pub send_wait: u64,
+    /// The part of the device that is this port's.
+    pub share: Share,
+}
+
+/// One of several ports that share a device: each has some of its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its number, from 0 on.
+    pub number: u16,
+    /// The number of all, at least 1.
+    pub of: u16,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { number: 0, of: 1 }
+    }
 }
 
 /// A device that is open.
@@ -43,8 +59,33 @@ pub(crate) struct Device {
     pub(crate) memory: Memory,
     /// It was not there before it was opened.
     made: bool,
-    pub(crate) receives: AtomicBool,
-    pub(crate) sends: AtomicBool,
+    /// Queues to receive from.
+    queues: u16,
+    /// The turns of queues to send to; where there are fewer than shards, several send to one.
+    turns: Box<[Mutex<()>]>,
+    pub(crate) receives: Halves,
+    pub(crate) sends: Halves,
+}
+
+/// The shards that have one half of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Halves(Mutex<Vec<u16>>);
+
+impl Halves {
+    /// Takes the half of a shard; false where somebody has it.
+    fn take(&self, shard: u16) -> bool {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = !taken.contains(&shard);
+        if free {
+            taken.push(shard);
+        }
+        free
+    }
+
+    /// Gives it back.
+    pub(crate) fn leave(&self, shard: u16) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|taken| *taken != shard);
+    }
 }
 
 /// A device as others may find it.
@@ -68,7 +109,7 @@ impl Options {
     /// [`DpdkError`], which says what to do about it.
     pub fn open_receiver(&self) -> Result<Receiver, DpdkError> {
         let device = self.open()?;
-        if device.receives.swap(true, Ordering::Relaxed) {
+        if !device.receives.take(self.share.number) {
             return Err(DpdkError::Taken { name: device.name.clone(), what: "receives from" });
         }
         if self.promiscuous {
@@ -83,14 +124,15 @@ impl Options {
     /// As [`Options::open_receiver`].
     pub fn open_sender(&self) -> Result<Sender, DpdkError> {
         let device = self.open()?;
-        if device.sends.swap(true, Ordering::Relaxed) {
+        if !device.sends.take(self.share.number) {
             return Err(DpdkError::Taken { name: device.name.clone(), what: "sends to" });
         }
-        Ok(Sender::new(device, self.send_wait))
+        Ok(Sender::new(device, self.send_wait, self.share))
     }
 
     fn setup(&self) -> Setup {
-        Setup { queues: self.queues, ring: self.ring, mtu: self.mtu }
+        let Self { queues, ring, mtu, share, .. } = *self;
+        Setup { queues, ring, mtu, shards: share.of.max(1), senders: 0 }
     }
 
     fn open(&self) -> Result<Arc<Device>, DpdkError> {
@@ -121,8 +163,9 @@ impl Options {
             DpdkError::NoDevice { name: name.clone(), why: sys::reason(error), known }
         })?;
         // From here on it is closed again by the value's end.
-        let (receives, sends) = (AtomicBool::new(false), AtomicBool::new(false));
-        let device = Arc::new(Device { port, name: name.clone(), memory, made, receives, sends });
+        let (receives, sends) = (Halves::default(), Halves::default());
+        let (queues, turns) = (0, Box::default());
+        let mut device = Device { port, name: name.clone(), memory, made, queues, turns, receives, sends };
         if !made && self.device.contains(',') {
             return Err(DpdkError::OtherArguments(name));
         }
@@ -134,6 +177,9 @@ impl Options {
                 DpdkError::Queues { name: name.clone(), queues: self.queues, most: setup.queues }
             }
         })?;
+        device.queues = setup.queues;
+        device.turns = (0..setup.senders).map(|_| Mutex::new(())).collect();
+        let device = Arc::new(device);
         state.devices.retain(|known| known.name != name);
         let (device_too, arguments) = (Arc::downgrade(&device), self.device.clone());
         state.devices.push(Known { name, arguments, setup: self.setup(), device: device_too });
@@ -142,8 +188,21 @@ impl Options {
 }
 
 impl Device {
-    pub(crate) fn stats(&self) -> Stats {
-        sys::stats(self.port)
+    /// Counters of the whole device, which the first shard reports for all.
+    pub(crate) fn stats(&self, share: Share) -> Stats {
+        if share.number == 0 { sys::stats(self.port) } else { Stats::default() }
+    }
+
+    /// The queues that a shard receives from; none where there are fewer than shards.
+    pub(crate) fn queues(&self, share: Share) -> Box<[u16]> {
+        (share.number..self.queues).step_by(usize::from(share.of.max(1))).collect()
+    }
+
+    /// The queue that a shard sends to, and its turns where others send there, too.
+    pub(crate) fn way_out(&self, share: Share) -> (u16, Option<&Mutex<()>>) {
+        let queue = share.number % (self.turns.len() as u16).max(1);
+        let alone = self.turns.len() >= usize::from(share.of);
+        (queue, self.turns.get(usize::from(queue)).filter(|_| !alone))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use slipstream_core::pool::Pool;
+use slipstream_core::pool::{AdoptError, Pool};
 
 use crate::device::{Device, Known};
 use crate::error::DpdkError;
@@ -65,8 +65,8 @@ pub struct Closed {
     pub mbufs_left: u32,
 }
 
-/// The pool whose memory is the mempool of the ports that were opened: the one for the pipeline that they
-/// are part of. None where there is no port, or somebody has it.
+/// A pool whose memory is the mempool of the ports that were opened, for the pipeline that they are part of;
+/// where it runs in shards, each takes one. None where there is no port.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -96,7 +96,9 @@ pub struct Closed {
 #[must_use]
 #[allow(unsafe_code)]
 pub unsafe fn take_pool() -> Option<Pool> {
-    state().mempool.as_mut()?.pool.take()
+    let mut state = state();
+    let held = state.mempool.as_mut()?;
+    held.pool.take().or_else(|| held.another().ok())
 }
 
 /// Ends the mempool, once all ports and the pool are gone; none where one is still there, or there never
@@ -173,15 +175,21 @@ impl Held {
             Errno::FAULT => DpdkError::Scattered,
             _ => DpdkError::NoMemory { mbufs, mib: mib(wanted), why: sys::reason(error) },
         })?;
-        let used = Arc::new(());
-        let region = Mempool::new(memory, room.into(), Arc::clone(&used));
-        // SAFETY: who takes the pool promises it.
-        let pool = unsafe { Pool::adopt(Box::new(region)) }.map_err(|error| {
+        let mut held = Self { mbufs, room, memory, pool: None, used: Arc::new(()) };
+        let pool = held.another().inspect_err(|_| {
             // SAFETY: nobody has a packet, nor has any device been opened with it.
-            unsafe { memory.free() };
-            error
+            let _ = unsafe { memory.free() };
         })?;
-        Ok(Self { mbufs, room, memory, pool: Some(pool), used })
+        held.pool = Some(pool);
+        Ok(held)
+    }
+
+    /// One more pool over the mempool, which gives each mbuf to one of them, and whose lists take turns.
+    #[allow(unsafe_code)]
+    fn another(&self) -> Result<Pool, AdoptError> {
+        let region = Mempool::new(self.memory, self.room.into(), Arc::clone(&self.used));
+        // SAFETY: who takes the pool promises it. An mbuf is in the mempool, with a device, or with one pool.
+        unsafe { Pool::adopt(Box::new(region)) }
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use slipstream_core::batch::Arrivals;
 use slipstream_core::frame::Frame;
@@ -13,7 +12,7 @@ use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::source::{LiveSource, Source, SourceError};
 use slipstream_core::time::Nanos;
 
-use crate::device::{Device, Options};
+use crate::device::{Device, Options, Share};
 use crate::error::DpdkError;
 use crate::mempool::{Mempool, offset};
 use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Memory, Place};
@@ -26,9 +25,10 @@ const EMPTY_AT_END: u32 = 8;
 pub struct Receiver {
     device: Arc<Device>,
     memory: Memory,
-    queues: u16,
-    /// The queue that is asked first.
-    next: u16,
+    share: Share,
+    /// This half's queues, and the place among them of the one that is asked first.
+    queues: Box<[u16]>,
+    next: usize,
     burst: usize,
     captured: bool,
     idle: u64,
@@ -53,8 +53,9 @@ impl Receiver {
         let interface = Interface { link_number: 1, snap_len: 0, name: Some(device.name.clone()) };
         let mut this = Self {
             memory: device.memory,
+            share: options.share,
+            queues: device.queues(options.share),
             device,
-            queues: options.queues,
             next: 0,
             burst: options.burst.clamp(1, BURST),
             captured: options.captured,
@@ -93,16 +94,16 @@ impl Receiver {
         }
         arrivals.first = self.sequence;
         let (max, mut n) = (max.min(self.burst), 0);
-        for _ in 0..self.queues {
-            let queue = self.next;
-            self.next = if queue + 1 < self.queues { queue + 1 } else { 0 };
+        for _ in 0..self.queues.len() {
+            let Some(queue) = self.queues.get(self.next).copied() else { break };
+            self.next = if self.next + 1 < self.queues.len() { self.next + 1 } else { 0 };
             let wanted = max - n;
             let (Some(mbufs), Some(places)) = (self.mbufs.get_mut(..wanted), self.places.get_mut(..wanted))
             else {
                 break;
             };
-            // SAFETY: the device is open with so many queues, as long as this half has it; this is the only
-            // half that receives.
+            // SAFETY: the device is open with this queue, as long as this half has it; this is the only half
+            // of its share, which the queue belongs to.
             let came = unsafe { sys::receive(self.device.port, queue, &self.memory, mbufs, places) };
             self.arrive(pool, arrivals, came, now);
             n += came;
@@ -193,7 +194,7 @@ impl Source for Receiver {
     }
 
     fn counters(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let stats = self.device.stats();
+        let stats = self.device.stats(self.share);
         visit("packets_received", self.packets);
         visit("bytes_received", self.bytes);
         visit("copied", self.copied);
@@ -201,6 +202,7 @@ impl Source for Receiver {
         visit("errors", stats.errors);
         visit("no_mbuf", stats.no_mbuf);
         visit("mempool_empty", self.mempool_empty);
+        visit("queues", self.queues.len() as u64);
     }
 }
 
@@ -234,6 +236,6 @@ impl LiveSource for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.device.receives.store(false, Ordering::Relaxed);
+        self.device.receives.leave(self.share.number);
     }
 }

@@ -2,15 +2,14 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use slipstream_core::batch::Batch;
 use slipstream_core::pool::Pool;
 use slipstream_core::port::Transmit;
 use slipstream_core::stage::{Context, DropReason, Drops};
 
-use crate::device::Device;
+use crate::device::{Device, Share};
 use crate::mempool::unit;
 use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Place};
 
@@ -18,6 +17,7 @@ use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Place};
 #[derive(Debug)]
 pub struct Sender {
     device: Arc<Device>,
+    share: Share,
     /// Longest wait for room, in cycles.
     wait: u64,
     mbufs: Box<[Mbuf; BURST]>,
@@ -32,9 +32,10 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(device: Arc<Device>, wait: u64) -> Self {
+    pub(crate) fn new(device: Arc<Device>, wait: u64, share: Share) -> Self {
         Self {
             device,
+            share,
             wait: sys::cycles(wait),
             mbufs: Box::new([Mbuf::NONE; BURST]),
             places: Box::new([Place::default(); BURST]),
@@ -49,9 +50,13 @@ impl Sender {
     /// Hands the first `n` packets of the lists over.
     fn hand_over(&mut self, n: usize) {
         let (Some(places), Some(mbufs)) = (self.places.get(..n), self.mbufs.get_mut(..n)) else { return };
-        // SAFETY: the device is open as long as this half has it, which is the only one that sends. The
-        // pool let each of these packets go, or they were copied into new mbufs.
-        let sent = unsafe { sys::send(self.device.port, &self.device.memory, places, mbufs, self.wait) };
+        let (queue, turns) = self.device.way_out(self.share);
+        let _turn = turns.map(|turns| turns.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: the device is open as long as this half has it, which is the only one that sends to this
+        // queue, or it is this one's turn. The pool let each of these packets go, or they were copied into new
+        // mbufs.
+        let sent =
+            unsafe { sys::send(self.device.port, queue, &self.device.memory, places, mbufs, self.wait) };
         self.packets += sent as u64;
         self.no_room += (n - sent) as u64;
         self.bytes += places.iter().take(sent).map(|place| u64::from(place.len)).sum::<u64>();
@@ -100,8 +105,10 @@ impl Transmit for Sender {
 
     /// Drivers free what they have sent when they send more; at the end they are asked to.
     fn drain(&mut self, _: &mut Context<'_>) {
+        let (queue, turns) = self.device.way_out(self.share);
+        let _turn = turns.map(|turns| turns.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: as in `hand_over`.
-        unsafe { sys::complete(self.device.port) };
+        unsafe { sys::complete(self.device.port, queue) };
     }
 
     fn complete(&mut self, _: &mut Pool) -> u64 {
@@ -114,7 +121,7 @@ impl Transmit for Sender {
         visit("copied", self.copied);
         visit("no_room", self.no_room);
         visit("no_mbuf", self.no_mbuf);
-        visit("errors", self.device.stats().send_errors);
+        visit("errors", self.device.stats(self.share).send_errors);
     }
 
     fn drops(&self) -> Drops {
@@ -126,6 +133,6 @@ impl Transmit for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.device.sends.store(false, Ordering::Relaxed);
+        self.device.sends.leave(self.share.number);
     }
 }

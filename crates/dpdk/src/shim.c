@@ -49,9 +49,9 @@ struct slip_dpdk_place {
     uint32_t len;
 };
 
-/* How a device is to be used. */
+/* How a device is to be used, by so many shards; opening it changes `queues` and `senders` to what it has. */
 struct slip_dpdk_options {
-    uint16_t queues, ring, mtu;
+    uint16_t queues, ring, mtu, shards, senders;
 };
 
 struct slip_dpdk_stats {
@@ -224,6 +224,20 @@ static void spread(const struct rte_eth_dev_info *info, struct rte_eth_conf *con
     }
 }
 
+/* The queues in turn, as shards are chosen in software. A device that can't be told has its own table, mostly the same. */
+static void share_table(uint16_t port, uint16_t places, uint16_t queues)
+{
+    struct rte_eth_rss_reta_entry64 table[1024 / RTE_ETH_RETA_GROUP_SIZE] = {0};
+    if (!places || places > 1024)
+        return;
+    for (uint16_t place = 0; place < places; place++) {
+        struct rte_eth_rss_reta_entry64 *group = &table[place / RTE_ETH_RETA_GROUP_SIZE];
+        group->mask |= UINT64_C(1) << place % RTE_ETH_RETA_GROUP_SIZE;
+        group->reta[place % RTE_ETH_RETA_GROUP_SIZE] = place % 128 % queues;
+    }
+    (void)rte_eth_dev_rss_reta_update(port, table, places);
+}
+
 /* Opens a device. -EMLINK: it has fewer queues, as many as `options` says then. */
 int slip_dpdk_open(uint16_t port, const struct slip_dpdk_memory *memory, struct slip_dpdk_options *options)
 {
@@ -236,22 +250,34 @@ int slip_dpdk_open(uint16_t port, const struct slip_dpdk_memory *memory, struct 
         options->queues = info.max_rx_queues;
         return -EMLINK;
     }
-    uint16_t queues = options->queues, ring = options->ring, send_ring = ring;
-    if (queues > 1)
+    /* Each shard gets as many queues as the others, where there are so many; some devices have fewer than shards. */
+    uint16_t shards = options->shards, ring = options->ring, send_ring = ring;
+    uint16_t queues = (options->queues + shards - 1) / shards * shards;
+    if (queues > info.max_rx_queues)
+        queues = info.max_rx_queues >= shards ? info.max_rx_queues / shards * shards : info.max_rx_queues;
+    uint16_t senders = shards < info.max_tx_queues ? shards : info.max_tx_queues;
+    options->queues = queues;
+    options->senders = senders;
+    if (queues > 1 && info.flow_type_rss_offloads)
         spread(&info, &conf);
     size_t longest = (size_t)options->mtu + RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 2 * RTE_VLAN_HLEN;
     conf.rxmode.mtu = options->mtu;
     if (longest > memory->len - RTE_PKTMBUF_HEADROOM)
         conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
     conf.txmode.offloads |= info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-    if ((e = rte_eth_dev_configure(port, queues, 1, &conf)) || (e = rte_eth_dev_adjust_nb_rx_tx_desc(port, &ring, &send_ring)))
+    if ((e = rte_eth_dev_configure(port, queues, senders, &conf)) || (e = rte_eth_dev_adjust_nb_rx_tx_desc(port, &ring, &send_ring)))
         return e;
     int node = rte_eth_dev_socket_id(port);
     for (uint16_t queue = 0; queue < queues; queue++)
         if ((e = rte_eth_rx_queue_setup(port, queue, ring, node, NULL, memory->mempool)))
             return e;
-    if ((e = rte_eth_tx_queue_setup(port, 0, send_ring, node, NULL)) || (e = rte_eth_dev_start(port)))
+    for (uint16_t queue = 0; queue < senders; queue++)
+        if ((e = rte_eth_tx_queue_setup(port, queue, send_ring, node, NULL)))
+            return e;
+    if ((e = rte_eth_dev_start(port)))
         return e;
+    if (conf.rxmode.mq_mode == RTE_ETH_MQ_RX_RSS)
+        share_table(port, info.reta_size, queues);
     return 0;
 }
 
@@ -346,7 +372,7 @@ struct rte_mbuf *slip_dpdk_copy_in(const struct slip_dpdk_memory *memory, const 
 
 /* Sends packets that lie in their mbufs, and where they don't, those that `mbufs` has. Waits up to `cycles` for
  * room; what the device doesn't take then is freed. Returns how many it took. */
-uint16_t slip_dpdk_send(uint16_t port, const struct slip_dpdk_memory *memory, const struct slip_dpdk_place *places,
+uint16_t slip_dpdk_send(uint16_t port, uint16_t queue, const struct slip_dpdk_memory *memory, const struct slip_dpdk_place *places,
                         struct rte_mbuf **mbufs, uint16_t n, uint64_t cycles)
 {
     know_this_thread();
@@ -358,12 +384,12 @@ uint16_t slip_dpdk_send(uint16_t port, const struct slip_dpdk_memory *memory, co
             m->pkt_len = places[i].len;
             m->ol_flags = 0;
         }
-    uint16_t sent = rte_eth_tx_burst(port, 0, mbufs, n);
+    uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, n);
     if (likely(sent == n))
         return n;
     for (uint64_t since = rte_rdtsc(); sent < n && rte_rdtsc() - since < cycles;) {
         rte_pause();
-        sent += rte_eth_tx_burst(port, 0, mbufs + sent, n - sent);
+        sent += rte_eth_tx_burst(port, queue, mbufs + sent, n - sent);
     }
     if (sent < n)
         rte_pktmbuf_free_bulk(mbufs + sent, n - sent);
@@ -371,7 +397,7 @@ uint16_t slip_dpdk_send(uint16_t port, const struct slip_dpdk_memory *memory, co
 }
 
 /* Lets a device free what it has sent; some can't be asked. */
-void slip_dpdk_complete(uint16_t port) { (void)rte_eth_tx_done_cleanup(port, 0, 0); }
+void slip_dpdk_complete(uint16_t port, uint16_t queue) { (void)rte_eth_tx_done_cleanup(port, queue, 0); }
 
 uint64_t slip_dpdk_cycles(uint64_t ns)
 {

@@ -1,11 +1,13 @@
 //! Devices of DPDK as stages of a pipeline.
 
 use slipstream_core::port::Port;
-use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Sharing, Site, StageType,
+};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Placeholder};
 
-use crate::device::Options;
+use crate::device::{Options, Share};
 use crate::eal::Environment;
 use crate::error::DpdkError;
 
@@ -47,7 +49,8 @@ pub const DPDK: StageType = StageType {
         Setting::new(
             "queues",
             Kind::Count(1, 64),
-            "Queues to receive from; the card spreads connections over them (RSS, symmetric)",
+            "Queues to receive from; the card spreads connections over them (RSS, symmetric). With --shards each has one at \
+             least, where the device has so many",
         )
         .or("1"),
         Setting::new(
@@ -84,10 +87,22 @@ pub const DPDK: StageType = StageType {
             "How long to wait for room in the ring of a device before packets are dropped",
         )
         .or("50us"),
+        Setting::new(
+            "steer",
+            Kind::Bool,
+            "With --shards: lead what came by another shard's queue to the shard that it belongs to; false: it stays, which takes \
+             a device that brings all packets of a flow by one queue, and stages that need no more",
+        )
+        .or("true"),
     ],
     properties: Properties {
         live: true,
         faces_a_link: true,
+        sharing: |settings| match settings.text("time") {
+            // A capture has one sequence of times.
+            "captured" => Sharing::Not,
+            _ => Sharing::Rss,
+        },
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each packet is received and sent by itself; a card can spread what comes over several queues.
@@ -118,6 +133,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         captured: settings.text("time") == "captured",
         idle: settings.number("idle"),
         send_wait: settings.number("send_wait"),
+        share: Share { number: site.shard.number as u16, of: site.shard.of as u16 },
     };
     if site.dry {
         return Ok(match site.role {

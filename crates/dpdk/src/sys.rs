@@ -51,10 +51,15 @@ unsafe impl Sync for Memory {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Setup {
+    /// Queues to receive from; when it was opened: those that it has.
     pub(crate) queues: u16,
     pub(crate) ring: u16,
     /// 0: as the device has it.
     pub(crate) mtu: u16,
+    /// Shards that share it, at least 1.
+    pub(crate) shards: u16,
+    /// When it was opened: queues to send to.
+    pub(crate) senders: u16,
 }
 
 /// Counters of a device.
@@ -103,13 +108,14 @@ unsafe extern "C" {
     fn slip_dpdk_copy_in(memory: *const Memory, from: *const u8, len: u32) -> Mbuf;
     fn slip_dpdk_send(
         port: u16,
+        queue: u16,
         memory: *const Memory,
         places: *const Place,
         mbufs: *mut Mbuf,
         n: u16,
         cycles: u64,
     ) -> u16;
-    fn slip_dpdk_complete(port: u16);
+    fn slip_dpdk_complete(port: u16, queue: u16);
     fn slip_dpdk_cycles(ns: u64) -> u64;
 }
 
@@ -303,10 +309,11 @@ pub(crate) unsafe fn receive(
 /// so many cycles is freed. Returns how many it took.
 ///
 /// # Safety
-/// The device is open, and no other thread sends to it. All places and mbufs were received or taken, and
+/// The device is open with this queue, and no other thread sends to it. All places and mbufs were received or taken, and
 /// neither sent nor given back since; the packets are so long at most.
 pub(crate) unsafe fn send(
     port: u16,
+    queue: u16,
     memory: &Memory,
     places: &[Place],
     mbufs: &mut [Mbuf],
@@ -314,16 +321,18 @@ pub(crate) unsafe fn send(
 ) -> usize {
     let n = places.len().min(mbufs.len()) as u16;
     // SAFETY: the caller's promise.
-    usize::from(unsafe { slip_dpdk_send(port, memory, places.as_ptr(), mbufs.as_mut_ptr(), n, cycles) })
+    usize::from(unsafe {
+        slip_dpdk_send(port, queue, memory, places.as_ptr(), mbufs.as_mut_ptr(), n, cycles)
+    })
 }
 
 /// Lets a device free what it has sent.
 ///
 /// # Safety
-/// The device is open, and no other thread sends to it.
-pub(crate) unsafe fn complete(port: u16) {
+/// The device is open with this queue, and no other thread sends to it.
+pub(crate) unsafe fn complete(port: u16, queue: u16) {
     // SAFETY: the caller's promise.
-    unsafe { slip_dpdk_complete(port) };
+    unsafe { slip_dpdk_complete(port, queue) };
 }
 
 /// Cycles of the time-stamp counter in so many ns.

@@ -1,5 +1,6 @@
 //! Pipelines over DPDK's virtual devices, without huge pages. EAL is there once a process: tests take turns.
 #![cfg(feature = "libdpdk")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -9,13 +10,15 @@ use std::time::Duration;
 
 use slipstream::pipeline::{Plan, Registry, built_in};
 use slipstream::runtime::{Driver, LiveOptions, RunReport, StageReport};
+use slipstream::seed::Seeds;
 use slipstream_dpdk::{Closed, close, take_pool};
 
 static TURN: Mutex<()> = Mutex::new(());
 
 fn registry() -> Registry {
     let mut registry = built_in();
-    registry.register(slipstream_dpdk::DPDK).unwrap();
+    // SAFETY: its ports leave packets alone that they gave away, or let go to be sent.
+    unsafe { registry.register_shared(slipstream_dpdk::DPDK) }.unwrap();
     registry
 }
 
@@ -147,6 +150,116 @@ fn the_pool_has_to_be_the_mempool() {
     assert!(error.to_string().contains("take_pool"), "{error}");
     drop(driver);
     assert_eq!(close().map(|closed| closed.mbufs_left), Some(0));
+}
+
+/// Runs a pipeline on two shards for a while, and closes all.
+fn run_shards(graph: &str, duration: Duration) -> RunReport {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let plan = Plan::from_graph_with(&registry(), graph, None, None, Path::new("")).unwrap();
+    let plan = plan.in_shards(2).unwrap_or_else(|errors| panic!("{errors}"));
+    let options = LiveOptions { duration: Some(duration), ..LiveOptions::default() };
+    let driver = |pipeline| {
+        // SAFETY: as in `run`.
+        let pool = unsafe { take_pool() }.unwrap();
+        Driver::new(pipeline).pool(pool).live(options.clone())
+    };
+    let pipelines = plan.build(|| Seeds::Fixed(1)).unwrap_or_else(|errors| panic!("{errors}"));
+    let mut drivers = pipelines.into_iter().map(driver);
+    let first = drivers.next().unwrap();
+    let mut all = first.beside(drivers.collect());
+    let report = all.run(&mut |_| ControlFlow::Continue(())).unwrap();
+    drop(all);
+    assert_eq!((report.live, close().unwrap().mbufs_left), (0, 0), "{report:#?}");
+    report
+}
+
+fn of_sources(report: &RunReport, name: &str) -> u64 {
+    report.sources.iter().flat_map(|s| &s.counters).filter(|(n, _)| *n == name).map(|(_, n)| n).sum()
+}
+
+/// Each shard has queues of its own to receive from and to send to.
+#[test]
+fn shards_have_queues_of_their_own() {
+    for (steer, to_others) in [(false, false), (true, true)] {
+        let graph = format!(
+            "in :: dpdk(device=\"net_null10,size=64\", eal=\"{EAL}\", mbufs=2047, queues=3, steer={steer}) -> reframe(hold=10us)
+             -> out :: dpdk(device=net_null11, mbufs=2047)"
+        );
+        let report = run_shards(&graph, Duration::from_millis(200));
+        let queues: Vec<u64> =
+            report.shards.iter().map(|shard| counter(&shard.sources[0].counters, "queues")).collect();
+        assert_eq!(queues, [2, 2], "three queues for two shards are four");
+        let out = stage(&report, "out");
+        assert_eq!(counter(&out.counters, "packets_sent") + out.drops.total(), out.tally.packets);
+        let taken: Vec<u64> = report.shards.iter().map(|shard| shard.sources[0].packets).collect();
+        // Its frames are no IP, which belongs to the first shard.
+        assert!(taken[0] > 1000 && (taken[1] == 0) == to_others, "{taken:?}");
+        assert_eq!(of_sources(&report, "to_other_shards") > 0, to_others, "{report:#?}");
+    }
+}
+
+/// A device with one queue to receive from and one to send to: the first shard receives, and hands over by a
+/// ring; all send in turn. Each packet leaves once, those of a flow in order.
+#[test]
+fn a_device_with_one_queue_serves_all_shards() {
+    let directory = tempfile::tempdir().unwrap();
+    let (capture, out) = (directory.path().join("in.pcap"), directory.path().join("out.pcap"));
+    let frames: Vec<Vec<u8>> = (0..3000u32).map(frame).collect();
+    fs::write(&capture, pcap(&frames)).unwrap();
+    let graph = format!(
+        "in :: dpdk(device=\"net_pcap10,rx_pcap={},tx_pcap={}\", eal=\"{EAL}\", mbufs=2047, buffer=4KiB); in -> reframe -> in",
+        capture.display(),
+        out.display()
+    );
+    let report = run_shards(&graph, Duration::from_millis(700));
+    let shares: Vec<u64> = report.shards.iter().map(|s| stage(s, "in").tally.packets).collect();
+    assert!(shares.iter().all(|n| *n > 500), "{shares:?}");
+    assert_eq!(of_sources(&report, "to_other_shards"), shares[1]);
+    let mut got = frames_of(&fs::read(out).unwrap());
+    let flow = |frame: &Vec<u8>| frame[29];
+    let number = |frame: &Vec<u8>| u32::from_be_bytes(frame[42..46].try_into().unwrap());
+    let mut latest = [None; 50];
+    for frame in &got {
+        let before = latest[usize::from(flow(frame))].replace(number(frame));
+        assert!(before < Some(number(frame)), "{} overtaken", number(frame));
+    }
+    got.sort_by_key(number);
+    assert!(got == frames, "{} packets", got.len());
+}
+
+/// Directions of connections that come by different queues meet on one shard, and are one connection.
+#[test]
+fn both_directions_meet() {
+    let directory = tempfile::tempdir().unwrap();
+    let (there, back) = (directory.path().join("there.pcap"), directory.path().join("back.pcap"));
+    let frames: Vec<Vec<u8>> = (0..500u32).map(frame).collect();
+    let answer = |frame: &Vec<u8>| {
+        let mut frame = frame.clone();
+        for n in 0..4 {
+            frame.swap(26 + n, 30 + n);
+        }
+        frame.swap(34, 36);
+        frame.swap(35, 37);
+        frame
+    };
+    fs::write(&there, pcap(&frames)).unwrap();
+    fs::write(&back, pcap(&frames.iter().map(answer).collect::<Vec<_>>())).unwrap();
+    let rules = directory.path().join("rules.txt");
+    fs::write(&rules, "allow state new\nallow state established\n").unwrap();
+    let graph = format!(
+        "in :: dpdk(device=\"net_pcap11,rx_pcap={},rx_pcap={}\", eal=\"{EAL}\", mbufs=2047, buffer=4KiB)
+         -> fw :: firewall(rules=\"{}\") -> null",
+        there.display(),
+        back.display(),
+        rules.display()
+    );
+    let report = run_shards(&graph, Duration::from_millis(700));
+    let counts: Vec<u64> =
+        report.shards.iter().map(|s| counter(&stage(s, "fw").counters, "connections")).collect();
+    assert_eq!(counts.iter().sum::<u64>(), 50, "{counts:?}");
+    assert!(counts.iter().all(|n| *n > 5), "{counts:?}");
+    assert_eq!(stage(&report, "fw").tally.packets, 1000);
+    assert!(of_sources(&report, "to_other_shards") > 100, "{report:#?}");
 }
 
 /// A UDP datagram of one of 50 flows with its number in the payload, 60 to 1400 bytes long.

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::json;
-use slipstream_core::operate::{Fields, StateTable};
+use slipstream_core::operate::{EntryEnds, Fields, StateTable};
 use slipstream_core::table::Key;
 use slipstream_core::time::Nanos;
 use slipstream_wire::FlowKey;
@@ -18,7 +18,7 @@ use super::{Class, Connection, Connections, Conntrack, Links};
 
 /// The table of connections, as its operator sees it.
 pub(crate) const CONNECTIONS: StateTable =
-    StateTable { name: "connections", version: 1, record: RECORD, describe };
+    StateTable { name: "connections", version: 1, record: RECORD, describe, ends };
 
 const RECORD: usize = 56;
 /// Both directions were seen.
@@ -74,6 +74,12 @@ impl Record {
         let (replied, left, age) = (flags & REPLIED != 0, fields.u64(), fields.u64());
         (record.len() == RECORD).then_some(Self { key, replied, tcp, class, left, age })
     }
+}
+
+fn ends(record: &[u8]) -> Option<EntryEnds> {
+    let Record { key, .. } = Record::read(record)?;
+    let (source, destination) = ((key.src(), key.src_port()), (key.dst(), key.dst_port()));
+    Some(EntryEnds { protocol: key.protocol(), source, destination, external: None })
 }
 
 fn describe(record: &[u8]) -> Option<serde_json::Value> {

@@ -13,7 +13,7 @@ use slipstream_core::batch::Batch;
 use slipstream_core::interface::Interface;
 use slipstream_core::port::{Port, PortError, Transmit};
 use slipstream_core::registry::{
-    BuildError, Group, IN, Made, Meets, OUT, Ports, Properties, Role, Site, StageType,
+    BuildError, Group, IN, Made, Meets, OUT, Ports, Properties, Role, Sharing, Site, StageType,
 };
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Drops};
@@ -109,6 +109,7 @@ pub const NULL: StageType = StageType {
     outputs: OUT,
     settings: &[],
     properties: Properties {
+        sharing: |_| Sharing::First,
         ..Properties::new(
             // Nothing is decided, and what is counted adds up.
             |_| Meets::Nothing,

@@ -1,15 +1,17 @@
 //! `slipstream reframe` where a port is live: the same stage in a pipeline of three, by the wall clock.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::{Diagnostics, Plan, Ports, Settings, StageType, Value, port_of};
 use slipstream::runtime::ReplayReport;
 use slipstream_stats::Histogram;
 
+use super::run::as_json;
 use crate::cli;
 use crate::live;
-use crate::operate::{Operation, Shared};
+use crate::operate::{Operation, Shared, control};
 use crate::port::refuse_unbuilt;
 use crate::types;
 
@@ -62,13 +64,19 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Live> {
     let reframe = args.stage.settings.clone();
     let stages = vec![("in", from.0, from.1), ("reframe", "reframe", reframe), (last, to.0, to.1)];
     let plan = Plan::chain(&registry, stages, Path::new("")).map_err(|e| plainly(&e))?;
-    let options = live::options(&args.live, true)?;
+    let mut options = live::options(&args.live, true)?;
     let _offloads = live::fix_offloads(&plan, &args.live)?;
     let same = plan.clone();
-    let operation = Shared::new(Operation::new(&plan, move || Ok(same.clone()), |_| serde_json::Value::Null));
+    let mut operation = Operation::new(&plan, move || Ok(same.clone()), |report| as_json(report, Vec::new()));
+    options.operator = operation.operator.clone();
     let run = live::driver(&plan, &args.live, args.workers, None);
-    let driver = run.map_err(|e| e.downcast_ref().map(plainly).unwrap_or(e))?.live(options);
-    let (run, live::Ended { report: all, error }) = live::run(driver, &plan, &operation, false)?;
+    let (run, sharded) = run.map_err(|e| e.downcast_ref().map(plainly).unwrap_or(e))?;
+    operation.shards = sharded.map(Mutex::new);
+    let operation = Shared::new(operation);
+    let control = args.live.control.as_deref();
+    let socket = control.map(|path| control::serve(path, operation.clone())).transpose()?;
+    let (run, live::Ended { report: all, error }) = live::run(run.live(options), &plan, &operation, false)?;
+    drop(socket);
     drop(run);
     types::close();
     let stats = all.stages.iter().find_map(|s| s.reframe.as_deref()).cloned().unwrap_or_default();

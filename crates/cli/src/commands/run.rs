@@ -1,5 +1,7 @@
 //! `slipstream run`: any pipeline.
 
+use std::sync::Mutex;
+
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::pipeline::Group;
@@ -29,15 +31,9 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         .try_for_each(|name| refuse_unbuilt(name))?;
     let plan = pipeline::plan(&args.pipeline)?;
     let mut options = live::options(&args.live, live::is_live(&plan))?;
-    let asked =
-        args.control.is_some() || args.state.is_some() || args.session_log.is_some() || args.log_denied;
+    let asked = args.state.is_some() || args.session_log.is_some() || args.log_denied;
     if asked && !live::is_live(&plan) {
-        bail!(
-            "--control, --state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE"
-        );
-    }
-    if args.live.shards > 1 && (args.state.is_some() || args.session_log.is_some() || args.log_denied) {
-        bail!("--state, --session-log and --log-denied are of one pipeline; leave out --shards");
+        bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");
     }
     let again = args.pipeline.clone();
     let read = move || pipeline::plan(&again);
@@ -59,7 +55,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         ui::refuse_terminal()?;
     }
     let _offloads = live::fix_offloads(&plan, &args.live)?;
-    let run = live::driver(&plan, &args.live, args.workers, args.seed)?;
+    let (run, sharded) = live::driver(&plan, &args.live, args.workers, args.seed)?;
+    operation.shards = sharded.map(Mutex::new);
     if live::is_live(&plan) {
         plan.notes()?.iter().for_each(|(stage, note)| warn!("{stage}: {note}"));
     }
@@ -70,7 +67,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         ui::say(&format!("metrics: http://{at}/metrics"));
     }
     let operation = Shared::new(operation);
-    let socket = args.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
+    let socket =
+        args.live.control.as_deref().map(|path| control::serve(path, operation.clone())).transpose()?;
     let (operator, target) = (operation.operator.clone(), args.session_log.as_ref());
     let sessions = Sessions::start(operator, &mut driver, &plan, target, args.log_denied)?;
     let reloads = live::may_reload(&plan, args.pipeline.config.is_some());
@@ -151,7 +149,7 @@ fn is_detour(report: &RunReport, name: &str) -> bool {
         && report.stages.iter().any(|s| is_port(s) && !shm(s.kind))
 }
 
-fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
+pub(super) fn as_json(report: &RunReport, damage: Vec<Value>) -> Value {
     let stage = |s: &StageReport| {
         let counters: Map<String, Value> =
             s.counters.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();

@@ -16,7 +16,7 @@ mod tables;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use slipstream::pipeline::{Diagnostics, Plan};
+use slipstream::pipeline::{Diagnostics, Plan, ShardPlan};
 use slipstream::runtime::{Monitor, Operator, RunReport};
 
 /// Reads the configuration anew.
@@ -33,6 +33,8 @@ pub(crate) struct Operation {
     as_json: fn(&RunReport) -> Value,
     /// The file that the state is kept in.
     pub(crate) state: Option<state::Keeper>,
+    /// Where the pipeline runs in shards: how packets are led to them.
+    pub(crate) shards: Option<Mutex<ShardPlan>>,
 }
 
 /// The handle by which threads share it.
@@ -47,13 +49,18 @@ impl Operation {
     ) -> Self {
         let plan = Mutex::new(plan.clone());
         let (operator, monitor) = (Operator::default(), Monitor::default());
-        Self { operator, monitor, plan, read: Box::new(read), as_json, state: None }
+        Self { operator, monitor, plan, read: Box::new(read), as_json, state: None, shards: None }
     }
 
     /// As [`longest_hold`](crate::watch::longest_hold) of the plan that counts now; while another one is
     /// being made ready nobody knows.
     pub(crate) fn longest_hold(&self) -> Option<u64> {
         self.plan.try_lock().ok().and_then(|plan| crate::watch::longest_hold(&plan))
+    }
+
+    /// How packets are led to shards, where there are several.
+    fn sharded(&self) -> Option<MutexGuard<'_, ShardPlan>> {
+        self.shards.as_ref().map(|shards| shards.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The plan that counts now. Nobody changes it while this is held.

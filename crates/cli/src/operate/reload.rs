@@ -26,7 +26,8 @@ pub(crate) struct Reloaded {
 
 impl Operation {
     /// Reads the configuration and all files that it names anew. Either all stages go by them from one point
-    /// in time on, or none does.
+    /// in time on, or none does; of several shards each has a point in time of its own, between two of its
+    /// batches.
     ///
     /// # Errors
     /// Everything that is wrong with them, or can't change while the pipeline runs, each with its line.
@@ -51,16 +52,22 @@ impl Operation {
         let mut plan = self.plan();
         let new: Plan = (self.read)()?;
         let changes = plan.changes(&new)?;
-        let shards = self.operator.shards();
-        if shards == 0 {
-            return Err(anyhow!("the pipeline has ended"));
+        let mut sharded = self.sharded();
+        let shards = sharded.as_ref().map_or(1, |sharded| sharded.shards());
+        if self.operator.shards() < shards {
+            return Err(anyhow!("the pipeline has ended, or has not begun on all shards"));
         }
-        if shards > 1 {
-            // Each has settings of its own, such as a NAT's ports.
-            return Err(anyhow!("a pipeline that runs in shards is not read anew; start it anew"));
-        }
-        // All of it is made before any of it counts.
-        let updates = (0..shards).map(|_| new.updates(&changes)).collect::<Result<Vec<_>, _>>()?;
+        // All of it is made before any of it counts, for each shard by itself: a NAT's ports are parted.
+        let updates = match &mut sharded {
+            None => vec![new.updates(&changes)?],
+            Some(sharded) => {
+                let next = new.in_shards(shards)?;
+                let updates = sharded.updates(&next, &changes)?;
+                // Packets for addresses that a NAT is about to have are led to it.
+                sharded.follow(next);
+                updates
+            }
+        };
         let stages: Vec<String> = updates.iter().take(1).flatten().map(|(name, _)| name.clone()).collect();
         let (sender, receiver) = channel();
         let mut expected = 0;

@@ -62,7 +62,8 @@ impl FromStr for Target {
 
 /// An open log.
 enum Log {
-    Ipfix(Box<Exporter>, UdpSocket),
+    /// An exporter for each shard, whose number is its observation domain.
+    Ipfix(Vec<Exporter>, UdpSocket),
     Syslog(UdpSocket),
     Json(PathBuf, File),
 }
@@ -78,9 +79,10 @@ fn append(path: &PathBuf) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn as_json(event: &SessionEvent) -> String {
+/// An event; with the number of its shard where there are several.
+fn as_json(event: &SessionEvent, shard: Option<usize>) -> String {
     let SessionEvent { time, begins, protocol, inside, external, remote } = event;
-    json!({
+    let mut all = json!({
         "time_ns": time.0,
         "event": if *begins { "session_created" } else { "session_deleted" },
         "protocol": protocol,
@@ -90,25 +92,30 @@ fn as_json(event: &SessionEvent) -> String {
         "external_port": external.1,
         "remote": remote.0,
         "remote_port": remote.1,
-    })
-    .to_string()
+    });
+    if let (Some(shard), Some(all)) = (shard, all.as_object_mut()) {
+        all.insert("shard".to_owned(), shard.into());
+    }
+    all.to_string()
 }
 
 impl Log {
-    fn open(target: &Target) -> io::Result<Self> {
+    fn open(target: &Target, shards: usize) -> io::Result<Self> {
         Ok(match target {
             Target::Ipfix(to) => {
-                Self::Ipfix(Box::new(Exporter::of_sessions(&IpfixConfig::default())), socket(to)?)
+                let of = |domain| Exporter::of_sessions(&IpfixConfig { domain, ..IpfixConfig::default() });
+                Self::Ipfix((0..shards as u32).map(of).collect(), socket(to)?)
             }
             Target::Syslog(to) => Self::Syslog(socket(to)?),
             Target::Json(path) => Self::Json(path.clone(), append(path)?),
         })
     }
 
-    /// Writes events; the first error, after all were tried.
-    fn write(&mut self, events: &[SessionEvent], now: Nanos) -> io::Result<()> {
+    /// Writes events of a shard, where there are several; the first error, after all were tried.
+    fn write(&mut self, events: &[SessionEvent], shard: Option<usize>, now: Nanos) -> io::Result<()> {
         match self {
-            Self::Ipfix(exporter, socket) => {
+            Self::Ipfix(exporters, socket) => {
+                let Some(exporter) = exporters.get_mut(shard.unwrap_or_default()) else { return Ok(()) };
                 let mut send = |message: &[u8]| socket.send(message).map(drop);
                 let mut result = Ok(());
                 for event in events {
@@ -119,8 +126,9 @@ impl Log {
             Self::Syslog(socket) => {
                 let pid = std::process::id();
                 // Facility local0, severity informational; whoever collects them has the time.
-                let line =
-                    |event: &SessionEvent| format!("<134>1 - - slipstream {pid} nat - {}", as_json(event));
+                let line = |event: &SessionEvent| {
+                    format!("<134>1 - - slipstream {pid} nat - {}", as_json(event, shard))
+                };
                 let sent: Vec<_> = events.iter().map(|e| socket.send(line(e).as_bytes()).map(drop)).collect();
                 sent.into_iter().collect()
             }
@@ -132,7 +140,7 @@ impl Log {
                 if !same(file).unwrap_or(false) {
                     *file = append(path)?;
                 }
-                let lines: String = events.iter().map(|event| as_json(event) + "\n").collect();
+                let lines: String = events.iter().map(|event| as_json(event, shard) + "\n").collect();
                 file.write_all(lines.as_bytes())
             }
         }
@@ -142,6 +150,7 @@ impl Log {
 /// Stages and events that the thread looks for.
 struct Look {
     operator: Operator,
+    shards: usize,
     stages: Vec<String>,
     log: Option<Log>,
     denied: bool,
@@ -161,17 +170,19 @@ impl Look {
 
     /// Looks at the stages of a pipeline that doesn't run yet, or any longer.
     fn look_at(&mut self, driver: &mut Driver) {
-        for stage in self.stages.clone() {
-            let mut events = self.room();
-            if let Some(operated) = driver.operate(&stage) {
-                operated.events(&mut events);
+        for shard in 0..driver.shards() {
+            for stage in self.stages.clone() {
+                let mut events = self.room();
+                if let Some(operated) = driver.operate_shard(shard, &stage) {
+                    operated.events(&mut events);
+                }
+                self.tell(&stage, shard, &events);
             }
-            self.tell(&stage, &events);
         }
     }
 
     fn look(&mut self) {
-        for shard in 0..self.operator.shards() {
+        for shard in 0..self.shards {
             for stage in self.stages.clone() {
                 let mut events = self.room();
                 let got = self.operator.visit(shard, &stage, PATIENCE, move |stage, _| {
@@ -181,29 +192,30 @@ impl Look {
                     events
                 });
                 if let Some(events) = got {
-                    self.tell(&stage, &events);
+                    self.tell(&stage, shard, &events);
                 }
             }
         }
     }
 
-    fn tell(&mut self, stage: &str, events: &Events) {
+    fn tell(&mut self, stage: &str, shard: usize, events: &Events) {
         let now = LiveClock::get().now();
+        let shard = (self.shards > 1).then_some(shard);
         if let Some(log) = self.log.as_mut().filter(|_| !events.sessions.is_empty()) {
-            let written = log.write(&events.sessions, now);
+            let written = log.write(&events.sessions, shard, now);
             if let (Err(error), false) = (&written, self.failed) {
                 warn!(target: LIVE, %error, "the log of sessions can't be written");
             }
             self.failed = written.is_err();
         }
         if events.missed > 0 && self.log.is_some() {
-            warn!(target: LIVE, stage, events = events.missed, "sessions came faster than they could be logged");
+            warn!(target: LIVE, stage, shard, events = events.missed, "sessions came faster than they could be logged");
         }
         for Denial { line, flow, packets, .. } in
             events.denials.iter().take(if self.denied { TOLD } else { 0 })
         {
             let rule = line.map_or("the default".to_owned(), |line| format!("line {line}"));
-            warn!(target: LIVE, stage, rule, %flow, packets, "denied");
+            warn!(target: LIVE, stage, shard, rule, %flow, packets, "denied");
         }
     }
 }
@@ -227,7 +239,10 @@ impl Sessions {
         target: Option<&Target>,
         denied: bool,
     ) -> anyhow::Result<Option<Self>> {
-        let log = target.map(|t| Log::open(t).with_context(|| format!("--session-log {t:?}"))).transpose()?;
+        let shards = driver.shards();
+        let log = target
+            .map(|t| Log::open(t, shards).with_context(|| format!("--session-log {t:?}")))
+            .transpose()?;
         let wanted = |kind: &str| kind == "nat" && log.is_some() || kind == "firewall" && denied;
         let stages: Vec<_> =
             plan.stages.iter().filter(|s| wanted(s.kind.name)).map(|s| s.name.clone()).collect();
@@ -235,7 +250,7 @@ impl Sessions {
             return Ok(None);
         }
         let (over, ends) = channel();
-        let mut look = Look { operator, stages, log, denied, failed: false };
+        let mut look = Look { operator, shards, stages, log, denied, failed: false };
         look.look_at(driver);
         let run = move || {
             while ends.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -283,16 +298,16 @@ mod tests {
             external: ([192, 0, 2, 1].into(), 2),
             remote: ([198, 51, 100, 1].into(), 3),
         };
-        let mut log = Log::open(&Target::Json(path.clone())).unwrap();
-        log.write(&[event, event], Nanos(5)).unwrap();
+        let mut log = Log::open(&Target::Json(path.clone()), 1).unwrap();
+        log.write(&[event, event], None, Nanos(5)).unwrap();
         std::fs::rename(&path, scratch.path().join("old")).unwrap();
-        log.write(&[event], Nanos(5)).unwrap();
+        log.write(&[event], Some(3), Nanos(5)).unwrap();
         let read = std::fs::read_to_string(&path).unwrap();
         assert_eq!(read.lines().count(), 1);
         let value: serde_json::Value = serde_json::from_str(read.trim()).unwrap();
         assert_eq!(
-            (value["external"].as_str(), value["external_port"].as_u64()),
-            (Some("192.0.2.1"), Some(2))
+            (value["external"].as_str(), value["external_port"].as_u64(), value["shard"].as_u64()),
+            (Some("192.0.2.1"), Some(2), Some(3))
         );
     }
 }

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use slipstream::clock::LiveClock;
 use slipstream::new_file::NewFile;
 use slipstream::operate::{SavedTable, StateFile, StateWriter};
-use slipstream::pipeline::Plan;
+use slipstream::pipeline::{Plan, ShardPlan};
 use slipstream::runtime::Driver;
 use tracing::{info, warn};
 
@@ -88,16 +88,26 @@ impl Keeper {
         let now = LiveClock::get().now();
         let away = now.0.saturating_sub(state.saved_ns);
         let mut restored = Restored::default();
+        let sharded = match driver.shards() {
+            1 => None,
+            shards => Some(plan.in_shards(shards)?),
+        };
+        let owner = sharded.as_ref().map(ShardPlan::owners);
         for table in &state.tables {
             let count = (table.records.len() / table.record) as u64;
-            let Some(place) = place(plan, table) else {
+            let Some((place, kind)) = place(plan, table) else {
                 warn!(target: LIVE, stage = table.stage, table = table.name, entries = count, "no stage has this table as it was saved; it is left out");
                 restored.left_out += count;
                 continue;
             };
-            let Some(stage) = driver.operate(table.stage) else { continue };
+            // An entry goes to the shard that its packets will come to.
+            let owner = |record| match &owner {
+                None => Some(0),
+                Some(owner) => (kind.ends)(record).and_then(|ends| owner(&ends)),
+            };
             for record in table.records.chunks_exact(table.record) {
-                if stage.restore(place, record, away, now) {
+                let stage = owner(record).and_then(|shard| driver.operate_shard(shard, table.stage));
+                if stage.is_some_and(|stage| stage.restore(place, record, away, now)) {
                     restored.entries += 1;
                 } else {
                     restored.left_out += 1;
@@ -127,13 +137,15 @@ impl Keeper {
         let now = LiveClock::get().now();
         let mut state = StateWriter::new(now.0);
         for (stage, place, kind) in tables(plan) {
-            let Some(operated) = driver.operate(stage) else { continue };
             state.table(stage, kind.name, kind.version, kind.record as u16);
-            let (mut records, mut from) = (Vec::new(), Some(0));
-            while let Some(at) = from {
-                records.clear();
-                from = operated.save(place, at, 4096, now, &mut records);
-                state.records(&records);
+            for shard in 0..driver.shards() {
+                let Some(operated) = driver.operate_shard(shard, stage) else { continue };
+                let (mut records, mut from) = (Vec::new(), Some(0));
+                while let Some(at) = from {
+                    records.clear();
+                    from = operated.save(place, at, 4096, now, &mut records);
+                    state.records(&records);
+                }
             }
         }
         let bytes = self.write(state)?;
@@ -149,12 +161,12 @@ fn tables(plan: &Plan) -> impl Iterator<Item = (&str, usize, &slipstream::operat
 }
 
 /// The place of a table that was saved, where a stage has it in the same layout.
-fn place(plan: &Plan, saved: &SavedTable<'_>) -> Option<usize> {
+fn place<'a>(plan: &'a Plan, saved: &SavedTable<'_>) -> Option<(usize, &'a slipstream::operate::StateTable)> {
     let same = |(stage, _, kind): &(&str, usize, &slipstream::operate::StateTable)| {
         *stage == saved.stage
             && (kind.name, kind.version, kind.record) == (saved.name, saved.version, saved.record)
     };
-    tables(plan).find(same).map(|(_, place, _)| place)
+    tables(plan).find(same).map(|(_, place, kind)| (place, kind))
 }
 
 impl Operation {

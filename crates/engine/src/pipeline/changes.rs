@@ -6,7 +6,7 @@ use super::config::{Diagnostics, Finding, Plan, PlannedStage, Wire};
 use super::proxied::proxied;
 use super::topology::order;
 use slipstream_core::operate::Update;
-use slipstream_core::registry::{Common, Site};
+use slipstream_core::registry::{Common, Shard, Site};
 use slipstream_core::settings::Value;
 
 /// A setting that another configuration gives another value.
@@ -126,8 +126,9 @@ impl Plan {
             }
             let proxied = translated.get(id).map_or(&[][..], Vec::as_slice);
             let (name, role, base) = (&planned.name, planned.role, &self.base);
+            let (common, shard) = (&common, Shard::ALONE);
             let site =
-                Site { name, role, dry: false, base, seed: 0, choices: 0, live, proxied, common: &common };
+                Site { name, role, dry: false, base, seed: 0, choices: 0, live, proxied, common, shard };
             match (reload.make)(&planned.settings, &site) {
                 Ok(update) => updates.push((planned.name.clone(), update)),
                 Err(error) => {

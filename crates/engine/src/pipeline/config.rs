@@ -16,7 +16,7 @@ use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
-use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Site, StageType};
+use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Shard, Site, StageType};
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::{Settings, Wrong, did_you_mean};
 
@@ -359,6 +359,7 @@ impl Plan {
                 live: false,
                 proxied: &[],
                 common,
+                shard: Shard::ALONE,
             };
             if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
                 let finding = Finding::new(&self.setting_span(stage, error.setting), error.message);

@@ -2,18 +2,21 @@
 
 use ipnet::IpNet;
 
-use super::Diagnostics;
 use super::config::{Finding, Plan, PlannedStage};
-use crate::runtime::shards::{By, External, PortRange};
-use slipstream_core::registry::{Group, Meets, Properties, Role};
+use super::{Change, Diagnostics};
+use crate::runtime::shards::{By, External, Externals, Hash, PortRange, Steer};
+use slipstream_core::operate::{EntryEnds, Update};
+use slipstream_core::registry::{Group, Meets, Properties, Role, Sharing};
 use slipstream_core::settings::{Settings, Value};
 
 /// A source of a plan in shards.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardedSource {
     pub(crate) by: By,
-    /// Every shard has it, so that the kernel spreads what comes; else only the first one.
-    pub(crate) everywhere: bool,
+    /// First: only the first shard has it; else all have.
+    pub(crate) sharing: Sharing,
+    /// What came by a queue stays on its shard.
+    pub(crate) stays: bool,
 }
 
 /// A plan for several shards.
@@ -22,12 +25,56 @@ pub struct ShardPlan {
     pub(crate) plans: Vec<Plan>,
     /// By the names of stages.
     pub(crate) sources: Vec<(String, ShardedSource)>,
-    pub(crate) external: External,
+    pub(crate) externals: Externals,
+    /// Of a pipeline with a NAT: its name and the hosts behind it; no host: all.
+    nat: Option<(String, Vec<IpNet>)>,
+    /// The hash by which connections are led to shards.
+    pub(crate) hash: Hash,
     /// Name of each stage, and the packets that it needs to meet on one shard.
     pub needs: Vec<(String, Meets)>,
 }
 
 impl ShardPlan {
+    /// The number of shards.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.plans.len()
+    }
+
+    /// Tells the shard that a saved entry is for, since the packets that it is for are led there; none where
+    /// they would be led to two.
+    pub fn owners(&self) -> impl Fn(&EntryEnds) -> Option<usize> {
+        let inside = self.nat.as_ref().map(|(_, inside)| inside.as_slice());
+        let steer = Steer::new(self.plans.len() as u32, By::Connection, self.hash, self.externals.clone());
+        move |ends| steer.of_entry(ends, inside).map(|shard| shard as usize)
+    }
+
+    /// As [`Plan::updates`], for each shard: what is to be handed to it where `new` takes the place of this.
+    ///
+    /// # Errors
+    /// Everything that is wrong, or can't change while shards run.
+    pub fn updates(&self, new: &Self, changes: &[Change]) -> Result<Vec<Vec<(String, Update)>>, Diagnostics> {
+        let (old, next) = (self.externals.get(), new.externals.get());
+        if let (Some((name, _)), Some(plan)) = (&new.nat, new.plans.first())
+            && (old.ranges != next.ranges || old.identifiers != next.identifiers)
+        {
+            let message = format!("`{name}`: other ports would belong to other shards than their sessions");
+            let span = plan.stage(name).and_then(|id| plan.stages.get(id)).map_or(0..0, |s| s.span.clone());
+            return plan
+                .fail_on(vec![Finding::new(&span, message).hint("start the pipeline anew for this")])
+                .map(|()| Vec::new());
+        }
+        new.plans.iter().map(|plan| plan.updates(changes)).collect()
+    }
+
+    /// Has packets led as `new` says from now on, which takes this one's place: called before its
+    /// [updates](Self::updates) are handed over.
+    pub fn follow(&mut self, new: Self) {
+        self.externals.set(new.externals.get());
+        let externals = self.externals.clone();
+        *self = Self { externals, ..new };
+    }
+
     /// Each source, and by what its packets are led to shards, in words.
     pub fn steering(&self) -> impl Iterator<Item = (&str, String)> {
         self.sources.iter().map(|(name, source)| {
@@ -38,12 +85,22 @@ impl ShardPlan {
                     "by the external port, of which each shard has a range; else by the inside host's address"
                 }
             };
-            let from = if source.everywhere {
-                "the kernel spreads"
-            } else {
-                "the first shard receives and hands over"
+            let text = match source.sharing {
+                Sharing::Kernel => format!("the kernel spreads, {by}"),
+                _ if source.stays => {
+                    "each shard has queues of the device, and what comes by them (steer=false)".to_owned()
+                }
+                Sharing::Queues => format!(
+                    "each shard has queues of the interface, whose own hash is another: about (N - 1) / N of the packets \
+                     are handed over, {by}"
+                ),
+                Sharing::Rss => format!(
+                    "each shard has queues of the device; what comes by another one's is handed over, {by}: little where \
+                     the device spreads by RSS, everything that isn't the first shard's where it has one queue"
+                ),
+                Sharing::First | Sharing::Not => format!("the first shard receives and hands over, {by}"),
             };
-            (name.as_str(), format!("{from}, {by}"))
+            (name.as_str(), text)
         })
     }
 }
@@ -98,8 +155,17 @@ impl Plan {
             }
             match self.steering(id, nat.map(|(n, _)| n)) {
                 Ok(by) => {
-                    let everywhere = matches!(stage.kind.name, "af_packet" | "tap_interface");
-                    sources.push((stage.name.clone(), ShardedSource { by, everywhere }));
+                    let sharing = (stage.kind.properties.sharing)(&stage.settings);
+                    let queues = matches!(sharing, Sharing::Queues | Sharing::Rss);
+                    let stays = queues && !stage.settings.flag("steer");
+                    if let Some(other) = self.needs_steering(id).filter(|_| stays) {
+                        let message = format!(
+                            "steer=false: ICMP errors and fragments come by other queues than the connection that they \
+                             belong to, and `{other}` needs them on its shard"
+                        );
+                        findings.push(Finding::new(&stage.span, message).hint("leave out steer=false"));
+                    }
+                    sources.push((stage.name.clone(), ShardedSource { by, sharing, stays }));
                 }
                 Err(message) => findings.push(Finding::new(&stage.span, message)),
             }
@@ -116,16 +182,25 @@ impl Plan {
         }
         self.fail_on(findings)?;
         let needs = self.stages.iter().map(|s| (s.name.clone(), s.kind.meets(&s.settings))).collect();
-        Ok(ShardPlan { plans, sources, external, needs })
+        // All that lead packets go by the same hash; where each is a device that may know this one, by this one.
+        let mut spread = sources.iter().filter(|(_, source)| source.sharing != Sharing::First).peekable();
+        let devices = spread.peek().is_some() && spread.all(|(_, source)| source.sharing == Sharing::Rss);
+        let hash = if devices { Hash::Rss } else { Hash::Filter };
+        let nat = nat.map(|(_, nat)| {
+            let inside = nat.settings.prefixes("inside").collect();
+            (nat.name.clone(), inside)
+        });
+        Ok(ShardPlan { plans, sources, externals: Externals::new(external), nat, hash, needs })
     }
 
     /// Says whether a stage may be there once for each shard.
     fn may_be_replicated(&self, stage: &PlannedStage) -> Result<(), Finding> {
         let refused = |message: String| Err(Finding::new(&stage.span, message));
         let name = &stage.name;
+        if (stage.kind.properties.sharing)(&stage.settings) != Sharing::Not {
+            return Ok(());
+        }
         match stage.kind.name {
-            "af_packet" | "tap_interface" | "null" => return Ok(()),
-            "paced" if stage.settings.text("clock") != "own" => return Ok(()),
             "nat" if stage.settings.flag("hairpin") => {
                 let message = format!(
                     "`{name}` lets inside hosts reach each other by external endpoints, and these may belong to two shards"
@@ -146,7 +221,7 @@ impl Plan {
             let kind = stage.kind.name;
             let message = format!("`{name}`: a port of type `{kind}` can't be shared by shards");
             return Err(Finding::new(&stage.span, message)
-                .hint("af_packet, tap_interface, null, and paced as a source can; or leave out --shards"));
+                .hint("af_packet, af_xdp, dpdk, tap_interface, null, and paced as a source can; or leave out --shards"));
         }
         if (stage.kind.properties.rewrites_flows)(&stage.settings) {
             return refused(format!(
@@ -197,6 +272,26 @@ impl Plan {
                     .to_owned(),
             ),
         }
+    }
+
+    /// A stage behind this source that needs more than the packets of a flow together.
+    fn needs_steering(&self, source: usize) -> Option<&str> {
+        let (mut seen, mut next) = (vec![source], vec![source]);
+        while let Some(stage) = next.pop() {
+            for wire in
+                self.wires.iter().filter(|w| w.from == stage && !seen.contains(&w.to)).collect::<Vec<_>>()
+            {
+                seen.push(wire.to);
+                let to = self.stages.get(wire.to)?;
+                if to.kind.meets(&to.settings) > Meets::Flow {
+                    return Some(&to.name);
+                }
+                if to.kind.group != Group::Port {
+                    next.push(wire.to);
+                }
+            }
+        }
+        None
     }
 
     /// The plan of one shard.

@@ -369,6 +369,20 @@ impl Driver {
         self.pipeline.operate(stage)
     }
 
+    /// The number of shards that it runs in.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        1 + self.shards.len()
+    }
+
+    /// As [`operate`](Self::operate), of one of the shards.
+    pub fn operate_shard(&mut self, shard: usize, stage: &str) -> Option<&mut dyn Operate> {
+        match shard.checked_sub(1) {
+            None => self.operate(stage),
+            Some(n) => self.shards.get_mut(n)?.operate(stage),
+        }
+    }
+
     /// By which such a run is asked to do so.
     #[must_use]
     pub fn reload_flag(&self) -> Arc<AtomicBool> {
@@ -407,7 +421,7 @@ impl Driver {
         self.live.take_core()?;
         self.adopt_memory()?;
         self.pipeline.find_ways();
-        let attached = self.live.operator.attach();
+        let attached = self.live.operator.attach(self.live.shard);
         self.inbox = Some(attached.inbox());
         let mut clock: Box<dyn Clock> = if self.in_service_time() {
             Box::new(ServiceTime::new(self)?)

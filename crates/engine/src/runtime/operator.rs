@@ -69,7 +69,8 @@ impl Inbox {
 
 #[derive(Debug, Default)]
 struct Shared {
-    runs: Mutex<Vec<Arc<Inbox>>>,
+    /// By the numbers of shards, in their order.
+    runs: Mutex<Vec<(usize, Arc<Inbox>)>>,
     attention: AtomicUsize,
 }
 
@@ -126,7 +127,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        lock(&self.shared.runs).retain(|run| !Arc::ptr_eq(run, &self.inbox));
+        lock(&self.shared.runs).retain(|(_, run)| !Arc::ptr_eq(run, &self.inbox));
         // Who waits for an answer is to hear that there will be none.
         lock(&self.inbox.visits).clear();
     }
@@ -168,7 +169,9 @@ impl Operator {
 
     /// Has all of this done at one point in time, between two packets. Doesn't wait for it.
     pub fn post(&self, shard: usize, work: Vec<(String, Work)>) {
-        let Some(inbox) = lock(&self.0.runs).get(shard).cloned() else { return };
+        let found =
+            lock(&self.0.runs).iter().find(|(number, _)| *number == shard).map(|(_, run)| Arc::clone(run));
+        let Some(inbox) = found else { return };
         lock(&inbox.visits).push_back(Visits(Arc::new(Mutex::new(work))));
         inbox.wanted.store(true, Ordering::Release);
     }
@@ -179,10 +182,10 @@ impl Operator {
         self.0.attention.load(Ordering::Relaxed) > 0
     }
 
-    /// A run begins.
-    pub(super) fn attach(&self) -> Attached {
+    /// The run of a shard begins.
+    pub(super) fn attach(&self, shard: usize) -> Attached {
         let inbox = Arc::<Inbox>::default();
-        lock(&self.0.runs).push(Arc::clone(&inbox));
+        lock(&self.0.runs).push((shard, Arc::clone(&inbox)));
         Attached { shared: Arc::clone(&self.0), inbox }
     }
 }
@@ -196,7 +199,7 @@ mod tests {
     fn work_is_done_in_order_and_whoever_asks_a_run_that_ended_hears_so() {
         let operator = Operator::default();
         assert_eq!(operator.visit(0, "a", Duration::from_secs(60), |_, _| 1), None, "there is no run");
-        let run = operator.attach();
+        let run = operator.attach(0);
         let inbox = run.inbox();
         assert!(!inbox.is_wanted());
         let asked = operator.clone();

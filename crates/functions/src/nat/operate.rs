@@ -11,7 +11,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::json;
-use slipstream_core::operate::{Events, Fields, Operate, SessionEvent, StateTable, Update};
+use slipstream_core::operate::{EntryEnds, Events, Fields, Operate, SessionEvent, StateTable, Update};
 use slipstream_core::time::Nanos;
 use slipstream_wire::NarrowKey;
 use slipstream_wire::protocol::TCP;
@@ -22,8 +22,20 @@ use crate::tcp_state::TcpState;
 
 /// Tables of a NAT, as its operator sees them. Sessions come first: a mapping is theirs, where it has any.
 pub(super) const TABLES: &[StateTable] = &[
-    StateTable { name: "sessions", version: 1, record: SESSION, describe: describe_session },
-    StateTable { name: "mappings", version: 1, record: MAPPING, describe: describe_mapping },
+    StateTable {
+        name: "sessions",
+        version: 1,
+        record: SESSION,
+        describe: describe_session,
+        ends: |record| Saved::read(record).map(|saved| ends(&saved.from, saved.external)),
+    },
+    StateTable {
+        name: "mappings",
+        version: 1,
+        record: MAPPING,
+        describe: describe_mapping,
+        ends: |record| mapping(record).map(|(from, external, _)| ends(&from, external)),
+    },
 ];
 
 const SESSION: usize = 32;
@@ -70,6 +82,15 @@ impl Saved {
 
 fn address(bits: u32) -> IpAddr {
     Ipv4Addr::from_bits(bits).into()
+}
+
+fn ends(from: &Tuple, external: (u32, u16)) -> EntryEnds {
+    EntryEnds {
+        protocol: from.protocol,
+        source: (address(from.src), from.src_port),
+        destination: (address(from.dst), from.dst_port),
+        external: Some((address(external.0), external.1)),
+    }
 }
 
 fn describe_session(record: &[u8]) -> Option<serde_json::Value> {

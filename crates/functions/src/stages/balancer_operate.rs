@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::json;
-use slipstream_core::operate::{Fields, Operate, Preparation, Reloading, StateTable, Update};
+use slipstream_core::operate::{EntryEnds, Fields, Operate, Preparation, Reloading, StateTable, Update};
 use slipstream_core::registry::BuildError;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
@@ -18,7 +18,8 @@ use crate::balancer::{Backend, Backends};
 use crate::maglev;
 
 /// The connections of a balancer, as its operator sees them.
-pub(super) const AFFINITY: StateTable = StateTable { name: "affinity", version: 1, record: RECORD, describe };
+pub(super) const AFFINITY: StateTable =
+    StateTable { name: "affinity", version: 1, record: RECORD, describe, ends };
 
 const RECORD: usize = 96;
 /// The last word of a key that has two.
@@ -71,6 +72,12 @@ fn put(out: &mut Vec<u8>, key: &FlowKey, backend: IpAddr, left: u64) {
     out.extend(backend.octets());
     out.extend(left.to_le_bytes());
     out.extend([0; 16]);
+}
+
+fn ends(record: &[u8]) -> Option<EntryEnds> {
+    let (key, ..) = read(record)?;
+    let (source, destination) = ((key.src(), key.src_port()), (key.dst(), key.dst_port()));
+    Some(EntryEnds { protocol: key.protocol(), source, destination, external: None })
 }
 
 fn describe(record: &[u8]) -> Option<serde_json::Value> {

@@ -25,7 +25,7 @@ pub use receive::Receiver;
 pub use send::Sender;
 pub use stage::AF_PACKET;
 
-pub(crate) use sys::{InterfaceInfo, Socket, interface_exists, named};
+pub(crate) use sys::{InterfaceInfo, Socket, interface_exists, is_there, named};
 
 /// Says that an interface can have this name.
 pub(crate) fn is_name(name: &str) -> bool {
@@ -150,7 +150,8 @@ impl Options {
                 _ => failed("joining a fanout group")(error),
             })?;
         }
-        Ok((Arc::new(Port { socket, name: name.to_owned(), mtu: info.mtu }), ring, offloads))
+        let port = Port { socket, name: name.to_owned(), index: info.index, mtu: info.mtu };
+        Ok((Arc::new(port), ring, offloads))
     }
 }
 
@@ -159,6 +160,8 @@ impl Options {
 struct Port {
     socket: Socket,
     name: String,
+    /// Its number, which stays when it is renamed.
+    index: u32,
     /// Longest packet when it was opened, in bytes from the IP header on.
     mtu: u32,
 }
@@ -166,6 +169,6 @@ struct Port {
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<PortError> {
-        (!sys::interface_exists(&self.name)).then(|| PortError::Gone(self.name.clone()))
+        (!is_there(self.index)).then(|| PortError::Gone(self.name.clone()))
     }
 }

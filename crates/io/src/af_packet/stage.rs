@@ -3,7 +3,9 @@
 use crate::af_packet::{Options, PortError, Sender, is_name};
 use slipstream_core::batch::Batch;
 use slipstream_core::port::{self, Port, Transmit};
-use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Sharing, Site, StageType,
+};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{Context, DropReason, Drops, Placeholder};
 
@@ -84,6 +86,7 @@ pub const AF_PACKET: StageType = StageType {
     properties: Properties {
         live: true,
         faces_a_link: true,
+        sharing: |_| Sharing::Kernel,
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each packet is received and sent by itself; the kernel can spread what comes over several

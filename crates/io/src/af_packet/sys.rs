@@ -284,7 +284,14 @@ struct Channels {
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// Returns true if there is (still) an interface of this number.
+/// Returns true if there is (still) an interface of this number, whatever its name is by now.
+pub(crate) fn is_there(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the call writes no more than `IF_NAMESIZE` bytes.
+    !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()
+}
+
+/// Returns true if there is (still) an interface of this name.
 pub(crate) fn interface_exists(name: &str) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     // SAFETY: the name ends with a zero and outlives the call.

@@ -62,6 +62,19 @@ pub enum XdpError {
         /// Queues that it has.
         have: u32,
     },
+    /// Fewer queues than shards.
+    #[error(
+        "`{name}` serves {have} of its queues here, and there are {shards} shards, each of which needs one: `ethtool -L {name} \
+         combined {shards}` makes more where the driver has them, af_packet:{name} needs none, or take fewer --shards"
+    )]
+    FewQueues {
+        /// The interface.
+        name: String,
+        /// Queues that are served.
+        have: u32,
+        /// Shards.
+        shards: u32,
+    },
     /// Its frames are longer than the packet memory has room for.
     #[error(
         "interface `{name}` has an MTU of {mtu} bytes, and the packet memory takes {most}; set a smaller MTU, or `chunk=4096` \

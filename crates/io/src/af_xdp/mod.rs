@@ -28,7 +28,7 @@ mod sys;
 mod umem;
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use error::XdpError;
@@ -102,6 +102,39 @@ pub struct Options {
     pub checksums: bool,
     /// The driver is asked for packets when the program asks, without interrupts.
     pub busy_poll: bool,
+    /// The part of the queues that is this port's, where several share the interface.
+    pub share: Share,
+}
+
+/// One of several ports of a process that share an interface: each has a part of its queues, and packet memory
+/// of its own. One program hands packets to the sockets of all of them.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// Its number, from 0 on; the last one that is opened puts the program on the interface.
+    pub number: u32,
+    /// The number of all.
+    pub of: u32,
+    /// The program, which all of them are given.
+    pub program: Arc<Program>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { number: 0, of: 1, program: Arc::default() }
+    }
+}
+
+/// The program on an interface and its map of sockets, as far as they are there.
+#[derive(Debug, Default)]
+pub struct Program {
+    map: OnceLock<OwnedFd>,
+    attached: OnceLock<Attached>,
+}
+
+impl Program {
+    fn is_native(&self) -> bool {
+        self.attached.get().is_some_and(|attached| attached.mode == bpf::Mode::Native)
+    }
 }
 
 /// A port that was opened.
@@ -130,6 +163,7 @@ impl Options {
             chunk: None,
             checksums: true,
             busy_poll: false,
+            share: Share::default(),
         }
     }
 
@@ -153,6 +187,15 @@ impl Options {
         if let Some(queue) = queues.iter().copied().find(|queue| *queue >= have) {
             return Err(XdpError::NoQueue { name: name.to_owned(), queue, have });
         }
+        let (&Share { number, of, .. }, all) = (&self.share, queues.len() as u32);
+        if all < of {
+            return Err(XdpError::FewQueues { name: name.to_owned(), have: all, shards: of });
+        }
+        // Those next to each other are of different shares: queues that cards fill first are shared out.
+        queues.retain({
+            let mut place = 0..;
+            move |_| place.next().is_some_and(|place: u32| place % of == number)
+        });
         if !ways.receive {
             queues.truncate(1);
         }
@@ -177,18 +220,15 @@ impl Options {
                 sockets.push(Queue::new(queue, socket, receive, fill, &umem));
             }
         }
-        let mut attached = None;
         if ways.receive {
-            attached = Some(self.attach(&info, have, &sockets)?);
+            self.attach(&info, have, &sockets)?;
         }
-        let native = attached.as_ref().is_some_and(|a| a.mode == bpf::Mode::Native);
         let port = Arc::new(Port {
             name: name.to_owned(),
             index: info.index,
             umem: Arc::clone(&umem),
-            native,
             packets,
-            _attached: attached,
+            program: Arc::clone(&self.share.program),
         });
         let receiver = match sockets.is_empty() {
             true => None,
@@ -276,13 +316,24 @@ impl Options {
         Ok((Arc::new(socket), Rings { receive: incoming, fill, send }))
     }
 
-    /// Puts the program on the interface.
-    fn attach(&self, info: &InterfaceInfo, have: u32, sockets: &[Queue]) -> Result<Attached, XdpError> {
+    /// Gives the program these sockets, and puts it on the interface once it has those of all shares: until
+    /// then packets stay with the kernel.
+    fn attach(&self, info: &InterfaceInfo, have: u32, sockets: &[Queue]) -> Result<(), XdpError> {
         let name = self.interface.as_str();
         let failed = |what| XdpError::of(name, what);
-        let map = bpf::sockets(have).map_err(failed("making a BPF map"))?;
+        let Share { number, of, program: shared } = &self.share;
+        let map = match shared.map.get() {
+            Some(map) => map,
+            None => {
+                let new = bpf::sockets(have).map_err(failed("making a BPF map"))?;
+                shared.map.get_or_init(|| new)
+            }
+        };
         for queue in sockets {
-            bpf::put(&map, queue.number(), queue.socket().fd()).map_err(failed("filling a BPF map"))?;
+            bpf::put(map, queue.number(), queue.socket().fd()).map_err(failed("filling a BPF map"))?;
+        }
+        if number + 1 < *of {
+            return Ok(());
         }
         let load = |stamped| bpf::load(&program::program(map.as_raw_fd(), stamped));
         // Older kernels keep the clock to programs under the GPL: packets then come when they are looked at.
@@ -295,7 +346,11 @@ impl Options {
         let mut why = None;
         for mode in modes {
             match bpf::attach(&program, info.index, *mode) {
-                Ok(link) => return Ok(Attached { mode: *mode, _link: link }),
+                Ok(link) => {
+                    // It is there as long as a port is.
+                    shared.attached.get_or_init(|| Attached { mode: *mode, _link: link });
+                    return Ok(());
+                }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EBUSY | libc::EEXIST) => return Err(XdpError::OtherProgram(name.to_owned())),
                     Some(libc::EPERM | libc::EACCES) => {
@@ -342,14 +397,13 @@ struct Port {
     name: String,
     index: u32,
     umem: Arc<Umem>,
-    native: bool,
     packets: PacketSocket,
-    _attached: Option<Attached>,
+    program: Arc<Program>,
 }
 
 impl Port {
     /// The error of an interface that is no more.
     fn gone(&self) -> Option<XdpError> {
-        (!sys::interface_exists(self.index)).then(|| XdpError::Gone(self.name.clone()))
+        (!crate::af_packet::is_there(self.index)).then(|| XdpError::Gone(self.name.clone()))
     }
 }

@@ -297,7 +297,7 @@ impl Source for Receiver {
         visit("checksums_filled_in", checksums);
         visit("odd_descriptors", odd);
         visit("queues", self.queues.len() as u64);
-        visit("native", u64::from(self.port.native));
+        visit("native", u64::from(self.port.program.is_native()));
         visit("zero_copy", u64::from(self.queues.iter().all(|queue| queue.socket.zero_copy())));
     }
 

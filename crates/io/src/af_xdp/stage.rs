@@ -1,10 +1,12 @@
 //! Network interfaces as ports, by AF_XDP sockets.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Mode, Options, Queues, Umem, Ways, XdpError};
+use super::{Mode, Options, Program, Queues, Share, Umem, Ways, XdpError};
 use slipstream_core::port::Port;
-use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Shard, Sharing, Site, StageType,
+};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Placeholder};
 
@@ -93,10 +95,19 @@ pub const AF_XDP: StageType = StageType {
             required: false,
             help: "Ask the driver for packets all the time instead of having it interrupt: less delay, and a whole core",
         },
+        Setting {
+            name: "steer",
+            kind: Kind::Bool,
+            default: Some("true"),
+            required: false,
+            help: "With --shards: lead what came by another shard's queue to the shard that it belongs to; false: it stays, which \
+                   takes an interface that brings all packets of a flow by one queue, and stages that need no more",
+        },
     ],
     properties: Properties {
         live: true,
         faces_a_link: true,
+        sharing: |_| Sharing::Queues,
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each packet is received and sent by itself; cards spread what comes over queues.
@@ -137,6 +148,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         chunk: settings.text("chunk").parse().ok(),
         checksums: settings.flag("checksums"),
         busy_poll: settings.flag("busy_poll"),
+        share: share(interface, &site.shard),
         ..Options::new(interface)
     };
     let ways = match site.role {
@@ -160,10 +172,31 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     .into())
 }
 
+/// Programs on the interfaces of all shards.
+type Programs = Arc<Mutex<Vec<(String, Arc<Program>)>>>;
+
+/// The part of an interface that a shard has.
+fn share(interface: &str, shard: &Shard<'_>) -> Share {
+    let Some(common) = shard.common else { return Share::default() };
+    let programs: Programs = common.find_shared().unwrap_or_else(|| {
+        let new = Programs::default();
+        common.add_shared(interface, Arc::clone(&new));
+        new
+    });
+    let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = programs.iter().find(|(name, _)| name == interface).map(|(_, program)| Arc::clone(program));
+    let program = known.unwrap_or_else(|| {
+        let new = Arc::<Program>::default();
+        programs.push((interface.to_owned(), Arc::clone(&new)));
+        new
+    });
+    Share { number: shard.number, of: shard.of, program }
+}
+
 /// The setting that is to blame for an error.
 fn setting(error: &XdpError) -> &'static str {
     match error {
-        XdpError::NoQueue { .. } | XdpError::QueueTaken { .. } => "queues",
+        XdpError::NoQueue { .. } | XdpError::QueueTaken { .. } | XdpError::FewQueues { .. } => "queues",
         XdpError::FewBuffers { .. } | XdpError::NoMemory { .. } => "buffers",
         _ => "interface",
     }

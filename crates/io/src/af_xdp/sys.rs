@@ -196,13 +196,6 @@ pub(super) fn lock_more_memory() {
     let _ = setrlimit(Resource::Memlock, Rlimit { current: limits.maximum, ..limits });
 }
 
-/// Returns true if there is (still) an interface of this number.
-pub(super) fn interface_exists(index: u32) -> bool {
-    let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the call writes no more than `IF_NAMESIZE` bytes.
-    !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()
-}
-
 /// Types that may have any bytes.
 trait Plain {}
 impl Plain for c_int {}

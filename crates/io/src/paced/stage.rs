@@ -4,7 +4,9 @@ use crate::capture::CaptureReader;
 use crate::paced::{Clock, Cost, Paced, PacedConfig, Process};
 use crate::synth::{Synth, SynthConfig};
 use slipstream_core::port::Port;
-use slipstream_core::registry::{BuildError, Group, Made, Meets, OUT, Ports, Properties, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Group, Made, Meets, OUT, Ports, Properties, Sharing, Site, StageType,
+};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::units::Rate;
 
@@ -106,6 +108,8 @@ pub const PACED: StageType = StageType {
     ],
     properties: Properties {
         live: true,
+        // The engine's own time is that of one thread.
+        sharing: |settings| if settings.text("clock") == "own" { Sharing::Not } else { Sharing::First },
         ..Properties::new(
             // One ring, which the engine polls, is what is measured.
             |_| Meets::Everything,

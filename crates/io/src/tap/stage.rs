@@ -2,7 +2,9 @@
 
 use super::{Options, TapError};
 use slipstream_core::port::Port;
-use slipstream_core::registry::{BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Group, IN, Made, Meets, OUT, Properties, Role, Sharing, Site, StageType,
+};
 use slipstream_core::settings::{Kind, Setting, Settings};
 use slipstream_core::stage::{DropReason, Placeholder};
 
@@ -54,6 +56,7 @@ pub const TAP_INTERFACE: StageType = StageType {
     properties: Properties {
         live: true,
         faces_a_link: true,
+        sharing: |_| Sharing::Kernel,
         drops: &[DropReason::NotSent],
         ..Properties::new(
             // Each packet is received and sent by itself.

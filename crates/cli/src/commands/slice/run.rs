@@ -27,7 +27,6 @@ pub(super) fn run(args: &SliceRun) -> anyhow::Result<Outcome> {
         live: args.live.clone(),
         pace: args.pace,
         metrics: None,
-        control: None,
         state: None,
         state_unreadable: Unreadable::default(),
         session_log: None,

@@ -7,7 +7,7 @@ use super::{Edge, FlowContextPlan, Head, Ledger, Node, Pipeline, Wiring};
 use crate::pipeline::{Common, Diagnostics, Finding, Plan, Wire, order, proxied, unanswered_notes};
 use crate::runtime::live::Excess;
 use slipstream_core::flow_context::Place;
-use slipstream_core::registry::{Group, Made, Ports, Role, Site};
+use slipstream_core::registry::{Group, Made, Ports, Role, Shard, Site};
 use slipstream_core::seed::Seeds;
 use slipstream_core::stage::DropReason;
 
@@ -17,7 +17,7 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn check(&self) -> Result<(), Diagnostics> {
-        Pipeline::assemble(self, true, Seeds::Fixed(0)).map(|_| ())
+        Pipeline::assemble(self, true, Seeds::Fixed(0), Shard::ALONE).map(|_| ())
     }
 
     /// Checks everything, and gives what the stages have to say of how they understood their settings: the
@@ -26,7 +26,7 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn notes(&self) -> Result<Vec<(String, String)>, Diagnostics> {
-        let pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0))?;
+        let pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0), Shard::ALONE)?;
         let of = |node: &Node| node.stage.notes().into_iter().map(|note| (node.name.clone(), note)).collect();
         let mut notes: Vec<_> = pipeline.nodes.iter().flat_map::<Vec<_>, _>(of).collect();
         notes.extend(unanswered_notes(self));
@@ -38,7 +38,7 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn context_plan(&self) -> Result<FlowContextPlan, Diagnostics> {
-        let mut pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0))?;
+        let mut pipeline = Pipeline::assemble(self, true, Seeds::Fixed(0), Shard::ALONE)?;
         Ok(pipeline.plan_contexts(&self.contexts))
     }
 
@@ -48,7 +48,12 @@ impl Plan {
     /// # Errors
     /// Everything that is wrong.
     pub fn build(&self, seeds: impl Into<Seeds>) -> Result<Pipeline, Diagnostics> {
-        Pipeline::assemble(self, false, seeds.into())
+        Pipeline::assemble(self, false, seeds.into(), Shard::ALONE)
+    }
+
+    /// The same, as one of several shards.
+    pub(crate) fn build_shard(&self, seeds: Seeds, shard: Shard<'_>) -> Result<Pipeline, Diagnostics> {
+        Pipeline::assemble(self, false, seeds, shard)
     }
 
     /// The seeds that the pipeline is to have: the one that was asked for, if any; else secret ones where
@@ -64,7 +69,7 @@ impl Plan {
 }
 
 impl Pipeline {
-    fn assemble(plan: &Plan, dry: bool, seeds: Seeds) -> Result<Self, Diagnostics> {
+    fn assemble(plan: &Plan, dry: bool, seeds: Seeds, shard: Shard<'_>) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
         let mut this = Self::of(Vec::new(), Vec::new());
         this.live = plan.stages.iter().any(|s| s.kind.live());
@@ -89,8 +94,8 @@ impl Pipeline {
                     break;
                 }
             };
-            let site =
-                Site { name, role, dry, base, seed, choices, live: this.live, proxied, common: &common };
+            let (live, common) = (this.live, &common);
+            let site = Site { name, role, dry, base, seed, choices, live, proxied, common, shard };
             let mut ports = match planned.kind.outputs {
                 Ports::These(ports) => ports.iter().map(|p| p.name.to_owned()).collect(),
                 Ports::None | Ports::AsSet(_) => Vec::new(),

@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-pub(crate) use self::steer::{By, External, PortRange};
+pub(crate) use self::steer::{By, External, Externals, Hash, PortRange, Steer};
 
 use self::mailbox::{Inbox, Mailbox};
 pub(super) use self::report::merged;
-use self::steer::Steer;
 use self::steered::Steered;
 use super::driver::{Driver, RunError, RunReport};
 use super::graph::{Head, Pipeline};
 use super::monitor::Monitor;
 use super::replay::Tick;
 use crate::pipeline::{Diagnostics, ShardPlan};
+use slipstream_core::registry::{Common, Shard, Sharing};
 use slipstream_core::seed::Seeds;
 
 impl ShardPlan {
@@ -35,8 +35,9 @@ impl ShardPlan {
     /// A port can't be opened, or a stage can't be built.
     pub fn build(&self, seeds: impl Fn() -> Seeds) -> Result<Vec<Pipeline>, Diagnostics> {
         let mut pipelines = Vec::new();
-        for plan in &self.plans {
-            pipelines.push(plan.build(seeds())?);
+        let (common, of) = (Common::default(), self.plans.len() as u32);
+        for (plan, number) in self.plans.iter().zip(0..) {
+            pipelines.push(plan.build_shard(seeds(), Shard { number, of, common: Some(&common) })?);
         }
         self.connect(&mut pipelines).map_err(|error| {
             let plan = self.plans.first();
@@ -50,8 +51,9 @@ impl ShardPlan {
     /// Puts boxes between the shards' sources of one name.
     fn connect(&self, pipelines: &mut [Pipeline]) -> std::io::Result<()> {
         let shards = pipelines.len();
-        for (name, source) in &self.sources {
-            let senders = |to: usize| match source.everywhere {
+        for (name, source) in self.sources.iter().filter(|(_, source)| !source.stays) {
+            let everywhere = source.sharing != Sharing::First;
+            let senders = |to: usize| match everywhere {
                 true => shards - 1,
                 false => usize::from(to > 0),
             };
@@ -65,8 +67,8 @@ impl ShardPlan {
                     Box::new(slipstream_io::preload::Preload::default());
                 let inner = std::mem::replace(&mut head.source, nothing);
                 let inbox = boxes.get(own).cloned().flatten().map(|own| Inbox::new(own, name));
-                if source.everywhere || own == 0 {
-                    let steer = Steer::new(shards as u32, source.by, self.external.clone());
+                if everywhere || own == 0 {
+                    let steer = Steer::new(shards as u32, source.by, self.hash, self.externals.clone());
                     let others: Vec<_> =
                         boxes.iter().enumerate().map(|(n, to)| to.clone().filter(|_| n != own)).collect();
                     head.source = Box::new(Steered::new(inner, steer, own, &others)?);
@@ -165,6 +167,8 @@ impl Driver {
                 }
             }
         }
+        // Their stages can be asked behind the run, too.
+        self.shards = others;
         let all = merged(reports);
         match failed {
             None => Ok(all),

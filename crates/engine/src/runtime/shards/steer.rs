@@ -8,14 +8,22 @@
 //! ICMP errors go with the packet that they tell of, and fragments with the first one of their datagram, as
 //! long as that came before them.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
+use slipstream_core::operate::EntryEnds;
 use slipstream_io::spread::{self, Ends};
+use slipstream_wire::ToeplitzKey;
 
 /// Datagrams whose first fragment is remembered; a power of two.
 const DATAGRAMS: usize = 1024;
 const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Places of a card's table of queues, or of its beginning.
+const TABLE: u32 = 128;
 const ICMP6: u8 = 58;
 
 /// The rule by which packets of a source are led to shards.
@@ -28,6 +36,16 @@ pub(crate) enum By {
     Inside,
     /// The destination: packets that come to the outside of a NAT.
     Outside,
+}
+
+/// The hash by which connections are led to shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Hash {
+    /// That of the kernel's packet filter ([`spread`]).
+    #[default]
+    Filter,
+    /// That of network cards: the Toeplitz hash with a symmetric key.
+    Rss,
 }
 
 /// Ports that a NAT may give, and how they are shared out to shards.
@@ -83,6 +101,26 @@ impl External {
     }
 }
 
+/// The external addresses that count now: a reload changes them while shards run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Externals(Arc<(AtomicU64, Mutex<External>)>);
+
+impl Externals {
+    pub(crate) fn new(external: External) -> Self {
+        Self(Arc::new((AtomicU64::new(1), Mutex::new(external))))
+    }
+
+    /// From now on these count.
+    pub(crate) fn set(&self, external: External) {
+        *self.0.1.lock().unwrap_or_else(PoisonError::into_inner) = external;
+        self.0.0.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> External {
+        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Fragments of one datagram, and where the first of them went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Datagram {
@@ -95,13 +133,87 @@ struct Datagram {
 pub(crate) struct Steer {
     shards: u32,
     by: By,
+    externals: Externals,
+    /// The change of these that `external` is of.
+    seen: u64,
     external: External,
+    /// The card's key, where connections go by its hash.
+    rss: Option<Box<ToeplitzKey>>,
     datagrams: Box<[Datagram]>,
 }
 
 impl Steer {
-    pub(crate) fn new(shards: u32, by: By, external: External) -> Self {
-        Self { shards: shards.max(1), by, external, datagrams: vec![Datagram::default(); DATAGRAMS].into() }
+    pub(crate) fn new(shards: u32, by: By, hash: Hash, externals: Externals) -> Self {
+        let rss = (hash == Hash::Rss).then(|| Box::new(ToeplitzKey::new(ToeplitzKey::SYMMETRIC)));
+        let datagrams = vec![Datagram::default(); DATAGRAMS].into();
+        let (seen, external) = (0, External::default());
+        let mut steer = Self { shards: shards.max(1), by, externals, seen, external, rss, datagrams };
+        steer.look();
+        steer
+    }
+
+    /// Goes by the external addresses that count now.
+    #[inline]
+    pub(crate) fn look(&mut self) {
+        let latest = self.externals.0.0.load(Ordering::Acquire);
+        if latest != self.seen {
+            self.seen = latest;
+            self.external = self.externals.get();
+        }
+    }
+
+    /// The shard to which the packets of a saved entry are led. `inside` says which hosts are behind the NAT,
+    /// if there is one. None where they would be led to two: an inside host's own shard has no part in the
+    /// external port.
+    pub(crate) fn of_entry(&self, ends: &EntryEnds, inside: Option<&[IpNet]>) -> Option<u32> {
+        let (source, destination) = (Octets::of(ends.source.0), Octets::of(ends.destination.0));
+        let is_query = ends.protocol == ICMP;
+        let by_port = |port: u16| {
+            self.external.shard(is_query.then_some(port), (!is_query).then_some(port), self.shards)
+        };
+        let Some(inside) = inside else {
+            let mut payload = [0; 4];
+            let ports = [ends.source.1, ends.destination.1].map(u16::to_be_bytes);
+            payload.iter_mut().zip(ports.as_flattened()).for_each(|(to, from)| *to = *from);
+            let ends = Ends {
+                protocol: ends.protocol,
+                source: source.bytes(),
+                destination: destination.bytes(),
+                payload: &payload,
+                fragment: None,
+            };
+            return Some(self.connection(&ends) % self.shards);
+        };
+        let host = |octets: &Octets| spread::address(octets.bytes()) % self.shards;
+        if let Some((_, port)) = ends.external {
+            return Some(host(&source)).filter(|shard| *shard == by_port(port));
+        }
+        // Behind the NAT packets have external ends, before it inside hosts.
+        Some(if self.external.has(source.bytes()) {
+            by_port(ends.source.1)
+        } else if self.external.has(destination.bytes()) {
+            by_port(ends.destination.1)
+        } else if !inside.is_empty() && !inside.iter().any(|net| net.contains(&ends.source.0)) {
+            host(&destination)
+        } else {
+            host(&source)
+        })
+    }
+
+    /// The hash of a connection.
+    fn connection(&self, ends: &Ends<'_>) -> u32 {
+        let Some(key) = &self.rss else { return ends.hash(true) };
+        // Addresses, then of TCP and UDP, which all cards know, the ports; the last bits of it are the place in
+        // the card's table, which has the queues in turn.
+        let (mut input, addresses) = ([0; 36], ends.source.len() + ends.destination.len());
+        let whole = ends.source.iter().chain(ends.destination);
+        input.iter_mut().zip(whole).for_each(|(to, from)| *to = *from);
+        let ports = ends.ports().filter(|_| [TCP, UDP].contains(&ends.protocol));
+        let [from, to] = ports.unwrap_or_default();
+        let both = (u32::from(from) << 16 | u32::from(to)).to_be_bytes();
+        input.iter_mut().skip(addresses).zip(both).for_each(|(to, from)| *to = from);
+        // Without ports their bytes are 0, which add nothing.
+        key.hash(&input) % TABLE
     }
 
     /// The shard of an Ethernet frame. What isn't IP belongs to the first one.
@@ -138,7 +250,7 @@ impl Steer {
     fn of_packet(&self, ends: &Ends<'_>) -> u32 {
         let told_of = error(ends);
         let hash = match (self.by, told_of) {
-            (By::Connection, about) => about.as_ref().unwrap_or(ends).hash(true),
+            (By::Connection, about) => self.connection(about.as_ref().unwrap_or(ends)),
             // An error from inside is about a packet that went there.
             (By::Inside, Some(about)) => spread::address(about.destination),
             (By::Inside, None) => spread::address(ends.source),
@@ -155,6 +267,28 @@ impl Steer {
             (By::Outside, None) => spread::address(ends.destination),
         };
         hash % self.shards
+    }
+}
+
+/// The bytes of an address.
+struct Octets([u8; 16], usize);
+
+impl Octets {
+    fn of(address: IpAddr) -> Self {
+        let mut all = [0; 16];
+        let mut put = |bytes: &[u8]| {
+            all.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            bytes.len()
+        };
+        let len = match address {
+            IpAddr::V4(v4) => put(&v4.octets()),
+            IpAddr::V6(v6) => put(&v6.octets()),
+        };
+        Self(all, len)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.0.get(..self.1).unwrap_or_default()
     }
 }
 
@@ -207,16 +341,36 @@ mod tests {
         error
     }
 
+    fn hashes() -> impl Strategy<Value = Hash> {
+        prop_oneof![Just(Hash::Filter), Just(Hash::Rss)]
+    }
+
     proptest! {
+        /// The shard is that of the queue which a card with the symmetric key would take, whose table has 128
+        /// places: by the hash of the flow's key, which goes another way.
+        #[test]
+        fn shards_are_the_queues_of_a_card(a: [u8; 4], b: [u8; 4], p: u16, q: u16, shards in 1u32..9) {
+            let frame = udp((a, p), (b, q));
+            let flow = slipstream_wire::FlowKey::new(&[], a.into(), b.into(), UDP, p, q).unwrap();
+            let queue = slipstream_wire::rss_hash(&flow, &ToeplitzKey::new(ToeplitzKey::SYMMETRIC)) % 128 % shards;
+            prop_assert_eq!(Steer::new(shards, By::Connection, Hash::Rss, Externals::default()).shard(&frame), queue);
+        }
+
         /// Both directions of a connection, errors about it, and its fragments meet.
         #[test]
-        fn connections_meet(a: [u8; 4], b: [u8; 4], p: u16, q: u16, shards in 1u32..9, id: [u8; 2]) {
-            let mut steer = Steer::new(shards, By::Connection, External::default());
+        fn connections_meet(
+            a: [u8; 4], b: [u8; 4], p: u16, q: u16, shards in 1u32..9, id: [u8; 2], hash in hashes(),
+        ) {
+            let mut steer = Steer::new(shards, By::Connection, hash, Externals::default());
             let (there, back) = (udp((a, p), (b, q)), udp((b, q), (a, p)));
             let shard = steer.shard(&there);
             prop_assert!(shard < shards);
             prop_assert_eq!(steer.shard(&back), shard);
             prop_assert_eq!(steer.shard(&about(&there)), shard);
+            let entry = |source, destination| EntryEnds { protocol: UDP, source, destination, external: None };
+            let (one, other) = ((IpAddr::from(a), p), (IpAddr::from(b), q));
+            prop_assert_eq!(steer.of_entry(&entry(one, other), None), Some(shard));
+            prop_assert_eq!(steer.of_entry(&entry(other, one), None), Some(shard));
             let mut first = there.clone();
             first[18..22].copy_from_slice(&[id[0], id[1], 0x20, 0]);
             let mut rest = there;
@@ -233,8 +387,8 @@ mod tests {
         ) {
             let range = PortRange { first, last: first.saturating_add(count) };
             let external = External { addresses: vec!["192.0.2.0/30".parse().unwrap()], ranges: vec![range], identifiers: None };
-            let mut within = Steer::new(shards, By::Inside, external.clone());
-            let mut outside = Steer::new(shards, By::Outside, external);
+            let mut within = Steer::new(shards, By::Inside, Hash::Filter, Externals::new(external.clone()));
+            let mut outside = Steer::new(shards, By::Outside, Hash::Filter, Externals::new(external));
             prop_assume!(!Ipv4Net::new([192, 0, 2, 0].into(), 30).unwrap().contains(&Ipv4Addr::from(remote)));
             let shard = within.shard(&udp((inside, 4000), (remote, far)));
             prop_assert_eq!(within.shard(&udp((inside, 5000), (remote, far.wrapping_add(1)))), shard, "one host");
@@ -243,6 +397,23 @@ mod tests {
             let sent = udp(([192, 0, 2, 1], port), (remote, far));
             prop_assert_eq!(outside.shard(&udp((remote, far), ([192, 0, 2, 1], port))), shard);
             prop_assert_eq!(outside.shard(&about(&sent)), shard);
+            // An entry of the session is restored there, and one with another shard's port nowhere; those of a
+            // firewall before and behind the NAT are, too.
+            let ends = |source, external| EntryEnds {
+                protocol: UDP, source, destination: (IpAddr::from(remote), far), external,
+            };
+            let (host, pool) = ((IpAddr::from(inside), 4000), (IpAddr::from([192, 0, 2, 1]), port));
+            let nets = [IpNet::new(IpAddr::from(inside), 32).unwrap()];
+            prop_assume!(inside != remote && !within.external.has(&inside));
+            prop_assert_eq!(within.of_entry(&ends(host, Some(pool)), Some(&nets)), Some(shard));
+            prop_assert_eq!(within.of_entry(&ends(host, None), Some(&nets)), Some(shard));
+            prop_assert_eq!(within.of_entry(&ends(pool, None), Some(&nets)), Some(shard));
+            let answer = EntryEnds { protocol: UDP, source: (remote.into(), far), destination: host, external: None };
+            prop_assert_eq!(within.of_entry(&answer, Some(&nets)), Some(shard));
+            if let Some(other) = range.part((shard + 1) % shards, shards).filter(|_| shards > 1) {
+                let wrong = (pool.0, other.first);
+                prop_assert_eq!(within.of_entry(&ends(host, Some(wrong)), Some(&nets)), None);
+            }
             // Packets that are not translated meet, too.
             prop_assert_eq!(outside.shard(&udp((remote, far), (inside, 4000))), shard);
         }
@@ -264,10 +435,12 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_belong_somewhere(bytes in proptest::collection::vec(any::<u8>(), 0..120), shards in 1u32..9) {
+        fn any_bytes_belong_somewhere(
+            bytes in proptest::collection::vec(any::<u8>(), 0..120), shards in 1u32..9, hash in hashes(),
+        ) {
             for by in [By::Connection, By::Inside, By::Outside] {
                 let external = External { addresses: vec!["0.0.0.0/0".parse().unwrap()], ..External::default() };
-                prop_assert!(Steer::new(shards, by, external).shard(&bytes) < shards);
+                prop_assert!(Steer::new(shards, by, hash, Externals::new(external)).shard(&bytes) < shards);
             }
         }
     }

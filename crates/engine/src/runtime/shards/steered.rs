@@ -66,6 +66,7 @@ impl Steered {
     /// Keeps the packets from place `from` on that belong here; returns how many these are.
     fn share_out(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, from: usize) -> usize {
         let mut kept = from;
+        self.steer.look();
         for at in from..arrivals.frames.len() {
             let Some(frame) = arrivals.frames.get(at).copied() else { break };
             let data = pool.data(frame.buf, frame.len);

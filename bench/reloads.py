@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Reloads every second under load: iperf3, wrk and 10,000 UDP flows through reframers, a stateful firewall, a router and a NAT.
+
+usage: bench/reloads.py [--binary target/release/slipstream] [--seconds 600]
+
+Hold times, rules and the NAT's addresses change with each reload. Told at the end: connections of iperf3 and wrk that broke,
+datagrams that were lost or came twice, what the program says of reloads, its memory early on and at the end, and packets that it
+held. iperf3's rate is bounded, so that the machine isn't the bottleneck. Needs root, ip, ethtool, iperf3, wrk and nginx.
+"""
+
+import argparse
+import json
+import os
+import signal
+import struct
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+import netns  # noqa: E402
+from live_attacks import resident  # noqa: E402
+from live_functions import nginx  # noqa: E402
+from live_operation import ADDRESS, GATEWAY, RULES, SERVER, Gateway  # noqa: E402
+from netns import Net, udp  # noqa: E402
+
+# Four programs share the machine's cores: packets wait for a while.
+CONFIGURATION = GATEWAY.replace('interface = "ma"', 'interface = "ma"\nring = 32768').replace('interface = "mb"', 'interface = "mb"\nring = 32768')
+FLOWS = 10_000
+RATE = 2_000
+PORT = 9
+
+
+class Flows:
+    """Datagrams of many flows, numbered, in turn; what arrived of them."""
+
+    def __init__(self, net):
+        self.near = net.wire("a")
+        self.far = net.socket("b", netns.socket.AF_INET, netns.socket.SOCK_DGRAM)
+        self.far.setsockopt(netns.socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        self.far.bind((SERVER, PORT))
+        self.far.settimeout(3)
+        frame = bytearray(udp(net, 0))
+        frame[0:6] = net.mac["ma"]
+        frame[26:34] = bytes([10, 77, 1, 1, 10, 77, 2, 2])
+        frame[24:26] = b"\0\0"
+        frame[24:26] = struct.pack("!H", netns.checksum(bytes(frame[14:34])))
+        frame[40:42] = b"\0\0"  # a datagram may go without a checksum
+        self.frame, self.sent, self.seen, self.twice = frame, 0, bytearray(), 0
+        self.over = threading.Event()
+        self.threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+
+    def _send(self):
+        since, frame = time.monotonic(), self.frame
+        while not self.over.is_set():
+            for _ in range(20):
+                struct.pack_into("!H", frame, 34, 20_000 + self.sent % FLOWS)
+                struct.pack_into("!I", frame, 42, self.sent)
+                self.near.send(frame)
+                self.sent += 1
+            ahead = since + self.sent / RATE - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
+
+    def _receive(self):
+        try:
+            while True:
+                number = struct.unpack("!I", self.far.recv(64)[:4])[0]
+                if number >= len(self.seen):
+                    self.seen.extend(bytes(number + 100_000 - len(self.seen)))
+                self.twice += self.seen[number]
+                self.seen[number] = 1
+        except TimeoutError:
+            pass
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+    def lost(self):
+        return self.sent - sum(self.seen)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=HERE.parent / "target/release/slipstream", type=Path)
+    parser.add_argument("--seconds", default=600, type=int)
+    arguments = parser.parse_args()
+    reason = netns.why_not()
+    if reason:
+        sys.exit(f"nothing can be measured: {reason}")
+    with tempfile.TemporaryDirectory() as name, Net(routed=True) as net:
+        scratch = Path(name)
+        scratch.chmod(0o755)
+        gateway = Gateway(net, arguments.binary.resolve(), scratch)
+        gateway.write(text=CONFIGURATION)
+        box = gateway.start()
+        nginx(net, "b", scratch)
+        length = arguments.seconds
+        iperf_server = net.start("b", "iperf3", "-s", "-1")
+        time.sleep(1)
+        # Neighbours are known, and the first packets have passed.
+        net.sh("a", "ping", "-c", "3", "-W", "2", SERVER, check=False)
+        net.sh("a", "curl", "-sS", "-m", "20", "-o", "/dev/null", f"http://{SERVER}/page")
+        iperf = net.start("a", "iperf3", "-c", SERVER, "-t", length, "-P", "4", "-b", "10M", "-J")
+        wrk = net.start("a", "wrk", "-t", "1", "-c", "16", "-d", f"{length}s", "--timeout", "10s", f"http://{SERVER}/page")
+        reloads = refused = 0
+        held, sizes, load = [], [], []
+        with Flows(net) as flows:
+            since = time.monotonic()
+            while (passed := time.monotonic() - since) < length - 2:
+                pool = (ADDRESS, "10.77.2.101", "10.77.2.102")[:1 + reloads % 3]
+                gateway.rules.write_text(RULES + "".join(f"deny tcp port {port}\n" for port in range(100, 100 + reloads % 50)))
+                gateway.write(("64us", "32us", "100us")[reloads % 3], pool, CONFIGURATION)
+                status, answer = gateway.ctl("reload")
+                reloads += status == 0
+                refused += status != 0
+                if status:
+                    print(answer, file=sys.stderr)
+                _, shown = gateway.ctl("ctl", "show")
+                held.append(sum(stage["held"] for stage in shown["stages"]))
+                sizes.append(resident(box))
+                load.append(os.getloadavg()[0])
+                time.sleep(max(0, 1 - (time.monotonic() - since - passed)))
+        out, err = iperf.communicate(timeout=60)
+        page, said = wrk.communicate(timeout=60)
+        iperf_server.kill()
+        status, report, log = box.stop(signal.SIGTERM)
+        result = json.loads(out or "{}")
+        report = json.loads(report)
+        rate = result.get("end", {}).get("sum_received", {}).get("bits_per_second", 0) / 1e6
+        errors = [line.strip() for line in page.splitlines() if "Socket errors" in line or "Non-2xx" in line]
+        requests = next((line.strip() for line in page.splitlines() if "requests in" in line), said)
+        third = len(sizes) // 3
+        print(f"reloads {reloads}, refused {refused}, in {length} s; exit status {status}")
+        print(f"iperf3: {len(result.get('start', {}).get('connected', []))} connections, {rate:.1f} Mbit/s, "
+              f"{result.get('error', 'no error')} {err.strip()}")
+        print(f"wrk: {requests}; {errors or 'no socket error'}")
+        print(f"UDP: {FLOWS} flows, {flows.sent} datagrams, {flows.lost()} lost, {flows.twice} twice")
+        print(f"held: median {sorted(held)[len(held) // 2]}, most {max(held)}, at the end {report['left_inside']}")
+        print(f"memory: {max(sizes[:third])} KiB at most in the first third, {max(sizes[-third:])} in the last")
+        ring = sum(source["counters"]["dropped_by_kernel"] for source in report["sources"])
+        print(f"dropped: {report['dropped']}, {ring} found the ring full; reloads in the log {log.count(' reloaded ')}; load {min(load):.1f} to {max(load):.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What happens to interfaces and processes, and what the program does then: a clear message, or a counted drop, never a hang.
+
+Rows that other checks have are named in ROWS; here are the rest, each over AF_PACKET, AF_XDP and two shards where that may differ.
+"""
+
+import json
+import signal
+import time
+
+from live_ports import counters, ended, ready
+from netlink import attached
+from netns import Middlebox, Net, is_udp, number_of, udp
+
+JSON = ("--format", "json")
+# Interfaces are gone, and back, within this time.
+SETTLE = 0.3
+DOORS = {
+    "af_packet": ("a :: af_packet(interface=ma); b :: af_packet(interface=mb); ", ()),
+    "af_xdp": ("a :: af_xdp(interface=ma, ring=512); b :: af_xdp(interface=mb, ring=512); ", ()),
+    "af_packet in shards": ("a :: af_packet(interface=ma); b :: af_packet(interface=mb); ", ("--shards", "2")),
+}
+BOTH_WAYS = "a -> reframe(hold=200us) -> b; b -> a"
+
+
+def box_of(net, binary, door, graph=BOTH_WAYS):
+    ports, words = DOORS[door]
+    box = Middlebox(net, binary, "run", *JSON, *words, "-e", ports + graph)
+    return ready(net, box, "ma", "mb") if "xdp" in door else box.ready(2 * (2 if words else 1))
+
+
+def arrives(near, far, net, number, seconds=2):
+    """True if a packet that is sent now arrives, before any other of this kind."""
+    near.send(udp(net, number))
+    return [number_of(frame)[1] for _, frame in far.receive(seconds, is_udp, 1)] == [number]
+
+
+def fault_renamed(case, binary, _):
+    """An interface that is renamed is the same."""
+    for door in DOORS:
+        with Net() as net:
+            near, far = net.wire("a"), net.wire("b")
+            box = box_of(net, binary, door)
+            case.check(arrives(near, far, net, 1), f"{door}: a packet before")
+            for old, new in (("ma", "mc"), ("mb", "md")):
+                net.ip("m", "link", "set", "dev", old, "down")
+                net.ip("m", "link", "set", "dev", old, "name", new)
+                net.ip("m", "link", "set", "dev", new, "up")
+            time.sleep(SETTLE)
+            case.check(arrives(near, far, net, 2), f"{door}: a packet after both interfaces were renamed")
+            ended(case, box)
+
+
+def fault_mtu(case, binary, _):
+    """Another MTU counts from then on: what is too long is counted, and what follows passes."""
+    for door in DOORS:
+        with Net() as net:
+            near, far = net.wire("a"), net.wire("b")
+            box = box_of(net, binary, door)
+            case.check(arrives(near, far, net, 1), f"{door}: a packet before")
+            net.ip("m", "link", "set", "dev", "mb", "mtu", 600)
+            time.sleep(SETTLE)
+            # The port looks at its interface when it has something to send.
+            case.check(arrives(near, far, net, 2), f"{door}: a short packet")
+            near.send(udp(net, 3, payload=1000))
+            case.check(arrives(near, far, net, 4), f"{door}: a short packet behind a long one")
+            net.ip("m", "link", "set", "dev", "mb", "mtu", 1500)
+            time.sleep(SETTLE)
+            case.check(arrives(near, far, net, 5), f"{door}: a packet after the MTU is as it was")
+            near.send(udp(net, 6, payload=1000))
+            case.equal([number_of(f)[1] for _, f in far.receive(2, is_udp, 1)], [6], f"{door}: a long packet then")
+            report = ended(case, box)
+            if report:
+                case.equal((report["dropped"], counters(report, "b")[1]["too_long"]), ({"not_sent": 1}, 1), f"{door}: too long")
+
+
+def fault_far_side_stops(case, binary, _):
+    """The far end goes down while packets come: they are counted as lost somewhere, nothing waits, and later all is as before."""
+    for door in DOORS:
+        with Net() as net:
+            near, far = net.wire("a"), net.wire("b")
+            box = box_of(net, binary, door)
+            case.check(arrives(near, far, net, 1), f"{door}: a packet before")
+            net.ip("b", "link", "set", "dev", "b0", "down")
+            for number in range(2000):
+                near.send(udp(net, number, number % 50))
+                if number % 50 == 49:
+                    time.sleep(0.002)
+            time.sleep(SETTLE)
+            net.ip("b", "link", "set", "dev", "b0", "up")
+            time.sleep(2 * SETTLE)
+            far = net.wire("b")
+            case.check(arrives(near, far, net, 9999), f"{door}: a packet after the far end is up again")
+            began = time.monotonic()
+            report = ended(case, box)
+            case.check(time.monotonic() - began < 3, f"{door}: it took {time.monotonic() - began:.1f} s to end")
+            if report:
+                lost = sum(source["counters"]["dropped_by_kernel"] for source in report["sources"])
+                case.check(report["packets_in"] + lost >= 2002, f"{door}: {report['packets_in']} came in, {lost} found no room")
+
+
+def fault_killed(case, binary, _):
+    """Killed at any moment: nothing stays on the interfaces, and another one takes the wire over at once."""
+    for door in DOORS:
+        with Net() as net:
+            near = net.wire("a")
+            for turn, delay in enumerate((0, 0.01, 0.03, 0.1, 0.2)):
+                # While it opens its ports, and while it is at work.
+                ports, words = DOORS[door]
+                box = Middlebox(net, binary, "run", *JSON, *words, "-e", ports + BOTH_WAYS)
+                end = time.monotonic() + delay
+                number = 0
+                while time.monotonic() < end:
+                    near.send(udp(net, number))
+                    number += 1
+                box.child.kill()
+                box.child.wait()
+                end = time.monotonic() + 5
+                while (left := attached(net, "ma") + attached(net, "mb")) and time.monotonic() < end:
+                    time.sleep(0.02)
+                case.equal(left, 0, f"{door}: programs on interfaces, killed after {delay} s")
+                if turn == 2:
+                    case.check("PROMISC" not in net.sh("m", "ip", "link", "show", "ma"), f"{door}: it stayed promiscuous")
+            box = box_of(net, binary, door)
+            far = net.wire("b")
+            case.check(arrives(near, far, net, 7777), f"{door}: a packet through the next one")
+            ended(case, box)
+
+
+def fault_two_processes(case, binary, _):
+    """A second process on an interface: AF_XDP refuses; packet sockets each get everything, so that packets come twice, and a
+    fanout group shares them."""
+    with Net() as net:
+        box = box_of(net, binary, "af_xdp")
+        began = time.monotonic()
+        child = net.start("m", binary, "run", "-e", "af_xdp(interface=ma) -> null")
+        _, err = child.communicate(timeout=10)
+        case.check(child.returncode == 2 and "already" in err, f"two on one interface: {child.returncode} {err}")
+        case.check(time.monotonic() - began < 5, "it took long to say so")
+        ended(case, box)
+    for fanout, times in (("", 2), (", fanout=77", 1)):
+        with Net() as net:
+            near, far = net.wire("a"), net.wire("b")
+            graph = f"af_packet(interface=ma{fanout}) -> af_packet(interface=mb)"
+            boxes = [Middlebox(net, binary, "run", *JSON, "-e", graph).ready(2 * (n + 1)) for n in range(2)]
+            for number in range(40):
+                near.send(udp(net, number, number))
+            got = [number_of(f)[1] for _, f in far.receive(1, is_udp, 40 * times)]
+            case.equal(sorted(got), sorted(list(range(40)) * times), f"packets by two processes{fanout}")
+            for box in boxes:
+                status, out, err = box.stop(signal.SIGINT)
+                case.equal((status, json.loads(out)["left_inside"] if status == 0 else err), (0, 0), "end of one of them")
+
+
+# Rows of faults, and the checks that have them.
+ROWS = {
+    "interface down and up": ("trouble", "xdp_trouble"),
+    "interface renamed": ("fault_renamed", "xdp_trouble"),
+    "interface removed": ("trouble", "xdp_trouble", "shard_trouble"),
+    "MTU changed": ("fault_mtu", "too_long", "xdp_trouble"),
+    "far side stops": ("fault_far_side_stops",),
+    "killed at any moment": ("fault_killed", "xdp_killed"),
+    "two processes on one interface": ("fault_two_processes", "xdp_trouble"),
+    "wrong name": ("trouble", "xdp_trouble"),
+    "missing capability": ("trouble", "xdp_trouble"),
+    "unsupported driver": ("xdp_trouble",),
+    "packet memory exhausted": ("xdp_few_buffers", "xdp_trouble"),
+    "mixed load with reloads": ("reloads", "shard_reload"),
+}
+FAULTS = (fault_renamed, fault_mtu, fault_far_side_stops, fault_killed, fault_two_processes)

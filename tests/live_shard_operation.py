@@ -1,0 +1,213 @@
+"""What an operator does with a pipeline in shards: reloads, restarts with state, the log of sessions, the control socket."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+
+from live_functions import have, mac
+from live_operation import close, exchange
+from netns import Middlebox, Net
+
+JSON = ("--format", "json")
+HOSTS = 20
+EACH = 2
+SERVER = "10.77.0.2"
+RULES = "allow tcp src host 10.77.0.2\ndefault deny\n"
+GATEWAY = """
+graph = '''
+lan -> held -> [inside]n[outside] -> wan
+wan -> [outside]n[inside] -> fw -> lan
+'''
+[stage.lan]
+type = "af_packet"
+interface = "ma"
+[stage.wan]
+type = "af_packet"
+interface = "mb"
+[stage.held]
+type = "reframe"
+hold = "{hold}"
+[stage.fw]
+type = "firewall"
+rules = "{rules}"
+[stage.n]
+type = "nat"
+pool = [{pool}]
+inside = ["192.168.7.0/24"]
+routed = true
+hairpin = {hairpin}
+{more}
+"""
+
+
+class Gateway:
+    """A firewall and a NAT on two shards between hosts of a and one of b."""
+
+    def __init__(self, net, binary, scratch):
+        self.net, self.binary, self.scratch = net, binary, scratch
+        self.config, self.rules = scratch / "shards.toml", scratch / "rules.txt"
+        self.socket, self.state, self.log = scratch / "control", scratch / "state", scratch / "sessions.json"
+        self.rules.write_text(RULES)
+        self.write()
+        net.ip("a", "addr", "flush", "dev", "a0")
+        for host in range(1, HOSTS + 1):
+            net.ip("a", "addr", "add", f"192.168.7.{host}/24", "dev", "a0")
+        net.ip("a", "route", "add", "10.77.0.0/24", "dev", "a0")
+        net.ip("a", "neigh", "replace", SERVER, "lladdr", mac(net, "b"), "dev", "a0")
+        for address in (100, 101):
+            net.ip("b", "neigh", "replace", f"10.77.0.{address}", "lladdr", mac(net, "a"), "dev", "b0")
+
+    def write(self, hold="64us", pool=(100,), hairpin="false", more=""):
+        listed = ", ".join(f'"10.77.0.{address}"' for address in pool)
+        self.config.write_text(GATEWAY.format(rules=self.rules, hold=hold, pool=listed, hairpin=hairpin, more=more))
+
+    def start(self, shards=2):
+        words = ("run", *JSON, "--shards", shards, "--control", self.socket, "--state", self.state,
+                 "--session-log", f"json:{self.log}", "--log-denied", self.config)
+        return Middlebox(self.net, self.binary, *words).ready(2 * shards)
+
+    def ctl(self, *words):
+        """A request; the exit status and the answer, or what was said."""
+        done = subprocess.run([self.binary, *map(str, words), "--control", self.socket, *JSON], capture_output=True, text=True,
+                              check=False, timeout=60)
+        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    def connect(self, port=7000):
+        return connect(self.net, [f"192.168.7.{n % HOSTS + 1}" for n in range(HOSTS * EACH)], port)
+
+
+def connect(net, hosts, port=7000):
+    """Connections from these addresses of a to b: pairs of both ends' sockets."""
+    listener = net.socket("b", socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((SERVER, port))
+    listener.listen(len(hosts))
+    listener.settimeout(10)
+    pairs = []
+    for host in hosts:
+        near = net.socket("a", socket.AF_INET, socket.SOCK_STREAM)
+        near.bind((host, 0))
+        near.settimeout(10)
+        near.connect((SERVER, port))
+        far, _ = listener.accept()
+        far.settimeout(10)
+        pairs.append((near, far))
+    listener.close()
+    return pairs
+
+
+def shard_reload(case, binary, scratch):
+    """Rules, pool and hold time change on all shards, or on none; no connection is lost, nor is one by a restart."""
+    if not have(case, "ping"):
+        return
+    with Net() as net:
+        gate = Gateway(net, binary, scratch)
+        box = gate.start()
+        pairs = gate.connect()
+        count = len(pairs)
+        case.equal((exchange(pairs, 0), exchange(pairs, 1)), (count, count), "words before")
+        # Again and again while words go both ways.
+        over = threading.Event()
+        refused = []
+
+        def reloads():
+            for turn in range(30):
+                gate.write(hold=f"{50 + turn}us")
+                gate.rules.write_text(f"deny udp dst port {2000 + turn}\n" + RULES)
+                status, answer = gate.ctl("reload")
+                if status or answer["changes"] != ["held.hold"] or "fw" not in answer["stages"]:
+                    refused.append((status, answer))
+            over.set()
+
+        thread = threading.Thread(target=reloads)
+        thread.start()
+        rounds = 0
+        while not over.is_set():
+            case.equal((exchange(pairs, 0), exchange(pairs, 1)), (count, count), "words while it reloads")
+            rounds += 1
+        thread.join()
+        case.equal(refused, [], "reloads that failed")
+        case.check(rounds > 3, f"only {rounds} rounds of words")
+        # Another address: sessions stay, and those that have the new one are answered.
+        gate.write(pool=(101, 100))
+        status, answer = gate.ctl("reload")
+        case.equal((status, answer if status else sorted(answer["changes"])), (0, ["held.hold", "n.pool"]), "another pool")
+        more = gate.connect(7001)
+        case.equal(exchange(more, 0), count, "words of connections that began behind it")
+        case.equal(exchange(pairs, 1), count, "words of those before")
+        close(more)
+        # What is wrong, or can't be, changes nothing on any shard.
+        gate.rules.write_text("allow nonsense\n")
+        status, said = gate.ctl("reload")
+        case.check(status == 2 and "rules.txt:1" in said, f"wrong rules: {status} {said}")
+        gate.rules.write_text(RULES)
+        for words, wanted in (({"hairpin": "true"}, "two shards"), ({"more": 'ports = "3000-9000"'}, "start the pipeline anew")):
+            gate.write(pool=(101, 100), **words)
+            status, said = gate.ctl("reload")
+            case.check(status == 2 and wanted in said, f"{words}: {status} {said}")
+        case.equal(exchange(pairs, 0), count, "words behind what was refused")
+        gate.write(pool=(101, 100))
+        _, listed = gate.ctl("ctl", "list", "n", "sessions", "--only", "remote_port=7000")
+        case.equal(len(listed["rows"]), count, "sessions of both shards")
+        # A restart, the far side speaks first; another one, the near side does.
+        for first in (1, 0):
+            _, _, err = box.stop(signal.SIGTERM)
+            case.check("state saved" in err and "panicked" not in err, err[-600:])
+            box = gate.start()
+            case.equal(exchange(pairs, first, 20), count, f"words behind a restart, {'ab'[first]} speaks first")
+        status, out, err = box.stop(signal.SIGTERM)
+        restored = re.search(r"state restored.*entries=(\d+) left_out=(\d+)", err)
+        case.check(bool(restored) and int(restored[1]) >= count and restored[2] == "0", f"{restored} {err[-600:]}")
+        report = json.loads(out)
+        case.check(len(report["shards"]) == 2 and all(shard["packets_in"] > 5 for shard in report["shards"]), f"{status} {err[-300:]}")
+        # Of four shards: a session whose port belongs to another shard than its host is left out, the others stay.
+        box = gate.start(4)
+        alive = exchange(pairs, 0, 3)
+        case.check(0 < alive < count, f"{alive} of {count} connections on twice as many shards")
+        _, _, err = box.stop(signal.SIGTERM)
+        case.check(bool(re.search(r"state restored.*left_out=[1-9]", err)), err[-600:])
+        lines = [json.loads(line) for line in gate.log.read_text().splitlines()]
+        begun = [line for line in lines if line["event"] == "session_created" and line["remote_port"] == 7000]
+        # Restored ones began long ago; those that were left out begin anew.
+        case.check(count < len(begun) < 2 * count, f"{len(begun)} sessions began")
+        case.equal({line["shard"] for line in begun[:count]}, {0, 1}, "shards of the sessions that began first")
+        close(pairs)
+
+
+TRACKED = "allow arp\nallow state established,related\nallow state new src host 10.77.0.1\ndefault deny\n"
+
+
+def shard_restart(case, binary, scratch):
+    """Connections that a firewall tracks on two shards survive a restart on three, and on one; the far side speaks first, which
+    without the state nobody would let pass."""
+    rules, state = scratch / "rules.txt", scratch / "state"
+    rules.write_text(TRACKED.replace("allow arp\n", ""))
+    graph = ("lan :: af_packet(interface=ma); wan :: af_packet(interface=mb); "
+             f"lan -> fw :: firewall(rules=\"{rules}\") -> side :: switch(ports=[\"out: src host 10.77.0.1\"]); "
+             "wan -> fw; side[out] -> wan; side[other] -> lan")
+    with Net() as net:
+        for end, other, address in (("a", "b", SERVER), ("b", "a", "10.77.0.1")):
+            net.ip(end, "neigh", "replace", address, "lladdr", mac(net, other), "dev", f"{end}0")
+
+        def start(shards, *words):
+            return Middlebox(net, binary, "run", *JSON, "--shards", shards, *words, "-e", graph).ready(2 * shards)
+
+        box = start(2, "--state", state)
+        pairs = connect(net, ["10.77.0.1"] * 30)
+        case.equal(exchange(pairs, 0), len(pairs), "words before")
+        for shards in (3, 1):
+            _, _, err = box.stop(signal.SIGTERM)
+            case.check("state saved" in err and "panicked" not in err, err[-600:])
+            box = start(shards, "--state", state)
+            case.equal(exchange(pairs, 1, 20), len(pairs), f"words behind a restart on {shards} shards")
+        _, _, err = box.stop(signal.SIGTERM)
+        case.check("left_out=0" in err, err[-600:])
+        box = start(2)
+        case.equal(exchange(pairs, 1, 1), 0, "words behind a restart without the state")
+        box.stop(signal.SIGTERM)
+        close(pairs)
+
+
+SHARD_OPERATION = (shard_reload, shard_restart)
