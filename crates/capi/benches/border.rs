@@ -132,14 +132,14 @@ fn through_c(
         assert_eq!(code, 0);
         loop {
             let mut trains = [slip_train::default(); TRAINS];
-            let mut handles = copied.as_ptr();
+            let to: *mut u32 = copied.as_mut_ptr();
+            let mut handles = to.cast_const();
             // SAFETY: as above.
             let n = unsafe {
                 if lent {
                     poll_lent(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, &raw mut handles)
                 } else {
-                    let (to, room) = (copied.as_mut_ptr(), HANDLES as u32);
-                    poll(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, to, room)
+                    poll(reframe, *now, trains.as_mut_ptr(), TRAINS as u32, to, HANDLES as u32)
                 }
             };
             black_box(&trains);

@@ -84,14 +84,15 @@ fn poll_c(reframe: *mut slip_reframe, now: u64, n: usize, out: &mut Trains) {
     let mut copied = [0; 300];
     // Copies and loans by turns: both give what comes next.
     for lent in [false, true].into_iter().cycle() {
-        let mut handles = copied.as_ptr();
+        let to: *mut u32 = copied.as_mut_ptr();
+        let mut handles = to.cast_const();
         // SAFETY: all are as long as is said.
         let got = unsafe {
             let trains = trains.as_mut_ptr();
             if lent {
                 slip_reframe_poll_lent(reframe, now, trains, n as u32, &raw mut handles)
             } else {
-                slip_reframe_poll(reframe, now, trains, n as u32, copied.as_mut_ptr(), 300)
+                slip_reframe_poll(reframe, now, trains, n as u32, to, 300)
             }
         };
         assert!(got >= 0 && got as usize <= n);

@@ -13,6 +13,8 @@ const LONGEST_NS: u64 = 2_048_000;
 const BURST: u16 = 32;
 /// The fewest packets a train of a fixed hold that the adaptive one is compared with.
 const FROM_TRAIN: f64 = 1.2;
+/// Packets from which on their time is told.
+const MANY: usize = 20_000;
 /// Bytes that a flow takes for its last gap: the time of its last packet, and that packet's context.
 const LAST_BYTES: u64 = 10;
 /// What each class takes for estimates that flows share, and a flow that has its own, in bytes.
@@ -63,6 +65,9 @@ pub(super) fn rows(
         fixed.push(run_with(arrivals, &config(hold, BURST), &mut |_, _| {})?.0);
     }
     fixed.retain(|p| p.mean_train >= FROM_TRAIN);
+    if fixed.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut rows = Vec::new();
     let mut whole = None;
     for (done, way) in WAYS.into_iter().enumerate() {
@@ -95,8 +100,8 @@ pub(super) fn rows(
             "futile_wait_of_fixed": ratio(|p| p.futile_wait_ns),
             // What it needs a flow; estimates that flows share take 64 KiB a class beside this.
             "bytes_a_flow": (LAST_BYTES + 2) as i64 - way.bytes,
-            // With a reframer for each flow that is no cost of the hold.
-            "ns_a_packet": (!way.alone).then_some(ns),
+            // Of few packets, or with a reframer for each flow, it would be that of making the stage.
+            "ns_a_packet": (!way.alone && arrivals.len() >= MANY).then_some(ns),
         });
         if let Value::Object(row) = row {
             rows.push(row);

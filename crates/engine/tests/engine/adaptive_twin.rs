@@ -203,7 +203,7 @@ impl Policy {
             if kind.packets >= 65536 {
                 kind.halve();
             }
-            let next = kind.packets + 1 + (kind.packets / 4).min(255);
+            let next = kind.packets + 1 + (kind.packets / 4).min(1023);
             self.shares[context.2] = (next, shares(kind, elapsed, &overall, 64));
         }
         let counts = self.contexts.get_mut(&context).unwrap();

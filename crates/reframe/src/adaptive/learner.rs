@@ -29,7 +29,7 @@ const KIND_FULL: u32 = 1 << 16;
 /// most.
 const REFRESH: u32 = 128;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
-const KIND_REFRESH: u32 = 256;
+const KIND_REFRESH: u32 = 1024;
 /// As many packets as this would count as what all packets of its kind say, where a context has little to
 /// say.
 const OF_KIND: u64 = 64;
