@@ -218,8 +218,8 @@ def restart(case, binary, scratch):
         case.check("left out" in err, err)
 
 
-# Two huge pages that are touched for the first time, in KiB.
-GROWTH = 4096
+# Rings and tables that are touched for the first time, in KiB. What a reload leaves behind would be more than that in half an hour.
+GROWTH = 65536
 
 
 def reloads(case, binary, scratch):
