@@ -218,7 +218,7 @@ def restart(case, binary, scratch):
         case.check("left out" in err, err)
 
 
-# Rings and tables that are touched for the first time, in KiB. What a reload leaves behind would be more than that in half an hour.
+# Memory of rings and tables that is touched for the first time, in KiB. What a reload leaves behind would be more than that in half an hour.
 GROWTH = 65536
 
 
@@ -248,7 +248,7 @@ def reloads(case, binary, scratch):
                 size = resident(box)
                 if time.monotonic() - since < seconds / 3:
                     early = max(early, size)
-                case.check(size <= early + (GROWTH if seconds >= 60 else GROWTH_SHORT), f"{size} KiB resident after {turn} reloads, {early} KiB early on")
+                case.check(size <= early + GROWTH, f"{size} KiB resident after {turn} reloads, {early} KiB early on")
                 status, shown = gateway.ctl("ctl", "show")
                 held = sum(stage["held"] for stage in shown["stages"]) if status == 0 else shown
                 case.check(status == 0 and held < 64, f"packets held after {turn} reloads: {held}")
