@@ -6,8 +6,9 @@ usage: bench/waiting.py [--binary target/release/slipstream] [--rates 10000,4000
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
 All contestants take turns; the table has medians of rounds. "its CPU" is that of the program, "all" that of the sender, which waits
-awake for the time of the next packet, and of the kernel's threads, too. Both programs precede those that share time (`chrt -f 50`), since
-another program's turn would be measured as delay. Needs root, ip, ethtool, chrt and a C compiler.
+awake for the time of the next packet, and of the kernel's threads, too. The program precedes those that share time (`chrt -f 50`), since
+another program's turn would be measured as delay. The sender doesn't: it never sleeps, and would keep the kernel's thread that delivers
+its packets from running. Needs root, ip, ethtool, chrt and a C compiler.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def measure(binary, words, graph, flood, rate, seconds):
             sys.exit(child.stderr.read())
         own, kernel = live_ports.so_far(child), live_ports.threads_of_the_kernel()
         mac = ":".join(f"{byte:02x}" for byte in net.mac["b"])
-        sender = net.start("a", "chrt", "-f", "50", flood, "a0", mac, rate, seconds, FLOWS, 1)
+        sender = net.start("a", flood, "a0", mac, rate, seconds, FLOWS, 1)
         sender_cpu = live_ports.ended(sender)
         sent = int(sender.stdout.read())
         time.sleep(0.05)
