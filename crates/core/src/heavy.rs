@@ -19,7 +19,7 @@ impl Top {
     /// The longest window, in packets.
     pub const MAX_WINDOW: u32 = 1 << 20;
 
-    /// How many of so many flows are heavy at most.
+    /// The number of heavy flows among so many, at most.
     #[must_use]
     pub fn of(self, flows: u64) -> u64 {
         match self {

@@ -53,7 +53,7 @@ pub struct EntryEnds {
     pub protocol: u8,
     /// Address and port that the first packet came from, or the identifier of ICMP queries.
     pub source: (IpAddr, u16),
-    /// Where it went to; unspecified where that doesn't matter.
+    /// The address that it went to; unspecified where that doesn't matter.
     pub destination: (IpAddr, u16),
     /// Of a session of address translation: the external endpoint that stands for the source.
     pub external: Option<(IpAddr, u16)>,

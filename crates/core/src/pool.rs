@@ -78,7 +78,7 @@ fn is_in_place(class: u8) -> bool {
     class != OVERSIZE && class & IN_PLACE != 0
 }
 
-/// Where places of freed packets are sorted in.
+/// The pool that sorts in the places of freed packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Freed {
     Here,

@@ -99,7 +99,7 @@ pub struct Site<'a> {
     pub proxied: &'a [(usize, IpNet)],
     /// Things that the stages share which were built before.
     pub common: &'a Common,
-    /// Where the pipeline runs several times side by side: the one that this is for.
+    /// The shard that this is for, if the pipeline runs several times side by side.
     pub shard: Shard<'a>,
 }
 

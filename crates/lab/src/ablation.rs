@@ -1,4 +1,4 @@
-//! What each part of the adaptive hold's knowledge is worth: the same traffic, held without it.
+//! The worth of each part of the adaptive hold's knowledge: the same traffic, held without it.
 
 use serde_json::{Map, Value, json};
 use slipstream::clock::thread_cpu_ns;
@@ -17,7 +17,7 @@ const FROM_TRAIN: f64 = 1.2;
 const MANY: usize = 20_000;
 /// Bytes that a flow takes for its last gap: the time of its last packet, and that packet's context.
 const LAST_BYTES: u64 = 10;
-/// What each class takes for estimates that flows share, and a flow that has its own, in bytes.
+/// Bytes that each class takes for estimates that flows share, and a flow that has its own.
 const SHARED_BYTES: u64 = 64 << 10;
 
 /// A way to do without something.
@@ -98,7 +98,7 @@ pub(super) fn rows(
             "delay_of_fixed": delay,
             "delay_of_whole": delay.zip(whole).map(|(this, whole)| this / whole),
             "futile_wait_of_fixed": ratio(|p| p.futile_wait_ns),
-            // What it needs a flow; estimates that flows share take 64 KiB a class beside this.
+            // This is for a flow; estimates that flows share take 64 KiB a class beside this.
             "bytes_a_flow": (LAST_BYTES + 2) as i64 - way.bytes,
             // Of few packets, or with a reframer for each flow, it would be that of making the stage.
             "ns_a_packet": (!way.alone && arrivals.len() >= MANY).then_some(ns),

@@ -33,7 +33,7 @@ pub(crate) struct Operation {
     as_json: fn(&RunReport) -> Value,
     /// The file that the state is kept in.
     pub(crate) state: Option<state::Keeper>,
-    /// Where the pipeline runs in shards: how packets are led to them.
+    /// The way in which packets are led to shards, if the pipeline runs in some.
     pub(crate) shards: Option<Mutex<ShardPlan>>,
 }
 
@@ -58,7 +58,7 @@ impl Operation {
         self.plan.try_lock().ok().and_then(|plan| crate::watch::longest_hold(&plan))
     }
 
-    /// How packets are led to shards, where there are several.
+    /// The way in which packets are led to shards, where there are several.
     fn sharded(&self) -> Option<MutexGuard<'_, ShardPlan>> {
         self.shards.as_ref().map(|shards| shards.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! Where packets lie: places are given out, taken back, and used again.
+//! Places of packets, which are given out, taken back, and used again.
 
 use alloc::vec::Vec;
 

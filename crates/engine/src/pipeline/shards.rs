@@ -15,7 +15,7 @@ pub(crate) struct ShardedSource {
     pub(crate) by: By,
     /// First: only the first shard has it; else all have.
     pub(crate) sharing: Sharing,
-    /// What came by a queue stays on its shard.
+    /// Packets stay on the shard whose queue they came by.
     pub(crate) stays: bool,
 }
 

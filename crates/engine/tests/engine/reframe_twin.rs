@@ -95,7 +95,7 @@ impl Twin {
         self.leaving.push(train);
     }
 
-    /// Whether a packet of a flow, which the rule of a class selects, is of that class.
+    /// Returns true if a packet of a flow, which the rule of a class selects, is of that class.
     fn belongs(&mut self, config: &ReframeConfig, class: usize, flow: (u16, bool)) -> bool {
         let Some(top) = config.classes[class - 1].top else { return true };
         let (windows, heavy) = (&mut self.windows[class - 1], &mut self.heavy[class - 1]);

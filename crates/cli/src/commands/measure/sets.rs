@@ -14,7 +14,7 @@ use crate::cli::measure::MeasureFormat;
 use crate::commands::Outcome;
 use crate::ui;
 
-/// What is told of the keys of two states, in this order.
+/// The figures that are told of the keys of two states, in this order.
 const PARTS: [&str; 4] = ["union", "intersection", "only_first", "only_second"];
 /// The same, for people.
 const LABELS: [&str; 4] = ["in either", "in both", "in the first alone", "in the second alone"];

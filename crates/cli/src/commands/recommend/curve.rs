@@ -38,7 +38,7 @@ pub(super) struct Arrived {
     /// Gaps between packets, in ns; times that ran backwards are left out.
     pub(super) gaps: Vec<f64>,
     sample: Traffic,
-    /// What the frontier is measured on.
+    /// The packets on which the frontier is measured.
     headers: Arrivals,
     last: Option<Nanos>,
 }

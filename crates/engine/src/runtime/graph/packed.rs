@@ -18,7 +18,7 @@ struct Handle {
     len: u32,
     /// After the first packet, in ns.
     later_ns: u32,
-    /// Whether `key` is the number of a wide key instead.
+    /// True if `key` is the number of a wide key instead.
     wide: bool,
 }
 
