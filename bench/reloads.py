@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 import netns  # noqa: E402
 from live_attacks import resident  # noqa: E402
 from live_functions import nginx  # noqa: E402
-from live_operation import ADDRESS, GATEWAY, RULES, SERVER, Gateway  # noqa: E402
+from live_operation import ADDRESS, GATEWAY, RULES, SERVER, Gateway, Threads  # noqa: E402
 from netns import Net, udp  # noqa: E402
 
 # Four programs share the machine's cores: packets wait for a while.
@@ -34,7 +34,7 @@ RATE = 2_000
 PORT = 9
 
 
-class Flows:
+class Flows(Threads):
     """Datagrams of many flows, numbered, in turn; what arrived of them."""
 
     def __init__(self, net):
@@ -75,16 +75,6 @@ class Flows:
                 self.seen[number] = 1
         except TimeoutError:
             pass
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        for thread in self.threads:
-            thread.join()
 
     def lost(self):
         return self.sent - sum(self.seen)

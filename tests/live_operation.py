@@ -51,7 +51,17 @@ loose = false
 """
 
 
-class Gateway:
+class Controlled:
+    """A pipeline of `binary` that serves an operator at `socket`."""
+
+    def ctl(self, *words):
+        """A request; the exit status and the answer, or what was said."""
+        done = subprocess.run([self.binary, *map(str, words), "--control", self.socket, *JSON], capture_output=True, text=True,
+                              check=False, timeout=60)
+        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+class Gateway(Controlled):
     """A firewall, a NAT and reframers between two hosts, by a configuration file."""
 
     def __init__(self, net, binary, scratch):
@@ -72,24 +82,19 @@ class Gateway:
         words = ("run", *JSON, "--control", self.socket, *words, self.config)
         return Middlebox(self.net, self.binary, *words).ready(2)
 
-    def ctl(self, *words):
-        """A request; the exit status and the answer, or what was said."""
-        done = subprocess.run([self.binary, *map(str, words), "--control", self.socket, *JSON], capture_output=True, text=True,
-                              check=False, timeout=60)
-        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
-
-def connect(net, count, port=7000):
-    """So many connections from a to b: pairs of both ends' sockets."""
+def connect(net, hosts, server=SERVER, port=7000):
+    """Connections from these addresses of a ("": any) to a server in b: pairs of both ends' sockets."""
     listener = net.socket("b", socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((SERVER, port))
-    listener.listen(count)
+    listener.bind((server, port))
+    listener.listen(len(hosts))
     listener.settimeout(10)
     pairs = []
-    for _ in range(count):
+    for host in hosts:
         near = net.socket("a", socket.AF_INET, socket.SOCK_STREAM)
+        near.bind((host, 0))
         near.settimeout(10)
-        near.connect((SERVER, port))
+        near.connect((server, port))
         far, _ = listener.accept()
         far.settimeout(10)
         pairs.append((near, far))
@@ -116,7 +121,21 @@ def close(pairs):
             end.close()
 
 
-class Datagrams:
+class Threads:
+    """Runs `threads` as long as a block does; `over` tells them that it has ended."""
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
+class Datagrams(Threads):
     """Numbered datagrams from 16 ports of a to b, a thousand a second, from `with` to its end; those that arrived."""
 
     def __init__(self, net):
@@ -144,15 +163,8 @@ class Datagrams:
         except TimeoutError:
             pass
 
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
     def __exit__(self, *_):
-        self.over.set()
-        for thread in self.threads:
-            thread.join()
+        super().__exit__()
         for end in (*self.near, self.far):
             end.close()
 
@@ -181,7 +193,7 @@ def restart(case, binary, scratch):
     with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)
         box = gateway.start("--state", gateway.state, "--session-log", f"json:{scratch / 'sessions.json'}")
-        pairs = connect(net, CONNECTIONS)
+        pairs = connect(net, [""] * CONNECTIONS)
         half = CONNECTIONS // 2
         case.equal(exchange(pairs, 0), CONNECTIONS, "words before the restart")
         status, answer = gateway.ctl("ctl", "list", "n", "sessions", "--limit", "0")
@@ -229,7 +241,7 @@ def reloads(case, binary, scratch):
     with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)
         box = gateway.start()
-        pairs = connect(net, 20)
+        pairs = connect(net, [""] * 20)
         with Datagrams(net) as datagrams:
             since, turn, words, early = time.monotonic(), 0, 0, resident(box)
             while time.monotonic() - since < seconds:
@@ -293,7 +305,7 @@ def abuse(case, binary, scratch):
         box = gateway.start()
         path = gateway.socket
         case.equal(path.stat().st_mode & 0o777, 0o600, "mode of the socket")
-        close(connect(net, 1))
+        close(connect(net, [""]))
         with Datagrams(net) as datagrams:
             for garbage in (b"\n\nhello\n", b"\x00\xff\n", b"[" * 5000 + b"\n", b'{"do": 5}\n', b'{"do": "list", "stage": "n"}\n', b"x" * 20000):
                 answers = talk(path, garbage)

@@ -3,12 +3,10 @@
 import json
 import re
 import signal
-import socket
-import subprocess
 import threading
 
 from live_functions import have, mac
-from live_operation import close, exchange
+from live_operation import Controlled, close, connect, exchange
 from netns import Middlebox, Net
 
 JSON = ("--format", "json")
@@ -43,7 +41,7 @@ hairpin = {hairpin}
 """
 
 
-class Gateway:
+class Gateway(Controlled):
     """A firewall and a NAT on two shards between hosts of a and one of b."""
 
     def __init__(self, net, binary, scratch):
@@ -69,33 +67,8 @@ class Gateway:
                  "--session-log", f"json:{self.log}", "--log-denied", self.config)
         return Middlebox(self.net, self.binary, *words).ready(2 * shards)
 
-    def ctl(self, *words):
-        """A request; the exit status and the answer, or what was said."""
-        done = subprocess.run([self.binary, *map(str, words), "--control", self.socket, *JSON], capture_output=True, text=True,
-                              check=False, timeout=60)
-        return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
-
     def connect(self, port=7000):
-        return connect(self.net, [f"192.168.7.{n % HOSTS + 1}" for n in range(HOSTS * EACH)], port)
-
-
-def connect(net, hosts, port=7000):
-    """Connections from these addresses of a to b: pairs of both ends' sockets."""
-    listener = net.socket("b", socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((SERVER, port))
-    listener.listen(len(hosts))
-    listener.settimeout(10)
-    pairs = []
-    for host in hosts:
-        near = net.socket("a", socket.AF_INET, socket.SOCK_STREAM)
-        near.bind((host, 0))
-        near.settimeout(10)
-        near.connect((SERVER, port))
-        far, _ = listener.accept()
-        far.settimeout(10)
-        pairs.append((near, far))
-    listener.close()
-    return pairs
+        return connect(self.net, [f"192.168.7.{n % HOSTS + 1}" for n in range(HOSTS * EACH)], SERVER, port)
 
 
 def shard_reload(case, binary, scratch):
@@ -195,7 +168,7 @@ def shard_restart(case, binary, scratch):
             return Middlebox(net, binary, "run", *JSON, "--shards", shards, *words, "-e", graph).ready(2 * shards)
 
         box = start(2, "--state", state)
-        pairs = connect(net, ["10.77.0.1"] * 30)
+        pairs = connect(net, ["10.77.0.1"] * 30, SERVER)
         case.equal(exchange(pairs, 0), len(pairs), "words before")
         for shards in (3, 1):
             _, _, err = box.stop(signal.SIGTERM)
