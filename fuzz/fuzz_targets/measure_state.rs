@@ -1,5 +1,5 @@
-//! Any bytes as a file of measured states, with a checksum that is right or not: an error that names a byte of
-//! the file, or states that are written as they were read.
+//! Any bytes as a file of measured states, with a checksum that is right or not: an error that names a byte
+//! of the file, or states that are written as they were read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

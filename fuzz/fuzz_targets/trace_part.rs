@@ -27,7 +27,8 @@ fn read(bytes: &[u8]) {
     }
 }
 
-/// The same bytes with right checksums and lengths: of the head, and of each section as far as there are some.
+/// The same bytes with right checksums and lengths: of the head, and of each section as far as there are
+/// some.
 fn sealed(data: &[u8]) -> Vec<u8> {
     let mut out = data.get(..HEAD).unwrap_or(data).to_vec();
     out.truncate(12);

@@ -262,8 +262,9 @@ pub(crate) struct Live {
     /// and what the other end of a virtual pair in this namespace leaves to a card; restored at the end.
     #[arg(long)]
     pub(crate) fix_offloads: bool,
-    /// Live: serve an operator at this Unix socket (`slipstream ctl`, `slipstream reload`): who may write to it,
-    /// its owner alone, may list and delete sessions, drain backends, and have the configuration read anew.
+    /// Live: serve an operator at this Unix socket (`slipstream ctl`, `slipstream reload`): who may write to
+    /// it, its owner alone, may list and delete sessions, drain backends, and have the configuration read
+    /// anew.
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
 }

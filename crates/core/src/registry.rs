@@ -110,8 +110,8 @@ pub struct Shard<'a> {
     pub number: u32,
     /// The number of all, at least 1.
     pub of: u32,
-    /// Things that stages of all shards share, to be found by [`Common::find_shared`]; none where there is one
-    /// shard only.
+    /// Things that stages of all shards share, to be found by [`Common::find_shared`]; none where there is
+    /// one shard only.
     pub common: Option<&'a Common>,
 }
 
@@ -287,8 +287,8 @@ pub enum Sharing {
     First,
     /// Each opens it, and the kernel spreads what comes by the hash that leads packets to shards.
     Kernel,
-    /// Each opens it, and has some of its queues, over which the device spreads what comes in a way of its own:
-    /// packets of other shards are handed over, unless the setting `steer` says that this isn't needed.
+    /// Each opens it, and has some of its queues, over which the device spreads what comes in a way of its
+    /// own: packets of other shards are handed over, unless the setting `steer` says that this isn't needed.
     Queues,
     /// The same, where devices that can spread by the Toeplitz hash with its symmetric key.
     Rss,

@@ -53,8 +53,8 @@ impl Sender {
         let (queue, turns) = self.device.way_out(self.share);
         let _turn = turns.map(|turns| turns.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the device is open as long as this half has it, which is the only one that sends to this
-        // queue, or it is this one's turn. The pool let each of these packets go, or they were copied into new
-        // mbufs.
+        // queue, or it is this one's turn. The pool let each of these packets go, or they were copied into
+        // new mbufs.
         let sent =
             unsafe { sys::send(self.device.port, queue, &self.device.memory, places, mbufs, self.wait) };
         self.packets += sent as u64;

@@ -309,8 +309,8 @@ pub(crate) unsafe fn receive(
 /// so many cycles is freed. Returns how many it took.
 ///
 /// # Safety
-/// The device is open with this queue, and no other thread sends to it. All places and mbufs were received or taken, and
-/// neither sent nor given back since; the packets are so long at most.
+/// The device is open with this queue, and no other thread sends to it. All places and mbufs were received or
+/// taken, and neither sent nor given back since; the packets are so long at most.
 pub(crate) unsafe fn send(
     port: u16,
     queue: u16,

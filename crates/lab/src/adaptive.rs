@@ -1,5 +1,5 @@
-//! The adaptive hold beside fixed ones and beside clairvoyance: the frontier of campus traffic, what each part of
-//! its knowledge is worth, and how fast it follows a step.
+//! The adaptive hold beside fixed ones and beside clairvoyance: the frontier of campus traffic, what each
+//! part of its knowledge is worth, and how fast it follows a step.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The words of `measure`, `measure merge`, `measure query` and `measure sets`. Names of tasks and sketches are those of the
-//! engine.
+//! The words of `measure`, `measure merge`, `measure query` and `measure sets`. Names of tasks and sketches
+//! are those of the engine.
 
 use std::path::PathBuf;
 
@@ -60,8 +60,8 @@ pub(crate) enum Weight {
     Packets,
     /// Bytes on the wire.
     Bytes,
-    /// Of quantiles: time since the packet of the flow before it, in ns. First packets of flows have none, nor have
-    /// those of a flow that was forgotten: the last packets of 65,536 flows are remembered.
+    /// Of quantiles: time since the packet of the flow before it, in ns. First packets of flows have none,
+    /// nor have those of a flow that was forgotten: the last packets of 65,536 flows are remembered.
     Gap,
     /// Of quantiles: time in a pipeline, in ns. A trace has none: ask the stage `measure`.
     Delay,
@@ -220,9 +220,9 @@ pub(crate) enum MeasureAction {
         #[command(flatten)]
         answers: Answers,
     },
-    /// Tell how many keys two saved states have together, share, and have alone: which sources of today weren't
-    /// there yesterday? All epochs of a state are taken together. For states of cardinality (exaloglog tells
-    /// most in the least memory), and of any other sketch that counts keys.
+    /// Tell how many keys two saved states have together, share, and have alone: which sources of today
+    /// weren't there yesterday? All epochs of a state are taken together. For states of cardinality
+    /// (exaloglog tells most in the least memory), and of any other sketch that counts keys.
     #[command(after_help = "Examples:\n  \
                       slipstream measure traces/campus.pcap.gz --task cardinality --sketch exaloglog \\\n    \
                       --memory 4KiB --time ..20ms --save early.state\n  \

@@ -182,7 +182,8 @@ impl Plan {
         }
         self.fail_on(findings)?;
         let needs = self.stages.iter().map(|s| (s.name.clone(), s.kind.meets(&s.settings))).collect();
-        // All that lead packets go by the same hash; where each is a device that may know this one, by this one.
+        // All that lead packets go by the same hash; where each is a device that may know this one, by this
+        // one.
         let mut spread = sources.iter().filter(|(_, source)| source.sharing != Sharing::First).peekable();
         let devices = spread.peek().is_some() && spread.all(|(_, source)| source.sharing == Sharing::Rss);
         let hash = if devices { Hash::Rss } else { Hash::Filter };

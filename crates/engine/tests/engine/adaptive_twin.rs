@@ -65,8 +65,8 @@ fn edge(bucket: usize) -> u64 {
 /// A share of 1.
 const ONE: u64 = 1 << 20;
 
-/// Of packets, the share that is followed within each bucket (Kaplan and Meier): among those that are known to
-/// have waited until then.
+/// Of packets, the share that is followed within each bucket (Kaplan and Meier): among those that are known
+/// to have waited until then.
 fn shares(counts: &Counts, elapsed: u64, prior: &[u64], weight: u64) -> Vec<u64> {
     // Times in quarters of a unit.
     let end = |b: usize| 2 * edge(b);

@@ -106,8 +106,8 @@ pub struct Options {
     pub share: Share,
 }
 
-/// One of several ports of a process that share an interface: each has a part of its queues, and packet memory
-/// of its own. One program hands packets to the sockets of all of them.
+/// One of several ports of a process that share an interface: each has a part of its queues, and packet
+/// memory of its own. One program hands packets to the sockets of all of them.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// Its number, from 0 on; the last one that is opened puts the program on the interface.

@@ -124,7 +124,8 @@ pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
     (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
 }
 
-/// The knowledge that an adaptive hold goes by. All of it, but where somebody measures what each part is worth.
+/// The knowledge that an adaptive hold goes by. All of it, but where somebody measures what each part is
+/// worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knowledge {
     /// The last gap of the packet's flow.
@@ -205,8 +206,8 @@ impl Kind {
 
 /// Of packets, the share that is followed after a gap of each bucket, in parts of [`ONE`]: the estimator of
 /// Kaplan and Meier (JASA 1958), since of packets that nothing has followed yet the young ones say nothing
-/// about long gaps. `gaps` counts those that were followed, in `elapsed` quarters of a unit; `prior` counts as
-/// so many packets more (`weight`) of which everything is known.
+/// about long gaps. `gaps` counts those that were followed, in `elapsed` quarters of a unit; `prior` counts
+/// as so many packets more (`weight`) of which everything is known.
 ///
 /// Nobody keeps the ages of packets. But where they come evenly, as many have come in the last while as it
 /// has its part in the time elapsed, and of those the share that no gap has ended is still waiting.

@@ -7,9 +7,10 @@
 //! longer than `hold`, ever.
 //!
 //! The chance is learned from the packets as they come: in a *context*, which is what is known of a packet's
-//! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram, and so
-//! are packets, of which the young ones say nothing yet. That takes no clock, no random number and no floating point, and does not depend on what was held: the same
-//! packets at the same times are always held the same.
+//! flow and of the packet itself, the gaps to the next packets of the flows are counted in a histogram, and
+//! so are packets, of which the young ones say nothing yet. That takes no clock, no random number and no
+//! floating point, and does not depend on what was held: the same packets at the same times are always held
+//! the same.
 
 mod budget;
 mod learner;

@@ -23,8 +23,8 @@ impl Answer {
     }
 }
 
-/// The price of the recommended hold's trains, in a sentence or two: what packets wait for them, and what they
-/// would with an adaptive hold, or if the future were known.
+/// The price of the recommended hold's trains, in a sentence or two: what packets wait for them, and what
+/// they would with an adaptive hold, or if the future were known.
 fn price(a: &Answer) -> Option<String> {
     let beside = a.frontier.holds.iter().find(|b| b.fixed.hold_ns == a.best.hold_ns as u64)?;
     let wait = |p: &Point| {

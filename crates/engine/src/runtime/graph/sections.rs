@@ -234,10 +234,10 @@ impl Pipeline {
         // A context is for stages that take a batch one right behind the other.
         self.contexts = None;
         let mut cells = Vec::with_capacity(cuts.len());
-        // Payloads that wait are to be heard of soon where a packet that should have fetched them was dropped.
-        let soon = !self.together.is_empty();
         for (cut, mut pool) in cuts.into_iter().rev().zip(pools) {
-            if !soon {
+            // A payload that waits is to be heard of soon where the packet that should have fetched it was
+            // dropped.
+            if self.together.is_empty() {
                 pool.free_elsewhere();
             }
             let mut behind = Self::of(self.nodes.split_off(cut), Vec::new());

@@ -203,8 +203,8 @@ impl Steer {
     /// The hash of a connection.
     fn connection(&self, ends: &Ends<'_>) -> u32 {
         let Some(key) = &self.rss else { return ends.hash(true) };
-        // Addresses, then of TCP and UDP, which all cards know, the ports; the last bits of it are the place in
-        // the card's table, which has the queues in turn.
+        // Addresses, then of TCP and UDP, which all cards know, the ports; the last bits of it are the place
+        // in the card's table, which has the queues in turn.
         let (mut input, addresses) = ([0; 36], ends.source.len() + ends.destination.len());
         let whole = ends.source.iter().chain(ends.destination);
         input.iter_mut().zip(whole).for_each(|(to, from)| *to = *from);
@@ -397,8 +397,8 @@ mod tests {
             let sent = udp(([192, 0, 2, 1], port), (remote, far));
             prop_assert_eq!(outside.shard(&udp((remote, far), ([192, 0, 2, 1], port))), shard);
             prop_assert_eq!(outside.shard(&about(&sent)), shard);
-            // An entry of the session is restored there, and one with another shard's port nowhere; those of a
-            // firewall before and behind the NAT are, too.
+            // An entry of the session is restored there, and one with another shard's port nowhere; those of
+            // a firewall before and behind the NAT are, too.
             let ends = |source, external| EntryEnds {
                 protocol: UDP, source, destination: (IpAddr::from(remote), far), external,
             };
