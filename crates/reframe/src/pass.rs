@@ -4,20 +4,22 @@
 
 use slipstream_core::batch::{Arrivals, BATCH, Train};
 use slipstream_core::frame::Frame;
+use slipstream_core::keys::{KeySlice, is_short};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
-use slipstream_wire::FlowKey;
+use slipstream_wire::{FlowKey, NarrowKey};
 
 use super::reframer::Reframe;
 use super::stats::Cause;
 
-/// Returns true if a key is that of the packet before.
+/// Returns true if one of `keys` is that of the packet before.
 #[inline(always)]
-fn is_same(key: &FlowKey, last: Option<&FlowKey>) -> bool {
-    match (key, last) {
+fn is_same(keys: KeySlice<'_>, kept: NarrowKey, last: Option<&FlowKey>) -> bool {
+    match last {
         // Most keys are short.
-        (FlowKey::Narrow(key), Some(FlowKey::Narrow(last))) => key == last,
-        (key, last) => last == Some(key),
+        Some(FlowKey::Narrow(last)) if is_short(kept) => kept == *last,
+        Some(last) if !is_short(kept) => keys.long_key(kept) == last,
+        _ => false,
     }
 }
 
@@ -29,18 +31,18 @@ impl Reframe {
         let cause = if self.burst == 1 { Cause::Full } else { Cause::Deadline };
         let mut sequence = arrivals.first;
         let mut positions = arrivals.positions.iter();
-        for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.chunks(BATCH)) {
+        for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.as_slice().chunks(BATCH)) {
             let (mut classified, mut bypassed, mut runs) = (0, 0, 0);
-            for (start, (frame, key)) in (0u32..).zip(frames.iter().zip(keys)) {
+            for (start, (frame, key)) in (0u32..).zip(frames.iter().zip(keys.kept())) {
                 self.instant = self.instant.max(frame.arrival);
                 let mut continues = false;
                 if frame.info.classified() {
                     classified += 1;
                     bypassed += u64::from(self.all_bypass || frame.info.is(bits));
-                    continues = is_same(key, self.last_key.as_ref());
+                    continues = is_same(keys, *key, self.last_key.as_ref());
                     if !continues {
                         runs += 1;
-                        self.last_key = Some(*key);
+                        self.last_key = keys.get(start as usize);
                     }
                 }
                 let position = positions.next().copied().unwrap_or(sequence);

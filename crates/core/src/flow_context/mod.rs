@@ -152,7 +152,8 @@ impl FlowContexts {
     #[must_use]
     pub fn new(layout: &Layout, flows: u32, seed: u64) -> Self {
         let limit = flows.clamp(1, 1 << 30);
-        let mut this = Self { wide: Vec::with_capacity(limit as usize), seed, ..Self::following(layout, limit) };
+        let mut this =
+            Self { wide: Vec::with_capacity(limit as usize), seed, ..Self::following(layout, limit) };
         this.index = Index::new(limit);
         this.index.touch();
         this

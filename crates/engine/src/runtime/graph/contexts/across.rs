@@ -130,9 +130,8 @@ impl Pipeline {
         again: &[bool],
     ) -> (Vec<Option<usize>>, Vec<usize>) {
         let keeps = self.keeping(coming);
-        let looks_up = |place: usize| {
-            keeps.get(place) == Some(&true) && coming.get(place) == Some(&Numbers::Unknown)
-        };
+        let looks_up =
+            |place: usize| keeps.get(place) == Some(&true) && coming.get(place) == Some(&Numbers::Unknown);
         let (mut from, mut wrong) = (vec![None; self.nodes.len()], Vec::new());
         for (section, nodes) in sections.iter().enumerate() {
             let own = nodes.clone().any(looks_up);
