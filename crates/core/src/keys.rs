@@ -160,7 +160,12 @@ impl<'a> KeySlice<'a> {
     #[inline(always)]
     #[must_use]
     pub fn are_same(&self, a: NarrowKey, b: NarrowKey) -> bool {
-        a == b || !is_short(a) && !is_short(b) && self.long_key(a) == self.long_key(b)
+        a == b || !is_short(a) && self.are_same_long(a, b)
+    }
+
+    #[inline(never)]
+    fn are_same_long(&self, a: NarrowKey, b: NarrowKey) -> bool {
+        !is_short(b) && self.long_key(a) == self.long_key(b)
     }
 
     /// The key that a kept one is, or stands for.

@@ -266,7 +266,7 @@ impl FlowTable {
     #[inline(always)]
     pub(crate) fn entry_of(
         &mut self,
-        keys: KeySlice<'_>,
+        keys: &KeySlice<'_>,
         kept: NarrowKey,
         (hash, candidate): (u64, u32),
         now: Nanos,

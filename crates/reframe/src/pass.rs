@@ -4,24 +4,12 @@
 
 use slipstream_core::batch::{Arrivals, BATCH, Train};
 use slipstream_core::frame::Frame;
-use slipstream_core::keys::{KeySlice, is_short};
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
-use slipstream_wire::{FlowKey, NarrowKey};
+use slipstream_wire::NarrowKey;
 
 use super::reframer::Reframe;
 use super::stats::Cause;
-
-/// Returns true if one of `keys` is that of the packet before.
-#[inline(always)]
-fn is_same(keys: KeySlice<'_>, kept: NarrowKey, last: Option<&FlowKey>) -> bool {
-    match last {
-        // Most keys are short.
-        Some(FlowKey::Narrow(last)) if is_short(kept) => kept == *last,
-        Some(last) if !is_short(kept) => keys.long_key(kept) == last,
-        _ => false,
-    }
-}
 
 impl Reframe {
     /// Lets packets pass. As [`Reframe::packet`] does with these settings, but that trains have no flow's
@@ -33,17 +21,19 @@ impl Reframe {
         let mut positions = arrivals.positions.iter();
         for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.as_slice().chunks(BATCH)) {
             let (mut classified, mut bypassed, mut runs) = (0, 0, 0);
+            let mut before: Option<NarrowKey> = None;
             for (start, (frame, key)) in (0u32..).zip(frames.iter().zip(keys.kept())) {
                 self.instant = self.instant.max(frame.arrival);
                 let mut continues = false;
                 if frame.info.classified() {
                     classified += 1;
                     bypassed += u64::from(self.all_bypass || frame.info.is(bits));
-                    continues = is_same(keys, *key, self.last_key.as_ref());
-                    if !continues {
-                        runs += 1;
-                        self.last_key = keys.get(start as usize);
-                    }
+                    continues = match before {
+                        Some(before) => keys.are_same(*key, before),
+                        None => self.last_key == Some(keys.key_of(*key)),
+                    };
+                    before = Some(*key);
+                    runs += u64::from(!continues);
                 }
                 let position = positions.next().copied().unwrap_or(sequence);
                 sequence += 1;
@@ -57,6 +47,7 @@ impl Reframe {
                     continues,
                 });
             }
+            self.last_key = before.map(|key| keys.key_of(key)).or(self.last_key);
             self.out.frames.extend_from_slice(frames);
             self.stats.unclassified += frames.len() as u64 - classified;
             self.stats.runs_in += runs;

@@ -44,7 +44,7 @@ pub(super) struct Alone {
 /// The lookup results of a packet before its turn comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found<'a> {
-    keys: KeySlice<'a>,
+    keys: &'a KeySlice<'a>,
     /// Its key, as it is kept there.
     kept: NarrowKey,
     hash: u64,
@@ -71,14 +71,14 @@ pub(super) struct Block<'a> {
     pub(super) positions: &'a [u64],
 }
 
-impl<'a> Block<'a> {
+impl Block<'_> {
     /// A packet and what was found out about it.
     #[inline(always)]
-    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'a>)> {
+    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'_>)> {
         let (frame, kept) = (self.frames.get(at)?, *self.keys.kept().get(at)?);
         let hash = self.hashes.get(at).copied().unwrap_or(0);
         let candidate = self.candidates.get(at).copied().unwrap_or(NONE);
-        Some((*frame, Found { keys: self.keys, kept, hash, candidate, sequence: self.sequence(at) }))
+        Some((*frame, Found { keys: &self.keys, kept, hash, candidate, sequence: self.sequence(at) }))
     }
 
     /// Position of a packet among all that arrived.

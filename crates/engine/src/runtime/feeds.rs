@@ -352,19 +352,21 @@ fn next_of(feeds: &[Feed], now: Nanos) -> Option<(usize, Option<(Nanos, usize)>)
     Some((head, others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min()))
 }
 
+/// A short key that no flow has: bits that are zero in all of them are not.
+const NONE: NarrowKey = NarrowKey([0, 1 << 14]);
+
 /// Packets as they came, as a batch: what comes back to back of one flow is a train.
 pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     batch.clear();
     batch.frames.extend_from_slice(&arrivals.frames);
     let Batch { trains, .. } = batch;
     let keys = arrivals.keys.as_slice();
-    let mut before: Option<NarrowKey> = None;
+    // What can't be classified is like nothing.
+    let mut before = NONE;
     for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(keys.kept())) {
-        let known = frame.info.classified().then_some(key);
+        let known = frame.info.classified();
         match trains.last_mut() {
-            Some(train) if known.zip(before).is_some_and(|(key, last)| keys.are_same(*key, last)) => {
-                train.len += 1;
-            }
+            Some(train) if known && keys.are_same(*key, before) => train.len += 1,
             _ => trains.push(Train {
                 flow: Frame::NO_FLOW,
                 start,
@@ -375,7 +377,7 @@ pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
                 continues: false,
             }),
         }
-        before = known.copied();
+        before = if known { *key } else { NONE };
     }
 }
 
