@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Speed of the engine in memory and of `analyze`: the tables in book/src/results.md.
 
-usage: python3 bench/speed.py [--binary target/release/slipstream] [--runs 7] [--quick]
+usage: python3 bench/speed.py [--binary target/release/slipstream] [--runs 7] [--quick] [--beside OTHER]
 
 Every row is measured several times in turn; the table shows minimum and median of CPU ns per packet (engine: of the data
-path alone, as `reframe --format json` reports it; analyze: user + system time of the whole process).
+path alone, as `reframe --format json` reports it; analyze: user + system time of the whole process). With `--beside` another
+build runs the engine's rows in turn with this one, on the same packets, and the table has a row for each.
 """
 import argparse
 import json
@@ -44,16 +45,19 @@ def cpu_of(command):
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def engine_table(binary, directory, runs, quick):
-    print("| input | hold | options | mean train | ns/packet, min | median | goal |\n|---|---|---|---|---|---|---|")
+def engine_table(binaries, directory, runs, quick):
+    names = [""] if len(binaries) == 1 else [f"{binary} | " for binary in binaries]
+    print(f"| {'build | ' if len(binaries) > 1 else ''}input | hold | options | mean train | ns/packet, min | median | goal |\n|{'---|' * (len(binaries) > 1)}---|---|---|---|---|---|---|")
     for name, packets, hold, loops, options, goal in ROWS:
         packets = min(packets, 200_000) if quick else packets
-        path = inputs.engine_input(binary, directory, name, packets)
-        measured = [engine(binary, path, hold, loops, options) for _ in range(runs)]
+        path = inputs.engine_input(binaries[0], directory, name, packets)
+        rounds = [[engine(binary, path, hold, loops, options) for binary in binaries] for _ in range(runs)]
         os.unlink(path)
-        ns = [m[0] for m in measured]
         shown = " ".join(options) or "–"
-        print(f"| {name} | {hold} | {shown} | {measured[0][1]:.1f} | {min(ns):.1f} | {statistics.median(ns):.1f} | ≤ {goal} |")
+        for build, measured in zip(names, zip(*rounds)):
+            ns = [m[0] for m in measured]
+            mean = f"{measured[0][1]:.1f}"
+            print(f"| {build}{name} | {hold} | {shown} | {mean} | {min(ns):.1f} | {statistics.median(ns):.1f} | ≤ {goal} |", flush=True)
 
 
 def analyze_table(binary, directory, runs, quick):
@@ -77,10 +81,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/slipstream")
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--beside", help="another build, which runs in turn with this one")
     parser.add_argument("--quick", action="store_true", help="small inputs: to see that it works, not how fast it is")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        engine_table(arguments.binary, directory, arguments.runs, arguments.quick)
+        binaries = [arguments.binary] + [arguments.beside] * bool(arguments.beside)
+        engine_table(binaries, directory, arguments.runs, arguments.quick)
         analyze_table(arguments.binary, directory, arguments.runs, arguments.quick)
 
 

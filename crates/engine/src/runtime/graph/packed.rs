@@ -1,7 +1,8 @@
 //! Arrivals on their way from one core to another, in fewer cache lines.
 //!
-//! A frame and its key take 96 bytes, and each cache line that one core has written costs the next one that
-//! reads it about as much as a packet costs otherwise. Of most packets 40 bytes say all.
+//! A frame and its key take 48 bytes, and each cache line that one core has written costs the next one that
+//! reads it about as much as a packet costs otherwise. Of most packets 40 bytes say all, and what they become
+//! lies in memory that no other core writes to.
 
 use slipstream_core::batch::Arrivals;
 use slipstream_core::frame::{Frame, Info};
