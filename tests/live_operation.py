@@ -3,8 +3,10 @@
 Reloads go on for ten seconds; SLIPSTREAM_RELOADS=600 makes it ten minutes (`make soak`).
 """
 
+import fcntl
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -14,7 +16,7 @@ import threading
 import time
 
 from live_attacks import resident
-from netns import Middlebox, Net
+from netns import F_SETPIPE_SZ, Middlebox, Net
 
 JSON = ("--format", "json")
 CONNECTIONS = 200
@@ -78,9 +80,9 @@ class Gateway(Controlled):
         ma, mb = (":".join(f"{byte:02x}" for byte in self.net.mac[end]) for end in ("ma", "mb"))
         self.config.write_text(text.format(rules=self.rules, hold=hold, pool=listed, ma=ma, mb=mb))
 
-    def start(self, *words):
+    def start(self, *words, log=None):
         words = ("run", *JSON, "--control", self.socket, *words, self.config)
-        return Middlebox(self.net, self.binary, *words).ready(2)
+        return Middlebox(self.net, self.binary, *words, log=log).ready(2)
 
 
 def connect(net, hosts, server=SERVER, port=7000):
@@ -378,4 +380,39 @@ def log(case, binary, scratch):
         case.check(told[:1] == ["READY=1\nSTATUS=running"] and "WATCHDOG=1" in told and told[-1] == "STOPPING=1", f"{told}")
 
 
-OPERATION = (restart, reloads, abuse, log)
+def unread(case, binary, scratch):
+    """A log that nobody reads: reloads and packets go on, lines are left out and counted, and the run ends when it is asked to."""
+    many = 400
+    with Net(routed=True) as net:
+        gateway = Gateway(net, binary, scratch)
+
+        def full(box):
+            fcntl.fcntl(box.child.stderr, F_SETPIPE_SZ, 4096)
+            answers = talk(gateway.socket, b'{"do": "reload"}\n' * many, many, 30)
+            case.equal([answer["ok"] for answer in answers], [True] * many, "reloads while nobody reads the log")
+            return box
+
+        box = gateway.start()
+        pairs = connect(net, [""])
+        with Datagrams(net) as datagrams:
+            full(box)
+            case.equal(exchange(pairs, 0), 1, "words while nobody reads the log")
+        datagrams.check(case)
+        close(pairs)
+        # Once somebody does, the log says how much is missing; what was kept is whole.
+        text = b""
+        while b"lines_left_out" not in text and select.select([box.child.stderr], [], [], 10)[0]:
+            text += os.read(box.child.stderr.fileno(), 1 << 16)
+        told = re.search(rb"lines_left_out=(\d+)", text)
+        if case.check(bool(told), f"the log doesn't say how many lines it lost: {text[-300:]}"):
+            case.equal(text.count(b" reloaded ") + int(told[1]), many, "lines that were kept and those that were left out")
+        ended(case, box)
+        box = full(gateway.start())
+        box.child.send_signal(signal.SIGTERM)
+        try:
+            case.equal(box.child.wait(10), 0, "exit status while nobody reads the log")
+        except subprocess.TimeoutExpired:
+            case.check(False, "it waits for somebody to read the log")
+
+
+OPERATION = (restart, reloads, abuse, log, unread)

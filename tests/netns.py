@@ -112,10 +112,11 @@ class Net:
             raise AssertionError(f"{' '.join(words)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def start(self, end, *words):
-        """A command in a namespace that goes on in the background, until the end at the latest."""
+    def start(self, end, *words, out=subprocess.PIPE, err=subprocess.PIPE):
+        """A command in a namespace that goes on in the background, until the end at the latest. Who says much for long has files
+        for `out` and `err`: a pipe is full some time."""
         words = ["ip", "netns", "exec", self.spaces[end], *map(str, words)]
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True)
         self.children.append(child)
         return child
 
@@ -206,13 +207,18 @@ def number_of(frame):
 
 
 class Middlebox:
-    """The program at work in the middlebox's namespace."""
+    """The program at work in the middlebox's namespace; its log goes to the file `log`, or is kept in a pipe until the end."""
 
-    def __init__(self, net, binary, *words):
+    def __init__(self, net, binary, *words, log=None):
         self.command = f"slipstream {' '.join(map(str, words))}"
-        self.child = net.start("m", binary, *words)
-        # A log that nobody reads until the end finds room, or whoever writes to it would wait for ever.
-        fcntl.fcntl(self.child.stderr, F_SETPIPE_SZ, 1 << 20)
+        self.log = log
+        if log:
+            with open(log, "w", encoding="utf-8") as into:
+                self.child = net.start("m", binary, *words, err=into)
+        else:
+            self.child = net.start("m", binary, *words)
+            # A log that nobody reads until the end finds room, or lines of it would be left out.
+            fcntl.fcntl(self.child.stderr, F_SETPIPE_SZ, 1 << 20)
         self.net = net
 
     def ready(self, sockets):
@@ -238,5 +244,5 @@ class Middlebox:
         except subprocess.TimeoutExpired:
             self.child.kill()
             out, err = self.child.communicate()
-            return None, out, f"still running after {seconds} s: {err}"
-        return self.child.returncode, out, err
+            return None, out, f"still running after {seconds} s: {err if err is not None else self.log.read_text()}"
+        return self.child.returncode, out, err if err is not None else self.log.read_text()

@@ -181,12 +181,15 @@ pub(crate) fn run(
     if let Some(state) = &operation.state {
         state.restore(&mut run, plan)?;
     }
-    let progress = Progress::new("running");
+    // A live run has its log: a terminal that is stopped must not stop the packets.
+    let live = is_live(plan);
+    let progress = (!live).then(|| Progress::new("running"));
     let signals = ui::LiveSignals::new(reloads)?;
     let manager = Arc::new(Manager::from_environment());
     let (kept, under_way) = (operation.clone(), Arc::default());
     let mut reloader = Reloader { operation: kept, manager: manager.clone(), under_way, again: false };
-    let watcher = if is_live(plan) {
+    let watcher = if live {
+        crate::log::dont_wait()?;
         tell_start(plan);
         let (operation, manager) = (operation.clone(), manager.clone());
         let held = operation.clone();
@@ -205,7 +208,9 @@ pub(crate) fn run(
     manager.tell("READY=1\nSTATUS=running");
     let mut stopped = false;
     let result = run.run(&mut |share| {
-        progress.at(share);
+        if let Some(progress) = &progress {
+            progress.at(share);
+        }
         match signals.request() {
             Request::Stop => {
                 stopped = true;
@@ -219,7 +224,6 @@ pub(crate) fn run(
     });
     drop(progress);
     manager.tell("STOPPING=1");
-    let live = watcher.is_some();
     drop(watcher);
     let saved = operation.state.as_ref().map_or(Ok(()), |state| state.save_ended(&mut run, plan));
     let (report, error) = match (result, run.take_partial()) {
@@ -231,6 +235,7 @@ pub(crate) fn run(
         tell_end(&report, stopped, error.as_ref());
     }
     complain(&report);
+    crate::log::drain();
     Ok((run, Ended { report, error }))
 }
 

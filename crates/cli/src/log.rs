@@ -3,11 +3,17 @@
 //! Events of a live run ([`LIVE`]) are told from level `info` on, with their time; everything else from
 //! `warn` on, as plain lines. `--log-level` sets one level for both, `--log-format json` makes one JSON
 //! object a line of everything. Under systemd's journal, which has times of its own, text goes without.
+//!
+//! While a pipeline runs live nobody waits for whoever reads the log ([`dont_wait`]).
+
+mod queue;
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use clap::ValueEnum;
-use tracing::Metadata;
+use tracing::{Metadata, warn};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use tracing_subscriber::layer::SubscriberExt;
@@ -57,12 +63,49 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Stderr. Errors of writing to it are dropped: no other place is left to report them.
+/// Texts for stderr that a thread writes, once a live run has begun.
+static QUEUE: OnceLock<Arc<queue::Queue>> = OnceLock::new();
+
+/// Longest wait for a reader of the log when a live run has ended.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// From now on a thread writes to stderr, and nobody waits for it: where a reader falls behind by more than
+/// 256 lines, what comes then is left out, and the log says how many lines once there is room.
+///
+/// # Errors
+/// Where there is no thread to be had.
+pub(crate) fn dont_wait() -> io::Result<()> {
+    if QUEUE.get().is_none() {
+        let tell = |lines_left_out| {
+            warn!(target: LIVE, lines_left_out, "nobody read the log in time; lines of it were left out");
+        };
+        // Another thread may have been faster; then this one has nothing to do.
+        let _ = QUEUE.set(queue::Queue::start(io::stderr(), tell)?);
+    }
+    Ok(())
+}
+
+/// Waits until everything that was said is written, for two seconds at most.
+pub(crate) fn drain() {
+    if let Some(queue) = QUEUE.get() {
+        queue.drain(PATIENCE);
+    }
+}
+
+/// Writes to stderr. Errors of that are dropped: no other place is left to report them.
+pub(crate) fn write(data: &[u8]) {
+    match QUEUE.get() {
+        Some(queue) => queue.offer(data),
+        None => drop(io::stderr().write_all(data)),
+    }
+}
+
+/// Stderr.
 struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(data);
+        write(data);
         Ok(data.len())
     }
 

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let since = slipstream::clock::now();
     let ended = commands::run(cli);
     tracing::info!("{}", ui::effort(since.elapsed()));
-    match ended {
+    let status = match ended {
         Ok(commands::Outcome::Done) => ExitCode::SUCCESS,
         Ok(commands::Outcome::Interrupted) => {
             ui::complain("interrupted: this is what was done until then");
@@ -52,5 +52,7 @@ fn main() -> ExitCode {
             ui::complain(&ui::in_words(&error));
             ExitCode::from(2)
         }
-    }
+    };
+    log::drain();
+    status
 }

@@ -26,7 +26,7 @@ pub(crate) fn complain(what: &str) {
 /// Prints a line to stderr.
 pub(crate) fn say(what: &str) {
     let lines: Vec<String> = what.split('\n').map(visible).collect();
-    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+    crate::log::write(format!("{}\n", lines.join("\n")).as_bytes());
 }
 
 /// An error and its causes on one line; a cause that an error's own text ends with is not said again.

@@ -6,20 +6,10 @@ use slipstream_core::batch::{Arrivals, BATCH, Train};
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
-use slipstream_wire::FlowKey;
+use slipstream_wire::NarrowKey;
 
 use super::reframer::Reframe;
 use super::stats::Cause;
-
-/// Returns true if a key is that of the packet before.
-#[inline(always)]
-fn is_same(key: &FlowKey, last: Option<&FlowKey>) -> bool {
-    match (key, last) {
-        // Most keys are short.
-        (FlowKey::Narrow(key), Some(FlowKey::Narrow(last))) => key == last,
-        (key, last) => last == Some(key),
-    }
-}
 
 impl Reframe {
     /// Lets packets pass. As [`Reframe::packet`] does with these settings, but that trains have no flow's
@@ -29,19 +19,21 @@ impl Reframe {
         let cause = if self.burst == 1 { Cause::Full } else { Cause::Deadline };
         let mut sequence = arrivals.first;
         let mut positions = arrivals.positions.iter();
-        for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.chunks(BATCH)) {
+        for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.as_slice().chunks(BATCH)) {
             let (mut classified, mut bypassed, mut runs) = (0, 0, 0);
-            for (start, (frame, key)) in (0u32..).zip(frames.iter().zip(keys)) {
+            let mut before: Option<NarrowKey> = None;
+            for (start, (frame, key)) in (0u32..).zip(frames.iter().zip(keys.kept())) {
                 self.instant = self.instant.max(frame.arrival);
                 let mut continues = false;
                 if frame.info.classified() {
                     classified += 1;
                     bypassed += u64::from(self.all_bypass || frame.info.is(bits));
-                    continues = is_same(key, self.last_key.as_ref());
-                    if !continues {
-                        runs += 1;
-                        self.last_key = Some(*key);
-                    }
+                    continues = match before {
+                        Some(before) => keys.are_same(*key, before),
+                        None => self.last_key == Some(keys.key_of(*key)),
+                    };
+                    before = Some(*key);
+                    runs += u64::from(!continues);
                 }
                 let position = positions.next().copied().unwrap_or(sequence);
                 sequence += 1;
@@ -55,6 +47,7 @@ impl Reframe {
                     continues,
                 });
             }
+            self.last_key = before.map(|key| keys.key_of(key)).or(self.last_key);
             self.out.frames.extend_from_slice(frames);
             self.stats.unclassified += frames.len() as u64 - classified;
             self.stats.runs_in += runs;
