@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 
+import live_operation
 from live_functions import have, mac
 from live_operation import Controlled, close, connect, exchange
 from netns import Middlebox, Net
@@ -183,4 +184,48 @@ def shard_restart(case, binary, scratch):
         close(pairs)
 
 
-SHARD_OPERATION = (shard_reload, shard_restart)
+def shard_gateway(case, binary, scratch):
+    """The usual gateway on two shards: reframers, a firewall, a router that asks its neighbours, a NAT. Connections of 20 hosts come
+    through whichever side speaks, over reloads and a neighbour that is forgotten; ARP is answered once, by copies all shards hear it."""
+    text = live_operation.GATEWAY + "hairpin = false\n"
+    hosts = [f"10.77.1.{number}" for number in range(10, 10 + HOSTS)]
+    with Net(routed=True) as net:
+        gate = live_operation.Gateway(net, binary, scratch)
+        gate.write(text=text)
+        for host in hosts:
+            net.ip("a", "addr", "add", f"{host}/24", "dev", "a0")
+        explained = net.sh("m", binary, "validate", "--explain", gate.config)
+        case.check("ARP and neighbour discovery go to all shards" in explained, explained)
+        words = ("run", *JSON, "--shards", 2, "--control", gate.socket, gate.config)
+        box = Middlebox(net, binary, *words).ready(4)
+        pairs = connect(net, hosts * EACH, live_operation.SERVER)
+        count = len(pairs)
+        case.equal((exchange(pairs, 0), exchange(pairs, 1)), (count, count), "words of all hosts")
+        # A host asks once, and is answered once.
+        near = net.wire("a")
+        asks = net.mac["a"] + bytes([10, 77, 1, 10]) + bytes(6) + bytes([10, 77, 1, 254])
+        near.send(b"\xff" * 6 + net.mac["a"] + bytes([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]) + asks)
+        answers = near.receive(0.5, lambda frame: frame[12:14] == b"\x08\x06" and frame[21] == 2)
+        case.equal([frame[22:32] for _, frame in answers], [net.mac["ma"] + bytes([10, 77, 1, 254])], "answers to a question by ARP")
+        for turn in range(4):
+            gate.write(("32us", "64us")[turn % 2], text=text)
+            status, answer = gate.ctl("reload")
+            case.check(status == 0 and "from_lan.hold" in answer["changes"], f"reload: {status} {answer}")
+            # Both ends forget where the gateway is.
+            for end in "ab":
+                net.sh(end, "ip", "neigh", "flush", "dev", f"{end}0")
+            case.equal((exchange(pairs, 0), exchange(pairs, 1)), (count, count), "words behind a reload, of hosts that had to ask")
+        case.check("64 bytes" in net.sh("a", "ping", "-c", "1", "-W", "2", "10.77.1.254", check=False), "the router answers no ping")
+        close(pairs)
+        status, out, err = box.stop(signal.SIGTERM)
+        if not case.equal(status, 0, err[-600:]):
+            return
+        report = json.loads(out)
+        case.check(all(shard["packets_in"] > count for shard in report["shards"]), f"shares: {[s['packets_in'] for s in report['shards']]}")
+        asked = [next(s["counters"] for s in shard["stages"] if s["name"] == "r") for shard in report["shards"]]
+        case.check(all(one["neighbour_questions"] > 0 for one in asked), f"questions of the routers: {asked}")
+        case.check(asked[0]["neighbour_answers"] > 0 and asked[1]["neighbour_answers"] == asked[1]["neighbour_announcements"] == 0, f"who answers: {asked}")
+        case.equal((report["left_inside"], report["dropped"].get("unresolved", 0)), (0, 0), "left inside, unresolved")
+
+
+SHARD_OPERATION = (shard_reload, shard_restart, shard_gateway)

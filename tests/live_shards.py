@@ -232,6 +232,8 @@ def shard_trouble(case, binary, scratch):
                 (f"{port} -> meter(cir=1mbps) -> null", (), ("all packets together", "per=flow")),
                 (f"a :: {port}; a -> n :: nat(pool=[10.0.0.1]) -> null; af_packet(interface=mb) -> [outside]n[inside] -> null", (),
                  ("hairpin=false",)),
+                (f"a :: {port}; b :: af_packet(interface=mb); a -> [lan]r :: router(interfaces=[\"lan 10.0.0.1/24 02:00:00:00:00:01\"]); "
+                 "r[lan] -> a; a -> b", (), ("ARP", "`b`", "once for each shard")),
                 (f"{port} -> pcap(path=\"{scratch}/x.pcap\")", (), ("can't be shared",)),
                 ("af_xdp(interface=ma) -> null", (), ("serves 1 of its queues", "2 shards", "ethtool -L ma combined 2")),
                 ("af_xdp(interface=ma, queues=0) -> null", (), ("serves 1 of its queues",)),

@@ -2,9 +2,8 @@
 
 use alloc::vec::Vec;
 
-use slipstream_wire::FlowKey;
-
 use crate::frame::Frame;
+use crate::keys::Keys;
 use crate::time::Nanos;
 
 /// Packets that a stage is handed at once, at most.
@@ -134,7 +133,7 @@ pub struct Arrivals {
     /// Handles, arrival times never decreasing.
     pub frames: Vec<Frame>,
     /// Keys, one a frame; meaningless where [`Info::classified`](crate::frame::Info::classified) is 0.
-    pub keys: Vec<FlowKey>,
+    pub keys: Keys,
     /// Position of the first frame among all packets that arrived.
     pub first: u64,
     /// Positions, one a frame, ascending, where they are not just `first`, `first + 1`, …

@@ -36,6 +36,7 @@ pub mod frame;
 pub mod heavy;
 pub mod huge;
 pub mod interface;
+pub mod keys;
 #[cfg(feature = "std")]
 pub mod new_file;
 #[cfg(feature = "std")]

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 use slipstream_core::huge;
+use slipstream_core::keys::{KeySlice, is_short};
 use slipstream_core::prefetch::prefetch_at;
 use slipstream_core::table::LONG_PROBE;
 use slipstream_core::time::Nanos;
@@ -185,13 +186,27 @@ impl FlowTable {
     /// The first two steps for several keys: hashes, and the entries that the flows most likely have. Slices
     /// of one length.
     #[inline(always)]
-    pub(crate) fn look_ahead(&self, keys: &[FlowKey], hashes: &mut [u64], candidates: &mut [u32]) {
-        for (key, hash) in keys.iter().zip(hashes.iter_mut()) {
-            *hash = self.hash(key);
+    pub(crate) fn look_ahead(&self, keys: KeySlice<'_>, hashes: &mut [u64], candidates: &mut [u32]) {
+        for (key, hash) in keys.kept().iter().zip(hashes.iter_mut()) {
+            *hash = self.hash(&FlowKey::Narrow(*key));
             self.prefetch_index(*hash);
+        }
+        // A loop without calls keeps in registers what it needs: long keys come behind.
+        if !keys.all_short() {
+            self.hash_long(keys, hashes);
         }
         for (hash, candidate) in hashes.iter().zip(candidates) {
             *candidate = self.candidate(*hash);
+        }
+    }
+
+    #[inline(never)]
+    fn hash_long(&self, keys: KeySlice<'_>, hashes: &mut [u64]) {
+        for (key, hash) in keys.kept().iter().zip(hashes) {
+            if !is_short(*key) {
+                *hash = self.hash(keys.long_key(*key));
+                self.prefetch_index(*hash);
+            }
         }
     }
 
@@ -255,6 +270,34 @@ impl FlowTable {
             Some(id) => (id, false),
             None => (self.insert(key, hash, stored, now, busy), true),
         }
+    }
+
+    /// The same for one of `keys`, of which the hash and the candidate are known.
+    #[inline(always)]
+    pub(crate) fn entry_of(
+        &mut self,
+        keys: &KeySlice<'_>,
+        kept: NarrowKey,
+        (hash, candidate): (u64, u32),
+        now: Nanos,
+        busy: impl Fn(u32) -> bool,
+    ) -> (u32, bool) {
+        let key = &FlowKey::Narrow(kept);
+        if is_short(kept) && self.is(candidate, key, Self::stored(key, hash)) {
+            return (candidate, false);
+        }
+        self.entry_of_any(&keys.key_of(kept), (hash, candidate), now, busy)
+    }
+
+    #[inline(never)]
+    fn entry_of_any(
+        &mut self,
+        key: &FlowKey,
+        (hash, candidate): (u64, u32),
+        now: Nanos,
+        busy: impl Fn(u32) -> bool,
+    ) -> (u32, bool) {
+        self.entry(key, hash, candidate, now, busy)
     }
 
     /// The flow's entry, made if there is none; `None` where another would have to make room.

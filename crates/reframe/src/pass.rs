@@ -5,25 +5,16 @@
 
 use slipstream_core::batch::{Arrivals, BATCH, Train};
 use slipstream_core::frame::Frame;
+use slipstream_core::keys::KeySlice;
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
 use slipstream_core::time::Nanos;
-use slipstream_wire::FlowKey;
+use slipstream_wire::NarrowKey;
 
 use super::auto::Autos;
 use super::flow_table::NONE;
 use super::reframer::Reframe;
 use super::stats::Cause;
-
-/// Returns true if a key is that of the packet before.
-#[inline(always)]
-fn is_same(key: &FlowKey, last: Option<&FlowKey>) -> bool {
-    match (key, last) {
-        // Most keys are short.
-        (FlowKey::Narrow(key), Some(FlowKey::Narrow(last))) => key == last,
-        (key, last) => last == Some(key),
-    }
-}
 
 impl Reframe {
     /// Lets packets pass. As [`Reframe::packet`] does with these settings, but that trains have no flow's
@@ -31,7 +22,7 @@ impl Reframe {
     pub(super) fn pass_all(&mut self, pool: &mut Pool, arrivals: &Arrivals, out: &mut dyn Output) {
         let mut first = arrivals.first;
         let mut positions = arrivals.positions.as_slice();
-        for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.chunks(BATCH)) {
+        for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.as_slice().chunks(BATCH)) {
             let (here, later) = positions.split_at_checked(frames.len()).unwrap_or_default();
             self.pass_some(frames, keys, first, here, |_, _, _| ());
             self.flush(pool, out);
@@ -49,7 +40,7 @@ impl Reframe {
         &mut self,
         pool: &mut Pool,
         frames: &[Frame],
-        keys: &[FlowKey],
+        keys: KeySlice<'_>,
         first: u64,
         positions: &[u64],
         out: &mut dyn Output,
@@ -65,7 +56,7 @@ impl Reframe {
         &mut self,
         pool: &mut Pool,
         frames: &[Frame],
-        keys: &[FlowKey],
+        keys: KeySlice<'_>,
         first: u64,
         positions: &[u64],
         out: &mut dyn Output,
@@ -82,12 +73,12 @@ impl Reframe {
         if self.out.frames.len() + n > BATCH {
             self.flush(pool, out);
         }
-        let (here, keys) = (frames.get(..n).unwrap_or_default(), keys.get(..n).unwrap_or_default());
+        let here = frames.get(..n).unwrap_or_default();
         let (seed, mut hash) = (self.table.seed(), None);
         self.pass_some(here, keys, first, positions, |key, continues, now| {
             let hash = match hash {
                 Some(hash) if continues => hash,
-                _ => *hash.insert(key.hash64(seed)),
+                _ => *hash.insert(keys.key_of(key).hash64(seed)),
             };
             auto.packet(0, hash, now);
         });
@@ -103,38 +94,41 @@ impl Reframe {
     }
 
     /// Lets packets pass into the batch that leaves, where there is room for them, and calls `each` for every
-    /// one that has a flow: with its key, true where it is that of the packet before, and the time.
+    /// one that has a flow: with its key as it is kept, true where it is that of the packet before, and the time.
     #[inline(always)]
     fn pass_some(
         &mut self,
         frames: &[Frame],
-        keys: &[FlowKey],
+        keys: KeySlice<'_>,
         first: u64,
         positions: &[u64],
-        mut each: impl FnMut(&FlowKey, bool, Nanos),
+        mut each: impl FnMut(NarrowKey, bool, Nanos),
     ) {
         let bits = self.bypass_info.unwrap_or_default();
         let cause = if self.burst == 1 { Cause::Full } else { Cause::Deadline };
         let mut positions = positions.iter();
         let (mut classified, mut bypassed, mut runs) = (0, 0, 0);
+        let mut before: Option<NarrowKey> = None;
         let starts = self.out.frames.len() as u32..;
-        for ((start, sequence), (frame, key)) in starts.zip(first..).zip(frames.iter().zip(keys)) {
+        for ((start, sequence), (frame, key)) in starts.zip(first..).zip(frames.iter().zip(keys.kept())) {
             self.instant = self.instant.max(frame.arrival);
             let mut continues = false;
             if frame.info.classified() {
                 classified += 1;
                 bypassed += u64::from(self.all_bypass || frame.info.is(bits));
-                continues = is_same(key, self.last_key.as_ref());
-                if !continues {
-                    runs += 1;
-                    self.last_key = Some(*key);
-                }
-                each(key, continues, self.instant);
+                continues = match before {
+                    Some(before) => keys.are_same(*key, before),
+                    None => self.last_key == Some(keys.key_of(*key)),
+                };
+                before = Some(*key);
+                runs += u64::from(!continues);
+                each(*key, continues, self.instant);
             }
             let sequence = positions.next().copied().unwrap_or(sequence);
             let (flow, release) = (Frame::NO_FLOW, self.instant);
             self.out.trains.push(Train { flow, start, len: 1, release, order: 0, sequence, continues });
         }
+        self.last_key = before.map(|key| keys.key_of(key)).or(self.last_key);
         self.out.frames.extend_from_slice(frames);
         self.stats.unclassified += frames.len() as u64 - classified;
         self.stats.runs_in += runs;

@@ -9,8 +9,6 @@
 
 use core::ops::Range;
 
-use slipstream_wire::FlowKey;
-
 use super::config::Policy;
 use super::flow_table::NONE;
 use slipstream_core::stage::Output;
@@ -19,8 +17,10 @@ use super::reframer::{Block, Reframe};
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Batch, Train};
 use slipstream_core::frame::Frame;
+use slipstream_core::keys::{KeySlice, is_short};
 use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
+use slipstream_wire::FlowKey;
 
 impl Reframe {
     /// Makes entries for flows that are new, as long as there is room, so that their packets can take the
@@ -29,15 +29,15 @@ impl Reframe {
     pub(super) fn admit(
         &mut self,
         frames: &[Frame],
-        keys: &[FlowKey],
+        keys: KeySlice<'_>,
         hashes: &[u64],
         candidates: &mut [u32],
     ) {
-        let packets = frames.iter().zip(keys).zip(hashes).zip(candidates);
+        let packets = frames.iter().zip(keys.kept()).zip(hashes).zip(candidates);
         for (((frame, key), hash), candidate) in packets {
             if *candidate == NONE && frame.info.classified() {
                 let now = frame.arrival.max(self.instant);
-                *candidate = self.table.admit(key, *hash, now).unwrap_or(NONE);
+                *candidate = self.table.admit(&keys.key_of(*key), *hash, now).unwrap_or(NONE);
             }
         }
     }
@@ -48,26 +48,37 @@ impl Reframe {
     #[inline(never)]
     pub(super) fn fast_run<const JOINING: bool>(&mut self, block: &Block<'_>, from: usize) -> usize {
         let Some(bypass) = self.bypass_info else { return from };
-        let frames = block.frames.get(from..).unwrap_or_default();
         let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
         let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes());
-        let frames = frames.get(..room).unwrap_or(frames);
-        let keys = block.keys.get(from..).unwrap_or_default();
-        let hashes = block.hashes.get(from..).unwrap_or_default();
-        let candidates = block.candidates.get(from..).unwrap_or_default();
-        let mut n = 0;
-        for (((frame, key), &hash), &candidate) in frames.iter().zip(keys).zip(hashes).zip(candidates) {
-            let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
-            if !frame.info.classified() || frame.info.is(bypass) {
-                break;
+        let end = block.frames.len().min(from.saturating_add(room));
+        let mut at = from;
+        loop {
+            let frames = block.frames.get(at..end).unwrap_or_default();
+            let keys = block.keys.kept().get(at..).unwrap_or_default();
+            let hashes = block.hashes.get(at..).unwrap_or_default();
+            let candidates = block.candidates.get(at..).unwrap_or_default();
+            for (((frame, key), &hash), &candidate) in frames.iter().zip(keys).zip(hashes).zip(candidates) {
+                let Some(rest) = room_bytes.checked_sub(u64::from(frame.len)) else { break };
+                if !frame.info.classified() || frame.info.is(bypass) || !is_short(*key) {
+                    break;
+                }
+                let key = FlowKey::Narrow(*key);
+                let Some(train) = self.table.train_of(&key, hash, candidate) else { break };
+                if JOINING {
+                    self.hold.prefetch(train);
+                }
+                room_bytes = rest;
+                at += 1;
             }
-            let Some(train) = self.table.train_of(key, hash, candidate) else { break };
-            if JOINING {
-                self.hold.prefetch(train);
+            // Long keys are compared elsewhere: a loop without calls keeps in registers what it needs.
+            match self.fast_with_long_key(block, at, room_bytes) {
+                Some(rest) if at < end => room_bytes = rest,
+                _ => break,
             }
-            room_bytes = rest;
-            n += 1;
+            at += 1;
         }
+        let candidates = block.candidates.get(from..at).unwrap_or_default();
+        let n = candidates.len();
         let flows = candidates.get(..n).unwrap_or_default();
         if let Some((first, rest)) = flows.split_first() {
             let changes: u32 = flows.iter().zip(rest).map(|(a, b)| u32::from(a != b)).sum();
@@ -75,6 +86,21 @@ impl Reframe {
             self.last_in = *rest.last().unwrap_or(first);
         }
         from + n
+    }
+
+    /// The room in bytes behind a packet, if it has a long key and the fast path holds it.
+    #[inline(never)]
+    fn fast_with_long_key(&self, block: &Block<'_>, at: usize, room_bytes: u64) -> Option<u64> {
+        let (frame, kept) = (block.frames.get(at)?, *block.keys.kept().get(at)?);
+        let rest = room_bytes.checked_sub(u64::from(frame.len))?;
+        let passes = self.bypass_info.is_none_or(|bypass| frame.info.is(bypass));
+        if is_short(kept) || !frame.info.classified() || passes {
+            return None;
+        }
+        let (hash, candidate) = (*block.hashes.get(at)?, *block.candidates.get(at)?);
+        let train = self.table.train_of(block.keys.long_key(kept), hash, candidate)?;
+        self.hold.prefetch(train);
+        Some(rest)
     }
 
     /// Holds packets on the fast path.

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use slipstream_wire::FlowKey;
+use slipstream_wire::{FlowKey, NarrowKey};
 
 use super::adaptive::{Adaptive, Waits};
 use super::auto::Autos;
@@ -16,6 +16,7 @@ use super::hold::Hold;
 use super::stats::{Cause, ReframeStats};
 use slipstream_core::batch::{Arrivals, BATCH, Batch, Train};
 use slipstream_core::frame::{Frame, Info};
+use slipstream_core::keys::KeySlice;
 use slipstream_core::pool::Pool;
 use slipstream_core::rules::Rule;
 use slipstream_core::stage::Output;
@@ -43,10 +44,18 @@ pub(super) struct Alone {
 /// The lookup results of a packet before its turn comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found<'a> {
-    key: &'a FlowKey,
+    keys: &'a KeySlice<'a>,
+    /// Its key, as it is kept there.
+    kept: NarrowKey,
     hash: u64,
     candidate: u32,
     sequence: u64,
+}
+
+impl Found<'_> {
+    fn key(&self) -> FlowKey {
+        self.keys.key_of(self.kept)
+    }
 }
 
 /// Packets that came together, and what was found out about each; all slices have one length, but that
@@ -54,7 +63,7 @@ pub(super) struct Found<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
     pub(super) frames: &'a [Frame],
-    pub(super) keys: &'a [FlowKey],
+    pub(super) keys: KeySlice<'a>,
     pub(super) hashes: &'a [u64],
     pub(super) candidates: &'a [u32],
     /// Position of the first packet, where `positions` doesn't say.
@@ -62,14 +71,14 @@ pub(super) struct Block<'a> {
     pub(super) positions: &'a [u64],
 }
 
-impl<'a> Block<'a> {
+impl Block<'_> {
     /// A packet and what was found out about it.
     #[inline(always)]
-    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'a>)> {
-        let (frame, key) = (self.frames.get(at)?, self.keys.get(at)?);
+    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'_>)> {
+        let (frame, kept) = (self.frames.get(at)?, *self.keys.kept().get(at)?);
         let hash = self.hashes.get(at).copied().unwrap_or(0);
         let candidate = self.candidates.get(at).copied().unwrap_or(NONE);
-        Some((*frame, Found { key, hash, candidate, sequence: self.sequence(at) }))
+        Some((*frame, Found { keys: &self.keys, kept, hash, candidate, sequence: self.sequence(at) }))
     }
 
     /// Position of a packet among all that arrived.
@@ -304,12 +313,11 @@ impl Reframe {
         }
         let mut first = arrivals.first;
         let mut positions = arrivals.positions.as_slice();
-        for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.chunks(AHEAD)) {
+        for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.as_slice().chunks(AHEAD)) {
             let passed = self.pass_aside(pool, frames, keys, first, positions, out);
             first += passed as u64;
             positions = positions.get(passed..).unwrap_or_default();
-            let (frames, keys) =
-                (frames.get(passed..).unwrap_or_default(), keys.get(passed..).unwrap_or_default());
+            let (frames, keys) = (frames.get(passed..).unwrap_or_default(), keys.after(passed));
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
             self.table.look_ahead(keys, hashes, candidates);
@@ -429,7 +437,8 @@ impl Reframe {
         }
         let Self { table, leaving, hold, .. } = self;
         let busy = |id| leaving.iter().any(|l| hold.train(l.train).flow() == id);
-        let (id, new) = table.entry(found.key, found.hash, found.candidate, self.instant, busy);
+        let (id, new) =
+            table.entry_of(found.keys, found.kept, (found.hash, found.candidate), self.instant, busy);
         frame.flow = id;
         frame.hash = (found.hash >> 32) as u32;
         self.stats.runs_in += u64::from(new || id != self.last_in);
@@ -439,7 +448,7 @@ impl Reframe {
         if new && let Some(finish) = &mut self.finish {
             finish.forget(id);
         }
-        let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, found.key, new) };
+        let class = if self.class_rules.is_empty() { 0 } else { self.class_of(pool, &frame, &found, new) };
         let Some(&ClassSettings { hold_ns, burst, bypass, .. }) = self.class_settings.get(class as usize)
         else {
             return;
@@ -448,7 +457,7 @@ impl Reframe {
             auto.packet(class, found.hash, self.instant);
         }
         let waits = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { Waits::NONE };
-        let bypass = bypass || self.bypasses(pool, &frame, found.key) || (new && self.admit_second);
+        let bypass = bypass || self.bypasses(pool, &frame, &found) || (new && self.admit_second);
         // A packet alone that is not worth waiting for need not be held first.
         let alone = ADAPTIVE && train == NONE && waits.of(1) == 0;
         if bypass || hold_ns == 0 || burst == 1 || alone {
@@ -653,15 +662,15 @@ impl Reframe {
     }
 
     #[inline(always)]
-    fn bypasses(&self, pool: &Pool, frame: &Frame, key: &FlowKey) -> bool {
+    fn bypasses(&self, pool: &Pool, frame: &Frame, found: &Found<'_>) -> bool {
         match self.bypass_info {
             Some(bits) => frame.info.is(bits),
-            None => self.bypass.matches(&frame.headers(*key), self.wire_len(pool, frame)),
+            None => self.bypass.matches(&frame.headers(found.key()), self.wire_len(pool, frame)),
         }
     }
 
-    fn class_of(&mut self, pool: &Pool, frame: &Frame, key: &FlowKey, new: bool) -> u8 {
-        let (headers, len) = (frame.headers(*key), self.wire_len(pool, frame));
+    fn class_of(&mut self, pool: &Pool, frame: &Frame, found: &Found<'_>, new: bool) -> u8 {
+        let (headers, len) = (frame.headers(found.key()), self.wire_len(pool, frame));
         if !self.heavy.is_empty() {
             return self.class_or_heavy(frame.flow, new, |rule| rule.matches(&headers, len));
         }

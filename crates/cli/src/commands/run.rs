@@ -267,9 +267,9 @@ fn as_table(report: &RunReport, looks_up_apart: bool) -> String {
         t.row(["from arrival to the end of the poll", &time(own.sojourn.mean())]);
         t.row(["99th percentile", &time(own.sojourn.quantile(0.99))]);
     }
-    if looks_up_apart {
+    if looks_up_apart && report.contexts.is_none() {
         t.title("Flow contexts");
-        t.row(["none", "on several threads every function looks flows up by itself"]);
+        t.row(["none", "each thread's own would take more than `context_memory` gives"]);
     }
     if let Some(contexts) = &report.contexts {
         t.title("Flow contexts");

@@ -6,7 +6,7 @@ use super::config::{Finding, Plan, PlannedStage};
 use super::{Change, Diagnostics};
 use crate::runtime::shards::{By, External, Externals, Hash, PortRange, Steer};
 use slipstream_core::operate::{EntryEnds, Update};
-use slipstream_core::registry::{Group, Meets, Properties, Role, Sharing};
+use slipstream_core::registry::{Group, Meets, Ports, Properties, Role, Sharing};
 use slipstream_core::settings::{Settings, Value};
 
 /// A source of a plan in shards.
@@ -17,6 +17,8 @@ pub(crate) struct ShardedSource {
     pub(crate) sharing: Sharing,
     /// Packets stay on the shard whose queue they came by.
     pub(crate) stays: bool,
+    /// All shards hear what neighbours say here, since their routers ask them.
+    pub(crate) neighbours: bool,
 }
 
 /// A plan for several shards.
@@ -100,7 +102,8 @@ impl ShardPlan {
                 ),
                 Sharing::First | Sharing::Not => format!("the first shard receives and hands over, {by}"),
             };
-            (name.as_str(), text)
+            let all = if source.neighbours { "; ARP and neighbour discovery go to all shards" } else { "" };
+            (name.as_str(), format!("{text}{all}"))
         })
     }
 }
@@ -113,7 +116,6 @@ fn remedy(stage: &PlannedStage) -> Option<&'static str> {
         "reframe" => {
             "with tunnel=outer and another `admit` than adaptive a reframer needs one flow at a time"
         }
-        "router" => "a router whose interfaces have no hardware addresses asks and answers nobody",
         "flow_stats" => "with export=udp:ADDRESS:PORT each shard exports its own flows",
         _ => return None,
     })
@@ -153,8 +155,9 @@ impl Plan {
             if !matches!(stage.role, Role::Source | Role::TwoWay) || stage.kind.group != Group::Port {
                 continue;
             }
-            match self.steering(id, nat.map(|(n, _)| n)) {
-                Ok(by) => {
+            let led = self.steering(id, nat.map(|(n, _)| n)).and_then(|by| Ok((by, self.neighbours(id)?)));
+            match led {
+                Ok((by, neighbours)) => {
                     let sharing = (stage.kind.properties.sharing)(&stage.settings);
                     let queues = matches!(sharing, Sharing::Queues | Sharing::Rss);
                     let stays = queues && !stage.settings.flag("steer");
@@ -165,7 +168,7 @@ impl Plan {
                         );
                         findings.push(Finding::new(&stage.span, message).hint("leave out steer=false"));
                     }
-                    sources.push((stage.name.clone(), ShardedSource { by, sharing, stays }));
+                    sources.push((stage.name.clone(), ShardedSource { by, sharing, stays, neighbours }));
                 }
                 Err(message) => findings.push(Finding::new(&stage.span, message)),
             }
@@ -215,7 +218,8 @@ impl Plan {
                     format!("`{name}` has static mappings, whose external ports belong to no shard's range");
                 return Err(Finding::new(&stage.span, message).hint("leave out --shards"));
             }
-            "nat" => return Ok(()),
+            // All shards hear what a router's neighbours say.
+            "nat" | "router" => return Ok(()),
             _ => {}
         }
         if stage.kind.group == Group::Port {
@@ -275,6 +279,45 @@ impl Plan {
         }
     }
 
+    /// Returns whether a router behind this source asks its neighbours, so that the routers of all shards have
+    /// to hear them.
+    ///
+    /// # Errors
+    /// What they say would come to another port, too, and leave by it once for each shard.
+    fn neighbours(&self, source: usize) -> Result<bool, String> {
+        let (mut seen, mut next) = (Vec::new(), vec![(source, None)]);
+        let (mut heard, mut passes) = (false, None);
+        while let Some((from, by)) = next.pop() {
+            // What comes in by a number leaves by the same, but for packets that these make themselves.
+            let paired = self.stages.get(from).is_some_and(|s| ["nat", "firewall"].contains(&s.kind.name));
+            for wire in self.wires.iter().filter(|wire| wire.from == from) {
+                let Some((stage, to)) = self.stages.get(from).zip(self.stages.get(wire.to)) else { continue };
+                let output = number(wire.output.as_deref(), &stage.kind.outputs);
+                if paired && by.is_some() && output != by {
+                    continue;
+                }
+                if to.kind.name == "router" && to.kind.meets(&to.settings) == Meets::Everything {
+                    heard = true;
+                } else if to.kind.group == Group::Port {
+                    passes = passes.or(Some(&to.name).filter(|_| to.kind.name != "null"));
+                } else {
+                    let place = (wire.to, number(wire.input.as_deref(), &to.kind.inputs));
+                    if !seen.contains(&place) {
+                        seen.push(place);
+                        next.push(place);
+                    }
+                }
+            }
+        }
+        match passes.filter(|_| heard) {
+            None => Ok(heard),
+            Some(port) => Err(format!(
+                "ARP and neighbour discovery from here go to all shards, since a router asks its neighbours; they would \
+                 come to `{port}` as well, and leave once for each shard"
+            )),
+        }
+    }
+
     /// A stage behind this source that needs more than the packets of a flow together.
     fn needs_steering(&self, source: usize) -> Option<&str> {
         let (mut seen, mut next) = (vec![source], vec![source]);
@@ -324,6 +367,16 @@ impl Plan {
         }
         Ok(plan)
     }
+}
+
+/// The number of a port of a type that has these, as it is written at a wire: none where it isn't known.
+fn number(written: Option<&str>, ports: &Ports) -> Option<usize> {
+    let Some(written) = written else { return Some(0) };
+    let by_name = match ports {
+        Ports::These(all) => all.iter().position(|port| port.name == written),
+        Ports::None | Ports::AsSet(_) => None,
+    };
+    by_name.or_else(|| written.parse().ok())
 }
 
 /// A group for an interface that no other process uses.

@@ -6,7 +6,7 @@ use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::PacketMeta;
 use slipstream_core::time::Nanos;
-use slipstream_wire::FlowKey;
+use slipstream_wire::NarrowKey;
 
 use super::driver::{Driver, Run, RunError};
 use super::waiting::AT_ONCE;
@@ -352,27 +352,21 @@ fn next_of(feeds: &[Feed], now: Nanos) -> Option<(usize, Option<(Nanos, usize)>)
     Some((head, others.filter_map(|(i, f)| Some((f.ready(Nanos::MAX)?, i))).min()))
 }
 
-/// Returns true if there are two keys, and they are one.
-#[inline(always)]
-fn is_same(a: Option<&FlowKey>, b: Option<&FlowKey>) -> bool {
-    match (a, b) {
-        // Most keys are short.
-        (Some(FlowKey::Narrow(a)), Some(FlowKey::Narrow(b))) => a == b,
-        (Some(a), Some(b)) => a == b,
-        _ => false,
-    }
-}
+/// A short key that no flow has: bits that are zero in all of them are not.
+const NONE: NarrowKey = NarrowKey([0, 1 << 14]);
 
 /// Packets as they came, as a batch: what comes back to back of one flow is a train.
 pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     batch.clear();
     batch.frames.extend_from_slice(&arrivals.frames);
     let Batch { trains, .. } = batch;
-    let mut before: Option<&FlowKey> = None;
-    for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(&arrivals.keys)) {
-        let known = frame.info.classified().then_some(key);
+    let keys = arrivals.keys.as_slice();
+    // What can't be classified is like nothing.
+    let mut before = NONE;
+    for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(keys.kept())) {
+        let known = frame.info.classified();
         match trains.last_mut() {
-            Some(train) if is_same(known, before) => train.len += 1,
+            Some(train) if known && keys.are_same(*key, before) => train.len += 1,
             _ => trains.push(Train {
                 flow: Frame::NO_FLOW,
                 start,
@@ -383,14 +377,14 @@ pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
                 continues: false,
             }),
         }
-        before = known;
+        before = if known { *key } else { NONE };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use slipstream_wire::{Flags, Headers, NarrowKey};
+    use slipstream_wire::{Flags, FlowKey, Headers};
 
     use super::*;
     use slipstream_core::frame::Info;

@@ -97,6 +97,8 @@ pub struct Router {
     towards: Option<u32>,
     /// The links have not been told yet which translated addresses are here.
     unannounced: bool,
+    /// Neighbours that ask are answered: of several shards, which all hear them, the first one does.
+    answers: bool,
     scratch: Vec<u8>,
     message: Vec<u8>,
 }

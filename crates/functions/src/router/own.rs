@@ -141,7 +141,7 @@ impl Router {
                 }
             }
         }
-        if let Some(address) = asked {
+        if let Some(address) = asked.filter(|_| self.answers) {
             let mut message = std::mem::take(&mut self.message);
             discovery::answer(own, address, says.reply_to, &mut message);
             self.counters.answers += 1;

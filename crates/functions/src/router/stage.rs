@@ -133,8 +133,8 @@ pub const ROUTER: StageType = StageType {
     build,
 };
 
-/// On links with Ethernet addresses packets wait for their neighbour's answer, which any core might get.
-/// Elsewhere routes alone decide, by a packet's own destination.
+/// On links with Ethernet addresses packets wait for their neighbour's answer, which any core might get:
+/// shards all hear what neighbours say. Elsewhere routes alone decide, by a packet's own destination.
 fn meets(settings: &Settings) -> Meets {
     let quiet = attachments(settings).is_some_and(|all| all.iter().all(|one| !one.answers));
     if quiet { Meets::Nothing } else { Meets::Everything }
@@ -233,7 +233,8 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         retry: SECOND,
     };
     let mut router = Router::new(interfaces, bounds, site.seed);
-    router.unannounced = site.live;
+    router.answers = site.shard.number == 0;
+    router.unannounced = site.live && router.answers;
     router.limiter = limiter(settings);
     for text in self::texts(settings, "neighbours") {
         router.fix(text).map_err(|why| {
@@ -307,6 +308,7 @@ impl Router {
             last_error: None,
             towards: None,
             unannounced: false,
+            answers: true,
             scratch: Vec::new(),
             message: Vec::new(),
         }

@@ -7,6 +7,7 @@ use super::{Edge, Ledger, Node, Wiring};
 use crate::runtime::operator::Visits;
 use slipstream_core::batch::{Arrivals, Batch, Train};
 use slipstream_core::clock;
+use slipstream_core::flow_context::Begun;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
@@ -23,6 +24,7 @@ pub(super) struct Spare {
     batches: Vec<Batch>,
     arrivals: Vec<Arrivals>,
     packed: Vec<Packed>,
+    begun: Vec<Vec<Begun>>,
     chunks: Vec<Vec<Event>>,
 }
 
@@ -51,6 +53,13 @@ impl Spare {
         }
     }
 
+    /// Keeps the memory of a list of contexts.
+    pub(super) fn put_begun(&mut self, begun: Vec<Begun>) {
+        if self.begun.len() < SPARE {
+            self.begun.push(begun);
+        }
+    }
+
     /// Keeps the memory of events.
     pub(super) fn put_chunk(&mut self, mut chunk: Vec<Event>) {
         if self.chunks.len() < SPARE {
@@ -65,6 +74,7 @@ impl Spare {
         self.batches.extend(other.batches.drain(take(self.batches.len(), other.batches.len())..));
         self.arrivals.extend(other.arrivals.drain(take(self.arrivals.len(), other.arrivals.len())..));
         self.packed.extend(other.packed.drain(take(self.packed.len(), other.packed.len())..));
+        self.begun.extend(other.begun.drain(take(self.begun.len(), other.begun.len())..));
         self.chunks.extend(other.chunks.drain(take(self.chunks.len(), other.chunks.len())..));
     }
 }
@@ -76,7 +86,8 @@ impl Event {
             Self::Batch { batch, .. } => batch.frames.len(),
             Self::Arrivals { arrivals, .. } => arrivals.frames.len(),
             Self::Packed { packed, .. } => packed.packets(),
-            Self::End
+            Self::Begun { .. }
+            | Self::End
             | Self::Until(_)
             | Self::Interfaces(_)
             | Self::Drain(_)
@@ -99,6 +110,8 @@ pub(super) struct Later {
     pub(super) spare: Spare,
     /// Packets that arrive go to another core.
     pub(super) packs: bool,
+    /// This section, and the last one that has contexts of the numbers that flows are given here.
+    pub(super) followed: Option<(usize, usize)>,
 }
 
 /// Something that happens to a section of a pipeline. Events reach it in the order in which they happen in
@@ -117,6 +130,8 @@ pub(super) enum Event {
     Arrivals { now: Nanos, edge: Edge, arrivals: Arrivals },
     /// The same, packed.
     Packed { now: Nanos, edge: Edge, packed: Packed },
+    /// Flow contexts begin anew in a section, and in those that follow it, up to the last one.
+    Begun { section: usize, last: usize, begun: Vec<Begun> },
     /// The call that the batches before came from is over: what goes round may go.
     End,
     /// Deadlines at or before this time are due.
@@ -165,6 +180,19 @@ impl Later {
     fn keep(&mut self, edge: Edge, batch: &mut Batch) {
         let kept = self.moved(batch);
         self.batches.push_back((edge, kept));
+    }
+
+    /// Tells the sections behind which flow contexts have begun: before any packets go there whose trains may
+    /// have their numbers.
+    pub(super) fn tell_begun(&mut self, pool: &mut Pool) {
+        if let Some((section, last)) = self.followed
+            && let Some(flows) = pool.flows()
+            && flows.has_begun()
+        {
+            let mut begun = self.spare.begun.pop().unwrap_or_default();
+            flows.take_begun(&mut begun);
+            self.beyond.push(Event::Begun { section, last, begun });
+        }
     }
 
     /// Takes the packets out of a batch, which go to a stage of a section behind.
@@ -243,6 +271,7 @@ impl Downstream<'_> {
             return self.later.keep(edge, batch);
         };
         let Some(nodes) = self.behind.get_mut(onwards..).filter(|nodes| !nodes.is_empty()) else {
+            self.later.tell_begun(pool);
             return self.later.pass(self.way.now, edge, batch);
         };
         let spent =

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::LiveClock;
-use slipstream_core::flow_context::{FlowContexts, Place};
+use slipstream_core::flow_context::{ContextCounts, FlowContexts, Place};
 use slipstream_core::interface::Interface;
 use slipstream_core::operate::Operate;
 use slipstream_core::pool::{Pool, Region};
@@ -92,6 +92,8 @@ pub struct Pipeline {
     nodes: Vec<Node>,
     /// Place of the first of them, in the pipeline that this is a section of.
     base: usize,
+    /// Number of the section that it is.
+    number: usize,
     /// Other sections run elsewhere: they are told of the time.
     split: bool,
     /// Some packets go round.
@@ -121,6 +123,12 @@ pub struct Pipeline {
     later: Later,
     /// State that its stages keep of flows.
     contexts: Option<Box<FlowContexts>>,
+    /// The settings that they were laid out by, and their seed.
+    laid_out: (FlowContextSettings, u64),
+    /// The section whose numbers of flows they have, where that is another one.
+    follows: Option<usize>,
+    /// Counts of contexts that sections had.
+    counted: Option<ContextCounts>,
 }
 
 impl std::fmt::Debug for Pipeline {
@@ -176,6 +184,7 @@ impl Pipeline {
         Self {
             nodes,
             base: 0,
+            number: 0,
             split: false,
             rounds: false,
             keeps_time: false,
@@ -192,6 +201,9 @@ impl Pipeline {
             told,
             later,
             contexts: None,
+            laid_out: (FlowContextSettings::OFF, 0),
+            follows: None,
+            counted: None,
         }
     }
 
@@ -501,6 +513,7 @@ impl Pipeline {
             // Its stages find them where the packets are, as long as they are at work.
             std::mem::swap(pool.flows(), contexts);
             enter(nodes, place, way, (pool, later), input, work);
+            later.tell_begun(pool);
             std::mem::swap(pool.flows(), contexts);
         }
     }

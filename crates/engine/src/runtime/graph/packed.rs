@@ -7,19 +7,17 @@ use slipstream_core::batch::Arrivals;
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::pool::BufId;
 use slipstream_core::time::Nanos;
-use slipstream_wire::{FlowKey, NarrowKey, WideKey};
+use slipstream_wire::{FlowKey, NarrowKey};
 
 /// A packet as a source brings it, without what all such packets have alike.
 #[derive(Clone, Copy, Debug)]
 struct Handle {
-    key: [u64; 2],
+    key: NarrowKey,
     info: Info,
     buf: BufId,
     len: u32,
     /// After the first packet, in ns.
     later_ns: u32,
-    /// True if `key` is the number of a wide key instead.
-    wide: bool,
 }
 
 const _: () = assert!(size_of::<Handle>() == 40);
@@ -28,7 +26,7 @@ const _: () = assert!(size_of::<Handle>() == 40);
 #[derive(Debug, Default)]
 pub(super) struct Packed {
     handles: Vec<Handle>,
-    wide: Vec<WideKey>,
+    long_keys: Vec<FlowKey>,
     positions: Vec<u64>,
     first: u64,
     start: Nanos,
@@ -43,7 +41,7 @@ impl Packed {
     /// Forgets its packets.
     pub(super) fn clear(&mut self) {
         self.handles.clear();
-        self.wide.clear();
+        self.long_keys.clear();
         self.positions.clear();
     }
 
@@ -53,24 +51,18 @@ impl Packed {
         let Arrivals { frames, keys, first, positions } = arrivals;
         self.clear();
         let start = frames.first().map_or(Nanos(0), |frame| frame.arrival);
-        let Self { handles, wide, .. } = self;
         let mut odd = frames.len() != keys.len();
-        handles.extend(frames.iter().zip(keys.iter()).map(|(frame, key)| {
+        let (keys, long_keys) = keys.as_parts();
+        self.handles.extend(frames.iter().zip(keys).map(|(frame, key)| {
             let later_ns = frame.arrival.0.wrapping_sub(start.0);
             odd |= later_ns > u64::from(u32::MAX) || frame.flow != Frame::NO_FLOW || frame.hash != 0;
-            let (key, is_wide) = match key {
-                FlowKey::Narrow(NarrowKey(key)) => (*key, false),
-                FlowKey::Wide(key) => {
-                    wide.push(*key);
-                    ([wide.len() as u64 - 1, 0], true)
-                }
-            };
             let Frame { info, buf, len, .. } = *frame;
-            Handle { key, info, buf, len, later_ns: later_ns as u32, wide: is_wide }
+            Handle { key: *key, info, buf, len, later_ns: later_ns as u32 }
         }));
         if odd {
             return false;
         }
+        self.long_keys.extend_from_slice(long_keys);
         self.positions.extend_from_slice(positions);
         (self.first, self.start) = (*first, start);
         arrivals.clear();
@@ -84,23 +76,16 @@ impl Packed {
             let arrival = Nanos(self.start.0.wrapping_add(u64::from(handle.later_ns)));
             Frame { info: handle.info, ..Frame::unclassified(arrival, handle.buf, handle.len) }
         }));
-        keys.extend(self.handles.iter().map(|handle| match handle.key {
-            [number, _] if handle.wide => self.wide_key(number),
-            key => FlowKey::Narrow(NarrowKey(key)),
-        }));
+        keys.extend_parts(self.handles.iter().map(|handle| handle.key), &self.long_keys);
         positions.extend_from_slice(&self.positions);
         *first = self.first;
-    }
-
-    #[inline(never)]
-    fn wide_key(&self, number: u64) -> FlowKey {
-        FlowKey::Wide(self.wide.get(number as usize).copied().unwrap_or(WideKey([0; 7])))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use slipstream_wire::WideKey;
 
     use super::*;
 
@@ -140,7 +125,7 @@ mod tests {
             // What was in it before is gone.
             let _ = packed.pack(&mut Arrivals {
                 frames: vec![Frame::unclassified(Nanos(9), BufId(9), 9)],
-                keys: vec![FlowKey::Wide(WideKey([9; 7]))],
+                keys: [FlowKey::Wide(WideKey([9; 7]))].into_iter().collect(),
                 first: 9,
                 positions: vec![9],
             });

@@ -119,6 +119,17 @@ impl Section {
                 });
                 unpacked.clear();
             }
+            Event::Begun { section, last, begun } => {
+                if pipeline.follows == Some(section)
+                    && let Some(flows) = &mut pipeline.contexts
+                {
+                    flows.follow(&begun);
+                }
+                if pipeline.number < last {
+                    return pipeline.later.beyond.push(Event::Begun { section, last, begun });
+                }
+                used.put_begun(begun);
+            }
             Event::End => {
                 let (now, timed) = (pipeline.now, pipeline.sample());
                 pipeline.go_round(pool, (now, timed));
@@ -231,10 +242,9 @@ impl Pipeline {
             // Its memory was adopted, and stays with one thread.
             return None;
         }
-        // A context is for stages that take a batch one right behind the other.
-        self.contexts = None;
+        let mut contexts = self.contexts_of_sections(&cuts);
         let mut cells = Vec::with_capacity(cuts.len());
-        for (cut, mut pool) in cuts.into_iter().rev().zip(pools) {
+        for (number, (cut, mut pool)) in (1..=cuts.len()).rev().zip(cuts.into_iter().rev().zip(pools)) {
             // A payload that waits is to be heard of soon where the packet that should have fetched it was
             // dropped.
             if self.together.is_empty() {
@@ -243,6 +253,7 @@ impl Pipeline {
             let mut behind = Self::of(self.nodes.split_off(cut), Vec::new());
             behind.base = cut;
             behind.split = !cells.is_empty();
+            behind.become_section(number, contexts.pop().unwrap_or_default());
             (behind.rounds, behind.timed) = (self.rounds, self.timed);
             behind.links.clone_from(&self.links);
             let (used, arrivals) = (Spare::default(), Arrivals::default());
@@ -257,6 +268,7 @@ impl Pipeline {
             });
         }
         cells.reverse();
+        self.become_section(0, contexts.pop().unwrap_or_default());
         self.split = true;
         // The thread that asks the sources begins with no section, the others with as many each.
         let first = |thread: usize| match thread.checked_sub(1) {
@@ -527,14 +539,20 @@ impl Sections {
     /// That of the first stage that could not go on.
     pub(in crate::runtime) fn rejoin(&self, pipeline: &mut Pipeline) -> Result<(), StageError> {
         let mut result = Ok(());
+        let mut counts = pipeline.end_contexts();
         for cell in &self.cells {
             let mut section = lock(&cell.section);
+            counts = match (counts, section.pipeline.end_contexts()) {
+                (Some(all), Some(more)) => Some(all + more),
+                (all, more) => all.or(more),
+            };
             pipeline.nodes.append(&mut section.pipeline.nodes);
             if let (Ok(()), Some(error)) = (&result, section.error.take()) {
                 result = Err(error);
             }
         }
         pipeline.split = false;
+        pipeline.counted = counts;
         pipeline.later.beyond.clear();
         result
     }

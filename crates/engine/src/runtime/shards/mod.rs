@@ -68,7 +68,8 @@ impl ShardPlan {
                 let inner = std::mem::replace(&mut head.source, nothing);
                 let inbox = boxes.get(own).cloned().flatten().map(|own| Inbox::new(own, name));
                 if everywhere || own == 0 {
-                    let steer = Steer::new(shards as u32, source.by, self.hash, self.externals.clone());
+                    let steer = Steer::new(shards as u32, source.by, self.hash, self.externals.clone())
+                        .telling_all(source.neighbours);
                     let others: Vec<_> =
                         boxes.iter().enumerate().map(|(n, to)| to.clone().filter(|_| n != own)).collect();
                     head.source = Box::new(Steered::new(inner, steer, own, &others)?);

@@ -140,6 +140,8 @@ pub(crate) struct Steer {
     /// The card's key, where connections go by its hash.
     rss: Option<Box<ToeplitzKey>>,
     datagrams: Box<[Datagram]>,
+    /// What neighbours on the link say of themselves is for all shards.
+    neighbours: bool,
 }
 
 impl Steer {
@@ -147,9 +149,21 @@ impl Steer {
         let rss = (hash == Hash::Rss).then(|| Box::new(ToeplitzKey::new(ToeplitzKey::SYMMETRIC)));
         let datagrams = vec![Datagram::default(); DATAGRAMS].into();
         let (seen, external) = (0, External::default());
-        let mut steer = Self { shards: shards.max(1), by, externals, seen, external, rss, datagrams };
+        let (shards, neighbours) = (shards.max(1), false);
+        let mut steer = Self { shards, by, externals, seen, external, rss, datagrams, neighbours };
         steer.look();
         steer
+    }
+
+    /// The same, where all shards are to hear what neighbours say, since each has a router that asks them.
+    pub(crate) fn telling_all(self, neighbours: bool) -> Self {
+        Self { neighbours, ..self }
+    }
+
+    /// True for a frame that is for all shards.
+    #[inline]
+    pub(crate) fn for_all(&self, frame: &[u8]) -> bool {
+        self.neighbours && is_of_neighbours(frame)
     }
 
     /// Goes by the external addresses that count now.
@@ -306,6 +320,20 @@ fn error<'a>(ends: &Ends<'a>) -> Option<Ends<'a>> {
     }
 }
 
+/// True for what neighbours say of themselves: ARP (RFC 826), and neighbour solicitations and advertisements
+/// (RFC 4861).
+fn is_of_neighbours(frame: &[u8]) -> bool {
+    let kind = |at: usize| frame.get(at..at + 2);
+    let at = if matches!(kind(12), Some([0x81, 0] | [0x88, 0xa8])) { 16 } else { 12 };
+    match kind(at) {
+        Some([8, 6]) => true,
+        Some([0x86, 0xdd]) => {
+            frame.get(at + 8) == Some(&ICMP6) && matches!(frame.get(at + 42), Some(135 | 136))
+        }
+        _ => false,
+    }
+}
+
 /// The identifier of an ICMP query or its answer, which a NAT translates like a port.
 fn query(ends: &Ends<'_>) -> Option<u16> {
     let first = ends.fragment.is_none_or(|(_, first)| first);
@@ -318,6 +346,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_neighbours_say_is_for_all_where_routers_ask() {
+        let mut arp = vec![0; 60];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        let mut discovery = vec![0; 86];
+        discovery[12..14].copy_from_slice(&[0x86, 0xdd]);
+        discovery[20] = ICMP6;
+        discovery[54] = 135;
+        let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+        let echo = [&discovery[..54], &[128], &discovery[55..]].concat();
+        let steer = || Steer::new(2, By::Connection, Hash::Filter, Externals::default());
+        let (quiet, asking) = (steer(), steer().telling_all(true));
+        for frame in [arp, discovery] {
+            assert!(asking.for_all(&frame) && asking.for_all(&tagged(&frame)) && !quiet.for_all(&frame));
+            assert!((0..14).all(|len| !asking.for_all(&frame[..len])));
+        }
+        assert!(!asking.for_all(&echo) && !asking.for_all(&udp(([1; 4], 1), ([2; 4], 2))));
+    }
 
     fn udp(from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
         let mut frame = vec![0; 12];

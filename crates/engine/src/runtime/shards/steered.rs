@@ -63,14 +63,22 @@ impl Steered {
         })
     }
 
-    /// Keeps the packets from place `from` on that belong here; returns how many these are.
+    /// Keeps the packets from place `from` on that belong here; returns how many these are. Of what is for
+    /// all shards each has a copy.
     fn share_out(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, from: usize) -> usize {
         let mut kept = from;
         self.steer.look();
         for at in from..arrivals.frames.len() {
             let Some(frame) = arrivals.frames.get(at).copied() else { break };
             let data = pool.data(frame.buf, frame.len);
-            let owner = self.steer.shard(data) as usize;
+            let for_all = self.steer.for_all(data);
+            if for_all {
+                for (_, parcels) in self.others.iter_mut().flatten() {
+                    parcels.add(frame.arrival, pool.meta(frame.buf), data);
+                    self.handed_over += 1;
+                }
+            }
+            let owner = if for_all { self.own } else { self.steer.shard(data) as usize };
             match self.others.get_mut(owner) {
                 Some(Some((_, parcels))) if owner != self.own => {
                     parcels.add(frame.arrival, pool.meta(frame.buf), data);

@@ -222,13 +222,19 @@ proptest! {
         let (graph, packets) = (graph(&functions, decide), packets(&bursts));
         let (without, none) = outcome(&graph, &packets, "context = \"off\"", 1);
         prop_assert_eq!(none, None);
-        for (context, workers) in
-            [("", 1), ("context_flows = 16", 1), ("context_flows = 3", 1), ("context_flows = 1", 1), ("", 2), ("", 3)]
-        {
+        for (context, workers) in [
+            ("", 1),
+            ("context_flows = 16", 1),
+            ("context_flows = 3", 1),
+            ("context_flows = 1", 1),
+            ("", 2),
+            ("context_flows = 3", 3),
+            ("context_flows = 16", 7),
+        ] {
             let (with, counts) = outcome(&graph, &packets, context, workers);
             prop_assert_eq!(&with.1, &without.1, "counters with {:?}, {} workers\n{}", context, workers, &graph);
             prop_assert!(with.0 == without.0, "files with {context:?}, {workers} workers\n{graph}");
-            prop_assert!(workers > 1 || counts.is_none_or(|counts| counts.begun >= counts.evicted));
+            prop_assert!(counts.is_none_or(|counts| counts.begun >= counts.evicted));
         }
     }
 }
@@ -245,7 +251,7 @@ proptest! {
     ) {
         let (graph, packets) = (two_ways(&functions, decide), packets(&bursts));
         let (without, _) = outcome(&graph, &packets, "context = \"off\"", 1);
-        for (context, workers) in [("", 1), ("context_flows = 16", 1), ("context_flows = 2", 1), ("", 2)] {
+        for (context, workers) in [("", 1), ("context_flows = 16", 1), ("context_flows = 2", 1), ("", 2), ("context_flows = 2", 4)] {
             let (with, _) = outcome(&graph, &packets, context, workers);
             prop_assert_eq!(&with.1, &without.1, "counters with {:?}, {} workers\n{}", context, workers, &graph);
             prop_assert!(with.0 == without.0, "files with {context:?}, {workers} workers\n{graph}");
@@ -253,7 +259,7 @@ proptest! {
     }
 }
 
-/// The chain that contexts are for: each flow is looked up once, and begins once.
+/// The chain that contexts are for: each flow is looked up once, and begins once; and on any number of threads.
 #[test]
 fn one_look_up_serves_the_chain() {
     let mut bursts = Vec::new();
@@ -270,6 +276,11 @@ fn one_look_up_serves_the_chain() {
     assert!(files["x.pcapng"].len() > 60 * 80, "{counts:?}");
     let ((others, _), _) = outcome(&chain, &packets(&bursts), "context = \"off\"", 1);
     assert!(files == others);
+    for workers in [2, 3, 4, 7] {
+        let ((others, _), counts) = outcome(&chain, &packets(&bursts), "", workers);
+        assert_eq!(counts, Some(contexts), "{workers} workers");
+        assert!(files == others);
+    }
 }
 
 #[test]

@@ -19,6 +19,13 @@
 //! flow by now costs a search, and nothing else.
 //!
 //! A new context is all zeros. One that makes room for another flow is never of a train that is under way.
+//!
+//! Where stages of one pipeline are at work on several threads, those that look flows up stay where they are,
+//! and stages behind them, elsewhere, have contexts of the same numbers with words of their own
+//! ([`FlowContexts::following`]). They are told which contexts begin anew, in the order in which that
+//! happens beside the packets, so that a number means the same flow to all of them.
+
+mod layout;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -33,10 +40,9 @@ use crate::prefetch::prefetch_at;
 use crate::stage::Context;
 use crate::table::{Index, NONE};
 
-/// Words of 32 bits in a cache line.
-const WORDS: usize = 16;
-/// Words of a context's first line that are its own: the key, and when it was last used.
-const OWN: usize = 5;
+use self::layout::WORDS;
+pub use self::layout::{FlowUse, Layout, Place, Trains};
+
 /// Flows that are looked up together.
 const AHEAD: usize = 32;
 /// Contexts of which the one that was used least lately makes room.
@@ -45,114 +51,6 @@ const PROBES: u32 = 4;
 /// Bits 13..24 of a narrow key's second word are zero; two of them say what kind of key there is.
 const VALID: u64 = 1 << 22;
 const WIDE: u64 = 1 << 23;
-
-/// The use that a stage makes of flow contexts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowUse {
-    /// Words of 32 bits that it keeps of a flow; at most 16, and 0 for none.
-    pub words: u8,
-    /// A look-up is worth it for this stage alone; else where two stages share one.
-    pub alone: bool,
-    /// Trains behind the stage.
-    pub trains: Trains,
-}
-
-impl FlowUse {
-    /// A stage that keeps nothing of flows, and lets trains pass.
-    pub const PASSES: Self = Self { words: 0, alone: false, trains: Trains::Pass };
-    /// A stage that keeps nothing of flows, and makes trains anew.
-    pub const MAKES: Self = Self { words: 0, alone: false, trains: Trains::Made };
-}
-
-/// The trains that leave a stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trains {
-    /// Nothing is known: packets of a train may have flow keys that differ, or leave later than they came.
-    #[default]
-    Unknown,
-    /// Packets leave with the flow key that they came with, at once, in trains of which each is, or is a part
-    /// of, one that came, with its [`flow`](crate::batch::Train::flow); or with
-    /// [`Frame::NO_FLOW`](crate::frame::Frame::NO_FLOW).
-    Pass,
-    /// Trains are made anew, each of packets with one flow key.
-    Made,
-    /// Packets may leave with another flow key than they came with, at once; a train whose packets came with
-    /// one leaves in trains of which each has one.
-    Changed,
-}
-
-/// The place of a stage's words in a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    line: u16,
-    word: u16,
-}
-
-impl Place {
-    /// No place: nothing is kept.
-    pub const NONE: Self = Self { line: 0, word: WORDS as u16 };
-
-    /// Offset from the beginning of a context, in bytes.
-    #[must_use]
-    pub fn offset(self) -> usize {
-        (usize::from(self.line) * WORDS + usize::from(self.word)) * size_of::<u32>()
-    }
-}
-
-/// The layout of contexts, as it is being made.
-#[derive(Clone, Debug)]
-pub struct Layout {
-    /// Words that are taken of each line.
-    lines: Vec<usize>,
-}
-
-impl Default for Layout {
-    fn default() -> Self {
-        Self { lines: alloc::vec![OWN] }
-    }
-}
-
-impl Layout {
-    /// Bytes before the first place: the key, and when the context was last used.
-    pub const HEADER: usize = OWN * size_of::<u32>();
-
-    /// A place for so many words, within one cache line. [`Place::NONE`] for 0 of them, or more than a line
-    /// has.
-    pub fn place(&mut self, words: u8) -> Place {
-        let words = usize::from(words);
-        if words == 0 || words > WORDS {
-            return Place::NONE;
-        }
-        let line = match self.lines.iter().position(|taken| taken + words <= WORDS) {
-            Some(line) => line,
-            None => {
-                self.lines.push(0);
-                self.lines.len() - 1
-            }
-        };
-        let word = self.lines.get_mut(line).map_or(WORDS, |taken| core::mem::replace(taken, *taken + words));
-        Place { line: line as u16, word: word as u16 }
-    }
-
-    /// Bytes of a context.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.lines.len() * size_of::<Line>()
-    }
-
-    /// Memory of the contexts of so many flows with their index, in bytes; those of IPv6, or with several
-    /// VLAN tags, take [`LONG_KEY`](Self::LONG_KEY) bytes each beyond that, when they come.
-    #[must_use]
-    pub fn memory(&self, flows: u32) -> u64 {
-        u64::from(flows) * self.bytes() as u64 + Index::memory(flows)
-    }
-
-    /// Bytes for each number that a stage which makes trains may give a flow.
-    pub const NUMBER: usize = size_of::<u32>();
-
-    /// Bytes of a long key.
-    pub const LONG_KEY: usize = size_of::<WideKey>();
-}
 
 /// Counts of what happened to contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,6 +65,20 @@ pub struct ContextCounts {
     pub evicted: u64,
     /// Trains that went without, since all contexts that could have made room were under way.
     pub without: u64,
+}
+
+impl core::ops::Add for ContextCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            lookups: self.lookups + other.lookups,
+            by_number: self.by_number + other.by_number,
+            begun: self.begun + other.begun,
+            evicted: self.evicted + other.evicted,
+            without: self.without + other.without,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -188,6 +100,14 @@ struct Asked {
     key: [u64; 2],
     hash: u64,
     id: u32,
+}
+
+/// A context that began: its number, and the flow that it is of.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    id: u32,
+    /// As it is kept.
+    key: [u64; 2],
 }
 
 /// The flow contexts of one worker.
@@ -213,6 +133,8 @@ pub struct FlowContexts {
     at: usize,
     place: Place,
     counts: ContextCounts,
+    /// Contexts that began since somebody asked, where anybody does.
+    begun: Option<Vec<Begun>>,
 }
 
 impl fmt::Debug for FlowContexts {
@@ -230,27 +152,79 @@ impl FlowContexts {
     #[must_use]
     pub fn new(layout: &Layout, flows: u32, seed: u64) -> Self {
         let limit = flows.clamp(1, 1 << 30);
+        let mut this =
+            Self { wide: Vec::with_capacity(limit as usize), seed, ..Self::following(layout, limit) };
+        this.index = Index::new(limit);
+        this.index.touch();
+        this
+    }
+
+    /// Contexts that have the numbers of others, of as many flows, with words of their own: flows are looked
+    /// up there, and [`follow`](Self::follow) says here whose they are. Their memory is taken and touched
+    /// now.
+    #[must_use]
+    pub fn following(layout: &Layout, flows: u32) -> Self {
+        let limit = flows.clamp(1, 1 << 30);
         let stride = layout.lines.len();
         let mut lines = huge::with_capacity(limit as usize * stride);
         lines.resize(limit as usize * stride, EMPTY);
-        let mut this = Self {
-            index: Index::new(limit),
+        Self {
+            index: Index::new(1),
             lines,
             stride,
-            wide: Vec::with_capacity(limit as usize),
+            wide: Vec::new(),
             hints: Vec::new(),
             limit,
             used: 0,
             hand: 0,
             turn: 0,
             depth: 0,
-            seed,
+            seed: 0,
             at: usize::MAX,
             place: Place::NONE,
             counts: ContextCounts::default(),
-        };
-        this.index.touch();
-        this
+            begun: None,
+        }
+    }
+
+    /// With a list of the contexts that begin, for those that follow them.
+    #[must_use]
+    pub fn listing(mut self) -> Self {
+        self.begun = Some(Vec::new());
+        self
+    }
+
+    /// Returns true if contexts have begun since their list was taken.
+    #[inline]
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.begun.as_ref().is_some_and(|begun| !begun.is_empty())
+    }
+
+    /// Takes the list of the contexts that began, in their order, in place of an empty one.
+    pub fn take_begun(&mut self, list: &mut Vec<Begun>) {
+        list.clear();
+        if let Some(begun) = &mut self.begun {
+            core::mem::swap(begun, list);
+        }
+    }
+
+    /// Begins the contexts that began where flows are looked up.
+    pub fn follow(&mut self, begun: &[Begun]) {
+        for begun in begun {
+            self.clear(begun.id, begun.key);
+        }
+    }
+
+    /// All zeros, but for the key.
+    #[inline]
+    fn clear(&mut self, id: u32, [a, b]: [u64; 2]) {
+        let first = id as usize * self.stride;
+        let Some(lines) = self.lines.get_mut(first..first + self.stride) else { return };
+        lines.fill(EMPTY);
+        if let Some(Line([k0, k1, k2, k3, ..])) = lines.first_mut() {
+            (*k0, *k1, *k2, *k3) = (a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32);
+        }
     }
 
     /// With so many places where flows are looked up, one behind the other: at each, trains may come with
@@ -540,12 +514,9 @@ impl FlowContexts {
             self.evict()?
         };
         self.counts.begun += 1;
-        let first = id as usize * self.stride;
-        let lines = self.lines.get_mut(first..first + self.stride)?;
-        lines.fill(EMPTY);
-        let [a, b] = asked.key;
-        if let Some(Line([k0, k1, k2, k3, ..])) = lines.first_mut() {
-            (*k0, *k1, *k2, *k3) = (a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32);
+        self.clear(id, asked.key);
+        if let Some(begun) = &mut self.begun {
+            begun.push(Begun { id, key: asked.key });
         }
         if let Some(wide) = wide {
             if self.wide.len() <= id as usize {
@@ -585,5 +556,4 @@ impl FlowContexts {
 }
 
 #[cfg(test)]
-#[path = "flow_context_tests.rs"]
 mod tests;

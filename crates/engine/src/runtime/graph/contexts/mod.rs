@@ -1,5 +1,7 @@
 //! The flow contexts of a pipeline: which stages get a place in them, and where flows are looked up.
 
+mod across;
+
 use slipstream_core::batch::Batch;
 use slipstream_core::flow_context::{ContextCounts, FlowContexts, Layout, Place, Trains};
 use slipstream_core::stage::Context;
@@ -82,6 +84,7 @@ impl Pipeline {
     pub(super) fn lay_out(&mut self, settings: &FlowContextSettings, seed: u64) {
         let (layout, _) = self.place_words(settings.flows > 0);
         let numbers = self.flow_numbers(settings.flows);
+        self.laid_out = (*settings, seed);
         self.contexts = (!numbers.is_empty())
             .then(|| Box::new(FlowContexts::new(&layout, settings.flows, seed).with_numbers(numbers)));
     }
@@ -129,7 +132,7 @@ impl Pipeline {
 
     /// Gives places to stages, and says where flows are looked up.
     fn place_words(&mut self, wanted: bool) -> (Layout, Vec<ContextPlace>) {
-        let coming = self.numbers_at_stages();
+        let coming = self.numbers_at_stages(&[]);
         let shared = self.shared_numbers(&coming);
         let (mut layout, mut places, mut look_ups) = (Layout::default(), Vec::new(), 0..);
         for ((node, coming), shared) in self.nodes.iter_mut().zip(coming).zip(shared) {
@@ -150,8 +153,9 @@ impl Pipeline {
     }
 
     /// The numbers in the trains that come to each node. Nodes stand in an order in which wires lead onwards;
-    /// what a wire leads back waits, while other batches are looked up.
-    fn numbers_at_stages(&self) -> Vec<Numbers> {
+    /// what a wire leads back waits, while other batches are looked up. Before nodes of which `again` says so
+    /// flows are looked up again.
+    fn numbers_at_stages(&self, again: &[bool]) -> Vec<Numbers> {
         let mut coming: Vec<Option<Numbers>> = vec![None; self.nodes.len()];
         let meet = |place: usize, numbers: Numbers, all: &mut [Option<Numbers>]| {
             if let Some(known) = all.get_mut(place) {
@@ -174,7 +178,13 @@ impl Pipeline {
         }
         // Sources that are only checked are not there, so that nothing leads to some nodes.
         for (place, node) in self.nodes.iter().enumerate() {
-            let before = coming.get(place).copied().flatten().unwrap_or(Numbers::Unknown);
+            let mut before = coming.get(place).copied().flatten().unwrap_or(Numbers::Unknown);
+            if before == Numbers::Known && again.get(place) == Some(&true) {
+                before = Numbers::Unknown;
+                if let Some(known) = coming.get_mut(place) {
+                    *known = Some(before);
+                }
+            }
             let leaving = numbers_behind(node, before);
             for edge in node.wiring.edges.iter().flatten().filter(|edge| edge.node > place) {
                 meet(edge.node, leaving, &mut coming);
@@ -212,10 +222,12 @@ impl Pipeline {
             .collect()
     }
 
-    /// Counts of what happened to contexts; none where there are none, such as on several threads.
+    /// Counts of what happened to contexts, in all sections once they are one again; none where there are
+    /// none.
     #[must_use]
     pub fn context_counts(&self) -> Option<ContextCounts> {
-        self.contexts.as_ref().map(|flows| flows.counts())
+        let own = self.contexts.as_ref().map(|flows| flows.counts());
+        own.filter(|_| !self.split).or(self.counted)
     }
 }
 
