@@ -19,20 +19,19 @@ const CONTEXTS: usize = OCTAVES * STEPS * KINDS;
 const LENGTHS: usize = 16;
 /// Packets of each such class, times four.
 const FOURFOLD: [i64; LENGTHS] = [4, 8, 8, 12, 18, 26, 38, 54, 78, 110, 158, 222, 318, 446, 638, 894];
-/// A wait in vain of a packet alone counts so many quarters more than its delay.
-const IN_VAIN: i64 = 2;
 /// The counts of a context are halved at so many packets.
 const FULL: u32 = 2048;
 /// The counts of all contexts of a kind are halved at so many packets.
 const KIND_FULL: u32 = 1 << 16;
-/// The waits of a context are reckoned anew after a quarter more packets, but after so many at
-/// most.
+/// The waits of a context are reckoned anew after a quarter more packets, but after so many at most.
 const REFRESH: u32 = 128;
+/// Where that many are known and have changed nothing, after twice as many as the last time, up to this.
+const REFRESH_SETTLED: u32 = 512;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
 const KIND_REFRESH: u32 = 1024;
 /// As many packets as this would count as what all packets of its kind say, where a context has little to
 /// say.
-const OF_KIND: u64 = 64;
+const OF_KIND: u64 = 96;
 /// The same for a kind, and what packets of all kinds say.
 const OF_ALL: u64 = 64;
 /// The same for all packets, and what is taken for granted before there is any: of the packets that nothing
@@ -116,13 +115,32 @@ pub(super) fn kind(info: Info, len: u32) -> u8 {
     }
 }
 
-/// The context of a packet: the buckets of the two last gaps of its flow, the first one in octaves, the
-/// second in steps of four, and the packet's kind.
+/// The context of a packet: the bucket of the last gap of its flow, in octaves, the [`step`] of the one
+/// before it, and the packet's kind.
 #[inline(always)]
-pub(super) fn context(gap: u8, before: u8, kind: u8) -> u16 {
-    let step = (before.saturating_sub(4) >> 3).min(STEPS as u8 - 1);
-    (u16::from(gap >> 1) * STEPS as u16 + u16::from(step)) * KINDS as u16 + u16::from(kind)
+pub(super) fn context(gap: u8, step: u8, kind: u8) -> u16 {
+    u16::from(gap >> 1) * (STEPS * KINDS) as u16 + u16::from(step) + u16::from(kind)
 }
+
+/// The part that the bucket of a gap has in the context of the packet after the next.
+#[inline(always)]
+pub(super) fn step(gap: u8) -> u8 {
+    STEP_OF.get(usize::from(gap) % WAITS).copied().unwrap_or(0)
+}
+
+/// The step of the longest gaps.
+pub(super) const LAST_STEP: u8 = ((STEPS - 1) * KINDS) as u8;
+
+#[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
+const STEP_OF: [u8; WAITS] = {
+    let mut steps = [0; WAITS];
+    let mut gap = 4;
+    while gap < WAITS {
+        steps[gap] = (KINDS * ((gap - 4) / 8)) as u8;
+        gap += 1;
+    }
+    steps
+};
 
 /// The knowledge that an adaptive hold goes by. All of it, but where somebody measures what each part is
 /// worth.
@@ -156,10 +174,15 @@ impl Knowledge {
 }
 
 // Contexts are numbers in which each part has bits of its own.
-const _: () = assert!(CONTEXTS.is_power_of_two() && STEPS.is_power_of_two() && KINDS.is_power_of_two());
+const _: () = assert!(
+    (WAITS - 1 - 4) / 8 == STEPS - 1
+        && CONTEXTS.is_power_of_two()
+        && STEPS.is_power_of_two()
+        && KINDS.is_power_of_two()
+);
 
 /// By class of train length: number of the wait, 0 for none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waits([u8; LENGTHS]);
 
 impl Waits {
@@ -178,10 +201,11 @@ impl Waits {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Context {
-    /// Packets that came.
+    /// Packets until the waits are reckoned anew, and how many they were when that was done last.
+    left: u32,
+    interval: u32,
+    /// Packets that had come by then.
     packets: u32,
-    /// The waits are reckoned anew when so many have come.
-    next: u32,
     waits: Waits,
     /// Gaps to the packets that followed, by bucket.
     gaps: [u16; WAITS],
@@ -189,19 +213,33 @@ pub(crate) struct Context {
 
 const _: () = assert!(size_of::<Context>() == 128);
 
+impl Context {
+    const EMPTY: Self = Self { left: 1, interval: 1, packets: 0, waits: Waits::NONE, gaps: [0; WAITS] };
+
+    /// Packets that came.
+    fn arrived(&self) -> u32 {
+        self.packets + (self.interval - self.left)
+    }
+}
+
 /// The counts of all contexts of a kind.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
-    packets: u32,
     /// The shares are reckoned anew when so many packets have come.
     next: u32,
+    /// What contexts no longer count.
+    past: u32,
+    past_gaps: [u32; WAITS],
+    /// What all of them counted when the shares were reckoned.
+    packets: u32,
     gaps: [u32; WAITS],
     /// Of the packets, the share whose next one comes after a gap of a bucket, in parts of [`ONE`].
     shares: [u32; WAITS],
 }
 
 impl Kind {
-    const EMPTY: Self = Self { packets: 0, next: 1, gaps: [0; WAITS], shares: [0; WAITS] };
+    const EMPTY: Self =
+        Self { next: 1, past: 0, past_gaps: [0; WAITS], packets: 0, gaps: [0; WAITS], shares: [0; WAITS] };
 }
 
 /// Of packets, the share that is followed after a gap of each bucket, in parts of [`ONE`]: the estimator of
@@ -278,10 +316,9 @@ const fn length_class(count: u16) -> usize {
 
 impl Learner {
     pub(super) fn new(scale: &GapScale, hold_ns: u64, burst: u16, train: bool) -> Self {
-        let empty = Context { packets: 0, next: 1, waits: Waits([0; LENGTHS]), gaps: [0; WAITS] };
         let shorter = (0..WAITS as u8 - 1).filter(|b| scale.edge_ns(*b) < hold_ns).count();
         Self {
-            contexts: Box::new([empty; CONTEXTS]),
+            contexts: Box::new([Context::EMPTY; CONTEXTS]),
             kinds: [Kind::EMPTY; KINDS],
             scale: *scale,
             start: None,
@@ -300,32 +337,50 @@ impl Learner {
         if let Some(n) = counts {
             *n = n.saturating_add(1);
         }
-        if let Some(n) = self.kinds.get_mut(usize::from(context) % KINDS).and_then(|k| k.gaps.get_mut(gap)) {
-            *n = n.saturating_add(1);
-        }
     }
 
-    /// A packet of this context has come; returns true if the waits there are to be reckoned anew.
+    /// A packet of this context has come; returns the waits after it, or `None` where they are to be
+    /// reckoned anew first: see [`Learner::refresh`].
     #[inline(always)]
-    pub(super) fn arrived(&mut self, context: u16) -> bool {
-        if let Some(kind) = self.kinds.get_mut(usize::from(context) % KINDS) {
-            kind.packets += 1;
-        }
-        self.contexts.get_mut(usize::from(context) % CONTEXTS).is_some_and(|c| {
-            c.packets += 1;
-            c.packets >= c.next
-        })
+    pub(super) fn arrived(&mut self, context: u16) -> Option<Waits> {
+        let context = self.contexts.get_mut(usize::from(context) % CONTEXTS)?;
+        context.left -= 1;
+        (context.left > 0).then_some(context.waits)
     }
 
-    /// The waits after a packet of this context.
-    #[inline(always)]
-    pub(super) fn waits(&self, context: u16) -> Waits {
-        self.contexts.get(usize::from(context) % CONTEXTS).map_or(Waits::NONE, |c| c.waits)
+    /// Packets that have come of a kind.
+    fn arrived_of(&self, number: usize) -> u32 {
+        let past = self.kinds.get(number).map_or(0, |kind| kind.past);
+        past + self.contexts.iter().skip(number).step_by(KINDS).map(Context::arrived).sum::<u32>()
+    }
+
+    /// Adds up what the contexts of a kind have counted.
+    fn add_up(&mut self, number: usize) {
+        let packets = self.arrived_of(number);
+        let Some(kind) = self.kinds.get_mut(number) else { return };
+        (kind.packets, kind.gaps) = (packets, kind.past_gaps);
+        for context in self.contexts.iter().skip(number).step_by(KINDS) {
+            kind.gaps.iter_mut().zip(context.gaps).for_each(|(sum, n)| *sum += u32::from(n));
+        }
     }
 
     /// Reckons the shares of a kind anew.
     #[inline(never)]
-    fn refresh_kind(&mut self, kind: usize, elapsed: u64) {
+    fn refresh_kind(&mut self, number: usize, elapsed: u64) {
+        // While few packets have come, each one counts; later, other kinds have what they had at their turn.
+        if self.arrived_of(number) < 4 * KIND_REFRESH {
+            (0..KINDS).for_each(|kind| self.add_up(kind));
+        } else {
+            self.add_up(number);
+        }
+        let Some(kind) = self.kinds.get_mut(number) else { return };
+        let mut forgotten = 0;
+        if kind.past >= KIND_FULL {
+            forgotten = kind.past - kind.past / 2;
+            kind.past /= 2;
+            kind.past_gaps.iter_mut().for_each(|n| *n /= 2);
+        }
+        kind.next = kind.packets - forgotten + 1 + (kind.packets / 4).min(KIND_REFRESH - 1);
         let (mut packets, mut gaps) = (0, [0; WAITS]);
         for kind in &self.kinds {
             packets += u64::from(kind.packets);
@@ -337,35 +392,43 @@ impl Learner {
             still -= u64::from(*share);
         }
         let overall = shares(packets, gaps.into_iter(), elapsed, &at_first, AT_FIRST);
-        let Some(kind) = self.kinds.get_mut(kind) else { return };
-        if kind.packets >= KIND_FULL {
-            kind.packets /= 2;
-            kind.gaps.iter_mut().for_each(|n| *n /= 2);
-        }
-        kind.next = kind.packets + 1 + (kind.packets / 4).min(KIND_REFRESH - 1);
+        let Some(kind) = self.kinds.get_mut(number) else { return };
         let gaps = kind.gaps.iter().map(|n| u64::from(*n));
         kind.shares = shares(kind.packets.into(), gaps, elapsed, &overall, OF_ALL);
     }
 
-    /// Reckons the waits of a context anew, at this time.
+    /// Reckons the waits of a context anew, at this time: as many packets have come as [`Learner::arrived`]
+    /// waits for. Returns them.
     #[inline(never)]
-    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) {
+    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) -> Waits {
         let elapsed = (now.since(*self.start.get_or_insert(now)).min(1 << 60) << 2) >> self.scale.shift;
-        let kind = usize::from(context) % KINDS;
-        if self.kinds.get(kind).is_some_and(|k| k.packets >= k.next) {
-            self.refresh_kind(kind, elapsed);
-        }
-        let Some(prior) = self.kinds.get(kind).map(|k| &k.shares) else { return };
-        let Some(context) = self.contexts.get_mut(usize::from(context) % CONTEXTS) else { return };
+        let (number, at) = (usize::from(context) % KINDS, usize::from(context) % CONTEXTS);
+        let (Some(kind), Some(context)) = (self.kinds.get_mut(number), self.contexts.get_mut(at)) else {
+            return Waits::NONE;
+        };
+        let interval = context.interval;
+        context.packets += interval;
         if context.packets >= FULL {
+            kind.past += context.packets - context.packets / 2;
             context.packets /= 2;
-            context.gaps.iter_mut().for_each(|n| *n /= 2);
+            for (n, past) in context.gaps.iter_mut().zip(&mut kind.past_gaps) {
+                *past += u32::from(*n - *n / 2);
+                *n /= 2;
+            }
         }
-        context.next = context.packets + 1 + (context.packets / 4).min(REFRESH - 1);
+        let usual = 1 + (context.packets / 4).min(REFRESH - 1);
+        (context.interval, context.left) = (usual, usual);
+        let next = kind.next;
+        if self.arrived_of(number) >= next {
+            self.refresh_kind(number, elapsed);
+        }
+        let Some(prior) = self.kinds.get(number).map(|k| &k.shares) else { return Waits::NONE };
+        let Some(context) = self.contexts.get_mut(at) else { return Waits::NONE };
+        let before = context.waits;
         let gaps = context.gaps.iter().map(|n| u64::from(*n));
         let shares = shares(context.packets.into(), gaps, elapsed, prior, OF_KIND);
-        // For each wait: share of the packets that come before its end, the mean of all waits, in quarters of
-        // a unit, and of those in vain.
+        // For each wait: share of the packets that come before its end, and the mean of all waits, in
+        // quarters of a unit.
         let (mut joined, mut waited, mut from) = (0i64, 0i64, 0i64);
         let mut outcomes = [Outcome::default(); WAITS];
         let outcomes = outcomes.get_mut(..self.waits).unwrap_or_default();
@@ -374,31 +437,32 @@ impl Learner {
             waited += i64::from(*share) * (from + to) / 2;
             joined += i64::from(*share);
             let in_vain = (ONE as i64 - joined) * to;
-            *outcome = Outcome { joined, waited: waited + in_vain, in_vain };
+            *outcome = Outcome { joined, waited: waited + in_vain };
             from = to;
         }
         let price = 4 * self.scale.quarters(price_ns);
         let mut upto = outcomes.len();
-        let mut more = IN_VAIN;
         for (wait, packets) in context.waits.0.iter_mut().zip(FOURFOLD).take(self.lengths) {
             let mut best = (0, 0);
             for (number, outcome) in (1u8..).zip(outcomes.get(..upto).unwrap_or_default().iter()) {
-                let value = price * outcome.joined - packets * outcome.waited - more * outcome.in_vain;
+                let value = price * outcome.joined - packets * outcome.waited;
                 if value > best.0 {
                     best = (value, number);
                 }
             }
             *wait = best.1;
-            // More packets never wait longer than fewer do, but for what a packet alone counts more.
-            if more == 0 {
-                upto = usize::from(best.1);
-            }
-            more = 0;
+            // More packets never wait longer than fewer do.
+            upto = usize::from(best.1);
         }
         if !self.train {
             let [alone, longer @ ..] = &mut context.waits.0;
             longer.fill(*alone);
         }
+        if usual == REFRESH && context.waits == before {
+            let longer = (2 * interval).min(REFRESH_SETTLED);
+            (context.interval, context.left) = (longer, longer);
+        }
+        context.waits
     }
 }
 
@@ -407,5 +471,43 @@ impl Learner {
 struct Outcome {
     joined: i64,
     waited: i64,
-    in_vain: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against plain counts by kind: contexts that halve their counts lose nothing of what their kind
+        /// knows.
+        #[test]
+        fn kinds_know_what_their_contexts_counted(
+            steps in prop::collection::vec((0u16..4, 0u16..3, 0u8..32, 1u32..2000), 1..40),
+        ) {
+            let mut learner = Learner::new(&GapScale::new(64_000), 64_000, 32, true);
+            let mut twin: Vec<(u32, [u32; WAITS])> = alloc::vec![(0, [0; WAITS]); KINDS];
+            let mut now = 0;
+            for (within, kind, gap, times) in steps {
+                let context = within * KINDS as u16 + kind;
+                for _ in 0..times {
+                    now += 100;
+                    if learner.arrived(context).is_none() {
+                        learner.refresh(context, 20_000, Nanos(now));
+                    }
+                    learner.came(context, gap);
+                    twin[usize::from(kind)].0 += 1;
+                    twin[usize::from(kind)].1[usize::from(gap)] += 1;
+                }
+            }
+            for (number, (packets, gaps)) in twin.into_iter().enumerate() {
+                // Older packets than these are forgotten.
+                if packets < KIND_FULL {
+                    learner.add_up(number);
+                    prop_assert_eq!((learner.kinds[number].packets, learner.kinds[number].gaps), (packets, gaps));
+                }
+            }
+        }
+    }
 }

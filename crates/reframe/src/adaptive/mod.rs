@@ -43,13 +43,13 @@ struct Memory {
     context: u16,
     /// The class of its last packet.
     class: u8,
-    /// Bucket of the gap before its last packet.
-    gap: u8,
+    /// The step of the gap before its last packet.
+    step: u8,
 }
 
 const _: () = assert!(size_of::<Memory>() == 16);
 
-const NOTHING: Memory = Memory { last: Nanos(0), context: NO_CONTEXT, class: 0, gap: NEVER };
+const NOTHING: Memory = Memory { last: Nanos(0), context: NO_CONTEXT, class: 0, step: learner::LAST_STEP };
 
 /// All that is learned about the packets of a class, and the price that they wait at.
 #[derive(Debug)]
@@ -138,11 +138,10 @@ impl Adaptive {
                 class.learner.came(before.context, gap);
             }
         }
-        let context = learner::context(gap, before.gap, learner::kind(frame.info, len)) & self.mask;
-        *memory = Memory { last: now, context, class, gap };
+        let context = learner::context(gap, before.step, learner::kind(frame.info, len)) & self.mask;
+        *memory = Memory { last: now, context, class, step: learner::step(gap) };
         let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
-        class.arrived(context, now, stats);
-        class.learner.waits(context)
+        class.arrived(context, now, stats)
     }
 
     /// Packets of class 0 have come, of flows that are known; see [`Adaptive::observe`]. Sets the waits of
@@ -167,12 +166,12 @@ impl Adaptive {
                 // A flow has been of this class since there is no other.
                 class.learner.came(before.context, gap);
             }
-            let context = learner::context(gap, before.gap, learner::kind(frame.info, len(frame))) & *mask;
-            *memory = Memory { last: frame.arrival, context, class: 0, gap };
-            if class.learner.arrived(context) {
-                class.learner.refresh(context, class.steering.price_ns(), frame.arrival);
-            }
-            *waits = class.learner.waits(context);
+            let context = learner::context(gap, before.step, learner::kind(frame.info, len(frame))) & *mask;
+            *memory = Memory { last: frame.arrival, context, class: 0, step: learner::step(gap) };
+            *waits = match class.learner.arrived(context) {
+                Some(waits) => waits,
+                None => class.learner.refresh(context, class.steering.price_ns(), frame.arrival),
+            };
         }
         debug_assert!(others.is_empty());
     }
@@ -196,13 +195,14 @@ impl Adaptive {
 
 impl Class {
     #[inline(always)]
-    fn arrived(&mut self, context: u16, now: Nanos, stats: Option<&ClassStats>) {
+    fn arrived(&mut self, context: u16, now: Nanos, stats: Option<&ClassStats>) -> Waits {
         self.left -= 1;
         if self.left == 0 {
             self.steer(stats);
         }
-        if self.learner.arrived(context) {
-            self.learner.refresh(context, self.steering.price_ns(), now);
+        match self.learner.arrived(context) {
+            Some(waits) => waits,
+            None => self.learner.refresh(context, self.steering.price_ns(), now),
         }
     }
 

@@ -235,18 +235,23 @@ impl Timers {
     /// is due, which is returned.
     pub(crate) fn settle(&mut self) -> Option<u32> {
         while self.first != NEVER {
-            let head = self.heads.get(self.first as usize % SLOTS).copied().unwrap_or(NONE);
-            let timer = self.timers.get(head as usize)?;
-            if timer.due == self.first {
-                return Some(head);
+            let tick = self.first;
+            let mut at = self.heads.get(tick as usize % SLOTS).copied().unwrap_or(NONE);
+            while let Some(timer) = self.timers.get_mut(at as usize) {
+                let (due, next) = (timer.due, timer.next);
+                if due == tick {
+                    // Those before it have gone.
+                    timer.previous = NONE;
+                    if let Some(head) = self.heads.get_mut(tick as usize % SLOTS) {
+                        *head = at;
+                    }
+                    return Some(at);
+                }
+                // It is due later than anything that `first` may become by its going.
+                self.link(at, due);
+                at = next;
             }
-            let (due, next) = (timer.due, timer.next);
-            // It is due later than anything that `first` may become by its going.
-            self.link(head, due);
-            if let Some(next) = self.timers.get_mut(next as usize) {
-                next.previous = NONE;
-            }
-            self.set_head(self.first, next);
+            self.set_head(tick, NONE);
         }
         None
     }
