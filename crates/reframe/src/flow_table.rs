@@ -229,6 +229,16 @@ impl FlowTable {
         &mut self.last
     }
 
+    /// From now on [`FlowTable::continues`] knows no flow before.
+    pub(crate) fn forget_last(&mut self) {
+        (self.last, self.last_key) = (NONE, ([0; 2], NO_WIDE));
+    }
+
+    /// The seed of [`FlowTable::hash`].
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     #[inline(always)]
     fn is(&self, id: u32, key: &FlowKey, stored: [u64; 2]) -> bool {
         match self.entries.get(id as usize) {

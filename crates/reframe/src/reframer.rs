@@ -115,7 +115,7 @@ pub struct Reframe {
     /// The same, but that the hold is adaptive.
     pub(super) plain_adaptive: bool,
     /// Nothing is ever held, and trains leave as they are.
-    passes: bool,
+    pub(super) passes: bool,
     /// Everything passes by the rule of its class.
     pub(super) all_bypass: bool,
     /// Key of the last packet that has one, if nothing is ever held.
@@ -314,6 +314,10 @@ impl Reframe {
         let mut first = arrivals.first;
         let mut positions = arrivals.positions.as_slice();
         for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.as_slice().chunks(AHEAD)) {
+            let passed = self.pass_aside(pool, frames, keys, first, positions, out);
+            first += passed as u64;
+            positions = positions.get(passed..).unwrap_or_default();
+            let (frames, keys) = (frames.get(passed..).unwrap_or_default(), keys.after(passed));
             let (hashes, candidates) = (hashes.get_mut(..keys.len()), candidates.get_mut(..keys.len()));
             let (Some(hashes), Some(candidates)) = (hashes, candidates) else { break };
             self.table.look_ahead(keys, hashes, candidates);
@@ -450,7 +454,7 @@ impl Reframe {
             return;
         };
         if let Some(auto) = &mut self.auto {
-            auto.packet(class, id, self.instant);
+            auto.packet(class, found.hash, self.instant);
         }
         let waits = if ADAPTIVE { self.observe(pool, &frame, new, class) } else { Waits::NONE };
         let bypass = bypass || self.bypasses(pool, &frame, &found) || (new && self.admit_second);

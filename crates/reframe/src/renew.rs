@@ -24,7 +24,7 @@ impl Reframe {
             new.last_in = self.last_in;
         }
         new.instant = self.instant;
-        new.last_key = self.last_key.take();
+        new.last_key = self.last_key.take().filter(|_| new.passes);
         *self = new;
     }
 

@@ -25,8 +25,8 @@ impl Reframe {
     pub(super) fn shadow(&mut self, block: &Block<'_>, range: Range<usize>) {
         let Some(auto) = &mut self.auto else { return };
         let frames = block.frames.get(range.clone()).unwrap_or_default();
-        let flows = block.candidates.get(range).unwrap_or_default();
-        frames.iter().zip(flows).for_each(|(frame, flow)| auto.packet(0, *flow, frame.arrival));
+        let hashes = block.hashes.get(range).unwrap_or_default();
+        frames.iter().zip(hashes).for_each(|(frame, hash)| auto.packet(0, *hash, frame.arrival));
     }
 
     /// Gives classes another hold at this instant, where theirs are to change.

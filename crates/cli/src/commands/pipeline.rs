@@ -110,6 +110,18 @@ fn meets(what: Meets) -> &'static str {
     }
 }
 
+/// The packets that a stage of a pipeline in shards needs to meet.
+fn need(what: Meets) -> &'static str {
+    match what {
+        Meets::Nothing => "needs nothing on one shard",
+        Meets::Flow => "needs all packets of a flow on one shard",
+        Meets::Connection => "needs all packets of a connection on one shard",
+        Meets::Everything => {
+            "needs more than a connection on one shard; how it gets that stands at the sources"
+        }
+    }
+}
+
 fn shards_json(shards: &Result<ShardPlan, Diagnostics>) -> Value {
     match shards {
         Ok(plan) => json!({
@@ -134,7 +146,7 @@ fn shards_table(shards: &Result<ShardPlan, Diagnostics>) -> String {
     match shards {
         Ok(plan) => {
             for (name, what) in plan.needs.iter().filter(|(_, what)| *what != Meets::Nothing) {
-                t.prose([name, &format!("needs all packets of a {} on one shard", meets(*what))]);
+                t.prose([name, need(*what)]);
             }
             for (name, how) in plan.steering() {
                 t.prose([name, &how]);

@@ -417,3 +417,79 @@ fn a_full_flow_table_drops_nothing() {
         }
     }
 }
+
+/// Packets of 16 flows over many windows of a hold that sets itself: stretches of bursts, by which packets
+/// have company soon, and of packets far from each other.
+fn stretches() -> impl Strategy<Value = Vec<Packet>> {
+    let stretch = (any::<u64>(), 50usize..600, prop_oneof![Just(300u64), Just(30_000), Just(200_000)]);
+    proptest::collection::vec(stretch, 1..5).prop_map(|stretches| {
+        let (mut time, mut packets) = (1000u64, Vec::new());
+        for (mut x, count, gap) in stretches {
+            for _ in 0..count {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let random = |shift: u32, n: u64| (x >> shift) % n;
+                // The clock runs backwards now and then.
+                time = if random(20, 50) == 0 { time - random(30, 900) } else { time + random(30, 2 * gap) };
+                let kind = match random(45, 20) {
+                    0 => Kind::Arp,
+                    1 => Kind::Tcp { syn: true },
+                    2..9 => Kind::Tcp { syn: false },
+                    _ => Kind::Udp,
+                };
+                packets.push(Packet { time, flow: random(50, 16) as u16, kind, len: 60 });
+            }
+        }
+        packets
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// While a hold that sets itself stands aside, packets pass without being looked up. With a class that no
+    /// packet is of they take the long way.
+    #[test]
+    fn standing_aside_shows_in_nothing_but_speed(
+        packets in stretches(),
+        hold_ns in 1000u64..3_000_000,
+        price in 0u64..400_000,
+        bypass: bool,
+    ) {
+        let default = ClassSettings { hold_ns, hold_min_ns: Some(0), burst: 8, weight: 1, bypass: false };
+        let config = ReframeConfig {
+            default: default.clone(),
+            // The order of flows by age is not kept where they aren't looked up.
+            policy: Policy::Waiting,
+            budget: Some(Budget::Price(price)),
+            bypass: if bypass { Rule::parse("tcp syn").unwrap() } else { Rule::never() },
+            ..ReframeConfig::default()
+        };
+        let none = Class { name: "none".into(), rule: Rule::never(), top: None, settings: default };
+        let long = ReframeConfig { classes: vec![none], ..config.clone() };
+        let ((out, report), (twin_out, twin)) = (run(&config, 1, &packets), run(&long, 1, &packets));
+        prop_assert_eq!(out, twin_out);
+        let (stats, twin) = (report.stats, twin.stats);
+        prop_assert_eq!(stats.total(), twin.total());
+        prop_assert_eq!(&stats.auto[0], &twin.auto[0]);
+        prop_assert_eq!((stats.held_max, stats.unclassified), (twin.held_max, twin.unclassified));
+        // Neighbours by different ways are not compared: at most one run is cut in two whenever the way
+        // changes, twice a window.
+        let windows = packets.iter().map(|p| p.time).max().unwrap_or(0) / 10_000_000 + 2;
+        for (runs, twin) in [(stats.runs_in, twin.runs_in), (stats.runs_out, twin.runs_out)] {
+            prop_assert!((twin..=twin + 2 * windows).contains(&runs), "{} runs, {} by the long way", runs, twin);
+        }
+    }
+}
+
+/// Packets that nothing follows soon: after some windows nothing is held, and each leaves when it comes.
+#[test]
+fn a_hold_that_sets_itself_stands_aside() {
+    let packet = |i: u64| Packet { time: i * 50_000, flow: (i * 7 % 16) as u16, kind: Kind::Udp, len: 60 };
+    let packets: Vec<Packet> = (0..4000).map(packet).collect();
+    let default =
+        ClassSettings { hold_ns: 100_000, hold_min_ns: Some(0), burst: 8, weight: 1, bypass: false };
+    let config = ReframeConfig { default, ..ReframeConfig::default() };
+    let (out, report) = run(&config, 1, &packets);
+    assert_eq!(report.stats.auto[0].hold_ns, 0);
+    assert!(out.iter().skip(1000).all(|(release, id)| *release == packets[*id].time));
+}

@@ -1,10 +1,12 @@
 //! The papers' experiments with real hosts, in small: a web server behind a delay and a reframer (§5.4), what
-//! a receiver's network stack takes by locality (Fig. 1), and what a hold adds to the time of a packet.
+//! a receiver's network stack takes by locality (Fig. 1), what a packet takes in Open vSwitch by locality
+//! (Fig. 3), and what a hold adds to the time of a packet.
 //!
 //! Hosts are network namespaces of this machine, wires are virtual pairs, and everything shares its cores: so
 //! ratios of runs that alternate say more than the figures themselves.
 
 mod net;
+mod ovs;
 
 use std::fs;
 use std::time::Duration;
@@ -17,8 +19,8 @@ use super::{Bench, Chart, Claim, Findings, Lab};
 
 pub(super) const LAB: Lab = Lab {
     name: "live",
-    source: "Packet Order Matters! (NSDI'22), §5.4 (Figs. 19a, 19b) and Fig. 1a in small",
-    what: "real hosts in namespaces (root): nginx behind a delay and a reframer, a receiver's CPU by locality, delay by hold",
+    source: "Packet Order Matters! (NSDI'22), §5.4 (Figs. 19a, 19b), Figs. 1a and 3a in small",
+    what: "real hosts in namespaces (root): nginx behind a delay and a reframer, CPU of a receiver and of Open vSwitch by locality, delay by hold",
     run,
 };
 
@@ -31,10 +33,12 @@ const DELAY_HOLDS: [u64; 5] = [0, 16_000, 64_000, 128_000, 256_000];
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
     net::need(&["ip", "ethtool", "sysctl", "nginx", "wrk", "iperf3", "ping"])?;
+    net::need(&ovs::PROGRAMS)?;
     let mut findings = Findings::default();
     web(lab, &mut findings)?;
     receiver(lab, &mut findings)?;
     delay(lab, &mut findings)?;
+    ovs::run(lab, &mut findings, [0.8, 1.0])?;
     Ok(findings)
 }
 
@@ -137,7 +141,7 @@ fn web(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
             let (slf, _) = seen(&box_.interrupt()?, "s")?;
             kind.push(Fetched { slf, ..wrk(&text)? });
         }
-        lab.step(0.5 * f64::from(run + 1) / f64::from(runs))?;
+        lab.step(0.4 * f64::from(run + 1) / f64::from(runs))?;
     }
     let of =
         |kind: usize, f: fn(&Fetched) -> f64| median(all.get(kind).into_iter().flatten().map(f).collect());
@@ -199,7 +203,7 @@ fn receiver(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
                 let one = transfer(lab, *hold, gro, seconds, connections)?;
                 table.get_mut(at).context("a row")?.push(one);
                 done += 1;
-                lab.step(0.5 + 0.35 * done as f64 / steps as f64)?;
+                lab.step(0.4 + 0.3 * done as f64 / steps as f64)?;
             }
         }
     }
@@ -281,7 +285,7 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
             let text = net.run(End::Clients, "ping", &["-c", pings, "-i", "0.002", "-q", SERVER])?;
             times.push(ping_mean_us(&text).with_context(|| format!("not as ping writes: {text}"))?);
         }
-        lab.step(0.85 + 0.15 * f64::from(run + 1) / f64::from(runs))?;
+        lab.step(0.7 + 0.1 * f64::from(run + 1) / f64::from(runs))?;
     }
     let none = median(all.first().cloned().unwrap_or_default());
     let mut worst: f64 = 0.0;

@@ -59,10 +59,25 @@ pub(super) fn need(programs: &[&str]) -> anyhow::Result<()> {
         bail!(
             "this lab needs {}: install them first (apt install {})",
             missing.join(", "),
-            missing.join(" ")
+            packages(&missing).join(" ")
         );
     }
     Ok(())
+}
+
+/// Debian's packages of programs, each once.
+fn packages<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    let package = |program: &&'a str| match *program {
+        "ip" => "iproute2",
+        "sysctl" => "procps",
+        "ping" => "iputils-ping",
+        name if name.starts_with("ovs") => "openvswitch-switch",
+        name => name,
+    };
+    let mut all: Vec<&str> = programs.iter().map(package).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// The number of the process that made a namespace of this lab.
@@ -220,7 +235,15 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
-    use super::owner;
+    use super::{owner, packages};
+
+    #[test]
+    fn packages_are_named_once() {
+        assert_eq!(
+            packages(&["ovs-vsctl", "wrk", "ovsdb-server", "ip"]),
+            ["iproute2", "openvswitch-switch", "wrk"]
+        );
+    }
 
     #[test]
     fn only_namespaces_of_this_lab_have_an_owner() {

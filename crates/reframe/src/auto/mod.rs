@@ -135,16 +135,15 @@ impl Autos {
         self.ends
     }
 
-    /// A packet of a flow of a class has come.
+    /// A packet of a flow of a class has come. Which flows are sampled follows from the hash, so that
+    /// packets which pass need not be looked up.
     #[inline(always)]
-    pub(crate) fn packet(&mut self, class: u8, flow: u32, now: Nanos) {
-        // Numbers are given in turn: neighbours are often the two directions of a connection.
-        let key = flow.wrapping_mul(0x9e37_79b1);
-        let key = key ^ key >> 15;
+    pub(crate) fn packet(&mut self, class: u8, hash: u64, now: Nanos) {
+        let key = hash as u32;
         if let Some(Some(auto)) = self.classes.get_mut(usize::from(class))
             && key & ((1 << auto.one_in) - 1) == 0
         {
-            auto.packet(flow, key >> LEAST, now);
+            auto.packet((hash >> 32) as u32, key >> LEAST, now);
         }
     }
 

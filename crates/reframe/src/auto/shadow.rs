@@ -95,7 +95,7 @@ impl Shadow {
         self.holds.iter().copied().take_while(|ns| *ns > 0)
     }
 
-    /// A packet of a sampled flow has come. `key` is the flow's number, well mixed.
+    /// A packet of a sampled flow has come: `flow` and `key` are of its hash.
     pub(super) fn packet(&mut self, flow: u32, key: u32, now: Nanos, outcomes: &mut [Outcome; TRIED]) {
         let Self { holds, burst, flows } = self;
         let Some(sampled) = flows.get_mut(key as usize % FLOWS) else { return };
