@@ -25,7 +25,8 @@ const FULL: u32 = 2048;
 const KIND_FULL: u32 = 1 << 16;
 /// The waits of a context are reckoned anew after a quarter more packets, but after so many at most.
 const REFRESH: u32 = 128;
-/// Where that many are known and have changed nothing, after twice as many as the last time, up to this.
+/// Where that many are known and have changed nothing, and the price is the same, after twice as many as the
+/// last time, up to this.
 const REFRESH_SETTLED: u32 = 512;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
 const KIND_REFRESH: u32 = 1024;
@@ -206,6 +207,8 @@ pub(crate) struct Context {
     interval: u32,
     /// Packets that had come by then.
     packets: u32,
+    /// The price at that time.
+    price_ns: u64,
     waits: Waits,
     /// Gaps to the packets that followed, by bucket.
     gaps: [u16; WAITS],
@@ -214,7 +217,8 @@ pub(crate) struct Context {
 const _: () = assert!(size_of::<Context>() == 128);
 
 impl Context {
-    const EMPTY: Self = Self { left: 1, interval: 1, packets: 0, waits: Waits::NONE, gaps: [0; WAITS] };
+    const EMPTY: Self =
+        Self { left: 1, interval: 1, packets: 0, price_ns: 0, waits: Waits::NONE, gaps: [0; WAITS] };
 
     /// Packets that came.
     fn arrived(&self) -> u32 {
@@ -424,7 +428,7 @@ impl Learner {
         }
         let Some(prior) = self.kinds.get(number).map(|k| &k.shares) else { return Waits::NONE };
         let Some(context) = self.contexts.get_mut(at) else { return Waits::NONE };
-        let before = context.waits;
+        let before = (context.waits, core::mem::replace(&mut context.price_ns, price_ns));
         let gaps = context.gaps.iter().map(|n| u64::from(*n));
         let shares = shares(context.packets.into(), gaps, elapsed, prior, OF_KIND);
         // For each wait: share of the packets that come before its end, and the mean of all waits, in
@@ -458,7 +462,8 @@ impl Learner {
             let [alone, longer @ ..] = &mut context.waits.0;
             longer.fill(*alone);
         }
-        if usual == REFRESH && context.waits == before {
+        // A price that is being steered must be followed.
+        if usual == REFRESH && (context.waits, price_ns) == before {
             let longer = (2 * interval).min(REFRESH_SETTLED);
             (context.interval, context.left) = (longer, longer);
         }
