@@ -27,10 +27,30 @@ struct Counts {
 }
 
 impl Counts {
-    fn halve(&mut self) {
-        self.packets /= 2;
-        self.gaps.iter_mut().for_each(|n| *n /= 2);
+    /// Half of the counts go.
+    fn halve(&mut self) -> Self {
+        let half = Self { packets: self.packets / 2, gaps: self.gaps.map(|n| n / 2) };
+        let before = std::mem::replace(self, half);
+        Self {
+            packets: before.packets - self.packets,
+            gaps: std::array::from_fn(|b| before.gaps[b] - self.gaps[b]),
+        }
     }
+
+    fn add(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.gaps.iter_mut().zip(other.gaps).for_each(|(sum, n)| *sum += n);
+    }
+}
+
+/// When a context's waits are reckoned next, and what they were reckoned to be.
+struct Reckoned {
+    /// Packets of the context by then, and how many more they were than the last time.
+    next: u64,
+    interval: u64,
+    price: u64,
+    /// By packets of the train: until which bucket's end.
+    waits: Vec<Option<usize>>,
 }
 
 /// The policy of one class.
@@ -42,14 +62,15 @@ pub(crate) struct Policy {
     price: u64,
     flows: HashMap<Flow, (u64, Context, usize)>,
     contexts: HashMap<Context, Counts>,
+    /// What contexts of a kind no longer count.
+    past: [Counts; 8],
+    /// What is known of each kind: what all of its contexts had counted when that was added up last.
     kinds: [Counts; 8],
     /// Of each kind, the packets at which its shares are reckoned next, and the shares by bucket.
     shares: [(u64, Vec<u64>); 8],
     /// The time of the first packet.
     start: Option<u64>,
-    /// The packets at which a context's waits are reckoned next, and the waits by packets of the train: until
-    /// which bucket's end.
-    waits: HashMap<Context, (u64, Vec<Option<usize>>)>,
+    waits: HashMap<Context, Reckoned>,
     arrived: u64,
     windows: u32,
     /// Packets, trains and delay that have left since the last window.
@@ -108,6 +129,7 @@ impl Policy {
             price,
             flows: HashMap::new(),
             contexts: HashMap::new(),
+            past: Default::default(),
             kinds: Default::default(),
             shares: std::array::from_fn(|_| (1, vec![0; 32])),
             start: None,
@@ -133,7 +155,6 @@ impl Policy {
             gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
             before = earlier;
             self.contexts.get_mut(&context).unwrap().gaps[gap] += 1;
-            self.kinds[context.2].gaps[gap] += 1;
         }
         let step = match before {
             0..12 => 0,
@@ -160,10 +181,9 @@ impl Policy {
         if self.arrived.is_multiple_of(1024) {
             self.steer();
         }
-        self.kinds[kind].packets += 1;
         let counts = self.contexts.entry(context).or_default();
         counts.packets += 1;
-        if counts.packets >= self.waits.get(&context).map_or(1, |w| w.0) {
+        if counts.packets >= self.waits.get(&context).map_or(1, |w| w.next) {
             self.reckon(context, packet.now);
         }
         context
@@ -184,34 +204,51 @@ impl Policy {
         self.price = self.price.clamp(16, (256 * self.hold).max(16));
     }
 
+    /// All that the contexts of a kind have counted.
+    fn counted(&self, kind: usize) -> Counts {
+        let mut sum = self.past[kind].clone();
+        self.contexts.iter().filter(|(context, _)| context.2 == kind).for_each(|(_, n)| sum.add(n));
+        sum
+    }
+
+    /// Reckons the shares of a kind, if it is time.
+    fn reckon_kind(&mut self, kind: usize, elapsed: u64) {
+        let counted = self.counted(kind);
+        if counted.packets < self.shares[kind].0 {
+            return;
+        }
+        if counted.packets < 4096 {
+            self.kinds = std::array::from_fn(|kind| self.counted(kind));
+        } else {
+            self.kinds[kind] = counted;
+        }
+        let packets = self.kinds[kind].packets;
+        let forgotten = if self.past[kind].packets >= 65536 { self.past[kind].halve().packets } else { 0 };
+        let mut all = Counts::default();
+        self.kinds.iter().for_each(|counts| all.add(counts));
+        let mut left = ONE;
+        let mut quarter = || {
+            let share = left / 4;
+            left -= share;
+            share
+        };
+        let at_first: Vec<u64> = (0..32).map(|_| quarter()).collect();
+        let overall = shares(&all, elapsed, &at_first, 16);
+        let next = packets - forgotten + 1 + (packets / 4).min(1023);
+        self.shares[kind] = (next, shares(&self.kinds[kind], elapsed, &overall, 64));
+    }
+
     fn reckon(&mut self, context: Context, now: u64) {
         let start = *self.start.get_or_insert(now);
         let elapsed = ((now - start) * 4) >> self.shift;
-        if self.kinds[context.2].packets >= self.shares[context.2].0 {
-            let packets = self.kinds.iter().map(|k| k.packets).sum();
-            let all =
-                Counts { packets, gaps: std::array::from_fn(|b| self.kinds.iter().map(|k| k.gaps[b]).sum()) };
-            let mut left = ONE;
-            let mut quarter = || {
-                let share = left / 4;
-                left -= share;
-                share
-            };
-            let at_first: Vec<u64> = (0..32).map(|_| quarter()).collect();
-            let overall = shares(&all, elapsed, &at_first, 16);
-            let kind = &mut self.kinds[context.2];
-            if kind.packets >= 65536 {
-                kind.halve();
-            }
-            let next = kind.packets + 1 + (kind.packets / 4).min(1023);
-            self.shares[context.2] = (next, shares(kind, elapsed, &overall, 64));
-        }
         let counts = self.contexts.get_mut(&context).unwrap();
         if counts.packets >= 2048 {
-            counts.halve();
+            self.past[context.2].add(&counts.halve());
         }
-        let next = counts.packets + 1 + (counts.packets / 4).min(127);
-        let weights = shares(counts, elapsed, &self.shares[context.2].1, 64);
+        let packets = counts.packets;
+        self.reckon_kind(context.2, elapsed);
+        let counts = &self.contexts[&context];
+        let weights = shares(counts, elapsed, &self.shares[context.2].1, 96);
         let (all, weight) = (ONE, |b: usize| weights[b]);
         // All times from here on in quarters of a unit.
         let quarters = |ns: u64| ((ns * 4) >> self.shift).min(1 << 30);
@@ -219,22 +256,20 @@ impl Policy {
         let end = |b: usize| (2 * edge(b)).min(hold);
         let begin = |b: usize| if b == 0 { 0 } else { end(b - 1) };
         let shorter = (0..31).filter(|b| ((edge(*b) << self.shift) / 2).max(1) < self.hold).count();
-        // Of waits until the end of each bucket: weight of those that come, their waits, and those in vain.
-        let outcome = |until: usize| -> (u64, u64, u64) {
+        // Of waits until the end of each bucket: weight of those that come, and all waits, those in vain too.
+        let outcome = |until: usize| -> (u64, u64) {
             let joined: u64 = (0..=until).map(weight).sum();
             let waited: u64 = (0..=until).map(|b| weight(b) * (begin(b) + end(b)) / 2).sum();
-            (joined, waited, all.saturating_sub(joined) * end(until))
+            (joined, waited + all.saturating_sub(joined) * end(until))
         };
         let outcomes: Vec<_> = (0..=shorter).map(outcome).collect();
-        let value = |until: usize, fourfold: u64, in_vain: u64| -> i128 {
-            let (joined, waited, vain) = outcomes[until];
-            let cost = i128::from(fourfold) * i128::from(waited + vain) + i128::from(in_vain * vain);
-            i128::from(4 * quarters(self.price)) * i128::from(joined) - cost
+        let value = |until: usize, fourfold: u64| -> i128 {
+            let (joined, waited) = outcomes[until];
+            i128::from(4 * quarters(self.price)) * i128::from(joined)
+                - i128::from(fourfold) * i128::from(waited)
         };
         let best = |packets: u64| {
-            // Trains of similar lengths wait alike, as if they had the mean of them; what one packet waits in
-            // vain counts more.
-            let in_vain = if packets == 1 { 2 } else { 0 };
+            // Trains of similar lengths wait alike, as if they had the mean of them.
             let fourfold = match packets {
                 1..4 => 4 * packets,
                 _ => {
@@ -243,18 +278,27 @@ impl Policy {
                     4 * low + octave - 2
                 }
             };
-            let values = (0..=shorter).map(|until| (value(until, fourfold, in_vain), until));
+            let values = (0..=shorter).map(|until| (value(until, fourfold), until));
             // The first of the best.
             values.rev().filter(|v| v.0 > 0).max_by_key(|v| v.0).map(|v| v.1)
         };
-        let waits = (1..u64::from(self.burst)).map(best).collect();
-        self.waits.insert(context, (next, waits));
+        let waits: Vec<_> = (1..u64::from(self.burst)).map(best).collect();
+        let mut interval = 1 + (packets / 4).min(127);
+        // What many packets have not changed, at the same price, is reckoned more seldom.
+        if let Some(before) = self.waits.get(&context)
+            && interval == 128
+            && (&before.waits, before.price) == (&waits, self.price)
+        {
+            interval = (2 * before.interval).min(512);
+        }
+        let next = packets + interval;
+        self.waits.insert(context, Reckoned { next, interval, price: self.price, waits });
     }
 
     /// When a train of `packets`, the first of which came at `base`, leaves if no further one comes; `None` if
     /// it leaves at once.
     pub(crate) fn deadline(&self, context: Context, packets: usize, now: u64, base: u64) -> Option<u64> {
-        let until = self.waits[&context].1[packets - 1]?;
+        let until = self.waits[&context].waits[packets - 1]?;
         let wait = ((edge(until) << self.shift) / 2).max(1);
         // Time goes by in steps of a unit: a wait is rounded up, the hold is rounded down.
         let unit = 1 << self.shift;
@@ -265,7 +309,7 @@ impl Policy {
 
     /// Returns true if a packet alone leaves at once, whatever its hold is.
     pub(crate) fn leaves(&self, context: Context) -> bool {
-        self.waits[&context].1.first().is_none_or(Option::is_none)
+        self.waits[&context].waits.first().is_none_or(Option::is_none)
     }
 }
 
