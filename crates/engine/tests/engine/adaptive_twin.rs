@@ -197,10 +197,15 @@ impl Policy {
             Budget::Delay(ns) => (ns, delay / packets),
             Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
         };
-        let ratio = (aim * 64 / measured.max(1)).clamp(16, 256);
+        let times = |a: u64, b: u64| (a * 64 / b.max(1)).clamp(64, 256);
         let weight = if self.windows < 16 { 4 } else { 1 };
         self.windows += 1;
-        self.price = self.price.max(16) * (64 * (8 - weight) + ratio * weight) / 512;
+        let factor = |times: u64| 64 * (8 - weight) + times * weight;
+        self.price = if aim > measured {
+            self.price.max(16) * factor(times(aim, measured)) / 512
+        } else {
+            self.price.max(16) * 512 / factor(times(measured, aim))
+        };
         self.price = self.price.clamp(16, (256 * self.hold).max(16));
     }
 

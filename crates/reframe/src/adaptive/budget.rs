@@ -168,12 +168,15 @@ impl Steering {
             Budget::Delay(ns) => (ns, delay / packets),
             Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
         };
-        // In 64ths, between a quarter and four times.
-        let ratio = (aim * 64 / measured.max(1)).clamp(16, 256);
+        // How far off it is, in 64ths: once to four times. A price that is too high falls by as much as one that
+        // is too low rises, so that windows that differ by chance don't raise it.
+        let (more, less) = (aim.max(measured), aim.min(measured));
+        let ratio = (more * 64 / less.max(1)).clamp(64, 256);
         let weight = if self.windows < Self::FAST { 4 } else { 1 };
         self.windows = self.windows.saturating_add(1);
         let factor = u128::from(64 * (8 - weight) + ratio * weight);
-        let price = u128::from(self.price_ns.max(16)) * factor / 512;
+        let price = u128::from(self.price_ns.max(16));
+        let price = if aim > measured { price * factor / 512 } else { price * 512 / factor };
         self.price_ns = (price as u64).clamp(16, self.max_ns.max(16));
     }
 }
