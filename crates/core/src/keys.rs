@@ -58,6 +58,12 @@ impl Keys {
         self.keys.reserve(more);
     }
 
+    /// Makes room for so many more, whether they are long or not.
+    pub fn reserve_long(&mut self, more: usize) {
+        self.keys.reserve(more);
+        self.long.reserve(more);
+    }
+
     /// Adds the key of the next packet.
     #[inline(always)]
     pub fn push(&mut self, key: FlowKey) {

@@ -269,7 +269,7 @@ impl Reframer {
         reframe.embed();
         let mut arrivals = Arrivals::default();
         arrivals.frames.reserve_exact(BATCH);
-        arrivals.keys.reserve(BATCH);
+        arrivals.keys.reserve_long(BATCH);
         Ok(Self {
             reframe,
             pool: Pool::new(),
