@@ -119,6 +119,10 @@ pub(crate) fn delays(
         }
         add(&mut wait, &here);
     }
+    if sojourn.iter().sum::<f64>() < SMALL {
+        // Packets are so rare that what they meet doesn't show: each waits for the poll, and is served.
+        sojourn = convolve(&wait, &tables.own_service(flow));
+    }
     let mean = |v: usize| model.services.get(v).map_or(0.0, Pmf::mean);
     let own: f64 = flow.batch_pmf.iter().enumerate().map(|(v, q)| v as f64 * q * mean(v)).sum();
     let waited = places.mean_wait(start, mean(p.batch)) / flow.served;
@@ -194,6 +198,21 @@ impl<'a> Tables<'a> {
             }
         }
         out.truncate(out.iter().rposition(|p| *p > 0.0).map_or(0, |i| i + 1));
+        out
+    }
+
+    /// The service of a packet's own batch by bin, over all packets that are served.
+    fn own_service(&self, flow: &Flow) -> Vec<f64> {
+        let mut out = Vec::new();
+        for ((v, q), service) in flow.batch_pmf.iter().enumerate().zip(&self.model.services).skip(1) {
+            for (t, p) in service.iter() {
+                let bin = t / self.bin;
+                out.resize(out.len().max(bin + 1), 0.0);
+                if let Some(place) = out.get_mut(bin) {
+                    *place += v as f64 * q * p / flow.served;
+                }
+            }
+        }
         out
     }
 

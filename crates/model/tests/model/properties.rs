@@ -345,3 +345,17 @@ fn an_exact_start_that_is_too_large_says_what_it_would_take() {
         other => panic!("{other:?}"),
     }
 }
+
+/// Polls that hardly ever find a packet: one that comes is served all the same.
+#[test]
+fn packets_that_hardly_ever_come_are_served() {
+    let a = Interarrival::deterministic(59.80815424633069).unwrap();
+    let model = Model::new(Parameters { start: Start::Renewal, ..parameters(1, 1, a) }).unwrap();
+    let s = model.solve().unwrap();
+    assert!(s.batch_pmf[1] < 1e-11, "{:?}", s.batch_pmf);
+    // A batch of one takes 68 slots in the mean.
+    assert!((s.sojourn.mean_ns() - s.wait.mean_ns() - 68.0).abs() < 1.0);
+    let (wait, sojourn) = (s.wait.quantile_ns(0.5), s.sojourn.quantile_ns(0.5));
+    assert!((60.0..80.0).contains(&(sojourn - wait)), "{wait} {sojourn}");
+    assert!(s.sojourn.quantile_ns(1.0) >= s.sojourn.mean_ns());
+}
