@@ -211,7 +211,11 @@ mod tests {
     proptest! {
         /// Against a list of whole keys.
         #[test]
-        fn keys_stay_as_they_are(keys in prop::collection::vec(key(), 0..50), at in 0usize..60, most in 1usize..9) {
+        fn keys_stay_as_they_are(
+            keys in prop::collection::vec(key(), 0..50),
+            at in 0usize..60,
+            most in 1usize..9,
+        ) {
             let mut kept: Keys = keys.iter().copied().collect();
             prop_assert_eq!((kept.len(), kept.is_empty()), (keys.len(), keys.is_empty()));
             let all = kept.as_slice();
@@ -219,7 +223,8 @@ mod tests {
             prop_assert_eq!(all.get(at), keys.get(at).copied());
             prop_assert!(!all.all_short() || all.kept().iter().all(|key| is_short(*key)));
             for (kept, key) in all.kept().iter().zip(&keys) {
-                prop_assert_eq!(if is_short(*kept) { FlowKey::Narrow(*kept) } else { *all.long_key(*kept) }, *key);
+                let whole = if is_short(*kept) { FlowKey::Narrow(*kept) } else { *all.long_key(*kept) };
+                prop_assert_eq!(whole, *key);
                 for (other, of) in all.kept().iter().zip(&keys) {
                     prop_assert_eq!(all.are_same(*kept, *other), key == of);
                 }
