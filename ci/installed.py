@@ -198,7 +198,7 @@ def service(case, binary, scratch, root):
         print(f"service: what it must not do: {tried}")
         case.check(len(tried) == 9 and not {"allowed"} & set(tried.values()), f"what it must not do: {tried}")
 
-        # What is new counts; what is wrong is refused, and named.
+        # New words count; wrong ones are refused, and named.
         machine.write("/etc/slipstream/wire.toml", WIRE.format(port="af_packet", hold="80us"))
         status, said = machine("systemctl", "reload", name, check=False)
         case.check(status == 0 and "held.hold" in machine.journal(name), f"systemctl reload: {status} {said}")

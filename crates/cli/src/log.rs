@@ -73,7 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// 256 lines, what comes then is left out, and the log says how many lines once there is room.
 ///
 /// # Errors
-/// Where there is no thread to be had.
+/// No thread is to be had.
 pub(crate) fn dont_wait() -> io::Result<()> {
     if QUEUE.get().is_none() {
         let tell = |lines_left_out| {

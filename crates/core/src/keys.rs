@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use slipstream_wire::{FlowKey, NarrowKey};
 
-/// Marks the place of a long key: a short one has zeros in bits 13 to 23 of its second word. The first word is
-/// the number of the long key then.
+/// Marks the place of a long key, whose number is in the first word then: a short one has zeros in bits 13 to
+/// 23 of its second word.
 const LONG: u64 = 1 << 13;
 
 /// Returns true if a key as it is kept is a short one, and doesn't stand for a long one.

@@ -31,28 +31,18 @@ impl Reframe {
         }
     }
 
+    /// Returns true if the hold that sets itself may be 0, so that [`Reframe::pass_while_aside`] is to be asked.
+    #[inline(always)]
+    pub(super) fn may_stand_aside(&self) -> bool {
+        self.plain_while_held && !self.plain && !self.embedded
+    }
+
     /// Lets packets pass while the hold that sets itself is 0, and keeps account of those whose flows it
     /// samples. Returns how many: all, unless the hold may change before; none while some are held, or the
     /// hold is another. As [`Reframe::packet`] does, but that flows aren't entered in the table: those that
     /// come meanwhile count as seen first when packets are held again.
-    #[inline(always)]
-    pub(super) fn pass_aside(
-        &mut self,
-        pool: &mut Pool,
-        frames: &[Frame],
-        keys: KeySlice<'_>,
-        first: u64,
-        positions: &[u64],
-        out: &mut dyn Output,
-    ) -> usize {
-        if self.plain || !self.plain_while_held || self.embedded {
-            return 0;
-        }
-        self.pass_while_aside(pool, frames, keys, first, positions, out)
-    }
-
     #[inline(never)]
-    fn pass_while_aside(
+    pub(super) fn pass_while_aside(
         &mut self,
         pool: &mut Pool,
         frames: &[Frame],
@@ -94,7 +84,7 @@ impl Reframe {
     }
 
     /// Lets packets pass into the batch that leaves, where there is room for them, and calls `each` for every
-    /// one that has a flow: with its key as it is kept, true where it is that of the packet before, and the time.
+    /// one that has a flow: with its key as it is kept, true if it is that of the packet before, and the time.
     #[inline(always)]
     fn pass_some(
         &mut self,

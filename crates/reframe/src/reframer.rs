@@ -314,7 +314,11 @@ impl Reframe {
         let mut first = arrivals.first;
         let mut positions = arrivals.positions.as_slice();
         for (frames, keys) in arrivals.frames.chunks(AHEAD).zip(arrivals.keys.as_slice().chunks(AHEAD)) {
-            let passed = self.pass_aside(pool, frames, keys, first, positions, out);
+            let passed = if self.may_stand_aside() {
+                self.pass_while_aside(pool, frames, keys, first, positions, out)
+            } else {
+                0
+            };
             first += passed as u64;
             positions = positions.get(passed..).unwrap_or_default();
             let (frames, keys) = (frames.get(passed..).unwrap_or_default(), keys.after(passed));

@@ -35,7 +35,7 @@ impl Queue {
     /// meanwhile, `tell` is called with the number of pieces that were left out since the beginning.
     ///
     /// # Errors
-    /// Where there is no thread to be had.
+    /// No thread is to be had.
     pub(super) fn start(
         mut into: impl Write + Send + 'static,
         tell: impl Fn(u64) + Send + 'static,

@@ -20,7 +20,7 @@
 //!
 //! A new context is all zeros. One that makes room for another flow is never of a train that is under way.
 //!
-//! Where stages of one pipeline are at work on several threads, those that look flows up stay where they are,
+//! If stages of one pipeline are at work on several threads, those that look flows up stay where they are,
 //! and stages behind them, elsewhere, have contexts of the same numbers with words of their own
 //! ([`FlowContexts::following`]). They are told which contexts begin anew, in the order in which that
 //! happens beside the packets, so that a number means the same flow to all of them.

@@ -279,16 +279,16 @@ impl Plan {
         }
     }
 
-    /// Returns whether a router behind this source asks its neighbours, so that the routers of all shards have
+    /// Returns true if a router behind this source asks its neighbours, so that the routers of all shards have
     /// to hear them.
     ///
     /// # Errors
-    /// What they say would come to another port, too, and leave by it once for each shard.
+    /// Their answers would come to another port, too, and leave by it once for each shard.
     fn neighbours(&self, source: usize) -> Result<bool, String> {
         let (mut seen, mut next) = (Vec::new(), vec![(source, None)]);
         let (mut heard, mut passes) = (false, None);
         while let Some((from, by)) = next.pop() {
-            // What comes in by a number leaves by the same, but for packets that these make themselves.
+            // A packet leaves by the number that it came by, unless these made it themselves.
             let paired = self.stages.get(from).is_some_and(|s| ["nat", "firewall"].contains(&s.kind.name));
             for wire in self.wires.iter().filter(|wire| wire.from == from) {
                 let Some((stage, to)) = self.stages.get(from).zip(self.stages.get(wire.to)) else { continue };

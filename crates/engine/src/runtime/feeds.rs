@@ -361,7 +361,7 @@ pub(crate) fn into_trains(arrivals: &mut Arrivals, batch: &mut Batch) {
     batch.frames.extend_from_slice(&arrivals.frames);
     let Batch { trains, .. } = batch;
     let keys = arrivals.keys.as_slice();
-    // What can't be classified is like nothing.
+    // A packet that can't be classified is like no other.
     let mut before = NONE;
     for (start, (frame, key)) in (0u32..).zip(arrivals.frames.iter().zip(keys.kept())) {
         let known = frame.info.classified();

@@ -62,9 +62,9 @@ pub(crate) struct Policy {
     price: u64,
     flows: HashMap<Flow, (u64, Context, usize)>,
     contexts: HashMap<Context, Counts>,
-    /// What contexts of a kind no longer count.
+    /// Counts that contexts of a kind have given up.
     past: [Counts; 8],
-    /// What is known of each kind: what all of its contexts had counted when that was added up last.
+    /// Counts of each kind: those of all its contexts when they were added up last.
     kinds: [Counts; 8],
     /// Of each kind, the packets at which its shares are reckoned next, and the shares by bucket.
     shares: [(u64, Vec<u64>); 8],
@@ -289,7 +289,7 @@ impl Policy {
         };
         let waits: Vec<_> = (1..u64::from(self.burst)).map(best).collect();
         let mut interval = 1 + (packets / 4).min(127);
-        // What many packets have not changed, at the same price, is reckoned more seldom.
+        // Waits that many packets have not changed, at the same price, are reckoned more seldom.
         if let Some(before) = self.waits.get(&context)
             && interval == 128
             && (&before.waits, before.price) == (&waits, self.price)

@@ -100,7 +100,7 @@ impl Switch {
         let traffic = format!("flows={FLOWS},packets={packets},rate={RATE},size=60,slf={slf}");
         let graph = format!("s :: synth(traffic=\"{traffic}\"); s -> out :: af_packet(interface=c0)");
         self.net.run(End::Clients, &program.to_string_lossy(), &["run", "-e", &graph])?;
-        // What is on its way arrives.
+        // Packets on their way arrive.
         std::thread::sleep(READY / 4);
         let arrived = self.arrived()? - before;
         anyhow::ensure!(arrived > 0.0, "Open vSwitch forwarded {arrived} of {packets} packets");

@@ -25,8 +25,8 @@ const FULL: u32 = 2048;
 const KIND_FULL: u32 = 1 << 16;
 /// The waits of a context are reckoned anew after a quarter more packets, but after so many at most.
 const REFRESH: u32 = 128;
-/// Where that many are known and have changed nothing, and the price is the same, after twice as many as the
-/// last time, up to this.
+/// If that many are known and have changed nothing, and the price is the same: after twice as many as the last
+/// time, up to this.
 const REFRESH_SETTLED: u32 = 512;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
 const KIND_REFRESH: u32 = 1024;
@@ -231,10 +231,10 @@ impl Context {
 struct Kind {
     /// The shares are reckoned anew when so many packets have come.
     next: u32,
-    /// What contexts no longer count.
+    /// Packets that contexts no longer count, and the gaps behind them.
     past: u32,
     past_gaps: [u32; WAITS],
-    /// What all of them counted when the shares were reckoned.
+    /// Counts of all of them when the shares were reckoned.
     packets: u32,
     gaps: [u32; WAITS],
     /// Of the packets, the share whose next one comes after a gap of a bucket, in parts of [`ONE`].

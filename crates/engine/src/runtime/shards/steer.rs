@@ -140,7 +140,7 @@ pub(crate) struct Steer {
     /// The card's key, where connections go by its hash.
     rss: Option<Box<ToeplitzKey>>,
     datagrams: Box<[Datagram]>,
-    /// What neighbours on the link say of themselves is for all shards.
+    /// Frames in which neighbours on the link tell of themselves are for all shards.
     neighbours: bool,
 }
 

@@ -259,7 +259,7 @@ proptest! {
     }
 }
 
-/// The chain that contexts are for: each flow is looked up once, and begins once; and on any number of threads.
+/// The chain that contexts are for: each flow is looked up once, and begins once, on any number of threads.
 #[test]
 fn one_look_up_serves_the_chain() {
     let mut bursts = Vec::new();

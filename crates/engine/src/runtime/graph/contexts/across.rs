@@ -1,12 +1,12 @@
 //! The flow contexts of a pipeline that is cut into sections, each of which another thread may run.
 //!
 //! A section that looks flows up has contexts of its own, and the numbers of these go on with the trains. A
-//! section behind it that keeps something of flows, too, has contexts of the same numbers: it is told which of
-//! them begin anew by an event among the others, so that a number means the same flow there when the trains
-//! come that bear it. So flows are looked up as often as on one thread.
+//! section behind it that keeps something of flows, too, has contexts of the same numbers: an event among the
+//! others tells it which of them begin anew, so that a number means the same flow there when the trains come
+//! that bear it. So flows are looked up as often as on one thread.
 //!
-//! Where numbers would come to one section from two others, or from another beside its own, it looks flows up
-//! itself.
+//! A section looks flows up itself if numbers would come to it from two others, or from another beside its
+//! own.
 
 use std::ops::Range;
 
@@ -31,15 +31,15 @@ impl Pipeline {
     pub(in crate::runtime::graph) fn contexts_of_sections(&mut self, cuts: &[usize]) -> Vec<Part> {
         let nowhere = || (0..=cuts.len()).map(|_| Part::default()).collect();
         let (settings, seed) = self.laid_out;
-        // What there is makes room first.
+        // The contexts that there are make room first.
         if self.contexts.take().is_none() || settings.flows == 0 {
             return nowhere();
         }
         let ends = cuts.iter().copied().chain([self.nodes.len()]);
         let sections: Vec<Range<usize>> =
             [0].into_iter().chain(cuts.iter().copied()).zip(ends).map(|(from, to)| from..to).collect();
-        let (again, from) = self.ask_again(&sections);
-        let layouts: Vec<Layout> = self.place_across(&sections, &again);
+        let (coming, from) = self.numbers_across(&sections);
+        let layouts: Vec<Layout> = self.place_across(&sections, &coming);
         let mut numbers = self.flow_numbers(settings.flows).into_iter();
         let parts = sections.iter().zip(&layouts).enumerate().map(|(section, (nodes, layout))| {
             let of = |place: usize| self.nodes.get(place).map_or(Place::NONE, |node| node.place);
@@ -103,16 +103,16 @@ impl Pipeline {
         self.follows.take().is_none().then(|| contexts.counts())
     }
 
-    /// The nodes before which flows are looked up although their trains come with numbers, and the section
-    /// that gave each of the others the numbers that come to it.
-    fn ask_again(&self, sections: &[Range<usize>]) -> (Vec<bool>, Vec<Option<usize>>) {
+    /// The numbers in the trains that come to each node, and the section that gave them. Flows are looked up
+    /// again where numbers of two sections would meet.
+    fn numbers_across(&self, sections: &[Range<usize>]) -> (Vec<Numbers>, Vec<Option<usize>>) {
         let mut again = vec![false; self.nodes.len()];
         loop {
             let coming = self.numbers_at_stages(&again);
-            let (from, mut wrong) = self.givers(sections, &coming, &again);
+            let (from, mut wrong) = self.givers(sections, &coming);
             wrong.retain(|place| coming.get(*place) == Some(&Numbers::Known));
             if wrong.is_empty() {
-                return (again, from);
+                return (coming, from);
             }
             for place in wrong {
                 if let Some(again) = again.get_mut(place) {
@@ -123,12 +123,7 @@ impl Pipeline {
     }
 
     /// The section that gave each node the numbers which come to it, and nodes to which they come from two.
-    fn givers(
-        &self,
-        sections: &[Range<usize>],
-        coming: &[Numbers],
-        again: &[bool],
-    ) -> (Vec<Option<usize>>, Vec<usize>) {
+    fn givers(&self, sections: &[Range<usize>], coming: &[Numbers]) -> (Vec<Option<usize>>, Vec<usize>) {
         let keeps = self.keeping(coming);
         let looks_up =
             |place: usize| keeps.get(place) == Some(&true) && coming.get(place) == Some(&Numbers::Unknown);
@@ -159,14 +154,12 @@ impl Pipeline {
                 }
             }
         }
-        wrong.retain(|place| again.get(*place) == Some(&false));
         (from, wrong)
     }
 
     /// Gives places to stages, by section, and says where flows are looked up.
-    fn place_across(&mut self, sections: &[Range<usize>], again: &[bool]) -> Vec<Layout> {
-        let coming = self.numbers_at_stages(again);
-        let keeps = self.keeping(&coming);
+    fn place_across(&mut self, sections: &[Range<usize>], coming: &[Numbers]) -> Vec<Layout> {
+        let keeps = self.keeping(coming);
         let mut layouts = Vec::with_capacity(sections.len());
         for nodes in sections {
             let (mut layout, mut look_ups) = (Layout::default(), 0..);
