@@ -164,7 +164,7 @@ fn super_frames(c: &mut Criterion) {
             arrivals.frames.push(Frame::unclassified(Nanos(0), buf, frame.len() as u32));
         }
         classifier.classify(&pool, &mut arrivals);
-        let (mut batch, mut gro) = (Batch::new(), Gro::new(Limits::default()));
+        let (mut batch, mut gro) = (Batch::new(), Gro::new(Limits::default(), false));
         for flow in 0..16 {
             let (start, len, release) = (16 * flow, 16, Nanos(0));
             batch.trains.push(Train { flow, start, len, release, order: 0, sequence: 0, continues: false });

@@ -3,9 +3,9 @@
 //! that says how they are to be cut (`virtio_net_hdr`).
 //!
 //! Since they were marked, stages may have rewritten them, dropped some, or put others between. So their
-//! headers are held against each other once more, and what leaves as one is what the kernel's segmentation
-//! turns into the very packets that are here. Checksums were right when packets were marked, and stages that
-//! rewrite headers keep a right one right.
+//! headers are held against each other once more, and checksums are verified, since the kernel writes new
+//! ones. What leaves as one is what the kernel's segmentation turns into the very packets that are here. The
+//! kernel copies payloads next, so that reading them costs little more.
 
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
@@ -44,8 +44,9 @@ fn segment<'a>(pool: &'a Pool, frame: &Frame) -> Option<Segment<'a>> {
 }
 
 impl Super {
-    /// Of packets at the start of `frames`; `None` where the first one leaves by itself.
-    pub(crate) fn of(pool: &Pool, frames: &[Frame], takes: Takes) -> Option<Self> {
+    /// Of packets at the start of `frames`; `None` where the first one leaves by itself. Packets that leave by
+    /// themselves for a wrong checksum are added to `wrong`.
+    pub(crate) fn of(pool: &Pool, frames: &[Frame], takes: Takes, wrong: &mut u64) -> Option<Self> {
         let (one, others) = frames.split_first()?;
         if !others.first()?.info.joins() {
             return None;
@@ -64,6 +65,15 @@ impl Super {
             let mut longer = run;
             // Whoever cuts it numbers IPv4 packets.
             if longer.join(&last, &next, limits).is_err() || longer.has_fixed_id() {
+                break;
+            }
+            if run.segments() == 1 && !first.checksums_are_right() {
+                // One that was to join the packet before it has been counted by then.
+                *wrong += u64::from(!one.info.joins());
+                return None;
+            }
+            if !next.checksums_are_right() {
+                *wrong += 1;
                 break;
             }
             (run, last) = (longer, next);
@@ -106,9 +116,9 @@ fn offload(headers: &SuperHeader) -> [u8; HEADER] {
 pub fn there_and_back(pool: &Pool, frames: &[Frame], each: &mut dyn FnMut(&[u8])) -> (u64, u64) {
     let mut segmenter = crate::offload::Segmenter::default();
     let (mut bytes, mut packet, mut rest) = (Vec::new(), Vec::new(), frames);
-    let (mut supers, mut packets) = (0, 0);
+    let (mut supers, mut packets, mut wrong) = (0, 0, 0);
     while let Some(one) = rest.first() {
-        let Some(whole) = Super::of(pool, rest, Takes { mtu: u32::MAX, udp: true }) else {
+        let Some(whole) = Super::of(pool, rest, Takes { mtu: u32::MAX, udp: true }, &mut wrong) else {
             each(pool.data(one.buf, one.len));
             rest = rest.get(1..).unwrap_or_default();
             continue;

@@ -114,6 +114,8 @@ pub struct ReframeConfig {
     pub compress_gro: bool,
     /// Most of what a super-frame may be.
     pub gro: Limits,
+    /// Verify checksums where packets are marked, not only where a super-frame is sent.
+    pub gro_verify: bool,
     /// Restore TCP sequence order inside a train.
     pub tcp_order: bool,
     /// Which header of a tunnel makes the flow.
@@ -147,6 +149,7 @@ impl Default for ReframeConfig {
             compress_ack: false,
             compress_gro: false,
             gro: Limits::default(),
+            gro_verify: false,
             tcp_order: false,
             encapsulation: Encapsulation::Outer,
             seed: 0x5115_57e4_a11e_1234,

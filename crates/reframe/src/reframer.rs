@@ -205,7 +205,7 @@ impl Reframe {
             adaptive,
             auto: Autos::new(&class_settings, config.budget),
             finish,
-            gro: config.compress_gro.then(|| Gro::new(config.gro)),
+            gro: config.compress_gro.then(|| Gro::new(config.gro, config.gro_verify)),
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
             early: 0,

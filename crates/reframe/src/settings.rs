@@ -124,6 +124,13 @@ pub const SETTINGS: &[Setting] = &[
         "Packets in a super-frame at most; of UDP never more than 64",
     )
     .or("64"),
+    Setting::new(
+        "gro_verify",
+        Kind::Bool,
+        "Verify checksums already where super-frames are made, so that the report counts none with a wrong one; \
+         a port that sends super-frames verifies them in any case",
+    )
+    .or("false"),
     Setting::new("tcp_order", Kind::Bool, "Restore TCP sequence order inside a train").or("false"),
     Setting::new(
         "tunnel",
@@ -206,6 +213,7 @@ impl ReframeConfig {
                 bytes: settings.number("gro_bytes") as u32,
                 segments: settings.number("gro_segments") as u16,
             },
+            gro_verify: settings.flag("gro_verify"),
             tcp_order: settings.flag("tcp_order"),
             encapsulation: match settings.text("tunnel") {
                 "inner" => Encapsulation::Inner,

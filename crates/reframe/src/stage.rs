@@ -85,6 +85,7 @@ const RELOAD: Reloading = Reloading {
         "class",
         "top_window",
         "compress",
+        "gro_verify",
         "tcp_order",
     ],
     reads_files: |settings| settings.texts("class").any(|class| class.contains('@')),

@@ -53,6 +53,42 @@ struct Reckoned {
     waits: Vec<Option<usize>>,
 }
 
+/// The last packet of a flow: its time, class and context, and the bucket of the gap before it.
+pub(crate) struct Memory {
+    now: u64,
+    class: usize,
+    context: Context,
+    gap: usize,
+}
+
+/// The policies of all classes, and what is remembered of flows, which may change their class.
+#[derive(Default)]
+pub(crate) struct Policies {
+    pub classes: Vec<Policy>,
+    flows: HashMap<Flow, Memory>,
+}
+
+impl Policies {
+    pub(crate) fn new(classes: Vec<Policy>) -> Self {
+        Self { classes, flows: HashMap::new() }
+    }
+
+    /// A packet of a class comes. The class of the flow's packet before learns that it has been followed.
+    pub(crate) fn arrived(&mut self, class: usize, packet: &Arrived) -> Option<Context> {
+        let shift = self.classes.get(class)?.shift;
+        let (mut gap, mut before) = (31, 31);
+        if let Some(last) = self.flows.get(&packet.flow) {
+            let halves = (2 * (packet.now - last.now)) >> shift;
+            gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
+            before = last.gap;
+            self.classes[last.class].contexts.get_mut(&last.context).unwrap().gaps[gap] += 1;
+        }
+        let context = self.classes[class].arrived(gap, before, packet);
+        self.flows.insert(packet.flow, Memory { now: packet.now, class, context, gap });
+        Some(context)
+    }
+}
+
 /// The policy of one class.
 pub(crate) struct Policy {
     shift: u32,
@@ -60,7 +96,6 @@ pub(crate) struct Policy {
     burst: u16,
     budget: Budget,
     price: u64,
-    flows: HashMap<Flow, (u64, Context, usize)>,
     contexts: HashMap<Context, Counts>,
     /// Counts that contexts of a kind have given up.
     past: [Counts; 8],
@@ -127,7 +162,6 @@ impl Policy {
             burst,
             budget,
             price,
-            flows: HashMap::new(),
             contexts: HashMap::new(),
             past: Default::default(),
             kinds: Default::default(),
@@ -148,14 +182,8 @@ impl Policy {
         self.left = (self.left.0 + packets, self.left.1 + 1, self.left.2 + delay);
     }
 
-    pub(crate) fn arrived(&mut self, packet: &Arrived) -> Context {
-        let (mut gap, mut before) = (31, 31);
-        if let Some(&(last, context, earlier)) = self.flows.get(&packet.flow) {
-            let halves = (2 * (packet.now - last)) >> self.shift;
-            gap = (0..31).find(|b| halves < edge(*b)).unwrap_or(31);
-            before = earlier;
-            self.contexts.get_mut(&context).unwrap().gaps[gap] += 1;
-        }
+    /// A packet comes after gaps of these buckets: the last one, and the one before that.
+    fn arrived(&mut self, gap: usize, before: usize, packet: &Arrived) -> Context {
         let step = match before {
             0..12 => 0,
             12..20 => 1,
@@ -176,7 +204,6 @@ impl Policy {
             (true, _) => 4,
         };
         let context = (gap / 2, step, kind);
-        self.flows.insert(packet.flow, (packet.now, context, gap));
         self.arrived += 1;
         if self.arrived.is_multiple_of(1024) {
             self.steer();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::adaptive_twin::{Arrived, Policy as Waits};
+use crate::adaptive_twin::{Arrived, Policies, Policy as Waits};
 use crate::common::{Kind, Packet, run};
 use proptest::prelude::*;
 use slipstream::reframe::{Admit, Budget, Class, ClassSettings, Policy, ReframeConfig, Top};
@@ -23,7 +23,7 @@ struct Twin {
     windows: Vec<[HashMap<(u16, bool), u32>; 2]>,
     heavy: Vec<Vec<(u16, bool)>>,
     /// One for each class, where the hold is adaptive.
-    waits: Vec<Waits>,
+    waits: Policies,
     arrivals: Vec<u64>,
 }
 
@@ -47,7 +47,8 @@ impl Twin {
         if config.admit == Admit::Adaptive {
             let holds = || (0..=config.classes.len()).map(|class| Self::settings(config, class));
             let longest = holds().map(|t| t.hold_ns).max().unwrap();
-            twin.waits = holds().map(|t| Waits::new(longest, t.hold_ns, t.burst, config.budget)).collect();
+            let waits = holds().map(|t| Waits::new(longest, t.hold_ns, t.burst, config.budget));
+            twin.waits = Policies::new(waits.collect());
         }
         twin.windows = vec![Default::default(); config.classes.len()];
         twin.heavy = vec![Vec::new(); config.classes.len()];
@@ -119,7 +120,7 @@ impl Twin {
     fn emit(&mut self) {
         self.leaving.sort_by_key(|t| (t.order, t.packets[0]));
         for train in self.leaving.drain(..) {
-            if let Some(waits) = self.waits.get_mut(train.class) {
+            if let Some(waits) = self.waits.classes.get_mut(train.class) {
                 let delays = train.packets.iter().map(|p| self.instant - self.arrivals[*p]);
                 waits.left(train.packets.len() as u64, delays.sum());
             }
@@ -146,12 +147,11 @@ impl Twin {
         let class = if class > 0 && !self.belongs(config, class, flow) { 0 } else { class };
         let t = Self::settings(config, class);
         let arrived = Arrived { flow, now, tcp: is_tcp, len: packet.len.max(60) };
-        // A flow keeps its class here, so that each class can have its own memory of flows.
-        let context = self.waits.get_mut(class).map(|waits| waits.arrived(&arrived));
+        let context = self.waits.arrived(class, &arrived);
         let bypass = t.bypass || (!config.bypass.is_never() && syn) || (new && config.admit == Admit::Second);
         let mine = |twin: &Self| twin.trains.iter().position(|t| t.flow == flow);
         let alone = |twin: &Self| {
-            let leaves = |context| twin.waits[class].leaves(context);
+            let leaves = |context| twin.waits.classes[class].leaves(context);
             mine(twin).is_none() && context.is_some_and(leaves)
         };
         if bypass || t.hold_ns == 0 || t.burst == 1 || alone(self) {
@@ -159,7 +159,7 @@ impl Twin {
                 self.leave(config, at);
             }
             self.emit();
-            if let Some(waits) = self.waits.get_mut(class) {
+            if let Some(waits) = self.waits.classes.get_mut(class) {
                 waits.left(1, 0);
             }
             self.out.push((now, i));
@@ -197,7 +197,7 @@ impl Twin {
         if train.packets.len() >= usize::from(t.burst) {
             self.leave(config, at);
         } else if let Some(context) = context {
-            match self.waits[class].deadline(context, train.packets.len(), now, train.base) {
+            match self.waits.classes[class].deadline(context, train.packets.len(), now, train.base) {
                 None => self.leave(config, at),
                 Some(deadline) => train.deadline = deadline,
             }
@@ -208,7 +208,7 @@ impl Twin {
 /// The packets that leave the twin, and the price of the default class at the end.
 pub(crate) fn twin(config: &ReframeConfig, packets: &[Packet]) -> (Vec<(u64, usize)>, u64) {
     let twin = Twin::after(config, packets);
-    (twin.out, twin.waits[0].price())
+    (twin.out, twin.waits.classes[0].price())
 }
 
 fn settings() -> impl Strategy<Value = ClassSettings> {
@@ -326,11 +326,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_stage_does_what_its_twin_does(mut config in config(), packets in packets()) {
-        if config.admit == Admit::Adaptive {
-            // The twin learns from each class by itself, and flows would change theirs.
-            config.classes.iter_mut().for_each(|c| c.top = None);
-        }
+    fn the_stage_does_what_its_twin_does(config in config(), packets in packets()) {
         let (out, report) = run(&config, 1, &packets);
         prop_assert_eq!(&out, &Twin::run(&config, &packets));
         check_invariants(&config, &packets, &out)?;

@@ -49,6 +49,8 @@ pub struct SendCounts {
     pub super_frame_packets: u64,
     /// Super-frames that the kernel did not take: their packets left one by one.
     pub super_frames_refused: u64,
+    /// Packets that left by themselves for a wrong checksum.
+    pub wrong_checksums: u64,
 }
 
 impl SendCounts {
@@ -79,7 +81,8 @@ impl Sender {
         // The first packet that has not left, and the one that is looked at.
         let (mut from, mut at) = (0, 0);
         while let Some(rest) = frames.get(at..).filter(|rest| !rest.is_empty()) {
-            let Some(whole) = self.takes.and_then(|takes| Super::of(pool, rest, takes)) else {
+            let wrong = &mut self.counts.wrong_checksums;
+            let Some(whole) = self.takes.and_then(|takes| Super::of(pool, rest, takes, wrong)) else {
                 at += 1;
                 continue;
             };

@@ -152,6 +152,7 @@ impl Transmit for Sender {
         visit("super_frames_sent", counts.super_frames);
         visit("packets_in_super_frames", counts.super_frame_packets);
         visit("super_frames_refused", counts.super_frames_refused);
+        visit("packets_with_wrong_checksums", counts.wrong_checksums);
     }
 
     fn drops(&self) -> Drops {

@@ -39,6 +39,8 @@ pub struct SendCounts {
     pub super_frame_packets: u64,
     /// Super-frames that the kernel did not take: their packets left one by one.
     pub super_frames_refused: u64,
+    /// Packets that left by themselves for a wrong checksum.
+    pub wrong_checksums: u64,
 }
 
 impl Sender {
@@ -73,7 +75,9 @@ impl Sender {
     /// Hands over the super-frame at the start of `frames`, if there is one; returns its packets, 0 where
     /// they are to leave one by one.
     fn send_super(&mut self, pool: &Pool, frames: &[Frame]) -> usize {
-        let Some(whole) = self.takes.and_then(|takes| Super::of(pool, frames, takes)) else { return 0 };
+        let wrong = &mut self.counts.wrong_checksums;
+        let whole = self.takes.and_then(|takes| Super::of(pool, frames, takes, wrong));
+        let Some(whole) = whole else { return 0 };
         let frames = frames.get(..whole.packets).unwrap_or_default();
         let mut parts = [IoSlice::new(&[]); MOST + 2];
         let payloads = frames.iter().map(|frame| whole.payload(pool, frame));
@@ -135,6 +139,7 @@ impl Transmit for Sender {
         visit("super_frames_sent", counts.super_frames);
         visit("packets_in_super_frames", counts.super_frame_packets);
         visit("super_frames_refused", counts.super_frames_refused);
+        visit("packets_with_wrong_checksums", counts.wrong_checksums);
     }
 
     fn drops(&self) -> Drops {

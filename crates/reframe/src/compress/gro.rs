@@ -12,8 +12,9 @@
 //!   not write anew when the super-frame is cut;
 //! - no payload is copied, until a port that takes super-frames gathers it into the kernel.
 //!
-//! All packets of a batch that leaves are looked at in one go, one read of headers and payload each.
-//! Checksums are verified of packets that would be joined, and of no others.
+//! All packets of a batch that leaves are looked at in one go. Their headers are read and no payload is: a port
+//! that sends a super-frame verifies the checksums of its packets, just before the kernel copies them. Who
+//! wants to know beforehand which packets those will be has them verified here as well.
 
 use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::Frame;
@@ -21,7 +22,7 @@ use slipstream_core::pool::Pool;
 use slipstream_wire::Flags;
 use slipstream_wire::gro::{Limits, Refusal, Segment, SuperFrame};
 
-/// Packets whose headers are asked for ahead of use, and those of which all is: the payload, too, is read.
+/// Packets whose headers are asked for ahead of use, and those of which all is, where payloads are read.
 const AHEAD: usize = 8;
 const AHEAD_WHOLE: usize = 2;
 /// Longest packet in bytes whose headers are all of it that is worth asking for.
@@ -106,6 +107,8 @@ impl GroStats {
 #[derive(Clone, Debug)]
 pub struct Gro {
     limits: Limits,
+    /// Checksums are verified here.
+    verify: bool,
     stats: GroStats,
 }
 
@@ -118,10 +121,11 @@ struct Open<'a> {
 }
 
 impl Gro {
-    /// With these limits.
+    /// With these limits. `verify`: a packet whose checksum is wrong is marked as part of no super-frame; else
+    /// that is left to whoever sends one.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, stats: GroStats::default() }
+    pub fn new(limits: Limits, verify: bool) -> Self {
+        Self { limits, verify, stats: GroStats::default() }
     }
 
     /// The counters so far.
@@ -143,28 +147,33 @@ impl Gro {
         for &Train { start, len, .. } in trains.iter() {
             if len > 1 {
                 let (start, len) = (start as usize, len as usize);
-                self.train(pool, frames.get_mut(start..).unwrap_or_default(), len);
+                let frames = frames.get_mut(start..).unwrap_or_default();
+                if self.verify {
+                    self.train::<true>(pool, frames, len);
+                } else {
+                    self.train::<false>(pool, frames, len);
+                }
             }
         }
     }
 
     /// Marks those of a train, the first `len` of `frames`.
     #[inline]
-    fn train(&mut self, pool: &Pool, frames: &mut [Frame], len: usize) {
-        let Self { limits, stats } = self;
+    fn train<const VERIFY: bool>(&mut self, pool: &Pool, frames: &mut [Frame], len: usize) {
+        let Self { limits, stats, .. } = self;
         stats.trains += 1;
         let mut open: Option<Open<'_>> = None;
         for at in 0..len {
             if let Some(ahead) = frames.get(at + AHEAD) {
                 pool.prefetch_headers(ahead.buf, ahead.len);
             }
-            if let Some(ahead) = frames.get(at + AHEAD_WHOLE).filter(|ahead| ahead.len > SHORT) {
+            if VERIFY && let Some(ahead) = frames.get(at + AHEAD_WHOLE).filter(|ahead| ahead.len > SHORT) {
                 pool.prefetch_all(ahead.buf, ahead.len);
             }
             let Some(frame) = frames.get_mut(at) else { break };
             let refusal = match segment(pool, frame) {
                 Ok(next) => match &mut open {
-                    Some(open) => match open.join(&next, *limits) {
+                    Some(open) => match open.join::<VERIFY>(&next, *limits) {
                         Ok(()) => {
                             frame.info = frame.info.joined();
                             continue;
@@ -203,7 +212,16 @@ impl Gro {
 impl<'a> Open<'a> {
     /// Takes the next packet; or the reason why it can't be, and what is known of its checksums by then.
     #[inline]
-    fn join(&mut self, next: &Segment<'a>, limits: Limits) -> Result<(), (Refusal, Option<bool>)> {
+    fn join<const VERIFY: bool>(
+        &mut self,
+        next: &Segment<'a>,
+        limits: Limits,
+    ) -> Result<(), (Refusal, Option<bool>)> {
+        if !VERIFY {
+            self.run.join(&self.last, next, limits).map_err(|reason| (reason, None))?;
+            self.last = *next;
+            return Ok(());
+        }
         let mut run = self.run;
         run.join(&self.last, next, limits).map_err(|reason| (reason, None))?;
         let right = next.checksums_are_right();
