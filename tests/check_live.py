@@ -8,6 +8,8 @@ made, nothing is checked between interfaces, which is a failure.
 import argparse
 import hashlib
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
 import signal
@@ -444,6 +446,44 @@ CHECKS = (ping, tcp, iperf, order, idle, interrupt, limits, vlan, too_long, chec
           *GATEWAYS, *OPERATION, *ATTACKS, *LIVE_PORTS, *SHARDED, *SHARD_OPERATION, *SETUP, *SLICED, *FAULTS,
           *PACKAGE)
 ANYWHERE = (paced,)
+# These say how fast something went, or need both cores for it, so that nothing else may run meanwhile.
+MEASURING = ("paced", "tcp", "iperf", "router", "nat", "xdp_stream", "xdp_generic_stream", "xdp_busy_poll_stream", "packet_stream",
+             "shard_stream", "shard_xdp_stream")
+# The others wait most of the time: for silence, for deadlines, for what a peer says. These take longest, and begin first.
+LONG = ("package", "syn_flood", "unread", "reloads", "xdp_killed")
+SIDE_BY_SIDE = 3
+
+
+def judge(check, binary):
+    """Runs one check and says what is wrong; ends the process with status 1 if anything is."""
+    case = harness.Case()
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        try:
+            check(case, binary, Path(directory))
+        except Exception:  # what can't be judged has failed
+            case.wrong.append(traceback.format_exc(limit=-3))
+    for what in case.wrong[:5]:
+        print(f"FAILED {check.__name__}: {check.__doc__}\n       {what}")
+    sys.exit(bool(case.wrong))
+
+
+def side_by_side(checks, at_once, binary):
+    """Runs each check in a process of its own, whose number is in the names of its namespaces; yields whether it went well."""
+    fork, waiting, running = multiprocessing.get_context("fork"), list(checks), []
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            # What is not yet written would be written by the child, too.
+            sys.stdout.flush()
+            child = fork.Process(target=judge, args=(waiting.pop(0), binary))
+            child.start()
+            running.append(child)
+        multiprocessing.connection.wait([child.sentinel for child in running])
+        for child in [child for child in running if not child.is_alive()]:
+            running.remove(child)
+            if child.exitcode not in (0, 1):
+                print(f"FAILED a check ended with {child.exitcode}", flush=True)
+            yield child.exitcode == 0
 
 
 def main():
@@ -463,21 +503,11 @@ def main():
     reason = netns.why_not()
     if reason:
         print(f"FAILED: no check between interfaces: {reason}")
-    passed = failed = 0
-    for check in ANYWHERE + (() if reason else CHECKS):
-        if arguments.only not in check.__name__:
-            continue
-        case = harness.Case()
-        with tempfile.TemporaryDirectory() as directory:
-            Path(directory).chmod(0o755)
-            try:
-                check(case, binary, Path(directory))
-            except Exception:  # one check that can't be judged must not hide the others
-                case.wrong.append(traceback.format_exc(limit=-3))
-        passed += not case.wrong
-        failed += bool(case.wrong)
-        for what in case.wrong[:5]:
-            print(f"FAILED {check.__name__}: {check.__doc__}\n       {what}", flush=True)
+    chosen = [check for check in ANYWHERE + (() if reason else CHECKS) if arguments.only in check.__name__]
+    measuring = [check for check in chosen if check.__name__ in MEASURING]
+    others = sorted((check for check in chosen if check not in measuring), key=lambda check: check.__name__ not in LONG)
+    passed = sum(side_by_side(measuring, 1, binary)) + sum(side_by_side(others, SIDE_BY_SIDE, binary))
+    failed = len(chosen) - passed
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed or reason else 0)
 

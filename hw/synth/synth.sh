@@ -66,7 +66,9 @@ fi
 run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
     opt -fast -full; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
     tee -q -o $out/depth.txt ltp -noff"
-run ecp5 "$outside; synth_ecp5 -top slice_splice; tee -q -o $out/ecp5.json stat -json"
+# Up to names of cells, which nobody reads here and which take longer than the mapping; then what `check` does beside them.
+run ecp5 "$outside; synth_ecp5 -top slice_splice -run begin:check; hierarchy -check; check -noinit; blackbox =A:whitebox
+    tee -q -o $out/ecp5.json stat -json"
 if [ "${1:-}" = --all ]; then
     run xilinx "$inside; synth_xilinx -family xcup -flatten -top slice_splice -noiopad; tee -q -o $out/xilinx.json stat -json"
 fi
