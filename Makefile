@@ -15,7 +15,7 @@ ifeq ($(wildcard ../shared/traces),)
 export SLIPSTREAM_TRACES ?= none
 endif
 
-.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
+.PHONY: help build wheels deb package dpdk dpdk-unit install-c demo test deps fmt clippy unit suite beside alone hardware hardware-deps docs deny deny-if-installed bench speed fuzz soak book doc clean $(GATE)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -48,10 +48,11 @@ install-c: ## the C library, its header and its pkg-config file, in PREFIX (defa
 demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
 	@ci/demo.sh $(BINARY) traces/campus.pcap.gz
 
-# Two lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in target/debug
-# while the binary is built in target/release and judged by others. What takes times by the wall clock comes when both are done.
-test: deps fmt ## everything that must be green
-	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy unit hardware" "beside"
+# Lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in target/debug while
+# the binary is built in target/release and judged by others; what they need is fetched meanwhile, and who needs it waits for
+# it. What takes times by the wall clock comes when all are done.
+test: fmt ## everything that must be green
+	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy deps unit hardware" "build beside" "deps hardware-deps"
 	@$(MAKE) --no-print-directory alone deny-if-installed
 	@echo "make test: everything passed"
 
@@ -70,11 +71,16 @@ unit: ## tests of the crates, those in their documentation included
 suite: build ## tests of the binary: other readers check what it writes
 	"$$(ci/python.sh)" tests/run_all.py $(BINARY)
 
-hardware: build ## the block in hw/: lint, tests, proofs, co-simulation with the binary
+hardware: build hardware-deps ## the block in hw/: lint, tests, proofs, co-simulation with the binary
 	$(MAKE) --no-print-directory -C hw test BINARY=$(abspath $(BINARY))
 
+# The lock is that of ci/deps.sh: one of them installs at a time.
+hardware-deps:
+	@mkdir -p $(or $(CARGO_TARGET_DIR),target)
+	@flock $(or $(CARGO_TARGET_DIR),target)/deps.lock $(MAKE) --no-print-directory -C hw deps
+
 # What `test` makes of `suite`, `docs` and `gate`: all of it, in another order.
-beside: build
+beside: build deps
 	python=$$(ci/python.sh); "$$python" tests/run_all.py --beside $(BINARY) --and "$$python ci/docs.py"$(if $(GATE), --and "$$python bench/gate.py --binary")
 
 alone: build

@@ -3,6 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export DEBIAN_FRONTEND=noninteractive
+# Whoever comes while another one installs waits until that is done.
+mkdir -p "${CARGO_TARGET_DIR:-target}"
+exec 9> "${CARGO_TARGET_DIR:-target}/deps.lock"
+flock 9
 
 # program:package
 needs=(
