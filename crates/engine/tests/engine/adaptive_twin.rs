@@ -321,7 +321,7 @@ impl Policy {
             && interval == 128
             && (&before.waits, before.price) == (&waits, self.price)
         {
-            interval = (2 * before.interval).min(512);
+            interval = (2 * before.interval).min(1024);
         }
         let next = packets + interval;
         self.waits.insert(context, Reckoned { next, interval, price: self.price, waits });

@@ -27,7 +27,7 @@ const KIND_FULL: u32 = 1 << 16;
 const REFRESH: u32 = 128;
 /// If that many are known and have changed nothing, and the price is the same: after twice as many as the last
 /// time, up to this.
-const REFRESH_SETTLED: u32 = 512;
+const REFRESH_SETTLED: u32 = 1024;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
 const KIND_REFRESH: u32 = 1024;
 /// As many packets as this would count as what all packets of its kind say, where a context has little to
@@ -73,9 +73,9 @@ impl GapScale {
         if halves < 2 {
             return 0;
         }
-        // All that is longer than the last bucket's beginning is in it.
+        // All that is longer than the last bucket's beginning is in it. The two uppermost bits are 2 or 3.
         let octave = halves.ilog2() - 1;
-        (2 * octave + (halves >> octave & 1) as u32 + 1) as u8
+        (2 * octave + (halves >> octave) as u32 - 1) as u8
     }
 
     /// Upper end of a bucket, in half units: no gap of it is that long.
