@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Delay and CPU of a reframer and of plain forwarding between two veth interfaces, where packets come one at a time.
 
-usage: bench/waiting.py [--binary target/release/slipstream] [--rates 10000,40000] [--coalesce 40us,0us] [--rounds 3] [--seconds 1.5]
+usage: bench/waiting.py [--binary target/release/slipstream] [--rates 10000,40000] [--coalesce 40us,0us] [--rounds 3] [--seconds 1.5] [--peers]
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
@@ -34,12 +34,12 @@ GRAPHS = {
 }
 
 
-def measure(binary, words, graph, flood, rate, seconds):
-    """Of one run: packets sent, the program's CPU and everybody's in ns a packet, and its report's times."""
+def under_load(command, flood, rate, seconds):
+    """Of a program between the two: packets sent, its CPU and everybody's in ns a packet, and what it said at the end."""
     with Net() as net:
         for end, interface in (("a", "a0"), ("b", "b0")):
             net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
-        child = net.start("m", "chrt", "-f", "50", binary, "run", "--format", "json", *words, "-e", graph)
+        child = net.start("m", "chrt", "-f", "50", *command)
         time.sleep(0.7)
         if child.poll() is not None:
             sys.exit(child.stderr.read())
@@ -52,10 +52,31 @@ def measure(binary, words, graph, flood, rate, seconds):
         own, kernel = live_ports.so_far(child) - own, live_ports.threads_of_the_kernel() - kernel
         child.send_signal(signal.SIGINT)
         out, _ = child.communicate(timeout=10)
-        last = json.loads(out)["stages"][-1]
-        late, transit = last["excess_delay_ns"], last["transit_ns"]
-        return (1e9 * own / sent, 1e9 * (own + sender_cpu + kernel) / sent, late["p50"] / 1e3, late["p99"] / 1e3,
-                transit["p50"] / 1e3, transit["p99"] / 1e3)
+        return 1e9 * own / sent, 1e9 * (own + sender_cpu + kernel) / sent, out
+
+
+def measure(binary, words, graph, flood, rate, seconds):
+    """Of one run: the program's CPU and everybody's in ns a packet, and its report's times."""
+    command = (binary, "run", "--format", "json", *words, "-e", graph)
+    own, whole, out = under_load(command, flood, rate, seconds)
+    last = json.loads(out)["stages"][-1]
+    late, transit = last["excess_delay_ns"], last["transit_ns"]
+    return own, whole, late["p50"] / 1e3, late["p99"] / 1e3, transit["p50"] / 1e3, transit["p99"] / 1e3
+
+
+def peers(programs, rate, rounds, seconds):
+    """What receiving, and forwarding, cost a minimal program in C: woken by each packet, or asleep for a set time."""
+    forward = programs["af_packet_forward"]
+    commands = {f"C, {what}, {how}": (forward, "ma", out, *nap)
+                for what, out in (("receiving only", "-"), ("forwarding", "mb"))
+                for how, nap in (("woken by each packet", ()), ("asleep for 50 µs", ("50",)))}
+    seen = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, command in commands.items():
+            seen[name].append(under_load(command, programs["flood"], rate, seconds)[:2])
+    for name, runs in seen.items():
+        own, whole = (statistics.median(run[n] for run in runs) / 1e3 for n in range(2))
+        print(f"| {rate:,} | {name} | – | {own:.1f} µs | {whole:.1f} µs | – | – | – | – |", flush=True)
 
 
 def main():
@@ -65,6 +86,7 @@ def main():
     parser.add_argument("--coalesce", default="40us,0us")
     parser.add_argument("--rounds", default=3, type=int)
     parser.add_argument("--seconds", default=1.5, type=float)
+    parser.add_argument("--peers", action="store_true", help="beside programs in C (bench/peers)")
     arguments = parser.parse_args()
     reason = netns.why_not()
     if reason:
@@ -73,7 +95,8 @@ def main():
     print("| pps | | `--coalesce` | its CPU a packet | all | late, median | late, p99 | in all, median | p99 |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
-        flood = live_ports.built(Path(directory))["flood"]
+        programs = live_ports.built(Path(directory))
+        flood = programs["flood"]
         for rate in map(int, arguments.rates.split(",")):
             for name, graph in GRAPHS.items():
                 rows = {coalesce: [] for coalesce in arguments.coalesce.split(",")}
@@ -85,6 +108,8 @@ def main():
                     own, whole, *times = (statistics.median(run[n] for run in runs) for n in range(6))
                     cells = [f"{own / 1e3:.1f} µs", f"{whole / 1e3:.1f} µs", *(f"{t:.0f} µs" for t in times)]
                     print(f"| {rate:,} | {name} | {coalesce} | {' | '.join(cells)} |", flush=True)
+            if arguments.peers:
+                peers(programs, rate, arguments.rounds, arguments.seconds)
 
 
 if __name__ == "__main__":

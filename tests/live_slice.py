@@ -28,29 +28,34 @@ fa -> [a]join :: splice(ports=[a, b], mtu=1500); fb -> [b]join; join[a] -> a; jo
 """
 
 
+def function(net, scratch):
+    """Linux as a router with NAT in namespace f, between the middlebox's interfaces fa and fb; the way of a and b leads there."""
+    net.spaces["f"] = f"slip{os.getpid()}f"
+    subprocess.run(["ip", "netns", "add", net.spaces["f"]], check=True)
+    for inner, outer, address in (("f0", "fa", "10.77.1.254"), ("f1", "fb", "10.77.2.254")):
+        net.ip("f", "link", "add", inner, "type", "veth", "peer", "name", outer, "netns", net.spaces["m"])
+        net.sh("m", "sysctl", "-qw", f"net.ipv6.conf.{outer}.disable_ipv6=1")
+        for space, interface in (("f", inner), ("m", outer)):
+            net.ip(space, "link", "set", "dev", interface, "up")
+        net.sh("f", "ethtool", "-K", inner, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
+        net.ip("f", "addr", "add", f"{address}/24", "dev", inner)
+    net.sh("f", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    rules = scratch / "nat.nft"
+    rules.write_text(NAT)
+    net.sh("f", "nft", "-f", rules)
+    # The lengths of what is sliced don't add up to sequence numbers, which conntrack would watch.
+    net.sh("f", "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_be_liberal=1")
+    for end, number in (("a", 1), ("b", 2)):
+        net.ip(end, "route", "add", "default", "via", f"10.77.{number}.254")
+
+
 def sliced_function(case, binary, scratch):
     """Files and bulk traffic through Linux's NAT, which has headers only: all bytes arrive, and payloads did wait."""
     if not have(case, "curl", "nginx", "iperf3", "nft", "ss"):
         return
     fetches = int(os.environ.get("SLIPSTREAM_SLICE_FILES", "6"))
     with Net(routed=True) as net:
-        net.spaces["f"] = f"slip{os.getpid()}f"
-        subprocess.run(["ip", "netns", "add", net.spaces["f"]], check=True)
-        for inner, outer, address in (("f0", "fa", "10.77.1.254"), ("f1", "fb", "10.77.2.254")):
-            net.ip("f", "link", "add", inner, "type", "veth", "peer", "name", outer, "netns", net.spaces["m"])
-            net.sh("m", "sysctl", "-qw", f"net.ipv6.conf.{outer}.disable_ipv6=1")
-            for space, interface in (("f", inner), ("m", outer)):
-                net.ip(space, "link", "set", "dev", interface, "up")
-            net.sh("f", "ethtool", "-K", inner, "tx", "off", "tso", "off", "gso", "off", "gro", "off")
-            net.ip("f", "addr", "add", f"{address}/24", "dev", inner)
-        net.sh("f", "sysctl", "-qw", "net.ipv4.ip_forward=1")
-        rules = scratch / "nat.nft"
-        rules.write_text(NAT)
-        net.sh("f", "nft", "-f", rules)
-        # The lengths of what is sliced don't add up to sequence numbers, which conntrack would watch.
-        net.sh("f", "sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_be_liberal=1")
-        for end, number in (("a", 1), ("b", 2)):
-            net.ip(end, "route", "add", "default", "via", f"10.77.{number}.254")
+        function(net, scratch)
         box = Middlebox(net, binary, "run", *JSON, "-e", GRAPH).ready(8)
         page = nginx(net, "b", scratch)
         for _ in range(fetches):

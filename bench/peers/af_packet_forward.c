@@ -1,9 +1,10 @@
 /* A minimal forwarder over packet sockets: what comes in by one interface leaves by another, unchanged.
  *
- *     af_packet_forward IN OUT
+ *     af_packet_forward IN OUT [NAP]
  *
  * It receives by a ring (TPACKET_V2, 4096 frames of 2 KiB), sends up to 64 frames a call (sendmmsg) from where they lie in
- * the ring, and sleeps in poll() when nothing is there. It ends at SIGINT. */
+ * the ring, and sleeps in poll() when nothing is there, or for NAP us whether anything comes or not. With `-` for OUT it
+ * sends nothing: what is left is what receiving costs. It ends at SIGINT. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
@@ -14,8 +15,11 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <time.h>
 
 enum { FRAME = 2048, FRAMES = 4096, BLOCK = 1 << 16, AT_ONCE = 64 };
 
@@ -52,11 +56,14 @@ static int bound(const char *name, int protocol)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc < 3 || argc > 4)
         return 2;
+    struct timespec nap = {0, argc == 4 ? atol(argv[3]) * 1000 : 0};
+    int sends = strcmp(argv[2], "-") != 0;
+    prctl(PR_SET_TIMERSLACK, 1);
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
-    int in = bound(argv[1], ETH_P_ALL), out = bound(argv[2], 0);
+    int in = bound(argv[1], ETH_P_ALL), out = sends ? bound(argv[2], 0) : 0;
     uint8_t *ring = mmap(NULL, (size_t)FRAME * FRAMES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, in, 0);
     if (in < 0 || out < 0 || ring == MAP_FAILED) {
         perror("af_packet_forward");
@@ -82,10 +89,13 @@ int main(int argc, char **argv)
         }
         if (!n) {
             struct pollfd wait = {.fd = in, .events = POLLIN};
-            poll(&wait, 1, -1);
+            if (nap.tv_nsec)
+                nanosleep(&nap, NULL);
+            else
+                poll(&wait, 1, -1);
             continue;
         }
-        for (int done = 0; done < n;) {
+        for (int done = sends ? 0 : n; done < n;) {
             int sent = sendmmsg(out, messages + done, (unsigned)(n - done), MSG_DONTWAIT);
             done += sent > 0 ? sent : 1;
         }
