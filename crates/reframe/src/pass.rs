@@ -24,7 +24,7 @@ impl Reframe {
         let mut positions = arrivals.positions.as_slice();
         for (frames, keys) in arrivals.frames.chunks(BATCH).zip(arrivals.keys.as_slice().chunks(BATCH)) {
             let (here, later) = positions.split_at_checked(frames.len()).unwrap_or_default();
-            self.pass_some(frames, keys, first, here, |_, _, _| ());
+            self.pass_some(frames, keys, first, here);
             self.flush(pool, out);
             first += frames.len() as u64;
             positions = later;
@@ -52,27 +52,34 @@ impl Reframe {
         out: &mut dyn Output,
     ) -> usize {
         let ends = self.auto.as_ref().map_or(Nanos(0), Autos::ends);
-        let n = frames.iter().take_while(|frame| frame.arrival < ends).count();
+        let n = match frames.last() {
+            Some(last) if last.arrival < ends => frames.len(),
+            _ => frames.iter().take_while(|frame| frame.arrival < ends).count(),
+        };
         let n = if self.hold.packets() == 0 { n } else { 0 };
         if n == 0 {
             self.last_key = None;
             return 0;
         }
-        let Some(mut auto) = self.auto.take() else { return 0 };
         self.emit_leaving(pool, out);
         if self.out.frames.len() + n > BATCH {
             self.flush(pool, out);
         }
-        let here = frames.get(..n).unwrap_or_default();
-        let (seed, mut hash) = (self.table.seed(), None);
-        self.pass_some(here, keys, first, positions, |key, continues, now| {
-            let hash = match hash {
-                Some(hash) if continues => hash,
-                _ => *hash.insert(keys.key_of(key).hash64(seed)),
-            };
-            auto.packet(0, hash, now);
-        });
-        self.auto = Some(auto);
+        let (here, before) = (frames.get(..n).unwrap_or_default(), self.instant);
+        self.pass_some(here, keys, first, positions);
+        if let Some(auto) = self.auto.as_mut().filter(|auto| !auto.rests(0)) {
+            let seed = self.table.seed();
+            let classified = here.iter().zip(keys.kept()).filter(|(frame, _)| frame.info.classified());
+            let mut last: Option<(NarrowKey, u64)> = None;
+            for (frame, &key) in classified {
+                let hash = match last {
+                    Some((before, hash)) if keys.are_same(key, before) => hash,
+                    _ => keys.key_of(key).hash64(seed),
+                };
+                last = Some((key, hash));
+                auto.packet(0, hash, frame.arrival.max(before));
+            }
+        }
         // Neighbours that come by different ways are not compared: they have no number here, and no key
         // there.
         self.table.forget_last();
@@ -83,41 +90,42 @@ impl Reframe {
         n
     }
 
-    /// Lets packets pass into the batch that leaves, where there is room for them, and calls `each` for every
-    /// one that has a flow: with its key as it is kept, true if it is that of the packet before, and the time.
+    /// Lets packets pass into the batch that leaves, where there is room for them.
     #[inline(always)]
-    fn pass_some(
-        &mut self,
-        frames: &[Frame],
-        keys: KeySlice<'_>,
-        first: u64,
-        positions: &[u64],
-        mut each: impl FnMut(NarrowKey, bool, Nanos),
-    ) {
+    fn pass_some(&mut self, frames: &[Frame], keys: KeySlice<'_>, first: u64, positions: &[u64]) {
         let bits = self.bypass_info.unwrap_or_default();
         let cause = if self.burst == 1 { Cause::Full } else { Cause::Deadline };
-        let mut positions = positions.iter();
+        let instant = self.instant;
         let (mut classified, mut bypassed, mut runs) = (0, 0, 0);
         let mut before: Option<NarrowKey> = None;
+        let last_key = self.last_key;
         let starts = self.out.frames.len() as u32..;
-        for ((start, sequence), (frame, key)) in starts.zip(first..).zip(frames.iter().zip(keys.kept())) {
-            self.instant = self.instant.max(frame.arrival);
+        let packets = starts.zip(first..).zip(frames.iter().zip(keys.kept()));
+        self.out.trains.extend(packets.map(|((start, sequence), (frame, key))| {
             let mut continues = false;
             if frame.info.classified() {
                 classified += 1;
-                bypassed += u64::from(self.all_bypass || frame.info.is(bits));
+                bypassed += u64::from(frame.info.is(bits));
                 continues = match before {
                     Some(before) => keys.are_same(*key, before),
-                    None => self.last_key == Some(keys.key_of(*key)),
+                    None => last_key == Some(keys.key_of(*key)),
                 };
                 before = Some(*key);
                 runs += u64::from(!continues);
-                each(*key, continues, self.instant);
             }
-            let sequence = positions.next().copied().unwrap_or(sequence);
-            let (flow, release) = (Frame::NO_FLOW, self.instant);
-            self.out.trains.push(Train { flow, start, len: 1, release, order: 0, sequence, continues });
+            // Packets come in the order of time.
+            let (flow, release) = (Frame::NO_FLOW, frame.arrival.max(instant));
+            Train { flow, start, len: 1, release, order: 0, sequence, continues }
+        }));
+        if !positions.is_empty() {
+            let start = self.out.trains.len() - frames.len();
+            let trains = self.out.trains.get_mut(start..).unwrap_or_default();
+            trains.iter_mut().zip(positions).for_each(|(train, position)| train.sequence = *position);
         }
+        if self.all_bypass {
+            bypassed = classified;
+        }
+        self.instant = frames.last().map_or(instant, |last| last.arrival.max(instant));
         self.last_key = before.map(|key| keys.key_of(key)).or(self.last_key);
         self.out.frames.extend_from_slice(frames);
         self.stats.unclassified += frames.len() as u64 - classified;

@@ -23,7 +23,7 @@ impl Reframe {
     /// Holds the sampled ones of some packets of class 0, whose flows are known, in shadow.
     #[inline(always)]
     pub(super) fn shadow(&mut self, block: &Block<'_>, range: Range<usize>) {
-        let Some(auto) = &mut self.auto else { return };
+        let Some(auto) = self.auto.as_mut().filter(|auto| !auto.rests(0)) else { return };
         let frames = block.frames.get(range.clone()).unwrap_or_default();
         let hashes = block.hashes.get(range).unwrap_or_default();
         frames.iter().zip(hashes).for_each(|(frame, hash)| auto.packet(0, *hash, frame.arrival));

@@ -6,6 +6,7 @@ use super::{
     ADOPTED, AHEAD, BufId, CLASS, CLASS_UNITS, Freed, OVERSIZE, Pool, SLAB_UNITS, SLICED, TAIL, UNIT,
     is_sliced,
 };
+use crate::frame::Frame;
 use crate::prefetch::prefetch_to_write;
 
 impl Pool {
@@ -106,6 +107,19 @@ impl Pool {
             Freed::Here => self.free_slot(id),
             Freed::Elsewhere => self.leave_to_siblings(id),
             Freed::Never => {}
+        }
+    }
+
+    /// The same for packets that leave together.
+    #[inline]
+    pub fn free_all(&mut self, frames: &[Frame]) {
+        match (self.freed, &mut self.sibling) {
+            (Freed::Never, _) => {}
+            (Freed::Elsewhere, Some(sibling)) => {
+                self.live -= frames.len() as i64;
+                sibling.leave_all_of(frames);
+            }
+            _ => frames.iter().for_each(|frame| self.free_slot(frame.buf)),
         }
     }
 

@@ -4,8 +4,9 @@
 //! would have given. Now and then the class takes the hold that is worth most by its budget. It takes none at
 //! all, where that is allowed, while no hold is worth its delay.
 //!
-//! Of many flows one in 64 is sampled; while packets are few, up to all. Everything follows from packets,
-//! their times and the order in which flows came: a replay is the same each time.
+//! Of many flows one in 64 is sampled; while packets are few, up to all. While the hold stays as it is, only
+//! one window in four is looked at. Everything follows from packets, their times and the order in which flows
+//! came: a replay is the same each time.
 
 mod shadow;
 
@@ -28,6 +29,9 @@ const FEW: u64 = 64;
 const MANY: u64 = 2048;
 /// One flow in two to the power of this is sampled at least.
 const LEAST: u32 = 6;
+/// After so many windows that left the hold as it was, so many pass that nobody looks at.
+const STEADY: u32 = 4;
+const REST: u64 = 3;
 /// Another hold has to be better by one part in so many of what the present one is worth.
 const BETTER: i64 = 16;
 /// A packet more in a train for so many packets at least: with less there is nothing to be gained.
@@ -88,6 +92,10 @@ struct Auto {
     sampled: u64,
     /// One flow in two to the power of this is sampled.
     one_in: u32,
+    /// Windows in which the hold stayed as it was, one after the other.
+    steady: u32,
+    /// The present window is one that nobody looks at.
+    resting: bool,
     ends: Nanos,
     hold_ns: u64,
     changes: u64,
@@ -119,6 +127,8 @@ impl Autos {
                 before: [Outcome::default(); TRIED],
                 sampled: 0,
                 one_in: 0,
+                steady: 0,
+                resting: false,
                 ends: Nanos(0),
                 hold_ns: c.hold_ns,
                 changes: 0,
@@ -141,10 +151,17 @@ impl Autos {
     pub(crate) fn packet(&mut self, class: u8, hash: u64, now: Nanos) {
         let key = hash as u32;
         if let Some(Some(auto)) = self.classes.get_mut(usize::from(class))
+            && !auto.resting
             && key & ((1 << auto.one_in) - 1) == 0
         {
             auto.packet((hash >> 32) as u32, key >> LEAST, now);
         }
+    }
+
+    /// Returns true if packets of a class are of no interest before the present window ends.
+    #[inline(always)]
+    pub(crate) fn rests(&self, class: u8) -> bool {
+        self.classes.get(usize::from(class)).is_none_or(|auto| auto.as_ref().is_none_or(|a| a.resting))
     }
 
     /// The time has come to `now`: ends the windows that are over. Returns a class that is to have another
@@ -184,9 +201,25 @@ impl Auto {
     fn end(&mut self, now: Nanos) -> Option<(u8, u64)> {
         let first = self.ends == Nanos(0);
         self.ends = now.after(self.window_ns);
+        if core::mem::take(&mut self.resting) {
+            // Time has passed for what was known, too.
+            (0..REST).for_each(|_| self.before.iter_mut().for_each(Outcome::halve));
+            return None;
+        }
         if first || self.sampled < FEW {
             return None;
         }
+        let changed = self.end_of_window(now);
+        self.steady = if changed.is_some() || self.wanted != self.hold_ns { 0 } else { self.steady + 1 };
+        if self.steady >= STEADY {
+            self.resting = true;
+            self.ends = now.after(REST * self.window_ns);
+            self.shadow.forget();
+        }
+        changed
+    }
+
+    fn end_of_window(&mut self, now: Nanos) -> Option<(u8, u64)> {
         self.shadow.end(now, &mut self.now);
         if self.sampled < MANY / 8 {
             self.one_in = self.one_in.saturating_sub(2);

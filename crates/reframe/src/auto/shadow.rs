@@ -126,6 +126,11 @@ impl Shadow {
         }
     }
 
+    /// Forgets the trains that are not over: what comes next is not seen.
+    pub(super) fn forget(&mut self) {
+        self.flows.iter_mut().flat_map(|sampled| &mut sampled.trains).for_each(|train| train.count = 0);
+    }
+
     /// Counts the trains that are due by `now`.
     pub(super) fn end(&mut self, now: Nanos, outcomes: &mut [Outcome; TRIED]) {
         let Self { holds, flows, .. } = self;

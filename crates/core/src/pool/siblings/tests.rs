@@ -31,6 +31,10 @@ enum Step {
     Free {
         which: usize,
     },
+    /// Several leave together.
+    FreeAll {
+        most: usize,
+    },
     Front {
         which: usize,
         cut: u32,
@@ -50,6 +54,7 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
     let step = prop_oneof![
         6 => len.prop_map(|len| Step::Insert { len }),
         4 => any::<usize>().prop_map(|which| Step::Free { which }),
+        1 => (0..700usize).prop_map(|most| Step::FreeAll { most }),
         1 => (any::<usize>(), 0u32..100, 0usize..300)
             .prop_map(|(which, cut, front)| Step::Front { which, cut, front }),
         1 => any::<usize>().prop_map(|which| Step::Copy { which }),
@@ -94,6 +99,13 @@ proptest! {
                         twin.remove(&id);
                         pool.free(BufId(id));
                     }
+                    None
+                }
+                Step::FreeAll { most } => {
+                    let gone = ids.split_off(ids.len().saturating_sub(most));
+                    gone.iter().for_each(|id| drop(twin.remove(id)));
+                    let frame = |id: &u32| Frame::unclassified(Nanos(0), BufId(*id), 0);
+                    pool.free_all(&gone.iter().map(frame).collect::<Vec<_>>());
                     None
                 }
                 Step::Front { which, cut, front } => at(which, &ids).map(|at| {
@@ -211,7 +223,9 @@ fn slots_come_back(elsewhere: bool) {
         from
     });
     for batch in receive {
-        batch.into_iter().for_each(|buf| to.free(buf));
+        to.free_all(
+            &batch.into_iter().map(|buf| Frame::unclassified(Nanos(0), buf, 100)).collect::<Vec<_>>(),
+        );
     }
     let from = store.join().unwrap();
     drop(from);
