@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Pool;
+use crate::frame::Frame;
 
 /// Sliced packets that were dropped, of which other threads are told at once.
 pub(super) const MAIL: usize = usize::MAX;
@@ -29,6 +30,10 @@ impl Sibling {
     }
 
     pub(super) fn leave(&mut self, _: u32) {
+        match *self {}
+    }
+
+    pub(super) fn leave_all_of(&mut self, _: &[Frame]) {
         match *self {}
     }
 
