@@ -30,6 +30,12 @@ pub trait Transmit {
     /// [`Transmit::drops`].
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch);
 
+    /// Returns true if all that it looks at of a batch are its packets: where they come straight from a port,
+    /// nobody then parses their headers or looks for trains.
+    fn takes_unread(&self) -> bool {
+        false
+    }
+
     /// Frees the buffers of packets that have left since; returns how many. It is asked before each batch.
     fn complete(&mut self, _pool: &mut Pool) -> u64 {
         0
@@ -238,6 +244,10 @@ impl Stage for Outlet {
     fn process(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut dyn Output) {
         self.0.complete(cx.pool);
         self.0.tx(cx, batch);
+    }
+
+    fn takes_unread(&self) -> bool {
+        self.0.takes_unread()
     }
 
     fn next_deadline(&self) -> Nanos {

@@ -162,6 +162,12 @@ pub trait Stage: Observe {
         0
     }
 
+    /// Returns true if all that it looks at of a batch are its packets. Where it stands right behind a live
+    /// source, batches come to it without trains, and most of the packets were not classified.
+    fn takes_unread(&self) -> bool {
+        false
+    }
+
     /// The use that it makes of flow contexts.
     fn flow_use(&self) -> FlowUse {
         FlowUse::default()

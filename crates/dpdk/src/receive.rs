@@ -123,17 +123,37 @@ impl Receiver {
     #[inline]
     fn arrive(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, came: usize, now: Option<Nanos>) {
         let Self { mbufs, places, memory, latest, backwards, bytes, copied, .. } = self;
+        if let Some(now) = now {
+            let here = places.iter().take(came).map(|place| match place.unit {
+                // No packet begins there: it is not adopted.
+                ELSEWHERE => (0, place.len),
+                unit => (offset(unit), place.len),
+            });
+            let meta = |original_len| PacketMeta { original_len, interface: 0, time: now };
+            arrivals.frames.reserve(came);
+            let mut all = 0;
+            pool.adopt_all(here, now, |pool, n, len, buf| {
+                all += u64::from(len);
+                let buf = match (buf, mbufs.get(n)) {
+                    (Some(buf), _) => buf,
+                    (None, Some(mbuf)) => {
+                        *copied += 1;
+                        // SAFETY: it has just been received, and was not adopted.
+                        let copy = |to: &mut [u8]| unsafe { sys::copy_out(*mbuf, to) };
+                        pool.insert_with(meta(len), len as usize, copy)
+                    }
+                    (None, None) => return,
+                };
+                arrivals.frames.push(Frame::unclassified(now, buf, len));
+            });
+            *bytes += all;
+            return;
+        }
         for (mbuf, place) in mbufs.iter().zip(places.iter()).take(came) {
-            let (time, arrival) = match now {
-                Some(now) => (now, now),
-                None => {
-                    // SAFETY: it has just been received.
-                    let time = Nanos(unsafe { memory.time(*mbuf) }.saturating_mul(1000));
-                    *backwards += u64::from(time < *latest);
-                    *latest = time.max(*latest);
-                    (time, *latest)
-                }
-            };
+            // SAFETY: it has just been received.
+            let time = Nanos(unsafe { memory.time(*mbuf) }.saturating_mul(1000));
+            *backwards += u64::from(time < *latest);
+            *latest = time.max(*latest);
             let len = place.len;
             *bytes += u64::from(len);
             let meta = PacketMeta { original_len: len, interface: 0, time };
@@ -144,7 +164,7 @@ impl Receiver {
                 // SAFETY: it has just been received, and was not adopted.
                 pool.insert_with(meta, len as usize, |to| unsafe { sys::copy_out(*mbuf, to) })
             });
-            arrivals.frames.push(Frame::unclassified(arrival, buf, len));
+            arrivals.frames.push(Frame::unclassified(*latest, buf, len));
         }
     }
 

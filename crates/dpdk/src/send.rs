@@ -75,30 +75,35 @@ impl Sender {
 }
 
 impl Transmit for Sender {
+    fn takes_unread(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         let mut n = 0;
-        for frame in batch.frames.drain(..) {
-            if n == BURST {
+        for part in batch.frames.chunks(BURST) {
+            let mut lens = part.iter().map(|frame| frame.len);
+            cx.pool.let_all_go(part.iter().map(|frame| frame.buf), |pool, buf, offset| {
+                let len = lens.next().unwrap_or_default();
+                let place = match offset {
+                    Some(offset) => Place { unit: unit(offset), len },
+                    None => {
+                        let mbuf = self.copy_in(pool.data(buf, len));
+                        pool.free(buf);
+                        let (Some(mbuf), Some(to)) = (mbuf, self.mbufs.get_mut(n)) else { return };
+                        *to = mbuf;
+                        Place { unit: ELSEWHERE, len }
+                    }
+                };
+                if let Some(to) = self.places.get_mut(n) {
+                    *to = place;
+                    n += 1;
+                }
+            });
+            if n > 0 {
                 self.hand_over(n);
                 n = 0;
             }
-            let place = match cx.pool.let_go(frame.buf) {
-                Some(offset) => Place { unit: unit(offset), len: frame.len },
-                None => {
-                    let mbuf = self.copy_in(cx.pool.data(frame.buf, frame.len));
-                    cx.pool.free(frame.buf);
-                    let (Some(mbuf), Some(to)) = (mbuf, self.mbufs.get_mut(n)) else { continue };
-                    *to = mbuf;
-                    Place { unit: ELSEWHERE, len: frame.len }
-                }
-            };
-            if let Some(to) = self.places.get_mut(n) {
-                *to = place;
-                n += 1;
-            }
-        }
-        if n > 0 {
-            self.hand_over(n);
         }
         batch.clear();
     }

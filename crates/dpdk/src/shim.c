@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -312,6 +313,17 @@ void slip_dpdk_stats(uint16_t port, struct slip_dpdk_stats *stats)
     *stats = (struct slip_dpdk_stats){now.ipackets, now.opackets, now.imissed, now.ierrors, now.oerrors, now.rx_nombuf};
 }
 
+_Static_assert(offsetof(struct rte_mbuf, refcnt) == offsetof(struct rte_mbuf, data_off) + 2 &&
+                   offsetof(struct rte_mbuf, nb_segs) == offsetof(struct rte_mbuf, data_off) + 4,
+               "three fields that one load reads");
+
+/* Says that a packet is one segment, begins where the pool wants it, and that nobody else has it. */
+static inline bool is_whole(const struct rte_mbuf *m)
+{
+    static const uint16_t usual[3] = {RTE_PKTMBUF_HEADROOM, 1, 1};
+    return memcmp((const uint8_t *)m + offsetof(struct rte_mbuf, data_off), usual, sizeof usual) == 0;
+}
+
 uint16_t slip_dpdk_receive(uint16_t port, uint16_t queue, const struct slip_dpdk_memory *memory, struct rte_mbuf **mbufs,
                            struct slip_dpdk_place *places, uint16_t max)
 {
@@ -319,8 +331,7 @@ uint16_t slip_dpdk_receive(uint16_t port, uint16_t queue, const struct slip_dpdk
     uint16_t n = rte_eth_rx_burst(port, queue, mbufs, max);
     for (uint16_t i = 0; i < n; i++) {
         const struct rte_mbuf *m = mbufs[i];
-        bool here = m->data_off == RTE_PKTMBUF_HEADROOM && m->nb_segs == 1 && rte_mbuf_refcnt_read(m) == 1 &&
-                    m->pool == memory->mempool && RTE_MBUF_DIRECT(m);
+        bool here = is_whole(m) && m->pool == memory->mempool && RTE_MBUF_DIRECT(m);
         rte_prefetch0((const uint8_t *)m + PACKET_AT);
         places[i] = (struct slip_dpdk_place){here ? unit_of(memory, m) : ELSEWHERE, m->pkt_len};
     }

@@ -188,6 +188,10 @@ pub struct Nowhere {
 }
 
 impl Transmit for Nowhere {
+    fn takes_unread(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         self.packets += batch.frames.len() as u64;
         self.bytes += batch.frames.iter().map(|frame| u64::from(frame.len)).sum::<u64>();

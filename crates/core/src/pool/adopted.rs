@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::memory::{Memory, Window};
 use super::slabs::Slabs;
 use super::{ADOPTED, BufId, CLASS_UNITS, HEADER, MOST, PacketMeta, Pool, SLAB_UNITS, UNIT, head};
+use crate::time::Nanos;
 
 /// Buffers of freed packets that wait until they are given back, at most.
 const WAITING: usize = 256;
@@ -265,6 +266,34 @@ impl Pool {
         Some(BufId(id))
     }
 
+    /// As [`adopted`](Self::adopted), of many packets at once, each with its offset and its length, all of which
+    /// came at `time` by interface 0: `taken` is told of each in turn, and whether it was adopted.
+    #[inline]
+    pub fn adopt_all(
+        &mut self,
+        packets: impl Iterator<Item = (usize, u32)>,
+        time: Nanos,
+        mut taken: impl FnMut(&mut Self, usize, u32, Option<BufId>),
+    ) {
+        let (start, size) = self.adopted.as_ref().map_or((0, 0), |adopted| (adopted.start, adopted.size));
+        let meta = head(PacketMeta { original_len: 0, interface: 0, time }, ADOPTED);
+        let mut meta = u128::from_le_bytes(meta);
+        for (n, (offset, len)) in packets.enumerate() {
+            // As `Adopted::id` says, and that the packet ends within the region, which is inside of the memory.
+            let at = offset.wrapping_sub(HEADER);
+            let fits =
+                offset >= HEADER && at.is_multiple_of(UNIT) && offset.saturating_add(len as usize) <= size;
+            meta = meta & !(u128::from(u32::MAX) << 32) | u128::from(len) << 32;
+            let place = if fits { self.memory.get_mut(start + at..start + offset) } else { None };
+            let id = place.and_then(|place| place.first_chunk_mut::<HEADER>()).map(|header| {
+                *header = meta.to_le_bytes();
+                BufId(((start + at) / UNIT) as u32)
+            });
+            self.live += i64::from(id.is_some());
+            taken(self, n, len, id);
+        }
+    }
+
     /// Offset of a packet's bytes in the region: from there a port can send it. None for one in memory of
     /// the pool's own.
     #[inline]
@@ -291,6 +320,31 @@ impl Pool {
         }
         self.live -= 1;
         Some(offset)
+    }
+
+    /// As [`let_go`](Self::let_go), of many packets at once: `gone` is told of each in turn where its bytes
+    /// begin, or that it stays.
+    #[inline]
+    pub fn let_all_go(
+        &mut self,
+        packets: impl Iterator<Item = BufId>,
+        mut gone: impl FnMut(&mut Self, BufId, Option<usize>),
+    ) {
+        let (start, size) = match &self.adopted {
+            Some(adopted) if !self.retains() => (adopted.start, adopted.size),
+            _ => (0, 0),
+        };
+        for id in packets {
+            let at = (id.0 as usize * UNIT).wrapping_sub(start);
+            let offset = (at < size).then_some(at.wrapping_add(HEADER));
+            if offset.is_some() {
+                if self.is_sliced(id) {
+                    self.report_freed(id);
+                }
+                self.live -= 1;
+            }
+            gone(self, id, offset);
+        }
     }
 
     /// Gives the region the buffers of packets that were freed, as this does by itself whenever there are

@@ -247,6 +247,8 @@ pub struct Driver {
     pub(super) batch: Batch,
     pub(super) arrivals: Arrivals,
     pub(super) sequence: u64,
+    /// Batches of packets that nobody needs to look at.
+    pub(super) unread: u32,
     /// Interfaces of all sources.
     pub(super) interfaces: u32,
 }
@@ -270,6 +272,7 @@ impl Driver {
             arrivals: Arrivals::default(),
             now: Nanos(0),
             sequence: 0,
+            unread: 0,
             interfaces: 0,
             live: LiveOptions::default(),
             log: None,

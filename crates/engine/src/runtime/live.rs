@@ -22,13 +22,15 @@ use super::feeds::{Course, Feed, Late, Round};
 use super::operator::Operator;
 use super::waiting::{Wait, Waiting};
 use slipstream_core::batch::{BATCH, Batch};
-use slipstream_core::clock::LiveClock;
+use slipstream_core::clock::{self, LiveClock};
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
 use slipstream_io::cpu;
 use slipstream_stats::Histogram;
 
+/// Packets that came wait so long at most for more of them, before they go to another thread, in ns.
+const GATHER: u64 = 20_000;
 /// Sleep of a source whose packets have no room, in ns.
 const BLOCKED: u64 = 20_000;
 /// Longest sleep while an operator asks one thing after another, in ns.
@@ -79,15 +81,16 @@ pub(super) struct Excess {
     /// From the time stamps of packets that came since `since`.
     transit: Histogram,
     since: Nanos,
-    /// When the packets of the batch under way were due, and their time stamps.
-    due: Vec<(Nanos, Nanos)>,
+    /// When the packets of the batch under way were due, their time stamps, and how many had both.
+    due: Vec<(Nanos, Nanos, u64)>,
+    last_left: Nanos,
 }
 
 impl Default for Excess {
     fn default() -> Self {
         let (clock, due) = (LiveClock::get(), Vec::with_capacity(BATCH));
         let (histogram, transit) = (Histogram::new(), Histogram::new());
-        Self { clock, histogram, transit, since: clock.now(), due }
+        Self { clock, histogram, transit, since: clock.now(), due, last_left: Nanos(0) }
     }
 }
 
@@ -96,8 +99,30 @@ impl Excess {
     pub(super) fn leaving(&mut self, pool: &Pool, batch: &Batch) {
         self.due.clear();
         for (train, frames) in batch.iter() {
-            let times = |f: &Frame| (train.release.max(f.arrival), pool.meta(f.buf).time);
-            self.due.extend(frames.iter().map(times));
+            frames.iter().for_each(|f| self.leaves(pool, train.release.max(f.arrival), f));
+        }
+    }
+
+    /// These packets, which nobody held, are about to leave.
+    pub(super) fn leaving_unread(&mut self, pool: &Pool, frames: &[Frame]) {
+        self.due.clear();
+        if let [first, .., last] = frames
+            && first.arrival == last.arrival
+            && pool.meta(first.buf).time == pool.meta(last.buf).time
+        {
+            // Neither time runs backwards: all came at once.
+            self.due.push((first.arrival, pool.meta(first.buf).time, frames.len() as u64));
+            return;
+        }
+        frames.iter().for_each(|f| self.leaves(pool, f.arrival, f));
+    }
+
+    #[inline]
+    fn leaves(&mut self, pool: &Pool, due: Nanos, frame: &Frame) {
+        let stamp = pool.meta(frame.buf).time;
+        match self.due.last_mut() {
+            Some((a, b, n)) if (*a, *b) == (due, stamp) => *n += 1,
+            _ => self.due.push((due, stamp, 1)),
         }
     }
 
@@ -108,12 +133,18 @@ impl Excess {
     /// It has left.
     pub(super) fn left(&mut self) {
         let now = self.clock.now();
-        for (due, stamp) in self.due.drain(..) {
-            self.histogram.record(now.since(due));
+        self.last_left = now;
+        for (due, stamp, packets) in self.due.drain(..) {
+            self.histogram.record_n(now.since(due), packets);
             if stamp >= self.since && stamp <= now {
-                self.transit.record(now.since(stamp));
+                self.transit.record_n(now.since(stamp), packets);
             }
         }
+    }
+
+    /// When packets left for the last time.
+    pub(super) fn last_left(&self) -> Nanos {
+        self.last_left
     }
 
     pub(super) fn transit(&self) -> &Histogram {
@@ -158,6 +189,10 @@ pub(super) struct WallTime {
     now: Nanos,
     limit: Nanos,
     begun: bool,
+    /// Since when packets wait to go to another thread.
+    gathers: Option<Nanos>,
+    /// Packets may have left since `now`, and nothing that takes its time came behind them.
+    fresh: bool,
     waiting: Waiting,
 }
 
@@ -168,7 +203,17 @@ impl WallTime {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let (asked, now, limit) = (Nanos(0), Nanos(0), Nanos::MAX);
         let waiting = Waiting::new(u64::try_from(options.coalesce.as_nanos()).unwrap_or(u64::MAX / 4));
-        Self { clock: LiveClock::get(), options: options.clone(), asked, now, limit, begun: false, waiting }
+        Self {
+            clock: LiveClock::get(),
+            options: options.clone(),
+            asked,
+            now,
+            limit,
+            begun: false,
+            gathers: None,
+            fresh: false,
+            waiting,
+        }
     }
 }
 
@@ -195,7 +240,12 @@ impl Clock for WallTime {
     }
 
     fn next(&mut self, driver: &mut Driver, run: &mut Run<'_>) -> Result<ControlFlow<End, Course>, RunError> {
-        self.now = self.clock.now();
+        // Under load the clock was read when the last packets had left, which is just now.
+        self.now = match driver.pipeline.last_left() {
+            left if self.fresh && left > self.now => left,
+            _ => self.clock.now(),
+        };
+        self.fresh = false;
         if self.now.since(self.asked) >= NAP {
             self.asked = self.now;
             if run.tick(None).is_break() {
@@ -215,7 +265,13 @@ impl Clock for WallTime {
             driver.let_pass(self.now);
         }
         if let Some(sections) = run.sections {
-            driver.pipeline.send(sections, &mut run.crossing, true);
+            // Each hand-over costs both threads: while a source has more, small bursts go over together.
+            let since = *self.gathers.get_or_insert(self.now);
+            let gathers = round.more && self.now.since(since) < GATHER;
+            driver.pipeline.send(sections, &mut run.crossing, !gathers);
+            if run.crossing.is_empty() {
+                self.gathers = None;
+            }
             if !round.busy {
                 // Only when they have done all is it known when something is due.
                 sections.catch_up();
@@ -229,6 +285,7 @@ impl Clock for WallTime {
         }
         if round.busy {
             self.waiting.came(round.events, self.now);
+            self.fresh = round.least_ns == 0;
             return ControlFlow::Continue(());
         }
         driver.pipeline.tell_ends(|head| run.feeds.get(head).is_some_and(Feed::at_end));
@@ -317,9 +374,13 @@ impl Driver {
         };
         let timeout = Timespec { tv_sec: (nap / 1_000_000_000) as i64, tv_nsec: (nap % 1_000_000_000) as _ };
         let fds = if whole { &mut [][..] } else { &mut fds[..] };
+        let measured = waiting.falls_asleep().then(clock::thread_cpu_ns);
         // An interrupted sleep is a short one.
         if poll(fds, Some(&timeout)) == Ok(0) {
             waiting.overslept(LiveClock::get().now().since(now).saturating_sub(nap));
+        }
+        if let Some(before) = measured {
+            waiting.cost(clock::thread_cpu_ns().saturating_sub(before));
         }
         true
     }

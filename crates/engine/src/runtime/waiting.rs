@@ -1,11 +1,12 @@
 //! The decision to stay awake or to sleep, and until when, from what sleeping turned out to cost.
 //!
-//! Falling asleep and waking up take CPU time, and a thread that a timer is to wake comes late. How late is
-//! measured at every sleep that a timer ended, and stands for both. It decides three things:
+//! Falling asleep and waking up take CPU time, and a thread that a timer is to wake comes late. Both are measured:
+//! how late it is at every sleep that a timer ended, the CPU time at one sleep in 16. On a virtual machine, whose
+//! host has to be told to wake it, a timer may be late by ten times of what a sleep costs.
 //!
-//! - A deadline that is nearer than that is waited for awake; a sleep before one ends that much earlier.
-//! - While packets come within that time of each other, the thread stays awake for the next one: sleeping
-//!   would cost more.
+//! - A deadline that is nearer than the lateness is waited for awake; a sleep before one ends that much earlier.
+//! - While packets come within the cost of a sleep of each other, the thread stays awake for the next one:
+//!   sleeping would cost more.
 //! - Where they come further apart, but several of them within the time that packets may wait
 //!   ([`coalesce`](super::LiveOptions::coalesce)), a sleep isn't ended by the next packet, but lasts for that
 //!   time, so that one waking serves several. What is due meanwhile is at most that much late.
@@ -17,6 +18,12 @@ const LEAST_LEAD: u64 = 2_000;
 const MOST_LEAD: u64 = 60_000;
 /// The lateness at first, in ns.
 const FIRST_LEAD: u64 = 20_000;
+/// Bounds of the measured cost of a sleep, in ns, and the cost at first.
+const LEAST_COST: u64 = 500;
+const MOST_COST: u64 = 20_000;
+const FIRST_COST: u64 = 4_000;
+/// The cost is measured at one sleep in so many.
+const COST_EVERY: u32 = 16;
 /// The estimate follows a quantile of what is measured: three quarters of all sleeps end in time.
 const UP: u64 = 3;
 const DOWN: u64 = 1;
@@ -47,6 +54,10 @@ pub(super) struct Waiting {
     coalesce: u64,
     /// The lateness of a thread that a timer wakes, in ns.
     lead: u64,
+    /// The CPU time of falling asleep and waking up, in ns.
+    cost: u64,
+    /// Sleeps so far.
+    sleeps: u32,
     /// The mean time between packets that came one by one, in ns.
     gap: u64,
     /// When the last packets came.
@@ -56,7 +67,8 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Packets may wait so many ns.
     pub(super) fn new(coalesce: u64) -> Self {
-        Self { coalesce, lead: FIRST_LEAD, gap: LONGEST_GAP, last: Nanos(0) }
+        let (lead, cost, sleeps) = (FIRST_LEAD, FIRST_COST, 0);
+        Self { coalesce, lead, cost, sleeps, gap: LONGEST_GAP, last: Nanos(0) }
     }
 
     /// A round that began at `now` had packets that came at so many different times.
@@ -77,6 +89,20 @@ impl Waiting {
         self.lead = self.lead.clamp(LEAST_LEAD, MOST_LEAD);
     }
 
+    /// A sleep begins; says whether its cost is to be measured.
+    pub(super) fn falls_asleep(&mut self) -> bool {
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.sleeps % COST_EVERY == 1
+    }
+
+    /// A sleep took so much CPU time, in ns.
+    pub(super) fn cost(&mut self, ns: u64) {
+        // The median: what interrupts take in between happens to few sleeps.
+        let step = self.cost / 8;
+        self.cost = if ns > self.cost { self.cost + step } else { self.cost - step };
+        self.cost = self.cost.clamp(LEAST_COST, MOST_COST);
+    }
+
     /// Times nearer than this, in ns, are waited for awake.
     pub(super) fn lead(&self) -> u64 {
         self.lead
@@ -85,11 +111,11 @@ impl Waiting {
     /// The way to wait at `now`, where something is due at `due`; `end` is a time at which the thread must be
     /// awake in any case, such as the end of the run.
     pub(super) fn wait(&self, now: Nanos, due: Nanos, end: Nanos) -> Wait {
-        if self.gap < self.lead && now.since(self.last) < self.lead {
+        if self.gap < self.cost && now.since(self.last) < self.cost {
             return Wait::Awake;
         }
         let left = due.min(end).since(now);
-        if (self.lead..self.coalesce).contains(&self.gap) {
+        if (self.cost..self.coalesce).contains(&self.gap) {
             // Packets that are due leave so much later at most; those that come meanwhile wait at most twice
             // that.
             let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
@@ -122,15 +148,16 @@ mod tests {
             now = now.after(gap);
             waiting.came(1, now);
             waiting.overslept(late);
+            waiting.cost(4_000);
         }
         (waiting, now)
     }
 
     #[test]
     fn dense_packets_keep_it_awake_but_not_for_longer_than_a_sleep_costs() {
-        let (waiting, now) = used_to(5_000, 12_000);
+        let (waiting, now) = used_to(2_000, 12_000);
         assert_eq!(waiting.wait(now, NEVER, NEVER), Wait::Awake);
-        let later = now.after(20_000);
+        let later = now.after(8_000);
         assert!(matches!(waiting.wait(later, NEVER, NEVER), Wait::Until(_)));
     }
 
@@ -147,6 +174,14 @@ mod tests {
             Waiting { coalesce: 0, ..waiting }.wait(now, now.after(64_000), NEVER),
             Wait::Until(64_000 - lead)
         );
+    }
+
+    #[test]
+    fn late_timers_alone_do_not_keep_it_awake() {
+        let (waiting, now) = used_to(25_000, 30_000);
+        assert!(matches!(waiting.wait(now, now.after(20_000), NEVER), Wait::Whole(_)));
+        let (waiting, now) = used_to(5_000, 30_000);
+        assert!(matches!(waiting.wait(now, NEVER, NEVER), Wait::Whole(_)));
     }
 
     #[test]
@@ -184,6 +219,18 @@ mod tests {
             prop_assert!(
                 (low * 7 / 8..=high * 9 / 8).contains(&waiting.lead()),
                 "{} of {:?}", waiting.lead(), sorted
+            );
+        }
+
+        /// The cost that it reckons with is about the median.
+        #[test]
+        fn the_cost_is_the_median(cost in proptest::collection::vec(1_000u64..15_000, 9)) {
+            let mut waiting = Waiting::new(0);
+            (0..200).flat_map(|_| &cost).for_each(|ns| waiting.cost(*ns));
+            let mut sorted = cost.clone();
+            sorted.sort_unstable();
+            prop_assert!(
+                (sorted[3] / 2..=sorted[5] * 2).contains(&waiting.cost), "{} of {:?}", waiting.cost, sorted
             );
         }
 

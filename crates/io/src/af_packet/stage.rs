@@ -134,6 +134,10 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
 
 /// The kernel copies what it sends, so that buffers are free at once.
 impl Transmit for Sender {
+    fn takes_unread(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         self.transmit(cx.pool, &batch.frames);
         // Not dropped: should its payload wait here, it goes on waiting.

@@ -229,28 +229,25 @@ impl Socket {
     /// about the first. With `headers`, each goes behind a header that leaves nothing to the kernel.
     pub(super) fn send(&self, frames: &[&[u8]], headers: bool) -> io::Result<usize> {
         static NOTHING: [u8; HEADER] = [0; HEADER];
-        // SAFETY: both are pointers and numbers, of which all zero bytes are a value (null, nothing).
-        let (mut parts, mut messages): ([[libc::iovec; 2]; SEND_AT_ONCE], [libc::mmsghdr; SEND_AT_ONCE]) =
-            unsafe { (zeroed(), zeroed()) };
+        // Only what is used is written: one call may have one frame.
+        let mut parts = [const { MaybeUninit::<[libc::iovec; 2]>::uninit() }; SEND_AT_ONCE];
+        let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_AT_ONCE];
+        let part =
+            |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut n = 0;
         for ((frame, parts), message) in frames.iter().zip(&mut parts).zip(&mut messages) {
-            let part = |bytes: &[u8]| libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            };
+            let parts = parts.write([part(&NOTHING), part(frame)]);
             let used = if headers { &mut parts[..] } else { &mut parts[1..] };
-            if let Some((last, before)) = used.split_last_mut() {
-                *last = part(frame);
-                before.iter_mut().for_each(|header| *header = part(&NOTHING));
-            }
+            // SAFETY: pointers and numbers, of which all zero bytes are a value (null, nothing).
+            let message = message.write(unsafe { zeroed() });
             message.msg_hdr.msg_iov = used.as_mut_ptr();
             message.msg_hdr.msg_iovlen = used.len() as _;
             n += 1;
         }
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the first `n` messages point at one or two of `parts` each, and these at borrowed frames and
-        // zeros, which sending only reads; all of them outlive the call.
-        let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), n, flags as _) };
+        // SAFETY: the first `n` messages were written and point at one or two of `parts` each, which were, too, and
+        // these at borrowed frames and zeros, which sending only reads; all of them outlive the call.
+        let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), n, flags as _) };
         checked(sent).map(|n| n as usize)
     }
 }

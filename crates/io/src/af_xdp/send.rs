@@ -248,6 +248,10 @@ impl Sender {
 }
 
 impl Transmit for Sender {
+    fn takes_unread(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         self.now = cx.now;
         self.look_around(cx.pool);

@@ -114,6 +114,10 @@ impl Sender {
 
 /// The kernel copies what it is handed, so that buffers are free at once.
 impl Transmit for Sender {
+    fn takes_unread(&self) -> bool {
+        true
+    }
+
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         let mut frames = batch.frames.as_slice();
         while let Some((frame, rest)) = frames.split_first() {

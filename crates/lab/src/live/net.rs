@@ -71,6 +71,7 @@ fn packages<'a>(programs: &[&'a str]) -> Vec<&'a str> {
         "ip" => "iproute2",
         "sysctl" => "procps",
         "ping" => "iputils-ping",
+        name if name.ends_with("-dpdk") => "openvswitch-switch-dpdk",
         name if name.starts_with("ovs") => "openvswitch-switch",
         name => name,
     };
@@ -216,9 +217,16 @@ impl Running {
 
     /// CPU time that it has taken, all threads, in ns.
     pub(super) fn cpu_ns(&self) -> u64 {
+        self.cpu_ns_of("")
+    }
+
+    /// The same of those threads whose names begin so.
+    pub(super) fn cpu_ns_of(&self, name: &str) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id()));
         let time = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
-            let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            let path = task.ok()?.path();
+            std::fs::read_to_string(path.join("comm")).ok().filter(|comm| comm.starts_with(name))?;
+            let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
             text.split_whitespace().next()?.parse().ok()
         };
         tasks.into_iter().flatten().filter_map(time).sum()
@@ -240,8 +248,8 @@ mod tests {
     #[test]
     fn packages_are_named_once() {
         assert_eq!(
-            packages(&["ovs-vsctl", "wrk", "ovsdb-server", "ip"]),
-            ["iproute2", "openvswitch-switch", "wrk"]
+            packages(&["ovs-vsctl", "wrk", "ovsdb-server", "ip", "/usr/lib/x/ovs-vswitchd-dpdk"]),
+            ["iproute2", "openvswitch-switch", "openvswitch-switch-dpdk", "wrk"]
         );
     }
 

@@ -300,6 +300,50 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Against the obvious twin: one by one.
+    #[test]
+    fn many_at_once_are_as_one_by_one(
+        packets in prop::collection::vec((prop_oneof![Just(CAME), Just(MADE), 0..BUFFER], 0..2 * BUFFER as u32), 1..30),
+        long in 0usize..4,
+    ) {
+        let (mut pool, mut twin) = (adopted(packets.len(), 0), adopted(packets.len(), 0));
+        let time = Nanos(7_000_000_000);
+        let place = |(n, (at, len)): (usize, &(usize, u32))| (n * BUFFER + at, *len);
+        let mut ids = Vec::new();
+        pool.adopt_all(packets.iter().enumerate().map(place), time, |pool, n, len, id| {
+            let (offset, same) = place((n, &packets[n]));
+            let meta = PacketMeta { original_len: len, interface: 0, time };
+            let other = twin.adopted(offset, len, meta);
+            assert_eq!((len, id.is_some()), (same, other.is_some()));
+            // Their numbers count from where either region lies.
+            if let (Some(id), Some(other)) = (id, other) {
+                assert_eq!((pool.offset(id), pool.meta(id)), (Some(offset), meta));
+                assert_eq!((twin.offset(other), twin.meta(other)), (Some(offset), meta));
+                assert_eq!(pool.class(id.0), twin.class(other.0));
+                ids.push((id, other));
+            }
+        });
+        prop_assert_eq!(pool.live(), twin.live());
+        // These don't lie in the region.
+        for _ in 0..long {
+            let bytes = vec![1; 2 * BUFFER];
+            ids.push((pool.insert(PacketMeta::default(), &bytes), twin.insert(PacketMeta::default(), &bytes)));
+        }
+        let mut gone = 0;
+        pool.let_all_go(ids.iter().map(|(id, _)| *id), |pool, id, offset| {
+            let (this, other) = ids[gone];
+            assert_eq!((id, offset), (this, twin.let_go(other)));
+            if offset.is_none() {
+                pool.free(id);
+                twin.free(other);
+            }
+            gone += 1;
+        });
+        prop_assert_eq!((gone, pool.live(), twin.live()), (ids.len(), 0, 0));
+    }
+}
+
 /// One thread receives, another sends; buffers go back whoever frees, and what is made beside them too.
 #[test]
 fn threads_share_a_region() {

@@ -179,6 +179,7 @@ impl Pipeline {
                     edge,
                     takes_arrivals: false,
                     takes_classified: false,
+                    takes_unread: false,
                 });
             }
         }

@@ -12,7 +12,8 @@ use crate::runtime::live::Excess;
 pub struct Tally {
     /// Packets that came in.
     pub packets: u64,
-    /// Trains that came in.
+    /// Trains that came in; reckoned from those of some of the batches where packets went from one live port to
+    /// another, and nobody looked at the rest.
     pub trains: u64,
     /// Batches that came in.
     pub batches: u64,
@@ -38,6 +39,30 @@ pub(super) struct Ledger {
     pub(super) excess: Option<Box<Excess>>,
     /// The flows of batches are looked up before the stage takes them: the number of the place where that is.
     pub(super) looks_up: Option<usize>,
+    /// Of the last batch whose trains were counted.
+    pub(super) share: TrainShare,
+}
+
+/// Trains a packet, and what is left of a train of batches in which nobody looked for trains; both in 1/2¹⁶.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TrainShare {
+    each: u64,
+    rest: u64,
+}
+
+impl TrainShare {
+    /// So many packets came as so many trains.
+    fn seen(&mut self, trains: u64, packets: u64) {
+        self.each = (trains << 16).checked_div(packets).unwrap_or(self.each);
+    }
+
+    /// The trains that so many packets come as, by the last that were seen.
+    fn of(&mut self, packets: u64) -> u64 {
+        self.rest += packets * self.each;
+        let trains = self.rest >> 16;
+        self.rest &= (1 << 16) - 1;
+        trains
+    }
 }
 
 impl Ledger {
@@ -73,6 +98,7 @@ impl Ledger {
         self.tally.packets += batch.frames.len() as u64;
         self.tally.trains += batch.trains.len() as u64;
         self.tally.batches += 1;
+        self.share.seen(batch.trains.len() as u64, batch.frames.len() as u64);
         if let Some(excess) = &mut self.excess {
             excess.leaving(cx.pool, batch);
         }
@@ -95,5 +121,56 @@ impl Ledger {
         if let Some(excess) = &mut self.excess {
             excess.left();
         }
+    }
+
+    /// The stage takes a batch of which it looks at nothing but the packets, and which has no trains.
+    pub(super) fn process_unread(
+        &mut self,
+        stage: &mut dyn Stage,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        out: &mut dyn Output,
+    ) {
+        let packets = batch.frames.len() as u64;
+        self.tally.packets += packets;
+        self.tally.trains += self.share.of(packets);
+        self.tally.batches += 1;
+        if let Some(excess) = &mut self.excess {
+            excess.leaving_unread(cx.pool, &batch.frames);
+        }
+        stage.process(cx, batch, out);
+        if let Some(excess) = &mut self.excess {
+            excess.left();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Where all batches are alike, what is reckoned is what there was, to one train a batch that was looked at.
+        #[test]
+        fn trains_are_reckoned_from_those_that_were_seen(packets in 1u64..=256, share in 1u64..=256, batches in 1u64..2000) {
+            let trains = (packets * share / 256).max(1);
+            let mut known = TrainShare::default();
+            known.seen(trains, packets);
+            let reckoned: u64 = (0..batches).map(|_| known.of(packets)).sum();
+            let all = trains * batches;
+            // 1/2¹⁶ of a train is lost for each packet at most.
+            let lost = packets * batches / (1 << 16) + 1;
+            prop_assert!((all.saturating_sub(lost)..=all).contains(&reckoned), "{} of {}", reckoned, all);
+        }
+    }
+
+    #[test]
+    fn nothing_is_reckoned_before_anything_was_seen() {
+        let mut share = TrainShare::default();
+        assert_eq!(share.of(100), 0);
+        share.seen(0, 0);
+        assert_eq!(share.of(100), 0);
     }
 }

@@ -85,6 +85,8 @@ pub(super) struct Head {
     pub(super) takes_arrivals: bool,
     /// That stage would classify them by their outermost headers.
     pub(super) takes_classified: bool,
+    /// That stage looks at nothing but the packets of a batch.
+    pub(super) takes_unread: bool,
 }
 
 /// A pipeline that was built.
@@ -159,6 +161,7 @@ impl Pipeline {
             edge,
             takes_arrivals: false,
             takes_classified: false,
+            takes_unread: false,
         };
         let mut this = Self::of(nodes, vec![head]);
         this.not_shared = this.nodes.first().map(|node| (node.name.clone(), node.kind));
@@ -293,6 +296,19 @@ impl Pipeline {
         self.heads.get(head).is_some_and(|h| h.takes_classified && h.edge.node >= self.nodes.len())
     }
 
+    /// Returns true if that stage is in this section, and looks at nothing but the packets of a batch.
+    pub(super) fn takes_unread(&self, head: usize) -> bool {
+        self.heads.get(head).is_some_and(|h| h.takes_unread && h.edge.node < self.nodes.len())
+    }
+
+    /// Hands a batch that has no trains to that stage.
+    pub(super) fn push_unread(&mut self, head: usize, pool: &mut Pool, now: Nanos, batch: &mut Batch) {
+        let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
+        self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
+            ledger.process_unread(stage, cx, batch, out);
+        });
+    }
+
     /// Hands arrivals to the first stage behind a source.
     pub(super) fn arrive(&mut self, head: usize, pool: &mut Pool, now: Nanos, arrivals: &mut Arrivals) {
         let Some(edge) = self.heads.get(head).map(|h| h.edge) else { return };
@@ -354,6 +370,12 @@ impl Pipeline {
     /// Has the lateness of packets measured by this clock from now on.
     pub(super) fn set_clock(&mut self, clock: LiveClock) {
         self.nodes.iter_mut().filter_map(|n| n.ledger.excess.as_mut()).for_each(|e| e.set_clock(clock));
+    }
+
+    /// When the last packets left by a port; 0 before there were any.
+    pub(super) fn last_left(&self) -> Nanos {
+        let left = self.nodes.iter().filter_map(|n| Some(n.ledger.excess.as_ref()?.last_left()));
+        left.max().unwrap_or_default()
     }
 
     /// Returns true if packets come or go by the wall clock.

@@ -12,7 +12,10 @@ impl Pipeline {
         let back =
             |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
         self.rounds = self.nodes.iter().enumerate().any(back);
+        let live = self.live;
         for head in &mut self.heads {
+            head.takes_unread =
+                live && self.nodes.get(head.edge.node).is_some_and(|n| n.stage.takes_unread());
             let taken = self.nodes.get(head.edge.node).and_then(|n| n.stage.takes_arrivals());
             head.takes_arrivals = taken.is_some();
             head.takes_classified = taken == Some(Encapsulation::Outer);

@@ -205,6 +205,13 @@ pub(in crate::runtime) struct Crossing {
     counted: usize,
 }
 
+impl Crossing {
+    /// Returns true if nothing waits to be sent.
+    pub(in crate::runtime) fn is_empty(&self) -> bool {
+        self.counted == 0
+    }
+}
+
 impl Pipeline {
     /// Returns true if a node is of this section.
     fn has(&self, place: usize) -> bool {
