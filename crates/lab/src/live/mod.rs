@@ -1,5 +1,5 @@
 //! The papers' experiments with real hosts, in small: a web server behind a delay and a reframer (§5.4), what
-//! a receiver's network stack takes by locality (Fig. 1), what a packet takes in Open vSwitch by locality
+//! a packet takes in a receiver's network stack by locality (Fig. 1a), what a packet takes in Open vSwitch by locality
 //! (Fig. 3), and what a hold adds to the time of a packet.
 //!
 //! Hosts are network namespaces of this machine, wires are virtual pairs, and everything shares its cores: so
@@ -7,6 +7,7 @@
 
 mod net;
 mod ovs;
+mod receiver;
 
 use std::fs;
 use std::time::Duration;
@@ -26,17 +27,15 @@ pub(super) const LAB: Lab = Lab {
 
 /// Seconds until a program that was started is ready.
 const READY: Duration = Duration::from_millis(700);
-/// Holds of Fig. 1 in small, ns; the flows are as many as connections.
-const RECEIVER_HOLDS: [u64; 4] = [0, 64_000, 256_000, 1_000_000];
 /// Holds whose added delay is measured, ns.
 const DELAY_HOLDS: [u64; 5] = [0, 16_000, 64_000, 128_000, 256_000];
 
 fn run(lab: &Bench<'_>) -> anyhow::Result<Findings> {
-    net::need(&["ip", "ethtool", "sysctl", "nginx", "wrk", "iperf3", "ping"])?;
+    net::need(&["ip", "ethtool", "sysctl", "taskset", "nginx", "wrk", "iperf3", "ping"])?;
     net::need(&ovs::PROGRAMS)?;
     let mut findings = Findings::default();
     web(lab, &mut findings)?;
-    receiver(lab, &mut findings)?;
+    receiver::run(lab, &mut findings, [0.4, 0.7])?;
     delay(lab, &mut findings)?;
     ovs::run(lab, &mut findings, [0.8, 1.0])?;
     Ok(findings)
@@ -49,9 +48,15 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// The program in the middle, with this graph between ports `c` and `s`.
 fn middle(lab: &Bench<'_>, net: &Net, graph: &str) -> anyhow::Result<Running> {
+    middle_on(lab, net, None, graph)
+}
+
+/// The same, on this core.
+fn middle_on(lab: &Bench<'_>, net: &Net, core: Option<usize>, graph: &str) -> anyhow::Result<Running> {
     let ports = "c :: af_packet(interface=mc, ring=16384); s :: af_packet(interface=ms, ring=16384); ";
     let graph = format!("{ports}{graph}");
-    let mut running = net.start(End::Middle, &lab.program, &["run", "--format", "json", "-e", &graph])?;
+    let mut running =
+        net.start_on(End::Middle, core, &lab.program, &["run", "--format", "json", "-e", &graph])?;
     running.settle(READY)?;
     Ok(running)
 }
@@ -180,103 +185,9 @@ fn web(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The result of one transfer: the receiver's CPU time a byte, SLF, bytes a second.
-struct Received {
-    ns_per_byte: f64,
-    slf: f64,
-    bytes_per_second: f64,
-}
-
-/// Fig. 1 in small: many connections at once through a reframer, whose hold makes the locality.
-fn receiver(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (runs, seconds, connections) = if lab.quick { (2, 2, 16) } else { (5, 5, 32) };
-    let mut table: Vec<Vec<Received>> = Vec::new();
-    let steps = runs * 2 * RECEIVER_HOLDS.len();
-    let mut done = 0;
-    for run in 0..runs {
-        for gro in [false, true] {
-            for (n, hold) in RECEIVER_HOLDS.iter().enumerate() {
-                let at = usize::from(gro) * RECEIVER_HOLDS.len() + n;
-                if run == 0 {
-                    table.push(Vec::new());
-                }
-                let one = transfer(lab, *hold, gro, seconds, connections)?;
-                table.get_mut(at).context("a row")?.push(one);
-                done += 1;
-                lab.step(0.4 + 0.3 * done as f64 / steps as f64)?;
-            }
-        }
-    }
-    let of =
-        |at: usize, f: fn(&Received) -> f64| median(table.get(at).into_iter().flatten().map(f).collect());
-    let mut series = Vec::new();
-    for gro in [false, true] {
-        let places = (0..RECEIVER_HOLDS.len()).map(|n| usize::from(gro) * RECEIVER_HOLDS.len() + n);
-        for (at, hold) in places.clone().zip(RECEIVER_HOLDS) {
-            findings.rows.push(object(json!({
-                "part": "receiver", "gro": gro, "hold_ns": hold, "slf": of(at, |r| r.slf), "runs": runs,
-                "receiver_ns_per_byte": of(at, |r| r.ns_per_byte), "megabytes_per_second": of(at, |r| r.bytes_per_second) / 1e6,
-            })));
-        }
-        let name = if gro { "GRO on" } else { "GRO off" };
-        series.push((name.to_owned(), places.map(|at| Some(of(at, |r| r.ns_per_byte))).collect()));
-    }
-    let last = RECEIVER_HOLDS.len() - 1;
-    let ratio = |gro: usize| {
-        let first = gro * RECEIVER_HOLDS.len();
-        of(first + last, |r| r.ns_per_byte) / of(first, |r| r.ns_per_byte)
-    };
-    let why = "the receiver's share of interrupts is counted as the sender's here, and its locality is made by a hold";
-    for (gro, paper, name) in
-        [(1, 2979.92 / 9561.35, "GRO on (the paper: LRO)"), (0, 4419.76 / 9520.95, "GRO off")]
-    {
-        let text = format!(
-            "a receiver's CPU at the longest hold, of that without a hold, {name} (Fig. 1a: SLF 16 of SLF 1)"
-        );
-        findings
-            .claims
-            .push(Claim { why: Some(why.to_owned()), ..Claim::number(text, paper, ratio(gro), 0.25, 1.0) });
-    }
-    findings.charts.push(Chart {
-        title: "A receiver's CPU by hold (beside Fig. 1a)".into(),
-        caption: "iperf3 with many connections through a reframer; CPU time of the receiving process a byte."
-            .into(),
-        x_label: "hold, us".into(),
-        y_label: "ns a byte".into(),
-        groups: RECEIVER_HOLDS.iter().map(|h| (h / 1000).to_string()).collect(),
-        series,
-    });
-    Ok(())
-}
-
-fn transfer(
-    lab: &Bench<'_>,
-    hold: u64,
-    gro: bool,
-    seconds: u32,
-    connections: u32,
-) -> anyhow::Result<Received> {
-    let net = Net::new()?;
-    net.merge(End::Server, gro)?;
-    let box_ = middle(lab, &net, &format!("c -> reframe(hold={hold}ns) -> s; s -> c"))?;
-    let mut server = net.start(End::Server, "iperf3", &["-s"])?;
-    server.settle(READY)?;
-    let before = server.cpu_ns();
-    let (t, p) = (seconds.to_string(), connections.to_string());
-    let text = net.run(End::Clients, "iperf3", &["-c", SERVER, "-t", &t, "-P", &p, "-J"])?;
-    let cpu = server.cpu_ns() - before;
-    let result: Value = serde_json::from_str(&text).context("the output of iperf3")?;
-    let bytes = result.pointer("/end/sum_received/bytes").and_then(Value::as_f64).unwrap_or_default();
-    if bytes <= 0.0 {
-        bail!("iperf3 received nothing: {text}");
-    }
-    let (slf, _) = seen(&box_.interrupt()?, "s")?;
-    Ok(Received { ns_per_byte: cpu as f64 / bytes, slf, bytes_per_second: bytes / f64::from(seconds) })
-}
-
 /// Delay that a hold adds to the way there and back of a single packet.
 fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    let (runs, pings) = if lab.quick { (2, "200") } else { (5, "1000") };
+    let (runs, pings) = if lab.quick { (5, "200") } else { (9, "1000") };
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); DELAY_HOLDS.len()];
     for run in 0..runs {
         for (hold, times) in DELAY_HOLDS.iter().zip(&mut all) {
@@ -288,7 +199,7 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         lab.step(0.7 + 0.1 * f64::from(run + 1) / f64::from(runs))?;
     }
     let none = median(all.first().cloned().unwrap_or_default());
-    let mut worst: f64 = 0.0;
+    let mut worst = f64::NEG_INFINITY;
     let mut added = Vec::new();
     for (hold, times) in DELAY_HOLDS.iter().zip(&all) {
         let more = median(times.clone()) - none;
@@ -296,7 +207,7 @@ fn delay(lab: &Bench<'_>, findings: &mut Findings) -> anyhow::Result<()> {
             "part": "delay", "hold_ns": hold, "round_trip_us": median(times.clone()), "added_us": more, "runs": runs,
         })));
         if *hold > 0 {
-            worst = worst.max((more - *hold as f64 / 1e3).abs());
+            worst = worst.max(more - *hold as f64 / 1e3);
         }
         added.push(Some(more));
     }

@@ -71,6 +71,7 @@ fn packages<'a>(programs: &[&'a str]) -> Vec<&'a str> {
         "ip" => "iproute2",
         "sysctl" => "procps",
         "ping" => "iputils-ping",
+        "taskset" => "util-linux",
         name if name.ends_with("-dpdk") => "openvswitch-switch-dpdk",
         name if name.starts_with("ovs") => "openvswitch-switch",
         name => name,
@@ -79,6 +80,32 @@ fn packages<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// Time for which this core has had nothing to do since the machine started, ns.
+pub(super) fn idle_ns(core: usize) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    idle_of(&text, core).with_context(|| format!("/proc/stat doesn't tell what core {core} did"))
+}
+
+/// The same, of the text of `/proc/stat`, which counts in hundredths of a second.
+fn idle_of(stat: &str, core: usize) -> Option<u64> {
+    let name = format!("cpu{core}");
+    let words: Vec<&str> = stat
+        .lines()
+        .map(|l| l.split_whitespace())
+        .find_map(|mut words| (words.next() == Some(name.as_str())).then(|| words.collect()))?;
+    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+    Some((number(3)? + number(4)?) * 10_000_000)
+}
+
+/// Processes whose names begin so.
+fn processes(name: &str) -> anyhow::Result<Vec<String>> {
+    let all = std::fs::read_dir("/proc").context("/proc")?.filter_map(Result::ok);
+    let named = |path: &Path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end().starts_with(name))
+    };
+    Ok(all.filter(|e| named(&e.path())).map(|e| e.file_name().to_string_lossy().into_owned()).collect())
 }
 
 /// The number of the process that made a namespace of this lab.
@@ -121,12 +148,30 @@ impl Net {
         Ok(this)
     }
 
-    /// Merges packets on their way to the server's stack (GRO), or doesn't.
-    pub(super) fn merge(&self, end: End, on: bool) -> anyhow::Result<()> {
-        let interface = if end == End::Server { "s0" } else { "c0" };
-        let mut command = self.command(end, "ethtool");
-        command.args(["-K", interface, "gro", if on { "on" } else { "off" }]);
-        done(command).map(drop)
+    /// Lets the server's end receive on this core: its interrupts, and what its stack does in them.
+    ///
+    /// Where the kernel is to merge packets (GRO), a thread of this core polls the interface and waits up to
+    /// 20 µs for more of a flow, as a card's interrupts would. For that the far end sends packets one by one,
+    /// since a virtual pair that hands over super-frames is not polled.
+    pub(super) fn receive_on(&self, core: usize, kernel_merges: bool) -> anyhow::Result<()> {
+        let on = if kernel_merges { "on" } else { "off" };
+        self.run(End::Server, "ethtool", &["-K", "s0", "gro", on])?;
+        self.run(End::Middle, "ethtool", &["-K", "ms", "tso", if kernel_merges { "off" } else { "on" }])?;
+        let mask = format!("{:x}", 1_u64.checked_shl(u32::try_from(core)?).context("a core beyond 63")?);
+        let set = |file: &str, value: &str| {
+            let path = format!("/sys/class/net/s0/{file}");
+            self.run(End::Server, "sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, &path]).map(drop)
+        };
+        if !kernel_merges {
+            return set("queues/rx-0/rps_cpus", &mask);
+        }
+        set("gro_flush_timeout", "20000")?;
+        set("napi_defer_hard_irqs", "1")?;
+        set("threaded", "1")?;
+        for process in processes("napi/s0-")? {
+            self.run(End::Server, "taskset", &["-p", &mask, &process])?;
+        }
+        Ok(())
     }
 
     fn command_in(&self, space: &str, program: &str) -> Command {
@@ -146,9 +191,28 @@ impl Net {
         self.command_in(space, &program.as_ref().to_string_lossy())
     }
 
+    /// The same on this core, if one is told.
+    fn command_on(&self, end: End, core: Option<usize>, program: impl AsRef<Path>) -> Command {
+        let Some(core) = core else { return self.command(end, program) };
+        let mut command = self.command(end, "taskset");
+        command.args(["-c", &core.to_string()]).arg(program.as_ref());
+        command
+    }
+
     /// Runs a command in a namespace to its end; its output.
     pub(super) fn run(&self, end: End, program: &str, words: &[&str]) -> anyhow::Result<String> {
-        let mut command = self.command(end, program);
+        self.run_on(end, None, program, words)
+    }
+
+    /// The same on this core, if one is told.
+    pub(super) fn run_on(
+        &self,
+        end: End,
+        core: Option<usize>,
+        program: &str,
+        words: &[&str],
+    ) -> anyhow::Result<String> {
+        let mut command = self.command_on(end, core, program);
         command.args(words);
         done(command)
     }
@@ -160,7 +224,18 @@ impl Net {
         program: impl AsRef<Path>,
         words: &[&str],
     ) -> anyhow::Result<Running> {
-        let mut command = self.command(end, program);
+        self.start_on(end, None, program, words)
+    }
+
+    /// The same on this core, if one is told.
+    pub(super) fn start_on(
+        &self,
+        end: End,
+        core: Option<usize>,
+        program: impl AsRef<Path>,
+        words: &[&str],
+    ) -> anyhow::Result<Running> {
+        let mut command = self.command_on(end, core, program);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let what = format!("{command:?}").replace('"', "");
         Ok(Running(command.spawn().with_context(|| format!("{what}: can't be started"))?))
@@ -215,12 +290,7 @@ impl Running {
         Ok(text)
     }
 
-    /// CPU time that it has taken, all threads, in ns.
-    pub(super) fn cpu_ns(&self) -> u64 {
-        self.cpu_ns_of("")
-    }
-
-    /// The same of those threads whose names begin so.
+    /// CPU time that those of its threads have taken whose names begin so, in ns.
     pub(super) fn cpu_ns_of(&self, name: &str) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id()));
         let time = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
@@ -243,7 +313,17 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
-    use super::{owner, packages};
+    use super::{idle_of, owner, packages};
+
+    #[test]
+    fn the_idle_time_of_a_core_is_its_own() {
+        let stat = "cpu  9 9 9 9 9 9 9\ncpu0 1 2 3 40 5 6 7\ncpu1 1 2 3 70 8 0 0\ncpu10 0 0 0 1 0\nintr 5\n";
+        assert_eq!(idle_of(stat, 0), Some(450_000_000));
+        assert_eq!(idle_of(stat, 1), Some(780_000_000));
+        assert_eq!(idle_of(stat, 10), Some(10_000_000));
+        assert_eq!(idle_of(stat, 2), None);
+        assert_eq!(idle_of("cpu0 1 2\n", 0), None);
+    }
 
     #[test]
     fn packages_are_named_once() {
