@@ -244,6 +244,7 @@ impl Pool {
     }
 
     /// Stores a packet.
+    #[inline]
     pub fn insert(&mut self, meta: PacketMeta, data: &[u8]) -> BufId {
         self.insert_with(meta, data.len(), |to| to.copy_from_slice(data))
     }

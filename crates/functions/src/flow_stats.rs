@@ -290,6 +290,7 @@ impl FlowStats {
     /// Up to when packets are sure to belong to the same record as one that came at `now`: to that of a known
     /// flow, or to one that is not known or whose time had passed.
     #[must_use]
+    #[inline]
     pub fn holds_until(&self, known: Option<u32>, now: Nanos) -> Nanos {
         match known {
             Some(id) => self.table.deadline(id),

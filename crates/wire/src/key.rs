@@ -283,6 +283,7 @@ impl FlowKey {
 
     /// VLAN ids (0 to 4095), outermost first.
     #[must_use]
+    #[inline]
     pub fn vlans(&self) -> Vlans {
         let stack = match *self {
             Self::Narrow(NarrowKey([_, rest])) => {

@@ -143,6 +143,7 @@ impl Pool {
         }
     }
 
+    #[inline]
     pub(super) fn free_slot(&mut self, id: BufId) {
         let Some(class) = self.class(id.0) else { return };
         self.free_class(id, class);

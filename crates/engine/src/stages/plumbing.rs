@@ -215,6 +215,7 @@ impl Observe for Counter {
     }
 }
 
+#[inline]
 fn selects(rules: &Rule, cx: &Context<'_>, frame: &Frame, len: u32) -> bool {
     rules.is_always() || headers_of(cx, frame).is_some_and(|h| rules.matches(&h, len))
 }

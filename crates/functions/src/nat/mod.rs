@@ -210,6 +210,7 @@ impl Nat {
     /// Up to when a packet with the same key and flags is sure to be rewritten as the one that was at `now`
     /// by this session; `now` where two sessions take part.
     #[must_use]
+    #[inline]
     pub fn holds_until(&self, session: u32, now: Nanos) -> Nanos {
         if self.is_hairpin(session) { now } else { self.sessions.deadline(session) }
     }

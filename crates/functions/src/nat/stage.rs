@@ -254,6 +254,7 @@ impl NetworkFunction for NatStage {
         self.reads().agreeing(cx.pool, first, others)
     }
 
+    #[inline]
     fn holds_until(&self, decided: &Decided, now: Nanos) -> Nanos {
         match decided {
             Decided::Rewrite(_, session, _) => self.nat.holds_until(*session, now),

@@ -49,6 +49,7 @@ impl<'a> TcpOptions<'a> {
 impl<'a> Iterator for TcpOptions<'a> {
     type Item = Result<TcpOption<'a>, HeaderError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let option = next_option(&mut self.0)?.map(|(kind, data)| match (kind, data.len()) {
             (1, _) => TcpOption::NoOperation,
