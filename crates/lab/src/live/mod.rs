@@ -1,5 +1,5 @@
 //! The papers' experiments with real hosts, in small: a web server behind a delay and a reframer (§5.4), what
-//! a packet takes in a receiver's network stack by locality (Fig. 1a), what a packet takes in Open vSwitch by locality
+//! a packet takes in a receiver's network stack by locality (Fig. 1a), what it takes in Open vSwitch by locality
 //! (Fig. 3), and what a hold adds to the time of a packet.
 //!
 //! Hosts are network namespaces of this machine, wires are virtual pairs, and everything shares its cores: so

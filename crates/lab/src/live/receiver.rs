@@ -6,7 +6,8 @@
 //! delay that is drawn per connection mixes the packets, and trains of so many packets are made of them.
 //!
 //! A card that merges packets in a row (LRO) has no virtual counterpart. The reframer in the middle does what
-//! it would do: `compress=gro` makes super-frames of a train and nothing else, and a virtual pair hands them over as they are.
+//! it would do: `compress=gro` makes super-frames of a train and nothing else, and a virtual pair hands them
+//! over as they are.
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
@@ -72,17 +73,19 @@ impl Merging {
         match self {
             Self::InRow => None,
             Self::Kernel => Some(
-                "the kernel's GRO merges packets of up to 64 flows that come mixed, so there is little left for locality to win; the \
-                 paper's card merges packets in a row only",
+                "the kernel's GRO merges packets of up to 64 flows that come mixed, so there is little left for \
+                 locality to win; the paper's card merges packets in a row only",
             ),
             Self::Nobody => Some(
-                "the state of a few connections stays in the cache in any order of packets; the paper has 100 Gbit/s and its misses",
+                "the state of a few connections stays in the cache in any order of packets; the paper has \
+                 100 Gbit/s and its misses",
             ),
         }
     }
 }
 
-/// The paper's cycles a packet at this SLF, over those at SLF 1: its points, straight lines between them, and the last one beyond.
+/// The paper's cycles a packet at this SLF, over those at SLF 1: its points, straight lines between them, and
+/// the last one beyond.
 fn paper_ratio(points: &[f64; 16], slf: f64) -> f64 {
     let at = (slf - 1.0).clamp(0.0, 15.0);
     let point = |n: f64| points.get(n as usize).copied().unwrap_or(f64::NAN);
@@ -156,8 +159,8 @@ pub(super) fn run(lab: &Bench<'_>, findings: &mut Findings, progress: [f64; 2]) 
     }
     findings.charts.push(Chart {
         title: "A receiver's CPU a packet by longest train (Fig. 1a)".into(),
-        caption: "iperf3 with many connections; time of the core that receives, over that of traffic as it comes. The paper's \
-                  points are at the SLF that was seen here."
+        caption: "iperf3 with many connections; time of the core that receives, over that of traffic as it \
+                  comes. The paper's points are at the SLF that was seen here."
             .into(),
         x_label: "longest train, packets".into(),
         y_label: "of traffic as it comes".into(),
