@@ -78,6 +78,12 @@ def write_rules(path, count):
         file.write("default allow\n")
 
 
+def write_capture(binary, path, slf):
+    """Packets of a known locality, as many as net_pcap has in memory."""
+    subprocess.run([binary, "synth", "--packets", str(LOOP), "--flows", "1024", "--slf", str(slf), "--size", "64", "--seed", "7", path],
+                   check=True, stdout=subprocess.DEVNULL)
+
+
 def null(number, burst, eal=""):
     return f'dpdk(device="net_null{number},size=64", eal="{eal}", burst={burst}, mbufs={MBUFS})'
 
@@ -106,8 +112,7 @@ def rows(binary, directory, packets, seconds):
     out = f"out :: {null(1, 64)}"
     for slf in (1, 16):
         path = f"{directory}/slf{slf}.pcap"
-        subprocess.run([binary, "synth", "--packets", str(LOOP), "--flows", "1024", "--slf", str(slf), "--size", "64", "--seed", "7", path],
-                       check=True, stdout=subprocess.DEVNULL)
+        write_capture(binary, path, slf)
         peer = f"testpmd io, net_pcap to net_null, SLF {slf}"
         yield peer, theirs([f"net_pcap0,rx_pcap={path},infinite_rx=1", nulls[1]], 64), None
         start, chain = f"in :: {pcap(path, 64)}", CHAIN.format(rules=f'"{rules}"')
