@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
+use super::alarm::Alarm;
 use super::driver::{Clock, Driver, End, Limits, Run, RunError};
 use super::feeds::{Course, Feed, Late, Round};
 use super::operator::Operator;
@@ -47,9 +48,9 @@ pub struct LiveOptions {
     pub packets: Option<u64>,
     /// Never sleep: the least delay, and a whole core.
     pub busy_poll: bool,
-    /// Packets that come faster than this one after the other, and not so fast that it pays to stay awake,
-    /// may wait for so long, and held ones may leave so much later, in order that one waking serves several;
-    /// 0: each packet wakes the engine.
+    /// Where packets come faster than this one after the other, and not so fast that it pays to stay awake,
+    /// those that are held may leave so much later, in order that one waking serves several, and all may wait
+    /// for so long where that saves CPU time; 0: what is due leaves in time, and each packet wakes the engine.
     pub coalesce: Duration,
     /// The core of each shard's thread, in turn; none: wherever the system puts it.
     pub cores: Vec<u32>,
@@ -194,6 +195,7 @@ pub(super) struct WallTime {
     /// Packets may have left since `now`, and nothing that takes its time came behind them.
     fresh: bool,
     waiting: Waiting,
+    alarm: Alarm,
 }
 
 impl WallTime {
@@ -213,6 +215,7 @@ impl WallTime {
             gathers: None,
             fresh: false,
             waiting,
+            alarm: Alarm::new(),
         }
     }
 }
@@ -295,9 +298,12 @@ impl Clock for WallTime {
         let limit = run.sections.map_or(self.limit, |sections| self.limit.min(sections.next_deadline()));
         let limit =
             if self.options.operator.has_attention() { limit.min(self.now.after(SOON)) } else { limit };
-        if !self.options.busy_poll && driver.sleep(&run.feeds, round, self.now, limit, &mut self.waiting) {
-            // Signals interrupt sleep: ask at once.
-            self.asked = Nanos(0);
+        if !self.options.busy_poll {
+            let ways = (&mut self.waiting, &mut self.alarm);
+            if driver.sleep(&run.feeds, round, self.now, limit, ways) {
+                // Signals interrupt sleep: ask at once.
+                self.asked = Nanos(0);
+            }
         }
         ControlFlow::Continue(())
     }
@@ -344,7 +350,14 @@ impl Driver {
     }
 
     /// Sleeps until a packet comes or something is due; returns whether it slept at all.
-    fn sleep(&mut self, feeds: &[Feed], round: Round, now: Nanos, end: Nanos, waiting: &mut Waiting) -> bool {
+    fn sleep(
+        &mut self,
+        feeds: &[Feed],
+        round: Round,
+        now: Nanos,
+        end: Nanos,
+        (waiting, alarm): (&mut Waiting, &mut Alarm),
+    ) -> bool {
         let free = feeds.iter().filter(|f| f.room > 0);
         let next = free.filter_map(Feed::next).min().unwrap_or(Nanos::MAX);
         let lead = waiting.lead();
@@ -364,23 +377,26 @@ impl Driver {
         }
         // Sources and the room behind them are not to be asked late; what stages hold may leave late.
         let end = end.min(next).min(ask).min(now.after(NAP));
-        let (nap, whole) = match waiting.wait(now, due, end) {
+        if waiting.asks() {
+            waiting.spent(now, clock::thread_cpu_ns());
+        }
+        let slept = match waiting.wait(now, due, end) {
             Wait::Awake => {
                 std::hint::spin_loop();
                 return false;
             }
-            Wait::Until(nap) => (nap, false),
-            Wait::Whole(nap) => (nap, true),
+            Wait::Whole(nap) => alarm.sleep(&mut [], now, nap),
+            Wait::Until(nap, keep) => {
+                let measured = waiting.falls_asleep().then(clock::thread_cpu_ns);
+                let slept = alarm.sleep_until(&mut fds, now, nap, keep);
+                if let (Some(before), None) = (measured, slept) {
+                    waiting.cost(clock::thread_cpu_ns().saturating_sub(before));
+                }
+                slept
+            }
         };
-        let timeout = Timespec { tv_sec: (nap / 1_000_000_000) as i64, tv_nsec: (nap % 1_000_000_000) as _ };
-        let fds = if whole { &mut [][..] } else { &mut fds[..] };
-        let measured = waiting.falls_asleep().then(clock::thread_cpu_ns);
-        // An interrupted sleep is a short one.
-        if poll(fds, Some(&timeout)) == Ok(0) {
-            waiting.overslept(LiveClock::get().now().since(now).saturating_sub(nap));
-        }
-        if let Some(before) = measured {
-            waiting.cost(clock::thread_cpu_ns().saturating_sub(before));
+        if let Some(due) = slept {
+            waiting.overslept(LiveClock::get().now().since(due));
         }
         true
     }

@@ -9,6 +9,7 @@
 //! remembers how many packets came at a time, a [`monitor`] reports on a run while it goes on, and an
 //! [`operator`] has work done at its stages.
 
+mod alarm;
 mod capture_time;
 mod driver;
 mod feeds;

@@ -1,15 +1,18 @@
 //! The decision to stay awake or to sleep, and until when, from what sleeping turned out to cost.
 //!
 //! Falling asleep and waking up take CPU time, and a thread that a timer is to wake comes late. Both are measured:
-//! how late it is at every sleep that a timer ended, the CPU time at one sleep in 16. On a virtual machine, whose
-//! host has to be told to wake it, a timer may be late by ten times of what a sleep costs.
+//! how late it is at every sleep that a timer ended, the CPU time at one sleep in 16 that a packet ended. On a
+//! virtual machine, whose host has to be told of timers, one may be late by ten times of what a sleep costs, and
+//! cost four times as much as a packet that wakes the thread.
 //!
 //! - A deadline that is nearer than the lateness is waited for awake; a sleep before one ends that much earlier.
 //! - While packets come within the cost of a sleep of each other, the thread stays awake for the next one:
 //!   sleeping would cost more.
 //! - Where they come further apart, but several of them within the time that packets may wait
-//!   ([`coalesce`](super::LiveOptions::coalesce)), a sleep isn't ended by the next packet, but lasts for that
-//!   time, so that one waking serves several. What is due meanwhile is at most that much late.
+//!   ([`coalesce`](super::LiveOptions::coalesce)), what is due may leave when the next packet wakes the thread,
+//!   and a timer is only set for the case that none comes in time ([`Way::Woken`]). Or one waking serves
+//!   several packets: a sleep lasts for that time whatever comes ([`Way::Naps`]). Which of the two takes less
+//!   CPU time depends on what timers cost, so both are tried, and that is done which turned out to.
 
 use slipstream_core::time::Nanos;
 
@@ -31,6 +34,14 @@ const DOWN: u64 = 1;
 const STEP: u64 = 64;
 /// Packets closer to each other than this come at once, in ns: a burst wakes the thread once.
 pub(super) const AT_ONCE: u64 = 2_000;
+/// Packets of a trial, in which the thread waits in one way.
+const TRIAL: u32 = 256;
+/// A trial that takes longer, in ns, says nothing: packets have ceased to come.
+const TRIAL_MOST: u64 = 100_000_000;
+/// What a packet takes in one way follows trials by 1/4.
+const TRIAL_WEIGHT: u64 = 4;
+/// One trial in so many is of the way that is not the better one.
+const OTHER_EVERY: u32 = 32;
 /// The mean gap follows what is seen by 1/16.
 const SMOOTH: u64 = 16;
 /// No gap counts for more than this, in ns, so that the mean soon follows traffic that begins.
@@ -41,10 +52,73 @@ const LONGEST_GAP: u64 = 1_000_000;
 pub(super) enum Wait {
     /// Awake: the sources are asked again at once.
     Awake,
-    /// Asleep for so many ns, or until a packet comes.
-    Until(u64),
+    /// Asleep until a packet comes, for so many ns at most. A timer that was set before may stay as it is if
+    /// it ends before that, but not within the second number of ns.
+    Until(u64, u64),
     /// Asleep for so many ns, whether packets come or not.
     Whole(u64),
+}
+
+/// The way to wait where several packets come within the time that they may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Each packet wakes the thread, and what is due leaves then, or that time late.
+    Woken,
+    /// Asleep for that time, whether packets come or not.
+    Naps,
+}
+
+/// What the two ways take.
+#[derive(Clone, Debug)]
+struct Trials {
+    way: Way,
+    /// CPU time of a packet in ns, by way; 0: not known.
+    ns: [u64; 2],
+    /// The mean gap when that was found.
+    gap: u64,
+    /// Of the trial under way: its packets, its beginning, and the thread's CPU time then.
+    packets: u32,
+    since: Option<(Nanos, u64)>,
+    /// Trials so far.
+    n: u32,
+}
+
+impl Trials {
+    const NONE: Self = Self { way: Way::Woken, ns: [0; 2], gap: 0, packets: 0, since: None, n: 0 };
+
+    /// A trial is over, or has to begin: the thread's CPU time is so many ns by now.
+    fn turn(&mut self, now: Nanos, cpu: u64, gap: u64) {
+        let Self { way, ns: [woken, naps], .. } = self;
+        let ns = match way {
+            Way::Woken => &mut *woken,
+            Way::Naps => &mut *naps,
+        };
+        if let Some((since, before)) = self.since
+            && self.packets >= TRIAL
+            && now.since(since) <= TRIAL_MOST
+        {
+            let here = (cpu.saturating_sub(before) / u64::from(self.packets)).max(1);
+            *ns = if *ns == 0 { here } else { (*ns * (TRIAL_WEIGHT - 1) + here) / TRIAL_WEIGHT };
+            self.n = self.n.wrapping_add(1);
+        }
+        // What was found at another rate says little about this one.
+        if gap > 2 * self.gap || 2 * gap < self.gap {
+            (*woken, *naps, self.gap) = (0, 0, gap);
+        }
+        // Naps make packets wait: they must be worth it.
+        let better = match (*woken, *naps) {
+            (0, _) => Way::Woken,
+            (_, 0) => Way::Naps,
+            (woken, naps) if naps < woken - woken / 8 => Way::Naps,
+            _ => Way::Woken,
+        };
+        self.way = match better {
+            Way::Woken if self.n % OTHER_EVERY == OTHER_EVERY - 1 => Way::Naps,
+            Way::Naps if self.n % OTHER_EVERY == OTHER_EVERY - 1 => Way::Woken,
+            way => way,
+        };
+        (self.packets, self.since) = (0, Some((now, cpu)));
+    }
 }
 
 /// Estimates for the decision.
@@ -54,7 +128,7 @@ pub(super) struct Waiting {
     coalesce: u64,
     /// The lateness of a thread that a timer wakes, in ns.
     lead: u64,
-    /// The CPU time of falling asleep and waking up, in ns.
+    /// The CPU time of falling asleep and being woken by a packet, in ns.
     cost: u64,
     /// Sleeps so far.
     sleeps: u32,
@@ -62,13 +136,14 @@ pub(super) struct Waiting {
     gap: u64,
     /// When the last packets came.
     last: Nanos,
+    trials: Trials,
 }
 
 impl Waiting {
     /// Packets may wait so many ns.
     pub(super) fn new(coalesce: u64) -> Self {
         let (lead, cost, sleeps) = (FIRST_LEAD, FIRST_COST, 0);
-        Self { coalesce, lead, cost, sleeps, gap: LONGEST_GAP, last: Nanos(0) }
+        Self { coalesce, lead, cost, sleeps, gap: LONGEST_GAP, last: Nanos(0), trials: Trials::NONE }
     }
 
     /// A round that began at `now` had packets that came at so many different times.
@@ -79,6 +154,22 @@ impl Waiting {
         // As if every one of them had been seen by itself, up to 1/2.
         let weight = events.min(SMOOTH / 2);
         self.gap = (self.gap * (SMOOTH - weight) + gap * weight) / SMOOTH;
+        self.trials.packets = self.trials.packets.saturating_add(events as u32);
+    }
+
+    /// Several packets come within the time that they may wait, but not so fast that it pays to stay awake.
+    fn is_medium(&self) -> bool {
+        (self.cost..self.coalesce).contains(&self.gap)
+    }
+
+    /// Says whether [`Waiting::spent`] is to be told how much CPU time the thread has taken.
+    pub(super) fn asks(&self) -> bool {
+        self.is_medium() && (self.trials.since.is_none() || self.trials.packets >= TRIAL)
+    }
+
+    /// The thread has taken so many ns of CPU time, as [`Waiting::asks`] wanted to know.
+    pub(super) fn spent(&mut self, now: Nanos, cpu: u64) {
+        self.trials.turn(now, cpu, self.gap);
     }
 
     /// A sleep that nothing but its timer ended took so many ns more than it should have.
@@ -95,7 +186,7 @@ impl Waiting {
         self.sleeps % COST_EVERY == 1
     }
 
-    /// A sleep took so much CPU time, in ns.
+    /// A sleep that a packet ended took so much CPU time, in ns.
     pub(super) fn cost(&mut self, ns: u64) {
         // The median: what interrupts take in between happens to few sleeps.
         let step = self.cost / 8;
@@ -110,23 +201,37 @@ impl Waiting {
 
     /// The way to wait at `now`, where something is due at `due`; `end` is a time at which the thread must be
     /// awake in any case, such as the end of the run.
-    pub(super) fn wait(&self, now: Nanos, due: Nanos, end: Nanos) -> Wait {
+    pub(super) fn wait(&mut self, now: Nanos, due: Nanos, end: Nanos) -> Wait {
         if self.gap < self.cost && now.since(self.last) < self.cost {
+            self.trials.since = None;
             return Wait::Awake;
         }
-        let left = due.min(end).since(now);
-        if (self.cost..self.coalesce).contains(&self.gap) {
-            // Packets that are due leave so much later at most; those that come meanwhile wait at most twice
-            // that.
-            let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
-            let nap = (self.coalesce + more).min(end.since(now));
-            if let Some(nap) = nap.checked_sub(self.lead).filter(|nap| *nap > 0) {
-                return Wait::Whole(nap);
+        let ahead = |time: Nanos| time.since(now).checked_sub(self.lead).filter(|nap| *nap > 0);
+        if !self.is_medium() {
+            self.trials.since = None;
+            return match ahead(due.min(end)) {
+                None => Wait::Awake,
+                Some(nap) => Wait::Until(nap, nap.saturating_sub(AT_ONCE)),
+            };
+        }
+        match self.trials.way {
+            Way::Naps => {
+                // Packets that are due leave so much later at most; those that come meanwhile wait at most twice
+                // that.
+                let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
+                if let Some(nap) = ahead(end.min(now.after(self.coalesce + more))) {
+                    return Wait::Whole(nap);
+                }
+            }
+            Way::Woken => {
+                if let Some(nap) = ahead(end.min(due.after(self.coalesce))) {
+                    return Wait::Until(nap, self.gap + self.gap / 4);
+                }
             }
         }
-        match left.checked_sub(self.lead) {
-            None | Some(0) => Wait::Awake,
-            Some(nap) => Wait::Until(nap),
+        match ahead(due.min(end)) {
+            None => Wait::Awake,
+            Some(nap) => Wait::Until(nap, nap.saturating_sub(AT_ONCE)),
         }
     }
 }
@@ -155,41 +260,104 @@ mod tests {
 
     #[test]
     fn dense_packets_keep_it_awake_but_not_for_longer_than_a_sleep_costs() {
-        let (waiting, now) = used_to(2_000, 12_000);
+        let (mut waiting, now) = used_to(2_000, 12_000);
         assert_eq!(waiting.wait(now, NEVER, NEVER), Wait::Awake);
         let later = now.after(8_000);
-        assert!(matches!(waiting.wait(later, NEVER, NEVER), Wait::Until(_)));
+        assert!(matches!(waiting.wait(later, NEVER, NEVER), Wait::Until(..)));
     }
 
     #[test]
     fn packets_at_a_medium_rate_share_a_waking() {
-        let (waiting, now) = used_to(25_000, 10_000);
-        let nap = |due: u64| waiting.wait(now, now.after(due), NEVER);
+        let (mut waiting, now) = used_to(25_000, 10_000);
+        waiting.trials.way = Way::Naps;
         let lead = waiting.lead();
+        let mut nap = |due: u64| waiting.wait(now, now.after(due), NEVER);
         assert_eq!(nap(1_000), Wait::Whole(41_000 - lead));
         assert_eq!(nap(1_000_000), Wait::Whole(40_000 - lead));
         // The end of the run isn't late.
         assert_eq!(waiting.wait(now, NEVER, now.after(30_000)), Wait::Whole(30_000 - lead));
-        assert_eq!(
+        assert!(matches!(
             Waiting { coalesce: 0, ..waiting }.wait(now, now.after(64_000), NEVER),
-            Wait::Until(64_000 - lead)
-        );
+            Wait::Until(nap, _) if nap == 64_000 - lead
+        ));
+    }
+
+    #[test]
+    fn packets_at_a_medium_rate_wake_it_before_a_timer_does() {
+        let (mut waiting, now) = used_to(25_000, 10_000);
+        let lead = waiting.lead();
+        let Wait::Until(nap, keep) = waiting.wait(now, now.after(5_000), NEVER) else { panic!() };
+        assert_eq!(nap, 45_000 - lead);
+        // The next packet is to come first, also where the timer was set before.
+        assert!((25_000..32_000).contains(&keep), "{keep}");
+        let Wait::Until(nap, _) = waiting.wait(now, now.after(5_000), now.after(30_000)) else { panic!() };
+        assert_eq!(nap, 30_000 - lead);
     }
 
     #[test]
     fn late_timers_alone_do_not_keep_it_awake() {
-        let (waiting, now) = used_to(25_000, 30_000);
-        assert!(matches!(waiting.wait(now, now.after(20_000), NEVER), Wait::Whole(_)));
-        let (waiting, now) = used_to(5_000, 30_000);
-        assert!(matches!(waiting.wait(now, NEVER, NEVER), Wait::Whole(_)));
+        for (gap, way) in [(25_000, Way::Naps), (5_000, Way::Naps), (25_000, Way::Woken), (5_000, Way::Woken)]
+        {
+            let (mut waiting, now) = used_to(gap, 30_000);
+            waiting.trials.way = way;
+            assert_ne!(waiting.wait(now, now.after(20_000), NEVER), Wait::Awake);
+            assert_ne!(waiting.wait(now, NEVER, NEVER), Wait::Awake);
+        }
     }
 
     #[test]
     fn at_a_low_rate_packets_wake_it_and_deadlines_are_kept() {
-        let (waiting, now) = used_to(100_000, 10_000);
-        assert_eq!(waiting.wait(now, now.after(64_000), NEVER), Wait::Until(64_000 - waiting.lead()));
+        let (mut waiting, now) = used_to(100_000, 10_000);
+        let Wait::Until(nap, keep) = waiting.wait(now, now.after(64_000), NEVER) else { panic!() };
+        assert_eq!(nap, 64_000 - waiting.lead());
+        assert!(keep <= nap && nap - keep <= AT_ONCE);
         assert_eq!(waiting.wait(now, now.after(5_000), NEVER), Wait::Awake);
         assert_eq!(waiting.wait(now, now, NEVER), Wait::Awake);
+    }
+
+    /// A thread to which packets come every 25 µs, for so many trials: of a packet woken takes `woken` ns, one
+    /// in a nap `naps`. Returns the share of packets that came in naps.
+    fn share_of_naps(waiting: &mut Waiting, now: &mut Nanos, woken: u64, naps: u64, trials: u32) -> f64 {
+        let (mut cpu, mut napped) = (0, 0);
+        let packets = trials * TRIAL;
+        for _ in 0..packets {
+            *now = now.after(25_000);
+            waiting.came(1, *now);
+            if waiting.asks() {
+                waiting.spent(*now, cpu);
+            }
+            let is_nap = matches!(waiting.wait(*now, NEVER, NEVER), Wait::Whole(_));
+            cpu += if is_nap { naps } else { woken };
+            napped += u32::from(is_nap);
+        }
+        f64::from(napped) / f64::from(packets)
+    }
+
+    #[test]
+    fn what_takes_less_cpu_time_is_done() {
+        for (woken, naps, expected) in [(4_000, 9_000, 0.0), (9_000, 4_000, 1.0), (9_000, 8_900, 0.0)] {
+            let (mut waiting, mut now) = used_to(25_000, 10_000);
+            share_of_naps(&mut waiting, &mut now, woken, naps, 4);
+            let share = share_of_naps(&mut waiting, &mut now, woken, naps, 320);
+            assert!((share - expected).abs() < 0.05, "{share} where {woken} and {naps}");
+            // And what comes to take less is found.
+            share_of_naps(&mut waiting, &mut now, 10_000 - woken, 10_000 - naps, 320);
+            let share = share_of_naps(&mut waiting, &mut now, 10_000 - woken, 10_000 - naps, 64);
+            let expected = if naps > woken + 1_000 { 1.0 } else { 0.0 };
+            assert!((share - expected).abs() < 0.05, "{share} after {woken} and {naps}");
+        }
+    }
+
+    #[test]
+    fn a_pause_in_a_trial_is_not_counted() {
+        let (mut waiting, mut now) = used_to(25_000, 10_000);
+        share_of_naps(&mut waiting, &mut now, 4_000, 9_000, 4);
+        let before = waiting.trials.ns;
+        waiting.trials.since = Some((now, 0));
+        waiting.trials.packets = TRIAL;
+        let later = now.after(TRIAL_MOST + 1);
+        waiting.spent(later, 1_000_000_000);
+        assert_eq!(waiting.trials.ns, before);
     }
 
     #[test]
@@ -204,7 +372,7 @@ mod tests {
             waiting.came(1, now.after(2_000));
         }
         let quiet = now.after(60_000);
-        assert!(matches!(waiting.wait(quiet, NEVER, NEVER), Wait::Until(_) | Wait::Whole(_)));
+        assert!(matches!(waiting.wait(quiet, NEVER, NEVER), Wait::Until(..) | Wait::Whole(_)));
     }
 
     proptest! {
@@ -239,9 +407,10 @@ mod tests {
         #[test]
         fn nothing_waits_for_longer_than_it_may(
             gaps in proptest::collection::vec((0u64..200_000, 1u32..40), 1..60),
-            due in 0u64..300_000, end in 0u64..300_000,
+            due in 0u64..300_000, end in 0u64..300_000, naps in any::<bool>(),
         ) {
             let mut waiting = Waiting::new(COALESCE);
+            waiting.trials.way = if naps { Way::Naps } else { Way::Woken };
             let mut now = Nanos(1_000_000_000);
             for (gap, events) in gaps {
                 now = now.after(gap);
@@ -249,8 +418,9 @@ mod tests {
             }
             let sleeps = match waiting.wait(now, now.after(due), now.after(end)) {
                 Wait::Awake => return Ok(()),
-                Wait::Until(nap) => {
-                    prop_assert!(nap + waiting.lead() <= due);
+                Wait::Until(nap, _) => {
+                    let more = if waiting.is_medium() { COALESCE } else { 0 };
+                    prop_assert!(nap + waiting.lead() <= due + more);
                     nap
                 }
                 Wait::Whole(nap) => {
