@@ -1,8 +1,8 @@
 //! Arrivals: independent, equally distributed interarrival times, and sums of `n` of them.
 
+use rustfft::algorithm::Radix4;
 use rustfft::num_complex::Complex;
-use rustfft::{Fft, FftPlanner};
-use std::sync::Arc;
+use rustfft::{Fft, FftDirection};
 
 use crate::error::{Error, positive};
 use crate::pmf::{Family, MAX_SUPPORT, Pmf, TAIL};
@@ -286,7 +286,8 @@ impl Sums<'_> {
 }
 
 /// Sums of an empirical distribution, by convolution: term by term where it has few values, else by Fourier
-/// transform, whose rounding error is about 1e-16 of the largest probability.
+/// transform, whose rounding error is about 1e-16 of the largest probability. Its length is a power of two,
+/// and its algorithm the same on every processor, so that all give the same figures.
 struct Convolution {
     atoms: Vec<(usize, f64)>,
     /// Values beyond this are dropped; they don't influence those below.
@@ -297,8 +298,8 @@ struct Convolution {
 }
 
 struct Transform {
-    forward: Arc<dyn Fft<f64>>,
-    inverse: Arc<dyn Fft<f64>>,
+    forward: Radix4<f64>,
+    inverse: Radix4<f64>,
     /// The transform of the distribution, moved to 0.
     of_one: Vec<Complex<f64>>,
     buffer: Vec<Complex<f64>>,
@@ -315,8 +316,8 @@ impl Convolution {
         let atoms: Vec<_> = pmf.iter().filter(|a| a.1 > 0.0).collect();
         let transform = (atoms.len() > FEW_ATOMS).then(|| {
             let length = (reach + pmf.probabilities().len() + 1).next_power_of_two();
-            let mut planner = FftPlanner::new();
-            let (forward, inverse) = (planner.plan_fft_forward(length), planner.plan_fft_inverse(length));
+            let plan = |direction| Radix4::new(length, direction);
+            let (forward, inverse) = (plan(FftDirection::Forward), plan(FftDirection::Inverse));
             let zero = Complex::new(0.0, 0.0);
             let mut of_one = vec![zero; length];
             for (place, p) in of_one.iter_mut().zip(pmf.probabilities()) {

@@ -57,7 +57,7 @@ pub(super) fn need(programs: &[&str]) -> anyhow::Result<()> {
     let missing: Vec<&str> = programs.iter().filter(|p| !has(p)).copied().collect();
     if !missing.is_empty() {
         bail!(
-            "this lab needs {}: install them first (apt install {})",
+            "this needs {}: install it first (apt install {})",
             missing.join(", "),
             packages(&missing).join(" ")
         );
