@@ -27,9 +27,11 @@ const KIND_FULL: u32 = 1 << 16;
 const REFRESH: u32 = 128;
 /// If that many are known and have changed nothing, and the price is the same: after twice as many as the last
 /// time, up to this.
-const REFRESH_SETTLED: u32 = 1024;
+const REFRESH_SETTLED: u32 = 2048;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
-const KIND_REFRESH: u32 = 1024;
+const KIND_REFRESH: u32 = 4096;
+/// Packets of a kind up to which each one counts for the others at once.
+const KIND_FEW: u32 = 4096;
 /// As many packets as this would count as what all packets of its kind say, where a context has little to
 /// say.
 const OF_KIND: u64 = 96;
@@ -49,16 +51,13 @@ const UNITS: u32 = 12;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapScale {
     shift: u32,
-    /// A gap of the last bucket.
-    longest: u64,
 }
 
 impl GapScale {
     /// The scale that goes with this hold.
     pub(crate) fn new(longest_hold_ns: u64) -> Self {
         let shift = (u64::BITS - longest_hold_ns.leading_zeros()).saturating_sub(UNITS + 1);
-        let longest = (Self::edge(WAITS as u8 - 2) << shift) >> 1;
-        Self { shift, longest }
+        Self { shift }
     }
 
     /// A unit has two to the power of this ns.
@@ -68,14 +67,15 @@ impl GapScale {
 
     /// The bucket of a gap.
     #[inline(always)]
-    pub(crate) fn bucket(&self, gap_ns: u64) -> u8 {
-        let halves = (gap_ns.min(self.longest) << 1) >> self.shift;
+    pub(crate) fn bucket(&self, gap_ns: u64) -> u32 {
+        // No gap is half as long as time is, 292 years.
+        let halves = (gap_ns << 1) >> self.shift;
         if halves < 2 {
             return 0;
         }
-        // All that is longer than the last bucket's beginning is in it. The two uppermost bits are 2 or 3.
+        // The two uppermost bits are 2 or 3.
         let octave = halves.ilog2() - 1;
-        (2 * octave + (halves >> octave) as u32 - 1) as u8
+        (2 * octave + (halves >> octave) as u32 - 1).min(WAITS as u32 - 1)
     }
 
     /// Upper end of a bucket, in half units: no gap of it is that long.
@@ -102,12 +102,12 @@ impl GapScale {
 /// The kind of a packet, as far as it tells whether another follows: a full one of TCP is seldom the last, a
 /// pushed or short one often is.
 #[inline(always)]
-pub(super) fn kind(info: Info, len: u32) -> u8 {
+pub(super) fn kind(info: Info, len: u32) -> u32 {
     const PSH: u8 = 8;
     if !info.is_tcp() {
         return if len > 1000 { 6 } else { 7 };
     }
-    let pushed = u8::from(info.tcp_flags() & PSH != 0);
+    let pushed = u32::from(info.tcp_flags() & PSH != 0);
     match len {
         0..=98 => 0,
         99..=999 => 1 + pushed,
@@ -116,31 +116,30 @@ pub(super) fn kind(info: Info, len: u32) -> u8 {
     }
 }
 
-/// The context of a packet: the bucket of the last gap of its flow, in octaves, the [`step`] of the one
-/// before it, and the packet's kind.
+/// The parts that the bucket of a gap has in contexts: the lowest bits, [`STEP`], in that of the packet after
+/// the next (the step of the gap before the last), the others in that of the next one (its octave). A packet's
+/// context is the octave of the last gap of its flow, the step of the one before it, and the packet's kind, each
+/// in bits of its own.
 #[inline(always)]
-pub(super) fn context(gap: u8, step: u8, kind: u8) -> u16 {
-    u16::from(gap >> 1) * (STEPS * KINDS) as u16 + u16::from(step) + u16::from(kind)
+pub(super) fn parts(gap: u32) -> u16 {
+    PARTS.get(gap as usize % WAITS).copied().unwrap_or(0)
 }
 
-/// The part that the bucket of a gap has in the context of the packet after the next.
-#[inline(always)]
-pub(super) fn step(gap: u8) -> u8 {
-    STEP_OF.get(usize::from(gap) % WAITS).copied().unwrap_or(0)
-}
-
+/// The bits of a step.
+pub(super) const STEP: u16 = ((STEPS - 1) * KINDS) as u16;
 /// The step of the longest gaps.
-pub(super) const LAST_STEP: u8 = ((STEPS - 1) * KINDS) as u8;
+pub(super) const LAST_STEP: u8 = STEP as u8;
 
 #[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
-const STEP_OF: [u8; WAITS] = {
-    let mut steps = [0; WAITS];
-    let mut gap = 4;
+const PARTS: [u16; WAITS] = {
+    let mut parts = [0; WAITS];
+    let mut gap = 0;
     while gap < WAITS {
-        steps[gap] = (KINDS * ((gap - 4) / 8)) as u8;
+        let step = if gap < 4 { 0 } else { KINDS * ((gap - 4) / 8) };
+        parts[gap] = (gap / 2 * STEPS * KINDS + step) as u16;
         gap += 1;
     }
-    steps
+    parts
 };
 
 /// The knowledge that an adaptive hold goes by. All of it, but where somebody measures what each part is
@@ -335,21 +334,22 @@ impl Learner {
 
     /// The flow of a packet of this context has had its next packet.
     #[inline(always)]
-    pub(super) fn came(&mut self, context: u16, gap: u8) {
-        let gap = usize::from(gap) % WAITS;
+    pub(super) fn came(&mut self, context: u16, gap: u32) {
+        let gap = gap as usize % WAITS;
         let counts = self.contexts.get_mut(usize::from(context) % CONTEXTS).and_then(|c| c.gaps.get_mut(gap));
         if let Some(n) = counts {
-            *n = n.saturating_add(1);
+            // Full, it stays so.
+            *n += u16::from(*n != u16::MAX);
         }
     }
 
     /// A packet of this context has come; returns the waits after it, or `None` where they are to be
     /// reckoned anew first: see [`Learner::refresh`].
     #[inline(always)]
-    pub(super) fn arrived(&mut self, context: u16) -> Option<Waits> {
+    pub(super) fn arrived(&mut self, context: u16) -> Option<&Waits> {
         let context = self.contexts.get_mut(usize::from(context) % CONTEXTS)?;
         context.left -= 1;
-        (context.left > 0).then_some(context.waits)
+        (context.left > 0).then_some(&context.waits)
     }
 
     /// Packets that have come of a kind.
@@ -372,7 +372,7 @@ impl Learner {
     #[inline(never)]
     fn refresh_kind(&mut self, number: usize, elapsed: u64) {
         // While few packets have come, each one counts; later, other kinds have what they had at their turn.
-        if self.arrived_of(number) < 4 * KIND_REFRESH {
+        if self.arrived_of(number) < KIND_FEW {
             (0..KINDS).for_each(|kind| self.add_up(kind));
         } else {
             self.add_up(number);
@@ -402,9 +402,13 @@ impl Learner {
     }
 
     /// Reckons the waits of a context anew, at this time: as many packets have come as [`Learner::arrived`]
-    /// waits for. Returns them.
+    /// waits for. They are written to `waits`.
     #[inline(never)]
-    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) -> Waits {
+    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos, waits: &mut Waits) {
+        *waits = self.reckon(context, price_ns, now);
+    }
+
+    fn reckon(&mut self, context: u16, price_ns: u64, now: Nanos) -> Waits {
         let elapsed = (now.since(*self.start.get_or_insert(now)).min(1 << 60) << 2) >> self.scale.shift;
         let (number, at) = (usize::from(context) % KINDS, usize::from(context) % CONTEXTS);
         let (Some(kind), Some(context)) = (self.kinds.get_mut(number), self.contexts.get_mut(at)) else {
@@ -499,9 +503,9 @@ mod tests {
                 for _ in 0..times {
                     now += 100;
                     if learner.arrived(context).is_none() {
-                        learner.refresh(context, 20_000, Nanos(now));
+                        learner.refresh(context, 20_000, Nanos(now), &mut { Waits::NONE });
                     }
-                    learner.came(context, gap);
+                    learner.came(context, u32::from(gap));
                     twin[usize::from(kind)].0 += 1;
                     twin[usize::from(kind)].1[usize::from(gap)] += 1;
                 }

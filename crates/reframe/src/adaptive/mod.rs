@@ -26,13 +26,14 @@ pub(crate) use learner::{GapScale, WAITS, Waits};
 pub(crate) use timers::Timers;
 
 use crate::config::ClassSettings;
+use crate::reframer::AHEAD;
 use crate::stats::ClassStats;
 use slipstream_core::frame::Frame;
 use slipstream_core::prefetch::prefetch_at;
 use slipstream_core::time::Nanos;
 
 /// The gap of a flow that has had one packet.
-const NEVER: u8 = (WAITS - 1) as u8;
+const NEVER: u32 = (WAITS - 1) as u32;
 const NO_CONTEXT: u16 = u16::MAX;
 
 /// The memory of a flow.
@@ -138,8 +139,10 @@ impl Adaptive {
                 class.learner.came(before.context, gap);
             }
         }
-        let context = learner::context(gap, before.step, learner::kind(frame.info, len)) & self.mask;
-        *memory = Memory { last: now, context, class, step: learner::step(gap) };
+        let parts = learner::parts(gap);
+        let kind = learner::kind(frame.info, len) as u16;
+        let context = ((parts & !learner::STEP) + u16::from(before.step) + kind) & self.mask;
+        *memory = Memory { last: now, context, class, step: (parts & learner::STEP) as u8 };
         let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
         class.arrived(context, now, stats)
     }
@@ -157,21 +160,31 @@ impl Adaptive {
         let Self { scale, flows: memories, classes, mask, .. } = self;
         let [class, others @ ..] = classes.as_mut_slice() else { return };
         class.left -= frames.len() as u32;
-        for ((frame, flow), waits) in frames.iter().zip(flows).zip(waits) {
+        // Each loop has in registers what it needs.
+        let mut kinds = [0; AHEAD];
+        for (kind, frame) in kinds.iter_mut().zip(frames) {
+            *kind = learner::kind(frame.info, len(frame)) as u8;
+        }
+        let packets = frames.iter().zip(flows).zip(waits).zip(&kinds);
+        for (((frame, flow), waits), kind) in packets {
             let Some(memory) = memories.get_mut(*flow as usize) else { break };
-            let before = *memory;
+            let Memory { last, context: before, step, .. } = *memory;
             let mut gap = NEVER;
-            if before.context != NO_CONTEXT {
-                gap = scale.bucket(frame.arrival.since(before.last));
+            if before != NO_CONTEXT {
+                gap = scale.bucket(frame.arrival.since(last));
                 // A flow has been of this class since there is no other.
-                class.learner.came(before.context, gap);
+                class.learner.came(before, gap);
             }
-            let context = learner::context(gap, before.step, learner::kind(frame.info, len(frame))) & *mask;
-            *memory = Memory { last: frame.arrival, context, class: 0, step: learner::step(gap) };
-            *waits = match class.learner.arrived(context) {
-                Some(waits) => waits,
-                None => class.learner.refresh(context, class.steering.price_ns(), frame.arrival),
-            };
+            let parts = learner::parts(gap);
+            let context = ((parts & !learner::STEP) + u16::from(step) + u16::from(*kind)) & *mask;
+            *memory = Memory { last: frame.arrival, context, class: 0, step: (parts & learner::STEP) as u8 };
+            match class.learner.arrived(context) {
+                Some(known) => *waits = *known,
+                None => {
+                    let price_ns = class.steering.price_ns();
+                    class.learner.refresh(context, price_ns, frame.arrival, waits);
+                }
+            }
         }
         debug_assert!(others.is_empty());
     }
@@ -200,10 +213,12 @@ impl Class {
         if self.left == 0 {
             self.steer(stats);
         }
-        match self.learner.arrived(context) {
-            Some(waits) => waits,
-            None => self.learner.refresh(context, self.steering.price_ns(), now),
+        if let Some(waits) = self.learner.arrived(context) {
+            return *waits;
         }
+        let mut waits = Waits::NONE;
+        self.learner.refresh(context, self.steering.price_ns(), now, &mut waits);
+        waits
     }
 
     #[cold]

@@ -5,7 +5,7 @@
 //! is due in by then. So a packet that joins a train writes one number, and a train moves about once for
 //! each time that it waits. All operations are O(1).
 
-use alloc::vec;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::GapScale;
@@ -42,7 +42,7 @@ pub(crate) struct Timers {
     /// By the number of the train.
     timers: Vec<Timer>,
     /// The first train of each slot.
-    heads: Vec<u32>,
+    heads: Box<[u32; SLOTS]>,
     /// A bit for each slot that has a train, and one for each word of those that is not 0.
     used: [u64; WORDS],
     summary: [u64; WORDS / 64],
@@ -56,7 +56,7 @@ impl Timers {
         Self {
             shift: scale.shift(),
             timers: Vec::with_capacity(trains),
-            heads: vec![NONE; SLOTS],
+            heads: Box::new([NONE; SLOTS]),
             used: [0; WORDS],
             summary: [0; WORDS / 64],
             first: NEVER,
@@ -144,17 +144,23 @@ impl Timers {
         let Some(head) = self.heads.get_mut(slot) else { return };
         let next = core::mem::replace(head, train);
         if let Some(timer) = self.timers.get_mut(train as usize) {
-            *timer = Timer { due: tick, slot: tick, bound: timer.bound, previous: NONE, next };
+            (timer.due, timer.slot) = (tick, tick);
+            (timer.previous, timer.next) = (NONE, next);
         }
-        if next == NONE {
-            if let Some(word) = self.used.get_mut(slot / 64) {
-                *word |= 1 << (slot % 64);
-            }
-            if let Some(word) = self.summary.get_mut(slot / 4096) {
-                *word |= 1 << (slot / 64 % 64);
-            }
-        } else if let Some(next) = self.timers.get_mut(next as usize) {
-            next.previous = train;
+        match self.timers.get_mut(next as usize) {
+            Some(next) => next.previous = train,
+            None => self.begin_slot(slot),
+        }
+    }
+
+    /// A slot has a train now.
+    #[inline(always)]
+    fn begin_slot(&mut self, slot: usize) {
+        let Some(word) = self.used.get_mut(slot / 64) else { return };
+        let empty = *word == 0;
+        *word |= 1 << (slot % 64);
+        if empty && let Some(words) = self.summary.get_mut(slot / 4096) {
+            *words |= 1 << (slot / 64 % 64);
         }
     }
 
