@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::adaptive::{GapScale, Timers, WAITS, Waits};
+use super::block::Block;
 use super::flow_table::{Entry, NONE};
-use super::reframer::Block;
 use super::slot::{Chunk, Odd, TrainSlot};
 use slipstream_core::frame::Frame;
 use slipstream_core::huge;

@@ -32,6 +32,7 @@ struct Readme;
 
 mod adaptive;
 mod auto;
+mod block;
 #[cfg(feature = "std")]
 mod class;
 pub mod compress;
@@ -41,6 +42,7 @@ pub mod embed;
 mod finish;
 pub mod flow_table;
 mod hold;
+mod leaving;
 mod pass;
 mod plain;
 mod reframer;

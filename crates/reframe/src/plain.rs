@@ -13,7 +13,8 @@ use super::config::Policy;
 use super::flow_table::NONE;
 use slipstream_core::stage::Output;
 
-use super::reframer::{Block, Reframe};
+use super::block::Block;
+use super::reframer::Reframe;
 use super::stats::Cause;
 use slipstream_core::batch::{BATCH, Batch, Train};
 use slipstream_core::frame::Frame;

@@ -3,20 +3,21 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use slipstream_wire::{FlowKey, NarrowKey};
+use slipstream_wire::FlowKey;
 
 use super::adaptive::{Adaptive, Waits};
 use super::auto::Autos;
+use super::block::{Block, Found};
 use super::compress::Gro;
 use super::config::{Admit, ClassSettings, Policy, ReframeConfig};
 use super::elephants::Heavy;
 use super::finish::TrainFinish;
 use super::flow_table::{FlowTable, NONE};
 use super::hold::Hold;
+use super::leaving::{Alone, Leaving};
 use super::stats::{Cause, ReframeStats};
-use slipstream_core::batch::{Arrivals, BATCH, Batch, Train};
+use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::frame::{Frame, Info};
-use slipstream_core::keys::KeySlice;
 use slipstream_core::pool::Pool;
 use slipstream_core::rules::Rule;
 use slipstream_core::stage::Output;
@@ -24,75 +25,6 @@ use slipstream_core::time::Nanos;
 
 /// Packets whose table lines are asked for ahead of use.
 pub(super) const AHEAD: usize = 64;
-
-/// A train that leaves at the current instant and waits for its place among the others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Leaving {
-    pub(super) order: u64,
-    pub(super) train: u32,
-    pub(super) cause: Cause,
-}
-
-/// Trains of one packet that left at their deadline: all waited exactly as long, so that one counter says
-/// everything.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Alone {
-    pub(super) hold_ns: u64,
-    pub(super) trains: u64,
-}
-
-/// The lookup results of a packet before its turn comes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Found<'a> {
-    keys: &'a KeySlice<'a>,
-    /// Its key, as it is kept there.
-    kept: NarrowKey,
-    hash: u64,
-    candidate: u32,
-    sequence: u64,
-}
-
-impl Found<'_> {
-    fn key(&self) -> FlowKey {
-        self.keys.key_of(self.kept)
-    }
-}
-
-/// Packets that came together, and what was found out about each; all slices have one length, but that
-/// `positions` may be empty.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block<'a> {
-    pub(super) frames: &'a [Frame],
-    pub(super) keys: KeySlice<'a>,
-    pub(super) hashes: &'a [u64],
-    pub(super) candidates: &'a [u32],
-    /// Position of the first packet, where `positions` doesn't say.
-    pub(super) first: u64,
-    pub(super) positions: &'a [u64],
-}
-
-impl Block<'_> {
-    /// A packet and what was found out about it.
-    #[inline(always)]
-    pub(super) fn found(&self, at: usize) -> Option<(Frame, Found<'_>)> {
-        let (frame, kept) = (self.frames.get(at)?, *self.keys.kept().get(at)?);
-        let hash = self.hashes.get(at).copied().unwrap_or(0);
-        let candidate = self.candidates.get(at).copied().unwrap_or(NONE);
-        Some((*frame, Found { keys: &self.keys, kept, hash, candidate, sequence: self.sequence(at) }))
-    }
-
-    /// Position of a packet among all that arrived.
-    #[inline(always)]
-    pub(super) fn sequence(&self, at: usize) -> u64 {
-        self.positions.get(at).copied().unwrap_or(self.first + at as u64)
-    }
-
-    /// Upper half of a packet's hash.
-    #[inline(always)]
-    pub(super) fn hash(&self, at: usize) -> u32 {
-        (self.hashes.get(at).copied().unwrap_or(0) >> 32) as u32
-    }
-}
 
 /// The reframe stage of one worker.
 #[derive(Debug)]
@@ -106,7 +38,7 @@ pub struct Reframe {
     /// The heavy flows of each class that is about such.
     heavy: Vec<Option<Heavy>>,
     pub(super) class_settings: Vec<ClassSettings>,
-    weighted: bool,
+    pub(super) weighted: bool,
     /// The most frequent and fastest configuration: no classes, nothing passes but by TCP flags, trains leave
     /// as they are.
     pub(super) plain: bool,
@@ -130,9 +62,9 @@ pub struct Reframe {
     pub(super) adaptive: Option<Adaptive>,
     /// Holds that set themselves.
     pub(super) auto: Option<Autos>,
-    finish: Option<TrainFinish>,
+    pub(super) finish: Option<TrainFinish>,
     /// Marks super-frames in trains that leave.
-    gro: Option<Gro>,
+    pub(super) gro: Option<Gro>,
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
     pub(super) leaving_packets: u32,
@@ -523,145 +455,6 @@ impl Reframe {
             let Some(oldest) = self.hold.oldest() else { break };
             self.leave(oldest, Cause::Capacity);
             self.emit_leaving(pool, out);
-        }
-    }
-
-    /// Lets a packet pass at once, behind what its flow has inside.
-    #[inline(never)]
-    #[expect(clippy::too_many_arguments, reason = "one packet with all that was found out about it")]
-    fn pass(
-        &mut self,
-        pool: &mut Pool,
-        frame: &Frame,
-        class: u8,
-        train: u32,
-        cause: Cause,
-        sequence: u64,
-        out: &mut dyn Output,
-    ) {
-        if train != NONE {
-            self.leave(train, Cause::Bypass);
-        }
-        self.emit_leaving(pool, out);
-        if let Some(finish) = &mut self.finish {
-            finish.observe(pool, frame);
-        }
-        if let Some(stats) = self.stats.classes.get_mut(class as usize) {
-            stats.packets_out += 1;
-            stats.packets_bypassed += u64::from(cause == Cause::Bypass);
-            stats.train(cause, 1);
-            stats.delay.record(0);
-        }
-        self.emit_single(pool, frame, sequence, out);
-    }
-
-    #[inline(always)]
-    pub(super) fn emit_single(
-        &mut self,
-        pool: &mut Pool,
-        frame: &Frame,
-        sequence: u64,
-        out: &mut dyn Output,
-    ) {
-        if self.out.frames.len() + 1 > BATCH {
-            self.flush(pool, out);
-        }
-        let classified = frame.info.classified();
-        let continues = classified && self.table.continues(frame.flow);
-        self.stats.runs_out += u64::from(classified && !continues);
-        let start = self.out.frames.len() as u32;
-        self.out.frames.push(*frame);
-        let (flow, release) = (frame.flow, self.instant);
-        self.out.trains.push(Train { flow, start, len: 1, release, order: 0, sequence, continues });
-    }
-
-    /// Takes a train from its list: it leaves at the current instant.
-    #[inline(always)]
-    pub(super) fn leave(&mut self, train: u32, cause: Cause) {
-        // A packet that makes its train leave was never held.
-        self.hold.note_peak(self.hold.packets() - self.early - u32::from(cause == Cause::Full));
-        self.hold.unlink(train);
-        let slot = self.hold.train(train);
-        let entry = self.table.get_mut(slot.flow());
-        entry.train = NONE;
-        entry.count(slot.count);
-        let order = match self.policy {
-            Policy::Oldest => entry.first_seen.0,
-            Policy::Waiting => slot.base().0,
-            Policy::Shortest => u64::from(entry.packets()) << 32,
-        };
-        let weight = if self.weighted {
-            self.class_settings.get(slot.class as usize).map_or(1, |t| t.weight)
-        } else {
-            0
-        };
-        let order = match (weight, self.policy) {
-            (0, _) => order,
-            (weight, Policy::Shortest) => order / u64::from(weight),
-            (weight, _) => u64::MAX - self.instant.since(Nanos(order)).saturating_mul(u64::from(weight)),
-        };
-        self.leaving_packets += u32::from(slot.count);
-        self.leaving.push(Leaving { order, train, cause });
-    }
-
-    /// Emits what leaves at the current instant, in the order of the policy.
-    #[inline(always)]
-    pub(super) fn emit_leaving(&mut self, pool: &mut Pool, out: &mut dyn Output) {
-        if !self.leaving.is_empty() {
-            self.emit_group(pool, out);
-        }
-    }
-
-    #[inline(never)]
-    fn emit_group(&mut self, pool: &mut Pool, out: &mut dyn Output) {
-        if self.leaving.len() > 1 {
-            let hold = &self.hold;
-            self.leaving.sort_unstable_by_key(|l| (l.order, hold.train(l.train).sequence));
-        }
-        let mut at = 0;
-        while let Some(&leaving) = self.leaving.get(at) {
-            self.emit_train(pool, leaving, out);
-            at += 1;
-        }
-        self.leaving.clear();
-        self.leaving_packets = 0;
-    }
-
-    fn emit_train(&mut self, pool: &mut Pool, leaving: Leaving, out: &mut dyn Output) {
-        let Leaving { order, train, cause } = leaving;
-        let slot = self.hold.train(train);
-        let (class, count, flow, sequence) =
-            (slot.class, usize::from(slot.count), slot.flow(), slot.sequence);
-        if self.out.frames.len() + count > BATCH {
-            self.flush(pool, out);
-        }
-        let release = self.instant;
-        let Some(stats) = self.stats.classes.get_mut(class as usize) else { return };
-        let start = self.out.frames.len();
-        let frames = &mut self.out.frames;
-        self.hold.close(train, frames);
-        stats.train_left(cause, release, frames.get(start..).unwrap_or_default());
-        if let Some(finish) = &mut self.finish {
-            let coalesced = finish.finish(pool, frames, start) as u64;
-            stats.packets_coalesced += coalesced;
-            stats.packets_out -= coalesced;
-        }
-        let len = frames.len() - start;
-        let continues = self.table.continues(flow);
-        self.stats.runs_out += u64::from(!continues);
-        let (start, len) = (start as u32, len as u32);
-        self.out.trains.push(Train { flow, start, len, release, order, sequence, continues });
-    }
-
-    #[inline(never)]
-    pub(super) fn flush(&mut self, pool: &mut Pool, out: &mut dyn Output) {
-        if !self.out.is_empty() {
-            self.stats.packets_out += self.out.frames.len() as u64;
-            if let Some(gro) = &mut self.gro {
-                gro.mark(pool, &mut self.out);
-            }
-            out.emit(pool, &mut self.out);
-            self.out.clear();
         }
     }
 

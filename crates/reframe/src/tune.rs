@@ -2,7 +2,8 @@
 
 use core::ops::Range;
 
-use super::reframer::{Block, Reframe};
+use super::block::Block;
+use super::reframer::Reframe;
 use slipstream_core::pool::Pool;
 use slipstream_core::stage::Output;
 

@@ -3,9 +3,10 @@
 use core::ops::Range;
 
 use super::adaptive::Waits;
+use super::block::Block;
 use super::flow_table::NONE;
 use super::plain::arriving_from;
-use super::reframer::{AHEAD, Block, Reframe, wire_len};
+use super::reframer::{AHEAD, Reframe, wire_len};
 use super::stats::Cause;
 use slipstream_core::frame::Frame;
 use slipstream_core::pool::Pool;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::config::{Diagnostics, Finding, Plan, PlannedStage, Wire, show};
+use super::config::{Plan, PlannedStage, Wire, show};
+use super::diagnostics::{Diagnostics, Finding};
 use super::registry::{Registry, Role, StageType};
 use super::settings::{Kind, Settings, Value, did_you_mean};
 use slipstream_core::settings::Literal;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::config::{Diagnostics, Finding, Plan, PlannedStage, Wire};
+use super::config::{Plan, PlannedStage, Wire};
+use super::diagnostics::{Diagnostics, Finding};
 use super::proxied::proxied;
 use super::topology::order;
 use slipstream_core::operate::Update;

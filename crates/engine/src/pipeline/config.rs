@@ -3,7 +3,6 @@
 
 use slipstream_core::settings::Literal;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use toml::de::DeTable;
 
 use super::contexts;
+use super::diagnostics::{Diagnostic, Diagnostics, Finding};
 use super::read::{Graph, Table, Written, read_document};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
@@ -19,34 +19,6 @@ use crate::stages::built_in;
 use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Shard, Site, StageType};
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::{Settings, Wrong, did_you_mean};
-
-/// An error: its place, and a suggestion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Diagnostic {
-    /// The file, or what stands for one.
-    pub file: String,
-    /// Line and column, message, the line itself, a hint.
-    pub error: RuleError,
-}
-
-impl fmt::Display for Diagnostic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.file, self.error)
-    }
-}
-
-/// Everything that is wrong with a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Diagnostics(pub Vec<Diagnostic>);
-
-impl fmt::Display for Diagnostics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, diagnostic) in self.0.iter().enumerate() {
-            write!(f, "{}{diagnostic}", if i == 0 { "" } else { "\n" })?;
-        }
-        Ok(())
-    }
-}
 
 /// The place of a text: bytes of the configuration.
 pub(super) type Span = Range<usize>;
@@ -101,24 +73,6 @@ pub struct Plan {
     pub(crate) base: PathBuf,
     /// The types that it is made of.
     pub(super) registry: Arc<Registry>,
-}
-
-/// An error, before its place in the file is known.
-pub(crate) struct Finding {
-    pub(crate) span: Span,
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
-}
-
-impl Finding {
-    pub(crate) fn new(span: &Span, message: impl Into<String>) -> Self {
-        Self { span: span.clone(), message: message.into(), hint: None }
-    }
-
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
 }
 
 impl Plan {

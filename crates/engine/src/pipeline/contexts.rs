@@ -3,7 +3,8 @@
 use slipstream_core::flow_context::Layout;
 use slipstream_core::settings::{Kind, Setting, Settings};
 
-use super::config::{Diagnostics, Finding, Plan, wrong_value};
+use super::config::{Plan, wrong_value};
+use super::diagnostics::{Diagnostics, Finding};
 use super::read::Written;
 use crate::runtime::{FlowContextPlan, FlowContextSettings};
 use slipstream_core::settings::did_you_mean;

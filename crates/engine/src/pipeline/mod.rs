@@ -19,6 +19,7 @@ mod chain;
 mod changes;
 mod config;
 mod contexts;
+mod diagnostics;
 #[cfg(test)]
 mod function_tests;
 mod picture;
@@ -38,9 +39,10 @@ mod topology;
 
 pub use crate::stages::{built_in, port_of, stage_type, stage_types};
 pub use changes::Change;
-pub(crate) use config::Finding;
-pub use config::{Diagnostic, Diagnostics, Plan, PlannedStage, Wire};
+pub use config::{Plan, PlannedStage, Wire};
 pub use contexts::PIPELINE_SETTINGS;
+pub(crate) use diagnostics::Finding;
+pub use diagnostics::{Diagnostic, Diagnostics};
 pub(crate) use proxied::{proxied, unanswered_notes};
 pub use render::Drawing;
 pub use schema::json_schema;

@@ -8,7 +8,8 @@
 
 use ipnet::IpNet;
 
-use super::config::{Finding, Plan, PlannedStage, Wire};
+use super::config::{Plan, PlannedStage, Wire};
+use super::diagnostics::Finding;
 use super::topology::search;
 use slipstream_core::registry::{Attachment, Role};
 

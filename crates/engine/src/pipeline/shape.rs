@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::config::{Finding, Plan, Wire};
+use super::config::{Plan, Wire};
+use super::diagnostics::Finding;
 use super::read::Table;
 use slipstream_core::registry::{Group, Ports, Role};
 

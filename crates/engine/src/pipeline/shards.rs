@@ -2,7 +2,8 @@
 
 use ipnet::IpNet;
 
-use super::config::{Finding, Plan, PlannedStage};
+use super::config::{Plan, PlannedStage};
+use super::diagnostics::Finding;
 use super::{Change, Diagnostics};
 use crate::runtime::shards::{By, External, Externals, Hash, PortRange, Steer};
 use slipstream_core::operate::{EntryEnds, Update};

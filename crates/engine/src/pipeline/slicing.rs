@@ -6,7 +6,8 @@
 //! doesn't lead back into it, is one at their side. Sliced packets leave by it, and what comes from it goes
 //! to the `splice`.
 
-use super::config::{Finding, Plan, PlannedStage};
+use super::config::{Plan, PlannedStage};
+use super::diagnostics::Finding;
 use super::topology::search;
 use slipstream_core::registry::{Group, Payload, Role};
 

@@ -5,7 +5,8 @@
 //! packets are routed before its NAT and behind it. No stage of a cycle may make copies, which would come by
 //! again and make copies in turn.
 
-use super::config::{Finding, Plan, PlannedStage, Wire};
+use super::config::{Plan, PlannedStage, Wire};
+use super::diagnostics::Finding;
 use super::slicing;
 use slipstream_core::registry::{Payload, Role};
 

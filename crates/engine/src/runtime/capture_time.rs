@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use slipstream_core::clock;
 use slipstream_core::time::Nanos;
 
-use super::driver::{Clock, Driver, End, Limits, Run, RunError};
+use super::driver::{Clock, Driver, End, Limits, Run};
 use super::feeds::{Course, Feed, Late, Round};
 use super::graph::{Pipeline, Sections};
 use super::live::NAP;
 use super::replay::Pace;
+use super::report::RunError;
 
 /// Rounds between two questions whether to go on.
 const ASKED: u64 = 64;

@@ -1,6 +1,5 @@
 //! The driver of pipelines: one loop for replays, live runs and measurements of the engine itself.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,118 +8,21 @@ use std::thread;
 use slipstream_core::batch::{Arrivals, BATCH, Batch};
 use slipstream_core::classify::Classifier;
 use slipstream_core::clock::Meter;
-use slipstream_core::flow_context::ContextCounts;
 use slipstream_core::operate::Operate;
-use slipstream_core::pool::{AdoptError, Pool};
-use slipstream_core::source::SourceError;
-use slipstream_core::stage::StageError;
+use slipstream_core::pool::Pool;
 use slipstream_core::time::Nanos;
 use slipstream_io::capture::CaptureReader;
-use thiserror::Error;
 
 use super::capture_time::CaptureTime;
 use super::feeds::{Course, Feed, Round};
-use super::graph::{Crossing, Pipeline, Sections, StageReport, StopOnPanic};
+use super::graph::{Crossing, Pipeline, Sections, StopOnPanic};
 use super::live::{LiveOptions, WallTime};
 use super::monitor::Monitor;
 use super::operator::Inbox;
 use super::poll_log::PollLog;
 use super::replay::{Pace, Tick};
+use super::report::{RunError, RunReport, SourceReport};
 use super::service_time::{ServiceTime, ServiceTimeReport};
-
-/// Why a run ended early.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// An input can't be read on.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// A capture is damaged, of a run that was to be [strict](Driver::strict).
-    #[error("{file}: damaged at byte {byte}: {what}")]
-    Damaged {
-        /// Its name.
-        file: String,
-        /// Byte at which the first record or block begins that can't be read.
-        byte: u64,
-        /// The damage, in words.
-        what: String,
-    },
-    /// An output can't be written.
-    #[error(transparent)]
-    Stage(#[from] StageError),
-    /// A worker thread can't be started.
-    #[error("a worker thread can't be started: {0}")]
-    Worker(io::Error),
-    /// Packet memory of a port can't be used.
-    #[error(transparent)]
-    Memory(#[from] AdoptError),
-    /// A pipeline needs one thread.
-    #[error("this pipeline runs on one thread: {0}; leave out --workers")]
-    Alone(&'static str),
-    /// Nobody promised that a stage can share the memory of packets with other threads.
-    #[error(
-        "stage `{name}` runs on one thread, since its type `{kind}` was not registered for several \
-         (Registry::register_shared); leave out --workers"
-    )]
-    NotShared {
-        /// The stage.
-        name: String,
-        /// Its type.
-        kind: &'static str,
-    },
-    /// A thread can't have the core or the priority that was asked for.
-    #[error("{what}: {error}")]
-    Core {
-        /// The core or priority, in words.
-        what: String,
-        /// Why.
-        error: io::Error,
-    },
-    /// A worker thread ended before its work did.
-    #[error("a worker thread ended before its work did; this is a fault of the program: please report it")]
-    Died,
-    /// Packets of one source come in the engine's own time, and there is another source, whose don't.
-    #[error("a source whose packets come in the engine's own time must be the only one")]
-    ServiceTime,
-}
-
-/// The packets and counters of a source.
-#[derive(Clone, Debug)]
-pub struct SourceReport {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub kind: &'static str,
-    /// Packets.
-    pub packets: u64,
-    /// Packets whose time ran backwards.
-    pub clock_backwards: u64,
-    /// Its own counters.
-    pub counters: Vec<(&'static str, u64)>,
-}
-
-/// The results of a run.
-#[derive(Clone, Debug)]
-pub struct RunReport {
-    /// Every source.
-    pub sources: Vec<SourceReport>,
-    /// Every stage.
-    pub stages: Vec<StageReport>,
-    /// Real time of the data path, in ns.
-    pub elapsed_ns: u64,
-    /// CPU time of the data path, in ns.
-    pub cpu_ns: u64,
-    /// Packets that are still inside: 0, or packets were lost.
-    pub live: u64,
-    /// Of a run in the engine's own time: how that went.
-    pub service_time: Option<ServiceTimeReport>,
-    /// Counters of flow contexts, if there were any.
-    pub contexts: Option<ContextCounts>,
-    /// Whoever is told of the progress of a replay wanted no more: it stopped where it was, and no file was
-    /// written.
-    pub interrupted: bool,
-    /// Of a run in shards: the report of each.
-    pub shards: Vec<RunReport>,
-}
 
 /// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

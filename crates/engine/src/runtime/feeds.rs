@@ -8,7 +8,8 @@ use slipstream_core::pool::PacketMeta;
 use slipstream_core::time::Nanos;
 use slipstream_wire::NarrowKey;
 
-use super::driver::{Driver, Run, RunError};
+use super::driver::{Driver, Run};
+use super::report::RunError;
 use super::waiting::AT_ONCE;
 
 /// Batches whose trains are counted although nobody needs them: so many at the beginning, and one in so many.

@@ -18,9 +18,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use super::alarm::Alarm;
-use super::driver::{Clock, Driver, End, Limits, Run, RunError};
+use super::driver::{Clock, Driver, End, Limits, Run};
 use super::feeds::{Course, Feed, Late, Round};
 use super::operator::Operator;
+use super::report::RunError;
 use super::waiting::{Wait, Waiting};
 use slipstream_core::batch::{BATCH, Batch};
 use slipstream_core::clock::{self, LiveClock};

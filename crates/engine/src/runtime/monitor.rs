@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::driver::RunReport;
+use super::report::RunReport;
 use super::shards::merged;
 
 #[derive(Debug, Default)]

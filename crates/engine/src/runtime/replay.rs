@@ -12,8 +12,9 @@ use slipstream_io::sink::{Sink, deliver, free};
 use slipstream_reframe::{ConfigError, ReframeConfig, ReframeStage, ReframeStats};
 use thiserror::Error;
 
-use super::driver::{Driver, RunError, RunReport};
+use super::driver::Driver;
 use super::graph::Pipeline;
+use super::report::{RunError, RunReport};
 use crate::stages::with_heavy_flows;
 
 /// Told now and then how far a replay is, as a share of 1 where that is known; says whether to go on.

@@ -17,11 +17,12 @@ use std::ops::ControlFlow;
 
 use slipstream_stats::Histogram;
 
-use super::driver::{Clock, Driver, End, Limits, Run, RunError};
+use super::driver::{Clock, Driver, End, Limits, Run};
 use super::feeds::{Course, Feed, Late, Round};
 use super::live::NAP;
 use super::outliers::OutlierFilter;
 use super::probe::Probe;
+use super::report::RunError;
 use slipstream_core::batch::BATCH;
 use slipstream_core::clock::LiveClock;
 use slipstream_core::source::LiveSource;

@@ -10,7 +10,7 @@ use crate::PerTrain;
 use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::Info;
 use slipstream_core::pool::{PacketMeta, Pool};
-use slipstream_core::stage::Stage;
+use slipstream_core::stage::{Observe, Stage};
 
 const MILLISECOND: u64 = 1_000_000;
 const HOSTS: u8 = 10;

@@ -19,7 +19,7 @@ use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::Info;
 use slipstream_core::pool::{PacketMeta, Pool};
 use slipstream_core::stage::Output;
-use slipstream_core::stage::Stage;
+use slipstream_core::stage::{Observe, Stage};
 
 const OWN: [&str; 3] =
     ["a 192.0.2.1/24 2001:db8:a::1/64", "b 198.51.100.1/24", "c 203.0.113.1/24 2001:db8:c::1/64"];

@@ -13,7 +13,8 @@ use slipstream_core::registry::BuildError;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
-use super::{BalancerStage, Mode, backend, mode};
+use super::settings::{backend, mode};
+use super::{BalancerStage, Mode};
 use crate::balancer::{Backend, Backends};
 use crate::maglev;
 

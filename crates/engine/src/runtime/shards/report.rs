@@ -2,8 +2,8 @@
 
 use slipstream_stats::Histogram;
 
-use crate::runtime::driver::{RunReport, SourceReport};
 use crate::runtime::graph::StageReport;
+use crate::runtime::report::{RunReport, SourceReport};
 
 /// The report of all shards together, with each shard's own behind it.
 pub(in crate::runtime) fn merged(mut shards: Vec<RunReport>) -> RunReport {

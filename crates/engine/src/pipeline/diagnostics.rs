@@ -1,0 +1,53 @@
+//! What is wrong with a configuration, where, and what would help.
+
+use std::fmt;
+
+use slipstream_core::rules::RuleError;
+
+use super::config::Span;
+
+/// An error: its place, and a suggestion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The file, or what stands for one.
+    pub file: String,
+    /// Line and column, message, the line itself, a hint.
+    pub error: RuleError,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.error)
+    }
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Diagnostics(pub Vec<Diagnostic>);
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, diagnostic) in self.0.iter().enumerate() {
+            write!(f, "{}{diagnostic}", if i == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+/// An error, before its place in the file is known.
+pub(crate) struct Finding {
+    pub(crate) span: Span,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn new(span: &Span, message: impl Into<String>) -> Self {
+        Self { span: span.clone(), message: message.into(), hint: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
