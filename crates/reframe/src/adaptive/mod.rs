@@ -26,7 +26,6 @@ pub(crate) use learner::{GapScale, WAITS, Waits};
 pub(crate) use timers::Timers;
 
 use crate::config::ClassSettings;
-use crate::reframer::AHEAD;
 use crate::stats::ClassStats;
 use slipstream_core::frame::Frame;
 use slipstream_core::prefetch::prefetch_at;
@@ -160,13 +159,7 @@ impl Adaptive {
         let Self { scale, flows: memories, classes, mask, .. } = self;
         let [class, others @ ..] = classes.as_mut_slice() else { return };
         class.left -= frames.len() as u32;
-        // Each loop has in registers what it needs.
-        let mut kinds = [0; AHEAD];
-        for (kind, frame) in kinds.iter_mut().zip(frames) {
-            *kind = learner::kind(frame.info, len(frame)) as u8;
-        }
-        let packets = frames.iter().zip(flows).zip(waits).zip(&kinds);
-        for (((frame, flow), waits), kind) in packets {
+        for ((frame, flow), waits) in frames.iter().zip(flows).zip(waits) {
             let Some(memory) = memories.get_mut(*flow as usize) else { break };
             let Memory { last, context: before, step, .. } = *memory;
             let mut gap = NEVER;
@@ -175,8 +168,8 @@ impl Adaptive {
                 // A flow has been of this class since there is no other.
                 class.learner.came(before, gap);
             }
-            let parts = learner::parts(gap);
-            let context = ((parts & !learner::STEP) + u16::from(step) + u16::from(*kind)) & *mask;
+            let (parts, kind) = (learner::parts(gap), learner::kind(frame.info, len(frame)) as u16);
+            let context = ((parts & !learner::STEP) + u16::from(step) + kind) & *mask;
             *memory = Memory { last: frame.arrival, context, class: 0, step: (parts & learner::STEP) as u8 };
             match class.learner.arrived(context) {
                 Some(known) => *waits = *known,
