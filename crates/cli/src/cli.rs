@@ -243,8 +243,9 @@ pub(crate) struct Live {
     /// Live: never sleep, which takes a whole core and saves the time of waking up.
     #[arg(long)]
     pub(crate) busy_poll: bool,
-    /// Live: where packets come faster than this one after the other, they may wait for so long, and what is
-    /// held may leave so much later, so that one waking serves several; 0: each packet wakes the engine.
+    /// Live: where packets come faster than this one after the other, what is held may leave so much later,
+    /// and packets may wait for so long where that saves CPU time, so that one waking serves several; 0: each
+    /// packet wakes the engine, and what is due leaves in time.
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub(crate) coalesce: Duration,
     /// Live: run the whole pipeline so many times, each on a thread of its own with tables of its own.

@@ -57,7 +57,7 @@ pub(super) fn need(programs: &[&str]) -> anyhow::Result<()> {
     let missing: Vec<&str> = programs.iter().filter(|p| !has(p)).copied().collect();
     if !missing.is_empty() {
         bail!(
-            "this needs {}: install it first (apt install {})",
+            "this needs {}: not installed (apt install {})",
             missing.join(", "),
             packages(&missing).join(" ")
         );
@@ -313,7 +313,7 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
-    use super::{idle_of, owner, packages};
+    use super::{idle_of, need, owner, packages};
 
     #[test]
     fn the_idle_time_of_a_core_is_its_own() {
@@ -331,6 +331,13 @@ mod tests {
             packages(&["ovs-vsctl", "wrk", "ovsdb-server", "ip", "/usr/lib/x/ovs-vswitchd-dpdk"]),
             ["iproute2", "openvswitch-switch", "openvswitch-switch-dpdk", "wrk"]
         );
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_its_package() {
+        assert!(need(&["sh", "env"]).is_ok());
+        let why = need(&["sh", "/no/such/ovs-vsctl", "no-such-program"]).unwrap_err().to_string();
+        assert!(why.contains("/no/such/ovs-vsctl, no-such-program: not installed"), "{why}");
     }
 
     #[test]
