@@ -88,11 +88,11 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
             "hold_ns": b.fixed.hold_ns,
             "mean_train": b.fixed.mean_train,
             "delay_fixed_ns": b.fixed.mean_delay_ns,
-            "delay_adaptive_ns": b.adaptive.map(|p| p.mean_delay_ns),
+            "delay_adaptive_ns": b.learned.map(|p| p.mean_delay_ns),
             "delay_clairvoyant_ns": b.clairvoyant.map(|p| p.mean_delay_ns),
             "futile_wait_fixed_ns": b.fixed.futile_wait_ns,
-            "futile_wait_adaptive_ns": b.adaptive.map(|p| p.futile_wait_ns),
-            "price_ns": b.adaptive.and_then(|p| p.price_ns),
+            "futile_wait_adaptive_ns": b.learned.map(|p| p.futile_wait_ns),
+            "price_ns": b.learned.and_then(|p| p.price_ns),
         })));
     }
     let mut claim = |claim: String, measured: Value, criterion: &str, holds: bool| {
@@ -100,7 +100,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
     };
     let of = |hold: u64| frontier.holds.iter().find(|b| b.fixed.hold_ns == hold);
     for (hold, most) in AIMS {
-        let Some((b, adaptive)) = of(hold).and_then(|b| Some((b, b.adaptive?))) else { continue };
+        let Some((b, adaptive)) = of(hold).and_then(|b| Some((b, b.learned?))) else { continue };
         let name = format!("{copies} x campus, trains of the {} us hold: mean delay", hold / 1000);
         let text = format!("{:.1} us (fixed: {:.1})", us(adaptive.mean_delay_ns), us(b.fixed.mean_delay_ns));
         let criterion = format!("at most {:.0} us", us(most));
@@ -109,9 +109,9 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
         let name = format!("{copies} x campus, the same: futile wait beside the fixed hold's");
         claim(name, json!(format!("{ratio:.2}")), "at most 0.4", ratio <= 0.4);
     }
-    let above = |b: &&Beside| b.adaptive.is_some_and(|p| p.mean_delay_ns > b.fixed.mean_delay_ns);
+    let above = |b: &&Beside| b.learned.is_some_and(|p| p.mean_delay_ns > b.fixed.mean_delay_ns);
     let beaten = frontier.holds.iter().filter(above).count();
-    let reached = frontier.holds.iter().filter(|b| b.adaptive.is_some()).count();
+    let reached = frontier.holds.iter().filter(|b| b.learned.is_some()).count();
     let text = format!("{beaten} of {reached}");
     claim(
         format!("{copies} x campus: fixed holds that cost less than the adaptive one, at equal trains"),
@@ -132,7 +132,7 @@ fn tell(findings: &mut Findings, copies: usize, frontier: &Frontier) {
             .collect(),
         series: vec![
             ("fixed".into(), delay(&|b| Some(b.fixed.mean_delay_ns))),
-            ("adaptive".into(), delay(&|b| b.adaptive.map(|p| p.mean_delay_ns))),
+            ("adaptive".into(), delay(&|b| b.learned.map(|p| p.mean_delay_ns))),
             ("clairvoyant".into(), delay(&|b| b.clairvoyant.map(|p| p.mean_delay_ns))),
         ],
     });

@@ -367,6 +367,12 @@ impl ReframeConfig {
         Ok(())
     }
 
+    /// Waits are learned. At the highest price nothing that is learned could make one shorter than the hold:
+    /// it is a fixed one then.
+    pub(crate) fn learns(&self) -> bool {
+        self.admit == Admit::Adaptive && self.budget != Some(Budget::Price(Budget::MAX_PRICE_NS))
+    }
+
     fn check_budget(&self, budget: Budget) -> Result<(), ConfigError> {
         let adaptive = self.admit == Admit::Adaptive;
         if !adaptive && self.places().all(|(_, t)| t.hold_min_ns.is_none()) {

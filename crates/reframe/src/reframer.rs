@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use slipstream_wire::FlowKey;
 
-use super::adaptive::{Adaptive, Waits};
+use super::adaptive::{Adaptive, Budget, Waits};
 use super::auto::Autos;
 use super::block::{Block, Found};
 use super::compress::Gro;
@@ -60,6 +60,8 @@ pub struct Reframe {
     pub(super) hold: Hold,
     /// Waits that are learned, where the hold is adaptive.
     pub(super) adaptive: Option<Adaptive>,
+    /// The hold is adaptive, and has the highest price: see [`ReframeConfig::learns`].
+    at_any_price: bool,
     /// Holds that set themselves.
     pub(super) auto: Option<Autos>,
     pub(super) finish: Option<TrainFinish>,
@@ -97,8 +99,8 @@ impl Reframe {
             config.bypass.tcp_flags_only().map(|(mask, value)| Info::of_tcp_flags(mask, value))
         };
         let finish = TrainFinish::new(config.compress_ack, config.tcp_order);
-        let adaptive = (config.admit == Admit::Adaptive)
-            .then(|| Adaptive::new(&class_settings, config.budget, config.knows));
+        let adaptive = config.learns().then(|| Adaptive::new(&class_settings, config.budget, config.knows));
+        let fixed = matches!(config.admit, Admit::Always | Admit::Adaptive) && adaptive.is_none();
         let usual = class_settings.len() == 1
             && bypass_info.is_some()
             && finish.is_none()
@@ -106,7 +108,7 @@ impl Reframe {
             && config.default.hold_ns > 0
             && config.default.burst > 1
             && !config.default.bypass;
-        let plain = usual && config.admit == Admit::Always;
+        let plain = usual && fixed;
         let hold = Hold::new(config.capacity, class_settings.iter().map(|t| t.hold_ns));
         Ok(Self {
             policy: config.policy,
@@ -118,12 +120,13 @@ impl Reframe {
             weighted: class_settings.iter().any(|t| t.weight != 1),
             plain,
             plain_while_held: plain,
-            plain_adaptive: usual && config.admit == Admit::Adaptive,
+            plain_adaptive: usual && adaptive.is_some(),
             passes: class_settings.len() == 1
                 && bypass_info.is_some()
                 && finish.is_none()
                 && config.default.hold_ns == 0
-                && config.admit == Admit::Always,
+                && fixed,
+            at_any_price: config.admit == Admit::Adaptive && fixed,
             all_bypass: config.default.bypass,
             last_key: None,
             burst: config.default.burst,
@@ -216,7 +219,11 @@ impl Reframe {
         stats.auto = self.auto.as_ref().map(Autos::stats).unwrap_or_default();
         stats.gro = self.gro.as_ref().map(Gro::stats);
         stats.heavy_flows = self.heavy.iter().map(|heavy| heavy.as_ref().map(Heavy::flows)).collect();
-        stats.prices_ns = self.adaptive.iter().flat_map(Adaptive::prices).collect();
+        stats.prices_ns = match &self.adaptive {
+            Some(adaptive) => adaptive.prices().collect(),
+            None if self.at_any_price => vec![Budget::MAX_PRICE_NS; self.class_settings.len()],
+            None => Vec::new(),
+        };
         let leaving = self.leaving.iter().map(|l| self.hold.train(l.train)).map(|t| (t.class, t.count));
         let mut held = self.hold.by_class();
         for (class, count) in leaving {

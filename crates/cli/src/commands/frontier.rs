@@ -54,11 +54,11 @@ pub(super) fn as_table(t: &mut Table, frontier: &Frontier) {
             Duration(b.fixed.hold_ns).to_string(),
             number(Some(b.fixed.mean_train), 3),
             delay(Some(b.fixed.mean_delay_ns)),
-            delay(b.adaptive.map(|p| p.mean_delay_ns)),
+            delay(Some(b.adaptive.mean_delay_ns)),
             delay(b.clairvoyant.map(|p| p.mean_delay_ns)),
             delay(Some(b.fixed.futile_wait_ns)),
-            delay(b.adaptive.map(|p| p.futile_wait_ns)),
-            delay(b.adaptive.and_then(|p| p.price_ns).map(|ns| ns as f64)),
+            delay(Some(b.adaptive.futile_wait_ns)),
+            delay(b.adaptive.price_ns.map(|ns| ns as f64)),
         ]);
     }
 }

@@ -57,12 +57,13 @@ fn price(best: &Window, frontier: Option<&Frontier>) -> Option<String> {
         time(beside.fixed.mean_delay_ns),
         time(beside.fixed.futile_wait_ns)
     );
-    Some(match beside.adaptive {
-        Some(adaptive) => format!(
+    Some(if beside.is_fixed() {
+        format!("{fixed} Nothing that an adaptive hold learns makes them wait less.")
+    } else {
+        format!(
             "{fixed} The adaptive hold gives trains of that length for {} on average, {} of which in vain.",
-            time(adaptive.mean_delay_ns),
-            time(adaptive.futile_wait_ns)
-        ),
-        None => format!("{fixed} The adaptive hold doesn't give trains of that length."),
+            time(beside.adaptive.mean_delay_ns),
+            time(beside.adaptive.futile_wait_ns)
+        )
     })
 }

@@ -6,7 +6,7 @@ use slipstream_core::stage::{Context, Observe, Stage};
 
 use super::*;
 use crate::stage::ReframeStage;
-use crate::{Admit, Class, ClassSettings, Policy, Rule};
+use crate::{Admit, Budget, Class, ClassSettings, Policy, Rule};
 
 /// A packet on the wire: Ethernet, IPv4, and UDP or TCP; or none that can be classified.
 #[derive(Clone, Debug)]
@@ -166,6 +166,25 @@ fn poll(reframer: &mut Reframer, now: u64, burst: bool, out: &mut Trains) {
 }
 
 proptest! {
+    /// At the highest price an adaptive hold is a fixed one, in all that leaves and in every counter.
+    #[test]
+    fn at_the_highest_price_a_hold_is_fixed(
+        config in config(),
+        sent in traffic(),
+        sizes in prop::collection::vec(1..80_usize, 1..4),
+    ) {
+        let fixed = ReframeConfig { admit: Admit::Always, ..config };
+        let budget = Some(Budget::Price(Budget::MAX_PRICE_NS));
+        let adaptive = ReframeConfig { admit: Admit::Adaptive, budget, ..fixed.clone() };
+        let (expected, stats) = pipeline(&fixed, &sent, &sizes);
+        let (trains, mut got) = pipeline(&adaptive, &sent, &sizes);
+        prop_assert_eq!(trains, expected);
+        prop_assert!(got.prices_ns.iter().all(|price| *price == Budget::MAX_PRICE_NS));
+        prop_assert_eq!(got.prices_ns.len(), 1 + fixed.classes.len());
+        got.prices_ns.clear();
+        prop_assert_eq!(format!("{got:?}"), format!("{stats:?}"));
+    }
+
     /// The obvious twin is the stage, fed in batches; here packets come one by one or in bursts of one time,
     /// with polls in between.
     #[test]

@@ -36,16 +36,17 @@ fn price(a: &Answer) -> Option<String> {
         let least = time(Some(knowing.mean_delay_ns));
         text += &format!(" The same trains would cost {least} if the future were known.");
     }
-    if let Some((adaptive, price)) = beside.adaptive.and_then(|p| Some((p, p.price_ns?))) {
+    let adaptive = beside.adaptive;
+    if let Some(price) = adaptive.price_ns.filter(|_| !beside.is_fixed()) {
         let share = 100.0 * adaptive.mean_delay_ns / beside.fixed.mean_delay_ns.max(1e-9);
         text += &format!(
             " With the adaptive hold they wait {} ({share:.0} %): --hold {} --admit adaptive --budget price={}.",
             wait(&adaptive),
-            Duration(a.frontier.longest_ns),
+            Duration(adaptive.hold_ns),
             Duration(price)
         );
     } else {
-        text += " The adaptive hold doesn't give trains of that length.";
+        text += " Nothing that an adaptive hold learns makes them wait less.";
     }
     Some(text)
 }
