@@ -62,9 +62,9 @@ pub(super) enum Wait {
 /// The way to wait where several packets come within the time that they may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Each packet wakes the thread, and what is due leaves then, or that time late.
+    /// Each packet wakes the thread, and what is due leaves then, that time late at most.
     Woken,
-    /// Asleep for that time, whether packets come or not.
+    /// Asleep for that time, whether packets come or not: they wait for twice that time at most.
     Naps,
 }
 
