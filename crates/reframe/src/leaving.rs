@@ -1,5 +1,5 @@
-//! The way out of the stage: trains leave their lists, those that leave at one instant are put in order, and all
-//! go out in batches.
+//! The way out of the stage: trains leave their lists, those that leave at one instant are put in order, and
+//! all go out in batches.
 
 use super::config::Policy;
 use super::flow_table::NONE;

@@ -3,14 +3,13 @@
 
 use slipstream_core::settings::Literal;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toml::de::DeTable;
 
 use super::contexts;
-use super::diagnostics::{Diagnostic, Diagnostics, Finding};
+use super::diagnostics::{Diagnostic, Diagnostics, Finding, Span};
 use super::read::{Graph, Table, Written, read_document};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
@@ -19,9 +18,6 @@ use crate::stages::built_in;
 use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Shard, Site, StageType};
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::{Settings, Wrong, did_you_mean};
-
-/// The place of a text: bytes of the configuration.
-pub(super) type Span = Range<usize>;
 
 /// A stage of the plan.
 #[derive(Clone, Debug)]

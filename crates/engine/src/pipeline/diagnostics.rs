@@ -1,10 +1,12 @@
 //! What is wrong with a configuration, where, and what would help.
 
 use std::fmt;
+use std::ops::Range;
 
 use slipstream_core::rules::RuleError;
 
-use super::config::Span;
+/// The place of a text: bytes of the configuration.
+pub(super) type Span = Range<usize>;
 
 /// An error: its place, and a suggestion.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
-use super::config::Span;
 use super::contexts::PIPELINE_SETTINGS;
-use super::diagnostics::Finding;
+use super::diagnostics::{Finding, Span};
 use super::syntax::{self, Chain};
 use slipstream_core::registry::Registry;
 use slipstream_core::settings::did_you_mean;

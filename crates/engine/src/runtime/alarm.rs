@@ -1,4 +1,4 @@
-//! Sleeps that a packet ends, or a timer. The timer stays set from one sleep to the next where it can: setting
+//! Sleeps that a packet ends, or a timer. The timer stays set from one sleep to the next where it can: to set
 //! one anew at each costs more CPU time than all else where a host has to be told, as on a virtual machine.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,20 +25,20 @@ fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
+/// Sleeps for `nap` ns, or until one of these has something. Returns the time at which a time-out should have
+/// ended the sleep, if one has.
+pub(super) fn sleep(fds: &mut [PollFd<'_>], now: Nanos, nap: u64) -> Option<Nanos> {
+    // An interrupted sleep is a short one.
+    (poll(fds, Some(&timespec(nap))) == Ok(0)).then(|| now.after(nap))
+}
+
 impl Alarm {
     pub(super) fn new() -> Self {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC);
         Self { timer: timer.ok(), at: None }
     }
 
-    /// Sleeps for `nap` ns, or until one of these has something. Returns the time at which a timer should have
-    /// ended the sleep, if one has.
-    pub(super) fn sleep(&self, fds: &mut [PollFd<'_>], now: Nanos, nap: u64) -> Option<Nanos> {
-        // An interrupted sleep is a short one.
-        (poll(fds, Some(&timespec(nap))) == Ok(0)).then(|| now.after(nap))
-    }
-
-    /// The same, with the timer: it is not set anew if it goes off within `nap` ns, but not within `keep`.
+    /// As [`sleep`], with the timer: it isn't set anew if it goes off within `nap` ns, but not within `keep`.
     pub(super) fn sleep_until<'a>(
         &'a mut self,
         fds: &mut Vec<PollFd<'a>>,
@@ -47,13 +47,13 @@ impl Alarm {
         keep: u64,
     ) -> Option<Nanos> {
         let Some(timer) = self.timer.as_ref().filter(|_| nap < NAP / 2) else {
-            return self.sleep(fds, now, nap);
+            return sleep(fds, now, nap);
         };
         let stays = self.at.is_some_and(|at| at >= now.after(keep.min(nap)) && at <= now.after(nap));
         if !stays {
             let once = Itimerspec { it_interval: timespec(0), it_value: timespec(nap) };
             if timerfd_settime(timer, TimerfdTimerFlags::empty(), &once).is_err() {
-                return self.sleep(fds, now, nap);
+                return sleep(fds, now, nap);
             }
             self.at = Some(now.after(nap));
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::alarm::Alarm;
+use super::alarm::{Alarm, sleep};
 use super::driver::{Clock, Driver, End, Limits, Run};
 use super::feeds::{Course, Feed, Late, Round};
 use super::operator::Operator;
@@ -50,8 +50,9 @@ pub struct LiveOptions {
     /// Never sleep: the least delay, and a whole core.
     pub busy_poll: bool,
     /// Where packets come faster than this one after the other, and not so fast that it pays to stay awake,
-    /// those that are held may leave so much later, in order that one waking serves several, and all may wait
-    /// for so long where that saves CPU time; 0: what is due leaves in time, and each packet wakes the engine.
+    /// those that are held may leave so much later, in order that one waking serves several, and all may
+    /// wait for so long where that saves CPU time; 0: what is due leaves in time, and each packet wakes the
+    /// engine.
     pub coalesce: Duration,
     /// The core of each shard's thread, in turn; none: wherever the system puts it.
     pub cores: Vec<u32>,
@@ -364,7 +365,8 @@ impl Driver {
         let lead = waiting.lead();
         let next = if round.blocked { next.min(now.after(lead + BLOCKED)) } else { next };
         let (mut ask, due) = (Nanos::MAX, self.pipeline.next_deadline());
-        let mut fds = Vec::with_capacity(feeds.len());
+        // The timer comes behind them.
+        let mut fds = Vec::with_capacity(feeds.len() + 1);
         for source in self.pipeline.heads.iter_mut().filter_map(|h| h.source.live()) {
             match source.descriptor() {
                 Some(fd) => fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
@@ -386,7 +388,7 @@ impl Driver {
                 std::hint::spin_loop();
                 return false;
             }
-            Wait::Whole(nap) => alarm.sleep(&mut [], now, nap),
+            Wait::Whole(nap) => sleep(&mut [], now, nap),
             Wait::Until(nap, keep) => {
                 let measured = waiting.falls_asleep().then(clock::thread_cpu_ns);
                 let slept = alarm.sleep_until(&mut fds, now, nap, keep);

@@ -1,18 +1,19 @@
 //! The decision to stay awake or to sleep, and until when, from what sleeping turned out to cost.
 //!
-//! Falling asleep and waking up take CPU time, and a thread that a timer is to wake comes late. Both are measured:
-//! how late it is at every sleep that a timer ended, the CPU time at one sleep in 16 that a packet ended. On a
-//! virtual machine, whose host has to be told of timers, one may be late by ten times of what a sleep costs, and
-//! cost four times as much as a packet that wakes the thread.
+//! Falling asleep and waking up take CPU time, and a thread that a timer is to wake comes late. Both are
+//! measured: how late it is at every sleep that a timer ended, the CPU time at one sleep in 16 that a packet
+//! ended. On a virtual machine, whose host has to be told of timers, one may be late by ten times of what a
+//! sleep costs, and cost four times as much as a packet that wakes the thread.
 //!
-//! - A deadline that is nearer than the lateness is waited for awake; a sleep before one ends that much earlier.
+//! - A deadline that is nearer than the lateness is waited for awake; a sleep before one ends that much
+//!   earlier.
 //! - While packets come within the cost of a sleep of each other, the thread stays awake for the next one:
 //!   sleeping would cost more.
 //! - Where they come further apart, but several of them within the time that packets may wait
-//!   ([`coalesce`](super::LiveOptions::coalesce)), what is due may leave when the next packet wakes the thread,
-//!   and a timer is only set for the case that none comes in time ([`Way::Woken`]). Or one waking serves
-//!   several packets: a sleep lasts for that time whatever comes ([`Way::Naps`]). Which of the two takes less
-//!   CPU time depends on what timers cost, so both are tried, and that is done which turned out to.
+//!   ([`coalesce`](super::LiveOptions::coalesce)), what is due may leave when the next packet wakes the
+//!   thread, and a timer is only set for the case that none comes in time ([`Way::Woken`]). Or one waking
+//!   serves several packets: a sleep lasts for that time whatever comes ([`Way::Naps`]). Which of the two
+//!   takes less CPU time depends on what timers cost, so both are tried, and the better one is done.
 
 use slipstream_core::time::Nanos;
 
@@ -206,33 +207,23 @@ impl Waiting {
             self.trials.since = None;
             return Wait::Awake;
         }
-        let ahead = |time: Nanos| time.since(now).checked_sub(self.lead).filter(|nap| *nap > 0);
-        if !self.is_medium() {
+        let lead = self.lead;
+        let ahead = |time: Nanos| time.since(now).checked_sub(lead).filter(|nap| *nap > 0);
+        let shared = if !self.is_medium() {
             self.trials.since = None;
-            return match ahead(due.min(end)) {
-                None => Wait::Awake,
-                Some(nap) => Wait::Until(nap, nap.saturating_sub(AT_ONCE)),
-            };
-        }
-        match self.trials.way {
-            Way::Naps => {
-                // Packets that are due leave so much later at most; those that come meanwhile wait at most twice
-                // that.
-                let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
-                if let Some(nap) = ahead(end.min(now.after(self.coalesce + more))) {
-                    return Wait::Whole(nap);
-                }
-            }
-            Way::Woken => {
-                if let Some(nap) = ahead(end.min(due.after(self.coalesce))) {
-                    return Wait::Until(nap, self.gap + self.gap / 4);
-                }
-            }
-        }
-        match ahead(due.min(end)) {
+            None
+        } else if self.trials.way == Way::Naps {
+            // Packets that are due leave so much later at most; those that come meanwhile wait at most
+            // twice that.
+            let more = if due.since(now) < self.coalesce { due.since(now) } else { 0 };
+            ahead(end.min(now.after(self.coalesce + more))).map(Wait::Whole)
+        } else {
+            ahead(end.min(due.after(self.coalesce))).map(|nap| Wait::Until(nap, self.gap + self.gap / 4))
+        };
+        shared.unwrap_or_else(|| match ahead(due.min(end)) {
             None => Wait::Awake,
             Some(nap) => Wait::Until(nap, nap.saturating_sub(AT_ONCE)),
-        }
+        })
     }
 }
 
@@ -315,8 +306,8 @@ mod tests {
         assert_eq!(waiting.wait(now, now, NEVER), Wait::Awake);
     }
 
-    /// A thread to which packets come every 25 µs, for so many trials: of a packet woken takes `woken` ns, one
-    /// in a nap `naps`. Returns the share of packets that came in naps.
+    /// A thread to which packets come every 25 µs, for so many trials: one that wakes it takes `woken` ns of
+    /// CPU time, one in a nap `naps`. Returns the share of packets that came in naps.
     fn share_of_naps(waiting: &mut Waiting, now: &mut Nanos, woken: u64, naps: u64, trials: u32) -> f64 {
         let (mut cpu, mut napped) = (0, 0);
         let packets = trials * TRIAL;

@@ -121,8 +121,8 @@ pub struct Beside {
     /// The fixed hold.
     #[serde(flatten)]
     pub fixed: Point,
-    /// The adaptive hold at the same mean train, with the least delay: [`Beside::learned`], or the same hold at
-    /// the highest price, where it is the fixed one.
+    /// The adaptive hold at the same mean train, with the least delay: [`Beside::learned`], or the same hold
+    /// at the highest price, where it is the fixed one.
     pub adaptive: Point,
     /// The adaptive hold at the same mean train, between two prices of [`Frontier::adaptive`]; none where it
     /// doesn't get that far.

@@ -30,8 +30,8 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// Highest price: 1000 s. At this one a train waits as long as its hold allows, whatever the chances: it is
-    /// a fixed hold.
+    /// Highest price: 1000 s. At this one a train waits as long as its hold allows, whatever the chances: it
+    /// is a fixed hold.
     pub const MAX_PRICE_NS: u64 = 1_000_000_000_000;
 
     /// The fault of this budget beside a hold and a burst, and its remedy; `None` where there is none.

@@ -102,12 +102,12 @@ impl GapScale {
 /// The kind of a packet, as far as it tells whether another follows: a full one of TCP is seldom the last, a
 /// pushed or short one often is.
 #[inline(always)]
-pub(super) fn kind(info: Info, len: u32) -> u32 {
+pub(super) fn kind(info: Info, len: u32) -> u16 {
     const PSH: u8 = 8;
     if !info.is_tcp() {
         return if len > 1000 { 6 } else { 7 };
     }
-    let pushed = u32::from(info.tcp_flags() & PSH != 0);
+    let pushed = u16::from(info.tcp_flags() & PSH != 0);
     match len {
         0..=98 => 0,
         99..=999 => 1 + pushed,
@@ -116,20 +116,20 @@ pub(super) fn kind(info: Info, len: u32) -> u32 {
     }
 }
 
-/// The parts that the bucket of a gap has in contexts: the lowest bits, [`STEP`], in that of the packet after
-/// the next (the step of the gap before the last), the others in that of the next one (its octave). A packet's
-/// context is the octave of the last gap of its flow, the step of the one before it, and the packet's kind, each
-/// in bits of its own.
+/// The context of a packet: the bucket of the last gap of its flow, in octaves, the step of the one before,
+/// and the packet's kind. The second value is the step of the last gap, for the flow's next packet.
 #[inline(always)]
-pub(super) fn parts(gap: u32) -> u16 {
-    PARTS.get(gap as usize % WAITS).copied().unwrap_or(0)
+pub(super) fn context(gap: u32, step: u8, kind: u16) -> (u16, u8) {
+    let parts = PARTS.get(gap as usize % WAITS).copied().unwrap_or(0);
+    ((parts & !STEP) + u16::from(step) + kind, (parts & STEP) as u8)
 }
 
-/// The bits of a step.
-pub(super) const STEP: u16 = ((STEPS - 1) * KINDS) as u16;
+/// The bits of a context that are a step.
+const STEP: u16 = ((STEPS - 1) * KINDS) as u16;
 /// The step of the longest gaps.
 pub(super) const LAST_STEP: u8 = STEP as u8;
 
+/// By the bucket of a gap: its octave and its step, each in its bits of a context.
 #[expect(clippy::indexing_slicing, reason = "a constant: the compiler does the indexing")]
 const PARTS: [u16; WAITS] = {
     let mut parts = [0; WAITS];
@@ -402,13 +402,9 @@ impl Learner {
     }
 
     /// Reckons the waits of a context anew, at this time: as many packets have come as [`Learner::arrived`]
-    /// waits for. They are written to `waits`.
+    /// waits for. Returns them.
     #[inline(never)]
-    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos, waits: &mut Waits) {
-        *waits = self.reckon(context, price_ns, now);
-    }
-
-    fn reckon(&mut self, context: u16, price_ns: u64, now: Nanos) -> Waits {
+    pub(super) fn refresh(&mut self, context: u16, price_ns: u64, now: Nanos) -> Waits {
         let elapsed = (now.since(*self.start.get_or_insert(now)).min(1 << 60) << 2) >> self.scale.shift;
         let (number, at) = (usize::from(context) % KINDS, usize::from(context) % CONTEXTS);
         let (Some(kind), Some(context)) = (self.kinds.get_mut(number), self.contexts.get_mut(at)) else {
@@ -503,7 +499,7 @@ mod tests {
                 for _ in 0..times {
                     now += 100;
                     if learner.arrived(context).is_none() {
-                        learner.refresh(context, 20_000, Nanos(now), &mut { Waits::NONE });
+                        learner.refresh(context, 20_000, Nanos(now));
                     }
                     learner.came(context, u32::from(gap));
                     twin[usize::from(kind)].0 += 1;

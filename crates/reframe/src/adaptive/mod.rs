@@ -138,10 +138,9 @@ impl Adaptive {
                 class.learner.came(before.context, gap);
             }
         }
-        let parts = learner::parts(gap);
-        let kind = learner::kind(frame.info, len) as u16;
-        let context = ((parts & !learner::STEP) + u16::from(before.step) + kind) & self.mask;
-        *memory = Memory { last: now, context, class, step: (parts & learner::STEP) as u8 };
+        let (context, step) = learner::context(gap, before.step, learner::kind(frame.info, len));
+        let context = context & self.mask;
+        *memory = Memory { last: now, context, class, step };
         let Some(class) = self.classes.get_mut(usize::from(class)) else { return Waits::NONE };
         class.arrived(context, now, stats)
     }
@@ -168,16 +167,13 @@ impl Adaptive {
                 // A flow has been of this class since there is no other.
                 class.learner.came(before, gap);
             }
-            let (parts, kind) = (learner::parts(gap), learner::kind(frame.info, len(frame)) as u16);
-            let context = ((parts & !learner::STEP) + u16::from(step) + kind) & *mask;
-            *memory = Memory { last: frame.arrival, context, class: 0, step: (parts & learner::STEP) as u8 };
-            match class.learner.arrived(context) {
-                Some(known) => *waits = *known,
-                None => {
-                    let price_ns = class.steering.price_ns();
-                    class.learner.refresh(context, price_ns, frame.arrival, waits);
-                }
-            }
+            let (context, step) = learner::context(gap, step, learner::kind(frame.info, len(frame)));
+            let context = context & *mask;
+            *memory = Memory { last: frame.arrival, context, class: 0, step };
+            *waits = match class.learner.arrived(context) {
+                Some(waits) => *waits,
+                None => class.learner.refresh(context, class.steering.price_ns(), frame.arrival),
+            };
         }
         debug_assert!(others.is_empty());
     }
@@ -206,12 +202,10 @@ impl Class {
         if self.left == 0 {
             self.steer(stats);
         }
-        if let Some(waits) = self.learner.arrived(context) {
-            return *waits;
+        match self.learner.arrived(context) {
+            Some(waits) => *waits,
+            None => self.learner.refresh(context, self.steering.price_ns(), now),
         }
-        let mut waits = Waits::NONE;
-        self.learner.refresh(context, self.steering.price_ns(), now, &mut waits);
-        waits
     }
 
     #[cold]
