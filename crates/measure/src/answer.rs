@@ -102,15 +102,15 @@ impl Promise {
 }
 
 /// A sketch, and what the exact table beside it holds; the same of the epoch before.
-pub struct Side<'a, const N: usize> {
+pub(super) struct Side<'a, const N: usize> {
     /// The sketch.
-    pub now: &'a dyn Sketch<N>,
+    pub(super) now: &'a dyn Sketch<N>,
     /// The exact table.
-    pub truth: Option<&'a Exact<N>>,
+    pub(super) truth: Option<&'a Exact<N>>,
     /// The sketch of the epoch before.
-    pub before: Option<&'a dyn Sketch<N>>,
+    pub(super) before: Option<&'a dyn Sketch<N>>,
     /// The exact table of the epoch before.
-    pub truth_before: Option<&'a Exact<N>>,
+    pub(super) truth_before: Option<&'a Exact<N>>,
 }
 
 impl<const N: usize> Side<'_, N> {
@@ -118,7 +118,7 @@ impl<const N: usize> Side<'_, N> {
     ///
     /// # Errors
     /// [`QueryError`] where the sketch can't tell.
-    pub fn answer(&self, ask: &Ask) -> Result<Answer, QueryError> {
+    pub(super) fn answer(&self, ask: &Ask) -> Result<Answer, QueryError> {
         let ipv6 = is_ipv6(N);
         let lens = ask.keying.source_lens();
         let source_len = if ipv6 { lens.1 } else { lens.0 };
@@ -164,7 +164,7 @@ impl<const N: usize> Side<'_, N> {
     ///
     /// # Errors
     /// [`QueryError`] where the epochs don't fit together.
-    pub fn promise(&self, task: Task) -> Result<Promise, QueryError> {
+    pub(super) fn promise(&self, task: Task) -> Result<Promise, QueryError> {
         let least_change = match self.before {
             Some(before) if task == Task::HeavyChanges => self.now.least_change(before)?,
             _ => None,

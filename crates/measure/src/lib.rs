@@ -51,10 +51,11 @@ mod parallel;
 mod plan;
 mod saved;
 mod stage;
+mod state;
 mod task;
 mod weigh;
 
-pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, Side, is_ipv6, quantiles};
+pub use answer::{Answer, Ask, Figure, Promise, QUANTILES, Row, is_ipv6, quantiles};
 pub use desk::{EndError, Keeper, Outcome, Snapshots};
 pub use elephants::Elephants;
 pub use epoch::{Ended, EpochResult, SketchSet, Span, relative_error, wmrd};
@@ -66,10 +67,11 @@ pub use parallel::{
 };
 pub use plan::{Plan, keying};
 pub use saved::{Description, Saved, SavedEpoch, SavedError};
+pub use state::{StateAnswer, ask_state, compare_states, empty_state, merge_states};
 pub use task::{EpochLength, Task, UnknownTask};
 pub use weigh::Weight;
 
-use slipstream_sketch::{AggregatorError, BuildError, MergeError, QueryError};
+use slipstream_sketch::{AggregatorError, BuildError, MergeError, QueryError, StateError};
 
 /// Why something can't be measured.
 #[derive(Debug, thiserror::Error)]
@@ -90,5 +92,8 @@ pub enum MeasureError {
     /// Parts of an epoch can't be put together.
     #[error(transparent)]
     Merge(#[from] MergeError),
+    /// A saved state can't be read.
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 pub use stage::MEASURE;

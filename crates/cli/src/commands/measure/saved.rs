@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::measure::{Answer, Ask, EpochResult, Keying, Promise, Saved, SavedEpoch, Side, Task};
-use slipstream_sketch::{Sketch, load};
+use slipstream::measure::{
+    Answer, Ask, EpochResult, Keying, Promise, Saved, SavedEpoch, StateAnswer, Task, ask_state,
+};
 use tracing::warn;
 
 use super::state::{self, check_state};
@@ -87,15 +88,6 @@ pub(super) fn answer(saved: &Saved, task: Option<Task>, answers: &cli::Answers) 
     Ok(report)
 }
 
-/// One side of one epoch.
-struct Part {
-    answer: Answer,
-    promise: Promise,
-    weight: u64,
-    saturated: bool,
-    memory_bytes: usize,
-}
-
 fn one(
     epoch: &SavedEpoch,
     before: Option<&SavedEpoch>,
@@ -108,11 +100,12 @@ fn one(
     for (side, (part, len)) in parts.iter_mut().zip([lens.0, lens.1]).enumerate() {
         let state = |e: &SavedEpoch| e.states.get(side).filter(|s| !s.is_empty()).cloned();
         let Some(now) = state(epoch) else { continue };
-        let then = before.and_then(state);
         check_state(&now, sketch, len)?;
-        *part = Some(part_of(len, &now, then.as_deref(), before.is_some(), ask)?);
+        // An epoch without packets of this IP version has no sketch of it.
+        let before = before.map(|epoch| state(epoch).unwrap_or_default());
+        *part = Some(ask_state(len, &now, before.as_deref(), ask)?);
     }
-    let weight = |p: &Option<Part>| p.as_ref().map_or(0, |p| p.weight);
+    let weight = |p: &Option<StateAnswer>| p.as_ref().map_or(0, |p| p.weight);
     let [a, b] = &parts;
     let weights = (weight(a), weight(b));
     let saturated = parts.iter().flatten().any(|p| p.saturated);
@@ -131,34 +124,4 @@ fn one(
         promise,
     };
     Ok((result, bytes))
-}
-
-/// `second` is set if there was an epoch before, even one without packets of this IP version.
-fn part_of(len: usize, now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask) -> anyhow::Result<Part> {
-    fn of<const N: usize>(now: &[u8], then: Option<&[u8]>, second: bool, ask: &Ask) -> anyhow::Result<Part> {
-        let now: Box<dyn Sketch<N>> = load(now)?;
-        let mut then: Option<Box<dyn Sketch<N>>> = then.map(load).transpose()?;
-        if second && then.is_none() {
-            let mut nothing = now.boxed_clone();
-            nothing.clear();
-            then = Some(nothing);
-        }
-        let side = Side { now: now.as_ref(), truth: None, before: then.as_deref(), truth_before: None };
-        Ok(Part {
-            answer: side.answer(ask)?,
-            promise: side.promise(ask.task)?,
-            weight: now.weight(),
-            saturated: now.is_saturated() || side.before.is_some_and(Sketch::is_saturated),
-            memory_bytes: now.memory_bytes(),
-        })
-    }
-    match len {
-        4 => of::<4>(now, then, second, ask),
-        8 => of::<8>(now, then, second, ask),
-        13 => of::<13>(now, then, second, ask),
-        16 => of::<16>(now, then, second, ask),
-        32 => of::<32>(now, then, second, ask),
-        37 => of::<37>(now, then, second, ask),
-        other => bail!("there is no key of {other} bytes"),
-    }
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
-use slipstream::measure::{Saved, SavedEpoch};
+use slipstream::measure::{Saved, SavedEpoch, compare_states};
 use slipstream_report::{Table, count, number};
-use slipstream_sketch::{Bounds, Confidence, Question, Sketch, load};
+use slipstream_sketch::{Bounds, Confidence};
 
 use super::state::{self, check_state};
 use crate::check;
@@ -46,7 +46,8 @@ pub(super) fn sets(
         for (state, path) in [(&mine, first), (&theirs, second)] {
             check_state(state, &about.sketch, len).with_context(|| path.display().to_string())?;
         }
-        let (more, sure) = state::by_length!(len, told(&mine, &theirs))?;
+        let (told, sure) = compare_states(len, &mine, &theirs)?;
+        let more = [told.union, told.intersection, told.only_first, told.only_second];
         confidence = if sure == Confidence::Certain { confidence } else { sure };
         sizes = Some(match sizes {
             None => more,
@@ -116,14 +117,6 @@ fn whole(saved: Saved, lens: (usize, usize), path: &Path) -> anyhow::Result<Save
         state::merge_epoch(&mut all, epoch, lens).with_context(|| path.display().to_string())?;
     }
     Ok(all)
-}
-
-/// The sizes that two states tell, and how sure their bounds are.
-fn told<const N: usize>(first: &[u8], second: &[u8]) -> anyhow::Result<(Sizes, Confidence)> {
-    let (first, second): (Box<dyn Sketch<N>>, Box<dyn Sketch<N>>) = (load(first)?, load(second)?);
-    let sizes = first.set_sizes(second.as_ref())?;
-    let all = [sizes.union, sizes.intersection, sizes.only_first, sizes.only_second];
-    Ok((all, first.confidence(Question::Cardinality)))
 }
 
 fn plus(a: Option<&Bounds<f64>>, b: Option<&Bounds<f64>>) -> Bounds<f64> {

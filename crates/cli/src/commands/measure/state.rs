@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use slipstream::measure::{Description, EpochLength, Saved, SavedEpoch, Span};
-use slipstream_sketch::{Sketch, load, peek, save};
+use slipstream::measure::{Description, EpochLength, Saved, SavedEpoch, Span, empty_state, merge_states};
+use slipstream_sketch::peek;
 use tracing::warn;
 
 use crate::replace::Replacement;
@@ -151,33 +151,12 @@ pub(super) fn merge_epoch(
     Ok(())
 }
 
-/// Calls a function that is generic over the length of keys for one that is known only now.
-macro_rules! by_length {
-    ($len:expr, $of:ident($($arg:expr),*)) => {
-        match $len {
-            4 => $of::<4>($($arg),*),
-            8 => $of::<8>($($arg),*),
-            13 => $of::<13>($($arg),*),
-            16 => $of::<16>($($arg),*),
-            32 => $of::<32>($($arg),*),
-            37 => $of::<37>($($arg),*),
-            other => anyhow::bail!("there is no key of {other} bytes"),
-        }
-    };
-}
-pub(super) use by_length;
-
 /// Two states as one; either may be missing.
 fn merged(a: Vec<u8>, b: Vec<u8>, len: usize) -> anyhow::Result<Vec<u8>> {
     if a.is_empty() || b.is_empty() {
         return Ok(if a.is_empty() { b } else { a });
     }
-    fn of<const N: usize>(a: &[u8], b: &[u8]) -> anyhow::Result<Vec<u8>> {
-        let mut whole: Box<dyn Sketch<N>> = load(a)?;
-        whole.merge(load::<N>(b)?.as_ref())?;
-        Ok(save(whole.as_ref()))
-    }
-    by_length!(len, of(&a, &b))
+    Ok(merge_states(len, &a, &b)?)
 }
 
 /// A state of the same kind, seed and shape into which nothing was put; none where there is none.
@@ -185,12 +164,7 @@ pub(super) fn emptied(state: &[u8], len: usize) -> anyhow::Result<Vec<u8>> {
     if state.is_empty() {
         return Ok(Vec::new());
     }
-    fn of<const N: usize>(state: &[u8]) -> anyhow::Result<Vec<u8>> {
-        let mut sketch: Box<dyn Sketch<N>> = load(state)?;
-        sketch.clear();
-        Ok(save(sketch.as_ref()))
-    }
-    by_length!(len, of(state))
+    Ok(empty_state(len, state)?)
 }
 
 /// Refuses bytes that are no state of this sketch and key length.

@@ -1,0 +1,175 @@
+//! Saved sketches over keys of one length: added up, compared, and asked.
+//!
+//! The length is known only when a state is read, while sketches are compiled for each length: whoever reads
+//! states need not know that.
+
+use slipstream_sketch::{Confidence, Question, SetSizes, Sketch, load, save};
+
+use super::MeasureError;
+use super::answer::{Answer, Ask, Promise, Side};
+
+/// What a state answers.
+#[derive(Debug)]
+pub struct StateAnswer {
+    /// The answer.
+    pub answer: Answer,
+    /// Statements about it as a whole.
+    pub promise: Promise,
+    /// All weight.
+    pub weight: u64,
+    /// Says that the sketch was so full that answers are worse than stated.
+    pub saturated: bool,
+    /// Memory of the sketch, in bytes.
+    pub memory_bytes: usize,
+}
+
+/// Calls a function that is generic over the length of keys for one that is known only now.
+macro_rules! by_length {
+    ($len:expr, $of:ident($($arg:expr),*)) => {
+        match $len {
+            4 => $of::<4>($($arg),*),
+            8 => $of::<8>($($arg),*),
+            13 => $of::<13>($($arg),*),
+            16 => $of::<16>($($arg),*),
+            32 => $of::<32>($($arg),*),
+            37 => $of::<37>($($arg),*),
+            other => Err(MeasureError::KeyLength(other)),
+        }
+    };
+}
+
+/// Two states of sketches over keys of `len` bytes as one.
+///
+/// # Errors
+/// One is no state of such a sketch, or the two don't fit together.
+pub fn merge_states(len: usize, one: &[u8], other: &[u8]) -> Result<Vec<u8>, MeasureError> {
+    fn of<const N: usize>(one: &[u8], other: &[u8]) -> Result<Vec<u8>, MeasureError> {
+        let mut whole: Box<dyn Sketch<N>> = load(one)?;
+        whole.merge(load::<N>(other)?.as_ref())?;
+        Ok(save(whole.as_ref()))
+    }
+    by_length!(len, of(one, other))
+}
+
+/// A state of the same kind, seed and shape into which nothing was put.
+///
+/// # Errors
+/// It is no state of a sketch over keys of `len` bytes.
+pub fn empty_state(len: usize, state: &[u8]) -> Result<Vec<u8>, MeasureError> {
+    fn of<const N: usize>(state: &[u8]) -> Result<Vec<u8>, MeasureError> {
+        let mut sketch: Box<dyn Sketch<N>> = load(state)?;
+        sketch.clear();
+        Ok(save(sketch.as_ref()))
+    }
+    by_length!(len, of(state))
+}
+
+/// How many keys are in either of two states, in both, and in one alone, and how sure that is.
+///
+/// # Errors
+/// One is no state of a sketch over keys of `len` bytes, or the sketches can't tell.
+pub fn compare_states(len: usize, one: &[u8], other: &[u8]) -> Result<(SetSizes, Confidence), MeasureError> {
+    fn of<const N: usize>(one: &[u8], other: &[u8]) -> Result<(SetSizes, Confidence), MeasureError> {
+        let (one, other): (Box<dyn Sketch<N>>, Box<dyn Sketch<N>>) = (load(one)?, load(other)?);
+        Ok((one.set_sizes(other.as_ref())?, one.confidence(Question::Cardinality)))
+    }
+    by_length!(len, of(one, other))
+}
+
+/// Asks a state. `before` is that of the epoch before, if there was one: it is empty if none of its packets
+/// had such keys.
+///
+/// # Errors
+/// A state is none of a sketch over keys of `len` bytes, or the sketch can't tell.
+pub fn ask_state(
+    len: usize,
+    now: &[u8],
+    before: Option<&[u8]>,
+    ask: &Ask,
+) -> Result<StateAnswer, MeasureError> {
+    fn of<const N: usize>(now: &[u8], before: Option<&[u8]>, ask: &Ask) -> Result<StateAnswer, MeasureError> {
+        let now: Box<dyn Sketch<N>> = load(now)?;
+        let before = before.map(|state| match state.is_empty() {
+            true => {
+                let mut nothing = now.boxed_clone();
+                nothing.clear();
+                Ok(nothing)
+            }
+            false => load(state),
+        });
+        let before = before.transpose()?;
+        let side = Side { now: now.as_ref(), truth: None, before: before.as_deref(), truth_before: None };
+        Ok(StateAnswer {
+            answer: side.answer(ask)?,
+            promise: side.promise(ask.task)?,
+            weight: now.weight(),
+            saturated: now.is_saturated() || side.before.is_some_and(Sketch::is_saturated),
+            memory_bytes: now.memory_bytes(),
+        })
+    }
+    by_length!(len, of(now, before, ask))
+}
+
+#[cfg(test)]
+mod tests {
+    use slipstream_sketch::{Config, Kind, Size, Want, build};
+
+    use super::*;
+    use crate::{Keying, Task};
+
+    fn state<const N: usize>(kind: Kind, keys: impl Iterator<Item = u8>) -> Vec<u8> {
+        let config = Config { kind, size: Size::Memory(1 << 16), ..Config::default() };
+        let mut sketch = build::<N>(&config).unwrap();
+        keys.for_each(|n| sketch.update(&[n; N], u64::from(n)));
+        save(sketch.as_ref())
+    }
+
+    fn asked(len: usize, key: &str, state: &[u8], before: Option<&[u8]>, task: Task) -> StateAnswer {
+        let want = Want { threshold: 1, top: 5 };
+        let ask = Ask { task, keying: Keying::plain(key.parse().unwrap()), want, flows: Vec::new() };
+        ask_state(len, state, before, &ask).unwrap()
+    }
+
+    fn of_length<const N: usize>(key: &str) {
+        for kind in [Kind::Exact, Kind::FlowRadar] {
+            let (one, other) = (state::<N>(kind, 1..20), state::<N>(kind, 15..30));
+            let both = merge_states(N, &one, &other).unwrap();
+            let got = asked(N, key, &both, None, Task::HeavyHitters);
+            assert_eq!(got.weight, (1..20).chain(15..30).sum::<u64>());
+            let Answer::Keys { rows, .. } = &got.answer else { panic!("{got:?}") };
+            // 15 to 19 were put into both.
+            let sizes: Vec<u64> = rows.iter().map(|row| row.size.estimate).collect();
+            assert_eq!(sizes, [38, 36, 34, 32, 30], "{kind} {N}");
+            let (sets, _) = compare_states(N, &one, &other).unwrap();
+            assert_eq!((sets.union.estimate, sets.intersection.estimate), (29.0, 5.0), "{kind} {N}");
+
+            let nothing = empty_state(N, &both).unwrap();
+            assert_eq!(merge_states(N, &nothing, &one).unwrap(), one, "{kind} {N}");
+            // An epoch before without such keys is an empty one.
+            let changes = |before: &[u8]| asked(N, key, &one, Some(before), Task::HeavyChanges).answer;
+            let Answer::Keys { rows, .. } = changes(&[]) else { panic!("changes are of keys") };
+            assert_eq!(rows.first().map(|row| row.size.estimate), Some(19), "{kind} {N}");
+            assert_eq!(changes(&nothing), changes(&[]), "{kind} {N}");
+        }
+    }
+
+    #[test]
+    fn states_of_every_length_of_key() {
+        of_length::<4>("src");
+        of_length::<16>("src");
+        of_length::<8>("src-dst");
+        of_length::<32>("src-dst");
+        of_length::<13>("5tuple");
+        of_length::<37>("5tuple");
+    }
+
+    #[test]
+    fn what_is_no_state_of_such_keys() {
+        let four = state::<4>(Kind::Exact, 1..3);
+        assert!(matches!(empty_state(5, &four), Err(MeasureError::KeyLength(5))));
+        assert!(matches!(merge_states(8, &four, &four), Err(MeasureError::State(_))));
+        assert!(matches!(empty_state(4, &four[..9]), Err(MeasureError::State(_))));
+        let other = state::<4>(Kind::FlowRadar, 1..3);
+        assert!(matches!(merge_states(4, &four, &other), Err(MeasureError::Merge(_))));
+    }
+}
