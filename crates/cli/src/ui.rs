@@ -82,9 +82,11 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Columns of the terminal that stdout goes to, if it goes to one.
+///
+/// Where none is asked, crossterm's `size` runs the program `tput`, from wherever PATH has one.
 pub(crate) fn columns() -> Option<usize> {
-    let size = terminal::size().ok().filter(|_| io::stdout().is_terminal());
-    size.map(|(columns, _)| usize::from(columns))
+    let size = if io::stdout().is_terminal() { terminal::window_size().ok() } else { None };
+    size.map(|size| usize::from(size.columns)).filter(|columns| *columns > 0)
 }
 
 /// Prints a result to stdout.

@@ -1,6 +1,7 @@
 //! Inputs and outputs: pipes, the same file, a full disk; and exit status 1 for a check that holds.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -37,6 +38,25 @@ fn stdout_has_the_packets_and_stderr_the_report() {
     assert!(both.stdout == piped.stdout, "from a pipe to a pipe");
     let made = run(["synth", "--packets", "10", "-"]).with(0).saying(&["packets"]);
     assert_eq!(run_with(&made.stdout, &["analyze", "-", "--format", "json"]).with(0).json()["records"], 10);
+}
+
+/// Where there is no terminal, nobody is asked how wide it is: no program of the name `tput`, say.
+#[test]
+fn no_other_program_is_run() {
+    let dir = scratch();
+    let (told, program) = (dir.path().join("told"), dir.path().join("tput"));
+    fs::write(&program, format!("#!/bin/sh\necho \"$@\" >> {}\necho 80\n", text(&told))).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    for words in [
+        &["analyze", text(small())][..],
+        &["measure", "--task", "cardinality", text(small())],
+        &["list"],
+        &["--help"],
+    ] {
+        let ended = Command::new(BINARY).args(words).env("PATH", dir.path()).output().unwrap();
+        assert!(ended.status.success() && !ended.stdout.is_empty(), "{words:?}");
+        assert!(!told.exists(), "{words:?} ran tput {}", fs::read_to_string(&told).unwrap_or_default());
+    }
 }
 
 #[test]
