@@ -1,7 +1,7 @@
 //! Common parts of the verbs that run by the wall clock.
 
+use std::io::BufWriter;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,6 +21,7 @@ use crate::cli;
 use crate::log::LIVE;
 use crate::operate::Shared;
 use crate::operate::notify::Manager;
+use crate::replace::Replacement;
 use crate::types;
 use crate::ui::{self, Progress, Request};
 use crate::watch::Watcher;
@@ -396,12 +397,11 @@ pub(crate) fn delay_rows(t: &mut Table, histogram: &Histogram) {
 }
 
 /// Writes the log of polls.
-pub(crate) fn write_poll_log(log: &PollLog, path: &Path) -> anyhow::Result<()> {
-    let failed = || format!("{}: the log of polls can't be written", path.display());
-    let file = std::fs::File::create(path).with_context(failed)?;
-    log.write(std::io::BufWriter::new(file)).with_context(failed)?;
+pub(crate) fn write_poll_log(log: &PollLog, mut file: Replacement) -> anyhow::Result<()> {
+    log.write(BufWriter::new(&mut file)).context("--poll-log: can't be written")?;
+    file.commit().context("--poll-log")?;
     if log.missed() > 0 {
-        warn!("{}: {} polls found no room; --poll-log-max makes more", path.display(), log.missed());
+        warn!("--poll-log: {} polls found no room; --poll-log-max makes more", log.missed());
     }
     Ok(())
 }

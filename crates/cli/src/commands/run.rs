@@ -19,6 +19,7 @@ use crate::operate::sessions::Sessions;
 use crate::operate::state::Keeper;
 use crate::operate::{Operation, Shared, control};
 use crate::port::refuse_unbuilt;
+use crate::replace::Replacement;
 use crate::types;
 use crate::ui;
 use crate::units::to_u32;
@@ -50,6 +51,9 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         }
         options.poll_log = Some(to_u32(args.poll_log_max, "--poll-log-max")? as usize);
     }
+    // Where it can't be written, that is said now and not after hours.
+    let poll_log =
+        args.poll_log.as_deref().map(|path| Replacement::create("--poll-log", path)).transpose()?;
     let to_stdout = live::to_stdout(&plan);
     if to_stdout {
         ui::refuse_terminal()?;
@@ -75,9 +79,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     let (mut run, live::Ended { report, error }) = live::run(driver, &plan, &operation, reloads)?;
     drop(socket);
     sessions.into_iter().for_each(|sessions| sessions.finish(&mut run));
-    if let (Some(path), Some(log)) = (&args.poll_log, run.poll_log()) {
-        live::write_poll_log(log, path)?;
-    }
+    let poll_log = poll_log.zip(run.poll_log()).map_or(Ok(()), |(file, log)| live::write_poll_log(log, file));
     let mut damage = Vec::new();
     for reader in run.captures() {
         if let Some(byte) = report_damage(reader, args.damage.strict)? {
@@ -109,6 +111,8 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if let Some(error) = error {
         return Err(error);
     }
+    // The report is there nevertheless.
+    poll_log?;
     Ok(match check::failed(&checks, &result)? {
         _ if report.interrupted => Outcome::Interrupted,
         Some(what) => Outcome::CheckFailed(what),

@@ -229,6 +229,11 @@ fn ports_that_are_not_built() {
         .with(2)
         .silent()
         .saying(&["--poll-log", "live"]);
+    // Before the run, not after it: this one would last for an hour.
+    let paced = "paced(rate=1pps, packets=3600) -> null";
+    for (log, why) in [("no/such/x.csv", "no folder"), (".", "is a directory"), ("-", "stdout is taken")] {
+        run(["run", "-e", paced, "--poll-log", log]).with(2).silent().saying(&["--poll-log", why]);
+    }
     let port = "dpdk:0000:01:00.0";
     run(["reframe", port, "null"]).with(2).silent().saying(&[port, "built without DPDK", "capture file"]);
     run(["reframe", text(small()), port]).with(2).silent().saying(&[port, "built without DPDK"]);
