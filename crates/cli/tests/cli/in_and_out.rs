@@ -111,6 +111,19 @@ fn an_input_that_fails_leaves_the_old_output_alone() {
     assert_eq!(names(dir.path()), ["cut.pcap", "out.pcap"]);
 }
 
+/// A plain capture of such a name would be taken for a compressed one.
+#[test]
+fn a_compression_that_there_is_not() {
+    let dir = scratch();
+    let out = dir.path().join("out.pcap.XZ");
+    let graph = format!("in :: pcap(path={}) -> pcap(path={})", text(small()), text(&out));
+    for words in [&["reframe", text(small()), text(&out)][..], &["synth", text(&out)], &["run", "-e", &graph]]
+    {
+        run(words).with(2).silent().saying(&["out.pcap.XZ", "not with xz", ".gz or .zst"]);
+    }
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
 #[test]
 fn a_device_that_is_full() {
     run([Path::new("reframe"), &campus(), Path::new("/dev/full")])

@@ -30,6 +30,16 @@ pub enum CaptureError {
         /// The directory.
         file: String,
     },
+    /// A file to write whose name asks for a compression that captures are not written in.
+    #[error(
+        "{file}: captures are written with gzip or Zstandard, not with {compression}; let the name end in .gz or .zst"
+    )]
+    OtherCompression {
+        /// The file.
+        file: String,
+        /// The end of its name.
+        compression: String,
+    },
     /// Opening failed for some other reason.
     #[error("{file}: cannot be opened: {source}")]
     Open {

@@ -7,6 +7,9 @@ use std::path::Path;
 use super::{CaptureError, Compression};
 use slipstream_core::new_file::NewFile;
 
+/// Ends of names of files in compressions that captures are not written in.
+const OTHER_COMPRESSIONS: [&str; 9] = ["7z", "br", "bz2", "lz", "lz4", "lzma", "sz", "xz", "zip"];
+
 /// The destination of bytes.
 pub(super) enum Target {
     /// A file that takes its name when it is complete.
@@ -32,6 +35,14 @@ impl Target {
             Ok(metadata) => (fs::canonicalize(path).map_err(failed)?, Some(metadata.permissions())),
             Err(_) => (path.to_path_buf(), None),
         };
+        // A plain capture of such a name would be taken for something else.
+        let end = path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
+        if OTHER_COMPRESSIONS.contains(&end.as_str()) {
+            return Err(CaptureError::OtherCompression {
+                file: path.display().to_string(),
+                compression: end,
+            });
+        }
         let file = NewFile::create(&path).map_err(failed)?;
         if let Some(permissions) = existing {
             file.file().set_permissions(permissions).map_err(failed)?;
