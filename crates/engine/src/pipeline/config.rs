@@ -2,7 +2,7 @@
 //! place.
 
 use slipstream_core::settings::Literal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +69,15 @@ pub struct Plan {
     pub(crate) base: PathBuf,
     /// The types that it is made of.
     pub(super) registry: Arc<Registry>,
+}
+
+/// The stages that a graph has mentioned so far.
+#[derive(Default)]
+struct Mentioned {
+    /// By the byte of the graph where the mention stands; none where something is wrong with it.
+    at: BTreeMap<usize, Option<usize>>,
+    /// The names whose declarations are wrong.
+    wrong: BTreeSet<String>,
 }
 
 impl Plan {
@@ -327,6 +336,8 @@ impl Plan {
             return Ok(());
         }
         findings.sort_by_key(|f| f.span.start);
+        // The table of a stage that stands in several places is read at each of them.
+        findings.dedup_by(|f, before| f.span == before.span && f.message == before.message);
         let diagnostic = |f: Finding| {
             let len = f.span.end.saturating_sub(f.span.start).max(1);
             let mut error = RuleError::new(&self.text, f.span.start, len, f.message);
@@ -356,14 +367,14 @@ impl Plan {
 
     fn wire_up(&mut self, graph: &Graph, tables: &mut BTreeMap<String, Table>, findings: &mut Vec<Finding>) {
         // Declarations first, wherever they stand.
-        let mut anonymous = BTreeMap::new();
+        let mut mentioned = Mentioned::default();
         for hop in graph.chains.iter().flatten().filter(|h| h.stage.kind.is_some()) {
-            self.mention(&hop.stage, graph, tables, &mut anonymous, findings);
+            self.mention(&hop.stage, graph, tables, &mut mentioned, findings);
         }
         for chain in &graph.chains {
             let mut before: Option<(usize, &Option<PortName>, Span)> = None;
             for hop in chain {
-                let stage = self.mention(&hop.stage, graph, tables, &mut anonymous, findings);
+                let stage = self.mention(&hop.stage, graph, tables, &mut mentioned, findings);
                 if let (Some((from, output, from_span)), Some(to)) = (&before, stage) {
                     let span = |p: &Option<PortName>, stage: &Span| {
                         p.as_ref().map_or(stage.clone(), |p| graph.span(p.at))
@@ -389,19 +400,39 @@ impl Plan {
         }
     }
 
-    /// The stage that is meant, made at its first mention.
+    /// The stage that is meant, made at its first mention; none where something is wrong with it, which is said
+    /// once.
     fn mention(
         &mut self,
         mention: &Mention,
         graph: &Graph,
         tables: &mut BTreeMap<String, Table>,
-        anonymous: &mut BTreeMap<usize, usize>,
+        mentioned: &mut Mentioned,
+        findings: &mut Vec<Finding>,
+    ) -> Option<usize> {
+        let declares = mention.kind.is_some();
+        if !declares && mention.arguments.is_none() && mentioned.wrong.contains(&mention.name) {
+            return None;
+        }
+        if let Some(known) = mentioned.at.get(&mention.at.0) {
+            return *known;
+        }
+        let stage = self.first_mention(mention, graph, tables, findings);
+        mentioned.at.insert(mention.at.0, stage);
+        if declares && stage.is_none() {
+            mentioned.wrong.insert(mention.name.clone());
+        }
+        stage
+    }
+
+    fn first_mention(
+        &mut self,
+        mention: &Mention,
+        graph: &Graph,
+        tables: &mut BTreeMap<String, Table>,
         findings: &mut Vec<Finding>,
     ) -> Option<usize> {
         let span = graph.span(mention.at);
-        if let Some(known) = anonymous.get(&mention.at.0) {
-            return Some(*known);
-        }
         let (mut name, kind_name, kind_span) = match &mention.kind {
             Some((kind, at)) => (mention.name.clone(), kind.clone(), graph.span(*at)),
             None if mention.arguments.is_some() => (mention.name.clone(), mention.name.clone(), span.clone()),
@@ -437,9 +468,7 @@ impl Plan {
         written.extend(mention.arguments.iter().flatten().map(|a| argument(a, graph)));
         let stage = self.planned(name, kind, span, &written, findings);
         self.stages.push(stage);
-        let id = self.stages.len() - 1;
-        anonymous.insert(mention.at.0, id);
-        Some(id)
+        Some(self.stages.len() - 1)
     }
 
     fn unknown_type(

@@ -47,6 +47,28 @@ fn errors_have_their_places_and_hints() {
     has(round, 1, 59, "nothing leads to `d`", "");
 }
 
+/// A mistake is told once, wherever else its stage stands, and nothing that follows from it.
+#[test]
+fn every_error_is_said_once() {
+    let graph = |text: &str| errors(&format!("graph = \"{text}\""));
+    for (text, message) in [
+        ("in :: foo -> null", "there is no stage type `foo`"),
+        (
+            "x :: foo; in :: synth -> x -> out :: null; x[1] -> y :: counter; y -> x",
+            "there is no stage type `foo`",
+        ),
+        ("in :: synth -> x :: counter -> out :: null; x :: counter", "`x` is declared twice"),
+        ("in :: synth -> a :: reframe(hold=1) -> out :: null; a -> b :: null", "lacks a unit"),
+    ] {
+        let all = graph(text);
+        assert!(matches!(&all[..], [(.., told, _)] if told.contains(message)), "{text}: {all:#?}");
+    }
+    let all = errors(&GOOD.replace("type = \"switch\"", "type = \"swich\""));
+    assert!(matches!(&all[..], [(11, 8, ..)]), "{all:#?}");
+    let all = graph("in :: foo -> bar -> out :: null");
+    assert_eq!(all.len(), 2, "{all:#?}");
+}
+
 /// Only a router may be come by again, and nothing on the way may make copies.
 #[test]
 fn ways_round_lead_through_routers() {
