@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use slipstream_sketch::{Bounds, Confidence};
+use slipstream_sketch::{Bounds, BuildError, Confidence};
 use slipstream_wire::FlowKey;
 
 use super::lane::{KeyedSketch, Past, SketchConfig, SketchEpoch, keyed_sketch};
+use super::plan::memory_of;
 use super::{Answer, Ask, EpochLength, Figure, MeasureError, Promise, Row, quantiles};
 
 /// The stretch of an epoch. Times are in ns since 1970, as packets have them.
@@ -126,8 +127,21 @@ impl SketchSet {
     /// [`MeasureError`] where they can't.
     pub fn new(ask: Arc<Ask>, configs: [SketchConfig; 2]) -> Result<Self, MeasureError> {
         let lens = ask.keying.lens();
-        for (len, config) in [lens.0, lens.1].into_iter().zip(&configs) {
-            keyed_sketch(len, config)?.end_epoch(&ask)?;
+        let mut least = [None, None];
+        for ((len, config), least) in [lens.0, lens.1].into_iter().zip(&configs).zip(&mut least) {
+            match keyed_sketch(len, config) {
+                Ok(mut sketch) => drop(sketch.end_epoch(&ask)?),
+                Err(MeasureError::Sketch(BuildError::TooSmall { least: bytes, .. })) => *least = Some(bytes),
+                Err(error) => return Err(error),
+            }
+        }
+        if least != [None, None] {
+            let [four, six] = &configs;
+            return Err(MeasureError::TooSmall {
+                kind: four.sketch.kind,
+                least: memory_of(least.map(Option::unwrap_or_default)),
+                budget: [four, six].into_iter().filter_map(|config| config.sketch.size.budget()).sum(),
+            });
         }
         Recipe { ask, configs }.make()
     }

@@ -71,7 +71,7 @@ pub use state::{StateAnswer, ask_state, compare_states, empty_state, merge_state
 pub use task::{EpochLength, Task, UnknownTask};
 pub use weigh::Weight;
 
-use slipstream_sketch::{AggregatorError, BuildError, MergeError, QueryError, StateError};
+use slipstream_sketch::{AggregatorError, BuildError, Kind, MergeError, QueryError, StateError};
 
 /// Why something can't be measured.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,16 @@ pub enum MeasureError {
     /// The sketch can't be made.
     #[error(transparent)]
     Sketch(#[from] BuildError),
+    /// The budget doesn't hold the smallest sketches of this kind.
+    #[error("{kind} needs at least {least} bytes for IPv4 and IPv6 together, {budget} are too few")]
+    TooSmall {
+        /// Which sketch.
+        kind: Kind,
+        /// The bytes that both IP versions need.
+        least: usize,
+        /// The bytes that they were given.
+        budget: usize,
+    },
     /// The aggregator can't be made.
     #[error(transparent)]
     Aggregator(#[from] AggregatorError),

@@ -42,6 +42,11 @@ pub fn keying(key: Option<&str>, task: Task, kind: Kind) -> Result<Keying, Strin
     Ok(Keying::plain(key))
 }
 
+/// The least memory whose shares are so many bytes for the sketch of IPv4 and of IPv6.
+pub(super) fn memory_of([four, six]: [usize; 2]) -> usize {
+    four.div_ceil(IPV4_QUARTERS).max(six).saturating_mul(4)
+}
+
 /// The number of keys that a sketch of so many bytes has room for beside its counters.
 fn keys_within(key_len: usize, bytes: usize) -> usize {
     match key_len {
@@ -90,5 +95,46 @@ impl Plan {
             save: self.save,
             timed: self.timed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use slipstream_sketch::Want;
+
+    use super::*;
+    use crate::{MeasureError, SketchSet};
+
+    /// None where the key doesn't go with the task.
+    fn set(kind: Kind, task: Task, key: &str, memory: usize) -> Option<Result<SketchSet, MeasureError>> {
+        let keying = keying(Some(key), task, kind).ok()?;
+        let ask = Ask { task, keying, want: Want { threshold: 1, top: 5 }, flows: Vec::new() };
+        let size = Size::Memory(memory);
+        let plan = Plan { kind, size, aggregate: None, seed: 1, compare: false, save: false, timed: false };
+        Some(SketchSet::new(Arc::new(ask.clone()), plan.configs(&ask)))
+    }
+
+    /// What is told as the least that a budget must be is that, to a word.
+    #[test]
+    fn the_least_memory_is_enough_and_less_is_not() {
+        let mut tried = 0;
+        for (kind, task) in Kind::ALL.into_iter().flat_map(|kind| Task::ALL.map(|task| (kind, task))) {
+            for key in ["src", "dst", "src-dst", "5tuple"] {
+                let made = |memory| set(kind, task, key, memory);
+                let Some(Ok(_)) = made(1 << 20) else { continue };
+                let Some(Err(MeasureError::TooSmall { least, budget: 1, .. })) = made(1) else { continue };
+                tried += 1;
+                if let Some(Err(error)) = made(least) {
+                    panic!("{kind} {task} {key}: {least} bytes: {error}");
+                }
+                let less = made(least - 4);
+                let same =
+                    matches!(less, Some(Err(MeasureError::TooSmall { least: told, .. })) if told == least);
+                assert!(same, "{kind} {task} {key}: {} bytes: {less:?}", least - 4);
+            }
+        }
+        assert!(tried > 50, "{tried}");
     }
 }

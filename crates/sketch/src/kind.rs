@@ -257,6 +257,15 @@ pub enum BuildError {
 pub(crate) const MAX_CELLS: usize = 1 << 30;
 
 impl Size {
+    /// The most bytes that its tables may take, where that is what it says.
+    #[must_use]
+    pub const fn budget(self) -> Option<usize> {
+        match self {
+            Self::Memory(bytes) => Some(bytes),
+            Self::Accuracy { .. } => None,
+        }
+    }
+
     /// The accuracy with its figures checked, or the budget.
     pub(crate) fn check(self, kind: Kind) -> Result<Self, BuildError> {
         let share = |v: f64| v > 0.0 && v < 1.0;

@@ -132,13 +132,7 @@ impl Plan {
                 Site { name, role, dry: false, base, seed: 0, choices: 0, live, proxied, common, shard };
             match (reload.make)(&planned.settings, &site) {
                 Ok(update) => updates.push((planned.name.clone(), update)),
-                Err(error) => {
-                    let finding = Finding::new(&self.setting_span(planned, error.setting), error.message);
-                    findings.push(match error.hint {
-                        Some(hint) => finding.hint(hint),
-                        None => finding,
-                    });
-                }
+                Err(error) => findings.push(self.finding(planned, error)),
             }
         }
         self.fail_on(findings)?;

@@ -15,9 +15,11 @@ use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
-use slipstream_core::registry::{Common, Group, Payload, Ports, Registry, Role, Shard, Site, StageType};
+use slipstream_core::registry::{
+    BuildError, Common, Group, Payload, Ports, Registry, Role, Shard, Site, StageType,
+};
 use slipstream_core::rules::RuleError;
-use slipstream_core::settings::{Settings, Wrong, did_you_mean};
+use slipstream_core::settings::{Kind, Setting, Settings, Wrong, did_you_mean};
 
 /// A stage of the plan.
 #[derive(Clone, Debug)]
@@ -321,13 +323,22 @@ impl Plan {
                 shard: Shard::ALONE,
             };
             if let Err(error) = (stage.kind.build)(&stage.settings, &site) {
-                let finding = Finding::new(&self.setting_span(stage, error.setting), error.message);
-                findings.push(match error.hint {
-                    Some(hint) => finding.hint(hint),
-                    None => finding,
-                });
+                findings.push(self.finding(stage, error));
             }
         }
+    }
+
+    /// What keeps a stage from being made, at its place.
+    pub(crate) fn finding(&self, stage: &PlannedStage, error: BuildError) -> Finding {
+        let about = |name| stage.kind.settings.iter().find(|setting| setting.name == name);
+        // A rule that stands where its file should, say.
+        let is_text = |path: &Path| path.to_string_lossy().contains(' ') && !path.exists();
+        let in_place_of_a_file = error.setting.and_then(about).filter(|setting| {
+            setting.kind == Kind::File && stage.settings.file(setting.name).is_some_and(is_text)
+        });
+        let write = |setting: &Setting| format!("write {} = FILE: {}", setting.name, setting.help);
+        let hint = error.hint.or_else(|| in_place_of_a_file.map(write));
+        Finding::new(&self.setting_span(stage, error.setting), error.message).hinted(hint)
     }
 
     /// The findings as an error, if there are any.

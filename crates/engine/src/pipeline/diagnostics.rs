@@ -48,6 +48,11 @@ impl Finding {
         Self { span: span.clone(), message: message.into(), hint: None }
     }
 
+    pub(crate) fn hinted(mut self, hint: Option<String>) -> Self {
+        self.hint = hint.or(self.hint);
+        self
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -128,11 +128,7 @@ pub(super) fn read_graph(
         Err(errors) => {
             for error in errors {
                 let span = at.map_or(span.clone(), |at| at + error.offset..at + error.offset + 1);
-                let finding = Finding::new(&span, error.message);
-                findings.push(match error.hint {
-                    Some(hint) => finding.hint(hint),
-                    None => finding,
-                });
+                findings.push(Finding::new(&span, error.message).hinted(error.hint));
             }
             None
         }

@@ -47,6 +47,18 @@ fn errors_have_their_places_and_hints() {
     has(round, 1, 59, "nothing leads to `d`", "");
 }
 
+#[test]
+fn text_in_the_place_of_its_file() {
+    let firewall = |rules: &str| {
+        let stage = "in :: synth -> firewall(rules='RULES') -> out :: null".replace("RULES", rules);
+        let plan = Plan::from_graph(&stage, None, None, Path::new(""));
+        plan.and_then(|plan| plan.check()).unwrap_err().to_string()
+    };
+    let (text, file) = (firewall("deny tcp port 80"), firewall("no-such-file"));
+    assert!(text.contains("No such file") && text.contains("write rules = FILE: File of rules"), "{text}");
+    assert!(file.contains("No such file") && !file.contains("hint"), "{file}");
+}
+
 /// A mistake is told once, wherever else its stage stands, and nothing that follows from it.
 #[test]
 fn every_error_is_said_once() {

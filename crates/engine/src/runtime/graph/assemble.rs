@@ -104,11 +104,7 @@ impl Pipeline {
             let made = match (planned.kind.build)(&planned.settings, &site) {
                 Ok(made) => made,
                 Err(error) => {
-                    let finding = Finding::new(&plan.setting_span(planned, error.setting), error.message);
-                    findings.push(match error.hint {
-                        Some(hint) => finding.hint(hint),
-                        None => finding,
-                    });
+                    findings.push(plan.finding(planned, error));
                     continue;
                 }
             };
