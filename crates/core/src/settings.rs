@@ -382,8 +382,10 @@ fn prefix(text: &str) -> Result<Value, Wrong> {
 /// A hint: the word that was probably meant, else all that there are.
 pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let nearest = known.clone().map(|k| (distance(word, k), k)).min();
+    // Any two words of three letters are near one another.
+    let most = if word.len() < 4 { 1 } else { 2.max(word.len() / 3) };
     match nearest {
-        Some((d, k)) if d <= 2.max(word.len() / 3) && d < k.len() => format!("did you mean `{k}`?"),
+        Some((d, k)) if d <= most && d < k.len() => format!("did you mean `{k}`?"),
         _ => format!("there are {}", known.map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ")),
     }
 }

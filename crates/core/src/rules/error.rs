@@ -103,7 +103,10 @@ impl fmt::Display for RuleError {
         let Self { line, column, message, .. } = self;
         let Excerpt { text, caret, width } = &*self.excerpt;
         write!(f, "line {line}, column {column}: {message}")?;
-        write!(f, "\n  | {}\n  | {:caret$}{:^^width$}", text.trim_end(), "", "")?;
+        let text = text.trim_end();
+        if !text.is_empty() {
+            write!(f, "\n  | {text}\n  | {:caret$}{:^^width$}", "", "")?;
+        }
         match &self.hint {
             Some(hint) => write!(f, "\n  = hint: {hint}"),
             None => Ok(()),
