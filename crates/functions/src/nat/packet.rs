@@ -155,6 +155,9 @@ impl Packet {
         if header.fragment & 0x1fff != 0 {
             return Ok(plain(Kind::LaterFragment, 0, 0, 0));
         }
+        // Bytes behind a fragment are padding, in which no translation changes anything.
+        let end = if header.fragment & 0x3fff == 0 { None } else { be16(ip, 2) };
+        let ip = end.and_then(|end| ip.get(..usize::from(end))).unwrap_or(ip);
         match header.protocol {
             TCP | UDP | SCTP => {
                 let ports = be32(ip, header.len).ok_or(ReadError::Truncated)?;

@@ -466,14 +466,21 @@ proptest! {
         }
     }
 
-    /// Any bytes, any cut: nothing panics, and only the captured bytes of the packet itself change.
+    /// Any bytes, any cut, any length that the header says: nothing panics, and a packet that is translated has
+    /// its new endpoints, a datagram's first fragment too.
     #[test]
-    fn hostile_bytes_cost_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), proto in 0..3_u8, seed: u64) {
-        if let [first, _, _, _, _, _, _, _, _, protocol, ..] = &mut bytes[..] {
+    fn hostile_bytes_cost_nothing(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..120), proto in 0..3_u8, seed: u64,
+        place in prop_oneof![Just(0_u16), Just(0x2000), any::<u16>()], total in prop_oneof![0..80_u16, any::<u16>()],
+    ) {
+        if let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, source, ..] = &mut bytes[..] {
             *first = 0x45 + (*first & 1);
+            *source = 10; // an address inside
             *protocol = [1, 6, 17][usize::from(proto)];
+            ([*l0, *l1], [*f0, *f1]) = (total.to_be_bytes(), place.to_be_bytes());
         }
-        let mut nat = Nat::new(&NatConfig { seed, ..config() }).unwrap();
+        // Ports that hardly any packet has.
+        let mut nat = Nat::new(&NatConfig { seed, ports: 5000..=5003, ..config() }).unwrap();
         for side in [Side::Inside, Side::Outside] {
             if let Ok(packet) = Packet::read(&bytes, 0) {
                 let verdict = match side {
@@ -483,7 +490,9 @@ proptest! {
                 let l4 = usize::from(bytes[0] & 15) * 4;
                 match verdict {
                     Verdict::Rewrite { rewrite, .. } => {
-                        rewrite.apply(&mut bytes, 0, l4).unwrap()
+                        let other = rewrite.apply(&mut bytes, 0, l4).unwrap();
+                        prop_assert_eq!(Packet::read(&bytes, 0).map(|packet| packet.key), Ok(rewrite.endpoints()));
+                        other
                     }
                     Verdict::Error(rewrite) => rewrite.apply(&mut bytes, 0, l4).unwrap(),
                     _ => false,
