@@ -94,7 +94,7 @@ fuzz_target!(|data: &[u8]| {
         batch.frames.extend_from_slice(frames);
         batch.trains.push(Train { flow: 0, start, len, release: Nanos(0), order: 0, sequence: 0, continues: false });
     }
-    let mut gro = Gro::new(limits);
+    let mut gro = Gro::new(limits, true);
     gro.mark(&pool, &mut batch);
     let joined = batch.frames.iter().filter(|f| f.info.joins()).count() as u64;
     assert_eq!(gro.stats().merged(), joined);
