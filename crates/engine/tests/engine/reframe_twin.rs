@@ -425,7 +425,8 @@ fn stretches() -> impl Strategy<Value = Vec<Packet>> {
                 x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let random = |shift: u32, n: u64| (x >> shift) % n;
                 // The clock runs backwards now and then.
-                time = if random(20, 50) == 0 { time - random(30, 900) } else { time + random(30, 2 * gap) };
+                let back = random(20, 50) == 0;
+                time = if back { time.saturating_sub(random(30, 900)) } else { time + random(30, 2 * gap) };
                 let kind = match random(45, 20) {
                     0 => Kind::Arp,
                     1 => Kind::Tcp { syn: true },
