@@ -3,7 +3,9 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use slipstream_sketch::{AggregatorConfig, Config, Exact, Front, QueryError, Sketch, Update, build, save};
+use slipstream_sketch::{
+    AggregatorConfig, Config, Exact, Front, QueryError, Sketch, Update, build, by_key_length, save,
+};
 
 use super::MeasureError;
 use super::answer::{Answer, Ask, Promise, Side};
@@ -106,15 +108,10 @@ struct SketchOf<const N: usize> {
 /// # Errors
 /// The sketch or the aggregator can't be made.
 pub fn keyed_sketch(len: usize, config: &SketchConfig) -> Result<Box<dyn KeyedSketch>, MeasureError> {
-    Ok(match len {
-        4 => Box::new(SketchOf::<4>::new(config)?),
-        8 => Box::new(SketchOf::<8>::new(config)?),
-        13 => Box::new(SketchOf::<13>::new(config)?),
-        16 => Box::new(SketchOf::<16>::new(config)?),
-        32 => Box::new(SketchOf::<32>::new(config)?),
-        37 => Box::new(SketchOf::<37>::new(config)?),
-        other => return Err(MeasureError::KeyLength(other)),
-    })
+    fn of<const N: usize>(config: &SketchConfig) -> Result<Box<dyn KeyedSketch>, MeasureError> {
+        Ok(Box::new(SketchOf::<N>::new(config)?))
+    }
+    by_key_length!(len, of(config), other => Err(MeasureError::KeyLength(other)))
 }
 
 impl<const N: usize> SketchOf<N> {

@@ -1,8 +1,8 @@
 //! The sketches of a task: defaults of tasks, what goes together, and how memory is shared.
 
-use slipstream_sketch::{AggregatorConfig, Config, CountMin, Eviction, Kind, Size};
+use slipstream_sketch::{AggregatorConfig, Config, CountMin, Eviction, Kind, Size, by_key_length};
 
-use super::{Ask, KeyKind, Keying, SketchConfig, Task};
+use super::{Ask, KeyKind, Keying, MAX_KEY, SketchConfig, Task};
 
 /// Share of the memory that IPv4 gets, of four.
 const IPV4_QUARTERS: usize = 3;
@@ -49,14 +49,10 @@ pub(super) fn memory_of([four, six]: [usize; 2]) -> usize {
 
 /// The number of keys that a sketch of so many bytes has room for beside its counters.
 fn keys_within(key_len: usize, bytes: usize) -> usize {
-    match key_len {
-        4 => CountMin::<4>::keys_within(bytes),
-        8 => CountMin::<8>::keys_within(bytes),
-        13 => CountMin::<13>::keys_within(bytes),
-        16 => CountMin::<16>::keys_within(bytes),
-        32 => CountMin::<32>::keys_within(bytes),
-        _ => CountMin::<37>::keys_within(bytes),
+    fn of<const N: usize>(bytes: usize) -> usize {
+        CountMin::<N>::keys_within(bytes)
     }
+    by_key_length!(key_len, of(bytes), _ => of::<MAX_KEY>(bytes))
 }
 
 impl Plan {

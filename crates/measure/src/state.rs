@@ -3,7 +3,7 @@
 //! The length is known only when a state is read, while sketches are compiled for each length: whoever reads
 //! states need not know that.
 
-use slipstream_sketch::{Confidence, Question, SetSizes, Sketch, load, save};
+use slipstream_sketch::{Confidence, Question, SetSizes, Sketch, by_key_length, load, save};
 
 use super::MeasureError;
 use super::answer::{Answer, Ask, Promise, Side};
@@ -23,21 +23,6 @@ pub struct StateAnswer {
     pub memory_bytes: usize,
 }
 
-/// Calls a function that is generic over the length of keys for one that is known only now.
-macro_rules! by_length {
-    ($len:expr, $of:ident($($arg:expr),*)) => {
-        match $len {
-            4 => $of::<4>($($arg),*),
-            8 => $of::<8>($($arg),*),
-            13 => $of::<13>($($arg),*),
-            16 => $of::<16>($($arg),*),
-            32 => $of::<32>($($arg),*),
-            37 => $of::<37>($($arg),*),
-            other => Err(MeasureError::KeyLength(other)),
-        }
-    };
-}
-
 /// Two states of sketches over keys of `len` bytes as one.
 ///
 /// # Errors
@@ -48,7 +33,7 @@ pub fn merge_states(len: usize, one: &[u8], other: &[u8]) -> Result<Vec<u8>, Mea
         whole.merge(load::<N>(other)?.as_ref())?;
         Ok(save(whole.as_ref()))
     }
-    by_length!(len, of(one, other))
+    by_key_length!(len, of(one, other), other => Err(MeasureError::KeyLength(other)))
 }
 
 /// A state of the same kind, seed and shape into which nothing was put.
@@ -61,7 +46,7 @@ pub fn empty_state(len: usize, state: &[u8]) -> Result<Vec<u8>, MeasureError> {
         sketch.clear();
         Ok(save(sketch.as_ref()))
     }
-    by_length!(len, of(state))
+    by_key_length!(len, of(state), other => Err(MeasureError::KeyLength(other)))
 }
 
 /// How many keys are in either of two states, in both, and in one alone, and how sure that is.
@@ -73,7 +58,7 @@ pub fn compare_states(len: usize, one: &[u8], other: &[u8]) -> Result<(SetSizes,
         let (one, other): (Box<dyn Sketch<N>>, Box<dyn Sketch<N>>) = (load(one)?, load(other)?);
         Ok((one.set_sizes(other.as_ref())?, one.confidence(Question::Cardinality)))
     }
-    by_length!(len, of(one, other))
+    by_key_length!(len, of(one, other), other => Err(MeasureError::KeyLength(other)))
 }
 
 /// Asks a state. `before` is that of the epoch before, if there was one: it is empty if none of its packets
@@ -107,7 +92,7 @@ pub fn ask_state(
             memory_bytes: now.memory_bytes(),
         })
     }
-    by_length!(len, of(now, before, ask))
+    by_key_length!(len, of(now, before, ask), other => Err(MeasureError::KeyLength(other)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use slipstream_sketch::{
     Bounds, BuildError, Config, ExaLogLogHip, Kind, MergeError, QueryError, Size, Sketch as Sketching,
-    StateError as Unreadable, Update, Want, build, load, peek, quantile, save,
+    StateError as Unreadable, Update, Want, build, by_key_length, load, peek, quantile, save,
 };
 
 use crate::error::StateError;
@@ -188,21 +188,9 @@ impl<const N: usize> Any for Of<N> {
     }
 }
 
-/// Calls a function that is generic over the length of keys for one that is known only now.
-macro_rules! by_length {
-    ($len:expr, $of:ident($($arg:expr),*)) => {
-        match $len {
-            4 => $of::<4>($($arg),*),
-            8 => $of::<8>($($arg),*),
-            13 => $of::<13>($($arg),*),
-            16 => $of::<16>($($arg),*),
-            32 => $of::<32>($($arg),*),
-            37 => $of::<37>($($arg),*),
-            other => Err(PyValueError::new_err(format!(
-                "keys of {other} bytes: they may have 4, 8, 13, 16, 32 or 37"
-            ))),
-        }
-    };
+/// Keys have a length for which no sketch is compiled.
+fn no_key(len: usize) -> PyErr {
+    PyValueError::new_err(format!("keys of {len} bytes: they may have 4, 8, 13, 16, 32 or 37"))
 }
 
 /// `below`: of exaloglog-hip, the events that a register keeps below its highest one.
@@ -253,7 +241,7 @@ impl Sketch {
             None => Size::Memory(memory),
         };
         let config = Config { kind: found, size, seed, keep, source_len };
-        Ok(Self(by_length!(key_len, make(&config, below))?))
+        Ok(Self(by_key_length!(key_len, make(&config, below), other => Err(no_key(other)))?))
     }
 
     /// A saved state.
@@ -261,7 +249,7 @@ impl Sketch {
     fn load(py: Python<'_>, state: PyBackedBytes) -> PyResult<Self> {
         py.detach(|| {
             let (_, len) = peek(&state).map_err(Failed::State)?;
-            Ok(Self(by_length!(len, read(&state))?))
+            Ok(Self(by_key_length!(len, read(&state), other => Err(no_key(other)))?))
         })
     }
 

@@ -294,6 +294,36 @@ pub(crate) fn cells(kind: Kind, wanted: f64) -> Result<usize, BuildError> {
     Ok((wanted.ceil() as usize).max(1))
 }
 
+/// Calls a function that is generic over the length of keys for one that is known only now; of another length
+/// than those of flows' keys it is worth what stands last.
+///
+/// ```
+/// use slipstream_sketch::{Config, Kind, build, by_key_length};
+///
+/// fn memory<const N: usize>(config: &Config) -> Option<usize> {
+///     build::<N>(config).ok().map(|sketch| sketch.memory_bytes())
+/// }
+///
+/// let config = Config { kind: Kind::CountMin, ..Config::default() };
+/// let of_length = |bytes: usize| by_key_length!(bytes, memory(&config), _ => None);
+/// assert!(of_length(13) > Some(0));
+/// assert_eq!(of_length(12), None);
+/// ```
+#[macro_export]
+macro_rules! by_key_length {
+    ($len:expr, $of:ident($($arg:expr),* $(,)?), $other:pat => $otherwise:expr) => {
+        match $len {
+            4 => $of::<4>($($arg),*),
+            8 => $of::<8>($($arg),*),
+            13 => $of::<13>($($arg),*),
+            16 => $of::<16>($($arg),*),
+            32 => $of::<32>($($arg),*),
+            37 => $of::<37>($($arg),*),
+            $other => $otherwise,
+        }
+    };
+}
+
 /// Makes an empty sketch.
 ///
 /// ```

@@ -411,8 +411,8 @@ impl Plan {
         }
     }
 
-    /// The stage that is meant, made at its first mention; none where something is wrong with it, which is said
-    /// once.
+    /// The stage that is meant, made at its first mention; none where something is wrong with it, which is
+    /// said once.
     fn mention(
         &mut self,
         mention: &Mention,

@@ -155,9 +155,7 @@ impl Packet {
         if header.fragment & 0x1fff != 0 {
             return Ok(plain(Kind::LaterFragment, 0, 0, 0));
         }
-        // Bytes behind a fragment are padding, in which no translation changes anything.
-        let end = if header.fragment & 0x3fff == 0 { None } else { be16(ip, 2) };
-        let ip = end.and_then(|end| ip.get(..usize::from(end))).unwrap_or(ip);
+        let ip = ip.get(..end(ip, header.fragment)).unwrap_or_default();
         match header.protocol {
             TCP | UDP | SCTP => {
                 let ports = be32(ip, header.len).ok_or(ReadError::Truncated)?;
@@ -196,6 +194,15 @@ impl Packet {
             _ => (0, 0),
         };
         Ok(key_of(header.protocol, header.src, src_port, header.dst, dst_port))
+    }
+}
+
+/// The end of what a translation reads and changes of an IPv4 packet, given the word with its place in a
+/// datagram: bytes behind a fragment are padding.
+pub(super) fn end(ip: &[u8], fragment: u16) -> usize {
+    match fragment & 0x3fff {
+        0 => ip.len(),
+        _ => be16(ip, 2).map_or(0, usize::from).min(ip.len()),
     }
 }
 

@@ -7,7 +7,7 @@ use slipstream_wire::checksum::{Delta, FoldedDelta};
 use slipstream_wire::protocol::{ICMP, TCP, UDP};
 use slipstream_wire::{Flags, NarrowKey};
 
-use super::packet::{Ip, Tuple};
+use super::packet::{Ip, Tuple, end};
 use crate::bytes::{be16, put};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::Context;
@@ -122,14 +122,9 @@ impl Rewrite {
     #[inline(never)]
     fn apply_any(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         let (fragment, other_destination) = self.apply_addresses(frame, l3)?;
-        if fragment & 0x3fff == 0 {
-            self.apply_transport(frame, l4, 0);
-        } else {
-            // Bytes behind a fragment are padding.
-            let end = be16(frame, l3 + 2).map_or(0, |length| l3 + usize::from(length)).min(frame.len());
-            let start = usize::from(fragment & 0x1fff) * 8;
-            self.apply_transport(frame.get_mut(..end).unwrap_or_default(), l4, start);
-        }
+        let end = l3 + end(frame.get(l3..).unwrap_or_default(), fragment);
+        let start = usize::from(fragment & 0x1fff) * 8;
+        self.apply_transport(frame.get_mut(..end).unwrap_or_default(), l4, start);
         Ok(other_destination)
     }
 

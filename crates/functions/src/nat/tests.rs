@@ -466,8 +466,8 @@ proptest! {
         }
     }
 
-    /// Any bytes, any cut, any length that the header says: nothing panics, and a packet that is translated has
-    /// its new endpoints, a datagram's first fragment too.
+    /// Any bytes, any cut, any length that the header says: nothing panics, and a packet that is translated
+    /// has its new endpoints, a datagram's first fragment too.
     #[test]
     fn hostile_bytes_cost_nothing(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120), proto in 0..3_u8, seed: u64,

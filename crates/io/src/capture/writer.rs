@@ -104,8 +104,8 @@ impl CaptureWriter {
     ///
     /// # Errors
     ///
-    /// [`CaptureError::IsDirectory`], [`CaptureError::Create`]; [`CaptureError::OtherCompression`] where the name
-    /// ends in one that there is not, such as `.xz`.
+    /// [`CaptureError::IsDirectory`], [`CaptureError::Create`]; [`CaptureError::OtherCompression`] where the
+    /// name ends in one that there is not, such as `.xz`.
     pub fn create(path: &Path, options: WriterOptions) -> Result<Self, CaptureError> {
         Self::start(Target::create(path)?, path.display().to_string(), options)
     }
