@@ -11,7 +11,7 @@ pub(crate) mod top;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use slipstream::pipeline::Setting;
 
@@ -202,9 +202,10 @@ pub(crate) struct Reframe {
 
 /// A pipeline: a configuration, or a graph on the command line.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("pipeline").args(["config", "expression"]).required(true)))]
 pub(crate) struct PipelineArgs {
     /// A configuration (TOML): `graph`, and a table [stage.NAME] for each stage with settings.
-    #[arg(value_name = "CONFIG.toml", required_unless_present = "expression", conflicts_with = "expression")]
+    #[arg(value_name = "CONFIG.toml")]
     pub(crate) config: Option<PathBuf>,
     /// The graph, in place of a configuration: 'reframe(hold=64us) -> counter'.
     #[arg(short, long, value_name = "GRAPH")]

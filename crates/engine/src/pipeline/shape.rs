@@ -79,6 +79,7 @@ impl Plan {
             );
             return;
         }
+        let mut both_ends = Vec::new();
         for (i, stage) in self.stages.iter_mut().enumerate() {
             let (fed, feeds) = (wires.iter().any(|w| w.to == i), wires.iter().any(|w| w.from == i));
             let (inputs, outputs) = (stage.kind.inputs != Ports::None, stage.kind.outputs != Ports::None);
@@ -94,10 +95,15 @@ impl Plan {
             let name = &stage.name;
             let say = |message: String, hint: &str| Finding::new(&span, message).hint(hint);
             if fed && feeds && !two_way && stage.kind.group == Group::Port {
-                findings.push(say(
-                    format!("packets both come from `{name}` and go to it"),
-                    "use two ports, one at each end",
-                ));
+                let hint = if *name == stage.kind.name {
+                    format!(
+                        "a stage that is named twice is one stage; two of a type have names: `a :: {name}`"
+                    )
+                } else {
+                    "use two ports, one at each end".to_owned()
+                };
+                findings.push(say(format!("packets both come from `{name}` and go to it"), &hint));
+                both_ends.push(i);
             } else if !fed && stage.role != Role::Source {
                 findings.push(say(format!("nothing leads to `{name}`"), "wire it up: `in -> …`"));
             } else if fed && !inputs {
@@ -106,7 +112,7 @@ impl Plan {
                 findings.push(say(format!("no packet leaves `{name}`"), "it is the end of the way"));
             }
         }
-        self.check_cycles(findings);
+        self.check_cycles(&both_ends, findings);
     }
 }
 

@@ -45,6 +45,14 @@ fn errors_have_their_places_and_hints() {
     let round = "graph = \"a :: synth -> c :: counter -> b :: counter -> c; d :: tee -> out :: null\"";
     has(round, 1, 24, "packets would go round: c, b", "");
     has(round, 1, 59, "nothing leads to `d`", "");
+    // A port at both ends is one mistake, not a way round as well.
+    for (graph, hint) in
+        [("in :: synth -> null -> null", "a :: null"), ("in :: synth -> n :: null -> n", "two ports")]
+    {
+        let told = errors(&format!("graph = \"{graph}\""));
+        let [(_, _, message, said)] = &told[..] else { panic!("{told:?}") };
+        assert!(message.contains("both come from") && said.contains(hint), "{told:?}");
+    }
 }
 
 #[test]
