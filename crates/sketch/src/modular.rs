@@ -240,49 +240,40 @@ impl Modular {
         Some(found)
     }
 
-    /// The words of one stage that agree with its buckets.
+    /// The words of one stage that agree with its buckets, but for those of `misses` tables (0 or 1).
     fn words(&self, stage: usize, heavy: &Heavy, misses: usize, paths: &mut usize) -> Option<Vec<Word>> {
         let Some(hashes) = self.hashes.get(stage) else { return Some(Vec::new()) };
+        let levels: Vec<Level> = hashes
+            .iter()
+            .zip(&self.fields)
+            .map(|(hashes, field)| Level::new(hashes, *field, heavy))
+            .collect();
         let mut found = Vec::new();
         let whole: [Set; TABLES] = std::array::from_fn(|t| Set::first(heavy.get(t).map_or(0, Vec::len)));
         let mut open = vec![(0usize, 0u32, whole)];
-        // By byte and table: the buckets that have each value there.
-        let sets: Vec<[Vec<Set>; TABLES]> = self
-            .fields
-            .iter()
-            .map(|field| std::array::from_fn(|t| sets_of(heavy.get(t).map_or(&[], Vec::as_slice), *field)))
-            .collect();
         while let Some((depth, word, state)) = open.pop() {
-            let (Some(field), Some(sets), Some(table)) =
-                (self.fields.get(depth), sets.get(depth), hashes.get(depth))
-            else {
-                let misses = state.iter().filter(|set| set.is_empty()).count();
-                found.push(Word { word, misses });
-                continue;
+            let Some(level) = levels.get(depth) else { continue };
+            let reached = level.reached(&state);
+            let [a, b, c, d] = &reached;
+            let values = if misses == 0 {
+                a.and(b).and(&c.and(d))
+            } else {
+                a.and(b).and(&c.or(d)).or(&c.and(d).and(&a.or(b)))
             };
-            // The rest of each table for each value of the field, and which of these are empty.
-            let mut cut = [[Set::EMPTY; PARTS]; TABLES];
-            let mut alive = [0u32; TABLES];
-            for ((of_table, alive), (sets, set)) in
-                cut.iter_mut().zip(&mut alive).zip(sets.iter().zip(&state))
-            {
-                for (part, (left, with)) in of_table.iter_mut().zip(sets).enumerate() {
-                    *left = *set;
-                    left.intersect(with);
-                    *alive |= u32::from(!left.is_empty()) << part;
-                }
+            let enough = *paths >= values.len();
+            *paths = paths.saturating_sub(values.len());
+            if !enough {
+                return None;
             }
-            for (value, packed) in table.iter().enumerate() {
-                let parts: [usize; TABLES] =
-                    std::array::from_fn(|t| (packed >> (16 * t) >> field.0) as usize & ((1 << field.1) - 1));
-                let there: u32 = alive.iter().zip(parts).map(|(alive, part)| alive >> part & 1).sum();
-                if there as usize + misses >= TABLES {
-                    *paths = paths.checked_sub(1)?;
-                    let left = |t: usize| cut.get(t).and_then(|c| c.get(*parts.get(t)?)).copied();
-                    let next = std::array::from_fn(|t| left(t).unwrap_or(Set::EMPTY));
-                    open.push((depth + 1, word | (value as u32) << (8 * depth), next));
+            values.for_each(|value| {
+                let longer = word | u32::from(value) << (8 * depth);
+                if depth + 1 < levels.len() {
+                    open.push((depth + 1, longer, level.left(&state, value)));
+                } else {
+                    let misses = reached.iter().filter(|of_table| !of_table.has(value)).count();
+                    found.push(Word { word: longer, misses });
                 }
-            }
+            });
         }
         Some(found)
     }
@@ -449,21 +440,124 @@ impl Set {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a &= *b);
     }
 
+    /// Returns true if a bucket is in both.
     #[inline(always)]
-    fn is_empty(&self) -> bool {
-        self.0.iter().fold(0, |all, w| all | w) == 0
+    fn meets(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |all, (a, b)| all | a & b) != 0
     }
 }
 
 /// For each value of a field: which of the buckets have it.
-fn sets_of(buckets: &[u32], (shift, width): Field) -> Vec<Set> {
-    let mut sets = vec![Set::EMPTY; 1 << width];
+fn sets_of(buckets: &[u32], (shift, width): Field) -> [Set; PARTS] {
+    let mut sets = [Set::EMPTY; PARTS];
     for (i, bucket) in buckets.iter().enumerate().take(MAX_HEAVY) {
         if let Some(set) = sets.get_mut((bucket >> shift) as usize & ((1 << width) - 1)) {
             set.insert(i);
         }
     }
     sets
+}
+
+/// A set of values that a byte may have: those below 128, and the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Values(u128, u128);
+
+impl Values {
+    fn insert(&mut self, value: u8) {
+        let half = if value < 128 { &mut self.0 } else { &mut self.1 };
+        *half |= 1 << (value % 128);
+    }
+
+    fn has(&self, value: u8) -> bool {
+        let half = if value < 128 { self.0 } else { self.1 };
+        half >> (value % 128) & 1 == 1
+    }
+
+    #[inline(always)]
+    fn and(&self, other: &Self) -> Self {
+        Self(self.0 & other.0, self.1 & other.1)
+    }
+
+    #[inline(always)]
+    fn or(&self, other: &Self) -> Self {
+        Self(self.0 | other.0, self.1 | other.1)
+    }
+
+    fn len(&self) -> usize {
+        (self.0.count_ones() + self.1.count_ones()) as usize
+    }
+
+    /// In ascending order.
+    #[inline(always)]
+    fn for_each(&self, mut what: impl FnMut(u8)) {
+        for (base, mut rest) in [(0, self.0), (128, self.1)] {
+            while rest != 0 {
+                what(base + rest.trailing_zeros() as u8);
+                rest &= rest - 1;
+            }
+        }
+    }
+}
+
+/// A byte of a stage's words, and what its buckets say of it.
+struct Level<'a> {
+    hashes: &'a [u64; 256],
+    field: Field,
+    /// By table and part of a bucket's number: the buckets that have it, and the values that lead there.
+    sets: [[Set; PARTS]; TABLES],
+    values: [[Values; PARTS]; TABLES],
+}
+
+impl<'a> Level<'a> {
+    fn new(hashes: &'a [u64; 256], field: Field, heavy: &Heavy) -> Self {
+        let mut this = Self {
+            hashes,
+            field,
+            sets: std::array::from_fn(|t| sets_of(heavy.get(t).map_or(&[], Vec::as_slice), field)),
+            values: [[Values::default(); PARTS]; TABLES],
+        };
+        for value in 0..=u8::MAX {
+            let parts = this.parts(value);
+            for (of_table, part) in this.values.iter_mut().zip(parts) {
+                if let Some(values) = of_table.get_mut(part) {
+                    values.insert(value);
+                }
+            }
+        }
+        this
+    }
+
+    /// The part of a bucket's number that a value gives, by table.
+    #[inline(always)]
+    fn parts(&self, value: u8) -> [usize; TABLES] {
+        let (shift, width) = self.field;
+        let packed = self.hashes.get(usize::from(value)).copied().unwrap_or(0);
+        std::array::from_fn(|t| (packed >> (16 * t) >> shift) as usize & ((1 << width) - 1))
+    }
+
+    /// By table: the values that lead to one of its buckets.
+    fn reached(&self, state: &[Set; TABLES]) -> [Values; TABLES] {
+        std::array::from_fn(|t| {
+            let (Some(set), Some(sets), Some(values)) = (state.get(t), self.sets.get(t), self.values.get(t))
+            else {
+                return Values::default();
+            };
+            let meets = sets.iter().zip(values).filter(|(with, _)| set.meets(with));
+            meets.fold(Values::default(), |all, (_, values)| all.or(values))
+        })
+    }
+
+    /// By table: its buckets that this value leads to.
+    #[inline(always)]
+    fn left(&self, state: &[Set; TABLES], value: u8) -> [Set; TABLES] {
+        let parts = self.parts(value);
+        let of = |t: usize| {
+            let mut left = *state.get(t)?;
+            left.intersect(self.sets.get(t)?.get(*parts.get(t)?)?);
+            Some(left)
+        };
+        std::array::from_fn(|t| of(t).unwrap_or(Set::EMPTY))
+    }
 }
 
 /// Buckets whose value is at least `threshold`, of these the greatest `most`.
@@ -517,6 +611,63 @@ mod tests {
             modular.undo(&mut back);
             prop_assert_eq!(&back[..], &plain[..modular.stages()]);
             prop_assert_eq!(modular.key_of(&back), Some(key));
+        }
+    }
+
+    /// Bytes one after the other, as `words` finds them: what is left of all is tried with every value of the
+    /// next byte, and kept where a bucket of enough tables agrees in all bytes so far. The words with what
+    /// they miss, and how many beginnings were followed.
+    fn words_by_trying(modular: &Modular, heavy: &Heavy, misses: usize) -> (Vec<(u32, usize)>, usize) {
+        let (mut kept, mut followed) = (vec![(0u32, 0)], 0);
+        for depth in 0..4 {
+            let tried = kept.iter().flat_map(|(word, _)| (0..256).map(move |v| word | v << (8 * depth)));
+            let missed = |word: u32| {
+                let bytes = word.to_le_bytes();
+                let agrees = |t: usize, bucket: u32| {
+                    (0..=depth).all(|d| {
+                        let (shift, width) = modular.fields[d];
+                        let own = modular.hashes[0][d][usize::from(bytes[d])] >> (16 * t) >> shift;
+                        (own as u32 ^ bucket >> shift) & ((1 << width) - 1) == 0
+                    })
+                };
+                (0..TABLES).filter(|t| !heavy[*t].iter().any(|bucket| agrees(*t, *bucket))).count()
+            };
+            kept = tried.map(|word| (word, missed(word))).filter(|(_, missed)| *missed <= misses).collect();
+            followed += kept.len();
+        }
+        (kept, followed)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn words_are_those_that_trying_finds(
+            bits in 8u32..=16,
+            seed in any::<u64>(),
+            keys in prop::collection::vec(any::<[u8; 4]>(), 0..4),
+            others in prop::collection::vec((0..TABLES, any::<u16>()), 0..8),
+            misses in 0..2usize,
+            spare in -3isize..3,
+        ) {
+            let modular = Modular::new(4, bits, seed);
+            let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
+            let [mut heavy] = <[Heavy; 1]>::try_from(heavy_of(&modular, &keys)).unwrap();
+            for (table, bucket) in others {
+                heavy[table].push(u32::from(bucket) & ((1 << bits) - 1));
+            }
+            let (mut twins, followed) = words_by_trying(&modular, &heavy, misses);
+            let all = followed.saturating_add_signed(spare);
+            let mut paths = all;
+            let found = modular.words(0, &heavy, misses, &mut paths);
+            prop_assert_eq!(paths, all.saturating_sub(followed));
+            if all < followed {
+                prop_assert!(found.is_none());
+            } else {
+                let mut words: Vec<_> = found.unwrap().iter().map(|w| (w.word, w.misses)).collect();
+                words.sort_unstable();
+                twins.sort_unstable();
+                prop_assert_eq!(words, twins);
+            }
         }
     }
 
