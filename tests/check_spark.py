@@ -323,19 +323,26 @@ class Checks(Package):
         """Python workers killed in the middle of an analysis: their tasks run again, and the result is the same."""
         spark, packets = self.spark()
         several, want = self.made(), self.command("analyze", *self.made())
-        failed = self.killing(spark, "pyspark/daemon", lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "killed"))
-        assert failed >= 1, "no task failed: nothing was killed in the middle"
+        self.killing(spark, "pyspark/daemon", lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "killed"))
 
     def executor(self):
         """One of two executors killed in the middle: the other one, and the one that takes its place, do its work again."""
         spark, packets = self.spark("local-cluster[2,1,1024]")
         several, want = self.made(), self.command("analyze", *self.made())
-        failed = self.killing(spark, "CoarseGrainedExecutorBackend",
-                              lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "an executor was killed"))
-        assert failed >= 1, "no task failed: nothing was killed in the middle"
+        self.killing(spark, "CoarseGrainedExecutorBackend",
+                     lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "an executor was killed"))
+
+    @classmethod
+    def killing(cls, spark, name, work):
+        """Does some work, a process of this name being killed in its middle. Who is killed may have had nothing to do just then, or the work
+        be over on a busy machine before it is looked at: it is done again until a task has failed."""
+        for _ in range(8):
+            if cls.killing_once(spark, name, work):
+                return
+        raise AssertionError("no task failed: nothing was killed in the middle")
 
     @staticmethod
-    def killing(spark, name, work):
+    def killing_once(spark, name, work):
         """Does some work of Spark, and kills a process with this name in its command line once tasks have ended; how many tasks failed."""
         over, tracker, counts = threading.Event(), spark.sparkContext.statusTracker(), {}
 

@@ -242,14 +242,29 @@ impl Modular {
 
     /// The words of one stage that agree with its buckets, but for those of `misses` tables (0 or 1).
     fn words(&self, stage: usize, heavy: &Heavy, misses: usize, paths: &mut usize) -> Option<Vec<Word>> {
+        match heavy.iter().map(Vec::len).max().unwrap_or(0) {
+            0..=64 => self.words_in::<1>(stage, heavy, misses, paths),
+            65..=128 => self.words_in::<2>(stage, heavy, misses, paths),
+            _ => self.words_in::<{ MAX_HEAVY / 64 }>(stage, heavy, misses, paths),
+        }
+    }
+
+    /// As [`words`](Self::words), with sets of up to 64 times `W` buckets a table.
+    fn words_in<const W: usize>(
+        &self,
+        stage: usize,
+        heavy: &Heavy,
+        misses: usize,
+        paths: &mut usize,
+    ) -> Option<Vec<Word>> {
         let Some(hashes) = self.hashes.get(stage) else { return Some(Vec::new()) };
-        let levels: Vec<Level> = hashes
+        let levels: Vec<Level<'_, W>> = hashes
             .iter()
             .zip(&self.fields)
             .map(|(hashes, field)| Level::new(hashes, *field, heavy))
             .collect();
         let mut found = Vec::new();
-        let whole: [Set; TABLES] = std::array::from_fn(|t| Set::first(heavy.get(t).map_or(0, Vec::len)));
+        let whole: [Set<W>; TABLES] = std::array::from_fn(|t| Set::first(heavy.get(t).map_or(0, Vec::len)));
         let mut open = vec![(0usize, 0u32, whole)];
         while let Some((depth, word, state)) = open.pop() {
             let Some(level) = levels.get(depth) else { continue };
@@ -288,29 +303,48 @@ impl Modular {
         paths: &mut usize,
     ) -> Option<()> {
         let Some(first) = words.first() else { return Some(()) };
-        let mut open: Vec<_> = first.iter().map(|w| (vec![w.word], w.misses)).collect();
-        while let Some((units, missed)) = open.pop() {
+        let mut open: Vec<_> = first.iter().map(|w| Chain::default().and(w, w.word)).collect();
+        while let Some(chain) = open.pop() {
             *paths = paths.checked_sub(1)?;
-            let Some(stage) = words.get(units.len()) else {
-                let mut whole = units;
-                self.undo(&mut whole);
-                if let Some(key) = self.key_of(&whole).filter(|k| self.stages == 1 || self.tag(k) == tag) {
+            let Some(stage) = words.get(chain.len) else {
+                let mut whole = chain;
+                let units = whole.units.get_mut(..whole.len).unwrap_or_default();
+                self.undo(units);
+                if let Some(key) = self.key_of(units).filter(|k| self.stages == 1 || self.tag(k) == tag) {
                     found.push(key);
                 }
                 continue;
             };
-            let byte = units.last().map_or(0, |u| last_byte(units.len() == 1, *u));
+            let last = chain.units.get(chain.len.wrapping_sub(1));
+            let byte = last.map_or(0, |unit| last_byte(chain.len == 1, *unit));
             let from = stage.partition_point(|w| (w.word & 0xff) < byte);
             let to = stage.partition_point(|w| (w.word & 0xff) <= byte);
-            for word in stage.get(from..to).unwrap_or_default() {
-                if missed + word.misses <= misses {
-                    let mut more = units.clone();
-                    more.push(word.word >> 8);
-                    open.push((more, missed + word.misses));
-                }
-            }
+            let agree = stage.get(from..to).unwrap_or_default().iter();
+            let fit = agree.filter(|word| chain.misses + word.misses <= misses);
+            open.extend(fit.map(|word| chain.and(word, word.word >> 8)));
         }
         Some(())
+    }
+}
+
+/// The beginning of a key: units of as many stages as it has, and the tables that miss them.
+#[derive(Clone, Copy, Default)]
+struct Chain {
+    units: [u32; MAX_STAGES],
+    len: usize,
+    misses: usize,
+}
+
+impl Chain {
+    /// With a word of the next stage, whose unit is this.
+    #[inline(always)]
+    fn and(mut self, word: &Word, unit: u32) -> Self {
+        if let Some(next) = self.units.get_mut(self.len) {
+            *next = unit;
+        }
+        self.len += 1;
+        self.misses += word.misses;
+        self
     }
 }
 
@@ -415,17 +449,17 @@ const fn inverse(odd: u32) -> u32 {
     x
 }
 
-/// A set of up to [`MAX_HEAVY`] buckets.
+/// A set of up to 64 times `W` buckets.
 #[derive(Clone, Copy, Debug)]
-struct Set([u64; MAX_HEAVY / 64]);
+struct Set<const W: usize>([u64; W]);
 
-impl Set {
-    const EMPTY: Self = Self([0; MAX_HEAVY / 64]);
+impl<const W: usize> Set<W> {
+    const EMPTY: Self = Self([0; W]);
 
     /// The first n.
     fn first(n: usize) -> Self {
         let mut set = Self::EMPTY;
-        (0..n.min(MAX_HEAVY)).for_each(|i| set.insert(i));
+        (0..n.min(64 * W)).for_each(|i| set.insert(i));
         set
     }
 
@@ -448,9 +482,9 @@ impl Set {
 }
 
 /// For each value of a field: which of the buckets have it.
-fn sets_of(buckets: &[u32], (shift, width): Field) -> [Set; PARTS] {
+fn sets_of<const W: usize>(buckets: &[u32], (shift, width): Field) -> [Set<W>; PARTS] {
     let mut sets = [Set::EMPTY; PARTS];
-    for (i, bucket) in buckets.iter().enumerate().take(MAX_HEAVY) {
+    for (i, bucket) in buckets.iter().enumerate().take(64 * W) {
         if let Some(set) = sets.get_mut((bucket >> shift) as usize & ((1 << width) - 1)) {
             set.insert(i);
         }
@@ -500,15 +534,15 @@ impl Values {
 }
 
 /// A byte of a stage's words, and what its buckets say of it.
-struct Level<'a> {
+struct Level<'a, const W: usize> {
     hashes: &'a [u64; 256],
     field: Field,
     /// By table and part of a bucket's number: the buckets that have it, and the values that lead there.
-    sets: [[Set; PARTS]; TABLES],
+    sets: [[Set<W>; PARTS]; TABLES],
     values: [[Values; PARTS]; TABLES],
 }
 
-impl<'a> Level<'a> {
+impl<'a, const W: usize> Level<'a, W> {
     fn new(hashes: &'a [u64; 256], field: Field, heavy: &Heavy) -> Self {
         let mut this = Self {
             hashes,
@@ -536,7 +570,7 @@ impl<'a> Level<'a> {
     }
 
     /// By table: the values that lead to one of its buckets.
-    fn reached(&self, state: &[Set; TABLES]) -> [Values; TABLES] {
+    fn reached(&self, state: &[Set<W>; TABLES]) -> [Values; TABLES] {
         std::array::from_fn(|t| {
             let (Some(set), Some(sets), Some(values)) = (state.get(t), self.sets.get(t), self.values.get(t))
             else {
@@ -549,7 +583,7 @@ impl<'a> Level<'a> {
 
     /// By table: its buckets that this value leads to.
     #[inline(always)]
-    fn left(&self, state: &[Set; TABLES], value: u8) -> [Set; TABLES] {
+    fn left(&self, state: &[Set<W>; TABLES], value: u8) -> [Set<W>; TABLES] {
         let parts = self.parts(value);
         let of = |t: usize| {
             let mut left = *state.get(t)?;
@@ -648,6 +682,7 @@ mod tests {
             others in prop::collection::vec((0..TABLES, any::<u16>()), 0..8),
             misses in 0..2usize,
             spare in -3isize..3,
+            before in prop::sample::select(vec![0usize, 62, 120, 400]),
         ) {
             let modular = Modular::new(4, bits, seed);
             let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
@@ -658,7 +693,10 @@ mod tests {
             let (mut twins, followed) = words_by_trying(&modular, &heavy, misses);
             let all = followed.saturating_add_signed(spare);
             let mut paths = all;
-            let found = modular.words(0, &heavy, misses, &mut paths);
+            // A bucket that is listed often says nothing new, but makes sets larger.
+            let often = |list: &Vec<u32>| vec![list.first().copied(); before].into_iter().flatten();
+            let again: Heavy = heavy.each_ref().map(|list| often(list).chain(list.iter().copied()).collect());
+            let found = modular.words(0, &again, misses, &mut paths);
             prop_assert_eq!(paths, all.saturating_sub(followed));
             if all < followed {
                 prop_assert!(found.is_none());

@@ -26,7 +26,8 @@ pub(crate) fn estimate(set: [u32; PARTS], bits: u32) -> (f64, bool) {
     let base = set.iter().position(|s| f64::from(*s) <= FULL * m).unwrap_or(PARTS - 1);
     let mut sampled = 0.0;
     let mut full = false;
-    for s in set.iter().skip(base) {
+    // Components without a set bit add nothing, and need no logarithm.
+    for s in set.iter().skip(base).filter(|s| **s > 0) {
         let unset = (m - f64::from(*s)).max(0.0);
         // A full component: one bit less stands for "that many or more".
         full |= unset < 1.0;
