@@ -9,6 +9,7 @@ an executor killed in the middle. Needs Java 17 or later. The environment has al
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -343,7 +344,7 @@ class Checks(Package):
 
     @staticmethod
     def killing_once(spark, name, work):
-        """Does some work of Spark, and kills a process with this name in its command line once tasks have ended; how many tasks failed."""
+        """Does some work of Spark, and kills processes with this name in their command lines once tasks have ended; how many tasks failed."""
         over, tracker, counts = threading.Event(), spark.sparkContext.statusTracker(), {}
 
         def mine(name):
@@ -372,11 +373,11 @@ class Checks(Package):
                     counts[stage] = max(counts.get(stage, 0), info.numFailedTasks)
                     victims = mine(name)
                     if info.numCompletedTasks >= 2 and not sum(counts.values()) and kills < 3 and victims:
-                        try:
-                            os.kill(victims[-1], signal.SIGKILL)
-                            kills += 1
-                        except ProcessLookupError:
-                            pass
+                        # Of workers all, since some wait for a task; of executors one.
+                        for victim in victims if name == "pyspark/daemon" else victims[-1:]:
+                            with contextlib.suppress(ProcessLookupError):
+                                os.kill(victim, signal.SIGKILL)
+                        kills += 1
                         over.wait(0.2)
 
         thread = threading.Thread(target=watch)
