@@ -48,8 +48,7 @@ impl Plan {
                 }
                 [] => {
                     let message = format!("there is no way between `{name}` and the graph: it goes round");
-                    let hint = "a stage that is named twice is one stage; two of a type have names: \
-                                `a :: reframe -> b :: reframe`";
+                    let hint = named_twice("a :: reframe -> b :: reframe");
                     findings.push(Finding::new(&(0..end), message).hint(hint));
                     // The other end has the same trouble.
                     return;
@@ -96,9 +95,7 @@ impl Plan {
             let say = |message: String, hint: &str| Finding::new(&span, message).hint(hint);
             if fed && feeds && !two_way && stage.kind.group == Group::Port {
                 let hint = if *name == stage.kind.name {
-                    format!(
-                        "a stage that is named twice is one stage; two of a type have names: `a :: {name}`"
-                    )
+                    named_twice(&format!("a :: {name}"))
                 } else {
                     "use two ports, one at each end".to_owned()
                 };
@@ -114,6 +111,11 @@ impl Plan {
         }
         self.check_cycles(&both_ends, findings);
     }
+}
+
+/// What to do where one stage stands for two, and an example of it.
+fn named_twice(example: &str) -> String {
+    format!("a stage that is named twice is one stage; two of a type have names: `{example}`")
 }
 
 fn is_first(port: &Option<String>) -> bool {
