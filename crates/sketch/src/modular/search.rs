@@ -19,14 +19,15 @@ impl Modular {
     /// followed are taken.
     pub(crate) fn keys(&self, heavy: &[Heavy], misses: usize, paths: &mut usize) -> Option<Vec<Vec<u8>>> {
         let mut found = Vec::new();
+        let stages: Vec<Vec<Byte<'_>>> = (0..self.stages).map(|stage| self.bytes(stage)).collect();
         for tag in 0..1u32 << self.tag_bits {
             let mut words = Vec::with_capacity(self.stages);
-            for (stage, heavy) in heavy.iter().enumerate().take(self.stages) {
+            for (bytes, heavy) in stages.iter().zip(heavy) {
                 let shift = self.bits - self.tag_bits;
                 let of_tag = |list: &Vec<u32>| list.iter().copied().filter(|b| b >> shift == tag).collect();
                 let some: [Vec<u32>; TABLES] =
                     std::array::from_fn(|t| heavy.get(t).map_or_else(Vec::new, of_tag));
-                let mut stage_words = self.words(stage, &some, misses.min(1), paths)?;
+                let mut stage_words = words_of(bytes, &some, misses.min(1), paths)?;
                 if stage_words.is_empty() {
                     break;
                 }
@@ -42,57 +43,10 @@ impl Modular {
         Some(found)
     }
 
-    /// The words of one stage that agree with its buckets, but for those of `misses` tables (0 or 1).
-    fn words(&self, stage: usize, heavy: &Heavy, misses: usize, paths: &mut usize) -> Option<Vec<Word>> {
-        match heavy.iter().map(Vec::len).max().unwrap_or(0) {
-            0..=64 => self.words_in::<1>(stage, heavy, misses, paths),
-            65..=128 => self.words_in::<2>(stage, heavy, misses, paths),
-            _ => self.words_in::<{ MAX_HEAVY / 64 }>(stage, heavy, misses, paths),
-        }
-    }
-
-    /// As [`words`](Self::words), with sets of up to 64 times `W` buckets a table.
-    fn words_in<const W: usize>(
-        &self,
-        stage: usize,
-        heavy: &Heavy,
-        misses: usize,
-        paths: &mut usize,
-    ) -> Option<Vec<Word>> {
-        let Some(hashes) = self.hashes.get(stage) else { return Some(Vec::new()) };
-        let levels: Vec<Level<'_, W>> = hashes
-            .iter()
-            .zip(&self.fields)
-            .map(|(hashes, field)| Level::new(hashes, *field, heavy))
-            .collect();
-        let mut found = Vec::new();
-        let whole: [Set<W>; TABLES] = std::array::from_fn(|t| Set::first(heavy.get(t).map_or(0, Vec::len)));
-        let mut open = vec![(0usize, 0u32, whole)];
-        while let Some((depth, word, state)) = open.pop() {
-            let Some(level) = levels.get(depth) else { continue };
-            let reached = level.reached(&state);
-            let [a, b, c, d] = &reached;
-            let values = if misses == 0 {
-                a.and(b).and(&c.and(d))
-            } else {
-                a.and(b).and(&c.or(d)).or(&c.and(d).and(&a.or(b)))
-            };
-            let enough = *paths >= values.len();
-            *paths = paths.saturating_sub(values.len());
-            if !enough {
-                return None;
-            }
-            values.for_each(|value| {
-                let longer = word | u32::from(value) << (8 * depth);
-                if depth + 1 < levels.len() {
-                    open.push((depth + 1, longer, level.left(&state, value)));
-                } else {
-                    let misses = reached.iter().filter(|of_table| !of_table.has(value)).count();
-                    found.push(Word { word: longer, misses });
-                }
-            });
-        }
-        Some(found)
+    /// The bytes of one stage.
+    fn bytes(&self, stage: usize) -> Vec<Byte<'_>> {
+        let hashes = self.hashes.get(stage).into_iter().flatten();
+        hashes.zip(self.fields).map(|(hashes, field)| Byte::new(hashes, field)).collect()
     }
 
     /// Chains words of consecutive stages that share a byte.
@@ -117,7 +71,7 @@ impl Modular {
                 }
                 continue;
             };
-            let last = chain.units.get(chain.len.wrapping_sub(1));
+            let last = chain.units.get(..chain.len).and_then(<[u32]>::last);
             let byte = last.map_or(0, |unit| last_byte(chain.len == 1, *unit));
             let from = stage.partition_point(|w| (w.word & 0xff) < byte);
             let to = stage.partition_point(|w| (w.word & 0xff) <= byte);
@@ -127,6 +81,52 @@ impl Modular {
         }
         Some(())
     }
+}
+
+/// The words of one stage that agree with its buckets, but for those of `misses` tables (0 or 1). As of
+/// [`Modular::keys`], nothing where there are more beginnings of them than `paths`.
+fn words_of(bytes: &[Byte<'_>], heavy: &Heavy, misses: usize, paths: &mut usize) -> Option<Vec<Word>> {
+    match heavy.iter().map(Vec::len).max().unwrap_or(0) {
+        0..=64 => words_in::<1>(bytes, heavy, misses, paths),
+        65..=128 => words_in::<2>(bytes, heavy, misses, paths),
+        _ => words_in::<{ MAX_HEAVY / 64 }>(bytes, heavy, misses, paths),
+    }
+}
+
+/// As [`words_of`], with sets of up to 64 times `W` buckets a table.
+fn words_in<const W: usize>(
+    bytes: &[Byte<'_>],
+    heavy: &Heavy,
+    misses: usize,
+    paths: &mut usize,
+) -> Option<Vec<Word>> {
+    let levels: Vec<Level<'_, W>> = bytes.iter().map(|byte| Level::new(byte, heavy)).collect();
+    let mut found = Vec::new();
+    let whole: [Set<W>; TABLES] = heavy.each_ref().map(|list| Set::first(list.len()));
+    let mut open = vec![(0usize, 0u32, whole)];
+    while let Some((depth, word, state)) = open.pop() {
+        let Some(level) = levels.get(depth) else { continue };
+        let reached = level.reached(&state);
+        let [a, b, c, d] = &reached;
+        let values = if misses == 0 {
+            a.and(b).and(&c.and(d))
+        } else {
+            a.and(b).and(&c.or(d)).or(&c.and(d).and(&a.or(b)))
+        };
+        let left = paths.checked_sub(values.len());
+        *paths = left.unwrap_or(0);
+        left?;
+        values.for_each(|value| {
+            let longer = word | u32::from(value) << (8 * depth);
+            if depth + 1 < levels.len() {
+                open.push((depth + 1, longer, level.left(&state, value)));
+            } else {
+                let misses = reached.iter().filter(|of_table| !of_table.has(value)).count();
+                found.push(Word { word: longer, misses });
+            }
+        });
+    }
+    Some(found)
 }
 
 /// The beginning of a key: units of as many stages as it has, and the tables that miss them.
@@ -240,23 +240,17 @@ impl Values {
     }
 }
 
-/// A byte of a stage's words, and what its buckets say of it.
-struct Level<'a, const W: usize> {
+/// A byte of a stage's words, and where its values lead.
+struct Byte<'a> {
     hashes: &'a [u64; 256],
     field: Field,
-    /// By table and part of a bucket's number: the buckets that have it, and the values that lead there.
-    sets: [[Set<W>; PARTS]; TABLES],
+    /// By table and part of a bucket's number: the values that lead there.
     values: [[Values; PARTS]; TABLES],
 }
 
-impl<'a, const W: usize> Level<'a, W> {
-    fn new(hashes: &'a [u64; 256], field: Field, heavy: &Heavy) -> Self {
-        let mut this = Self {
-            hashes,
-            field,
-            sets: std::array::from_fn(|t| sets_of(heavy.get(t).map_or(&[], Vec::as_slice), field)),
-            values: [[Values::default(); PARTS]; TABLES],
-        };
+impl<'a> Byte<'a> {
+    fn new(hashes: &'a [u64; 256], field: Field) -> Self {
+        let mut this = Self { hashes, field, values: [[Values::default(); PARTS]; TABLES] };
         for value in 0..=u8::MAX {
             let parts = this.parts(value);
             for (of_table, part) in this.values.iter_mut().zip(parts) {
@@ -275,11 +269,25 @@ impl<'a, const W: usize> Level<'a, W> {
         let packed = self.hashes.get(usize::from(value)).copied().unwrap_or(0);
         std::array::from_fn(|t| (packed >> (16 * t) >> shift) as usize & ((1 << width) - 1))
     }
+}
+
+/// A byte, and what the buckets say of it.
+struct Level<'a, const W: usize> {
+    byte: &'a Byte<'a>,
+    /// By table and part of a bucket's number: the buckets that have it.
+    sets: [[Set<W>; PARTS]; TABLES],
+}
+
+impl<'a, const W: usize> Level<'a, W> {
+    fn new(byte: &'a Byte<'a>, heavy: &Heavy) -> Self {
+        Self { byte, sets: heavy.each_ref().map(|list| sets_of(list, byte.field)) }
+    }
 
     /// By table: the values that lead to one of its buckets.
     fn reached(&self, state: &[Set<W>; TABLES]) -> [Values; TABLES] {
         std::array::from_fn(|t| {
-            let (Some(set), Some(sets), Some(values)) = (state.get(t), self.sets.get(t), self.values.get(t))
+            let (Some(set), Some(sets), Some(values)) =
+                (state.get(t), self.sets.get(t), self.byte.values.get(t))
             else {
                 return Values::default();
             };
@@ -291,7 +299,7 @@ impl<'a, const W: usize> Level<'a, W> {
     /// By table: its buckets that this value leads to.
     #[inline(always)]
     fn left(&self, state: &[Set<W>; TABLES], value: u8) -> [Set<W>; TABLES] {
-        let parts = self.parts(value);
+        let parts = self.byte.parts(value);
         let of = |t: usize| {
             let mut left = *state.get(t)?;
             left.intersect(self.sets.get(t)?.get(*parts.get(t)?)?);
@@ -337,7 +345,7 @@ mod tests {
         heavy
     }
 
-    /// Bytes one after the other, as `words` finds them: what is left of all is tried with every value of the
+    /// Bytes one after the other, as `words_of` finds them: what is left of all is tried with every value of the
     /// next byte, and kept where a bucket of enough tables agrees in all bytes so far. The words with what
     /// they miss, and how many beginnings were followed.
     fn words_by_trying(modular: &Modular, heavy: &Heavy, misses: usize) -> (Vec<(u32, usize)>, usize) {
@@ -385,7 +393,7 @@ mod tests {
             // A bucket that is listed often says nothing new, but makes sets larger.
             let often = |list: &Vec<u32>| vec![list.first().copied(); before].into_iter().flatten();
             let again: Heavy = heavy.each_ref().map(|list| often(list).chain(list.iter().copied()).collect());
-            let found = modular.words(0, &again, misses, &mut paths);
+            let found = words_of(&modular.bytes(0), &again, misses, &mut paths);
             prop_assert_eq!(paths, all.saturating_sub(followed));
             if all < followed {
                 prop_assert!(found.is_none());
