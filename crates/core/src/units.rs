@@ -46,7 +46,8 @@ fn split(text: &str) -> Option<(f64, &str)> {
     Some((number, unit.trim()))
 }
 
-fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Result<u64, String> {
+/// The whole number nearest to what a text says, and what it says.
+fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Result<(u64, f64), String> {
     let known = || units.iter().map(|u| u.0).filter(|u| !u.is_empty()).collect::<Vec<_>>().join(", ");
     let Some((number, unit)) = split(text) else {
         return Err(format!("{text:?} is not {what}; write a number and a unit ({})", known()));
@@ -61,14 +62,15 @@ fn parse(text: &str, units: &[(&str, f64)], needs_unit: bool, what: &str) -> Res
     let Some((_, factor)) = units.iter().find(|(u, _)| u.eq_ignore_ascii_case(unit)) else {
         return Err(format!("{unit:?} is not a unit of {what}; there are {}", known()));
     };
-    let value = rounded(number * factor);
+    let exact = number * factor;
+    let value = rounded(exact);
     if !(0.0..1.8e19).contains(&value) {
         return Err(format!("{text:?} is out of range"));
     }
     if value == 0.0 && number != 0.0 {
         return Err(format!("{text:?} is too small: it rounds to 0"));
     }
-    Ok(value as u64)
+    Ok((value as u64, exact))
 }
 
 fn first<'a>(units: &[(&'a str, f64)]) -> &'a str {
@@ -93,7 +95,7 @@ impl FromStr for Duration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text, &TIMES, true, "a time").map(Self)
+        parse(text, &TIMES, true, "a time").map(|(ns, _)| Self(ns))
     }
 }
 
@@ -101,7 +103,12 @@ impl FromStr for Count {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text, &COUNTS, false, "a count").map(Self)
+        let (count, exact) = parse(text, &COUNTS, false, "a count")?;
+        // Half a packet there is not; a product of a decimal fraction is off by its last bits.
+        if (exact - count as f64).abs() > exact * 1e-9 {
+            return Err(format!("{text:?} is not a whole number"));
+        }
+        Ok(Self(count))
     }
 }
 
@@ -109,7 +116,7 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text, &SIZES, false, "a size").map(Self)
+        parse(text, &SIZES, false, "a size").map(|(bytes, _)| Self(bytes))
     }
 }
 
@@ -156,7 +163,7 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let units: Vec<(&str, f64)> = RATES.iter().map(|(unit, factor, _)| (*unit, *factor)).collect();
-        let value = parse(text, &units, true, "a rate")?;
+        let (value, _) = parse(text, &units, true, "a rate")?;
         let unit = split(text).map(|(_, unit)| unit).unwrap_or_default();
         let packets = RATES.iter().any(|(u, _, packets)| *packets && u.eq_ignore_ascii_case(unit));
         Ok(if packets { Self::Packets(value) } else { Self::Bits(value) })
@@ -216,5 +223,13 @@ mod tests {
         assert_eq!("2.2 gbps".parse(), Ok(Rate::Bits(2_200_000_000)));
         assert!("7".parse::<Rate>().unwrap_err().contains("lacks a unit"));
         assert!("12 apples".parse::<Count>().is_err());
+        for (text, n) in
+            [("2.5k", 2500), ("1.1M", 1_100_000), ("0.3G", 300_000_000), ("1e19", 10_000_000_000_000_000_000)]
+        {
+            assert_eq!(text.parse(), Ok(Count(n)), "{text}");
+        }
+        for text in ["2.5", "0.7", "1.0005k"] {
+            assert!(text.parse::<Count>().unwrap_err().contains("whole"), "{text}");
+        }
     }
 }

@@ -174,11 +174,13 @@ pub(super) fn validate(args: &cli::Validate) -> anyhow::Result<Outcome> {
     };
     if args.format == cli::Format::Json {
         let errors = result.as_ref().err().map_or(&[][..], |d| d.0.as_slice());
+        // What stands on the command line has no place in a file.
+        let place = |at: usize| (at > 0).then_some(at);
         let error = |d: &slipstream::pipeline::Diagnostic| {
             json!({
                 "file": d.file,
-                "line": d.error.line,
-                "column": d.error.column,
+                "line": place(d.error.line),
+                "column": place(d.error.column),
                 "message": d.error.message,
                 "hint": d.error.hint,
             })

@@ -229,6 +229,16 @@ fn ports_that_are_not_built() {
         .with(2)
         .silent()
         .saying(&["--poll-log", "live"]);
+    // What stands on the command line isn't shown as a place in the graph.
+    let ends = [
+        ("nowhere.pcap", "null", "slipstream: in: nowhere.pcap: no such file"),
+        ("synth:flows=x", "null", r#"slipstream: in: synth:flows=x: flows: "x" is not a number"#),
+        ("synth:", "/nowhere/x.pcap", "slipstream: out: /nowhere/x.pcap: there is no folder"),
+    ];
+    for (input, output, said) in ends {
+        let run = run(["run", "-i", input, "-o", output, "-e", "reframe"]).with(2).silent().saying(&[said]);
+        assert!(!run.stderr.contains("line 1"), "{}", run.stderr);
+    }
     // Before the run, not after it: this one would last for an hour.
     let paced = "paced(rate=1pps, packets=3600) -> null";
     for (log, why) in [("no/such/x.csv", "no folder"), (".", "is a directory"), ("-", "stdout is taken")] {

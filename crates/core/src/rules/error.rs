@@ -26,9 +26,9 @@ const EXCERPT: usize = 60;
 pub struct RuleError {
     /// Start of the error, in bytes from the start of the text.
     pub offset: usize,
-    /// Its line, from 1.
+    /// Its line, from 1; 0 if it is of no place in the text.
     pub line: usize,
-    /// Its column, in characters from 1.
+    /// Its column, in characters from 1; 0 if it is of no place in the text.
     pub column: usize,
     /// The error, in words.
     pub message: String,
@@ -71,6 +71,11 @@ impl RuleError {
         }
     }
 
+    /// An error about something that doesn't stand in the text.
+    pub fn elsewhere(message: impl Into<String>) -> Self {
+        Self { line: 0, column: 0, ..Self::new("", 0, 0, message) }
+    }
+
     /// The same error about a text in which the one that it is about begins at `base`.
     pub fn within(self, text: &str, base: usize) -> Self {
         let error = Self::new(text, base + self.offset, self.excerpt.width, self.message);
@@ -102,7 +107,10 @@ impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { line, column, message, .. } = self;
         let Excerpt { text, caret, width } = &*self.excerpt;
-        write!(f, "line {line}, column {column}: {message}")?;
+        match line {
+            0 => write!(f, "{message}")?,
+            _ => write!(f, "line {line}, column {column}: {message}")?,
+        }
         let text = text.trim_end();
         if !text.is_empty() {
             write!(f, "\n  | {text}\n  | {:caret$}{:^^width$}", "", "")?;

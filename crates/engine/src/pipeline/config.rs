@@ -9,7 +9,7 @@ use std::sync::Arc;
 use toml::de::DeTable;
 
 use super::contexts;
-use super::diagnostics::{Diagnostic, Diagnostics, Finding, Span};
+use super::diagnostics::{Diagnostic, Diagnostics, Finding, INPUT, OUTPUT, Span};
 use super::read::{Graph, Table, Written, read_document};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
@@ -190,12 +190,12 @@ impl Plan {
         };
         let graph = Graph { chains, at: Some(0), span: 0..text.len() };
         let mut tables = BTreeMap::new();
-        for (name, port) in [("in", &input), ("out", &output)] {
+        for (name, port, span) in [("in", &input, INPUT), ("out", &output, OUTPUT)] {
             let Some((kind, settings)) = port else { continue };
-            let settings = settings.iter().map(written).collect();
+            let settings = settings.iter().map(|setting| written(setting, &span)).collect();
             tables.insert(
                 name.to_owned(),
-                Table { span: 0..0, kind: Some(((*kind).to_owned(), 0..0)), settings, used: false },
+                Table { span: span.clone(), kind: Some(((*kind).to_owned(), span)), settings, used: false },
             );
         }
         plan.wire_up(&graph, &mut tables, &mut findings);
@@ -220,7 +220,9 @@ impl Plan {
     ) -> Result<Self, Diagnostics> {
         let mut findings = Vec::new();
         let base = std::mem::take(&mut self.base);
-        for (option, role, port) in [("-i", Role::Source, input), ("-o", Role::Sink, output)] {
+        for (option, role, port, span) in
+            [("-i", Role::Source, input, INPUT), ("-o", Role::Sink, output, OUTPUT)]
+        {
             let Some((kind, settings)) = port else { continue };
             let is = |s: &PlannedStage| s.role == role && s.kind.group == Group::Port;
             let all: Vec<usize> =
@@ -235,10 +237,8 @@ impl Plan {
                 findings.push(Finding::new(&(0..1), message).hint("change the port in the configuration"));
                 continue;
             };
-            let Some((name, span)) = self.stages.get(one).map(|s| (s.name.clone(), s.span.clone())) else {
-                continue;
-            };
-            let written: Vec<Written> = settings.iter().map(written).collect();
+            let Some(name) = self.stages.get(one).map(|s| s.name.clone()) else { continue };
+            let written: Vec<Written> = settings.iter().map(|setting| written(setting, &span)).collect();
             let stage = self.planned(name, kind, span, &written, &mut findings);
             if let Some(place) = self.stages.get_mut(one) {
                 *place = stage;
@@ -351,11 +351,16 @@ impl Plan {
         findings.dedup_by(|f, before| f.span == before.span && f.message == before.message);
         let diagnostic = |f: Finding| {
             let len = f.span.end.saturating_sub(f.span.start).max(1);
-            let mut error = RuleError::new(&self.text, f.span.start, len, f.message);
-            if let Some(hint) = f.hint {
-                error = error.hint(hint);
-            }
-            Diagnostic { file: self.file.clone(), error }
+            let (file, error) = match &f.span {
+                span if *span == INPUT => ("in", RuleError::elsewhere(f.message)),
+                span if *span == OUTPUT => ("out", RuleError::elsewhere(f.message)),
+                span => (self.file.as_str(), RuleError::new(&self.text, span.start, len, f.message)),
+            };
+            let error = match f.hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            };
+            Diagnostic { file: file.to_owned(), error }
         };
         Err(Diagnostics(findings.into_iter().map(diagnostic).collect()))
     }
@@ -561,9 +566,10 @@ impl Plan {
 }
 
 /// A setting of a port that was named on the command line.
-fn written((key, value): &(String, String)) -> Written {
+/// A setting of a port that doesn't stand in the text; `span` says which port.
+fn written((key, value): &(String, String), span: &Span) -> Written {
     let value = Literal::Text(value.clone());
-    Written { key: key.clone(), value, key_span: 0..0, value_span: 0..0, raw: None }
+    Written { key: key.clone(), value, key_span: span.clone(), value_span: span.clone(), raw: None }
 }
 
 pub(super) fn wrong_value(setting: &str, written: &Written, wrong: Wrong) -> Finding {

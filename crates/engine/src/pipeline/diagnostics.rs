@@ -8,10 +8,16 @@ use slipstream_core::rules::RuleError;
 /// The place of a text: bytes of the configuration.
 pub(super) type Span = Range<usize>;
 
+/// In place of a span: the port that packets come from, where it isn't part of the text.
+pub(super) const INPUT: Span = usize::MAX - 1..usize::MAX - 1;
+
+/// In place of a span: the port that packets go to, where it isn't part of the text.
+pub(super) const OUTPUT: Span = usize::MAX..usize::MAX;
+
 /// An error: its place, and a suggestion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The file, or what stands for one.
+    /// The file, or what stands for one: `graph`, or `in` and `out` for the ports at its ends.
     pub file: String,
     /// Line and column, message, the line itself, a hint.
     pub error: RuleError,

@@ -40,17 +40,42 @@ impl SynthConfig {
     /// Settings by name, as on the command line; numbers are told from words by their look.
     ///
     /// # Errors
-    /// The text that can't be read.
+    /// The setting that can't be read, or that is given twice.
     pub fn from_settings(
         settings: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, SettingsError> {
         let mut map = Map::new();
         for (key, value) in settings {
             let value = value_of(&key, value)?;
+            if map.contains_key(&key) {
+                return Err(SettingsError(format!("{key} is given twice")));
+            }
             map.insert(key, value);
         }
-        serde_json::from_value(map.into()).map_err(|e| SettingsError(e.to_string()))
+        serde_json::from_value(map.clone().into()).map_err(|all| SettingsError(blamed(map, &all)))
     }
+}
+
+/// What is wrong with settings that are refused, with the name of the setting: each is tried alone.
+fn blamed(map: Map<String, Value>, all: &serde_json::Error) -> String {
+    for (key, value) in map {
+        let alone = Map::from_iter([(key.clone(), value.clone())]);
+        let Err(error) = serde_json::from_value::<SynthConfig>(alone.into()) else { continue };
+        let error = error.to_string();
+        // Of a name that there is not, the error says all.
+        return match value {
+            _ if error.starts_with("unknown field") => error,
+            Value::Number(n) if error.contains("floating point") => {
+                format!("{key}: {n} is not a whole number")
+            }
+            Value::Number(n) => format!("{key}: {n} is out of range"),
+            Value::String(word) if error.contains("expected u") || error.contains("expected f") => {
+                format!("{key}: {word:?} is not a number")
+            }
+            _ => format!("{key}: {error}"),
+        };
+    }
+    all.to_string()
 }
 
 fn value_of(key: &str, value: String) -> Result<Value, SettingsError> {
@@ -70,6 +95,8 @@ fn value_of(key: &str, value: String) -> Result<Value, SettingsError> {
         };
     }
     Ok(if let Ok(n) = value.parse::<u64>() {
+        n.into()
+    } else if let Ok(n) = value.parse::<i64>() {
         n.into()
     } else if let Ok(Count(n)) = value.parse()
         && !value.contains('.')
@@ -92,7 +119,18 @@ mod tests {
     fn settings_are_read_as_people_write_them() {
         let config = SynthConfig::from_text("flows=1k,packets=2M,size=64:7,594:4,slf=1.5,vlan=0.5").unwrap();
         assert_eq!((config.flows, config.packets, config.slf), (1000, 2_000_000, 1.5));
-        for (text, part) in [("flows", "KEY=VALUE"), ("flos=3", "flos"), ("vlan-ids=a", "list of numbers")] {
+        for (text, part) in [
+            ("flows", "KEY=VALUE"),
+            ("flos=3", ": unknown field `flos`, expected one of"),
+            ("vlan-ids=a", "list of numbers"),
+            ("seed=1,flows=70000000000", ": flows: 70000000000 is out of range"),
+            ("flows=-1", ": flows: -1 is out of range"),
+            ("packets=2.5", ": packets: 2.5 is not a whole number"),
+            ("slf=x", r#": slf: "x" is not a number"#),
+            ("flows=x", r#": flows: "x" is not a number"#),
+            ("order=none", ": order: "),
+            ("flows=1,flows=2", ": flows is given twice"),
+        ] {
             let error = SynthConfig::from_text(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
