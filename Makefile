@@ -48,9 +48,9 @@ install-c: ## the C library, its header and its pkg-config file, in PREFIX (defa
 demo: build ## reframe the bundled trace: locality, trains, delay and futile wait, before and after
 	@ci/demo.sh $(BINARY) traces/campus.pcap.gz
 
-# Lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in target/debug while
-# the binary is built in target/release and judged by others; what they need is fetched meanwhile, and who needs it waits for
-# it. What takes times by the wall clock comes when all are done.
+# Lanes, since neither compilers nor tests keep all cores busy all the time: crates are checked and tested in
+# target/debug while the binary is built in target/release and judged by others; what they need is fetched
+# meanwhile, and who needs it waits for it. What takes times by the wall clock comes when all are done.
 test: fmt ## everything that must be green
 	@MAKE="$(MAKE)" python3 ci/lanes.py "clippy fuzz-check deps unit hardware" "build beside" "deps hardware-deps"
 	@$(MAKE) --no-print-directory alone deny-if-installed
@@ -65,7 +65,8 @@ fmt: ## is the code formatted?
 clippy: ## is it free of warnings?
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# Fuzzing needs a nightly compiler and its library; whether the targets still fit the crates, any compiler tells.
+# Fuzzing needs a nightly compiler and its library; whether the targets still fit the crates, any compiler
+# tells.
 fuzz-check: ## do the fuzz targets compile?
 	CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a $(CARGO) check --manifest-path fuzz/Cargo.toml --bins --locked --target-dir $(or $(CARGO_TARGET_DIR),target)
 
@@ -120,7 +121,8 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (default 600) each; needs cargo-fuzz
 
 SOAK_SECONDS ?= 3600
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p')
-# Miri takes minutes for what takes a millisecond: the code with `unsafe` in it, and few cases of each property.
+# Miri takes minutes for what takes a millisecond: the code with `unsafe` in it, and few cases of each
+# property.
 MIRI_TESTS := pool:: payload_table::
 # Crates with `unsafe` in them, and those that others reach it by.
 SANITIZED := $(addprefix -p slipstream-,core functions io reframe slice sketch) -p slipstream

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the aggregator costs where all keys are distinct: instructions and cache misses an update, counted by Cachegrind.
+"""What the aggregator costs where all keys are distinct: instructions and misses an update, by Cachegrind.
 
 usage: python3 bench/distinct.py PROGRAM
 
-PROGRAM is the benchmark's, which `cargo bench -p slipstream-sketch --bench update --no-run` builds and names. A count is that of
-two epochs less that of one, so that start-up doesn't show. Counts repeat on any machine; times of tables that fill a
-shared cache don't.
+PROGRAM is the benchmark's, which `cargo bench -p slipstream-sketch --bench update --no-run` builds and names.
+A count is that of two epochs less that of one, so that start-up doesn't show. Counts repeat on any machine;
+times of tables that fill a shared cache don't.
 """
 import argparse
 

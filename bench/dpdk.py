@@ -3,9 +3,10 @@
 
 usage: python3 bench/dpdk.py [--binary target/dpdk/release/slipstream] [--runs 5] [--packets 5000000] [--quick]
 
-Everything is measured in turn, so often; the tables show medians, and ratios are medians of the ratios within a turn. Times are CPU
-time: of testpmd the difference between a longer and a shorter run, so that its start doesn't count, of ours what `run --format json`
-tells of the data path. It takes root, for huge pages. Packets of net_null are zeros and belong to no flow; those of a known locality come from net_pcap with infinite_rx.
+Everything is measured in turn, so often; the tables show medians, and ratios are medians of the ratios within
+a turn. Times are CPU time: of testpmd the difference between a longer and a shorter run, so that its start
+doesn't count, of ours what `run --format json` tells of the data path. It takes root, for huge pages. Packets
+of net_null are zeros and belong to no flow; those of a known locality come from net_pcap with infinite_rx.
 """
 import argparse
 import json
@@ -93,7 +94,8 @@ def pcap(path, burst):
 
 
 def rows(binary, directory, packets, seconds):
-    """Of each row: its name, what is measured (a function that gives CPU and wall time), and the row that it is a ratio of."""
+    """Of each row: its name, what is measured (a function that gives CPU and wall time), and the row that it
+    is a ratio of."""
     def ours(graph, workers=1):
         return lambda: slipstream(binary, graph, packets, workers)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Regression gate: instructions and cache misses per packet, counted by Cachegrind, against bench/baseline.json.
+"""Regression gate: instructions and cache misses a packet, by Cachegrind, against bench/baseline.json.
 
 usage: python3 bench/gate.py [--binary target/release/slipstream] [--update]
 
-A count is that of a long run minus that of a short one, divided by the packets between them, so that start-up doesn't show.
-Counts repeat to a fraction of a per cent on any machine; times don't, so no time is looked at. `--update` writes the
-counts as the new baseline: do it in the commit that explains why they changed.
+A count is that of a long run minus that of a short one, divided by the packets between them, so that start-up
+doesn't show. Counts repeat to a fraction of a per cent on any machine; times don't, so no time is looked at.
+`--update` writes the counts as the new baseline: do it in the commit that explains why they changed.
 """
 import argparse
 import json
@@ -87,8 +87,9 @@ def measure(binary, directory):
     long = inputs.snapped_input(binary, directory, 3 * PACKETS)
     analyze = lambda path: [binary, "analyze", "--threads", "1", "--format", "json", path]
     rows["analyze"] = per_packet(analyze(short), analyze(long), 2 * PACKETS)
-    # Functions that decide once per train, with 10,000 flows without fragments. Of so many flows that each packet counted finds
-    # nothing of its own in the cache, as of a million, there is a row of its own: counting a million would take minutes.
+    # Functions that decide once per train, with 10,000 flows without fragments. Of so many flows that each
+    # packet counted finds nothing of its own in the cache, as of a million, there is a row of its own:
+    # counting a million would take minutes.
     for subject, slfs in (("chain", (1, 4, 16)), ("firewall", (1, 16))):
         for slf in slfs:
             rows[f"{subject}, SLF {slf}"] = lab(binary, "nf-locality", f"{subject},train,{slf}")

@@ -3,9 +3,10 @@
 
 usage: bench/goals.py [--binary target/release/slipstream] [--dpdk target/dpdk/release/slipstream] [--rounds 5] [--quick]
 
-All contestants of a row take turns, and the table has medians of the rounds; ratios are medians of the ratios within rounds. CPU
-is that of all processes: the forwarder, the sender, and the kernel's threads (bench/live_ports.py). Rows over DPDK are left out,
-and said to be, where there is no such binary (`make dpdk`) or no dpdk-testpmd. Needs root, ip, ethtool, chrt, nginx, curl and a C compiler.
+All contestants of a row take turns, and the table has medians of the rounds; ratios are medians of the ratios
+within rounds. CPU is that of all processes: the forwarder, the sender, and the kernel's threads
+(bench/live_ports.py). Rows over DPDK are left out, and said to be, where there is no such binary
+(`make dpdk`) or no dpdk-testpmd. Needs root, ip, ethtool, chrt, nginx, curl and a C compiler.
 """
 
 import argparse

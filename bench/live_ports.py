@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Forwarding between two interfaces: Slipstream beside minimal forwarders in C of the same kind (bench/peers).
+"""Forwarding between two interfaces: Slipstream beside minimal forwarders in C of its kind (bench/peers).
 
 usage: bench/live_ports.py [--binary target/release/slipstream] [--rounds 7] [--seconds 2] [--rates 50000,200000]
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
-Frames of 60 bytes of 1,024 flows come at a set rate by ma and leave by mb. All contestants take turns, and the table has medians
-of rounds; the last column is the median of the ratios within rounds. CPU is that of all processes: the forwarder, the sender,
-in whose time the kernel hands packets over, and the kernel's own threads for it (ksoftirqd). Needs root, ip, ethtool and a C
-compiler.
+Frames of 60 bytes of 1,024 flows come at a set rate by ma and leave by mb. All contestants take turns, and
+the table has medians of rounds; the last column is the median of the ratios within rounds. CPU is that of all
+processes: the forwarder, the sender, in whose time the kernel hands packets over, and the kernel's own
+threads for it (ksoftirqd). Needs root, ip, ethtool and a C compiler.
 """
 
 import argparse
@@ -74,7 +74,8 @@ def ended(child):
 
 
 def measure(command, flood, rate, seconds, prepare=None):
-    """Packets that were sent and forwarded, and CPU seconds: of the forwarder, of all. `prepare` has the namespaces first."""
+    """Packets that were sent and forwarded, and CPU seconds: of the forwarder, of all. `prepare` has the
+    namespaces first."""
     with Net() as net:
         if prepare:
             prepare(net)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Reloads every second under load: iperf3, wrk and 10,000 UDP flows through reframers, a stateful firewall, a router and a NAT.
+"""Reloads every second under load: iperf3, wrk, 10,000 UDP flows; reframers, firewall, router and NAT.
 
 usage: bench/reloads.py [--binary target/release/slipstream] [--seconds 600]
 
-Hold times, rules and the NAT's addresses change with each reload. Told at the end: connections of iperf3 and wrk that broke,
-datagrams that were lost or came twice, what the program says of reloads, its memory early on and at the end, and packets that it
-held. iperf3's rate is bounded, so that the machine isn't the bottleneck. Needs root, ip, ethtool, iperf3, wrk and nginx.
+Hold times, rules and the NAT's addresses change with each reload. Told at the end: connections of iperf3 and
+wrk that broke, datagrams that were lost or came twice, what the program says of reloads, its memory early on
+and at the end, and packets that it held. iperf3's rate is bounded, so that the machine isn't the bottleneck.
+Needs root, ip, ethtool, iperf3, wrk and nginx.
 """
 
 import argparse
@@ -50,7 +51,8 @@ class Flows(Threads):
         frame[24:26] = struct.pack("!H", netns.checksum(bytes(frame[14:34])))
         frame[40:42] = b"\0\0"  # a datagram may go without a checksum
         self.frame, self.sent, self.seen, self.twice = frame, 0, bytearray(), 0
-        # The longest time in which this process itself was not on a core: of the machine, not of what is measured.
+        # The longest time in which this process itself was not on a core: of the machine, not of what is
+        # measured.
         self.stood_still = 0.0
         self.over = threading.Event()
         self.threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]

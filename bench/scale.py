@@ -3,9 +3,10 @@
 
 usage: bench/scale.py [--binary FILE] [--python PYTHON] [--folder DIR] [--files N] [--packets N] [--only NAME,…] [--json FILE]
 
-Makes captures with `slipstream synth` (seeds 1 to N), analyses them in every way, compares the results, and prints time, CPU time and memory
-of each. `--python` is that of an environment with the package and PySpark (`pip install '.[spark]'`). The captures, 96 bytes a packet, are
-taken away afterwards unless --keep is given. Names for --only: command, python, spark, pipe, flows, parts.
+Makes captures with `slipstream synth` (seeds 1 to N), analyses them in every way, compares the results, and
+prints time, CPU time and memory of each. `--python` is that of an environment with the package and PySpark
+(`pip install '.[spark]'`). The captures, 96 bytes a packet, are taken away afterwards unless --keep is given.
+Names for --only: command, python, spark, pipe, flows, parts.
 """
 
 import argparse

@@ -6,9 +6,10 @@ usage: bench/slices.py [--binary target/release/slipstream] [--gigabytes 10] [--
     a (a0) ==== (ma) m (mb) ==== (b0) b
                     m (fa) ==== (f0) f (f1) ==== (fb) m
 
-m parks payloads of what comes from a and b, and f, an unmodified Linux that routes and translates addresses, sees headers; or m
-hands packets on as they are. Both take turns. Half of all bytes are iperf3's (two connections), half are files that curl fetches
-from nginx, each of which is compared by its SHA-256. Needs root, ip, ethtool, nft, iperf3, curl and nginx.
+m parks payloads of what comes from a and b, and f, an unmodified Linux that routes and translates addresses,
+sees headers; or m hands packets on as they are. Both take turns. Half of all bytes are iperf3's (two
+connections), half are files that curl fetches from nginx, each of which is compared by its SHA-256. Needs
+root, ip, ethtool, nft, iperf3, curl and nginx.
 """
 
 import argparse
@@ -41,7 +42,8 @@ def digest(path):
 
 
 def measure(binary, graph, each, scratch):
-    """Mbit/s of iperf3 and of curl, files that were not as sent, CPU of the program in s a GB, and its report."""
+    """Mbit/s of iperf3 and of curl, files that were not as sent, CPU of the program in s a GB, and its
+    report."""
     with Net(routed=True) as net:
         function(net, scratch)
         box = Middlebox(net, binary, "run", *JSON, "-e", graph).ready(8)

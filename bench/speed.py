@@ -3,9 +3,10 @@
 
 usage: python3 bench/speed.py [--binary target/release/slipstream] [--runs 7] [--quick] [--beside OTHER]
 
-Every row is measured several times in turn; the table shows minimum and median of CPU ns per packet (engine: of the data
-path alone, as `reframe --format json` reports it; analyze: user + system time of the whole process). With `--beside` another
-build runs the engine's rows in turn with this one, on the same packets, and the table has a row for each.
+Every row is measured several times in turn; the table shows minimum and median of CPU ns per packet (engine:
+of the data path alone, as `reframe --format json` reports it; analyze: user + system time of the whole
+process). With `--beside` another build runs the engine's rows in turn with this one, on the same packets, and
+the table has a row for each.
 """
 import argparse
 import json

@@ -3,14 +3,14 @@
 
 usage: python3 bench/vpp.py BUILD [--binary target/dpdk/release/slipstream] [--runs 3] [--packets 5000000]
 
-BUILD is the folder that VPP was built in (`vpp`, `vppctl` and the plugins acl, dpdk, flowprobe, nat and ping). Packets come
-from a capture that net_pcap has in memory, over and over, and leave by net_null: so both are busy all the time. VPP's figure is
-the time of its one worker, alone on core 1, over the packets that came by net_pcap; ours is what `bench/dpdk.py` measures. They
-take turns; medians are told.
+BUILD is the folder that VPP was built in (`vpp`, `vppctl` and the plugins acl, dpdk, flowprobe, nat and
+ping). Packets come from a capture that net_pcap has in memory, over and over, and leave by net_null: so both
+are busy all the time. VPP's figure is the time of its one worker, alone on core 1, over the packets that came
+by net_pcap; ours is what `bench/dpdk.py` measures. They take turns; medians are told.
 
-VPP forwards by a cross connect of layer 2. Its chain is a record per flow (flowprobe), an ACL of the same rules, a session per
-flow before it, where that is said, and NAT44 between two routed interfaces; ours is flow_stats, firewall and nat. It takes root,
-for huge pages.
+VPP forwards by a cross connect of layer 2. Its chain is a record per flow (flowprobe), an ACL of the same
+rules, a session per flow before it, where that is said, and NAT44 between two routed interfaces; ours is
+flow_stats, firewall and nat. It takes root, for huge pages.
 """
 import argparse
 import os
@@ -142,7 +142,8 @@ class Vpp:
 
 
 def vpp(build, capture, configure, seconds):
-    """ns a packet of VPP's worker, where `configure` says what it does. All packets must leave, but for what is on its way."""
+    """ns a packet of VPP's worker, where `configure` says what it does. All packets must leave, but for what
+    is on its way."""
     with tempfile.TemporaryDirectory() as folder:
         running = Vpp(build, folder, capture)
         try:

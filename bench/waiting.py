@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Delay and CPU of a reframer and of plain forwarding between two veth interfaces, where packets come one at a time.
+"""Delay and CPU of a reframer and of plain forwarding between two veths, packets coming one at a time.
 
 usage: bench/waiting.py [--binary target/release/slipstream] [--rates 10000,40000] [--coalesce 40us,0us] [--rounds 3] [--seconds 1.5] [--peers]
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
-All contestants take turns; the table has medians of rounds. "its CPU" is that of the program, "all" that of the sender, which waits
-awake for the time of the next packet, and of the kernel's threads, too. The program precedes those that share time (`chrt -f 50`), since
-another program's turn would be measured as delay. The sender doesn't: it never sleeps, and would keep the kernel's thread that delivers
-its packets from running. Needs root, ip, ethtool, chrt and a C compiler.
+All contestants take turns; the table has medians of rounds. "its CPU" is that of the program, "all" that of
+the sender, which waits awake for the time of the next packet, and of the kernel's threads, too. The program
+precedes those that share time (`chrt -f 50`), since another program's turn would be measured as delay. The
+sender doesn't: it never sleeps, and would keep the kernel's thread that delivers its packets from running.
+Needs root, ip, ethtool, chrt and a C compiler.
 """
 
 import argparse
@@ -35,7 +36,8 @@ GRAPHS = {
 
 
 def under_load(command, flood, rate, seconds):
-    """Of a program between the two: packets sent, its CPU and everybody's in ns a packet, and what it said at the end."""
+    """Of a program between the two: packets sent, its CPU and everybody's in ns a packet, and what it said at
+    the end."""
     with Net() as net:
         for end, interface in (("a", "a0"), ("b", "b0")):
             net.sh(end, "sysctl", "-qw", f"net.ipv6.conf.{interface}.disable_ipv6=1")
@@ -65,7 +67,8 @@ def measure(binary, words, graph, flood, rate, seconds):
 
 
 def peers(programs, rate, rounds, seconds):
-    """What receiving, and forwarding, cost a minimal program in C: woken by each packet, or asleep for a set time."""
+    """What receiving, and forwarding, cost a minimal program in C: woken by each packet, or asleep for a set
+    time."""
     forward = programs["af_packet_forward"]
     commands = {f"C, {what}, {how}": (forward, "ma", out, *nap)
                 for what, out in (("receiving only", "-"), ("forwarding", "mb"))

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual page and completions, the unit
-# for systemd and the configurations of the book as examples. Prints the package's path.
+# Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual page and
+# completions, the unit for systemd and the configurations of the book as examples. Prints the package's path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

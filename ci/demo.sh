@@ -1,6 +1,6 @@
 #!/bin/bash
-# What holding packets does to a trace: how it comes, what reframe makes of it, and what that costs, for some hold times.
-# usage: ci/demo.sh SLIPSTREAM TRACE
+# What holding packets does to a trace: how it comes, what reframe makes of it, and what that costs, for some
+# hold times. usage: ci/demo.sh SLIPSTREAM TRACE
 set -euo pipefail
 slipstream=$1
 trace=$2

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Does the documentation say what is so? Links and anchors lead somewhere; commands shown run; outputs and code shown are real.
+"""Does the documentation say what is so? Links and anchors lead somewhere; commands shown run; outputs and
+code shown are real.
 
 usage: ci/docs.py SLIPSTREAM [--refresh]
 
-Of every `console` block, lines that begin with `$ slipstream` (or a `zcat` into it) are run, in one scratch directory a
-file, in which names like `in.pcap` stand for the bundled trace. Lines shown below a command must occur in its output, in this order; `...` stands
-for anything. Exit status 0 is expected, or 1 where a check was asked for. Ends with `N passed, N failed`.
+Of every `console` block, lines that begin with `$ slipstream` (or a `zcat` into it) are run, in one scratch
+directory a file, in which names like `in.pcap` stand for the bundled trace. Lines shown below a command must
+occur in its output, in this order; `...` stands for anything. Exit status 0 is expected, or 1 where a check
+was asked for. Sentences are no wider than ci/columns.py allows. Ends with `N passed, N failed`.
 
-Below `<!-- excerpt: PATH -->` stands a block of code whose lines occur in that file in this order, `...` standing for anything;
-indentation doesn't count, nor do the marks of comments in documentation.
+Below `<!-- excerpt: PATH -->` stands a block of code whose lines occur in that file in this order, `...`
+standing for anything; indentation doesn't count, nor do the marks of comments in documentation.
 
-Tables of settings stand between `<!-- settings: TYPE -->` and `<!-- end of settings -->`, and are what `slipstream list
---markdown TYPE` prints. With --refresh they are written anew, and the picture of the crates (ci/house.py); nothing else is done.
+Tables of settings stand between `<!-- settings: TYPE -->` and `<!-- end of settings -->`, and are what
+`slipstream list --markdown TYPE` prints. With --refresh they are written anew, and the picture of the crates
+(ci/house.py); nothing else is done.
 """
 
 import os
@@ -23,6 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import columns
 import house
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -199,7 +203,8 @@ def main():
             page.write_text(with_tables(text, binary), encoding="utf-8")
         house.write()
         return 0
-    failures, checked = [], 1
+    failures, checked = [*columns.wrong()], 1
+    checked += max(1, len(failures))
     if wrong := house.wrong():
         failures.append(wrong)
     for page in PAGES:

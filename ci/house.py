@@ -3,8 +3,9 @@
 
 usage: ci/house.py [--check]
 
-A crate stands above those that it uses. An arrow that follows from others is left out: who uses `reframe` has `core` by it.
-With --check nothing is written; exit status 1 says that the committed picture is another than the one that would be drawn.
+A crate stands above those that it uses. An arrow that follows from others is left out: who uses `reframe` has
+`core` by it. With --check nothing is written; exit status 1 says that the committed picture is another than
+the one that would be drawn.
 """
 
 import json
@@ -23,7 +24,8 @@ PASS_WIDTH = 10
 
 
 def crates():
-    """Of each crate, by its folder: what it is, and the folders of those that it uses itself, tests and benchmarks aside."""
+    """Of each crate, by its folder: what it is, and the folders of those that it uses itself, tests and
+    benchmarks aside."""
     command = ["cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     packages = json.loads(done.stdout)["packages"]
@@ -53,7 +55,8 @@ def without_detours(uses):
 
 
 def floors(uses):
-    """The floor of each crate, from 0 below: right under the lowest one that uses it, so that arrows are short."""
+    """The floor of each crate, from 0 below: right under the lowest one that uses it, so that arrows are
+    short."""
     height = {}
 
     def highest(one):
@@ -70,8 +73,8 @@ def floors(uses):
 
 
 def with_passes(arrows, floor):
-    """Rows of names from the top floor down, and the steps between neighbouring rows; an arrow over several floors gets a place
-    on each of them, a pair of names."""
+    """Rows of names from the top floor down, and the steps between neighbouring rows; an arrow over several
+    floors gets a place on each of them, a pair of names."""
     rows = [sorted(one for one in floor if floor[one] == at) for at in range(max(floor.values()), -1, -1)]
     top, steps = len(rows) - 1, []
     for one in sorted(arrows):

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs the C library: ci/install_c.sh RELEASE_DIRECTORY PREFIX. With DESTDIR set, everything goes below it.
+# Installs the C library: ci/install_c.sh RELEASE_DIRECTORY PREFIX. With DESTDIR set, everything goes below
+# it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -3,11 +3,12 @@
 
 usage: ci/installed.py [BINARY] [--only service|container] [--root DIRECTORY]
 
-`service`: Debian 12 is put into a directory by debootstrap and booted by systemd-nspawn; the package is installed there, and its unit
-started, reloaded, stopped, killed and left without an answer, while packets pass. `container`: an image of the container file's last
-stage is made upon the same Debian with podman, and packets pass through it.
-Needs root, debootstrap, systemd-container (podman and runc for the second), ip and ethtool, and a mirror of Debian; takes minutes, and so is no
-part of `make test`. Ends with status 1 where a check fails.
+`service`: Debian 12 is put into a directory by debootstrap and booted by systemd-nspawn; the package is
+installed there, and its unit started, reloaded, stopped, killed and left without an answer, while packets
+pass. `container`: an image of the container file's last stage is made upon the same Debian with podman, and
+packets pass through it. Needs root, debootstrap, systemd-container (podman and runc for the second), ip and
+ethtool, and a mirror of Debian; takes minutes, and so is no part of `make test`. Ends with status 1 where a
+check fails.
 """
 
 import argparse
@@ -287,8 +288,8 @@ class Podman:
 
 
 def container(case, binary, scratch, root):
-    """The last stage of the container file, upon Debian as debootstrap makes it, with the options of the book but for the network,
-    which is a namespace's instead of the host's."""
+    """The last stage of the container file, upon Debian as debootstrap makes it, with the options of the book
+    but for the network, which is a namespace's instead of the host's."""
     with Net() as net, Podman(scratch) as podman:
         podman.take(debian(root), "docker.io/library/debian:12-slim")
         # The first stage compiles; what it makes is there already.

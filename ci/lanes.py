@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs several lists of make's targets side by side: `ci/lanes.py "clippy unit" "suite docs"`.
 
-Their output doesn't mix: that of the first list is printed as it comes, that of each other one when it has ended. Exit status 1
-if any failed. No list is run by `make --jobs`, whose jobserver cargo would take for its own.
+Their output doesn't mix: that of the first list is printed as it comes, that of each other one when it has
+ended. Exit status 1 if any failed. No list is run by `make --jobs`, whose jobserver cargo would take for its
+own.
 """
 
 import os

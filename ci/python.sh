@@ -1,6 +1,7 @@
 #!/bin/bash
-# Prints the path of a Python 3.9 or later that has numpy and scipy: that of $PYTHON, of the path, of Debian, of pyenv; else of a
-# virtual environment made for the purpose (Debian's own Python takes no packages outside one).
+# Prints the path of a Python 3.9 or later that has numpy and scipy: that of $PYTHON, of the path, of Debian,
+# of pyenv; else of a virtual environment made for the purpose (Debian's own Python takes no packages outside
+# one).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Builds the Python package as a wheel, for CPython 3.9 and every later one, and tries it in a fresh virtual environment.
-# usage: ci/wheels.sh [FOLDER [OPTION OF maturin build]…]; without options it is built with all optimisations.
+# Builds the Python package as a wheel, for CPython 3.9 and every later one, and tries it in a fresh virtual
+# environment. usage: ci/wheels.sh [FOLDER [OPTION OF maturin build]…]; without options it is built with all
+# optimisations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

@@ -1,8 +1,8 @@
 """Capture files and flow keys, read without any help from the product: what its results are held against.
 
-`read` gives the records of a pcap or pcapng file (plain, gzip, zstd); `flow_key` the directional key of a packet:
-VLAN ids, IP version, addresses, protocol, ports. Every fragment has ports 0, and so has every protocol but TCP, UDP
-and SCTP.
+`read` gives the records of a pcap or pcapng file (plain, gzip, zstd); `flow_key` the directional key of a
+packet: VLAN ids, IP version, addresses, protocol, ports. Every fragment has ports 0, and so has every
+protocol but TCP, UDP and SCTP.
 """
 
 import struct
@@ -183,7 +183,8 @@ def write_pcap(path, records, link, order="<", unit=1, snap_length=0):
 
 
 def _network(link, data):
-    """Where the IP header is, the version that the layer below announced (0: it doesn't), VLAN ids; or None."""
+    """Where the IP header is, the version that the layer below announced (0: it doesn't), VLAN ids; or
+    None."""
     ethertype, at, vlans = None, 0, ()
     if link == 1:
         at, ethertype = 14, data[12:14]
@@ -208,8 +209,8 @@ def _network(link, data):
     return at, version, vlans
 
 
-# What a packet's headers say. `protocol` is the last in the chain, `at` where its header begins, `end` where the
-# IP packet ends on the wire.
+# What a packet's headers say. `protocol` is the last in the chain, `at` where its header begins, `end` where
+# the IP packet ends on the wire.
 Headers = namedtuple("Headers", "key version protocol fragment at end")
 
 
@@ -258,7 +259,8 @@ def flow_key(link, data):
     return found and found.key
 
 
-# Of TCP: flags, sequence and acknowledgement number, bytes of payload by the IP header's length (below 0: it can't be).
+# Of TCP: flags, sequence and acknowledgement number, bytes of payload by the IP header's length (below 0: it
+# can't be).
 Tcp = namedtuple("Tcp", "flags seq ack payload")
 
 

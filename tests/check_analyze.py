@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Is `slipstream analyze` right? Held to figures that another program computed, in every form a capture comes in.
+"""Is `slipstream analyze` right? Held to another program's figures, in every form a capture comes in.
 
-The expected figures lie beside the captures (`expected.jsonl`). Counts, means, shares and SLF must be exact; quantiles
-may be off by one part in a hundred.
+The expected figures lie beside the captures (`expected.jsonl`). Counts, means, shares and SLF must be exact;
+quantiles may be off by one part in a hundred.
 """
 
 import gzip
@@ -21,7 +21,8 @@ FORMATS = ("pcap", "nsecpcap", "pcapng")
 
 
 def compare_sequence(case, got, want, name, windows):
-    """`got` is `ip` or `tcp` of the product, `want` of the expected figures; `windows` the tolerance of windows."""
+    """`got` is `ip` or `tcp` of the product, `want` of the expected figures; `windows` the tolerance of
+    windows."""
     for ours, theirs in (("packets", "packets"), ("flows", "flows_dir"), ("runs", "runs"), ("pairs", "pairs"),
                          ("single_packet_flows", "single_packet_flows")):
         case.equal(got[ours], want.get(theirs, 0), f"{name}.{ours}")
@@ -85,7 +86,8 @@ def compare(case, got, want):
         case.close(got["duration_ns"] / 1e9, want["duration_s"], "duration_ns")
     for name in ("ip", "tcp"):
         theirs = want.get(name) or {"packets": 0}
-        # The windows of `tcp` are over its own times, but it is the whole capture's clock that may run backwards.
+        # The windows of `tcp` are over its own times, but it is the whole capture's clock that may run
+        # backwards.
         monotone = got["clock_backwards"] == 0
         compare_sequence(case, got[name], theirs, name, EXACT if monotone else BACKWARDS)
 
@@ -98,7 +100,8 @@ def bare(result):
 
 
 def forms(path, scratch):
-    """Copies of a capture that must give the same figures: (name, file, whether the times are cut to microseconds)."""
+    """Copies of a capture that must give the same figures: (name, file, whether the times are cut to
+    microseconds)."""
     data = path.read_bytes()
     plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     (scratch / "copy.gz").write_bytes(gzip.compress(plain, 1))

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Does a stranger get far with the libraries alone? The C library as installed, the C examples, a Rust program from the README.
+"""Does a stranger get far with the libraries alone? The C library, its examples, the README's program.
 
 usage: check_capi.py [target/release/slipstream]
 
-The trains of the C examples are held against those of `slipstream reframe`, byte for byte; C programs do wrong what can be done wrong,
-under AddressSanitizer; the README's program compiles outside of the workspace as it stands there, the reframer alone
-without the standard library, and every crate can be packaged. What is needed is built here: with cargo, cc, pkg-config and Debian's libdpdk-dev.
+The trains of the C examples are held against those of `slipstream reframe`, byte for byte; C programs do
+wrong what can be done wrong, under AddressSanitizer; the README's program compiles outside of the workspace
+as it stands there, the reframer alone without the standard library, and every crate can be packaged. What is
+needed is built here: with cargo, cc, pkg-config and Debian's libdpdk-dev.
 """
 
 import argparse
@@ -183,7 +184,8 @@ def live(case, c):
 
 
 def dpdk(case, c):
-    """l2fwd over net_pcap gives the trains of `slipstream reframe`; by the clock, it loses nothing and keeps the order."""
+    """l2fwd over net_pcap gives the trains of `slipstream reframe`; by the clock, it loses nothing and keeps
+    the order."""
     # DPDK's own headers are not free of warnings.
     system = [word.replace("-I", "-isystem", 1) if word.startswith("-I") else word for word in c.flags("libdpdk")]
     program = c.compile(EXAMPLES / "l2fwd.c", "l2fwd", "-O2", *c.flags("slipstream"), *system)
@@ -245,7 +247,8 @@ edition = "2024"
 
 
 def readme(case, c):
-    """The README's program has 30 lines, compiles as it stands there, outside of the workspace, and prints what is shown."""
+    """The README's program has 30 lines, compiles as it stands there, outside of the workspace, and prints
+    what is shown."""
     text = (ROOT / "README.md").read_text()
     program, shown = blocks(text, "rust")[0], blocks(text, "text")[0]
     case.check(program.strip().count("\n") < 30, "more than 30 lines")
@@ -298,7 +301,8 @@ def freestanding(case, c):
                  "--prefix", "none", cwd=ROOT)
     crates = {line.split()[0] for line in tree.splitlines() if line.strip()}
     case.check(len(crates) <= 5 and "slipstream-wire" in crates, sorted(crates))
-    # With a panic handler of its own the library would not compile if anything in it took the standard library.
+    # With a panic handler of its own the library would not compile if anything in it took the standard
+    # library.
     manifest = PACKAGE + '\n[lib]\ncrate-type = ["staticlib"]\n\n[profile.dev]\npanic = "abort"\n'
     place = stranger(c.directory / "freestanding", manifest, {"lib.rs": FREESTANDING})
     target = c.directory / "freestanding-target"
@@ -318,7 +322,8 @@ NOT_CRATES = ("slipstream-capi", "slipstream-py")
 
 
 def packages(case, c):
-    """Every crate can be packaged: what it depends on has a version, and it brings what its manifest names."""
+    """Every crate can be packaged: what it depends on has a version, and it brings what its manifest
+    names."""
     excluded = [word for name in NOT_CRATES for word in ("--exclude", name)]
     target = c.directory / "packages"
     cargo("package", "--quiet", "--workspace", *excluded, "--no-verify", "--allow-dirty", "--locked", cwd=ROOT,

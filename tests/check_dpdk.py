@@ -3,8 +3,9 @@
 
 usage: check_dpdk.py [target/release/slipstream] [--dpdk BINARY] [--only TEXT]
 
-It builds the program with DPDK (`make dpdk`), unless --dpdk names one, and holds it against the one without. Root is needed for
-huge pages and a network namespace, and Debian's libdpdk-dev and dpdk, which are installed where that is possible; without, it fails.
+It builds the program with DPDK (`make dpdk`), unless --dpdk names one, and holds it against the one without.
+Root is needed for huge pages and a network namespace, and Debian's libdpdk-dev and dpdk, which are installed
+where that is possible; without, it fails.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from harness import ROOT
 from huge_pages import free, huge_pages
 
 NO_HUGE = "--no-huge --no-pci"
-# Times of the trace are stretched by so much, and the hold time too: a busy machine follows, and trains are the same.
+# Times of the trace are stretched by so much, and the hold time too: a busy machine follows, and trains are
+# the same.
 SLOWER = 50
 
 
@@ -77,7 +79,8 @@ def contents(path):
 
 
 def null(case, d):
-    """net_null brings and takes a million packets; nothing is copied, nothing stays, on one core and on two."""
+    """net_null brings and takes a million packets; nothing is copied, nothing stays, on one core and on
+    two."""
     graph = 'in :: dpdk(device="net_null0,size=64", eal="{}", queues=2) -> reframe -> counter -> out :: dpdk(device=net_null1)'
     with huge_pages(128):
         for eal in (NO_HUGE, "--no-pci"):
@@ -99,7 +102,8 @@ def trains(case, d):
     expected = contents(by_file)
     graph = (f'in :: dpdk(device="net_pcap0,rx_pcap={d.slow},tx_pcap={d.directory}/unused.pcap", eal="{NO_HUGE}", time=captured)'
              f' -> reframe(hold={hold}) -> out :: dpdk(device="net_pcap1,rx_pcap={d.slow},tx_pcap={out}")')
-    # Only where something else has the core for milliseconds may a train be another: that is not so three times.
+    # Only where something else has the core for milliseconds may a train be another: that is not so three
+    # times.
     for _ in range(3):
         result = d.run("-e", graph)
         case.equal((result["packets_in"], result["packets_out"]), (len(expected), len(expected)), "packets")
@@ -112,7 +116,8 @@ def trains(case, d):
 
 
 def forward(case, d):
-    """What net_pcap reads is what it writes, from several files by several queues, too; `-i` and `-o` say the same as a graph."""
+    """What net_pcap reads is what it writes, from several files by several queues, too; `-i` and `-o` say the
+    same as a graph."""
     out = d.directory / "forwarded.pcap"
     devices = (f"dpdk:net_pcap2,rx_pcap={d.capture},tx_pcap={d.directory}/unused.pcap;eal={NO_HUGE}",
                f"dpdk:net_pcap3,rx_pcap={d.capture},tx_pcap={out}")
@@ -176,7 +181,8 @@ def tap(case, d):
 
 
 def exhausted(case, d):
-    """A pipeline that holds all mbufs gets no packets until it lets some go: that is counted, and nothing is lost."""
+    """A pipeline that holds all mbufs gets no packets until it lets some go: that is counted, and nothing is
+    lost."""
     # The device has its whole capture in mbufs.
     graph = (f'in :: dpdk(device="net_pcap0,rx_pcap={d.capture},infinite_rx=1", eal="{NO_HUGE}", mbufs=32767)'
              ' -> reframe(hold=50ms, burst=256, capacity=100000) -> out :: dpdk(device=net_null1, mbufs=32767)')

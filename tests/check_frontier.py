@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Does the adaptive hold ever cost more delay than a fixed one?
 
-At every mean train from 1.2 on that a fixed hold reaches, what the adaptive hold learns has to reach it with no more mean delay. It
-is asked of every real capture, and of made traffic of all kinds: campus, flows of Zipf's sizes, Poisson, round robin, bursts
-with pauses. There is no margin where there are PACKETS packets and more, and SHORT for captures that are over before much
-is learned. The settings that are told as the best are nowhere worse than the fixed hold, and give what is told. A flow that
-misleads costs others no more than half a per cent of what a packet more in a train is worth, and itself at most its hold.
-Whoever knows the future is never worse than either. And the goals on campus traffic hold.
+At every mean train from 1.2 on that a fixed hold reaches, what the adaptive hold learns has to reach it with
+no more mean delay. It is asked of every real capture, and of made traffic of all kinds: campus, flows of
+Zipf's sizes, Poisson, round robin, bursts with pauses. There is no margin where there are PACKETS packets and
+more, and SHORT for captures that are over before much is learned. The settings that are told as the best are
+nowhere worse than the fixed hold, and give what is told. A flow that misleads costs others no more than half
+a per cent of what a packet more in a train is worth, and itself at most its hold. Whoever knows the future is
+never worse than either. And the goals on campus traffic hold.
 """
 
 import random
@@ -44,8 +45,9 @@ SYNTH = {
 }
 
 
-# Bursts of four that come back after any time, so that no wait is worth more than another, and a few packets decide by
-# chance which hold is the better one. Of these only the settings that are told as the best are asked.
+# Bursts of four that come back after any time, so that no wait is worth more than another, and a few packets
+# decide by chance which hold is the better one. Of these only the settings that are told as the best are
+# asked.
 CHANCE = {
     "a few bursts of four": "packets=3000,flows=300,slf=4",
     "bursts of four": "packets=20000,flows=300,slf=4",
@@ -54,7 +56,8 @@ CHANCE = {
 
 
 def on_and_off(path, packets, flows, seed):
-    """Flows that send bursts of a dozen µs between packets, of eight on average, and rest for milliseconds."""
+    """Flows that send bursts of a dozen µs between packets, of eight on average, and rest for
+    milliseconds."""
     chance = random.Random(seed)
     records = honest(packets, flows, chance)
     capture.write_pcap(path, as_records(records), 1)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Are packets still right after network functions? Captures through each function behind a reframer, judged by tshark.
+"""Are packets still right after network functions? Captures through each behind a reframer, by tshark.
 
-Of every capture the packets are taken that tshark finds nothing wrong with: after a function nothing may be wrong with them
-either. Deciding once a train and once a packet must give the same files, byte for byte; no packet may be lost without being
-counted; and what `flow_stats` exports by IPFIX must sum up to what was in the capture.
+Of every capture the packets are taken that tshark finds nothing wrong with: after a function nothing may be
+wrong with them either. Deciding once a train and once a packet must give the same files, byte for byte; no
+packet may be lost without being counted; and what `flow_stats` exports by IPFIX must sum up to what was in
+the capture.
 """
 
 import hashlib
@@ -68,7 +69,8 @@ FOUND = {}
 
 
 def faulty(path):
-    """The numbers of the frames that tshark finds something wrong with. The same packets are judged once, whatever their times."""
+    """The numbers of the frames that tshark finds something wrong with. The same packets are judged once,
+    whatever their times."""
     packets = hashlib.blake2b()
     for record in capture.read(path).records:
         packets.update(f"{record.link} {record.length} {len(record.data)} ".encode() + record.data)
@@ -164,8 +166,8 @@ def conserved(case, records, report, too_big):
 
 
 def by_flow(file):
-    """The packets of each flow, with their times. The router's own ICMP errors come behind the train that they are about, or
-    between its packets; they are of other flows."""
+    """The packets of each flow, with their times. The router's own ICMP errors come behind the train that
+    they are about, or between its packets; they are of other flows."""
     found = defaultdict(list)
     for record in capture.read(file).records:
         found[capture.flow_key(1, record.data)].append(record)
@@ -181,7 +183,8 @@ def function(binary, path, scratch):
     for name, what in functions(scratch, service_of(records)).items():
         case = harness.Case()
         files, report, command = run(case, binary, given, what, "decide=train", scratch, name)
-        # In a tunnel there is less room: the balancer says so in errors to the clients, which it has no counter for.
+        # In a tunnel there is less room: the balancer says so in errors to the clients, which it has no
+        # counter for.
         too_big = len(capture.read(files[1]).records) if name == "balancer_dsr" else 0
         conserved(case, records, report, too_big)
         if what.decides:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`analyze`, `measure` and `reframe` on a part of a trace, by group, on several traces, and as Parquet.
 
-What comes out is held against dictionaries over packets that `capture.py` reads, which knows nothing of the product, and
-against the same command over a capture that has only the packets that were asked for. DuckDB, Polars and pandas read the
-Parquet files, in a virtual environment of their own.
+What comes out is held against dictionaries over packets that `capture.py` reads, which knows nothing of the
+product, and against the same command over a capture that has only the packets that were asked for. DuckDB,
+Polars and pandas read the Parquet files, in a virtual environment of their own.
 """
 
 import collections

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Does `slipstream` work between network interfaces, with real end hosts at both ends?
 
-Each check sets up namespaces of its own (see netns.py) and a wire with the program in its middle. Where namespaces can't be
-made, nothing is checked between interfaces, which is a failure.
+Each check sets up namespaces of its own (see netns.py) and a wire with the program in its middle. Where
+namespaces can't be made, nothing is checked between interfaces, which is a failure.
 """
 
 import argparse
@@ -278,7 +278,8 @@ def too_long(case, binary, _):
 
 
 def checksums(case, binary, _):
-    """A sender that leaves checksums to its card, which isn't there: they are right all the same where they arrive."""
+    """A sender that leaves checksums to its card, which isn't there: they are right all the same where they
+    arrive."""
     with Net() as net:
         net.sh("a", "ethtool", "-K", "a0", "tx", "on", "tso", "off", "gso", "off")
         far = net.wire("b")
@@ -333,7 +334,8 @@ def trouble(case, binary, scratch):
 
 
 def hang_up(case, binary, scratch):
-    """At a hang-up routes are read anew; where nothing can be, what is held leaves and the report is printed."""
+    """At a hang-up routes are read anew; where nothing can be, what is held leaves and the report is
+    printed."""
     routes = scratch / "routes.txt"
     routes.write_text("10.9.0.0/16 via 10.77.0.2\n")
     with Net() as net:
@@ -355,7 +357,8 @@ def hang_up(case, binary, scratch):
 
 
 def other_rules(case, binary, scratch):
-    """At a hang-up a firewall reads its rules anew, between two packets; wrong ones change nothing and say where they are wrong."""
+    """At a hang-up a firewall reads its rules anew, between two packets; wrong ones change nothing and say
+    where they are wrong."""
     rules = scratch / "rules.txt"
     rules.write_text("allow udp\ndefault deny\n")
     with Net() as net:
@@ -449,7 +452,8 @@ ANYWHERE = (paced,)
 # These say how fast something went, or need both cores for it, so that nothing else may run meanwhile.
 MEASURING = ("paced", "tcp", "iperf", "router", "nat", "xdp_stream", "xdp_generic_stream", "xdp_busy_poll_stream", "packet_stream",
              "shard_stream", "shard_xdp_stream")
-# The others wait most of the time: for silence, for deadlines, for what a peer says. These take longest, and begin first.
+# The others wait most of the time: for silence, for deadlines, for what a peer says. These take longest, and
+# begin first.
 LONG = ("package", "syn_flood", "unread", "reloads", "xdp_killed")
 SIDE_BY_SIDE = 3
 
@@ -469,7 +473,8 @@ def judge(check, binary):
 
 
 def side_by_side(checks, at_once, binary):
-    """Runs each check in a process of its own, whose number is in the names of its namespaces; yields whether it went well."""
+    """Runs each check in a process of its own, whose number is in the names of its namespaces; yields whether
+    it went well."""
     fork, waiting, running = multiprocessing.get_context("fork"), list(checks), []
     while waiting or running:
         while waiting and len(running) < at_once:

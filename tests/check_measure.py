@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`slipstream measure` against counting with dictionaries: every capture, task and sketch; states saved, split, merged, asked; bad input.
+"""`slipstream measure` against counting with dictionaries: captures, tasks, sketches, states, bad input.
 
 usage: check_measure.py [target/release/slipstream] [--only TEXT]
 """
@@ -36,7 +36,8 @@ KEYS = ("src", "5tuple", "src-dst", "dst", "src/24/48")
 PAIR_KEYS = {"superspreaders": ("src", "src/24/48"), "ddos-victims": ("dst", "dst/16/64")}
 TOP = 20
 COUNTERS = 8192  # of Space-Saving in a megabyte at least, IPv6 too
-# Keys where an answer may be null: no estimate of a full sketch, nothing to compare with, no packet to divide by.
+# Keys where an answer may be null: no estimate of a full sketch, nothing to compare with, no packet to divide
+# by.
 NULLS = {"estimate", "upper", "relative_error", "wmrd", "ns_per_packet", "truncated_at_byte"}
 
 
@@ -246,7 +247,8 @@ def odd(binary, job, _scratch):
 
 
 def tight(binary, path, _scratch):
-    """Sketches that are far too small: what is certain stays certain, what is full says so, nothing is invented."""
+    """Sketches that are far too small: what is certain stays certain, what is full says so, nothing is
+    invented."""
     packets = counts.packets(capture.read(path).records)
     for (task, sketch), memory in [(c, m) for c in COMBINATIONS for m in ("1KiB", "12KiB")]:
         key, case = key_of(task, 1), Case()
@@ -314,7 +316,8 @@ def without_times(epochs):
 
 
 def shards(binary, path, scratch):
-    """Two halves of a capture, measured apart and merged, say what one pass says; saved states say what the run said."""
+    """Two halves of a capture, measured apart and merged, say what one pass says; saved states say what the
+    run said."""
     read = capture.read(path)
     if len(set(read.links)) != 1 or any(r.time is None for r in read.records):
         return
@@ -439,7 +442,8 @@ def silence(binary, path, scratch):
 
 
 def bounded(binary, path, _scratch):
-    """Bounds hold as often as `confidence` says, over seeds: every sketch and task, from far too little memory to plenty."""
+    """Bounds hold as often as `confidence` says, over seeds: every sketch and task, from far too little
+    memory to plenty."""
     packets = counts.packets(capture.read(path).records)
     for n, (task, sketch) in enumerate(c for c in COMBINATIONS if c[0] != "size-distribution"):
         key = key_of(task, n)
@@ -464,7 +468,8 @@ def bounded(binary, path, _scratch):
             if run.status == 2:
                 refused(run, case, sketch, "at least")
             else:
-                # Answers of one run share their noise, so that a binomial margin is for runs, of which there are 12.
+                # Answers of one run share their noise, so that a binomial margin is for runs, of which there
+                # are 12.
                 margin = 3 * (answers * share * (1 - share) * max(1, answers / 12) ** 0.5) ** 0.5
                 case.check(held >= answers * share - margin, f"{held} of {answers} bounds hold, stated {share}")
             yield f"{run.command} (6 seeds)", case.wrong
@@ -484,7 +489,8 @@ def intervals(task, key, epoch, want, before):
 
 
 def sharded(binary, path, scratch):
-    """One, two, four and seven shards in epochs by time, merged: what one pass says, within what is true and what is stated."""
+    """One, two, four and seven shards in epochs by time, merged: what one pass says, within what is true and
+    what is stated."""
     read = capture.read(path)
     if len(set(read.links)) != 1 or any(r.time is None for r in read.records):
         return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`slipstream model` and `recommend` against other computations: the reference results, NumPy by the definition, a real poll log, bad input.
+"""`slipstream model` and `recommend` against other computations: references, NumPy, a poll log, bad input.
 
 usage: check_model.py [target/release/slipstream] [--only TEXT]
 """
@@ -168,7 +168,8 @@ def polls(binary, where, scratch):
 
 
 def hold(binary, _job, scratch):
-    """What `recommend` says of every hold is what `reframe`, the costs and `model solve` say; and the choice is the best of them."""
+    """What `recommend` says of every hold is what `reframe`, the costs and `model solve` say; and the choice
+    is the best of them."""
     trace = ROOT / "traces" / "campus.pcap.gz"
     costs = {"per_train_ns": 500, "per_packet_ns": 200, "per_batch_ns": 300, "per_held_packet_ns": 60, "empty_poll_ns": 90,
              "per_train_error_ns": 20, "per_packet_error_ns": 5, "error_correlation": -0.5}

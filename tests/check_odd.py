@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Does any capture, however odd, make `slipstream` crash, hang, eat memory or lie?
 
-Every file of `odd` goes through analyze and reframe. Each run must end in time, within memory, with exit status 0 or
-a message that names the file; what is written must be the packets of the input, and what is reported must be what an
-own reader of captures finds.
+Every file of `odd` goes through analyze and reframe. Each run must end in time, within memory, with exit
+status 0 or a message that names the file; what is written must be the packets of the input, and what is
+reported must be what an own reader of captures finds.
 """
 
 import json

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""`analyze --part --save` and `analyze merge`: parts of traces, joined in any order, are the whole to the last digit.
+"""`analyze --part --save` and `analyze merge`: parts joined in any order are the whole to the last digit.
 
-Captures are cut into 1, 2 and 4 parts, each analysed by a process of its own: all large ones, and one in twelve of the small,
-or all with SLIPSTREAM_ALL_PARTS=1. What is missing, damaged, or of other settings is an error that names file and byte.
+Captures are cut into 1, 2 and 4 parts, each analysed by a process of its own: all large ones, and one in
+twelve of the small, or all with SLIPSTREAM_ALL_PARTS=1. What is missing, damaged, or of other settings is an
+error that names file and byte.
 """
 
 import os
@@ -105,7 +106,8 @@ def order(binary, _, scratch):
 
 
 def anew(binary, _, scratch):
-    """Where parts don't join, the later one is analysed anew if the trace is there; else an option does it."""
+    """Where parts don't join, the later one is analysed anew if the trace is there; else an option does
+    it."""
     data = bytearray((Path(make(binary, scratch))).read_bytes())
     half = len(data) // 2
     at, middle = 24, None

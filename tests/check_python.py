@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The Python package as a user installs it: `pip install .` in a virtual environment; then its numbers against the binary's.
+"""The Python package as `pip install .` gives it, in a virtual environment: its numbers, the binary's.
 
 usage: check_python.py [target/release/slipstream] [--only TEXT]
 
-Digit for digit: what Python gives must be the JSON of the command, but for times of the clock. Bad input must raise exceptions that
-name file and byte. Tables and charts are checked where pyarrow and altair can be imported (`--extras` installs them).
+Digit for digit: what Python gives must be the JSON of the command, but for times of the clock. Bad input must
+raise exceptions that name file and byte. Tables and charts are checked where pyarrow and altair can be
+imported (`--extras` installs them).
 """
 
 import argparse
@@ -34,8 +35,9 @@ def run(*words, **options):
 
 
 def install(extras="", name="python-package", others=()):
-    """A fresh virtual environment with the package and what it may use; its Python. With `extras`, the environment stays from one time
-    to the next, since some are hundreds of megabytes, and the package is installed anew; so do other packages that tests need."""
+    """A fresh virtual environment with the package and what it may use; its Python. With `extras`, the
+    environment stays from one time to the next, since some are hundreds of megabytes, and the package is
+    installed anew; so do other packages that tests need."""
     where = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / name
     base = getattr(sys, "_base_executable", None) or sys.executable
     made_with = (where / "pyvenv.cfg").read_text() if (where / "pyvenv.cfg").exists() else ""
@@ -51,7 +53,8 @@ def install(extras="", name="python-package", others=()):
 
 
 def captures(where):
-    """A dozen captures: small ones of many kinds, the bundled one, and one large enough to be read in parts."""
+    """A dozen captures: small ones of many kinds, the bundled one, and one large enough to be read in
+    parts."""
     odd = sorted(p for p in (where / "odd").glob("*") if p.stat().st_size < 100_000)
     several = sorted((where / "multi").glob("*"), key=lambda p: p.stat().st_size)
     return [ROOT / "traces/campus.pcap.gz", *odd[:: max(1, len(odd) // 7)][:7], *several[:5], *several[len(several) // 2:][:1]]
@@ -375,7 +378,8 @@ class Checks:
             assert self.slipstream.analyze("synth:flows=1,packets=1").plot().to_dict()
 
     def wheel(self):
-        """One wheel for CPython 3.9 and later, which works in an environment of its own: what `make wheels` does, but for optimisations."""
+        """One wheel for CPython 3.9 and later, which works in an environment of its own: what `make wheels`
+        does, but for optimisations."""
         folder = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "wheels-dev"
         said = run(ROOT / "ci/wheels.sh", folder, "--profile", "dev", cwd=ROOT, env={**os.environ, "PYTHON": sys.executable})
         assert "works in a fresh environment" in said and "-cp39-abi3-" in said, said

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Is `slipstream reframe` what it says? Every capture, many settings, judged from outside by an own reader and a twin.
+"""Is `slipstream reframe` what it says? Every capture, many settings, judged by an own reader and a twin.
 
-What no setting may break (`invariants`) is checked on the files alone; where one worker did the work, the twin must
-also agree on every packet's place and time and on every counter.
+What no setting may break (`invariants`) is checked on the files alone; where one worker did the work, the
+twin must also agree on every packet's place and time and on every counter.
 """
 
 import functools
@@ -51,7 +51,8 @@ class Input:
         self.flow_array = np.array([-1 if f is None else f for f in self.flows], dtype=np.int64)
         self.tcp = [capture.tcp(r.data, h) for r, h in zip(self.records, self.headers)]
         self.classified = int((self.flow_array >= 0).sum())
-        # Where each packet is, by what it is. Equal ones are of one flow, so that the first to come is the first to go.
+        # Where each packet is, by what it is. Equal ones are of one flow, so that the first to come is the
+        # first to go.
         self.places = defaultdict(list)
         for i, r in enumerate(self.records):
             self.places[r[1:]].append(i)
@@ -60,8 +61,8 @@ class Input:
         return self.tcp[i] is not None and self.tcp[i].flags & 2 != 0
 
     def heavy(self):
-        """For each packet, whether its flow is heavy by HEAVY: by the packets of a window and the one before, those of
-        flows that had two packets in it at least; as from the packet that ends the window."""
+        """For each packet, whether its flow is heavy by HEAVY: by the packets of a window and the one before,
+        those of flows that had two packets in it at least; as from the packet that ends the window."""
         windows, heavy = [Counter(), Counter()], set()
         for flow in self.flows:
             if flow is not None:
@@ -228,7 +229,8 @@ def agree(case, given, s, out, order, result):
 
 
 def ascending(case, given, order, trains):
-    """With --tcp-order, data segments of a train ascend by sequence number, and nothing else changes its place."""
+    """With --tcp-order, data segments of a train ascend by sequence number, and nothing else changes its
+    place."""
     place = {i: n for n, i in enumerate(order.tolist())}
     for _, packets in trains:
         tcp = [given.tcp[i] for i in packets]
@@ -256,7 +258,8 @@ def how_flushes(s):
 
 
 def acks(case, given, order, out, s):
-    """Only pure ACKs may be missing, and each only if a later one of its flow that left in time says all it said."""
+    """Only pure ACKs may be missing, and each only if a later one of its flow that left in time says all it
+    said."""
     kept = dict(zip(order.tolist(), (r.time for r in out.records)))
     by_flow = defaultdict(list)
     for i, flow in enumerate(given.flows):
@@ -375,7 +378,8 @@ def outside(_, path, s, output, result, __):
 
 
 def loop(binary, path, scratch):
-    """Three turns of a capture have three times its packets, in the order of time, each turn as the one before."""
+    """Three turns of a capture have three times its packets, in the order of time, each turn as the one
+    before."""
     given, case = load(path), harness.Case()
     output = scratch / "loop.pcapng"
     run = harness.Run(binary, ["reframe", path, output, "--loop", 3, "--format", "json", "--bypass", "none"])
@@ -390,8 +394,8 @@ def loop(binary, path, scratch):
 
 
 def coarse(path, scratch):
-    """A copy of a capture whose clock ticks only every ms: many packets come, and many trains leave, at one instant.
-    Some packets of a flow are out of order in it."""
+    """A copy of a capture whose clock ticks only every ms: many packets come, and many trains leave, at one
+    instant. Some packets of a flow are out of order in it."""
     read = capture.read(path)
     records = [r._replace(time=r.time // COARSE * COARSE) for r in read.records]
     for i in range(0, len(records) - 3, 5):

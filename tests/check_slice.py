@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Are packets whole again after slicing? A middlebox and a process with functions, joined by shared memory, judged by tshark.
+"""Are packets whole again after slicing? Middlebox and functions, joined by shared memory, by tshark.
 
-Captures and generated TCP go through slice, NAT and firewall in another process, splice; and the same way with nothing sliced. Both
-must give the same packets, byte for byte, and tshark must find every checksum and length right. What crosses the boundary is counted at both
-ends. Then the boundary itself: a process that is killed, one that is interrupted, one that drops, files that are something else, and rings that are
-damaged while in use.
+Captures and generated TCP go through slice, NAT and firewall in another process, splice; and the same way
+with nothing sliced. Both must give the same packets, byte for byte, and tshark must find every checksum and
+length right. What crosses the boundary is counted at both ends. Then the boundary itself: a process that is
+killed, one that is interrupted, one that drops, files that are something else, and rings that are damaged
+while in use.
 """
 
 import json
@@ -144,14 +145,15 @@ def compare(case, records, one, two):
 
 
 def worth_slicing(record):
-    """A whole TCP or UDP packet of 500 bytes and more, of which an entry of the payload table has room for the payload (captures
-    on hosts have packets of many segments)."""
+    """A whole TCP or UDP packet of 500 bytes and more, of which an entry of the payload table has room for
+    the payload (captures on hosts have packets of many segments)."""
     found = capture.headers(1, record.data) if 500 <= len(record.data) <= 1518 else None
     return found is not None and not found.fragment and found.protocol in (capture.TCP, capture.UDP)
 
 
 def killed(case, binary, scratch):
-    """A process with functions that is killed: the middlebox says so, and ends with an error, its output whole."""
+    """A process with functions that is killed: the middlebox says so, and ends with an error, its output
+    whole."""
     there, out = scratch / "there", scratch / "out.pcap"
     far = Process(binary, *reached(there), "counter")
     near = Process(binary, "slice", "run", "synth:packets=100M,size=1500,rate=20kpps", out, "--through", there, "--pace", "real")
@@ -191,7 +193,8 @@ def interrupted(case, binary, scratch):
 
 
 def overload(case, binary, scratch):
-    """A ring that is full drops and counts, where that is asked for; and what comes from the other side is all that was sent."""
+    """A ring that is full drops and counts, where that is asked for; and what comes from the other side is
+    all that was sent."""
     there = scratch / "there"
     far = Process(binary, *reached(there), "limit(rate=1gpps)")
     graph = f'functions :: shm(path="{there}", ring=64KiB, when_full=drop); slice(storage=copy) -> functions; functions -> splice'
@@ -207,7 +210,8 @@ def overload(case, binary, scratch):
 
 def dropped(case, binary, scratch):
     """What the functions drop is told to the middlebox, whose payloads then wait no longer."""
-    # There is an entry for each packet in the one case, however late the middlebox hears of drops, and too few in the other.
+    # There is an entry for each packet in the one case, however late the middlebox hears of drops, and too
+    # few in the other.
     for explicit, packets, entries in (("true", 60_000, 65_536), ("false", 100_000, 4096)):
         there = scratch / f"there-{explicit}"
         far = Process(binary, *reached(there), "limit(rate=1pps, burst=10000)")

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Parts of traces and Spark, from the Python package as `pip install '.[spark]'` gives it: results are those of the binary.
+"""Parts of traces and Spark, as `pip install '.[spark]'` gives them: results are those of the binary.
 
 usage: check_spark.py [target/release/slipstream] [--only TEXT] [--python PYTHON]
 
-Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, a damaged file among many, a flow that is half of the trace, Python workers and
-an executor killed in the middle. Needs Java 17 or later. The environment has all that the package may use, so that its notebooks are run here, and its stubs checked.
+Digit for digit: one process, parts joined, Spark with 1, 2 and 4 partitions a file, a damaged file among
+many, a flow that is half of the trace, Python workers and an executor killed in the middle. Needs Java 17 or
+later. The environment has all that the package may use, so that its notebooks are run here, and its stubs
+checked.
 """
 
 import argparse
@@ -73,7 +75,8 @@ class Checks(Package):
         return self.session, packets
 
     def made(self):
-        """Generated captures: large enough to be cut, of both formats; compressed; and one with a flow that is half of it."""
+        """Generated captures: large enough to be cut, of both formats; compressed; and one with a flow that
+        is half of it."""
         where = self.scratch / "made"
         if not where.exists():
             where.mkdir()
@@ -105,7 +108,8 @@ class Checks(Package):
         self.walked()
 
     def crossed(self):
-        """Parts that the command saved are Python's, byte for byte, and the other way round; also joined across."""
+        """Parts that the command saved are Python's, byte for byte, and the other way round; also joined
+        across."""
         s, path = self.slipstream, self.made()[0]
         want = self.command("analyze", path)
         for number in (1, 2, 4):
@@ -130,7 +134,8 @@ class Checks(Package):
         self.same(got.to_dict(), self.command("analyze", zst), "a part with nothing in it")
 
     def walked(self):
-        """A part of a pcapng file behind the description of another interface: over all that comes before it, it is right."""
+        """A part of a pcapng file behind the description of another interface: over all that comes before it,
+        it is right."""
         s, path = self.slipstream, self.mixed()
         middle = s.spans(path, path.stat().st_size * 3 // 4)[-1][0]
         first, last = s.partial(path, (0, middle)), s.partial(path, (middle, 2**64 - 1), walk=True)
@@ -165,7 +170,8 @@ class Checks(Package):
         self.raises(FileNotFoundError, lambda: s.spans(self.scratch / "missing.pcap"), "missing.pcap")
 
     def cut_wrong(self):
-        """A part that begins or ends where no record does is an exception with the byte, and is made anew from where one does."""
+        """A part that begins or ends where no record does is an exception with the byte, and is made anew
+        from where one does."""
         s = self.slipstream
         from slipstream import partials
 
@@ -186,7 +192,8 @@ class Checks(Package):
         self.same(whole.trace().to_dict(), self.command("analyze", path)["traces"][0], "made anew")
 
     def locality(self):
-        """The cluster's analysis is the command's: with parts of every size, from paths and from DataFrames."""
+        """The cluster's analysis is the command's: with parts of every size, from paths and from
+        DataFrames."""
         spark, packets = self.spark()
         several = self.made()
         want = self.command("analyze", *several)
@@ -206,7 +213,8 @@ class Checks(Package):
         self.same(packets.locality(spark, small, split=100_000).to_dict(), self.command("analyze", *small), "captures")
 
     def shares(self):
-        """Parts shared out to tasks: nothing is lost or turned round, neighbours are one, and files stay whole where they can."""
+        """Parts shared out to tasks: nothing is lost or turned round, neighbours are one, and files stay
+        whole where they can."""
         from slipstream import spark as packets
 
         random = Random(7)
@@ -262,7 +270,8 @@ class Checks(Package):
         assert abs(estimate - one.cardinality().estimate) <= 0.1 * one.cardinality().estimate
 
     def bad(self):
-        """A damaged file among many is listed, the rest is right; others have an exception that names them."""
+        """A damaged file among many is listed, the rest is right; others have an exception that names
+        them."""
         spark, packets = self.spark()
         several = self.made()
         empty, text, cut = (self.scratch / name for name in ("empty.pcap", "text.pcap", "cut.pcap"))
@@ -308,7 +317,8 @@ class Checks(Package):
         assert spark.read.format("pcap").option("split", 400_000).load(str(mixed)).groupBy("link_type").count().count() == 2
 
     def mixed(self):
-        """A pcapng file that describes a second interface, of another link type, in the middle: its packets follow to the end."""
+        """A pcapng file that describes a second interface, of another link type, in the middle: its packets
+        follow to the end."""
         mixed = self.scratch / "mixed.pcapng"
         block = self.made()[1].read_bytes()
         section = int.from_bytes(block[4:8], "little")
@@ -321,13 +331,15 @@ class Checks(Package):
         return mixed
 
     def killed(self):
-        """Python workers killed in the middle of an analysis: their tasks run again, and the result is the same."""
+        """Python workers killed in the middle of an analysis: their tasks run again, and the result is the
+        same."""
         spark, packets = self.spark()
         several, want = self.made(), self.command("analyze", *self.made())
         self.killing(spark, "pyspark/daemon", lambda: self.same(packets.locality(spark, several, split=100_000).to_dict(), want, "killed"))
 
     def executor(self):
-        """One of two executors killed in the middle: the other one, and the one that takes its place, do its work again."""
+        """One of two executors killed in the middle: the other one, and the one that takes its place, do its
+        work again."""
         spark, packets = self.spark("local-cluster[2,1,1024]")
         several, want = self.made(), self.command("analyze", *self.made())
         self.killing(spark, "CoarseGrainedExecutorBackend",
@@ -335,8 +347,9 @@ class Checks(Package):
 
     @classmethod
     def killing(cls, spark, name, work):
-        """Does some work, a process of this name being killed in its middle. Who is killed may have had nothing to do just then, or the work
-        be over on a busy machine before it is looked at: it is done again until a task has failed."""
+        """Does some work, a process of this name being killed in its middle. Who is killed may have had
+        nothing to do just then, or the work be over on a busy machine before it is looked at: it is done
+        again until a task has failed."""
         for _ in range(8):
             if cls.killing_once(spark, name, work):
                 return
@@ -344,11 +357,13 @@ class Checks(Package):
 
     @staticmethod
     def killing_once(spark, name, work):
-        """Does some work of Spark, and kills processes with this name in their command lines once tasks have ended; how many tasks failed."""
+        """Does some work of Spark, and kills processes with this name in their command lines once tasks have
+        ended; how many tasks failed."""
         over, tracker, counts = threading.Event(), spark.sparkContext.statusTracker(), {}
 
         def mine(name):
-            """Processes of that name whose parent is of the same name, or which were started by this program's JVM."""
+            """Processes of that name whose parent is of the same name, or which were started by this
+            program's JVM."""
             found = {}
             for entry in Path("/proc").iterdir():
                 try:
@@ -390,7 +405,8 @@ class Checks(Package):
         return sum(counts.values())
 
     def notebooks(self):
-        """The notebooks run from their first cell to the last, on small input; the first cell of the one gives a chart."""
+        """The notebooks run from their first cell to the last, on small input; the first cell of the one
+        gives a chart."""
         import nbclient
         import nbformat
 

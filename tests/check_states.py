@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Are saved states what the book's page on formats says? Read by that page alone, hash functions included.
 
-The tables of a state are computed anew from the packets, which `capture.py` reads, and must be those of the file to the bit.
-Sliding windows, gaps and what two states share are held against dictionaries, and what the stage tells and saves against the verb.
+The tables of a state are computed anew from the packets, which `capture.py` reads, and must be those of the
+file to the bit. Sliding windows, gaps and what two states share are held against dictionaries, and what the
+stage tells and saves against the verb.
 """
 
 import collections
@@ -94,7 +95,8 @@ class Code:
 
 
 def registers(data, n, t, d):
-    """Did registers forget nothing; and of n of them the highest event, and the set of those below it that it has."""
+    """Did registers forget nothing; and of n of them the highest event, and the set of those below it that it
+    has."""
     if data[0] == 0:
         words = struct.unpack(f"<{n}I", data[1:])
         return False, [(word >> 24, {(word >> 24) - i for i in range(1, d + 1) if word >> 24 - i & 1}) for word in words]
@@ -108,7 +110,8 @@ def registers(data, n, t, d):
 
 
 def events(kind, seed, n, d, packets):
-    """The registers that the packets make, as above, and the sum of the inverse chances that they would change some."""
+    """The registers that the packets make, as above, and the sum of the inverse chances that they would
+    change some."""
     t, purpose = (2, 0x656C6C) if kind == 11 else (1, 0x686970)
     hashes, kept, seen, last = Hash(seed, purpose), [set() for _ in range(n)], fractions.Fraction(0), 63 - t
     size = (n * (5 + d) + 7) // 8 + 3
@@ -166,7 +169,8 @@ def saved(data):
 
 
 def same(kind, seed, body, packets):
-    """Are the tables those that the packets (key, weight) make? Their order makes a difference to what a hip has seen."""
+    """Are the tables those that the packets (key, weight) make? Their order makes a difference to what a hip
+    has seen."""
     if kind not in (11, 13):
         return body == tables(kind, seed, body, packets)
     n = int.from_bytes(body[:4], "little")

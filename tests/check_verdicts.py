@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Does our firewall decide as Linux does? The same rules in both, a million packets through both, the same ones come out.
+"""Does our firewall decide as Linux does? The same rules, a million packets, and the same ones come out.
 
-The rules are generated, loaded with iptables-restore in the namespace of a router, and read back with iptables-save: that is what
-our firewall gets. The packets come at the edges of the rules. In a run without rules all of them must come out of the router.
-Where namespaces can't be made nothing is checked, and that is a failure.
+The rules are generated, loaded with iptables-restore in the namespace of a router, and read back with
+iptables-save: that is what our firewall gets. The packets come at the edges of the rules. In a run without
+rules all of them must come out of the router. Where namespaces can't be made nothing is checked, and that is
+a failure.
 """
 
 import argparse
@@ -77,8 +78,8 @@ def compare(case, what, frames, kernel, mine):
 
 
 def judged(frames, version, flavour, numbers):
-    """The packets that are compared. What rules of nftables about ports and flags say of fragments other than the first
-    differs from what the same rules say in the older iptables, which is what ours say."""
+    """The packets that are compared. What rules of nftables about ports and flags say of fragments other than
+    the first differs from what the same rules say in the older iptables, which is what ours say."""
     if version == 6 or flavour != "nft":
         return numbers
     later = ((frames[:, 20] & 0x1F) != 0) | (frames[:, 21] != 0)

@@ -1,10 +1,11 @@
 """Connections, well-behaved and not, their packets in one stream; and rules that ask for their states.
 
-Sequence numbers are always those that the other end expects: this is about states. A packet that comes to nothing (an answer to
-nothing, impossible flags, an error about nobody's packet) is there as well.
+Sequence numbers are always those that the other end expects: this is about states. A packet that comes to
+nothing (an answer to nothing, impossible flags, an error about nobody's packet) is there as well.
 
-Rules drop new connections by addresses and ports alone, so that all packets of a direction are dropped or none: Linux follows a
-connection whose packets it drops, our firewall only those it lets pass. SCTP, which Linux knows the states of, is left out.
+Rules drop new connections by addresses and ports alone, so that all packets of a direction are dropped or
+none: Linux follows a connection whose packets it drops, our firewall only those it lets pass. SCTP, which
+Linux knows the states of, is left out.
 """
 
 import random
@@ -24,8 +25,8 @@ ESP = 50
 HANDSHAKE = [(0, SYN), (1, SYN | ACK), (0, ACK)]
 DATA = [(0, PSH | ACK), (1, ACK), (1, PSH | ACK), (0, ACK)]
 CLOSE = [(0, FIN | ACK), (1, ACK), (1, FIN | ACK), (0, ACK)]
-# The server resets and the client opens again: here Linux lets segments pass as the old connection's until the server's answer
-# has come, so that nothing is lost or odd in these.
+# The server resets and the client opens again: here Linux lets segments pass as the old connection's until
+# the server's answer has come, so that nothing is lost or odd in these.
 REOPENED = HANDSHAKE + [(1, RST | ACK), (0, SYN), (1, SYN | ACK), (0, ACK)] + DATA
 # What becomes of a TCP connection: (direction, flags) of its packets.
 LIVES = (

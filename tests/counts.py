@@ -1,7 +1,7 @@
 """What `slipstream measure` should answer, counted with dictionaries: flows by key, weight and epoch.
 
-Keys are bytes of packet headers, as `capture` reads them; keys that the product prints are read back into the same form
-(`parse`), so that spelling doesn't matter, only what is meant.
+Keys are bytes of packet headers, as `capture` reads them; keys that the product prints are read back into the
+same form (`parse`), so that spelling doesn't matter, only what is meant.
 """
 
 import functools
@@ -21,7 +21,8 @@ PAIRS = ("superspreaders", "ddos-victims")
 
 
 class Packets(list):
-    """Packets, and the true answers that were found of them, since many sketches and tasks ask for the same ones."""
+    """Packets, and the true answers that were found of them, since many sketches and tasks ask for the same
+    ones."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +50,8 @@ def cut(address, bits):
 
 
 class Key:
-    """A kind of key: `src`, `dst`, `src-dst`, `5tuple`, with networks of IPv4 (`src/24`), IPv6 (`src/56`) or both (`src/24/56`)."""
+    """A kind of key: `src`, `dst`, `src-dst`, `5tuple`, with networks of IPv4 (`src/24`), IPv6 (`src/56`) or
+    both (`src/24/56`)."""
 
     def __init__(self, text):
         self.fields, *prefixes = text.split("/")
@@ -110,7 +112,8 @@ class Epoch:
 
 
 def epochs(all_packets, length, task, key, by_bytes=False):
-    """The true answers, epoch by epoch of so many packets; a trace without packets has one epoch without any."""
+    """The true answers, epoch by epoch of so many packets; a trace without packets has one epoch without
+    any."""
     question = length, task if task in PAIRS else None, key.name, by_bytes
     if question not in all_packets.known:
         parts = [all_packets[i : i + length] for i in range(0, len(all_packets), length)] or [[]]

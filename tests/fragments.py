@@ -1,7 +1,8 @@
-"""Datagrams in fragments of every kind, through Linux with connection tracking and through our firewall: the same ones pass.
+"""Datagrams in fragments of every kind, through Linux with connection tracking and through our firewall: the
+same ones pass.
 
-Every datagram has a source address of its own, by which it is known again, and goes through whole or not at all. Linux sends on what
-it reassembled, cut anew: what is compared is datagrams, each with all of its bytes.
+Every datagram has a source address of its own, by which it is known again, and goes through whole or not at
+all. Linux sends on what it reassembled, cut anew: what is compared is datagrams, each with all of its bytes.
 """
 
 import random
@@ -60,7 +61,8 @@ class Datagrams:
         self.frames = np.frombuffer(b"".join(frame for _, frame in timed), np.uint8).reshape(-1, packets.SIZE)
 
     def _payload(self, number, odd):
-        """A datagram with a right checksum. What may end early is one of ICMP, which has no length to be held against."""
+        """A datagram with a right checksum. What may end early is one of ICMP, which has no length to be held
+        against."""
         kind, length = self.random.choice(("udp", "udp", "tcp", "icmp")), self.random.randrange(24, 160)
         kind = "icmp" if odd in self.ODD else kind
         length = 8 if odd == "whole" else length
@@ -104,7 +106,8 @@ class Datagrams:
             at = max(0, some[1] - 8)
             odd = (protocol, at, bytes(self.random.choice((16, 24))), True, True)
         elif kind == "ends":
-            # No multiple of eight, so that it repeats no other; IPv6 takes one that is first and last for a whole packet.
+            # No multiple of eight, so that it repeats no other; IPv6 takes one that is first and last for a
+            # whole packet.
             odd = (protocol, max(some[1], 8), bytes(min(len(some[2]), PIECE[self.version] - 8) + 4), False, True)
         elif kind == "beyond":
             odd = (protocol, (len(data) + 15) // 8 * 8, bytes(8), True, True)
@@ -131,7 +134,8 @@ class Datagrams:
 
 
 def passed(path, version):
-    """The lengths of the datagrams in a capture, by their numbers, and the numbers of those of which not all bytes are there."""
+    """The lengths of the datagrams in a capture, by their numbers, and the numbers of those of which not all
+    bytes are there."""
     found, under_way = {}, {}
     for record in capture.read(path).records:
         ip = record.data[14:]

@@ -1,4 +1,5 @@
-"""What the checks share: running the binary, finding the traces, counting what passed, and saying what did not."""
+"""What the checks share: running the binary, finding the traces, counting what passed, and saying what did
+not."""
 
 import argparse
 import contextlib
@@ -18,12 +19,14 @@ PROCESSES = 2
 
 
 def traces():
-    """The directory of captures to test with: $SLIPSTREAM_TRACES, else ../shared/traces beside the checkout."""
+    """The directory of captures to test with: $SLIPSTREAM_TRACES, else ../shared/traces beside the
+    checkout."""
     return Path(os.environ.get("SLIPSTREAM_TRACES") or ROOT.parent / "shared" / "traces")
 
 
 class Run:
-    """One run of the binary: `command` as one would type it, `status` (negative: killed by that signal), output."""
+    """One run of the binary: `command` as one would type it, `status` (negative: killed by that signal),
+    output."""
 
     def __init__(self, binary, arguments, stdin=None, timeout=120):
         words = [str(binary), *map(str, arguments)]
@@ -64,8 +67,8 @@ class Case:
 
 @contextlib.contextmanager
 def token():
-    """Waits for one of the tokens that `run_all.py` gives to checks beside one another, and has it for a while. There are as
-    many as cores. A check that runs by itself waits for nothing."""
+    """Waits for one of the tokens that `run_all.py` gives to checks beside one another, and has it for a
+    while. There are as many as cores. A check that runs by itself waits for nothing."""
     path = os.environ.get("SLIPSTREAM_TOKENS")
     if path is None:
         yield
@@ -89,7 +92,8 @@ def _guarded(arguments):
 
 
 def main(description, jobs, function, chunk=4):
-    """Runs `function(binary, job, scratch)` for every job, on two processes. It gives (command, what is wrong) a case."""
+    """Runs `function(binary, job, scratch)` for every job, on two processes. It gives (command, what is
+    wrong) a case."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("binary", nargs="?", default=ROOT / "target/release/slipstream", type=Path)
     parser.add_argument("--only", default="", help="only jobs that have this text in them")
@@ -105,8 +109,8 @@ def main(description, jobs, function, chunk=4):
         sys.exit(f"{arguments.binary} is no program; build it first: cargo build --release")
     binary = arguments.binary.resolve()
     chosen = [job for job in jobs(where) if arguments.only in repr(job)]
-    # Captures are lists of a million tuples and have no cycles: to look for cycles in them again and again takes longer than some
-    # checks.
+    # Captures are lists of a million tuples and have no cycles: to look for cycles in them again and again
+    # takes longer than some checks.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1000)
     passed = failed = 0

@@ -1,7 +1,9 @@
-"""Network functions under attack, between real end hosts: what a flood leaves of real connections, and what chosen flows cost.
+"""Network functions under attack, between real end hosts: what a flood leaves of real connections, and what
+chosen flows cost.
 
-How long the flood of SYNs lasts, how many real connections there are, and for how many connections the firewall has room, can be set:
-SLIPSTREAM_FLOOD="seconds=60,connections=200,table=131072" tests/check_live.py BINARY --only syn_flood
+How long the flood of SYNs lasts, how many real connections there are, and for how many connections the
+firewall has room, can be set: SLIPSTREAM_FLOOD="seconds=60,connections=200,table=131072" tests/check_live.py
+BINARY --only syn_flood
 """
 
 import json
@@ -56,7 +58,8 @@ def packet(net, protocol, source, ports, target=SERVER):
 
 
 def flood(net, target, sent, over):
-    """SYNs to a target from forged sources of 10.99.0.0/16 until it is over, 50 each hundredth of a second."""
+    """SYNs to a target from forged sources of 10.99.0.0/16 until it is over, 50 each hundredth of a
+    second."""
     wire, numbers = net.wire("a"), random.Random(1)
     began, tick = time.monotonic(), 0
     while not over.is_set():
@@ -141,7 +144,8 @@ def connect_all(case, net, wanted, kept):
 
 
 def syn_flood(case, binary, scratch):
-    """SYNs from forged sources, answered and not, 5,000 a second each: every real connection opens, and lasts; memory stays."""
+    """SYNs from forged sources, answered and not, 5,000 a second each: every real connection opens, and
+    lasts; memory stays."""
     wanted = settings()
     for answered in (False, True):
         with Net() as net:
@@ -197,7 +201,8 @@ def hash_of(source, ports, seed):
 
 
 def collisions(case, binary, scratch):
-    """Flows chosen to collide under the seed of replays: found out where that seed is asked for, and harmless where none is."""
+    """Flows chosen to collide under the seed of replays: found out where that seed is asked for, and harmless
+    where none is."""
     numbers, chosen = random.Random(2), []
     while len(chosen) < 900:
         flow = 0x0A630000 | numbers.getrandbits(16), (numbers.randrange(1024, 1 << 16), 9)

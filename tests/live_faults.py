@@ -1,6 +1,8 @@
-"""What happens to interfaces and processes, and what the program does then: a clear message, or a counted drop, never a hang.
+"""What happens to interfaces and processes, and what the program does then: a clear message, or a counted
+drop, never a hang.
 
-Rows that other checks have are named in ROWS; here are the rest, each over AF_PACKET, AF_XDP and two shards where that may differ.
+Rows that other checks have are named in ROWS; here are the rest, each over AF_PACKET, AF_XDP and two shards
+where that may differ.
 """
 
 import json
@@ -74,7 +76,8 @@ def fault_mtu(case, binary, _):
 
 
 def fault_far_side_stops(case, binary, _):
-    """The far end goes down while packets come: they are counted as lost somewhere, nothing waits, and later all is as before."""
+    """The far end goes down while packets come: they are counted as lost somewhere, nothing waits, and later
+    all is as before."""
     for door in DOORS:
         with Net() as net:
             near, far = net.wire("a"), net.wire("b")
@@ -127,8 +130,8 @@ def fault_killed(case, binary, _):
 
 
 def fault_two_processes(case, binary, _):
-    """A second process on an interface: AF_XDP refuses; packet sockets each get everything, so that packets come twice, and a
-    fanout group shares them."""
+    """A second process on an interface: AF_XDP refuses; packet sockets each get everything, so that packets
+    come twice, and a fanout group shares them."""
     with Net() as net:
         box = box_of(net, binary, "af_xdp")
         began = time.monotonic()

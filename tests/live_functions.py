@@ -1,4 +1,5 @@
-"""Network functions at work between real end hosts: what ping, traceroute, curl, nginx and iperf3 make of them."""
+"""Network functions at work between real end hosts: what ping, traceroute, curl, nginx and iperf3 make of
+them."""
 
 import json
 import os
@@ -91,7 +92,8 @@ def routers(net, name="r"):
 
 
 def router(case, binary, scratch):
-    """A router: neighbours find each other, ping, traceroute sees a hop, what is too large is said, curl and iperf3 work."""
+    """A router: neighbours find each other, ping, traceroute sees a hop, what is too large is said, curl and
+    iperf3 work."""
     if not have(case, "ping", "traceroute", "curl", "nginx", "iperf3", "ss"):
         return
     with Net(routed=True) as net:
@@ -125,7 +127,8 @@ deny any
 
 
 def firewall(case, binary, scratch):
-    """A firewall in the wire: what rules allow works, what they deny doesn't, what they reset is told so at once."""
+    """A firewall in the wire: what rules allow works, what they deny doesn't, what they reset is told so at
+    once."""
     if not have(case, "ping", "curl", "nginx", "ss"):
         return
     rules = scratch / "rules.txt"
@@ -185,8 +188,8 @@ default deny
 
 
 def fragments(case, binary, scratch):
-    """Datagrams of 3,000 bytes, which hosts send in fragments: a question and its answer pass a firewall that tracks connections, and
-    a NAT; one to a port that is denied is stopped, in any order."""
+    """Datagrams of 3,000 bytes, which hosts send in fragments: a question and its answer pass a firewall that
+    tracks connections, and a NAT; one to a port that is denied is stopped, in any order."""
     rules = scratch / "fragments.txt"
     rules.write_text(FRAGMENT_RULES)
     stateful = (f"lan -> fw :: firewall(rules=\"{rules}\") -> side :: switch(ports=[\"out: src host 10.77.0.1\"]); "
@@ -241,8 +244,8 @@ def cut(net, payload):
 
 
 def gateway(case, binary, scratch):
-    """A router with a NAT before its outer port, in one graph: ping, traceroute and curl from inside, whose addresses nobody
-    outside has a way to."""
+    """A router with a NAT before its outer port, in one graph: ping, traceroute and curl from inside, whose
+    addresses nobody outside has a way to."""
     if not have(case, "ping", "traceroute", "curl", "nginx", "ss"):
         return
     with Net(routed=True) as net:

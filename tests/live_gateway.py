@@ -1,10 +1,12 @@
-"""The gateway of configs/, as it stands, between a LAN with two hosts and a provider's network: what the hosts make of it.
+"""The gateway of configs/, as it stands, between a LAN with two hosts and a provider's network: what the
+hosts make of it.
 
     a (a0) ==== (lan-a) s             s: a switch (a Linux bridge)
     c (c0) ==== (lan-c) s (lan-m) ==== (ma) m (mb) ==== (b0) b
 
-Only the names of the interfaces are put into the configuration. The upstream router `b` has addresses beyond its own link,
-and no way to the IPv4 addresses of the LAN. It finds the gateway's external addresses as everybody does: it asks for them.
+Only the names of the interfaces are put into the configuration. The upstream router `b` has addresses beyond
+its own link, and no way to the IPv4 addresses of the LAN. It finds the gateway's external addresses as
+everybody does: it asks for them.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""What an operator does with a pipeline at work between real end hosts: reloads, restarts with state, the control socket.
+"""What an operator does with a pipeline at work between real end hosts: reloads, restarts with state, the
+control socket.
 
 Reloads go on for ten seconds; SLIPSTREAM_RELOADS=600 makes it ten minutes (`make soak`).
 """
@@ -138,7 +139,8 @@ class Threads:
 
 
 class Datagrams(Threads):
-    """Numbered datagrams from 16 ports of a to b, a thousand a second, from `with` to its end; those that arrived."""
+    """Numbered datagrams from 16 ports of a to b, a thousand a second, from `with` to its end; those that
+    arrived."""
 
     def __init__(self, net):
         self.near = [net.socket("a", socket.AF_INET, socket.SOCK_DGRAM) for _ in range(16)]
@@ -190,8 +192,8 @@ def ended(case, box, how=signal.SIGTERM):
 
 
 def restart(case, binary, scratch):
-    """200 connections through a firewall and a NAT survive a restart with their state, whichever side speaks first; without it
-    they don't. A state that is damaged is refused."""
+    """200 connections through a firewall and a NAT survive a restart with their state, whichever side speaks
+    first; without it they don't. A state that is damaged is refused."""
     with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)
         box = gateway.start("--state", gateway.state, "--session-log", f"json:{scratch / 'sessions.json'}")
@@ -232,13 +234,14 @@ def restart(case, binary, scratch):
         case.check("left out" in err, err)
 
 
-# Memory of rings and tables that is touched for the first time, in KiB. What a reload leaves behind would be more than that in half an hour.
+# Memory of rings and tables that is touched for the first time, in KiB. What a reload leaves behind would be
+# more than that in half an hour.
 GROWTH = 65536
 
 
 def reloads(case, binary, scratch):
-    """Other rules, addresses and hold times every half second while connections and datagrams go on: none is lost. What is wrong, or
-    can't change, is refused with its line."""
+    """Other rules, addresses and hold times every half second while connections and datagrams go on: none is
+    lost. What is wrong, or can't change, is refused with its line."""
     seconds = float(os.environ.get("SLIPSTREAM_RELOADS", "10"))
     with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)
@@ -301,7 +304,8 @@ def talk(path, data, answers=1, seconds=5):
 
 
 def abuse(case, binary, scratch):
-    """The control socket under garbage, slow readers and a thousand connections: packets go on, and its owner is served."""
+    """The control socket under garbage, slow readers and a thousand connections: packets go on, and its owner
+    is served."""
     with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)
         box = gateway.start()
@@ -339,8 +343,8 @@ def abuse(case, binary, scratch):
 
 
 def log(case, binary, scratch):
-    """The log: running, a link that goes down and comes up, the first drop and the denials with their rule; a service manager hears
-    that it runs, lives and ends."""
+    """The log: running, a link that goes down and comes up, the first drop and the denials with their rule; a
+    service manager hears that it runs, lives and ends."""
     heard = scratch / "notify"
     with Net(routed=True) as net, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(heard))
@@ -381,7 +385,8 @@ def log(case, binary, scratch):
 
 
 def unread(case, binary, scratch):
-    """A log that nobody reads: reloads and packets go on, lines are left out and counted, and the run ends when it is asked to."""
+    """A log that nobody reads: reloads and packets go on, lines are left out and counted, and the run ends
+    when it is asked to."""
     many = 400
     with Net(routed=True) as net:
         gateway = Gateway(net, binary, scratch)

@@ -1,4 +1,5 @@
-"""The Debian package: what is in it, and whether the command works as its service runs it, as a user without root."""
+"""The Debian package: what is in it, and whether the command works as its service runs it, as a user without
+root."""
 
 import gzip
 import json
@@ -23,7 +24,8 @@ def said(*words):
 
 
 def package(case, binary, scratch):
-    """The package has what it should, and its unit is one; the command needs three capabilities and no root."""
+    """The package has what it should, and its unit is one; the command needs three capabilities and no
+    root."""
     if not have(case, "dpkg-deb", "setpriv", "systemd-analyze"):
         return
     status, path = said(ROOT / "ci" / "deb.sh", binary, scratch)

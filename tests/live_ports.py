@@ -1,5 +1,5 @@
-"""Live ports by themselves: AF_XDP, AF_PACKET with its options, TAP. What goes in is made here, packet by packet; what comes
-out is captured by tcpdump on the far side."""
+"""Live ports by themselves: AF_XDP, AF_PACKET with its options, TAP. What goes in is made here, packet by
+packet; what comes out is captured by tcpdump on the far side."""
 
 import json
 import os
@@ -80,7 +80,8 @@ def records(path):
 
 
 def stream(net, near, packets):
-    """Sends packets of many flows in turn, at RATE or somewhat less where this program isn't given the time."""
+    """Sends packets of many flows in turn, at RATE or somewhat less where this program isn't given the
+    time."""
     templates = []
     for flow in range(FLOWS):
         frame = bytearray(udp(net, 0, flow))
@@ -377,7 +378,8 @@ def lazy(net):
 
 
 def xdp_offloads(case, binary, _):
-    """Hosts that leave checksums to their cards talk through AF_XDP in both modes: what is missing is filled in."""
+    """Hosts that leave checksums to their cards talk through AF_XDP in both modes: what is missing is filled
+    in."""
     for mode in ("native", "generic"):
         with Net() as net:
             lazy(net)
@@ -427,7 +429,8 @@ def super_frames_out(case, binary, _):
 
 
 def segment(net, flow, number, size, last=False, v6=False, udp=False, tag=b""):
-    """A TCP segment or a UDP datagram of a flow with the bytes that follow those before, numbers close to where they wrap."""
+    """A TCP segment or a UDP datagram of a flow with the bytes that follow those before, numbers close to
+    where they wrap."""
     payload = bytes((number * size + i) & 0xFF for i in range(size))
     ports = struct.pack("!HH", 4000, 5000 + flow)
     if udp:
@@ -449,7 +452,8 @@ def segment(net, flow, number, size, last=False, v6=False, udp=False, tag=b""):
 
 
 def cut_by_the_kernel(case, binary, _):
-    """Super-frames that leave by an interface which can't send them are cut by the kernel: what arrives are the bytes that came."""
+    """Super-frames that leave by an interface which can't send them are cut by the kernel: what arrives are
+    the bytes that came."""
     with Net() as net:
         net.sh("m", "ethtool", "-K", "mb", "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off")
         box = Middlebox(net, binary, "run", *JSON, "-e", "af_packet(interface=ma) -> reframe(hold=20ms, compress=gro) -> b :: af_packet(interface=mb)")
@@ -495,7 +499,8 @@ def datagrams_out(case, binary, _):
 
 
 def fanout(case, binary, scratch):
-    """Two processes share an interface: each packet comes to one, and both directions of a flow to the same."""
+    """Two processes share an interface: each packet comes to one, and both directions of a flow to the
+    same."""
     with Net() as net:
         near = net.wire("a")
         files = [scratch / f"{n}.pcap" for n in range(2)]

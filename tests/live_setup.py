@@ -1,4 +1,5 @@
-"""What a live run does around its packets: offloads switched off and on again, captures that are there as they are written."""
+"""What a live run does around its packets: offloads switched off and on again, captures that are there as
+they are written."""
 
 import os
 import signal
@@ -16,7 +17,8 @@ def feature(net, end, interface, name):
 
 
 def fix_offloads(case, binary, _):
-    """--fix-offloads switches off what merges packets while it runs, also at the other end of a pair; all is restored."""
+    """--fix-offloads switches off what merges packets while it runs, also at the other end of a pair; all is
+    restored."""
     with Net() as net:
         net.sh("m", "ethtool", "-K", "ma", "gro", "on")
         net.ip("m", "link", "add", "x0", "type", "veth", "peer", "name", "x1")

@@ -1,4 +1,5 @@
-"""What an operator does with a pipeline in shards: reloads, restarts with state, the log of sessions, the control socket."""
+"""What an operator does with a pipeline in shards: reloads, restarts with state, the log of sessions, the
+control socket."""
 
 import json
 import re
@@ -73,7 +74,8 @@ class Gateway(Controlled):
 
 
 def shard_reload(case, binary, scratch):
-    """Rules, pool and hold time change on all shards, or on none; no connection is lost, nor is one by a restart."""
+    """Rules, pool and hold time change on all shards, or on none; no connection is lost, nor is one by a
+    restart."""
     if not have(case, "ping"):
         return
     with Net() as net:
@@ -136,7 +138,8 @@ def shard_reload(case, binary, scratch):
         case.check(bool(restored) and int(restored[1]) >= count and restored[2] == "0", f"{restored} {err[-600:]}")
         report = json.loads(out)
         case.check(len(report["shards"]) == 2 and all(shard["packets_in"] > 5 for shard in report["shards"]), f"{status} {err[-300:]}")
-        # Of four shards: a session whose port belongs to another shard than its host is left out, the others stay.
+        # Of four shards: a session whose port belongs to another shard than its host is left out, the others
+        # stay.
         box = gate.start(4)
         alive = exchange(pairs, 0, 3)
         case.check(0 < alive < count, f"{alive} of {count} connections on twice as many shards")
@@ -154,8 +157,8 @@ TRACKED = "allow arp\nallow state established,related\nallow state new src host 
 
 
 def shard_restart(case, binary, scratch):
-    """Connections that a firewall tracks on two shards survive a restart on three, and on one; the far side speaks first, which
-    without the state nobody would let pass."""
+    """Connections that a firewall tracks on two shards survive a restart on three, and on one; the far side
+    speaks first, which without the state nobody would let pass."""
     rules, state = scratch / "rules.txt", scratch / "state"
     rules.write_text(TRACKED.replace("allow arp\n", ""))
     graph = ("lan :: af_packet(interface=ma); wan :: af_packet(interface=mb); "
@@ -185,8 +188,9 @@ def shard_restart(case, binary, scratch):
 
 
 def shard_gateway(case, binary, scratch):
-    """The usual gateway on two shards: reframers, a firewall, a router that asks its neighbours, a NAT. Connections of 20 hosts come
-    through whichever side speaks, over reloads and a neighbour that is forgotten; ARP is answered once, by copies all shards hear it."""
+    """The usual gateway on two shards: reframers, a firewall, a router that asks its neighbours, a NAT.
+    Connections of 20 hosts come through whichever side speaks, over reloads and a neighbour that is
+    forgotten; ARP is answered once, by copies all shards hear it."""
     text = live_operation.GATEWAY + "hairpin = false\n"
     hosts = [f"10.77.1.{number}" for number in range(10, 10 + HOSTS)]
     with Net(routed=True) as net:

@@ -45,7 +45,8 @@ def shard_stream(case, binary, scratch):
 
 
 def shard_xdp_stream(case, binary, scratch):
-    """The same with a queue a shard: those that came by the other one's are handed over, or stay where nobody minds."""
+    """The same with a queue a shard: those that came by the other one's are handed over, or stay where nobody
+    minds."""
     several(case, binary, scratch, f"af_xdp(interface=ma, {XDP})", f"af_xdp(interface=mb, {XDP})", 1)
     several(case, binary, scratch, f"af_xdp(interface=ma, {XDP}, steer=false)", f"af_xdp(interface=mb, {XDP})", 0)
 

@@ -1,9 +1,11 @@
-"""Sliced packets through an unmodified function in a namespace of its own: Linux forwarding with NAT by nftables.
+"""Sliced packets through an unmodified function in a namespace of its own: Linux forwarding with NAT by
+nftables.
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
                     m (fa) ==== (f0) f (f1) ==== (fb) m
 
-m parks payloads of what comes from a and b, and puts packets together again when their headers come back from f.
+m parks payloads of what comes from a and b, and puts packets together again when their headers come back from
+f.
 """
 
 import os
@@ -29,7 +31,8 @@ fa -> [a]join :: splice(ports=[a, b], mtu=1500); fb -> [b]join; join[a] -> a; jo
 
 
 def function(net, scratch):
-    """Linux as a router with NAT in namespace f, between the middlebox's interfaces fa and fb; the way of a and b leads there."""
+    """Linux as a router with NAT in namespace f, between the middlebox's interfaces fa and fb; the way of a
+    and b leads there."""
     net.spaces["f"] = f"slip{os.getpid()}f"
     subprocess.run(["ip", "netns", "add", net.spaces["f"]], check=True)
     for inner, outer, address in (("f0", "fa", "10.77.1.254"), ("f1", "fb", "10.77.2.254")):
@@ -50,7 +53,8 @@ def function(net, scratch):
 
 
 def sliced_function(case, binary, scratch):
-    """Files and bulk traffic through Linux's NAT, which has headers only: all bytes arrive, and payloads did wait."""
+    """Files and bulk traffic through Linux's NAT, which has headers only: all bytes arrive, and payloads did
+    wait."""
     if not have(case, "curl", "nginx", "iperf3", "nft", "ss"):
         return
     fetches = int(os.environ.get("SLIPSTREAM_SLICE_FILES", "6"))

@@ -1,11 +1,12 @@
 """Packets that are odd or can't be, and what Linux' tracker and rules make of them beside ours.
 
-A batch is of short flows: packets that set a connection up, one that is odd in some way (its kind), and one behind it that shows
-what the odd one left. Frames are of any length; a packet is known again by the identification of IPv4 or the flow label of IPv6,
-since what is behind an IP packet's end, such as a number there, doesn't come through a router.
+A batch is of short flows: packets that set a connection up, one that is odd in some way (its kind), and one
+behind it that shows what the odd one left. Frames are of any length; a packet is known again by the
+identification of IPv4 or the flow label of IPv6, since what is behind an IP packet's end, such as a number
+there, doesn't come through a router.
 
-Where ours may differ from Linux stands in one table of the book (`functions/firewall.md`): its first column names the
-exceptions that are listed here, and nothing else may differ.
+Where ours may differ from Linux stands in one table of the book (`functions/firewall.md`): its first column
+names the exceptions that are listed here, and nothing else may differ.
 """
 
 import random
@@ -21,7 +22,8 @@ BATCH = 60_000  # the most that identifications tell apart
 ESP, AH, NONE, HOP, ROUTING, FRAGMENT, OPTIONS, MOBILITY = 50, 51, 59, 0, 43, 44, 60, 135
 PROBES = {"NEW": 1, "ESTABLISHED": 2, "INVALID": 3, "RELATED": 4}  # DSCP of packets that are dropped in this state
 
-# Of each exception in the book's table: whether packets of a kind may be decided differently, by (kind, flavour, rules with states).
+# Of each exception in the book's table: whether packets of a kind may be decided differently, by (kind,
+# flavour, rules with states).
 EXCEPTIONS = {
     "before-rules": lambda kind, flavour, states: kind.startswith("dropped:"),
     "cut-transport": lambda kind, flavour, states: kind == "cut:header" and not states,
@@ -170,7 +172,8 @@ class Flows:
             [(0, ACK), (1, ACK)],
         ))
         packets = [self._segment(ends, ports, way, flags, seq) for way, flags in life]
-        # Linux takes a reset for one if its sequence number is right, which what was odd before may have changed.
+        # Linux takes a reset for one if its sequence number is right, which what was odd before may have
+        # changed.
         return packets, 3 if any(flags & RST for _, flags in life) else rng.randrange(len(packets) - 1)
 
     def _udp(self, ends, ports):
@@ -265,7 +268,8 @@ class Flows:
         if which == 4:
             packet.length = 20 + len(packet.body) + rng.randrange(1, 1000)
             return "dropped:length"
-        # Options: padding, router alert, record route, timestamp, stream, unknown, source routes, and such that can't be.
+        # Options: padding, router alert, record route, timestamp, stream, unknown, source routes, and such
+        # that can't be.
         packet.options = rng.choice((b"\1\1\1\0", b"\0\0\0\0", b"\x94\4\0\0", b"\7\x07\4\0\0\0\0\0", b"\x44\x0c\5\0" + bytes(8),
                                      b"\x88\4\0\1", b"\x1e\4\1\2", b"\x83\7\4\xc0\0\2\1\0", b"\x89\7\4\xc0\0\2\1\0",
                                      b"\7\x02\4\0", b"\x94\0\0\0", b"\x94\x28\0\0", b"\7\7\1\0\0\0\0\0"))
@@ -443,7 +447,8 @@ def compare(case, net, binary, scratch, made, plan, settings):
 
 
 def odd(case, router, binary, scratch, tools, version, count, seed):
-    """Odd packets against rules with states and without. Every batch gets a router of its own, which knows no connections."""
+    """Odd packets against rules with states and without. Every batch gets a router of its own, which knows no
+    connections."""
     met, passed, sent = {}, 0, 0
     case.equal(sorted(table(BOOK)), sorted(EXCEPTIONS | APART), "exceptions in the book's table against those of this check")
     for states in (True, False):
@@ -463,7 +468,8 @@ def odd(case, router, binary, scratch, tools, version, count, seed):
 
 
 def in_ipv6(stream):
-    """Packets of connections of IPv4 (see `connections.py`) as packets of IPv6: addresses embedded, ICMP turned into ICMPv6."""
+    """Packets of connections of IPv4 (see `connections.py`) as packets of IPv6: addresses embedded, ICMP
+    turned into ICMPv6."""
     kinds = {8: 128, 0: 129, 3: 1, 11: 3}
     out = []
     for source, target, protocol, head in stream:

@@ -1,6 +1,8 @@
-"""Shards of a capture, measured apart and merged, against one pass over everything and against counting with dictionaries.
+"""Shards of a capture, measured apart and merged, against one pass over everything and against counting with
+dictionaries.
 
-Epochs are by time; packets are dealt out one by one, in bursts, or flow by flow, so that some shards have nothing in some epochs.
+Epochs are by time; packets are dealt out one by one, in bursts, or flow by flow, so that some shards have
+nothing in some epochs.
 """
 
 import counts
@@ -10,7 +12,8 @@ DAY = 86_400 * 10**9
 
 
 def different(combinations):
-    """Of tasks and sketches one for each kind of state and of answer: some tasks put the same into the same sketch."""
+    """Of tasks and sketches one for each kind of state and of answer: some tasks put the same into the same
+    sketch."""
     alike = {"flow-size", "ddos-victims"}
     return [(task, sketch) for task, sketch in combinations
             if task not in alike and not (sketch in ("exact", "flow-radar") and task in ("heavy-hitters", "cardinality"))]
@@ -30,7 +33,8 @@ def deal(records, shards):
 
 
 def two_days(records):
-    """The records in the order of their times, the later half a day later: between them lies an epoch without packets."""
+    """The records in the order of their times, the later half a day later: between them lies an epoch without
+    packets."""
     ordered = sorted(records, key=lambda r: r.time)
     half = len(ordered) // 2
     return [*ordered[:half], *(r._replace(time=r.time + DAY) for r in ordered[half:])]

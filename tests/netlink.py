@@ -20,7 +20,8 @@ def attributes(data):
 
 
 def attached(net, interface, end="m"):
-    """The way in which an interface runs an XDP program, by netlink: 0 none, 1 native, 2 generic. None: no interface."""
+    """The way in which an interface runs an XDP program, by netlink: 0 none, 1 native, 2 generic. None: no
+    interface."""
     index = net.sh(end, "cat", f"/sys/class/net/{interface}/ifindex", check=False).strip()
     if not index:
         return None

@@ -2,8 +2,8 @@
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
-The middlebox's interfaces have no addresses: what passes there, passes through the program. End hosts compute checksums
-themselves and don't leave segmentation to a card that isn't there.
+The middlebox's interfaces have no addresses: what passes there, passes through the program. End hosts compute
+checksums themselves and don't leave segmentation to a card that isn't there.
 """
 
 import ctypes
@@ -113,8 +113,8 @@ class Net:
         return done.stdout
 
     def start(self, end, *words, out=subprocess.PIPE, err=subprocess.PIPE):
-        """A command in a namespace that goes on in the background, until the end at the latest. Who says much for long has files
-        for `out` and `err`: a pipe is full some time."""
+        """A command in a namespace that goes on in the background, until the end at the latest. Who says much
+        for long has files for `out` and `err`: a pipe is full some time."""
         words = ["ip", "netns", "exec", self.spaces[end], *map(str, words)]
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True)
         self.children.append(child)
@@ -153,7 +153,8 @@ class Wire:
         self.raw.send(frame)
 
     def receive(self, seconds, wanted=lambda frame: True, most=None):
-        """Frames that come within this time and are wanted, each with the time at which it was read; `most` are enough."""
+        """Frames that come within this time and are wanted, each with the time at which it was read; `most`
+        are enough."""
         got, end = [], time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and (most is None or len(got) < most):
             self.raw.settimeout(left)
@@ -207,7 +208,8 @@ def number_of(frame):
 
 
 class Middlebox:
-    """The program at work in the middlebox's namespace; its log goes to the file `log`, or is kept in a pipe until the end."""
+    """The program at work in the middlebox's namespace; its log goes to the file `log`, or is kept in a pipe
+    until the end."""
 
     def __init__(self, net, binary, *words, log=None):
         self.command = f"slipstream {' '.join(map(str, words))}"

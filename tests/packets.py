@@ -1,6 +1,8 @@
-"""Many packets at once: Ethernet frames of one length as rows of an array, with checksums, and captures of them.
+"""Many packets at once: Ethernet frames of one length as rows of an array, with checksums, and captures of
+them.
 
-The last eight bytes of a frame are a mark and the packet's number, by which it is known again wherever it comes out.
+The last eight bytes of a frame are a mark and the packet's number, by which it is known again wherever it
+comes out.
 """
 
 import struct
@@ -32,7 +34,8 @@ def words(frames, begin, end):
 
 
 def blank(count, version, source_mac, target_mac):
-    """Frames with Ethernet and IP headers, numbered; addresses, protocol and what follows are to be written."""
+    """Frames with Ethernet and IP headers, numbered; addresses, protocol and what follows are to be
+    written."""
     frames = np.zeros((count, SIZE), dtype=np.uint8)
     frames[:, :6] = np.frombuffer(target_mac, np.uint8)
     frames[:, 6:12] = np.frombuffer(source_mac, np.uint8)
@@ -52,7 +55,8 @@ def blank(count, version, source_mac, target_mac):
 
 
 def finish(frames, version, protocol, whole):
-    """Writes checksums: IPv4's, and those of TCP, UDP and ICMP in the packets that are `whole`, no fragments."""
+    """Writes checksums: IPv4's, and those of TCP, UDP and ICMP in the packets that are `whole`, no
+    fragments."""
     at = TRANSPORT[version]
     addresses = words(frames, 26, 34) if version == 4 else words(frames, 22, 54)
     for number, field in ((TCP, 16), (UDP, 6), (ICMP, 2), (ICMP6, 2)):

@@ -2,8 +2,9 @@
 
     a (a0) ==== (ma) m (mb) ==== (b0) b
 
-All packets come in at `ma` and leave at `mb`, those of both directions of a connection alike, so that they come in the order in
-which they were sent. Whoever sends works off their reception as well, on one core: a queue that runs over can't hide.
+All packets come in at `ma` and leave at `mb`, those of both directions of a connection alike, so that they
+come in the order in which they were sent. Whoever sends works off their reception as well, on one core: a
+queue that runs over can't hide.
 """
 
 import ctypes
@@ -46,7 +47,8 @@ class Peer(Net):
             self.ip("m", f"-{version}", "route", "add", "default", "via", network.format(2))
 
     def try_rules(self, tool, text):
-        """What is wrong with a rule set for iptables-restore or nft, loaded in the router; empty where nothing."""
+        """What is wrong with a rule set for iptables-restore or nft, loaded in the router; empty where
+        nothing."""
         words = ["ip", "netns", "exec", self.spaces["m"], *tool]
         done = subprocess.run(words, input=text, capture_output=True, text=True, check=False, timeout=60)
         return done.stderr.strip() or f"exit status {done.returncode}" if done.returncode else ""
@@ -57,14 +59,16 @@ class Peer(Net):
             raise AssertionError(f"{' '.join(tool)}: {wrong[-400:]}")
 
     def through(self, frames, into):
-        """The numbers of the frames that came out, in order, and what speaks for losses, which is to be empty."""
+        """The numbers of the frames that came out, in order, and what speaks for losses, which is to be
+        empty."""
         words = ["tcpdump", "-i", "b0", "-n", "-s", packets.SIZE, "-B", 262_144, "-Z", "root", "-Q", "in", "-w", into,
                  f"ether dst {NEXT_HOP} and len == {packets.SIZE}"]
         lost = self.captured(frames, into, words)
         return packets.numbers(into), lost
 
     def captured(self, frames, into, words):
-        """Sends frames while tcpdump, called by `words`, writes into a file what comes out; what speaks for losses."""
+        """Sends frames while tcpdump, called by `words`, writes into a file what comes out; what speaks for
+        losses."""
         before = self._counters()
         listener = self._started(words)
         self.send(frames)
@@ -72,8 +76,8 @@ class Peer(Net):
         return self._losses(before, self._counters(), len(frames), said)
 
     def through_any(self, groups, into):
-        """Sends frames of any length, each group (time in seconds, frames) when its time has come, and captures what comes out.
-        What speaks for losses; that the router discards what can't be is none."""
+        """Sends frames of any length, each group (time in seconds, frames) when its time has come, and
+        captures what comes out. What speaks for losses; that the router discards what can't be is none."""
         before, count = self._counters(), sum(len(frames) for _, frames in groups)
         own = "src net 198.18.0.0/15 or src net fd99:1::/64 or src net fe80::/10"
         listener, began = self._listen(into, 256, f"ether dst {NEXT_HOP} and not ({own})"), time.monotonic()
@@ -104,7 +108,8 @@ class Peer(Net):
         return listener.communicate(timeout=20)[1]
 
     def send(self, frames, sizes=None):
-        """Sends them all at a's interface, on one core; of each so many bytes as `sizes` says, or the whole row."""
+        """Sends them all at a's interface, on one core; of each so many bytes as `sizes` says, or the whole
+        row."""
         frames = np.ascontiguousarray(frames)
         iov = np.zeros(len(frames), IOVEC)
         iov["base"] = frames.ctypes.data + np.arange(len(frames), dtype=np.uint64) * np.uint64(frames.shape[1])
@@ -161,7 +166,8 @@ class Peer(Net):
             lost.append(f"{count - grown['ma.rx']} of {count} packets never came to the router")
         captured, filtered, dropped = (re.search(rf"^(\d+) packets? {what}", said, re.M)
                                        for what in ("captured", "received by filter", "dropped by kernel"))
-        # The kernel's own packets, such as those of neighbour discovery, may come in the moment in which tcpdump ends.
+        # The kernel's own packets, such as those of neighbour discovery, may come in the moment in which
+        # tcpdump ends.
         if None in (captured, filtered, dropped) or int(filtered[1]) - int(captured[1]) > STRAYS or dropped[1] != "0":
             lost.append(f"tcpdump: {said.strip()}")
         return lost

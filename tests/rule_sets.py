@@ -1,4 +1,5 @@
-"""Rule sets as iptables-restore reads them, and packets at their edges: generated, the same for the same seed."""
+"""Rule sets as iptables-restore reads them, and packets at their edges: generated, the same for the same
+seed."""
 
 import ipaddress
 import random
@@ -42,7 +43,8 @@ class RuleSet:
         six = ["2001:db8::", "2001:db8:1::", "2001:db8:ffff::", "2600:9000::", "fd00:77::"]
         self.bases = [int(ipaddress.ip_address(a)) for a in (base if version == 4 else six)]
         self.highest = self.bases[-1] + 2**16
-        # Of each rule that was written: for each field that it asks about, five values of which it may matter which one it is.
+        # Of each rule that was written: for each field that it asks about, five values of which it may matter
+        # which one it is.
         self.interests = []
         self.text = self._write(size)
 
@@ -150,7 +152,8 @@ class RuleSet:
         return self.random.choice(("-j ACCEPT", "-j ACCEPT", "-j ACCEPT", "-j DROP", "-j DROP", "-j RETURN", ""))
 
     def _values(self, rng, rules, field, others):
-        """A value of the field for each packet: mostly one that matters to the packet's rule, else one of the others."""
+        """A value of the field for each packet: mostly one that matters to the packet's rule, else one of the
+        others."""
         count = len(rules)
         rows = [interest.get(field) for interest in self.interests]
         table = np.array([row[:5] if row else [0] * 5 for row in rows], dtype=object)

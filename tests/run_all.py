@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the checks of the binary: `run_all.py [target/release/slipstream] [--beside | --alone]`. Exit status 1 if any failed.
+"""Runs the checks of the binary: `run_all.py [BINARY] [--beside | --alone]`. Exit status 1 if any failed.
 
-Those that can stand a load run beside one another: each begins a job when one of as many tokens as there are cores is free
-(see `harness.token`), so that no core waits while there is something to do. What a check says is printed in one piece when
-it has ended. Checks in which seconds of the wall clock count run afterwards, one at a time; `--beside` and `--alone` run
-only the ones or the others. Each of `--and COMMAND` runs beside the checks, too, with the binary as its last word.
+Those that can stand a load run beside one another: each begins a job when one of as many tokens as there are
+cores is free (see `harness.token`), so that no core waits while there is something to do. What a check says
+is printed in one piece when it has ended. Checks in which seconds of the wall clock count run afterwards, one
+at a time; `--beside` and `--alone` run only the ones or the others. Each of `--and COMMAND` runs beside the
+checks, too, with the binary as its last word.
 """
 
 import argparse

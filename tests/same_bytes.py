@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Do two builds do the same? `same_bytes.py OLD NEW [--only TEXT] [--quick]` runs both on the same inputs and compares.
+"""Do two builds do the same? `same_bytes.py OLD NEW [--only TEXT] [--quick]` runs both and compares.
 
-Every run has a directory of its own for each build, with the same relative names in it. Compared are the exit status, what
-is on stderr, reports key by key but for what was measured by a clock, other output as text, and every file that was written,
-byte for byte (packets of live runs without their times). The inputs are the bundled and the shared captures and what
-`same_cases.py` makes; the settings and pipelines are those of its fixed lists and random ones from `--seed`. Options that
-one of the builds doesn't know yet are left out, and it is said how many runs had them.
+Every run has a directory of its own for each build, with the same relative names in it. Compared are the exit
+status, what is on stderr, reports key by key but for what was measured by a clock, other output as text, and
+every file that was written, byte for byte (packets of live runs without their times). The inputs are the
+bundled and the shared captures and what `same_cases.py` makes; the settings and pipelines are those of its
+fixed lists and random ones from `--seed`. Options that one of the builds doesn't know yet are left out, and
+it is said how many runs had them.
 
-With `--workers 2,3` only replays by `run` and `reframe` are compared: on one thread in the old build, on so many in the new one.
-Both may be the same program, since nothing that comes out may depend on the number.
+With `--workers 2,3` only replays by `run` and `reframe` are compared: on one thread in the old build, on so
+many in the new one. Both may be the same program, since nothing that comes out may depend on the number.
 
-With `--known`, differences to builds before packets went on in batches are told apart (`same_known.py` says which), counted by
-kind, and no failure.
+With `--known`, differences to builds before packets went on in batches are told apart (`same_known.py` says
+which), counted by kind, and no failure.
 
-What differs stays under target/same_bytes/differ, the files of both builds in `old` and `new`. Exit status 1 if anything did.
+What differs stays under target/same_bytes/differ, the files of both builds in `old` and `new`. Exit status 1
+if anything did.
 """
 
 import argparse
@@ -213,8 +215,8 @@ def both_words(call, workers):
 
 
 def compare_run(builds, call, directories, workers, new_keys, known):
-    """One run by both builds, in their directories; its status, and what differs. Where what differs is known, its kinds are added
-    to `known`."""
+    """One run by both builds, in their directories; its status, and what differs. Where what differs is
+    known, its kinds are added to `known`."""
     words = both_words(call, workers)
     if known is not None and "--workers" in words[0]:
         words[0] = on_workers(words[0], 1)
@@ -252,7 +254,8 @@ def typed(builds, call, workers, where):
 
 
 def judge(arguments):
-    """All runs of a case, one after the other, in one pair of directories. Runs that follow may need files of those before."""
+    """All runs of a case, one after the other, in one pair of directories. Runs that follow may need files of
+    those before."""
     builds, (case, workers), directory, new_keys, with_known, number = arguments
     passed, failed, refused, kinds = 0, [], 0, collections.Counter()
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
@@ -296,7 +299,8 @@ class Known:
         self.missing = collections.Counter()
 
     def all(self, call):
-        """Whether both builds know all options of a run. A setting of a stage is none, nor is what comes behind `=`."""
+        """Whether both builds know all options of a run. A setting of a stage is none, nor is what comes
+        behind `=`."""
         words = [str(word) for word in call.words]
         verb = tuple(words[:2] if words[0] in ("model", "slice") or words[:2] in (["measure", "merge"], ["measure", "query"]) else words[:1])
         if verb not in self.seen:
@@ -312,7 +316,8 @@ class Known:
 
 
 def chosen(arguments, builds, where, inputs):
-    """The cases to judge, each with a number of threads or none, without the runs that a build can't do; long ones first."""
+    """The cases to judge, each with a number of threads or none, without the runs that a build can't do; long
+    ones first."""
     known, cases = Known(builds), []
     for case in same_cases.cases(where, inputs, arguments.quick, arguments.seed):
         if arguments.only in case.name or any(arguments.only in shlex.join(map(str, call.words)) for call in case.calls):

@@ -1,6 +1,7 @@
 """What `same_bytes.py` runs with two builds: inputs, settings and pipelines, fixed lists and random ones.
 
-A case is a list of runs in one directory, so that later ones may use files of earlier ones (states of `measure`).
+A case is a list of runs in one directory, so that later ones may use files of earlier ones (states of
+`measure`).
 """
 
 import random
@@ -34,7 +35,8 @@ SYNTH = {
 
 
 def prepare(binary, where, inputs):
-    """Makes the inputs that aren't captures of somebody: they are the same for every run of the comparison."""
+    """Makes the inputs that aren't captures of somebody: they are the same for every run of the
+    comparison."""
     for name, words in SYNTH.items():
         harness.Run(binary, ["synth", *words, inputs / f"{name}.pcap", *JSON]).json()
     near, far = bytes.fromhex("020000000005"), bytes.fromhex("020000000001")
@@ -55,7 +57,8 @@ def prepare(binary, where, inputs):
 
 
 def addressed(path, to, mac):
-    """A copy of a capture, its unicast frames addressed to a router, with no pause longer than a second in it."""
+    """A copy of a capture, its unicast frames addressed to a router, with no pause longer than a second in
+    it."""
     out, before, now = [], None, 0
     for record in capture.read(path).records:
         if record.link == 1 and record.time is not None:

@@ -1,6 +1,8 @@
-"""Pipelines that `same_bytes.py` runs with two builds: random ones of all stage types, the chain, and the bundled configurations.
+"""Pipelines that `same_bytes.py` runs with two builds: random ones of all stage types, the chain, and the
+bundled configurations.
 
-A random pipeline is a line of stages; what leaves it by the side goes to a capture of its own or to another stage.
+A random pipeline is a line of stages; what leaves it by the side goes to a capture of its own or to another
+stage.
 """
 
 from collections import namedtuple
@@ -9,8 +11,9 @@ import capture
 import harness
 from check_functions import service_of
 
-# One run. `known`: whether the words' options must be known to both builds. `beside`: words of a process at the other end of
-# shared memory. `keep`: endings of files that later runs of the case need. `ignored`: keys of its report that may differ.
+# One run. `known`: whether the words' options must be known to both builds. `beside`: words of a process at
+# the other end of shared memory. `keep`: endings of files that later runs of the case need. `ignored`: keys
+# of its report that may differ.
 Call = namedtuple("Call", "words stdin known live beside keep ignored", defaults=(None, True, False, None, (), frozenset()))
 # Runs in one directory. `weight`: about how long they take, so that long ones begin first.
 Case = namedtuple("Case", "name calls files weight", defaults=({}, 1))
@@ -332,7 +335,8 @@ CHAIN = ("{head} -> fs :: flow_stats(export=\"flows.ipfix\"{d}) -> fw :: firewal
 
 
 def chains(inputs):
-    """All functions in a row, and the gateway with its two directions, on captures addressed to the router."""
+    """All functions in a row, and the gateway with its two directions, on captures addressed to the
+    router."""
     paths = sorted(inputs.glob("to-router-*.pcap")) + [inputs / "malformed4.pcap", inputs / "connections.pcap", inputs / "fragments4.pcap"]
     files = {**FILES, "v4.txt": "default via 192.0.2.254\nblackhole 10.66.0.0/16\n"}
     for path in paths:
@@ -358,7 +362,8 @@ def chains(inputs):
 
 
 def configs(paths):
-    """The bundled configurations: those that replay files with every capture, the live ones checked and drawn."""
+    """The bundled configurations: those that replay files with every capture, the live ones checked and
+    drawn."""
     for file in sorted((harness.ROOT / "configs").glob("*.toml")):
         if "af_packet" in file.read_text():
             calls = [Call(("validate", file)), Call(("graph", file)), Call(("graph", file, "--to", "dot"))]
@@ -371,7 +376,8 @@ def configs(paths):
 
 
 def through_memory(inputs):
-    """`slice run` with functions in another process. It is live: packets have the times of the run, and batches their sizes."""
+    """`slice run` with functions in another process. It is live: packets have the times of the run, and
+    batches their sizes."""
     ignored = frozenset(("batches", "trains", "counters", "report", "dropped"))
     for name in ("tcp", "mix"):
         for graph in ("nat(pool=[203.0.113.0/29], routed=true)", 'firewall(rules="live.txt")'):

@@ -1,12 +1,17 @@
-"""Differences to builds before the driver took packets in batches, each told exactly: `same_bytes.py --known` counts them by kind.
+"""Differences to builds before the driver took packets in batches, each told exactly: `same_bytes.py --known`
+counts them by kind.
 
-Builds up to commit fc9c63c ran a stage that holds packets, and all behind it, for one packet at a time. A batch of up to 256 goes
-through them since. That changes nothing of what leaves but for two mistakes that were mended on the way (commit 507f29c):
+Builds up to commit fc9c63c ran a stage that holds packets, and all behind it, for one packet at a time. A
+batch of up to 256 goes through them since. That changes nothing of what leaves but for two mistakes that were
+mended on the way (commit 507f29c):
 
-- A datagram whose fragments filled up a batch left fragment by fragment, each at its own arrival; it leaves with its last one.
-- A router cut a train at a packet before which something was due, so that an ICMP error about it left before packets of the train.
+- A datagram whose fragments filled up a batch left fragment by fragment, each at its own arrival; it leaves
+  with its last one.
+- A router cut a train at a packet before which something was due, so that an ICMP error about it left before
+  packets of the train.
 
-And `reframe --workers N` gave each thread a table of its own and a part of the capacity; now the result is that of one thread.
+And `reframe --workers N` gave each thread a table of its own and a part of the capacity; now the result is
+that of one thread.
 """
 
 import re
@@ -14,8 +19,9 @@ import struct
 
 import capture
 
-# Counters that say how many packets came at a time, and what follows from that: how many decisions a train took, how often a table
-# looked for what had expired, how many payloads waited at a time, whether a small table had room for them, messages of an export.
+# Counters that say how many packets came at a time, and what follows from that: how many decisions a train
+# took, how often a table looked for what had expired, how many payloads waited at a time, whether a small
+# table had room for them, messages of an export.
 BATCHED = {"batches", "decisions", "expiry_turns", "messages", "payloads_most_waiting"}
 PARKED = {"sliced", "whole_full", "parked_bytes", "payloads_released"}
 # Space-Saving counts in half the memory a key, so that a budget holds more of them.
@@ -27,8 +33,8 @@ ICMP = (1, 58)
 
 
 def report(value, key=""):
-    """A report without what follows from batches, at whose ends trains that come to a stage are cut. Those that a reframer makes are
-    among its counters, and stay."""
+    """A report without what follows from batches, at whose ends trains that come to a stage are cut. Those
+    that a reframer makes are among its counters, and stay."""
     if isinstance(value, dict):
         gone = BATCHED | MEMORY | (PARKED if "whole_full" in value else set())
         gone |= {"trains"} if key == "stages" else set()
@@ -61,8 +67,8 @@ def within(old, new):
 
 
 def records(export):
-    """The records of an IPFIX export, each with its template, sorted: whatever the messages that it was sent in, and the order in
-    which a table came upon flows that were idle. None where it can't be read."""
+    """The records of an IPFIX export, each with its template, sorted: whatever the messages that it was sent
+    in, and the order in which a table came upon flows that were idle. None where it can't be read."""
     sizes, found, at = {}, [], 0
     while at + 16 <= len(export):
         version, length, _, _, domain = struct.unpack_from(">HHIII", export, at)

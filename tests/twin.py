@@ -1,9 +1,10 @@
-"""The reframe stage once more, as plainly as it can be said: what the real one must agree with, packet for packet.
+"""The reframe stage once more, as plainly as it can be said: what the real one must agree with, packet for
+packet.
 
-A packet is held until `hold` has passed since the first packet of its train came, or until its train has `burst`
-packets. What passes at once (bypass, a flow's first packet with --admit second) first lets its own flow's train go.
-Trains that leave at the same instant do so in the order of the policy. Where `capacity` packets are held, the oldest
-train leaves before another packet is taken in.
+A packet is held until `hold` has passed since the first packet of its train came, or until its train has
+`burst` packets. What passes at once (bypass, a flow's first packet with --admit second) first lets its own
+flow's train go. Trains that leave at the same instant do so in the order of the policy. Where `capacity`
+packets are held, the oldest train leaves before another packet is taken in.
 """
 
 from collections import deque
@@ -23,8 +24,8 @@ class Train:
 
 
 class Twin:
-    """`times` never decrease; `flows` are numbers, None for a packet without a flow; `kinds` index `treatments`, which
-    are (hold in ns, burst); None stands for a packet to bypass."""
+    """`times` never decrease; `flows` are numbers, None for a packet without a flow; `kinds` index
+    `treatments`, which are (hold in ns, burst); None stands for a packet to bypass."""
 
     def __init__(self, times, flows, kinds, treatments, policy="oldest", second=False, capacity=8192):
         self.second, self.capacity = second, capacity

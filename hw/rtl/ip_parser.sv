@@ -2,8 +2,8 @@
 // IPv6. All that is said here needs no later byte, so that it can be found out while the rest still comes;
 // `transport_parser` says what there is of it. Byte 0 of the frame is `head[7:0]`.
 //
-// Every header before the payload has a length of whole words of four bytes, but for the 14 bytes of Ethernet.
-// So places are counted in such words: place p is byte 4p + 14.
+// Every header before the payload has a length of whole words of four bytes, but for the 14 bytes of
+// Ethernet. So places are counted in such words: place p is byte 4p + 14.
 `default_nettype none
 
 module ip_parser (

@@ -65,8 +65,8 @@ module slice_ingress #(
     localparam int BEAT_W = $clog2(BYTES);
     localparam logic [15:0] MOST_BEATS = 16'(17'h1ffff >> BEAT_W);
 
-    // At 256 bits the checksum of the transport header, all of the payload and the token stand behind the first
-    // beat: what they need of the decision is registered.
+    // At 256 bits the checksum of the transport header, all of the payload and the token stand behind the
+    // first beat: what they need of the decision is registered.
     localparam logic LATER = DATA_W == 256;
 
     function automatic logic [7:0] bytes_of(input logic [BYTES-1:0] keep);

@@ -103,9 +103,9 @@ module splice_egress #(
         .head(s_axis_tdata[255:0]), .fine(p_fine), .six(p_six), .tags(p_tags), .ip_words(p_ip_words), .place(p_place),
         .ip_end(p_ip_end), .left(p_left), .first_word(p_first_word), .length_word(p_length_word), .known(p_known), .tcp(p_tcp)
     );
-    // A sliced packet has its token where its headers end, and nothing behind it: so the end of the packet says
-    // where both are. A packet that ends behind `REACH` is none of ours; one that ends in the first beat has
-    // no token in a later one.
+    // A sliced packet has its token where its headers end, and nothing behind it: so the end of the packet
+    // says where both are. A packet that ends behind `REACH` is none of ours; one that ends in the first beat
+    // has no token in a later one.
     assign p_at          = 8'(p_ip_end - 17'd8);
     assign p_token_place = 5'((p_at - 8'd14) >> 2);
     assign p_tail_byte   = p_ip_end - 17'd1;
@@ -276,7 +276,8 @@ module splice_egress #(
     assign changed_ip = ~fold(32'(16'(~ip_sum)) + 32'(16'(~first_word)) + 32'({first_word[15:8], 6'd0, first_word[1:0]})
                               + 32'({new_dscp, 2'd0}) + 32'd65527 + 32'(r_parked));
     assign new_ip_sum = ip_sum == r_ip_sliced ? r_ip_whole : changed_ip;
-    // The checksum of the transport header: it is needed behind the first beat, so that there is a cycle more.
+    // The checksum of the transport header: it is needed behind the first beat, so that there is a cycle
+    // more.
     logic [15:0] l4_sum_reg, whole_reg, sliced_reg, c_l4_sum, c_whole, c_sliced;
     assign {c_l4_sum, c_whole, c_sliced} = LATER || !idle ? {l4_sum_reg, whole_reg, sliced_reg} : {l4_sum, r_whole, look_sum};
     assign changed_l4 = ~fold(32'(16'(~c_l4_sum)) + 32'(c_sliced) + 32'(16'(~c_whole)));

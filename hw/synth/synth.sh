@@ -1,9 +1,10 @@
 #!/bin/bash
-# Synthesis with Yosys: gates (cells of no technology) and Lattice ECP5, with --all Xilinx UltraScale+ too; with
-# LIBERTY=FILE also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and 2.26 ns,
-# and the power. WIRES=MODEL names a wire load model of the library: the worst path with it as well.
+# Synthesis with Yosys: gates (cells of no technology) and Lattice ECP5, with --all Xilinx UltraScale+ too;
+# with LIBERTY=FILE also cells of that library, their area, and with OpenSTA the worst path at 2.56 ns and
+# 2.26 ns, and the power. WIRES=MODEL names a wire load model of the library: the worst path with it as well.
 # ENTRIES (default 250) and DATA_W (default 256) choose the size. --library does what needs the library alone,
-# --check takes one module through it with a library of no process. Results: build/synth/*, which table.py prints.
+# --check takes one module through it with a library of no process. Results: build/synth/*, which table.py
+# prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${OUT:-build/synth}
@@ -25,8 +26,9 @@ run() { # name, script
     echo "== $1: $((SECONDS - since)) s"
 }
 
-# Cells of a library, buffers in trees where many inputs hang on one output, and the worst path for each period
-# given. The payload memory is outside, and its ports are ends of paths. `if -g` balances the logic for its depth.
+# Cells of a library, buffers in trees where many inputs hang on one output, and the worst path for each
+# period given. The payload memory is outside, and its ports are ends of paths. `if -g` balances the logic for
+# its depth.
 mapped() { # top, script that reads it, library, periods
     local top=$1 library=$3 power=1
     printf '%s\n' strash ifraig scorr "dch -f" "if -g -K 6 -C 8" strash "dch -f" "map -B 0.9 -D 1800" > "$out/abc.txt"
@@ -66,7 +68,8 @@ fi
 run gates "$outside; proc -norom; flatten; opt_clean; tee -q -o $out/memory.json stat -json; synth -noabc -top slice_splice -run coarse:fine
     opt -fast -full; techmap; opt -fast; opt_clean; tee -q -o $out/gates.json stat -json; delete t:payload_ram t:\$mem*
     tee -q -o $out/depth.txt ltp -noff"
-# Up to names of cells, which nobody reads here and which take longer than the mapping; then what `check` does beside them.
+# Up to names of cells, which nobody reads here and which take longer than the mapping; then what `check` does
+# beside them.
 run ecp5 "$outside; synth_ecp5 -top slice_splice -run begin:check; hierarchy -check; check -noinit; blackbox =A:whitebox
     tee -q -o $out/ecp5.json stat -json"
 if [ "${1:-}" = --all ]; then

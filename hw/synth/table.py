@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Our figures beside the paper's, from what synth.sh left: `table.py FOLDER ENTRIES WIDTH`. Says which can be compared."""
+"""Our figures beside the paper's, from what synth.sh left: `table.py FOLDER ENTRIES WIDTH`. Says which can be
+compared."""
 
 import json
 import re
@@ -19,7 +20,8 @@ def load(path):
 
 
 def line_rate(width, period_ns, gbps, fcs):
-    """Frame lengths on the wire (FCS included) from 64 to 1518 bytes that can't follow each other without end, one beat a cycle."""
+    """Frame lengths on the wire (FCS included) from 64 to 1518 bytes that can't follow each other without
+    end, one beat a cycle."""
     beat = width // 8
     short = []
     for size in range(64, 1519):

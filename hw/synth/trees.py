@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Buffers and sizes of cells in a mapped netlist: `trees.py NETLIST.json LIBERTY OUT.json`, both netlists as Yosys writes them.
+"""Buffers and sizes of cells in a mapped netlist: `trees.py NETLIST.json LIBERTY OUT.json`, both netlists as
+Yosys writes them.
 
-Yosys' ABC places buffers one behind the other where many inputs hang on one output: hundreds of inputs are then twenty buffers away.
-Here they stand in trees. From the ends of all paths backwards, every net's sinks are ordered by how long the rest of their path is;
-those with the shortest rest are put behind buffers first, as in Huffman's tree. A cell gets the smallest size of its family that drives
-its load. Nothing else changes: each input still has its driver, behind buffers, and each cell its function, which is checked.
+Yosys' ABC places buffers one behind the other where many inputs hang on one output: hundreds of inputs are
+then twenty buffers away. Here they stand in trees. From the ends of all paths backwards, every net's sinks
+are ordered by how long the rest of their path is; those with the shortest rest are put behind buffers first,
+as in Huffman's tree. A cell gets the smallest size of its family that drives its load. Nothing else changes:
+each input still has its driver, behind buffers, and each cell its function, which is checked.
 """
 
 import json
@@ -13,8 +15,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-# Shares of a pin's greatest load (`max_capacitance`) up to which a cell is used. All are tried: with small ones a cell is fast and a tree
-# deep, and which is better depends on how many inputs hang on one output.
+# Shares of a pin's greatest load (`max_capacitance`) up to which a cell is used. All are tried: with small
+# ones a cell is fast and a tree deep, and which is better depends on how many inputs hang on one output.
 SHARES = (0.08, 0.1, 0.12, 0.15)
 
 
@@ -185,7 +187,8 @@ def place(netlist, share):
         items = sorted(((tail[sink[0]] if sink[0] and netlist.passes(sink[0]) else 0.0, load_of(sink), n, sink) for n, sink in enumerate(netlist.sinks[net])), key=lambda i: i[:3])
         name, port = netlist.driver.get(net, (None, None))
         kind = netlist.kind(name) if name else None
-        # A port of the block is driven as by a buffer of middling size. A cell may grow to four times its size.
+        # A port of the block is driven as by a buffer of middling size. A cell may grow to four times its
+        # size.
         smallest = max(families[kind.family][0].outs.values()) if kind else span / share
         room = share * min(strongest[kind.family], 4 * smallest) if kind else span
         total = sum(item[1] for item in items)
@@ -223,7 +226,8 @@ def place(netlist, share):
 
 
 def roots(module, cells):
-    """For every input of every cell, the driver behind all buffers; and how many cells of each family there are."""
+    """For every input of every cell, the driver behind all buffers; and how many cells of each family there
+    are."""
     source = {}
     for name, cell in module["cells"].items():
         if name.startswith("tree_"):

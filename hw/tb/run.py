@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Builds the block with Icarus and runs the tests: `run.py [--only REGEX] [--rtl FOLDER] [--waves] [--first] MODULE...`. Exit status 1 if any fails."""
+"""Builds the block with Icarus and runs the tests:
+`run.py [--only REGEX] [--rtl FOLDER] [--waves] [--first] MODULE...`. Exit status 1 if any fails."""
 
 import argparse
 import os

@@ -1,7 +1,8 @@
-"""Attacks on the block, under the names that the software's tests give them (`crates/engine/tests/engine/slice/`).
+"""Attacks on the block, under the names that the software's tests give them
+(`crates/engine/tests/engine/slice/`).
 
-An attacker in the network, who may have seen a token, never gets a payload, and no victim loses its own. Not here is what the block
-doesn't have: tokens of the paper, tokens bound to flows, empty slices, least ages.
+An attacker in the network, who may have seen a token, never gets a payload, and no victim loses its own. Not
+here is what the block doesn't have: tokens of the paper, tokens bound to flows, empty slices, least ages.
 """
 
 import cocotb
@@ -28,7 +29,8 @@ def put(data, at, value):
 
 
 async def set_up(dut, marked=0):
-    """A block with a victim's packet under way, and its token. What an attacker sends is below the threshold."""
+    """A block with a victim's packet under way, and its token. What an attacker sends is below the
+    threshold."""
     bench = Bench(dut)
     await bench.start(threshold=1000, ttl=1000, marked=marked)
     sliced = padded(await bench.slice(VICTIM))
@@ -36,7 +38,8 @@ async def set_up(dut, marked=0):
 
 
 async def attack(bench, sliced, frames, function=lambda data: data):
-    """Frames from the network leave as they came, but for the mark, or not at all; then the victim's with its own payload."""
+    """Frames from the network leave as they came, but for the mark, or not at all; then the victim's with its
+    own payload."""
     for data in frames:
         through = await bench.slice(data)
         if through is None:
@@ -80,7 +83,8 @@ async def a_seen_token_without_the_mark(dut, marked):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def a_replayed_sliced_packet(dut):
-    """As it was seen between the block and the function: sent in before the victim's has left, and after; and on the function's side."""
+    """As it was seen between the block and the function: sent in before the victim's has left, and after; and
+    on the function's side."""
     bench, sliced, _ = await set_up(dut)
     await attack(bench, sliced, [sliced, sliced])
     assert await bench.slice(sliced) is None
@@ -173,7 +177,8 @@ async def lengths_that_lie(dut):
 
 @cocotb.test(timeout_time=300, timeout_unit="us")
 async def short_packets_spend_no_turns_of_payloads(dut):
-    """Short packets with the mark or a token that was seen, many times the turns that a payload has: it is there, and others find entries."""
+    """Short packets with the mark or a token that was seen, many times the turns that a payload has: it is
+    there, and others find entries."""
     bench = Bench(dut)
     await bench.start(threshold=500, ttl=1)
     sliced = padded(await bench.slice(VICTIM))

@@ -1,4 +1,5 @@
-"""A function that does anything: drops, holds, repeats, forges, cuts, exchanges bytes. No packet leaves with another's payload."""
+"""A function that does anything: drops, holds, repeats, forges, cuts, exchanges bytes. No packet leaves with
+another's payload."""
 
 import random
 

@@ -1,9 +1,11 @@
-"""Co-simulation: a middlebox (NFSlicer, Fig. 5) whose slicing port is the block, and whose functions are `slipstream` itself.
+"""Co-simulation: a middlebox (NFSlicer, Fig. 5) whose slicing port is the block, and whose functions are
+`slipstream` itself.
 
-Packets from the network go through the block; what it gives to the functions is a capture that `slipstream run` processes, by NAT and
-a firewall that drops some, and a tag that moves what is behind it; its output goes back through the block, whose state has
-stood still meanwhile. What leaves must be what the same functions make of the whole packets, and what they make between the
-software's own `slice` and `splice`, byte for byte and in order.
+Packets from the network go through the block; what it gives to the functions is a capture that
+`slipstream run` processes, by NAT and a firewall that drops some, and a tag that moves what is behind it; its
+output goes back through the block, whose state has stood still meanwhile. What leaves must be what the same
+functions make of the whole packets, and what they make between the software's own `slice` and `splice`, byte
+for byte and in order.
 """
 
 import gzip

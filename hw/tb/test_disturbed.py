@@ -7,7 +7,8 @@ from cocotb.triggers import ClockCycles
 
 @cocotb.test(timeout_time=400, timeout_unit="us")
 async def reset_at_every_cycle_of_a_packet(dut):
-    """Wherever a reset cuts a slice or a splice, the next packets pass, no old token brings a payload, and no generation comes again."""
+    """Wherever a reset cuts a slice or a splice, the next packets pass, no old token brings a payload, and no
+    generation comes again."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     seen = set()
@@ -40,7 +41,8 @@ async def reset_at_every_cycle_of_a_packet(dut):
 
 @cocotb.test(timeout_time=400, timeout_unit="us")
 async def registers_written_at_any_moment(dut):
-    """Threshold, TTL, MTU, patience, policy, table reset and key change while both ways are busy: nothing hangs, nothing gets another's payload."""
+    """Threshold, TTL, MTU, patience, policy, table reset and key change while both ways are busy: nothing
+    hangs, nothing gets another's payload."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     frames = {}

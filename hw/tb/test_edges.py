@@ -13,7 +13,8 @@ def counted(counters, **expected):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def table_full_and_ttl(dut):
-    """No free entry: forwarded whole. An entry passed over `ttl` times is free again, and its packet comes too late."""
+    """No free entry: forwarded whole. An entry passed over `ttl` times is free again, and its packet comes
+    too late."""
     bench = Bench(dut)
     await bench.start(threshold=120, ttl=3)
     sliced = [await bench.slice(frame(seed=n)) for n in range(4)]
@@ -65,7 +66,8 @@ async def forged_replayed_and_stale_tokens(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def tokens_from_the_network_are_refused(dut):
-    """Attack: a packet from the network that ends in a token that is out leaves as bad, with the mark or without, short or long."""
+    """Attack: a packet from the network that ends in a token that is out leaves as bad, with the mark or
+    without, short or long."""
     bench = Bench(dut)
     await bench.start(threshold=1000)
     await bench.write("threshold", 120)
@@ -85,7 +87,8 @@ async def tokens_from_the_network_are_refused(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def tunnels_around_sliced_packets_don_t_leave(dut):
-    """What hardware can't repair is dropped if it is marked, and spoiled if it isn't: no packet leaves without its payload."""
+    """What hardware can't repair is dropped if it is marked, and spoiled if it isn't: no packet leaves
+    without its payload."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     sliced = await bench.slice(frame(payload=700))
@@ -119,7 +122,8 @@ async def marked_packets_by_policy(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def damaged_frames_give_their_payload_up(dut):
-    """Bad by `tuser`, cut off, more behind the packet than an entry holds: the headers are gone, the payload is refused."""
+    """Bad by `tuser`, cut off, more behind the packet than an entry holds: the headers are gone, the payload
+    is refused."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     whole = frame(payload=700)
@@ -270,7 +274,8 @@ async def table_reset_by_register(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def new_key_while_traffic_flows(dut):
-    """A key in the middle: no payload leaves under an old token, traffic goes on whole until tokens are ready again."""
+    """A key in the middle: no payload leaves under an old token, traffic goes on whole until tokens are ready
+    again."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     old = [await bench.slice(frame(seed=n)) for n in range(4)]
@@ -332,7 +337,8 @@ async def switched_off(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def an_entry_in_use_is_not_overwritten(dut):
-    """The way out stands still while a payload leaves; as many packets come in as would fill the table several times."""
+    """The way out stands still while a payload leaves; as many packets come in as would fill the table
+    several times."""
     bench = Bench(dut)
     await bench.start(threshold=120, ttl=1)
     whole = frame(payload=1400, seed=3)
@@ -351,7 +357,8 @@ async def an_entry_in_use_is_not_overwritten(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def no_payload_as_short_as_a_token(dut):
-    """Slicing eight bytes off would make nothing shorter; nine it does. A frame of one beat isn't sliced either."""
+    """Slicing eight bytes off would make nothing shorter; nine it does. A frame of one beat isn't sliced
+    either."""
     bench = Bench(dut)
     await bench.start(threshold=0)
     one_beat = 0
@@ -371,7 +378,8 @@ async def no_payload_as_short_as_a_token(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def another_transport_gets_no_payload(dut):
-    """The token of a UDP packet at the end of a TCP packet: dropped, and the payload still waits for its own."""
+    """The token of a UDP packet at the end of a TCP packet: dropped, and the payload still waits for its
+    own."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     for tcp in (False, True):

@@ -1,4 +1,5 @@
-"""Rows of the table of edges that a function makes: what it changes in a sliced packet, and which packets are never sliced."""
+"""Rows of the table of edges that a function makes: what it changes in a sliced packet, and which packets are
+never sliced."""
 
 import cocotb
 from bench import Bench, checksums_hold, frame, is_sliced, offsets, ones, padded, stream, taken
@@ -13,7 +14,8 @@ def put(data, at, value):
 
 
 def rewritten(data, recompute):
-    """What a NAT makes of a frame: MACs, TTL, addresses and ports are others; checksums are updated, or computed anew."""
+    """What a NAT makes of a frame: MACs, TTL, addresses and ports are others; checksums are updated, or
+    computed anew."""
     l3, l4, end, six, number = offsets(data)
     out = bytes([2, 9, 9, 9, 9, 9]) + data[6:]
     at = l4 + (16 if number == 6 else 6)
@@ -43,7 +45,8 @@ def rewritten(data, recompute):
 @cocotb.test(timeout_time=200, timeout_unit="us")
 @cocotb.parametrize(recompute=[False, True])
 async def addresses_ports_ttl_and_macs_are_kept(dut, recompute):
-    """A NAT on the sliced packet gives what it gives on the whole one, if it updates checksums or computes them anew."""
+    """A NAT on the sliced packet gives what it gives on the whole one, if it updates checksums or computes
+    them anew."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     for seed, (tcp, six, tags) in enumerate((a, b, c) for a in (False, True) for b in (False, True) for c in (0, 1, 2)):
@@ -56,7 +59,8 @@ async def addresses_ports_ttl_and_macs_are_kept(dut, recompute):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def a_dscp_that_the_function_gives_wins(dut):
-    """Another DSCP: it stays, and the payload is found by its token. None: that with which the packet came, 63 too."""
+    """Another DSCP: it stays, and the payload is found by its token. None: that with which the packet came,
+    63 too."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     for tos in (0, 0xB9, 0xFE):
@@ -96,7 +100,8 @@ async def a_wrong_checksum_stays_wrong(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def only_shallow_packets_are_sliced(dut):
-    """Fragments, ESP, SCTP, ICMP, multicast, broadcast, ARP, extension headers, a third tag: forwarded whole, and counted."""
+    """Fragments, ESP, SCTP, ICMP, multicast, broadcast, ARP, extension headers, a third tag: forwarded whole,
+    and counted."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     whole = frame(payload=600)
@@ -119,7 +124,8 @@ async def only_shallow_packets_are_sliced(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def the_threshold_is_met_exactly(dut):
-    """A frame of the threshold's length is sliced, one of a byte less isn't; the trailer of a frame doesn't count."""
+    """A frame of the threshold's length is sliced, one of a byte less isn't; the trailer of a frame doesn't
+    count."""
     bench = Bench(dut)
     await bench.start(threshold=500)
     assert is_sliced(await bench.slice(frame(payload=458)))
@@ -133,7 +139,8 @@ async def the_threshold_is_met_exactly(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def headers_up_to_96_bytes(dut):
-    """Options and tags are carried as long as all headers end in the first 96 bytes; beyond that a packet goes on whole."""
+    """Options and tags are carried as long as all headers end in the first 96 bytes; beyond that a packet
+    goes on whole."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     expected = dict(sliced=0, spliced=0, kind=0)
@@ -157,7 +164,8 @@ async def headers_up_to_96_bytes(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def lengths_that_lie_are_of_no_kind(dut):
-    """TCP in an IP packet shorter than its headers, or longer than the frame: as it came, and no payload is parked."""
+    """TCP in an IP packet shorter than its headers, or longer than the frame: as it came, and no payload is
+    parked."""
     bench = Bench(dut)
     await bench.start(threshold=0)
     for six in (False, True):
@@ -171,7 +179,8 @@ async def lengths_that_lie_are_of_no_kind(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def an_icmp_error_that_quotes_a_sliced_packet(dut):
-    """It passes as it is, but if it ends in the token: then it doesn't leave, and the payload waits for its own."""
+    """It passes as it is, but if it ends in the token: then it doesn't leave, and the payload waits for its
+    own."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     whole = frame(payload=700)
@@ -202,7 +211,8 @@ async def a_flood_brings_its_payload_once(dut):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def a_token_that_is_cut_off_is_none(dut):
-    """A sliced packet that ends before its token does is dropped as none of ours; the whole one still gets its payload."""
+    """A sliced packet that ends before its token does is dropped as none of ours; the whole one still gets
+    its payload."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     whole = frame(payload=600)

@@ -1,7 +1,9 @@
-"""100 Gb/s, exactly: the beats that frames of each length take, counted at all four ports, and what follows for each clock.
+"""100 Gb/s, exactly: the beats that frames of each length take, counted at all four ports, and what follows
+for each clock.
 
-A frame of `size` bytes (with FCS) has a wire time of 0.08 ns x (size + 20) at 100 Gb/s; it keeps up if its beats take no longer.
-The tests count the beats of frames back to back, and hold the book's table against what was counted.
+A frame of `size` bytes (with FCS) has a wire time of 0.08 ns x (size + 20) at 100 Gb/s; it keeps up if its
+beats take no longer. The tests count the beats of frames back to back, and hold the book's table against what
+was counted.
 """
 
 import re
@@ -46,7 +48,8 @@ async def beats_by_size(dut, bench):
 
 @cocotb.test(timeout_time=200, timeout_unit="us")
 async def beats_of_each_length(dut):
-    """A frame takes the beats that its bytes fill, the last one counted whole, and no other cycle; so 100 Gb/s hold for these lengths."""
+    """A frame takes the beats that its bytes fill, the last one counted whole, and no other cycle; so 100
+    Gb/s hold for these lengths."""
     bench = Bench(dut)
     # Switched off, so that the same frame goes both ways; `line_rate_without_a_bubble` has sliced ones.
     await bench.start(enable=0)
@@ -61,7 +64,8 @@ async def beats_of_each_length(dut):
         print(f"{width} bits, {period} ns, FCS {'in the stream' if fcs else 'taken off'}: late {ranges(expected) or 'none'}", flush=True)
     if width != 256:
         return
-    # At 2.26 ns all keep up; at 2.56 ns those whose last beat has 1 to 11 bytes don't (less the FCS: 1 to 7 of what is on the wire).
+    # At 2.26 ns all keep up; at 2.56 ns those whose last beat has 1 to 11 bytes don't (less the FCS: 1 to 7
+    # of what is on the wire).
     assert line_rate(256, 2.26, 100, True) == []
     # At 2.34 ns all from 68 bytes on, and without the FCS in the stream all.
     assert line_rate(256, 2.34, 100, True) == [65, 66, 67] and line_rate(256, 2.34, 100, False) == []

@@ -1,4 +1,5 @@
-"""The size of the paper: 250 entries of 1454 bytes; 100 Gb/s of frames worth slicing, with functions that take 10 µs."""
+"""The size of the paper: 250 entries of 1454 bytes; 100 Gb/s of frames worth slicing, with functions that
+take 10 µs."""
 
 import cocotb
 from bench import Bench, frame, is_sliced, padded, stream, token_of
@@ -8,7 +9,8 @@ from test_streams import in_a_row, watch_all
 
 @cocotb.test(timeout_time=500, timeout_unit="us")
 async def little_s_law_holds(dut):
-    """Frames of 500 bytes back to back, each back after 10 µs: 250 entries are enough, and the tags are made in time."""
+    """Frames of 500 bytes back to back, each back after 10 µs: 250 entries are enough, and the tags are made
+    in time."""
     bench = Bench(dut)
     await bench.start(threshold=500)
     notes = watch_all(dut)

@@ -1,4 +1,5 @@
-"""One slice and one splice, cycle by cycle, for the waveforms of the book: written to the file in $PICTURE_DUMP."""
+"""One slice and one splice, cycle by cycle, for the waveforms of the book: written to the file in
+$PICTURE_DUMP."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Order, content and time: any mix of frames under backpressure and gaps, line rate without a bubble, latency in cycles."""
+"""Order, content and time: any mix of frames under backpressure and gaps, line rate without a bubble, latency
+in cycles."""
 
 import itertools
 import random
@@ -114,7 +115,8 @@ async def line_rate_without_a_bubble(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def spliced_frames_without_a_bubble(dut):
-    """Sliced packets that wait in a row leave whole in a row: not a cycle between them (512 bits: one, for the memory)."""
+    """Sliced packets that wait in a row leave whole in a row: not a cycle between them (512 bits: one, for
+    the memory)."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     frames = [frame(payload=n, seed=n, tcp=n % 2 == 0) for n in (900, 1001, 906, 1310)]
@@ -140,7 +142,8 @@ async def spliced_frames_without_a_bubble(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def latency_in_cycles(dut):
-    """+3 on the way in for every frame; +2 on the way out, +1 for every beat behind the second that a token stands in."""
+    """+3 on the way in for every frame; +2 on the way out, +1 for every beat behind the second that a token
+    stands in."""
     bench = Bench(dut)
     await bench.start(threshold=120)
     notes = watch_all(dut)
@@ -175,7 +178,8 @@ async def latency_in_cycles(dut):
 
 @cocotb.test(timeout_time=100, timeout_unit="us")
 async def whole_table_at_line_rate(dut):
-    """Longest frames for all entries, back to back, then what comes when none is free: whole, in order, without a wait."""
+    """Longest frames for all entries, back to back, then what comes when none is free: whole, in order,
+    without a wait."""
     bench = Bench(dut)
     await bench.start(threshold=120, ttl=100)
     entries = int(dut.ENTRIES.value)

@@ -1,4 +1,5 @@
-"""The tokens of two entries, one after the other, until the generation of 8 bits has gone round twice: `tests/vectors/tokens.txt`."""
+"""The tokens of two entries, one after the other, until the generation of 8 bits has gone round twice:
+`tests/vectors/tokens.txt`."""
 
 from pathlib import Path
 
@@ -16,7 +17,8 @@ async def generations_go_round(dut):
     whole = frame(payload=100)
     first = None
     for number, line in enumerate(VECTORS.read_text().splitlines()):
-        # Each frame comes as soon as the one before it has left whole, and the next tag of its entry is there.
+        # Each frame comes as soon as the one before it has left whole, and the next tag of its entry is
+        # there.
         bench.net_in.send_nowait(stream(whole))
         sliced = bytes((await bench.host_out.recv()).tdata)
         assert token_of(sliced).hex() == line.split()[1], number

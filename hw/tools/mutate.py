@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Breaks the block on purpose, one mistake at a time, and counts the mistakes that the tests find: `mutate.py [--every N]`.
+"""Breaks the block on purpose, one mistake at a time, and counts the mistakes that the tests find:
+`mutate.py [--every N]`.
 
-Exit status 1 if fewer than 95 % are found. A mistake is a text that stands once in a file, and what stands there instead.
+Exit status 1 if fewer than 95 % are found. A mistake is a text that stands once in a file, and what stands
+there instead.
 """
 
 import argparse
@@ -16,7 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
 MODULES = ["test_vectors", "test_functions", "test_edges", "test_streams", "test_tokens", "test_chaos", "test_disturbed", "test_attacks"]
-# The tests that are likely to find a mistake in a file come first; before them the one that is likely to find this very mistake.
+# The tests that are likely to find a mistake in a file come first; before them the one that is likely to find
+# this very mistake.
 LIKELY = {"registers.sv": "test_edges", "metadata_table.sv": "test_edges", "slice_splice.sv": "test_edges", "transport_sum.sv": "test_functions"}
 HINTS = {
     "look_behind[GEN_W-1] ? 3'd1 : 3'd0": "test_attacks late_stale_and_duplicate",

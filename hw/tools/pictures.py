@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the book's pictures of the hardware: `pictures.py FOLDER`. The block diagram, and waveforms from a simulation."""
+"""Draws the book's pictures of the hardware: `pictures.py FOLDER`. The block diagram, and waveforms from a
+simulation."""
 
 import json
 import os

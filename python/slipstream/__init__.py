@@ -6,14 +6,15 @@
 1.2334...
 >>> result.plot().save("locality.html")      # needs altair
 
-Everything here gives the numbers of the command `slipstream`, digit for digit: `to_dict()` of a result is what the command
-prints with `--format json`. Python's lock is released while there is work.
+Everything here gives the numbers of the command `slipstream`, digit for digit: `to_dict()` of a result is
+what the command prints with `--format json`. Python's lock is released while there is work.
 
 - `analyze`: what locality has a trace, and what would holding gain?
 - `reframe`: packets of a flow back to back, from a capture to another.
 - `synth`: traffic with a known locality.
 - `model.solve`: batch sizes, loss and latency of a processor that works in batches.
-- `spans`, `partial`, `merge`: parts of a trace analysed one by one, on several machines, with the result of the whole.
+- `spans`, `partial`, `merge`: parts of a trace analysed one by one, on several machines, with the result of
+  the whole.
 - `packets`: the packets of a capture as Arrow's record batches.
 - `slipstream.spark` (import it): captures as DataFrames of Spark, and the analysis over a cluster.
 - `Sketch`, `Measurement`: measurement in little memory; states that the command reads and writes.

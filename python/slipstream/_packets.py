@@ -23,13 +23,17 @@ def schema() -> pyarrow.Schema:
 
 def packets(path: Union[str, os.PathLike[str]], span: Span = ALL, *, strict: bool = False, walk: bool = False,
             batch_bytes: int = _BATCH) -> Iterator[pyarrow.RecordBatch]:
-    """The packets of a capture, or of a part of it, of `spans`, as `pyarrow.RecordBatch`es with about `batch_bytes` of packet data each.
+    """The packets of a capture, or of a part of it, of `spans`, as `pyarrow.RecordBatch`es with about
+    `batch_bytes` of packet data each.
 
-    Columns: `file`; `split` (where the part begins) and `number` (of the packet in it, from 0); `time_ns` (since 1970; the bits of an
-    unsigned number); `link_type` (number of the link type with which `data` begins); `original_len` (bytes on the wire); `data`.
+    Columns: `file`; `split` (where the part begins) and `number` (of the packet in it, from 0); `time_ns`
+    (since 1970; the bits of an unsigned number); `link_type` (number of the link type with which `data`
+    begins); `original_len` (bytes on the wire); `data`.
 
-    strict: damage is an error; else the packets end where it begins. Damage in a part that is not the last is always one.
-    walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the part, too.
+    strict: damage is an error; else the packets end where it begins. Damage in a part that is not the last is
+        always one.
+    walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the
+        part, too.
 
     Raises as `analyze` does; `CaptureError` also where the part ends where no record does.
 

@@ -24,8 +24,8 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Iterable[Time] 
             keep_going: bool = False, progress: Progress = None) -> Analysis:
     """What locality have traces, and what would holding their packets gain?
 
-    `traces` is a capture or several of them: paths, bytes with a whole capture, or `"synth:flows=100,packets=1000"`. Captures
-    are pcap or pcapng, plain, gzip or zstd.
+    `traces` is a capture or several of them: paths, bytes with a whole capture, or
+    `"synth:flows=100,packets=1000"`. Captures are pcap or pcapng, plain, gzip or zstd.
 
     windows: holding windows, in nanoseconds or with a unit (`"64us"`).
     burst: packets at which a train leaves at once.
@@ -33,11 +33,13 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Iterable[Time] 
     tunnel: `"outer"` or `"inner"`: which IP header makes the flow.
     threads: all cores by default; results don't depend on it.
     strict: a damaged capture is an error, not a warning.
-    keep_going: a trace that can't be read goes to `failed` of the result, and raises nothing unless none could be read.
-    progress: called now and then with the name of a trace and the share of it that is done (None where that is unknown).
+    keep_going: a trace that can't be read goes to `failed` of the result, and raises nothing unless none
+        could be read.
+    progress: called now and then with the name of a trace and the share of it that is done (None where that
+        is unknown).
 
-    Raises an `OSError` where a file can't be opened or read, `CaptureError` (a `ValueError`, with `file` and `byte`) where it is
-    no capture, and `ValueError` for a setting out of range.
+    Raises an `OSError` where a file can't be opened or read, `CaptureError` (a `ValueError`, with `file` and
+    `byte`) where it is no capture, and `ValueError` for a setting out of range.
 
     >>> result = analyze("traces/campus.pcap.gz", windows=["64us"])
     >>> [(w.window_ns, w.mean_train) for w in result.total.ip.windows]
@@ -73,10 +75,10 @@ def reframe(source: Source, output: Optional[Union[str, "os.PathLike[str]"]] = N
             classes: Iterable[str] = (), **settings: Any) -> dict[str, Any]:
     """Puts packets of a flow back to back, from a capture to another; gives the command's report.
 
-    `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None for the report alone.
-    The settings are those of the command: `hold="64us"`, `burst=32`, `policy="waiting"`, `bypass="none"`, `capacity`, `flows`,
-    `admit`, `budget`, `compress`, `tcp_order`, `tunnel`, …; `reframe_settings()` lists them. Times are in nanoseconds or with a
-    unit.
+    `output` is a path, whose name says the format (`.pcap`, `.pcapng`, also `.gz` and `.zst`), or None for
+    the report alone. The settings are those of the command: `hold="64us"`, `burst=32`, `policy="waiting"`,
+    `bypass="none"`, `capacity`, `flows`, `admit`, `budget`, `compress`, `tcp_order`, `tunnel`, …;
+    `reframe_settings()` lists them. Times are in nanoseconds or with a unit.
 
     classes: as with `--class`: `"voice: udp dst port 16384-32767 => bypass"`.
     stamp: `"release"` or `"arrival"`: which time is written with a packet.
@@ -104,9 +106,9 @@ def reframe_settings() -> dict[str, tuple[str, Optional[str]]]:
 def synth(output: Union[str, "os.PathLike[str]"], *, progress: Progress = None, **settings: Any) -> dict[str, Any]:
     """Makes a capture with a known locality; gives the command's report.
 
-    The settings are those of the command: `profile`, `copies`, `packets`, `flows`, `active`, `slf`, `order`, `train`, `zipf`,
-    `size`, `rate`, `arrivals`, `protocol`, `ipv6`, `vlan`, `vlan_ids`, `start` (in seconds), `seed`, `snap_len`. The same
-    settings and seed give the same bytes on every machine.
+    The settings are those of the command: `profile`, `copies`, `packets`, `flows`, `active`, `slf`, `order`,
+    `train`, `zipf`, `size`, `rate`, `arrivals`, `protocol`, `ipv6`, `vlan`, `vlan_ids`, `start` (in seconds),
+    `seed`, `snap_len`. The same settings and seed give the same bytes on every machine.
 
     >>> synth("four.pcap", flows=1024, packets=10_000, slf=4, size=60, rate="10mpps")["packets"]
     10000

@@ -25,11 +25,14 @@ def solve(*, rate: Optional[Union[float, str]] = None, mean: Optional[float] = N
           service: str = "poisson", start: str = "equilibrium") -> dict[str, Any]:
     """Solves the model for one load; gives what `slipstream model solve --format json` prints.
 
-    rate: packets that come in a second (`11.97e6` or `"11.97mpps"`); or mean: the mean time between packets, in slots.
-    service_base, service_per_packet: mean time of a batch without its packets, and what a packet adds, in ns or with a unit.
+    rate: packets that come in a second (`11.97e6` or `"11.97mpps"`); or mean: the mean time between packets,
+        in slots.
+    service_base, service_per_packet: mean time of a batch without its packets, and what a packet adds, in ns
+        or with a unit.
     queue, batch: packets that the queue holds, and that a poll takes at most.
     slot: length of a slot. empty_poll: mean time of a poll that finds nothing.
-    interarrival: `"deterministic"`, `"poisson"`, `"geometric"`, or `"negbin"` with its coefficient of variation `cv`.
+    interarrival: `"deterministic"`, `"poisson"`, `"geometric"`, or `"negbin"` with its coefficient of
+        variation `cv`.
     service: `"poisson"` or `"deterministic"`. start: `"renewal"`, `"equilibrium"` or `"exact"`.
 
     Raises `ValueError` for a setting out of range.

@@ -4,8 +4,9 @@
 >>> slipstream.merge(parts).total.ip.slf == slipstream.analyze("big.pcap").total.ip.slf
 True
 
-Each part may be made in another process or on another machine, saved, and read by another program. A file is cut where a record
-begins, as far as that can be told; that it is so is proven when parts are merged: each must end where the next one begins.
+Each part may be made in another process or on another machine, saved, and read by another program. A file is
+cut where a record begins, as far as that can be told; that it is so is proven when parts are merged: each
+must end where the next one begins.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def settings(windows: Iterable[Union[int, str]] = ("16us", "64us", "128us"), bur
 
 
 def spans(path: Path, size: int = 64 << 20) -> list[Span]:
-    """Cuts a capture into parts of about `size` bytes: where the first record of each begins (0: with the file), and where that of
-    the next one does (`END` for the last).
+    """Cuts a capture into parts of about `size` bytes: where the first record of each begins (0: with the
+    file), and where that of the next one does (`END` for the last).
 
-    What is compressed, or no regular file, is one part. Where packets carry what looks like records themselves, so that it can't
-    be told where one begins, the file isn't cut.
+    What is compressed, or no regular file, is one part. Where packets carry what looks like records
+    themselves, so that it can't be told where one begins, the file isn't cut.
     """
     if size < 1:
         raise ValueError(f"size={size}: parts have a byte at least")
@@ -54,7 +55,8 @@ class Partial:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Partial:
-        """Of the bytes of `to_bytes`; raises `StateError`, with `byte`, where they are damaged, or of another version."""
+        """Of the bytes of `to_bytes`; raises `StateError`, with `byte`, where they are damaged, or of another
+        version."""
         return cls(_native.Stretch.load(data))
 
     def to_bytes(self) -> bytes:
@@ -103,7 +105,8 @@ class Partial:
         return self._native.kept_packets
 
     def join(self, following: Partial) -> None:
-        """Adds the part that follows in the trace. Raises `PartialError`, whose `reason` says why it can't."""
+        """Adds the part that follows in the trace. Raises `PartialError`, whose `reason` says why it
+        can't."""
         self._native.join(following._native)
 
     def trace(self) -> Trace:
@@ -122,7 +125,8 @@ def partial(path: Path, span: Span = ALL, *, keep: bool = False, walk: bool = Fa
     """Analyses a part of a capture, of `spans`; all of it by default.
 
     keep: keep all packets, 5 to 10 bytes each, so that it joins whatever times come before.
-    walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the part, too.
+    walk: go over the file up to the part first: what a pcapng file says there of its interfaces holds for the
+        part, too.
     Further settings are those of `analyze`: windows, burst, top, tunnel.
 
     Raises as `analyze` does; `CaptureError` also where the part ends where no record does.
@@ -133,9 +137,9 @@ def partial(path: Path, span: Span = ALL, *, keep: bool = False, walk: bool = Fa
 def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], Partial]] = None) -> Partial:
     """The parts of one trace, in order, as one.
 
-    redo: makes a part anew, of a span, with `keep` and `walk`: where times run back over a boundary farther than packets were kept,
-    where a part begins elsewhere than the one before ends, or where the file has described further interfaces in between.
-    Without it, `PartialError` is raised then.
+    redo: makes a part anew, of a span, with `keep` and `walk`: where times run back over a boundary farther
+        than packets were kept, where a part begins elsewhere than the one before ends, or where the file has
+        described further interfaces in between. Without it, `PartialError` is raised then.
     """
     whole: Optional[Partial] = None
     for part in parts:
@@ -160,11 +164,11 @@ def join(parts: Iterable[Partial], redo: Optional[Callable[[Span, bool, bool], P
 
 
 def merge(parts: Iterable[Partial]) -> Analysis:
-    """The analysis of traces of which these are the parts, in any order: those of a trace join by their bytes, traces as `analyze`
-    has several, in the order in which they are first named.
+    """The analysis of traces of which these are the parts, in any order: those of a trace join by their
+    bytes, traces as `analyze` has several, in the order in which they are first named.
 
-    Raises `PartialError`: its `reason` is `"missing"` where a trace's first or last part isn't there, `"gap"` where one between is
-    missing; `join` takes such parts, too.
+    Raises `PartialError`: its `reason` is `"missing"` where a trace's first or last part isn't there, `"gap"`
+    where one between is missing; `join` takes such parts, too.
     """
     traces: dict[str, list[Partial]] = {}
     for part in parts:

@@ -131,8 +131,8 @@ class Trace:
         return {"file": self.file, "truncated_at_byte": self.truncated_at_byte, **self._report}
 
     def flows(self) -> Any:
-        """A row a directional flow, as a `pyarrow.Table`: file, vlans, ip_version, src, dst, protocol, src_port, dst_port, packets,
-        tcp_packets.
+        """A row a directional flow, as a `pyarrow.Table`: file, vlans, ip_version, src, dst, protocol,
+        src_port, dst_port, packets, tcp_packets.
 
         >>> flows = slipstream.analyze("traces/campus.pcap.gz").flows()
         >>> flows.sort_by([("packets", "descending")]).slice(0, 3).to_pandas()
@@ -141,8 +141,8 @@ class Trace:
         return arrow.concat_tables([parquet.read_table(io.BytesIO(one.flows())) for one in self._native])
 
     def distributions(self) -> Any:
-        """All histograms, as a `pyarrow.Table` of `sequence` (ip, tcp), `distribution` (`spatial_distance`, …, `train_64000ns`),
-        `from`, `to` (inclusive) and `count`."""
+        """All histograms, as a `pyarrow.Table` of `sequence` (ip, tcp), `distribution` (`spatial_distance`,
+        …, `train_64000ns`), `from`, `to` (inclusive) and `count`."""
         arrow, _ = _pyarrow()
         columns: dict[str, list[Any]] = {"sequence": [], "distribution": [], "from": [], "to": [], "count": []}
         for row in self._buckets():
@@ -161,8 +161,9 @@ class Trace:
         return rows
 
     def plot(self) -> Any:
-        """An `altair.Chart`: which share of packets would leave in trains of at most so many, a line a window; beside it, which
-        share of packets follows within which time and within how many packets on the one before of its flow."""
+        """An `altair.Chart`: which share of packets would leave in trains of at most so many, a line a
+        window; beside it, which share of packets follows within which time and within how many packets on the
+        one before of its flow."""
         try:
             import altair
         except ImportError as error:

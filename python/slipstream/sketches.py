@@ -63,15 +63,18 @@ class Change(NamedTuple):
 class Sketch:
     """A sketch over keys of a fixed number of bytes: 4 (an IPv4 address), 8, 13, 16, 32 or 37.
 
-    kind: `count-min`, `flow-radar`, `space-saving`, `rev-sketch`, `two-level`, `mrac`, `fm`, `linear-counting`, `univmon`,
-    `exaloglog`, `exaloglog-hip`, `ddsketch`, or `exact`; or else task: `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`,
-    `size-distribution`, `cardinality`, `entropy` or `quantiles`, and the sketch is the one that is best for it.
-    memory: bytes that its tables may take; or else error, confidence and flows: the accuracy wanted, and the keys expected.
-    seed: of its hashes; sketches are merged only where it is the same. Where an adversary may choose keys, take a secret one.
+    kind: `count-min`, `flow-radar`, `space-saving`, `rev-sketch`, `two-level`, `mrac`, `fm`,
+        `linear-counting`, `univmon`, `exaloglog`, `exaloglog-hip`, `ddsketch`, or `exact`; or else task:
+        `flow-size`, `heavy-hitters`, `heavy-changes`, `superspreaders`, `size-distribution`, `cardinality`,
+        `entropy` or `quantiles`, and the sketch is the one that is best for it.
+    memory: bytes that its tables may take; or else error, confidence and flows: the accuracy wanted, and the
+        keys expected.
+    seed: of its hashes; sketches are merged only where it is the same. Where an adversary may choose keys,
+        take a secret one.
     keep: of count-min, the keys that it keeps to list the heaviest.
     source_bytes: of two-level, the bytes of a key that are the source.
-    below: of exaloglog-hip, the events that a register keeps below its highest one, 1 to 16: with 6, the default, the error in
-    memory is the least, with 14 that of a saved state.
+    below: of exaloglog-hip, the events that a register keeps below its highest one, 1 to 16: with 6, the
+        default, the error in memory is the least, with 14 that of a saved state.
 
     A key is bytes, or an address (as text, or of `ipaddress`).
 
@@ -118,7 +121,8 @@ class Sketch:
             raise _native.StateError(f"{os.fspath(path)}: {error}") from None
 
     def to_bytes(self) -> bytes:
-        """Its state. The layout is that of the Rust crate `slipstream-sketch`: little-endian, with version and checksum."""
+        """Its state. The layout is that of the Rust crate `slipstream-sketch`: little-endian, with version
+        and checksum."""
         return self._native.save()
 
     def save(self, path: Path) -> None:
@@ -126,8 +130,8 @@ class Sketch:
         replace(path, self.to_bytes())
 
     def update(self, keys: Union[Key, Iterable[Key]], weight: Union[int, Iterable[int]] = 1) -> None:
-        """Adds to one key or to many: a weight for all, or one for each. Many at once are much faster: as a list, or as bytes in
-        which they stand one behind the other (`numpy_array.tobytes()`)."""
+        """Adds to one key or to many: a weight for all, or one for each. Many at once are much faster: as a
+        list, or as bytes in which they stand one behind the other (`numpy_array.tobytes()`)."""
         if isinstance(keys, (bytearray, memoryview)):
             keys = bytes(keys)
         elif isinstance(keys, (str, ipaddress.IPv4Address, ipaddress.IPv6Address)):
@@ -180,12 +184,13 @@ class Sketch:
         return Estimate(*self._native.cardinality())
 
     def set_sizes(self, other: Sketch) -> SetSizes:
-        """How many distinct keys this sketch and another of its kind, shape and seed have together, share, and have alone."""
+        """How many distinct keys this sketch and another of its kind, shape and seed have together, share,
+        and have alone."""
         return SetSizes(*(Estimate(*size) for size in self._native.set_sizes(other.to_bytes())))
 
     def quantile(self, q: float) -> Optional[Estimate]:
-        """Of ddsketch, whose values are the weights of updates (sizes, delays): the value at q (0 the least, 1 the greatest) of
-        all in ascending order, with certain bounds; None of no values."""
+        """Of ddsketch, whose values are the weights of updates (sizes, delays): the value at q (0 the least,
+        1 the greatest) of all in ascending order, with certain bounds; None of no values."""
         value = self._native.quantile(q)
         return None if value is None else Estimate(*value)
 

@@ -5,8 +5,8 @@
 >>> df = spark.read.format("pcap").load("/data/*.pcap.zst")
 >>> packets.locality(spark, "/data/*.pcap.zst").total.ip.slf       # as slipstream.analyze of the same files, digit for digit
 
-Needs PySpark 4 and pyarrow: pip install 'slipstream[spark]'. The paths must be there, under the same names, on the driver and on
-all executors: a shared file system, or one machine.
+Needs PySpark 4 and pyarrow: pip install 'slipstream[spark]'. The paths must be there, under the same names,
+on the driver and on all executors: a shared file system, or one machine.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ from .sketches import Sketch
 Paths = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 
 SCHEMA = "file string, split long, number long, time_ns long, link_type int, original_len int, data binary"
-"""Columns of packets: which capture; where the part of it begins that was read in one task, and the packet's number in that; its time
-in nanoseconds since 1970; the number of its link type, with which `data` begins; its length on the wire; and what was captured."""
+"""Columns of packets: which capture; where the part of it begins that was read in one task, and the packet's
+number in that; its time in nanoseconds since 1970; the number of its link type, with which `data` begins; its
+length on the wire; and what was captured."""
 
 
 _TASKS_A_CORE, _PARTS_A_TASK = 4, 8
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("pcap")` and `spark.readStream.format("pcap")` known; see `Pcap` for their options."""
+    """Makes `spark.read.format("pcap")` and `spark.readStream.format("pcap")` known; see `Pcap` for their
+    options."""
     spark.dataSource.register(Pcap)
 
 
 def files(paths: Paths) -> list[str]:
-    """The files that paths name: patterns and folders are looked up; the rest is taken as it is. In the order of `paths`, those of a
-    pattern or folder by name."""
+    """The files that paths name: patterns and folders are looked up; the rest is taken as it is. In the order
+    of `paths`, those of a pattern or folder by name."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     found: list[str] = []
@@ -82,9 +84,11 @@ class Pcap(DataSource):
     """Packets of captures: pcap and pcapng, plain, gzip or zstd. Options:
 
     path: file, pattern or folder; also what `load` is given.
-    split: bytes of a part that one task reads, 64 MiB by default; 0 reads each file in one piece. Compressed files and pcapng are never cut.
-    strict: `true` makes damage to a capture an error. Else its packets end where the damage begins; damage in a part that is not its
-        file's last one is always an error, since it could not be told where the next one begins.
+    split: bytes of a part that one task reads, 64 MiB by default; 0 reads each file in one piece. Compressed
+        files and pcapng are never cut.
+    strict: `true` makes damage to a capture an error. Else its packets end where the damage begins; damage in
+        a part that is not its file's last one is always an error, since it could not be told where the next
+        one begins.
     settle: of a stream: seconds for which a file must not have changed to count as finished, 10 by default.
     files: of a stream: how many files a batch has at most, 1000 by default.
     """
@@ -111,7 +115,8 @@ def _paths(options: dict[str, str]) -> list[str]:
 
 
 def _parts(file: str, options: dict[str, str]) -> list[Part]:
-    """For rows: nobody joins these, so that a pcapng file, which may describe interfaces anywhere, is read in one piece."""
+    """For rows: nobody joins these, so that a pcapng file, which may describe interfaces anywhere, is read in
+    one piece."""
     if _is_pcapng(file):
         return [Part(file, ALL)]
     return _cut(file, options)
@@ -183,12 +188,13 @@ def locality(spark: Optional[SparkSession], source: Union[DataFrame, Paths], *, 
              groups: Optional[int] = None, **settings: Any) -> Analysis:
     """What `slipstream.analyze` gives of the same captures, digit for digit, worked out by the cluster.
 
-    source: captures (files, patterns, folders), or a DataFrame of packets of `spark.read.format("pcap")`, also filtered, with its rows
-        still in the order in which they were read.
-    split: bytes of a part that one task analyses; 0 takes each file in one piece. Neighbouring parts that fall to the same task are
-        analysed in one go, so that only what several tasks read is joined afterwards.
-    keep_going: files that can't be read go to `failed` of the result, and the others are right; else the first of them raises its
-        exception.
+    source: captures (files, patterns, folders), or a DataFrame of packets of `spark.read.format("pcap")`,
+        also filtered, with its rows still in the order in which they were read.
+    split: bytes of a part that one task analyses; 0 takes each file in one piece. Neighbouring parts that
+        fall to the same task are analysed in one go, so that only what several tasks read is joined
+        afterwards.
+    keep_going: files that can't be read go to `failed` of the result, and the others are right; else the
+        first of them raises its exception.
     groups: tasks that join the parts of files; as many as Spark takes in parallel by default.
     Further settings are those of `analyze`: windows, burst, top, tunnel.
     """
@@ -236,7 +242,8 @@ def analyse(part: Part, settings: dict[str, Any]) -> bytes:
 
 
 def rejoin(file: str, parts: list[tuple[Span, bytes]], settings: dict[str, Any]) -> bytes:
-    """The parts of a file, in order, as one. A part that failed, or that doesn't follow the one before, is made anew."""
+    """The parts of a file, in order, as one. A part that failed, or that doesn't follow the one before, is
+    made anew."""
     redo = partials.redo_from(file, settings)
     whole: Optional[Partial] = None
     for span, state in parts:
@@ -272,7 +279,8 @@ def rejoin(file: str, parts: list[tuple[Span, bytes]], settings: dict[str, Any])
 
 
 def _reaching(redo: Callable[[Span, bool, bool], Partial], begin: int, end: int) -> Partial:
-    """A part from a place where a record begins; it goes on to the end of the file where none begins at `end`."""
+    """A part from a place where a record begins; it goes on to the end of the file where none begins at
+    `end`."""
     try:
         return redo((begin, end), begin > 0, begin > 0)
     except _native.CaptureError:
@@ -280,10 +288,11 @@ def _reaching(redo: Callable[[Span, bool, bool], Partial], begin: int, end: int)
 
 
 def sketch(source: DataFrame, column: str, *, weight: Optional[str] = None, **sketch_settings: Any) -> Sketch:
-    """A sketch of the values of a column, merged from those of all partitions: `sketch(df, "src", task="cardinality")`.
+    """A sketch of the values of a column, merged from those of all partitions:
+    `sketch(df, "src", task="cardinality")`.
 
-    column: bytes of the sketch's key length, or addresses as text. weight: a column of whole numbers, 1 by default.
-    The settings are those of `slipstream.Sketch`.
+    column: bytes of the sketch's key length, or addresses as text. weight: a column of whole numbers, 1 by
+        default. The settings are those of `slipstream.Sketch`.
     """
     columns = [column] + ([weight] if weight else [])
     empty = Sketch(**sketch_settings)
@@ -332,8 +341,9 @@ def _joined(spark: SparkSession, tasks: list[Part], settings: dict[str, Any], gr
 
 
 def _tasks(spark: SparkSession, parts: int) -> int:
-    """Tasks of Spark for so many parts. A task costs Spark and Python as much as some hundred thousand packets, so that each takes several
-    parts, as long as there are enough tasks for all cores to be busy to the end; what is lost with a task is little."""
+    """Tasks of Spark for so many parts. A task costs Spark and Python as much as some hundred thousand
+    packets, so that each takes several parts, as long as there are enough tasks for all cores to be busy to
+    the end; what is lost with a task is little."""
     try:
         cores = spark.sparkContext.defaultParallelism
     except Exception:  # A session by Spark Connect doesn't say.
@@ -342,8 +352,9 @@ def _tasks(spark: SparkSession, parts: int) -> int:
 
 
 def share(parts: list[Part], tasks: int) -> list[list[Part]]:
-    """Shares parts out to so many tasks or fewer, in order and about as many to each. A share ends where a file does if it can, since
-    neighbouring parts of a file in a share become one part: what one task has read needs no joining."""
+    """Shares parts out to so many tasks or fewer, in order and about as many to each. A share ends where a
+    file does if it can, since neighbouring parts of a file in a share become one part: what one task has read
+    needs no joining."""
     ends = [at for at in range(1, len(parts)) if parts[at].file != parts[at - 1].file] + [len(parts)]
     cuts, room = [0], len(parts) / tasks / 4
     for number in range(1, tasks + 1):

@@ -1,7 +1,9 @@
-"""Files of states, as `slipstream measure --save` writes them and `measure merge` and `measure query` read them.
+"""Files of states, as `slipstream measure --save` writes them and `measure merge` and `measure query` read
+them.
 
-`SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch two sketches (IPv4, IPv6),
-each a length (u64; 0 = none) and the bytes of `Sketch.to_bytes`; at the end CRC-32 of everything before. Little-endian.
+`SLIPMEAS`, version (u16), length of the description (u32), the description (JSON), then for each epoch two
+sketches (IPv4, IPv6), each a length (u64; 0 = none) and the bytes of `Sketch.to_bytes`; at the end CRC-32 of
+everything before. Little-endian.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _VERSION = 2
 
 @dataclass
 class Epoch:
-    """An epoch of a measurement: its span, and the sketches of its IPv4 and its IPv6 packets (None where there were none)."""
+    """An epoch of a measurement: its span, and the sketches of its IPv4 and its IPv6 packets (None where
+    there were none)."""
 
     span: dict[str, Any]
     """`packets`, `start_ns`, `end_ns`, `first_ns`, `last_ns`, `partial`."""
@@ -44,7 +47,8 @@ class Measurement:
 
     @classmethod
     def load(cls, path: Path) -> Measurement:
-        """Reads a file; raises `StateError`, which names it, where it is no such file, damaged, or of a newer version."""
+        """Reads a file; raises `StateError`, which names it, where it is no such file, damaged, or of a newer
+        version."""
         with open(path, "rb") as file:
             data = file.read()
         try:
@@ -81,7 +85,8 @@ class Measurement:
         if at != end:
             raise StateError(f"byte {at}: the state is damaged: there is more than its description says")
         if version == 1:
-            # It does not say these: the seed is that of the sketches, and packets came at some time of an epoch.
+            # It does not say these: the seed is that of the sketches, and packets came at some time of an
+            # epoch.
             seed = next((state.seed for state in states if state is not None), 0)
             description = {**description, "tunnel": "unknown", "seed": seed}
             spans = [{**span, "first_ns": span["start_ns"], "last_ns": span["end_ns"], "partial": False} for span in spans]

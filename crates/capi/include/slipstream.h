@@ -532,10 +532,10 @@ int32_t slip_reframe_poll(struct slip_reframe *reframe,
                           uint32_t n_handles);
 
 /**
- * The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least
- * 1), and to `handles` where the handles of their packets stand, one train behind the other. They stand there
- * until the next call with this reframer. Returns how many trains, 0 when there is no more, or a negative
- * code.
+ * The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at
+ * least 1), and to `handles` where the handles of their packets stand, one train behind the other. They
+ * stand there until the next call with this reframer. Returns how many trains, 0 when there is no more, or a
+ * negative code.
  */
 int32_t slip_reframe_poll_lent(struct slip_reframe *reframe,
                                uint64_t now_ns,

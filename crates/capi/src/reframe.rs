@@ -232,10 +232,10 @@ pub unsafe extern "C" fn slip_reframe_poll(
     unsafe { object::with(shell(reframe), poll) }
 }
 
-/// The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least
-/// 1), and to `handles` where the handles of their packets stand, one train behind the other. They stand there
-/// until the next call with this reframer. Returns how many trains, 0 when there is no more, or a negative
-/// code.
+/// The same without a copy: writes trains that left before `now_ns` to `trains` (room for `n_trains`, at
+/// least 1), and to `handles` where the handles of their packets stand, one train behind the other. They
+/// stand there until the next call with this reframer. Returns how many trains, 0 when there is no more, or a
+/// negative code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_poll_lent(
     reframe: *mut slip_reframe,

@@ -97,7 +97,8 @@ fn poll_c(reframe: *mut slip_reframe, now: u64, n: usize, out: &mut Trains) {
         };
         assert!(got >= 0 && got as usize <= n);
         let packets = trains[..got as usize].iter().map(|train| train.count as usize).sum();
-        // SAFETY: so many handles stand there, of the array above or of the reframer until it is called again.
+        // SAFETY: so many handles stand there, of the array above or of the reframer until it is called
+        // again.
         let handles = unsafe { std::slice::from_raw_parts(handles, packets) };
         let mut at = 0;
         for train in &trains[..got as usize] {

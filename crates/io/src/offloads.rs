@@ -94,8 +94,8 @@ impl Ethtool {
         let mut value = Value { command, data };
         let mut request = named(interface)?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // SAFETY: the request reads the name, which ends with a zero, and reads and writes the two numbers that
-        // the pointer leads to, which outlive it.
+        // SAFETY: the request reads the name, which ends with a zero, and reads and writes the two numbers
+        // that the pointer leads to, which outlive it.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value.data) }
     }

@@ -44,8 +44,8 @@ fn segment<'a>(pool: &'a Pool, frame: &Frame) -> Option<Segment<'a>> {
 }
 
 impl Super {
-    /// Of packets at the start of `frames`; `None` where the first one leaves by itself. Packets that leave by
-    /// themselves for a wrong checksum are added to `wrong`.
+    /// Of packets at the start of `frames`; `None` where the first one leaves by itself. Packets that leave
+    /// by themselves for a wrong checksum are added to `wrong`.
     pub(crate) fn of(pool: &Pool, frames: &[Frame], takes: Takes, wrong: &mut u64) -> Option<Self> {
         let (one, others) = frames.split_first()?;
         if !others.first()?.info.joins() {

@@ -33,8 +33,9 @@ const HOLDS: [u64; 3] = [16_000, 64_000, 128_000];
 const BURST: usize = 32;
 /// Share of packets that the large flows carry: the largest flows that together carry so much.
 const LARGE_SHARE: f64 = 0.8;
-/// The price of a packet that joins a train where a reframer says by itself when to hold: what the packet saves
-/// the functions, in ns of their core's time. The fits of `nf-locality` say less than that for any function.
+/// The price of a packet that joins a train where a reframer says by itself when to hold: what the packet
+/// saves the functions, in ns of their core's time. The fits of `nf-locality` say less than that for any
+/// function.
 const JOIN_NS: u64 = 100;
 /// DSCP that marks packets of large flows.
 const LARGE_DSCP: u8 = 10;
@@ -320,8 +321,8 @@ fn row(rules: &str, copies: usize, campus: &Campus, cost: &Cost, baseline: &Timi
 
 /// Runs one point, `WAY,HOLD_NS,COPIES,RULES` or `WAY,HOLD_NS,COPIES,RULES,TURNS`, where the way is
 /// `baseline`, `trains`, `front`, `inside`, `auto` (inside, its hold sets itself up to this) or `alone` (the
-/// reframer without a chain) and the rules are `mixed` or `hosts`: for one turn of few packets, to be counted by Callgrind, or for so many turns, which
-/// are timed.
+/// reframer without a chain) and the rules are `mixed` or `hosts`: for one turn of few packets, to be counted
+/// by Callgrind, or for so many turns, which are timed.
 fn run_point(point: &str) -> anyhow::Result<Findings> {
     let mut parts = point.split(',');
     let (way, hold, copies) = (parts.next(), parts.next(), parts.next());

@@ -31,7 +31,8 @@ impl Reframe {
         }
     }
 
-    /// Returns true if the hold that sets itself may be 0, so that [`Reframe::pass_while_aside`] is to be asked.
+    /// Returns true if the hold that sets itself may be 0, so that [`Reframe::pass_while_aside`] is to be
+    /// asked.
     #[inline(always)]
     pub(super) fn may_stand_aside(&self) -> bool {
         self.plain_while_held && !self.plain && !self.embedded

@@ -2,8 +2,8 @@
 //! equal bytes of memory, and of saved states.
 //!
 //! `cargo bench -p slipstream-sketch --bench accuracy -- [cardinality] [top] [sizes] [--trials N] [--keys N]`;
-//! `--keys` leaves out cardinalities above it.
-//! Memory of theirs is what its documentation says of the table alone, without its head and exceptions.
+//! `--keys` leaves out cardinalities above it. Memory of theirs is what its documentation says of the table
+//! alone, without its head and exceptions.
 
 #![allow(
     clippy::unwrap_used,

@@ -266,8 +266,8 @@ impl Pool {
         Some(BufId(id))
     }
 
-    /// As [`adopted`](Self::adopted), of many packets at once, each with its offset and its length, all of which
-    /// came at `time` by interface 0: `taken` is told of each in turn, and whether it was adopted.
+    /// As [`adopted`](Self::adopted), of many packets at once, each with its offset and its length, all of
+    /// which came at `time` by interface 0: `taken` is told of each in turn, and whether it was adopted.
     #[inline]
     pub fn adopt_all(
         &mut self,
@@ -279,7 +279,8 @@ impl Pool {
         let meta = head(PacketMeta { original_len: 0, interface: 0, time }, ADOPTED);
         let mut meta = u128::from_le_bytes(meta);
         for (n, (offset, len)) in packets.enumerate() {
-            // As `Adopted::id` says, and that the packet ends within the region, which is inside of the memory.
+            // As `Adopted::id` says, and that the packet ends within the region, which is inside of the
+            // memory.
             let at = offset.wrapping_sub(HEADER);
             let fits =
                 offset >= HEADER && at.is_multiple_of(UNIT) && offset.saturating_add(len as usize) <= size;

@@ -281,7 +281,7 @@ impl Pool {
         !self.dropped.is_empty() || self.sibling.as_ref().is_some_and(|sibling| sibling.has_mail())
     }
 
-    /// A sliced packet of this owner was dropped elsewhere. Beyond [`MOST_DROPPED`] that nobody asks about it
+    /// A sliced packet of this owner was dropped elsewhere. Beyond `MOST_DROPPED` that nobody asks about it
     /// is forgotten.
     pub fn report_dropped(&mut self, owner: u32, token: u64) {
         if self.dropped.len() < MOST_DROPPED {

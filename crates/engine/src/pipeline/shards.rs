@@ -280,8 +280,8 @@ impl Plan {
         }
     }
 
-    /// Returns true if a router behind this source asks its neighbours, so that the routers of all shards have
-    /// to hear them.
+    /// Returns true if a router behind this source asks its neighbours, so that the routers of all shards
+    /// have to hear them.
     ///
     /// # Errors
     /// Their answers would come to another port, too, and leave by it once for each shard.

@@ -330,8 +330,8 @@ impl Driver {
         n
     }
 
-    /// Says whether trains are counted in this batch of packets that nobody else looks at: the first ones, and
-    /// one in so many.
+    /// Says whether trains are counted in this batch of packets that nobody else looks at: the first ones,
+    /// and one in so many.
     fn counts_trains(&mut self) -> bool {
         self.unread = self.unread.wrapping_add(1);
         self.unread <= UNREAD_FIRST || self.unread.is_multiple_of(UNREAD_EVERY)

@@ -327,8 +327,8 @@ impl Policy {
         self.waits.insert(context, Reckoned { next, interval, price: self.price, waits });
     }
 
-    /// When a train of `packets`, the first of which came at `base`, leaves if no further one comes; `None` if
-    /// it leaves at once.
+    /// When a train of `packets`, the first of which came at `base`, leaves if no further one comes; `None`
+    /// if it leaves at once.
     pub(crate) fn deadline(&self, context: Context, packets: usize, now: u64, base: u64) -> Option<u64> {
         let until = self.waits[&context].waits[packets - 1]?;
         let wait = ((edge(until) << self.shift) / 2).max(1);

@@ -245,8 +245,9 @@ impl Socket {
             n += 1;
         }
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the first `n` messages were written and point at one or two of `parts` each, which were, too, and
-        // these at borrowed frames and zeros, which sending only reads; all of them outlive the call.
+        // SAFETY: the first `n` messages were written and point at one or two of `parts` each, which were,
+        // too, and these at borrowed frames and zeros, which sending only reads; all of them outlive the
+        // call.
         let sent = unsafe { libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), n, flags as _) };
         checked(sent).map(|n| n as usize)
     }

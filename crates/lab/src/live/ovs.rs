@@ -1,10 +1,10 @@
 //! Fig. 3 in small: Open vSwitch with its datapath in userspace over DPDK, and what a packet takes there by
-//! locality. The rules are as the paper's: by source and destination addresses of Ethernet and IP, of which one
-//! takes the traffic.
+//! locality. The rules are as the paper's: by source and destination addresses of Ethernet and IP, of which
+//! one takes the traffic.
 //!
-//! Packets come from a capture that DPDK's `net_pcap` has in memory, over and over, as fast as the switch takes
-//! them, and leave by `net_null`: the switch is busy all the time, and what it takes is its own. Over sockets a
-//! packet costs it 14 us, of which it looks for less than a hundredth.
+//! Packets come from a capture that DPDK's `net_pcap` has in memory, over and over, as fast as the switch
+//! takes them, and leave by `net_null`: the switch is busy all the time, and what it takes is its own. Over
+//! sockets a packet costs it 14 us, of which it looks for less than a hundredth.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -44,8 +44,8 @@ const PAPER: [(u32, [f64; 2]); 6] = [
 ];
 /// The SLF at which the claims compare.
 const CLAIMED: u32 = 16;
-/// The switch's caches of flows before its rules: as it is installed, and as the paper has them (the signature
-/// match cache, without the exact match cache before it).
+/// The switch's caches of flows before its rules: as it is installed, and as the paper has them (the
+/// signature match cache, without the exact match cache before it).
 const CACHES: [(&str, &[&str]); 2] = [
     ("exact match cache", &[]),
     ("signature match cache", &["other_config:emc-insert-inv-prob=0", "other_config:smc-enable=true"]),

@@ -169,8 +169,8 @@ impl Steering {
             Budget::Delay(ns) => (ns, delay / packets),
             Budget::Train(thousandths) => (u64::from(thousandths) - 1000, packets * 1000 / trains - 1000),
         };
-        // The larger over the smaller, in 64ths, at most four times. A price that is too high falls by as much
-        // as one that is too low rises, so that windows that differ by chance don't raise it.
+        // The larger over the smaller, in 64ths, at most four times. A price that is too high falls by as
+        // much as one that is too low rises, so that windows that differ by chance don't raise it.
         let (more, less) = (aim.max(measured), aim.min(measured));
         let ratio = (more * 64 / less.max(1)).clamp(64, 256);
         let weight = if self.windows < Self::FAST { 4 } else { 1 };

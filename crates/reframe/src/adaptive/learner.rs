@@ -25,8 +25,8 @@ const FULL: u32 = 2048;
 const KIND_FULL: u32 = 1 << 16;
 /// The waits of a context are reckoned anew after a quarter more packets, but after so many at most.
 const REFRESH: u32 = 128;
-/// If that many are known and have changed nothing, and the price is the same: after twice as many as the last
-/// time, up to this.
+/// If that many are known and have changed nothing, and the price is the same: after twice as many as the
+/// last time, up to this.
 const REFRESH_SETTLED: u32 = 2048;
 /// The shares of a kind are reckoned anew after a quarter more packets of it, but after so many at most.
 const KIND_REFRESH: u32 = 4096;

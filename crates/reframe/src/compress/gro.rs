@@ -12,9 +12,9 @@
 //!   not write anew when the super-frame is cut;
 //! - no payload is copied, until a port that takes super-frames gathers it into the kernel.
 //!
-//! All packets of a batch that leaves are looked at in one go. Their headers are read and no payload is: a port
-//! that sends a super-frame verifies the checksums of its packets, just before the kernel copies them. Who
-//! wants to know beforehand which packets those will be has them verified here as well.
+//! All packets of a batch that leaves are looked at in one go. Their headers are read and no payload is: a
+//! port that sends a super-frame verifies the checksums of its packets, just before the kernel copies them.
+//! Who wants to know beforehand which packets those will be has them verified here as well.
 
 use slipstream_core::batch::{Batch, Train};
 use slipstream_core::frame::Frame;
@@ -121,8 +121,8 @@ struct Open<'a> {
 }
 
 impl Gro {
-    /// With these limits. `verify`: a packet whose checksum is wrong is marked as part of no super-frame; else
-    /// that is left to whoever sends one.
+    /// With these limits. `verify`: a packet whose checksum is wrong is marked as part of no super-frame;
+    /// else that is left to whoever sends one.
     #[must_use]
     pub fn new(limits: Limits, verify: bool) -> Self {
         Self { limits, verify, stats: GroStats::default() }

@@ -345,9 +345,9 @@ mod tests {
         heavy
     }
 
-    /// Bytes one after the other, as `words_of` finds them: what is left of all is tried with every value of the
-    /// next byte, and kept where a bucket of enough tables agrees in all bytes so far. The words with what
-    /// they miss, and how many beginnings were followed.
+    /// Bytes one after the other, as `words_of` finds them: what is left of all is tried with every value of
+    /// the next byte, and kept where a bucket of enough tables agrees in all bytes so far. The words with
+    /// what they miss, and how many beginnings were followed.
     fn words_by_trying(modular: &Modular, heavy: &Heavy, misses: usize) -> (Vec<(u32, usize)>, usize) {
         let (mut kept, mut followed) = (vec![(0u32, 0)], 0);
         for depth in 0..4 {

@@ -12,8 +12,8 @@ use crate::runtime::live::Excess;
 pub struct Tally {
     /// Packets that came in.
     pub packets: u64,
-    /// Trains that came in; reckoned from those of some of the batches where packets went from one live port to
-    /// another, and nobody looked at the rest.
+    /// Trains that came in; reckoned from those of some of the batches where packets went from one live port
+    /// to another, and nobody looked at the rest.
     pub trains: u64,
     /// Batches that came in.
     pub batches: u64,
@@ -152,7 +152,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Where all batches are alike, what is reckoned is what there was, to one train a batch that was looked at.
+        /// Where all batches are alike, what is reckoned is what there was, to one train a batch that was
+        /// looked at.
         #[test]
         fn trains_are_reckoned_from_those_that_were_seen(packets in 1u64..=256, share in 1u64..=256, batches in 1u64..2000) {
             let trains = (packets * share / 256).max(1);

@@ -176,8 +176,8 @@ fn graph(functions: &[usize], decide: &str) -> String {
     graph
 }
 
-/// The graph of functions with two ways, from `a` to `x` and from `b` to `y`: both go through them in the same
-/// order, since no graph but a router's may lead back.
+/// The graph of functions with two ways, from `a` to `x` and from `b` to `y`: both go through them in the
+/// same order, since no graph but a router's may lead back.
 fn two_ways(functions: &[usize], decide: &str) -> String {
     let (mut graph, mut there, mut back) = (String::new(), "a".to_owned(), "b".to_owned());
     for (n, function) in functions.iter().enumerate() {
@@ -297,8 +297,8 @@ fn layout_and_memory_are_told_and_bounded() {
     let told = plan("context_flows = 1000").unwrap();
     let places: Vec<_> =
         told.places.iter().map(|p| (p.stage.as_str(), p.offset, p.bytes, p.looks_up)).collect();
-    // The first statistics stand alone before the reframer, the last behind what rewrites addresses. Its table
-    // has twice as many flows as there may be packets in it.
+    // The first statistics stand alone before the reframer, the last behind what rewrites addresses. Its
+    // table has twice as many flows as there may be packets in it.
     assert_eq!(places, [("f", 20, 4, true), ("w", 24, 16, false), ("nat", 40, 4, false)]);
     let memory = 64_000 + 16_384 + 4 * told.numbers;
     assert_eq!((told.flows, told.bytes, told.memory, told.long_keys), (1000, 64, memory, 56_000));
