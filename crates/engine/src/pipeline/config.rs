@@ -10,14 +10,13 @@ use toml::de::DeTable;
 
 use super::contexts;
 use super::diagnostics::{Diagnostic, Diagnostics, Finding, INPUT, OUTPUT, Span};
+use super::ends::tables_of_ends;
 use super::read::{Graph, Table, Written, read_document};
 use super::slicing;
 use super::syntax::{self, Argument, Mention, PortName};
 use crate::runtime::FlowContextSettings;
 use crate::stages::built_in;
-use slipstream_core::registry::{
-    BuildError, Common, Group, Payload, Ports, Registry, Role, Shard, Site, StageType,
-};
+use slipstream_core::registry::{BuildError, Common, Payload, Registry, Role, Shard, Site, StageType};
 use slipstream_core::rules::RuleError;
 use slipstream_core::settings::{Kind, Setting, Settings, Wrong, did_you_mean};
 
@@ -189,15 +188,7 @@ impl Plan {
             }
         };
         let graph = Graph { chains, at: Some(0), span: 0..text.len() };
-        let mut tables = BTreeMap::new();
-        for (name, port, span) in [("in", &input, INPUT), ("out", &output, OUTPUT)] {
-            let Some((kind, settings)) = port else { continue };
-            let settings = settings.iter().map(|setting| written(setting, &span)).collect();
-            tables.insert(
-                name.to_owned(),
-                Table { span: span.clone(), kind: Some(((*kind).to_owned(), span)), settings, used: false },
-            );
-        }
+        let mut tables = tables_of_ends(&input, &output);
         plan.wire_up(&graph, &mut tables, &mut findings);
         if findings.is_empty() {
             plan.wire_ends(&mut tables, &mut findings);
@@ -206,64 +197,6 @@ impl Plan {
             plan.join_ends();
         }
         plan.done(findings, Vec::new())
-    }
-
-    /// With another port in place of the only one that packets come from, or of the only one that they go to.
-    /// Paths of these ports are as they stand, not from the directory of the configuration.
-    ///
-    /// # Errors
-    /// There is none that could be meant, or more than one, or the port doesn't fit there.
-    pub fn replace_ends(
-        mut self,
-        input: Option<(&str, Vec<(String, String)>)>,
-        output: Option<(&str, Vec<(String, String)>)>,
-    ) -> Result<Self, Diagnostics> {
-        let mut findings = Vec::new();
-        let base = std::mem::take(&mut self.base);
-        for (option, role, port, span) in
-            [("-i", Role::Source, input, INPUT), ("-o", Role::Sink, output, OUTPUT)]
-        {
-            let Some((kind, settings)) = port else { continue };
-            let is = |s: &PlannedStage| s.role == role && s.kind.group == Group::Port;
-            let all: Vec<usize> =
-                self.stages.iter().enumerate().filter(|(_, s)| is(s)).map(|(i, _)| i).collect();
-            let (&[one], Some(kind)) = (all.as_slice(), self.registry.get(kind).copied()) else {
-                let names: Vec<&str> =
-                    all.iter().filter_map(|i| self.stages.get(*i)).map(|s| s.name.as_str()).collect();
-                let message = match names.as_slice() {
-                    [] => format!("{option}: there is no port in the graph that it could stand in for"),
-                    names => format!("{option} could stand in for each of {}", names.join(", ")),
-                };
-                findings.push(Finding::new(&(0..1), message).hint("change the port in the configuration"));
-                continue;
-            };
-            let Some(name) = self.stages.get(one).map(|s| s.name.clone()) else { continue };
-            let written: Vec<Written> = settings.iter().map(|setting| written(setting, &span)).collect();
-            let stage = self.planned(name, kind, span, &written, &mut findings);
-            if let Some(place) = self.stages.get_mut(one) {
-                *place = stage;
-            }
-        }
-        self.base = base;
-        self.done(findings, Vec::new())
-    }
-
-    /// `in` and `out` are one live port: that is opened once, both ways.
-    fn join_ends(&mut self) {
-        let find = |name| self.stages.iter().position(|s| s.name == name);
-        let (Some(first), Some(last)) = (find("in"), find("out")) else { return };
-        let two_way =
-            |s: &PlannedStage| s.kind.live() && s.kind.inputs != Ports::None && s.kind.outputs != Ports::None;
-        if first == last || !self.stages.get(last).is_some_and(two_way) {
-            return;
-        }
-        self.stages.remove(last);
-        let moved = |stage: usize| stage - usize::from(stage > last);
-        for wire in &mut self.wires {
-            for end in [&mut wire.from, &mut wire.to] {
-                *end = moved(if *end == last { first } else { *end });
-            }
-        }
     }
 
     pub(super) fn empty(registry: &Registry, text: &str, file: &str, base: &Path) -> Self {
@@ -566,12 +499,6 @@ impl Plan {
 }
 
 /// A setting of a port that was named on the command line.
-/// A setting of a port that doesn't stand in the text; `span` says which port.
-fn written((key, value): &(String, String), span: &Span) -> Written {
-    let value = Literal::Text(value.clone());
-    Written { key: key.clone(), value, key_span: span.clone(), value_span: span.clone(), raw: None }
-}
-
 pub(super) fn wrong_value(setting: &str, written: &Written, wrong: Wrong) -> Finding {
     let mut span = written.value_span.clone();
     if let (Some(quote), true) = (written.raw, wrong.offset > 0) {

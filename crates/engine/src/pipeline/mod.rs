@@ -20,6 +20,7 @@ mod changes;
 mod config;
 mod contexts;
 mod diagnostics;
+mod ends;
 #[cfg(test)]
 mod function_tests;
 mod picture;
