@@ -62,16 +62,14 @@ fn blamed(map: Map<String, Value>, all: &serde_json::Error) -> String {
         let alone = Map::from_iter([(key.clone(), value.clone())]);
         let Err(error) = serde_json::from_value::<SynthConfig>(alone.into()) else { continue };
         let error = error.to_string();
-        // Of a name that there is not, the error says all.
+        let wanted = error.rsplit_once("expected ").map_or("", |(_, type_name)| type_name);
+        let whole = ["u32", "u64"].contains(&wanted);
         return match value {
+            // Of a name that there is not, the error says all.
             _ if error.starts_with("unknown field") => error,
-            Value::Number(n) if error.contains("floating point") => {
-                format!("{key}: {n} is not a whole number")
-            }
-            Value::Number(n) => format!("{key}: {n} is out of range"),
-            Value::String(word) if error.contains("expected u") || error.contains("expected f") => {
-                format!("{key}: {word:?} is not a number")
-            }
+            Value::Number(n) if whole && n.is_f64() => format!("{key}: {n} is not a whole number"),
+            Value::Number(n) if whole => format!("{key}: {n} is out of range"),
+            Value::String(word) if whole || wanted == "f64" => format!("{key}: {word:?} is not a number"),
             _ => format!("{key}: {error}"),
         };
     }
@@ -129,6 +127,8 @@ mod tests {
             ("slf=x", r#": slf: "x" is not a number"#),
             ("flows=x", r#": flows: "x" is not a number"#),
             ("order=none", ": order: "),
+            ("tcp-timestamps=1", ": tcp-timestamps: invalid type: integer `1`, expected a boolean"),
+            ("lifetime=2.5", ": lifetime: invalid type: floating point `2.5`, expected struct Lifetime"),
             ("flows=1,flows=2", ": flows is given twice"),
         ] {
             let error = SynthConfig::from_text(text).unwrap_err().to_string();
