@@ -18,45 +18,37 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 110
 # Made or fetched by programs, and inputs of tests.
 ELSEWHERE = {".git", "target", "build", "corpus", "artifacts", "node_modules", "cases", "vectors", ".venv"}
-SLASHES = (".rs", ".c", ".h", ".sv", ".v")
-HASHES = (".py", ".sh", ".toml", ".yml", ".yaml")
+# What sentences of a file begin with, by what its name ends with, or by its name.
+MARKS = {
+    ".md": "",
+    **dict.fromkeys((".rs", ".c", ".h", ".sv", ".v"), "//!|///?"),
+    **dict.fromkeys((".py", ".sh", ".toml", ".yml", ".yaml", "Makefile", "run"), "#"),
+}
 # A word, with a link or a span of code in one piece.
 WORD = re.compile(r"(?:!?\[[^\[\]]*\](?:\([^()]*\))?|`[^`]*`|\S)+")
 UNBROKEN = ("|", "#", "<", ">", "usage:")
 
 
-def is_too_wide(line):
-    """Whether a line has more columns than it may, though a word of it could stand on the next one."""
-    text = line.strip()
-    if len(line) <= COLUMNS or text.startswith(UNBROKEN):
+def is_too_wide(line, start=0):
+    """Whether a line has more columns than it may, though a word of its text, which begins at `start`, could
+    stand on the next one."""
+    if len(line) <= COLUMNS or line[start:].lstrip().startswith(UNBROKEN):
         return False
-    begins = [word.start() for word in WORD.finditer(line)]
-    # The mark of a comment or of an item, and what follows it, can't be parted.
-    return any(start <= COLUMNS for start in begins[2:])
+    begins = [word.start() for word in WORD.finditer(line, start)]
+    # The mark of an item and the word behind it can't be parted.
+    return any(begin <= COLUMNS for begin in begins[2:])
 
 
-def of_markdown(text):
-    """Numbers of the lines that are too wide, from 1."""
+def of_lines(text, mark):
+    """Numbers, from 1, of the lines that are too wide among those that begin with a mark. Examples and tables
+    are no sentences."""
     code = False
     for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith(("```", "~~~")):
-            code = not code
-        elif not code and is_too_wide(line):
-            yield number
-
-
-def of_comments(text, mark):
-    """Numbers of the lines that are comments alone and too wide. Examples and tables in documentation are no
-    sentences."""
-    code = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if not (found := re.match(mark, line)):
+        if not (found := re.match(rf"\s*(?:{mark})", line)):
             code = False
-            continue
-        body = line[found.end():].lstrip()
-        if body.startswith("```"):
+        elif line[found.end():].lstrip().startswith(("```", "~~~")):
             code = not code
-        elif not code and not body.startswith("|") and is_too_wide(line[:found.start(1)] + "\u2007" * len(found[1]) + line[found.end():]):
+        elif not code and is_too_wide(line, found.end()):
             yield number
 
 
@@ -74,15 +66,12 @@ def of_docstrings(text):
 
 def wide(path):
     """Numbers of the lines of a file that are too wide."""
-    if path.suffix == ".md":
-        return [*of_markdown(path.read_text(encoding="utf-8"))]
-    if path.suffix in SLASHES:
-        return [*of_comments(path.read_text(encoding="utf-8"), r"\s*(//!|///?)")]
-    if path.suffix in HASHES or path.name == "Makefile":
-        text = path.read_text(encoding="utf-8")
-        found = [*of_comments(text, r"\s*(#)")]
-        return found + [*of_docstrings(text)] if path.suffix == ".py" else found
-    return []
+    mark = MARKS.get(path.suffix or path.name)
+    if mark is None:
+        return []
+    text = path.read_text(encoding="utf-8")
+    found = [*of_lines(text, mark)]
+    return found + [*of_docstrings(text)] if path.suffix == ".py" else found
 
 
 def files():
