@@ -36,6 +36,12 @@ pub trait Transmit {
         false
     }
 
+    /// Itself, for sources whose packets it takes without their coming into the pool:
+    /// [`LiveSource::relay`](crate::source::LiveSource::relay).
+    fn relay(&mut self) -> Option<&mut dyn Any> {
+        None
+    }
+
     /// Frees the buffers of packets that have left since; returns how many. It is asked before each batch.
     fn complete(&mut self, _pool: &mut Pool) -> u64 {
         0
@@ -296,6 +302,10 @@ impl Egress for Outlet {
 
     fn room(&mut self) -> usize {
         self.0.room()
+    }
+
+    fn relay(&mut self) -> Option<&mut dyn Any> {
+        self.0.relay()
     }
 
     fn no_more(&mut self) {

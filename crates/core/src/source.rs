@@ -112,6 +112,15 @@ pub trait LiveSource {
         now: Nanos,
     ) -> Result<usize, SourceError>;
 
+    /// Leads up to `max` packets that have come straight to a port, without a look at them: none of them
+    /// comes into the pool. `to` is what that port's half returned from
+    /// [`Transmit::relay`](crate::port::Transmit::relay), or an outlet from
+    /// [`Egress::relay`](crate::stage::Egress::relay), and counts them as sent. Returns how many came; none
+    /// where the two don't know each other, so that packets are to be polled.
+    fn relay(&mut self, _pool: &mut Pool, _to: &mut dyn Any, _max: usize) -> Option<usize> {
+        None
+    }
+
     /// Packets that it gives at a time at most: so many may mean that there are more.
     fn at_once(&self) -> usize {
         BATCH

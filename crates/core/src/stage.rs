@@ -272,6 +272,13 @@ pub trait Egress {
         usize::MAX
     }
 
+    /// The half of a port that takes packets without their coming into the pool:
+    /// [`Transmit::relay`](crate::port::Transmit::relay).
+    #[cfg(feature = "std")]
+    fn relay(&mut self) -> Option<&mut dyn core::any::Any> {
+        None
+    }
+
     /// Learns, in a live run, that nothing more will come: all sources that lead here have ended, and no
     /// stage on the way holds anything.
     fn no_more(&mut self) {}

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use slipstream_core::time::Nanos;
 use crate::device::{Device, Options, Share};
 use crate::error::DpdkError;
 use crate::mempool::{Mempool, offset};
+use crate::send::Sender;
 use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Memory, Place};
 
 /// A capture is at its end when its device has had nothing so many times.
@@ -95,8 +97,7 @@ impl Receiver {
         arrivals.first = self.sequence;
         let (max, mut n) = (max.min(self.burst), 0);
         for _ in 0..self.queues.len() {
-            let Some(queue) = self.queues.get(self.next).copied() else { break };
-            self.next = if self.next + 1 < self.queues.len() { self.next + 1 } else { 0 };
+            let Some(queue) = self.next_queue() else { break };
             let wanted = max - n;
             let (Some(mbufs), Some(places)) = (self.mbufs.get_mut(..wanted), self.places.get_mut(..wanted))
             else {
@@ -117,6 +118,14 @@ impl Receiver {
             self.look_for_mbufs(pool);
         }
         Ok(n)
+    }
+
+    /// The queue whose turn it is.
+    #[inline]
+    fn next_queue(&mut self) -> Option<u16> {
+        let queue = self.queues.get(self.next).copied();
+        self.next = if self.next + 1 < self.queues.len() { self.next + 1 } else { 0 };
+        queue
     }
 
     /// The first `came` packets of the lists arrive.
@@ -235,6 +244,30 @@ impl LiveSource for Receiver {
         now: Nanos,
     ) -> Result<usize, SourceError> {
         self.receive(pool, arrivals, max, Some(now))
+    }
+
+    /// Mbufs go from device to device as they are.
+    fn relay(&mut self, pool: &mut Pool, to: &mut dyn Any, max: usize) -> Option<usize> {
+        let to = to.downcast_mut::<Sender>()?;
+        pool.give_back();
+        // Burst after burst, as long as one of the queues may have more.
+        let (mut n, mut empty) = (0, 0);
+        while n < max && empty < self.queues.len() {
+            let Some(queue) = self.next_queue() else { break };
+            let wanted = self.burst.min(max - n);
+            // SAFETY: as in `receive`.
+            let relayed = unsafe { to.relay((self.device.port, queue), wanted) };
+            let came = relayed.received as usize;
+            empty = if came < wanted { empty + 1 } else { 0 };
+            n += came;
+            self.bytes += relayed.bytes_received;
+        }
+        self.sequence += n as u64;
+        self.packets += n as u64;
+        if n == 0 {
+            self.look_for_mbufs(pool);
+        }
+        Some(n)
     }
 
     fn at_once(&self) -> usize {

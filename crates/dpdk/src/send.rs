@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::sync::{Arc, PoisonError};
 
 use slipstream_core::batch::Batch;
@@ -11,7 +12,7 @@ use slipstream_core::stage::{Context, DropReason, Drops};
 
 use crate::device::{Device, Share};
 use crate::mempool::unit;
-use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Place};
+use crate::sys::{self, BURST, ELSEWHERE, Mbuf, Place, Relayed};
 
 /// Sends.
 #[derive(Debug)]
@@ -62,6 +63,22 @@ impl Sender {
         self.bytes += places.iter().take(sent).map(|place| u64::from(place.len)).sum::<u64>();
     }
 
+    /// Sends up to `max` packets that a queue of another device, or of this one, has. Returns how many that
+    /// had, and their bytes.
+    ///
+    /// # Safety
+    /// That device is open with this queue, which no other thread receives from.
+    pub(crate) unsafe fn relay(&mut self, from: (u16, u16), max: usize) -> Relayed {
+        let (queue, turns) = self.device.way_out(self.share);
+        let _turn = turns.map(|turns| turns.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: the caller's promise; as in `hand_over`.
+        let relayed = unsafe { sys::relay(from, (self.device.port, queue), max, self.wait) };
+        self.packets += u64::from(relayed.sent);
+        self.no_room += u64::from(relayed.received - relayed.sent);
+        self.bytes += relayed.bytes_sent;
+        relayed
+    }
+
     /// Copies a packet that doesn't lie in an mbuf into one, or several.
     #[cold]
     fn copy_in(&mut self, data: &[u8]) -> Option<Mbuf> {
@@ -77,6 +94,10 @@ impl Sender {
 impl Transmit for Sender {
     fn takes_unread(&self) -> bool {
         true
+    }
+
+    fn relay(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {

@@ -381,6 +381,19 @@ struct rte_mbuf *slip_dpdk_copy_in(const struct slip_dpdk_memory *memory, const 
     return first;
 }
 
+/* Sends, and waits up to `cycles` for room; returns how many the device took. */
+static inline uint16_t send_all(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, uint64_t cycles)
+{
+    uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, n);
+    if (likely(sent == n))
+        return n;
+    for (uint64_t since = rte_rdtsc(); sent < n && rte_rdtsc() - since < cycles;) {
+        rte_pause();
+        sent += rte_eth_tx_burst(port, queue, mbufs + sent, n - sent);
+    }
+    return sent;
+}
+
 /* Sends packets that lie in their mbufs, and where they don't, those that `mbufs` has. Waits up to `cycles` for
  * room; what the device doesn't take then is freed. Returns how many it took. */
 uint16_t slip_dpdk_send(uint16_t port, uint16_t queue, const struct slip_dpdk_memory *memory, const struct slip_dpdk_place *places,
@@ -395,16 +408,46 @@ uint16_t slip_dpdk_send(uint16_t port, uint16_t queue, const struct slip_dpdk_me
             m->pkt_len = places[i].len;
             m->ol_flags = 0;
         }
-    uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, n);
-    if (likely(sent == n))
-        return n;
-    for (uint64_t since = rte_rdtsc(); sent < n && rte_rdtsc() - since < cycles;) {
-        rte_pause();
-        sent += rte_eth_tx_burst(port, queue, mbufs + sent, n - sent);
-    }
+    uint16_t sent = send_all(port, queue, mbufs, n, cycles);
     if (sent < n)
         rte_pktmbuf_free_bulk(mbufs + sent, n - sent);
     return sent;
+}
+
+/* Packets that went from one device to another. */
+struct slip_dpdk_relayed {
+    uint32_t received, sent;
+    uint64_t bytes_received, bytes_sent;
+};
+
+static uint64_t bytes_of(struct rte_mbuf **mbufs, uint16_t n)
+{
+    uint64_t bytes = 0;
+    for (uint16_t i = 0; i < n; i++)
+        bytes += mbufs[i]->pkt_len;
+    return bytes;
+}
+
+/* Receives packets and sends them, mbufs and all. Waits up to `cycles` for room, as slip_dpdk_send does. */
+void slip_dpdk_relay(uint16_t from, uint16_t from_queue, uint16_t to, uint16_t to_queue, uint16_t max, uint64_t cycles,
+                     struct slip_dpdk_relayed *relayed)
+{
+    struct rte_mbuf *mbufs[BURST];
+    know_this_thread();
+    uint16_t n = rte_eth_rx_burst(from, from_queue, mbufs, max < BURST ? max : BURST);
+    /* What the receiving card noted is not what the sending one is to do; whose memory it is stays noted. */
+    for (uint16_t i = 0; i < n; i++)
+        mbufs[i]->ol_flags &= RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
+    uint64_t bytes = bytes_of(mbufs, n);
+    *relayed = (struct slip_dpdk_relayed){n, n, bytes, bytes};
+    if (!n)
+        return;
+    uint16_t sent = send_all(to, to_queue, mbufs, n, cycles);
+    if (unlikely(sent < n)) {
+        relayed->sent = sent;
+        relayed->bytes_sent -= bytes_of(mbufs + sent, n - sent);
+        rte_pktmbuf_free_bulk(mbufs + sent, n - sent);
+    }
 }
 
 /* Lets a device free what it has sent; some can't be asked. */

@@ -74,6 +74,17 @@ pub(crate) struct Stats {
     pub(crate) no_mbuf: u64,
 }
 
+/// Packets that went from one device to another, and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Relayed {
+    pub(crate) received: u32,
+    /// The device had no room for the others.
+    pub(crate) sent: u32,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+}
+
 unsafe extern "C" {
     fn slip_dpdk_error(number: c_int) -> *const c_char;
     fn slip_dpdk_start(argc: c_int, argv: *mut *mut c_char) -> c_int;
@@ -115,6 +126,15 @@ unsafe extern "C" {
         n: u16,
         cycles: u64,
     ) -> u16;
+    fn slip_dpdk_relay(
+        from: u16,
+        from_queue: u16,
+        to: u16,
+        to_queue: u16,
+        max: u16,
+        cycles: u64,
+        relayed: *mut Relayed,
+    );
     fn slip_dpdk_complete(port: u16, queue: u16);
     fn slip_dpdk_cycles(ns: u64) -> u64;
 }
@@ -324,6 +344,18 @@ pub(crate) unsafe fn send(
     usize::from(unsafe {
         slip_dpdk_send(port, queue, memory, places.as_ptr(), mbufs.as_mut_ptr(), n, cycles)
     })
+}
+
+/// Receives up to `max` packets from a queue of one device and sends them to one of another, as [`send`] does.
+///
+/// # Safety
+/// Both devices are open with these queues; no other thread receives from the one or sends to the other.
+pub(crate) unsafe fn relay(from: (u16, u16), to: (u16, u16), max: usize, cycles: u64) -> Relayed {
+    let mut relayed = Relayed::default();
+    let max = max.min(BURST) as u16;
+    // SAFETY: the caller's promise; the result has its place.
+    unsafe { slip_dpdk_relay(from.0, from.1, to.0, to.1, max, cycles, &raw mut relayed) };
+    relayed
 }
 
 /// Lets a device free what it has sent.

@@ -14,7 +14,7 @@ use super::waiting::AT_ONCE;
 
 /// Batches whose trains are counted although nobody needs them: so many at the beginning, and one in so many.
 const UNREAD_FIRST: u32 = 64;
-const UNREAD_EVERY: u32 = 31;
+const UNREAD_EVERY: u32 = 127;
 
 /// Maximum number of times that a source is read on in one round.
 const REFILLS: u32 = 3;
@@ -78,6 +78,10 @@ pub(super) struct Feed {
     pub(super) least_ns: u64,
     /// Different times at which the packets of the last poll came, about.
     events: u32,
+    /// Nobody looks at the packets that were read last.
+    unread: bool,
+    /// The source may lead packets straight to the port behind it.
+    relays: bool,
     /// The shift that is added to the times of a capture's packets (modulo 2⁶⁴) in a live run.
     shift: u64,
 }
@@ -138,7 +142,10 @@ impl Feed {
 impl Driver {
     /// One for each source.
     pub(super) fn feeds(&mut self) -> Vec<Feed> {
-        let feed = |h: &mut super::graph::Head| Feed { live: h.source.live().is_some(), ..Feed::default() };
+        let feed = |h: &mut super::graph::Head| {
+            let live = h.source.live().is_some();
+            Feed { live, relays: live, ..Feed::default() }
+        };
         self.pipeline.heads.iter_mut().map(feed).collect()
     }
 
@@ -163,7 +170,7 @@ impl Driver {
                 round.events += feed.events;
                 round.more |= more;
                 // Packets that went elsewhere count, too.
-                round.busy |= more;
+                round.busy |= more || (n > 0 && feed.waiting() == 0);
                 round.least_ns = round.least_ns.max(if most == 0 { 0 } else { feed.least_ns });
                 left = left.saturating_sub(n as u64);
             } else {
@@ -219,6 +226,7 @@ impl Driver {
         let Some(source) = self.pipeline.heads.get_mut(head).map(|h| &mut h.source) else { return Ok(()) };
         let n = source.fill(&mut self.pool, &mut feed.pending, BATCH)?;
         feed.ended = n == 0;
+        feed.unread = self.stays_unread(head);
         feed.shift_times();
         self.new_interfaces(head, feed)
     }
@@ -234,9 +242,14 @@ impl Driver {
     ) -> Result<(usize, bool), RunError> {
         feed.pending.clear();
         (feed.at, feed.least_ns, feed.events) = (0, 0, 0);
+        feed.unread = self.stays_unread(head);
+        let relayed = self.relay(head, feed, max, now);
         let source = self.pipeline.heads.get_mut(head).and_then(|h| h.source.live());
         let Some(source) = source.filter(|_| !feed.ended) else { return Ok((0, false)) };
-        let n = source.poll(&mut self.pool, &mut feed.pending, max, now)?;
+        let n = match relayed {
+            Some(n) => n,
+            None => source.poll(&mut self.pool, &mut feed.pending, max, now)?,
+        };
         feed.ended = n == 0 && source.ended();
         feed.least_ns = source.least_ns(n);
         let more = n >= max.min(source.at_once());
@@ -263,6 +276,22 @@ impl Driver {
             self.new_interfaces(head, feed)?;
         }
         Ok((n, more))
+    }
+
+    /// Has a live source lead up to `max` packets straight to the port behind it, where nobody looks at them;
+    /// returns how many. None where they are to be polled.
+    #[inline]
+    fn relay(&mut self, head: usize, feed: &mut Feed, max: usize, now: Nanos) -> Option<usize> {
+        if !feed.unread || !feed.relays || feed.ended || self.log.is_some() {
+            return None;
+        }
+        let n = self.pipeline.relay(head, &mut self.pool, now, max);
+        feed.relays = n.is_some();
+        let n = n?;
+        self.unread = self.unread.wrapping_add(u32::from(n > 0));
+        self.sequence += n as u64;
+        feed.packets += n as u64;
+        Some(n)
     }
 
     fn new_interfaces(&mut self, head: usize, feed: &mut Feed) -> Result<(), RunError> {
@@ -318,7 +347,7 @@ impl Driver {
             // is in the cache.
             feed.packets += n as u64;
             std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
-            self.take(head);
+            self.take(head, feed.unread);
             std::mem::swap(&mut self.arrivals.frames, &mut feed.pending.frames);
             return n;
         }
@@ -326,25 +355,28 @@ impl Driver {
         self.arrivals.frames.extend_from_slice(arriving);
         feed.at += arriving.len();
         feed.packets += arriving.len() as u64;
-        self.take(head);
+        self.take(head, feed.unread);
         n
     }
 
-    /// Says whether trains are counted in this batch of packets that nobody else looks at: the first ones,
-    /// and one in so many.
-    fn counts_trains(&mut self) -> bool {
-        self.unread = self.unread.wrapping_add(1);
-        self.unread <= UNREAD_FIRST || self.unread.is_multiple_of(UNREAD_EVERY)
+    /// Says whether the next packets that come to a head are looked at by nobody. Where the port behind it
+    /// doesn't, trains are counted in the first batches, and in one of so many.
+    fn stays_unread(&self, head: usize) -> bool {
+        let number = self.unread.wrapping_add(1);
+        self.pipeline.takes_unread(head) && number > UNREAD_FIRST && !number.is_multiple_of(UNREAD_EVERY)
     }
 
-    /// Packets arrive at a head.
-    fn take(&mut self, head: usize) {
+    /// Packets arrive at a head, `unread` where nobody looks at them.
+    fn take(&mut self, head: usize, unread: bool) {
         self.arrivals.first = self.sequence;
         self.sequence += self.arrivals.frames.len() as u64;
         let first = self.arrivals.frames.first().map_or(self.now, |f| f.arrival);
         self.pipeline.run_to_arrival(&mut self.pool, first);
         self.now = self.arrivals.frames.last().map_or(self.now, |f| f.arrival);
-        if self.pipeline.takes_unread(head) && !self.counts_trains() {
+        if self.pipeline.takes_unread(head) {
+            self.unread = self.unread.wrapping_add(1);
+        }
+        if unread {
             std::mem::swap(&mut self.arrivals.frames, &mut self.batch.frames);
             self.pipeline.push_unread(head, &mut self.pool, self.now, &mut self.batch);
             self.batch.clear();

@@ -120,6 +120,13 @@ impl Excess {
         frames.iter().for_each(|f| self.leaves(pool, f.arrival, f));
     }
 
+    /// So many packets came at `now`, and have left since.
+    pub(super) fn relayed(&mut self, packets: u64, now: Nanos) {
+        self.due.clear();
+        self.due.push((now, now, packets));
+        self.left();
+    }
+
     #[inline]
     fn leaves(&mut self, pool: &Pool, due: Nanos, frame: &Frame) {
         let stamp = pool.meta(frame.buf).time;

@@ -18,6 +18,7 @@ mod own_stage;
 mod pipelines;
 mod ports;
 mod reframe_twin;
+mod relay;
 mod rules;
 mod shm;
 mod slice;

@@ -176,6 +176,7 @@ impl Pipeline {
                     takes_arrivals: false,
                     takes_classified: false,
                     takes_unread: false,
+                    leads_alone: false,
                 });
             }
         }

@@ -3,6 +3,7 @@
 use slipstream_core::batch::{Arrivals, Batch};
 use slipstream_core::clock::Meter;
 use slipstream_core::stage::{Context, Output, Stage};
+use slipstream_core::time::Nanos;
 
 use super::contexts;
 use crate::runtime::live::Excess;
@@ -28,6 +29,8 @@ pub struct Tally {
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) tally: Tally,
+    /// Packets that a source led here by itself, which takes no time of the stage.
+    pub(super) relays: u64,
     /// Packets that came in calls that were timed.
     pub(super) timed_packets: u64,
     /// Calls in which no packet came, such as deadlines, and those of them that were timed.
@@ -69,7 +72,7 @@ impl Ledger {
     /// The tally, with the time of all calls reckoned from that of the calls that were timed.
     pub(super) fn scaled(&self, packets_out: u64) -> Tally {
         let share = |all: u64, timed: u64| if timed == 0 { 1.0 } else { all as f64 / timed as f64 };
-        let by_packets = share(self.tally.packets, self.timed_packets);
+        let by_packets = share(self.tally.packets - self.relays, self.timed_packets);
         let scale = if self.timed_packets == 0 { share(self.calls, self.timed_calls) } else { by_packets };
         Tally { packets_out, busy_ns: (self.tally.busy_ns as f64 * scale) as u64, ..self.tally }
     }
@@ -123,6 +126,22 @@ impl Ledger {
         }
     }
 
+    /// A source led packets here that came at `now`, and they have left.
+    pub(super) fn relayed(&mut self, packets: u64, now: Nanos) {
+        self.relays += packets;
+        self.unread(packets);
+        if let Some(excess) = &mut self.excess {
+            excess.relayed(packets, now);
+        }
+    }
+
+    /// A batch came that has no trains.
+    fn unread(&mut self, packets: u64) {
+        self.tally.packets += packets;
+        self.tally.trains += self.share.of(packets);
+        self.tally.batches += 1;
+    }
+
     /// The stage takes a batch of which it looks at nothing but the packets, and which has no trains.
     pub(super) fn process_unread(
         &mut self,
@@ -131,10 +150,7 @@ impl Ledger {
         batch: &mut Batch,
         out: &mut dyn Output,
     ) {
-        let packets = batch.frames.len() as u64;
-        self.tally.packets += packets;
-        self.tally.trains += self.share.of(packets);
-        self.tally.batches += 1;
+        self.unread(batch.frames.len() as u64);
         if let Some(excess) = &mut self.excess {
             excess.leaving_unread(cx.pool, &batch.frames);
         }

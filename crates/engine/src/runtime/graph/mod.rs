@@ -87,6 +87,8 @@ pub(super) struct Head {
     pub(super) takes_classified: bool,
     /// That stage looks at nothing but the packets of a batch.
     pub(super) takes_unread: bool,
+    /// Packets come to that stage from nowhere else.
+    pub(super) leads_alone: bool,
 }
 
 /// A pipeline that was built.
@@ -162,6 +164,7 @@ impl Pipeline {
             takes_arrivals: false,
             takes_classified: false,
             takes_unread: false,
+            leads_alone: false,
         };
         let mut this = Self::of(nodes, vec![head]);
         this.not_shared = this.nodes.first().map(|node| (node.name.clone(), node.kind));
@@ -307,6 +310,19 @@ impl Pipeline {
         self.call(edge.node, pool, now, edge.input, |stage, cx, ledger, out| {
             ledger.process_unread(stage, cx, batch, out);
         });
+    }
+
+    /// Leads packets of a live source straight to the port behind it, up to `max`; returns how many. None
+    /// where they are to be polled.
+    pub(super) fn relay(&mut self, head: usize, pool: &mut Pool, now: Nanos, max: usize) -> Option<usize> {
+        let Self { heads, nodes, .. } = self;
+        let head = heads.get_mut(head).filter(|head| head.leads_alone)?;
+        let node = nodes.get_mut(head.edge.node)?;
+        let n = head.source.live()?.relay(pool, node.stage.egress()?.relay()?, max)?;
+        if n > 0 {
+            node.ledger.relayed(n as u64, now);
+        }
+        Some(n)
     }
 
     /// Hands arrivals to the first stage behind a source.

@@ -13,9 +13,12 @@ impl Pipeline {
             |(place, node): (usize, &Node)| node.wiring.edges.iter().flatten().any(|e| e.node <= place);
         self.rounds = self.nodes.iter().enumerate().any(back);
         let live = self.live;
+        let edges = self.nodes.iter().flat_map(|n| n.wiring.edges.iter().flatten());
+        let met: Vec<usize> = edges.chain(self.heads.iter().map(|h| &h.edge)).map(|e| e.node).collect();
         for head in &mut self.heads {
             head.takes_unread =
                 live && self.nodes.get(head.edge.node).is_some_and(|n| n.stage.takes_unread());
+            head.leads_alone = met.iter().filter(|node| **node == head.edge.node).count() == 1;
             let taken = self.nodes.get(head.edge.node).and_then(|n| n.stage.takes_arrivals());
             head.takes_arrivals = taken.is_some();
             head.takes_classified = taken == Some(Encapsulation::Outer);

@@ -91,8 +91,9 @@ impl ShardPlan {
 impl Head {
     /// Another one that leads to the same place.
     fn with_source(&self, source: Box<dyn slipstream_core::source::Source + Send>) -> Self {
-        let Self { kind, edge, takes_arrivals, takes_classified, takes_unread, .. } = *self;
-        Self { name: self.name.clone(), kind, source, edge, takes_arrivals, takes_classified, takes_unread }
+        let Self { kind, edge, takes_arrivals, takes_classified, takes_unread, leads_alone, .. } = *self;
+        let name = self.name.clone();
+        Self { name, kind, source, edge, takes_arrivals, takes_classified, takes_unread, leads_alone }
     }
 }
 
