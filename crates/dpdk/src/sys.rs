@@ -346,7 +346,8 @@ pub(crate) unsafe fn send(
     })
 }
 
-/// Receives up to `max` packets from a queue of one device and sends them to one of another, as [`send`] does.
+/// Receives up to `max` packets from a queue of one device and sends them to one of another, as [`send`]
+/// does.
 ///
 /// # Safety
 /// Both devices are open with these queues; no other thread receives from the one or sends to the other.

@@ -185,7 +185,8 @@ fn bursts() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whether they know each other or not: the same packets leave in the same order, and the same is counted.
+    /// Whether they know each other or not: the same packets leave in the same order, and the same is
+    /// counted.
     #[test]
     fn what_is_led_past_the_pool_counts(bursts in bursts(), most in prop::option::of(0u64..5000)) {
         let all: usize = bursts.iter().sum();
