@@ -132,9 +132,9 @@ impl FirewallStage {
         let Self { firewall, hits, .. } = self;
         firewall.lookup_together(found);
         for found in found.iter_mut().filter(|found| found.known) {
-            let first = found.first();
-            prefetch(first.and_then(|rule| hits.get(rule as usize)));
-            found.fate = firewall.plain_verdict(first);
+            let place = firewall.place(found.first());
+            prefetch(hits.get(place as usize));
+            found.fate = firewall.plain_verdict(place);
         }
     }
 

@@ -95,7 +95,8 @@ pub struct Decision {
 #[derive(Clone, Debug)]
 pub struct Firewall {
     rules: RuleSet,
-    /// Verdicts of the rules that decide, side by side: most decisions read nothing else.
+    /// Verdicts of the rules that decide, and behind them that of packets that match none, side by side: most
+    /// decisions read nothing else.
     verdicts: Vec<Option<Verdict>>,
     classifier: Classifier,
 }
@@ -108,7 +109,8 @@ impl Firewall {
             Method::Linear => Classifier::Linear(Linear::new(&rules)),
             Method::Fast => Classifier::Fast(Box::new(Forest::new(&rules))),
         };
-        let verdicts = rules.rules().iter().map(|rule| rule.action.verdict()).collect();
+        let verdicts = rules.rules().iter().map(|rule| rule.action.verdict());
+        let verdicts = verdicts.chain([Some(rules.default_verdict())]).collect();
         Self { rules, verdicts, classifier }
     }
 
@@ -121,7 +123,7 @@ impl Firewall {
     /// Returns true if there is nothing that it does with packets but to let them pass or not.
     fn only_passes_or_denies(&self) -> bool {
         let plain = |verdict: Option<Verdict>| matches!(verdict, Some(Verdict::Allow | Verdict::Deny));
-        self.verdicts.iter().all(|verdict| plain(*verdict)) && plain(Some(self.rules.default_verdict()))
+        self.verdicts.iter().all(|verdict| plain(*verdict))
     }
 
     /// The first rule that matches a packet, as an index into the rules, whatever its action.
@@ -143,10 +145,16 @@ impl Firewall {
         }
     }
 
-    /// The verdict about a packet whose first matching rule is known, if the rule does nothing else.
+    /// The place of the first matching rule, or behind all rules where none matches.
     #[inline(always)]
-    fn plain_verdict(&self, first: Option<u32>) -> Option<Verdict> {
-        let verdict = self.verdicts.get(first? as usize).copied().flatten();
+    fn place(&self, first: Option<u32>) -> u32 {
+        first.unwrap_or(self.verdicts.len() as u32 - 1)
+    }
+
+    /// The verdict about a packet that has this [`place`](Self::place), if the rule does nothing else.
+    #[inline(always)]
+    fn plain_verdict(&self, place: u32) -> Option<Verdict> {
+        let verdict = self.verdicts.get(place as usize).copied().flatten();
         verdict.filter(|verdict| *verdict != Verdict::Reset)
     }
 

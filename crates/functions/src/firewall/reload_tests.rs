@@ -163,6 +163,29 @@ proptest! {
     }
 }
 
+/// The context of a flow keeps which rule matched, and that none did: then that of the default, behind all.
+#[test]
+fn contexts_keep_that_no_rule_matches() {
+    let packets = [ipv4(17, 0x0a00_0001, 0x0a00_0002, &udp(4000, 5353, &[1]))];
+    for (rules, place) in [
+        ("deny tcp\nallow udp", Some(1)),
+        ("deny udp dst port 53\ndefault allow", Some(1)),
+        ("allow udp dst port 53\nallow tcp\ndefault deny", Some(2)),
+        ("count udp\ndefault deny", None),
+        ("reset udp\ndefault allow", None),
+    ] {
+        let (mut layout, mut stage) = (Layout::default(), PerTrain::new(stage(rules, 0).0));
+        let words = layout.place(3);
+        let mut contexts = Some(Box::new(FlowContexts::new(&layout, 4, 7)));
+        contexts.as_mut().unwrap().turn_to(words);
+        run_with(&mut stage, &packets, &[1], &mut contexts);
+        let contexts = contexts.as_mut().unwrap();
+        contexts.meet(0);
+        let [generation, _, kept] = contexts.read().unwrap();
+        assert_eq!((generation == 1).then_some(kept), place, "{rules}");
+    }
+}
+
 /// Who asks again and again gets other rules in between, and the last ones in the end.
 #[test]
 fn asking_again_does_not_keep_rules_from_coming() {

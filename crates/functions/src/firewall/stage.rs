@@ -263,24 +263,25 @@ impl FirewallStage {
         }
     }
 
-    /// The first rule that matches a packet, and the verdict about it, if the flow's context says so: a rule
-    /// that decides, of the rules that are in force, found for a packet with the same bits.
+    /// The place of the first rule that matches a packet, and the verdict about it, if the flow's context says
+    /// so: a rule that decides, of the rules that are in force, or none of them, found for a packet with the
+    /// same bits.
     #[inline(always)]
     fn kept(&self, cx: &Context<'_>, frame: &Frame) -> Option<(u32, Fate)> {
         let mask = self.contextual?;
-        let [generation, word, rule] = cx.pool.flow_words()?;
+        let [generation, word, place] = cx.pool.flow_words()?;
         let differs = (frame.info.word() ^ word) & mask != 0;
         if generation != self.generation || differs || !self.has_no_type(frame) {
             return None;
         }
-        Some((rule, self.firewall.plain_verdict(Some(rule))?))
+        Some((place, self.firewall.plain_verdict(place)?))
     }
 
-    /// Has the flow's context keep the first rule that matches a packet.
+    /// Has the flow's context keep the place of the first rule that matches a packet.
     #[inline(never)]
-    fn keep(&self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, rule: u32) {
+    fn keep(&self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, place: u32) {
         if self.contextual.is_some() && self.has_no_type(frame) {
-            fx.cx.pool.keep_flow_words([self.generation, frame.info.word(), rule]);
+            fx.cx.pool.keep_flow_words([self.generation, frame.info.word(), place]);
         }
     }
 
@@ -364,10 +365,10 @@ impl NetworkFunction for FirewallStage {
 
     #[inline(always)]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Self::Lookahead) {
-        if let Some((rule, fate)) = self.kept(cx, first) {
-            prefetch(self.hits.get(rule as usize));
+        if let Some((place, fate)) = self.kept(cx, first) {
+            prefetch(self.hits.get(place as usize));
             (found.known, found.fate, found.by_context) = (true, Some(fate), true);
-            return found.note(Some(rule));
+            return found.note(Some(place));
         }
         // Most keys are short: what follows from such a one is written with fewer words.
         let (meta, data) = cx.pool.meta_and_data(first.buf, first.len);
@@ -397,16 +398,13 @@ impl NetworkFunction for FirewallStage {
 
     #[inline(always)]
     fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, found: &Found) -> Decided {
-        match (found.fate, found.first()) {
-            // Nothing is left of the decision before: what it passed was counted when it was applied.
-            (Some(fate), Some(rule)) => {
-                if !found.by_context && fx.cx.pool.flows().is_some() {
-                    self.keep(fx, first, rule);
-                }
-                Decided { fate, rule: rule as usize }
-            }
-            _ => self.decide_any(fx, first, found),
+        let Some(fate) = found.fate else { return self.decide_any(fx, first, found) };
+        // Nothing is left of the decision before: what it passed was counted when it was applied.
+        let place = self.firewall.place(found.first());
+        if !found.by_context && fx.cx.pool.flows().is_some() {
+            self.keep(fx, first, place);
         }
+        Decided { fate, rule: place as usize }
     }
 
     #[inline(always)]
