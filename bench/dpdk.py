@@ -116,7 +116,8 @@ def rows(binary, directory, packets, seconds):
         path = f"{directory}/slf{slf}.pcap"
         write_capture(binary, path, slf)
         peer = f"testpmd io, net_pcap to net_null, SLF {slf}"
-        yield peer, theirs([f"net_pcap0,rx_pcap={path},infinite_rx=1", nulls[1]], 64), None
+        # testpmd forwards both ways: nothing comes back.
+        yield peer, theirs([f"net_pcap0,rx_pcap={path},infinite_rx=1", f"{nulls[1]},no-rx=1"], 64), None
         start, chain = f"in :: {pcap(path, 64)}", CHAIN.format(rules=f'"{rules}"')
         forward = f"forward, net_pcap, SLF {slf}"
         yield forward, ours(f"{start} -> {out}"), peer
