@@ -263,9 +263,9 @@ impl FirewallStage {
         }
     }
 
-    /// The place of the first rule that matches a packet, and the verdict about it, if the flow's context says
-    /// so: a rule that decides, of the rules that are in force, or none of them, found for a packet with the
-    /// same bits.
+    /// The place of the first rule that matches a packet, and the verdict about it, if the flow's context
+    /// says so: a rule that decides, of the rules that are in force, or none of them, found for a packet with
+    /// the same bits.
     #[inline(always)]
     fn kept(&self, cx: &Context<'_>, frame: &Frame) -> Option<(u32, Fate)> {
         let mask = self.contextual?;
