@@ -24,6 +24,9 @@ import harness
 from harness import ROOT, Run
 
 CAPTURES = 14
+# What a user gets is built with all optimisations, which takes minutes, and stripped; the numbers are the
+# same without. The crates are then those of the other tests.
+BUILD = ("--profile", "dev", "--features", "testing", "--strip=false")
 
 
 def run(*words, **options):
@@ -46,8 +49,7 @@ def install(extras="", name="python-package", others=()):
         shutil.rmtree(where, ignore_errors=True)
     run(base, "-m", "venv", where)
     wanted = f"{ROOT}[{extras}]" if extras else ROOT
-    # What a user gets is built with all optimisations, which takes minutes; the numbers are the same without.
-    environment = {"MATURIN_PEP517_ARGS": "--profile dev", **os.environ}
+    environment = {"MATURIN_PEP517_ARGS": " ".join(BUILD), **os.environ}
     run(where / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted, *others, cwd=where, env=environment)
     return where / "bin/python"
 
@@ -381,8 +383,24 @@ class Checks:
         """One wheel for CPython 3.9 and later, which works in an environment of its own: what `make wheels`
         does, but for optimisations."""
         folder = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "wheels-dev"
-        said = run(ROOT / "ci/wheels.sh", folder, "--profile", "dev", cwd=ROOT, env={**os.environ, "PYTHON": sys.executable})
+        said = run(ROOT / "ci/wheels.sh", folder, *BUILD, cwd=ROOT, env={**os.environ, "PYTHON": sys.executable})
         assert "works in a fresh environment" in said and "-cp39-abi3-" in said, said
+
+    def once(self):
+        """No crate is built for this package that was built for the other tests, but with other features."""
+        def crates(*words):
+            said = run("cargo", "tree", "--locked", "--prefix", "none", "--format", "{p}|{f}", *words, cwd=ROOT)
+            found = {}
+            for line in said.splitlines():
+                name, _, features = line.removesuffix(" (*)").partition("|")
+                found.setdefault(name, set()).add(features)
+            return found
+
+        mine = crates("--package", "slipstream-py", "--features", "testing", "--edges", "normal,build")
+        every = crates("--workspace", "--edges", "normal,build,dev")
+        others = {name: (features, every.get(name)) for name, features in mine.items()
+                  if not features & every.get(name, features) and "slipstream-py " not in name}
+        assert len(mine) > 50 and not others, f"have crates/py/Cargo.toml ask for the features that are missing: {others}"
 
     def typed(self):
         """The type stubs are installed, and name what there is."""
@@ -398,7 +416,7 @@ class Checks:
             assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
 
 
-NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "tables", "typed", "wheel")
+NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "tables", "typed", "wheel", "once")
 
 
 def inside(binary, only):
