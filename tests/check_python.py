@@ -401,6 +401,12 @@ class Checks:
         others = {name: (features, every.get(name)) for name, features in mine.items()
                   if not features & every.get(name, features) and "slipstream-py " not in name}
         assert len(mine) > 50 and not others, f"have crates/py/Cargo.toml ask for the features that are missing: {others}"
+        # What procedural macros use and other crates, too, cargo builds in another way than what they alone
+        # use.
+        plain = crates("--package", "slipstream-py", "--features", "testing", "--edges", "normal,no-proc-macro")
+        shared = crates("--workspace", "--edges", "normal,dev,no-proc-macro")
+        macros = sorted(name for name in mine.keys() & shared.keys() - plain.keys() if mine[name] & shared[name])
+        assert not macros, f"have crates/py/Cargo.toml depend on what others use outside of procedural macros: {macros}"
 
     def typed(self):
         """The type stubs are installed, and name what there is."""
