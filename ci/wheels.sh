@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 out=${1:-${CARGO_TARGET_DIR:-target}/wheels}
 shift || true
-[ $# -gt 0 ] || set -- --release --strip
+[ $# -gt 0 ] || set -- --release
 python=${PYTHON:-python3}
 
 work=$(mktemp -d)
@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 "$python" -m venv "$work/build" < /dev/null
 "$work/build/bin/pip" install --quiet --disable-pip-version-check 'maturin>=1.7,<2' < /dev/null
 rm -rf "$out"
-"$work/build/bin/maturin" build --quiet --locked --out "$out" "$@" < /dev/null
+"$work/build/bin/maturin" build --quiet --locked --strip --out "$out" "$@" < /dev/null
 wheels=("$out"/*.whl)
 if [ ${#wheels[@]} -ne 1 ] || [[ ${wheels[0]} != *-cp39-abi3-* ]]; then
     echo "not one wheel of CPython's stable ABI from 3.9 on: ${wheels[*]}" >&2

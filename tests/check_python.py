@@ -24,9 +24,9 @@ import harness
 from harness import ROOT, Run
 
 CAPTURES = 14
-# What a user gets is built with all optimisations, which takes minutes, and stripped; the numbers are the
-# same without. The crates are then those of the other tests.
-BUILD = ("--profile", "dev", "--features", "testing", "--strip=false")
+# What a user gets is built with all optimisations, which takes minutes; the numbers are the same without, and
+# the crates are those of the other tests.
+BUILD = ("--profile", "dev", "--features", "testing")
 
 
 def run(*words, **options):
