@@ -112,11 +112,7 @@ impl Receiver {
                 break;
             }
         }
-        self.sequence += n as u64;
-        self.packets += n as u64;
-        if n == 0 {
-            self.look_for_mbufs(pool);
-        }
+        self.count(pool, n);
         Ok(n)
     }
 
@@ -186,6 +182,16 @@ impl Receiver {
             _ => return Err(DpdkError::OtherPool.into()),
         }
         Ok(())
+    }
+
+    /// So many packets came.
+    #[inline]
+    fn count(&mut self, pool: &Pool, n: usize) {
+        self.sequence += n as u64;
+        self.packets += n as u64;
+        if n == 0 {
+            self.look_for_mbufs(pool);
+        }
     }
 
     /// Nothing came: was that for want of mbufs? It is asked only where the pipeline has many.
@@ -262,11 +268,7 @@ impl LiveSource for Receiver {
             n += came;
             self.bytes += relayed.bytes_received;
         }
-        self.sequence += n as u64;
-        self.packets += n as u64;
-        if n == 0 {
-            self.look_for_mbufs(pool);
-        }
+        self.count(pool, n);
         Some(n)
     }
 

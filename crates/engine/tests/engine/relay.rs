@@ -112,8 +112,8 @@ impl Transmit for Sender {
     fn tx(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         let mut cable = self.0.lock().unwrap();
         for frame in batch.frames.drain(..) {
-            let number = pool_number(cx.pool, &frame);
-            cable.left.push(number);
+            let number = cx.pool.data(frame.buf, 4).try_into().unwrap();
+            cable.left.push(u32::from_be_bytes(number));
             cx.pool.free(frame.buf);
         }
         batch.clear();
@@ -127,10 +127,6 @@ impl Transmit for Sender {
         let known = self.0.lock().unwrap().known;
         known.then_some(self as _)
     }
-}
-
-fn pool_number(pool: &Pool, frame: &Frame) -> u32 {
-    u32::from_be_bytes(pool.data(frame.buf, 4).try_into().unwrap())
 }
 
 thread_local! {
@@ -175,8 +171,6 @@ fn run(graph: &str, bursts: &[usize], known: bool, most: Option<u64>) -> (RunRep
     (report, cable)
 }
 
-const STRAIGHT: &str = "in :: plug -> out :: plug";
-
 /// Bursts of packets, and polls that bring nothing.
 fn bursts() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(prop_oneof![Just(0usize), 1usize..40, Just(256)], 0..400)
@@ -193,7 +187,7 @@ proptest! {
         let expected = (all as u64).min(most.unwrap_or(u64::MAX));
         let mut tallies = Vec::new();
         for known in [false, true] {
-            let (report, cable) = run(STRAIGHT, &bursts, known, most);
+            let (report, cable) = run(PLUG.example, &bursts, known, most);
             prop_assert!(cable.left.iter().copied().eq(0..expected as u32), "{} of {}", cable.left.len(), expected);
             let (source, out) = (&report.sources[0], &report.stages[0]);
             prop_assert_eq!((source.packets, out.tally.packets), (expected, expected));

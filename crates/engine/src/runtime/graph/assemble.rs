@@ -168,16 +168,7 @@ impl Pipeline {
         for (id, source) in sources {
             if let (Some(edge), Some(planned)) = (heads.remove(&id), plan.stages.get(id)) {
                 let (name, kind) = (planned.name.clone(), planned.kind.name);
-                this.heads.push(Head {
-                    name,
-                    kind,
-                    source,
-                    edge,
-                    takes_arrivals: false,
-                    takes_classified: false,
-                    takes_unread: false,
-                    leads_alone: false,
-                });
+                this.heads.push(Head::new(name, kind, source, edge));
             }
         }
         if findings.is_empty()

@@ -91,6 +91,14 @@ pub(super) struct Head {
     pub(super) leads_alone: bool,
 }
 
+impl Head {
+    /// What it leads to is found out when all are there: see [`Pipeline::look_over`].
+    pub(super) fn new(name: String, kind: &'static str, source: Box<dyn Source + Send>, edge: Edge) -> Self {
+        let (takes_arrivals, takes_classified, takes_unread, leads_alone) = (false, false, false, false);
+        Self { name, kind, source, edge, takes_arrivals, takes_classified, takes_unread, leads_alone }
+    }
+}
+
 /// A pipeline that was built.
 pub struct Pipeline {
     nodes: Vec<Node>,
@@ -156,16 +164,7 @@ impl Pipeline {
         let nodes = stages.into_iter().enumerate().map(node).collect();
         let source = Box::new(slipstream_io::preload::Preload::default());
         let edge = Edge { node: 0, input: 0 };
-        let head = Head {
-            name: "in".into(),
-            kind: "null",
-            source,
-            edge,
-            takes_arrivals: false,
-            takes_classified: false,
-            takes_unread: false,
-            leads_alone: false,
-        };
+        let head = Head::new("in".into(), "null", source, edge);
         let mut this = Self::of(nodes, vec![head]);
         this.not_shared = this.nodes.first().map(|node| (node.name.clone(), node.kind));
         this.look_over();

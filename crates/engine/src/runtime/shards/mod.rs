@@ -75,7 +75,7 @@ impl ShardPlan {
                         boxes.iter().enumerate().map(|(n, to)| to.clone().filter(|_| n != own)).collect();
                     head.source = Box::new(Steered::new(inner, steer, own, &others)?);
                     if let Some(inbox) = inbox {
-                        let more = head.with_source(Box::new(inbox));
+                        let more = Head::new(head.name.clone(), head.kind, Box::new(inbox), head.edge);
                         pipeline.heads.insert(at + 1, more);
                     }
                 } else if let Some(inbox) = inbox {
@@ -85,15 +85,6 @@ impl ShardPlan {
         }
         pipelines.iter_mut().for_each(Pipeline::look_over);
         Ok(())
-    }
-}
-
-impl Head {
-    /// Another one that leads to the same place.
-    fn with_source(&self, source: Box<dyn slipstream_core::source::Source + Send>) -> Self {
-        let Self { kind, edge, takes_arrivals, takes_classified, takes_unread, leads_alone, .. } = *self;
-        let name = self.name.clone();
-        Self { name, kind, source, edge, takes_arrivals, takes_classified, takes_unread, leads_alone }
     }
 }
 
