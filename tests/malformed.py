@@ -41,7 +41,7 @@ APART = {
     "checksums": "ours is told to verify them", "fragments": "there are none here", "sequence-numbers": "Linux is told not to look",
     "denied": "the last packet of a flow is the only one that is denied", "helpers": "none is loaded",
     "protocols": "SCTP and DCCP are left out", "other-version": "one version at a time", "reject": "no rule rejects here",
-    "limit-clock": "pauses are no multiples of ticks",
+    "limit-clock": "pauses are no multiples of ticks", "many-extensions": "no packet has so many",
 }
 
 
@@ -170,6 +170,8 @@ class Flows:
             [(0, SYN), (1, SYN | ACK), (0, ACK), (0, FIN | ACK), (1, ACK)],
             [(0, SYN), (1, SYN | ACK), (0, ACK), (1, RST | ACK), (0, SYN)],
             [(0, ACK), (1, ACK)],
+            [(0, SYN), (1, RST | ACK), (1, ACK)],
+            [(0, SYN), (0, RST), (1, SYN | ACK)],
         ))
         packets = [self._segment(ends, ports, way, flags, seq) for way, flags in life]
         # Linux takes a reset for one if its sequence number is right, which what was odd before may have

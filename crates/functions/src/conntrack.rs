@@ -14,7 +14,7 @@ use slipstream_wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
 use super::table::{Full, Key, Links, NONE};
-use super::tcp_state::{Direction, SECOND, Step, TcpState, TcpTimeouts, is_plausible};
+use super::tcp_state::{Direction, RST, SECOND, Step, TcpState, TcpTimeouts, is_plausible};
 use slipstream_core::settings::{self, Setting, Settings};
 use slipstream_core::time::Nanos;
 
@@ -362,8 +362,8 @@ impl Conntrack {
 }
 
 fn is_tcp(packet: &Tracked) -> bool {
-    // Fragments of TCP have no ports and no flags, and are tracked like any protocol without states.
-    packet.key.protocol() == TCP && (packet.key.src_port(), packet.key.dst_port()) != (0, 0)
+    // Fragments of TCP are tracked like any protocol without states.
+    packet.key.protocol() == TCP && packet.kind != Kind::Fragment
 }
 
 fn step_of(connection: &Connection, packet: &Tracked, direction: Direction) -> Step {
@@ -405,6 +405,11 @@ fn accept<K: Key>(
         return open(connections, key, packet, now, config, counters);
     };
     let before = connection.tcp;
+    if !connection.replied && is_tcp(packet) && packet.tcp_flags.is_some_and(|flags| flags & RST != 0) {
+        // Where nothing but a reset is the answer, or the end of a question, there is no connection.
+        connections.remove(seen.id);
+        return Ok(());
+    }
     connection.replied |= seen.direction == Direction::Reply;
     match seen.step {
         Step::To(state) => connection.tcp = state,

@@ -11,6 +11,8 @@ use crate::packet::{quoted, with_ports};
 pub(super) enum Kind {
     /// May begin a connection.
     Opens,
+    /// The same of a fragment: it has no ports and no flags, whatever its protocol.
+    Fragment,
     /// An ICMP reply.
     Reply,
     /// An ICMP error; the key is that of the quoted packet.
@@ -37,7 +39,7 @@ impl Tracked {
     pub fn read(frame: &[u8], headers: &Headers) -> Self {
         let plain = untagged(headers.key);
         if headers.flags.has(Flags::FRAGMENT) {
-            return Self::new(plain, Kind::Opens, None);
+            return Self::new(plain, Kind::Fragment, None);
         }
         match (headers.key.protocol(), headers.flags.has(Flags::IPV6)) {
             (TCP, _) => {

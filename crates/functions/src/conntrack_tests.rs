@@ -5,7 +5,7 @@ use slipstream_wire::{Flags, Headers};
 
 use super::*;
 use crate::tcp_state::{ACK, FIN, RST, SYN, URG};
-use crate::test_packets::{echo, error, headers, ipv4, ipv6, tcp, udp};
+use crate::test_packets::{echo, error, headers, ipv4, ipv4_fragment, ipv6, tcp, udp};
 
 const START: Nanos = Nanos(1_700_000_000 * SECOND);
 
@@ -411,7 +411,10 @@ proptest! {
                         _ if back || c.replied => CtState::Established,
                         _ => CtState::New,
                     };
-                    if accepted && step != Step::Invalid {
+                    if accepted && step != Step::Invalid && !udp_packet && !c.replied && flags & RST != 0 {
+                        // Nothing but a reset has come of it.
+                        c.deadline = now;
+                    } else if accepted && step != Step::Invalid {
                         c.replied |= back;
                         match step {
                             Step::To(state) => c.tcp = state,
@@ -434,6 +437,7 @@ proptest! {
                 tracker.accept(&tracked, &seen, Nanos(now)).unwrap();
             }
             tracker.expire(Nanos(now), 8);
+            list.retain(|c| c.deadline > now);
             prop_assert!(tracker.connections() as usize >= list.len());
         }
     }
@@ -455,4 +459,45 @@ proptest! {
             prop_assert_eq!(tracker.connections(), u32::from(seen.state == CtState::New));
         }
     }
+}
+
+/// As Linux has it: what was refused, or taken back before an answer, is no connection.
+#[test]
+fn a_reset_before_any_other_answer_ends_a_connection_at_once() {
+    for v6 in [false, true] {
+        let mut tracker = Conntrack::new(&ConntrackConfig::default());
+        let mut step = |out: bool, flags| {
+            let (from, to) = if out { (5000, 80) } else { (80, 5000) };
+            let state = see(&mut tracker, &packet(v6, 6, out, &tcp(from, to, flags, b"")), START);
+            (state, tracker.connections())
+        };
+        assert_eq!(step(true, SYN), (CtState::New, 1));
+        assert_eq!(step(false, RST | ACK), (CtState::Established, 0));
+        assert_eq!(step(false, RST | ACK), (CtState::Invalid, 0));
+        assert_eq!(step(false, ACK), (CtState::New, 1), "the server's own, which rules may refuse");
+        assert_eq!(step(false, RST), (CtState::New, 0));
+        assert_eq!(step(true, SYN), (CtState::New, 1));
+        assert_eq!(step(true, RST), (CtState::New, 0), "taken back");
+        // Once there was an answer, it is remembered for a while.
+        assert_eq!(step(true, SYN), (CtState::New, 1));
+        assert_eq!(step(false, SYN | ACK), (CtState::Established, 1));
+        assert_eq!(step(false, RST), (CtState::Established, 1));
+    }
+}
+
+#[test]
+fn ports_of_0_make_no_fragment() {
+    for v6 in [false, true] {
+        let state = |flags| {
+            let mut tracker = Conntrack::new(&ConntrackConfig::default());
+            see(&mut tracker, &packet(v6, 6, true, &tcp(0, 0, flags, b"")), START)
+        };
+        for flags in [SYN | FIN, 0, SYN | RST, FIN | URG, FIN] {
+            assert_eq!(state(flags), CtState::Invalid, "{flags:#x}");
+        }
+        assert_eq!(state(SYN), CtState::New);
+    }
+    let mut tracker = Conntrack::new(&ConntrackConfig::default());
+    let fragment = ipv4_fragment(6, 0x0a00_0001, 0x0a00_0002, 0x2000, &[], &[0; 8]);
+    assert_eq!(see(&mut tracker, &fragment, START), CtState::New);
 }

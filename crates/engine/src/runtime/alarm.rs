@@ -9,8 +9,11 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::live::NAP;
 use slipstream_core::time::Nanos;
+
+/// A sleep may end that early, in ns, where it would be longer: what wakes nobody in vain more than some ten
+/// times a second is left as it is.
+const KEEP: u64 = 25_000_000;
 
 /// Sleeps, and the timer that ends them.
 #[derive(Debug)]
@@ -38,7 +41,8 @@ impl Alarm {
         Self { timer: timer.ok(), at: None }
     }
 
-    /// As [`sleep`], with the timer: it isn't set anew if it goes off within `nap` ns, but not within `keep`.
+    /// As [`sleep`], with the timer: it isn't set anew if it goes off within `nap` ns, but not within `keep`,
+    /// of which no more than [`KEEP`] counts. No time-out is set beside it, which each sleep would pay for.
     pub(super) fn sleep_until<'a>(
         &'a mut self,
         fds: &mut Vec<PollFd<'a>>,
@@ -46,12 +50,11 @@ impl Alarm {
         nap: u64,
         keep: u64,
     ) -> Option<Nanos> {
-        let Some(timer) = self.timer.as_ref().filter(|_| nap < NAP / 2) else {
-            return sleep(fds, now, nap);
-        };
-        let stays = self.at.is_some_and(|at| at >= now.after(keep.min(nap)) && at <= now.after(nap));
+        let Some(timer) = &self.timer else { return sleep(fds, now, nap) };
+        let keep = keep.min(nap).min(KEEP);
+        let stays = self.at.is_some_and(|at| at >= now.after(keep) && at <= now.after(nap));
         if !stays {
-            let once = Itimerspec { it_interval: timespec(0), it_value: timespec(nap) };
+            let once = Itimerspec { it_interval: timespec(0), it_value: timespec(nap.max(1)) };
             if timerfd_settime(timer, TimerfdTimerFlags::empty(), &once).is_err() {
                 return sleep(fds, now, nap);
             }
@@ -59,7 +62,7 @@ impl Alarm {
         }
         let packets = fds.len();
         fds.push(PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN));
-        let woken = poll(fds, Some(&timespec(NAP))).is_ok();
+        let woken = poll(fds, None).is_ok();
         let has = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let rang = woken && fds.get(packets).is_some_and(has);
         if !rang {
@@ -77,6 +80,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
+    use super::super::live::NAP;
     use super::*;
     use slipstream_core::clock::LiveClock;
 
@@ -108,14 +112,16 @@ mod tests {
             far.read_exact(&mut [0]).unwrap();
             alarm.at
         };
-        assert_eq!(sleep(&mut alarm, 30 * MS, 30 * MS), Some(now.after(30 * MS)));
+        assert_eq!(sleep(&mut alarm, 15 * MS, 15 * MS), Some(now.after(15 * MS)));
         // It goes off in time, and not too soon.
-        assert_eq!(sleep(&mut alarm, 40 * MS, 20 * MS), Some(now.after(30 * MS)));
+        assert_eq!(sleep(&mut alarm, 20 * MS, 10 * MS), Some(now.after(15 * MS)));
         // Too soon, and too late.
-        assert_eq!(sleep(&mut alarm, 45 * MS, 40 * MS), Some(now.after(45 * MS)));
-        assert_eq!(sleep(&mut alarm, 20 * MS, 10 * MS), Some(now.after(20 * MS)));
-        // What is far away needs no timer: a time-out does.
-        assert_eq!(sleep(&mut alarm, NAP, NAP), Some(now.after(20 * MS)));
+        assert_eq!(sleep(&mut alarm, 22 * MS, 20 * MS), Some(now.after(22 * MS)));
+        assert_eq!(sleep(&mut alarm, 10 * MS, 5 * MS), Some(now.after(10 * MS)));
+        // A long sleep may end early, but not at once.
+        assert_eq!(sleep(&mut alarm, NAP, NAP), Some(now.after(NAP)));
+        let later = NAP + 50 * MS;
+        assert_eq!(sleep(&mut alarm, later, later), Some(now.after(NAP)));
     }
 
     #[test]

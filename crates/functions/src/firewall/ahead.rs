@@ -15,6 +15,8 @@ use crate::conntrack::CtState;
 pub struct Found {
     /// True if there is anything: it is an IP packet.
     pub(super) known: bool,
+    /// Where there is nothing: what the packet's extension headers precede was not reached.
+    pub(super) hidden: bool,
     /// Its key, where that is kept.
     pub(super) key: FlowKey,
     pub(super) packet: PacketFields,
@@ -51,6 +53,7 @@ impl Default for Found {
         let packet = PacketFields::of(&key, 0, 0);
         Self {
             known: false,
+            hidden: false,
             key,
             packet,
             leaves: Leaves::default(),

@@ -9,7 +9,7 @@ use slipstream_core::table::NONE;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{Flags, FlowKey, protocol};
 
-use super::{DENIED, Decided, FirewallStage, LOGGED, Logged};
+use super::{DENIED, Decided, FirewallStage, HIDDEN, LOGGED, Logged};
 use crate::conntrack::{CtState, Tracked};
 use crate::firewall::ahead::Found;
 use crate::firewall::fields::NO_ICMP;
@@ -74,7 +74,9 @@ impl FirewallStage {
 
     #[inline(never)]
     pub(super) fn look_at_any(&self, cx: &Context<'_>, frame: &Frame, found: &mut Found) {
-        match any_key_of(cx, frame) {
+        let key = any_key_of(cx, frame);
+        found.hidden = key.is_some_and(|key| hides_its_protocol(frame, &key));
+        match key.filter(|_| !found.hidden) {
             Some(key) => {
                 self.find(cx, frame, (&key, cx.pool.meta(frame.buf).original_len), found);
                 if self.reads_icmp {
@@ -203,9 +205,12 @@ impl FirewallStage {
         self.passed.clear();
         let default = self.hits.len() - 1;
         if !found.known {
+            self.tracked = None;
+            if found.hidden {
+                return Decided { fate: Fate::Deny, rule: HIDDEN };
+            }
             self.unclassified += 1;
             let fate = if self.allow_other { Fate::Allow } else { Fate::Deny };
-            self.tracked = None;
             return Decided { fate, rule: usize::MAX };
         }
         let tracked;
@@ -256,6 +261,12 @@ impl FirewallStage {
             hits.bytes += bytes;
         }
     }
+}
+
+/// Returns true if rules about protocols and ports can't be asked about a packet: the way through its IPv6
+/// extension headers ended at one of them, after 32 or where the packet ends. Its receiver may go on.
+fn hides_its_protocol(frame: &Frame, key: &FlowKey) -> bool {
+    key.is_ipv6() && protocol::is_extension(key.protocol()) && frame.info.flags() & Flags::FRAGMENT == 0
 }
 
 /// Type and code of ICMP or ICMPv6, as rules have them.

@@ -31,6 +31,8 @@ mod fields;
 pub mod forest;
 mod four;
 pub mod generate;
+#[cfg(test)]
+mod hidden_tests;
 mod ipset;
 mod iptables;
 mod iptables_chains;

@@ -13,6 +13,7 @@ impl Observe for FirewallStage {
             visit("rule_reload_errors", files.errors);
         }
         visit("not_ip", self.unclassified);
+        visit("hidden_protocol", self.hidden);
         visit("by_default", self.hits.last().map_or(0, |h| h.packets));
         if self.cache.is_some() {
             visit("cache_hits", self.cached);

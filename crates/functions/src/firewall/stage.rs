@@ -36,6 +36,9 @@ pub(super) use operate::FirewallUpdate;
 const WORD: u32 = (1 << STATE_AT) - 1;
 const STATE_AT: u32 = 24;
 
+/// In place of a rule: no rule could be asked; see [`Found::hidden`].
+const HIDDEN: usize = usize::MAX - 1;
+
 const DENIED: u8 = 1;
 const REPLIES: u8 = 2;
 /// The port of packets that came by the second input port and may pass.
@@ -91,6 +94,8 @@ pub struct FirewallStage {
     logged: Vec<Logged>,
     logged_packets: u64,
     unclassified: u64,
+    /// Packets whose protocol no extension header led to.
+    hidden: u64,
     conntrack: Option<Conntrack>,
     pub(super) checksums: Checksums,
     /// True if the keys of packets are asked for behind their lookups.
@@ -172,6 +177,7 @@ impl FirewallStage {
             logged: Vec::with_capacity(LOGGED),
             logged_packets: 0,
             unclassified: 0,
+            hidden: 0,
             conntrack: None,
             checksums: Checksums::Off,
             keeps_keys: cache > 0 || !firewall.only_passes_or_denies(),
@@ -427,6 +433,9 @@ impl NetworkFunction for FirewallStage {
             self.note_denied(fx.cx, frames, decided.rule);
         }
         if decided.fate != Fate::Allow || self.tracked.is_some() {
+            if decided.rule == HIDDEN {
+                self.hidden += packets;
+            }
             self.conclude(fx, decided.fate, frames, verdicts);
         }
         if fx.cx.input != 0 {
