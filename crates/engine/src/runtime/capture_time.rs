@@ -9,7 +9,7 @@ use slipstream_core::clock;
 use slipstream_core::time::Nanos;
 
 use super::driver::{Clock, Driver, End, Limits, Run};
-use super::feeds::{Course, Feed, Late, Round};
+use super::feeds::{Course, END_OF_TIME, Feed, Late, Round};
 use super::graph::{Pipeline, Sections};
 use super::live::NAP;
 use super::replay::Pace;
@@ -57,7 +57,7 @@ impl Clock for CaptureTime {
             }
         }
         self.rounds += 1;
-        let mut now = Nanos(u64::MAX - 1);
+        let mut now = END_OF_TIME;
         if let Some(wall) = &mut self.wall {
             for head in 0..run.feeds.len() {
                 let Some(feed) = run.feeds.get_mut(head) else { break };
@@ -94,7 +94,7 @@ impl Clock for CaptureTime {
         }
         run.meter.start();
         if goes_on {
-            driver.pipeline.run_to(&mut driver.pool, Nanos(u64::MAX - 1));
+            driver.pipeline.run_to(&mut driver.pool, END_OF_TIME);
         }
         driver.pipeline.drain(&mut driver.pool, driver.now);
         if run.sections.is_none() {

@@ -16,6 +16,9 @@ use super::waiting::AT_ONCE;
 const UNREAD_FIRST: u32 = 64;
 const UNREAD_EVERY: u32 = 127;
 
+/// No packet of a capture comes later: a time behind it is when all have come.
+pub(super) const END_OF_TIME: Nanos = Nanos(u64::MAX - 1);
+
 /// Maximum number of times that a source is read on in one round.
 const REFILLS: u32 = 3;
 
@@ -228,6 +231,9 @@ impl Driver {
         feed.ended = n == 0;
         feed.unread = self.stays_unread(head);
         feed.shift_times();
+        if feed.pending.frames.last().is_some_and(|last| last.arrival > END_OF_TIME) {
+            feed.pending.frames.iter_mut().for_each(|f| f.arrival = f.arrival.min(END_OF_TIME));
+        }
         self.new_interfaces(head, feed)
     }
 

@@ -373,3 +373,24 @@ fn a_reframe_stage_counts_the_trains_that_come() {
     let reframed = trains("reframe(hold=64us)");
     assert!((counted - 6000 / 256 - 1..=counted).contains(&reframed), "{reframed} beside {counted}");
 }
+
+/// A damaged stamp may say the last time that there is.
+#[test]
+fn packets_at_the_end_of_time_come() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("in.pcapng");
+    let interface = Interface { link_number: 1, snap_len: 0, name: None };
+    let options = WriterOptions::for_path(&path, Format::PcapNg);
+    let mut writer = CaptureWriter::create(&path, options).unwrap();
+    let id = writer.add_interface(&interface).unwrap();
+    let packet = [2; 60];
+    for time in [7, u64::MAX - 1, u64::MAX, u64::MAX] {
+        writer.write(id, Nanos(time), 60, &packet).unwrap();
+    }
+    writer.finish().unwrap();
+    for stages in ["counter", "reframe(hold=0ns)", "reframe", "reframe(admit=adaptive)"] {
+        let report = run(&format!("in :: pcap(path=in.pcapng) -> {stages} -> out :: null"), directory.path());
+        check_conservation(&report, 0);
+        assert_eq!(report.sources[0].packets, 4, "{stages}");
+    }
+}
