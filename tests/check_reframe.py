@@ -8,8 +8,11 @@ twin must also agree on every packet's place and time and on every counter.
 import functools
 import gzip
 import shutil
+import signal
 import subprocess
+import time
 from collections import Counter, defaultdict, namedtuple
+from pathlib import Path
 
 import numpy as np
 
@@ -393,6 +396,36 @@ def loop(binary, path, scratch):
     yield run.command.replace(str(scratch), "/tmp"), case.wrong
 
 
+def catches(child, number):
+    """Whether a program has a handler for this signal by now."""
+    status = Path(f"/proc/{child.pid}/status").read_text(encoding="ascii")
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return int(caught, 16) >> (number - 1) & 1
+
+
+def interrupted(binary, path, scratch):
+    """Who waits for a pipe that has nothing ends at the first interrupt, and leaves no file."""
+    case, output = harness.Case(), scratch / "interrupted.pcapng"
+    for words in (["reframe", "-", output], ["reframe", "-", output, "--preload"], ["reframe", "-", "null", "--workers", 2],
+                  ["measure", "-", "--task", "cardinality"], ["run", "-i", "-", "-o", output, "-e", "counter"]):
+        name = " ".join(map(str, words))
+        with subprocess.Popen([binary, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            child.stdin.write(path.read_bytes()[:2000])
+            child.stdin.flush()
+            until = time.monotonic() + 20
+            while not catches(child, signal.SIGINT) and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            child.send_signal(signal.SIGINT)
+            try:
+                case.equal(child.wait(timeout=20), 130, f"{name}: exit status")
+            except subprocess.TimeoutExpired:
+                case.check(False, f"{name}: it goes on")
+                child.kill()
+        case.check(not output.exists(), f"{name}: a file is left")
+    yield f"an interrupt of those who wait for a pipe ({path})", case.wrong
+
+
 def coarse(path, scratch):
     """A copy of a capture whose clock ticks only every ms: many packets come, and many trains leave, at one
     instant. Some packets of a flow are out of order in it."""
@@ -456,12 +489,16 @@ def settings(given, big):
 
 
 def jobs(where):
-    for path in sorted((where / "multi").iterdir()) + sorted((where / "large").iterdir()):
+    paths = sorted((where / "multi").iterdir()) + sorted((where / "large").iterdir())
+    first = paths[0]
+    for path in paths:
         given = load(path)
         chosen = list(settings(given, len(given.records) > BIG))
         if len(given.records) > 5 * BIG:
             chosen = chosen[::7]
         yield from ((path, s) for s in chosen)
+        if path == first:
+            yield path, "interrupted"
         if len(given.records) < BIG:
             yield path, "loop"
             yield path, "ticking"

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
         Err(error) if ui::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) if error.is::<ui::Interrupted>() => {
+        Err(error) if ui::is_interrupt(&error) => {
             ui::complain("interrupted");
             ExitCode::from(ui::INTERRUPTED)
         }

@@ -1,16 +1,12 @@
 //! Ports, at which packets come in and leave, as the command line names them.
 
-use std::any::Any;
 use std::io;
 use std::path::Path;
 
 use anyhow::bail;
-use slipstream::batch::Arrivals;
-use slipstream::interface::Interface;
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions, is_interface};
 use slipstream::io::synth::{Synth, SynthConfig};
-use slipstream::pool::Pool;
-use slipstream::runtime::{CaptureSource, Source, SourceError, SynthSource};
+use slipstream::runtime::Origin;
 
 use crate::types;
 
@@ -59,7 +55,7 @@ impl Input {
             bail!("null: nothing comes from there; name a capture file, `-` or `synth:…`");
         }
         let reader = match &*name {
-            "-" => CaptureReader::from_reader(io::stdin(), "stdin")?,
+            "-" => CaptureReader::stdin()?,
             _ => CaptureReader::open(path)?,
         };
         Ok(Self::Capture(Box::new(reader)))
@@ -74,68 +70,11 @@ impl Input {
     }
 }
 
-/// An input as the source of a replay.
-pub(crate) enum AnySource {
-    Capture(CaptureSource),
-    Synth(SynthSource),
-}
-
-impl AnySource {
-    pub(crate) fn new(input: Input) -> Self {
+impl From<Input> for Origin {
+    fn from(input: Input) -> Self {
         match input {
-            Input::Capture(reader) => Self::Capture(CaptureSource::new(*reader)),
-            Input::Synth(synth) => Self::Synth(SynthSource::new(*synth)),
-        }
-    }
-}
-
-impl Source for AnySource {
-    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        match self {
-            Self::Capture(s) => s.fill(pool, arrivals, max),
-            Self::Synth(s) => s.fill(pool, arrivals, max),
-        }
-    }
-
-    fn interfaces(&self) -> &[Interface] {
-        match self {
-            Self::Capture(s) => s.interfaces(),
-            Self::Synth(s) => s.interfaces(),
-        }
-    }
-
-    fn clock_backwards(&self) -> u64 {
-        match self {
-            Self::Capture(s) => s.clock_backwards(),
-            Self::Synth(s) => s.clock_backwards(),
-        }
-    }
-
-    fn progress(&self) -> Option<f64> {
-        match self {
-            Self::Capture(s) => s.progress(),
-            Self::Synth(s) => s.progress(),
-        }
-    }
-
-    fn details(&self) -> Option<&dyn Any> {
-        match self {
-            Self::Capture(s) => s.details(),
-            Self::Synth(s) => s.details(),
-        }
-    }
-
-    fn work_ahead(&mut self) {
-        match self {
-            Self::Capture(s) => s.work_ahead(),
-            Self::Synth(s) => s.work_ahead(),
-        }
-    }
-
-    fn ahead_cpu_ns(&self) -> u64 {
-        match self {
-            Self::Capture(s) => s.ahead_cpu_ns(),
-            Self::Synth(s) => s.ahead_cpu_ns(),
+            Input::Capture(reader) => Self::capture(*reader),
+            Input::Synth(synth) => Self::synth(*synth),
         }
     }
 }

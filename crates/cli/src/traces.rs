@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::bail;
-use slipstream::batch::Arrivals;
-use slipstream::frame::Frame;
 use slipstream::interface::Interface;
 use slipstream::io::capture::{CaptureError, CaptureReader, Format, Record};
-use slipstream::pool::{PacketMeta, Pool};
-use slipstream::runtime::{Source, SourceError};
-use slipstream::time::Nanos;
+use slipstream::io::sources::Records;
+use slipstream::runtime::SourceError;
 use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::commands::report_damage;
@@ -56,9 +53,6 @@ pub(crate) struct Traces {
     frame: Vec<u8>,
     /// Packets of the synthetic trace being made.
     made: u64,
-    now: Nanos,
-    backwards: u64,
-    sequence: u64,
 }
 
 impl Traces {
@@ -93,9 +87,6 @@ impl Traces {
             base: 0,
             frame: Vec::new(),
             made: 0,
-            now: Nanos(0),
-            backwards: 0,
-            sequence: 0,
         };
         traces.begin(first);
         Ok(traces)
@@ -229,30 +220,18 @@ fn interfaces(input: &Input) -> Vec<Interface> {
     }
 }
 
-/// Packets as a replay takes them.
-impl Source for Traces {
-    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
-        arrivals.first = self.sequence;
-        let (mut now, mut backwards) = (self.now, self.backwards);
-        let read = self.read(max, |record| {
-            backwards += u64::from(record.time < now);
-            now = now.max(record.time);
-            let Record { original_len, interface, time, data, .. } = *record;
-            let buf = pool.insert(PacketMeta { original_len, interface, time }, data);
-            arrivals.frames.push(Frame::unclassified(now, buf, data.len() as u32));
-        });
-        (self.now, self.backwards) = (now, backwards);
-        let n = read.map_err(|error| SourceError::new(format!("{error:#}")))?;
-        self.sequence += n as u64;
-        Ok(n)
+/// Records as a replay takes them.
+impl Records for Traces {
+    fn read(&mut self, most: usize, visit: &mut dyn FnMut(&Record<'_>)) -> Result<usize, SourceError> {
+        let read = Traces::read(self, most, |record| visit(record));
+        read.map_err(|error| match error.downcast::<CaptureError>() {
+            Ok(error) => SourceError::new(error),
+            Err(error) => SourceError::new(format!("{error:#}")),
+        })
     }
 
     fn interfaces(&self) -> &[Interface] {
         &self.interfaces
-    }
-
-    fn clock_backwards(&self) -> u64 {
-        self.backwards
     }
 
     fn progress(&self) -> Option<f64> {

@@ -10,7 +10,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use ratatui::crossterm::terminal;
-use slipstream::io::capture::CaptureError;
+use slipstream::io::capture::{CaptureError, Stopped, stops_streams};
+use slipstream::source::SourceError;
 use slipstream_report::visible;
 
 /// Tells a user the reason for a wait.
@@ -81,6 +82,13 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// True for the error of waiting for a stream when an interrupt came.
+pub(crate) fn is_interrupt(error: &anyhow::Error) -> bool {
+    let ended = error.downcast_ref::<SourceError>().is_some_and(|e| e.downcast_ref::<Stopped>().is_some());
+    let mut errors = error.chain().filter_map(|e| e.downcast_ref::<io::Error>());
+    ended || error.is::<Interrupted>() || errors.any(Stopped::is_why)
+}
+
 /// Columns of the terminal that stdout goes to, if it goes to one.
 ///
 /// Where none is asked, crossterm's `size` runs the program `tput`, from wherever PATH has one.
@@ -108,6 +116,7 @@ fn stops_at(signals: &[i32]) -> io::Result<Arc<AtomicBool>> {
     for &signal in signals {
         signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&flag))?;
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        signal_hook::flag::register(signal, stops_streams())?;
     }
     Ok(flag)
 }

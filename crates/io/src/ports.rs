@@ -126,8 +126,7 @@ fn pcap(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         if site.dry && (stdio || is_stream(path)) {
             return Ok(Made::Checked);
         }
-        let reader =
-            if stdio { CaptureReader::from_reader(io::stdin(), "stdin") } else { CaptureReader::open(path) };
+        let reader = if stdio { CaptureReader::stdin() } else { CaptureReader::open(path) };
         return reader.map(|r| Port::receiving(CaptureSource::new(r)).into()).map_err(|e| wrong(&e));
     }
     if site.dry {

@@ -9,7 +9,7 @@ use slipstream_core::source::{Source, SourceError};
 use slipstream_core::time::Nanos;
 use slipstream_wire::LinkType;
 
-use crate::capture::Record;
+use crate::capture::{Record, Stopped};
 use crate::sources::{Order, store};
 
 /// A packet that lies in memory.
@@ -37,11 +37,13 @@ impl Preload {
     /// Reads all that a source has into `pool`, to be replayed `turns` times.
     ///
     /// # Errors
-    /// [`SourceError`] where the source can't be read.
+    /// [`SourceError`] where the source can't be read, or reading was ended by
+    /// [`stops_streams`](crate::capture::stops_streams).
     pub fn read(source: &mut dyn Source, pool: &mut Pool, turns: u32) -> Result<Self, SourceError> {
         let mut this = Self::empty(turns);
         let mut arrivals = Arrivals::default();
         while source.fill(pool, &mut arrivals, BATCH)? > 0 {
+            Stopped::check().map_err(SourceError::new)?;
             this.packets.extend(arrivals.frames.iter().map(|f| Stored {
                 time: f.arrival,
                 buf: f.buf,

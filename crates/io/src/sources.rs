@@ -99,6 +99,80 @@ impl Source for CaptureSource {
     }
 }
 
+/// Somebody who has records.
+pub trait Records: Send {
+    /// Gives the next records to `visit`, `most` at most; returns how many, 0 at the end.
+    ///
+    /// # Errors
+    /// [`SourceError`] where the rest can't be had.
+    fn read(&mut self, most: usize, visit: &mut dyn FnMut(&Record<'_>)) -> Result<usize, SourceError>;
+
+    /// As [`Source::interfaces`].
+    fn interfaces(&self) -> &[Interface];
+
+    /// As [`Source::progress`].
+    fn progress(&self) -> Option<f64> {
+        None
+    }
+
+    /// As [`Source::work_ahead`].
+    fn work_ahead(&mut self) {}
+
+    /// As [`Source::ahead_cpu_ns`].
+    fn ahead_cpu_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// Records as a source of packets.
+#[derive(Debug)]
+pub struct RecordSource<R> {
+    records: R,
+    order: Order,
+}
+
+impl<R: Records> RecordSource<R> {
+    /// Reads from here on.
+    #[must_use]
+    pub fn new(records: R) -> Self {
+        Self { records, order: Order::default() }
+    }
+}
+
+impl<R: Records> Source for RecordSource<R> {
+    fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
+        let Self { records, order } = self;
+        arrivals.first = order.sequence;
+        let n = records.read(max, &mut |record| {
+            let arrival = order.arrive(record.time);
+            let buf = store(pool, record);
+            arrivals.frames.push(Frame::unclassified(arrival, buf, record.data.len() as u32));
+        })?;
+        order.sequence += n as u64;
+        Ok(n)
+    }
+
+    fn interfaces(&self) -> &[Interface] {
+        self.records.interfaces()
+    }
+
+    fn clock_backwards(&self) -> u64 {
+        self.order.backwards
+    }
+
+    fn progress(&self) -> Option<f64> {
+        self.records.progress()
+    }
+
+    fn work_ahead(&mut self) {
+        self.records.work_ahead();
+    }
+
+    fn ahead_cpu_ns(&self) -> u64 {
+        self.records.ahead_cpu_ns()
+    }
+}
+
 pub(crate) fn store(pool: &mut Pool, record: &Record<'_>) -> BufId {
     let meta =
         PacketMeta { original_len: record.original_len, interface: record.interface, time: record.time };

@@ -7,15 +7,9 @@ use anyhow::anyhow;
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 use slipstream::io::capture::{CaptureWriter, Format, WriterOptions};
-use slipstream::io::ports::CaptureStage;
 use slipstream::pipeline::{Settings, Value as SettingValue};
-use slipstream::pool::Pool;
-use slipstream::port::Outlet;
 use slipstream::reframe::{Cause, ClassStats, ReframeConfig, SETTINGS};
-use slipstream::runtime::{
-    CaptureSink, CaptureSource, NullSink, Replay, ReplayReport, Source, Stamp, SynthSource, ToSink,
-};
-use slipstream::stage::Stage;
+use slipstream::runtime::{Destination, Origin, Replay, ReplayReport, Stamp};
 
 use crate::error::exception;
 use crate::input::{Input, Opened, Progress, damage};
@@ -73,21 +67,21 @@ pub(crate) fn reframe(
 fn run(job: Job, progress: &Progress) -> anyhow::Result<(String, Option<String>)> {
     let (name, config) = (job.input.name(), job.config);
     let replay = Replay::new(&config)?.workers(job.workers);
-    let (source, format): (Box<dyn Source + Send>, _) = match job.input.open()? {
+    let (origin, format) = match job.input.open()? {
         Opened::Capture(reader) => {
             let format = reader.format();
-            (Box::new(CaptureSource::new(*reader)), format)
+            (Origin::capture(*reader), format)
         }
-        Opened::Synth(synth) => (Box::new(SynthSource::new(*synth)), Format::PcapNg),
+        Opened::Synth(synth) => (Origin::synth(*synth), Format::PcapNg),
     };
-    let out: Box<dyn Stage + Send> = match &job.output {
-        None => Box::new(ToSink::new(NullSink)),
+    let out = match &job.output {
+        None => Destination::nowhere(),
         Some(path) => {
             let writer = CaptureWriter::create(path, WriterOptions::for_path(path, format))?;
-            Box::new(Outlet::new(CaptureStage::new(CaptureSink::new(writer, job.stamp))))
+            Destination::capture(writer, job.stamp)
         }
     };
-    let mut driver = replay.driver(source, Pool::new(), out)?.strict(job.strict);
+    let mut driver = replay.between(origin, out)?.strict(job.strict);
     let mut stopped = None;
     let report = driver.run(&mut |share| match progress.at(share) {
         Ok(()) => ControlFlow::Continue(()),

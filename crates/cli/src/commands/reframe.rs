@@ -8,15 +8,9 @@ use std::sync::atomic::Ordering;
 use anyhow::bail;
 use serde_json::{Map, Value, json};
 use slipstream::io::capture::CaptureReader;
-use slipstream::io::ports::CaptureStage;
-use slipstream::pool::Pool;
-use slipstream::port::Outlet;
 use slipstream::reframe::compress::GroStats;
 use slipstream::reframe::{AutoStats, Cause, ClassStats, ReframeConfig};
-use slipstream::runtime::{
-    CaptureSink, NullSink, Pace, Preload, Replay, ReplayReport, Source, Stamp, ToSink,
-};
-use slipstream::stage::Stage;
+use slipstream::runtime::{Destination, Origin, Pace, Replay, ReplayReport, Stamp};
 use slipstream_report::{Table, count, number, plural, time};
 use slipstream_wire::Encapsulation;
 use tracing::warn;
@@ -25,7 +19,7 @@ use super::{Outcome, reframe_live, report_damage};
 use crate::check;
 use crate::cli;
 use crate::live::run_error;
-use crate::port::{AnySource, Input, Output};
+use crate::port::{Input, Output};
 use crate::traces::{DamagedAt, Traces};
 use crate::ui::{self, Progress};
 use crate::units::Duration;
@@ -57,16 +51,15 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
     let Some((first, others)) = args.inputs.split_first() else { bail!("no input was named") };
     let input = Input::open(first)?;
     let format = input.format();
-    let mut source: Box<dyn Source + Send> = if others.is_empty() && args.selection.is_everything() {
-        Box::new(AnySource::new(input))
+    let origin: Origin = if others.is_empty() && args.selection.is_everything() {
+        input.into()
     } else {
         let (outer, strict) = (Encapsulation::Outer, args.damage.strict);
         let traces = Traces::new(input, others, &args.selection, outer, strict)?;
         at = Some(traces.damaged());
-        Box::new(traces)
+        Origin::records(traces)
     };
     let out = outlet(Output::create(&args.output, format)?, args.stamp);
-    let mut pool = Pool::new();
     let (report, damaged);
     {
         let progress = Progress::new("reframing");
@@ -80,12 +73,12 @@ pub(super) fn run(args: &cli::Reframe) -> anyhow::Result<Outcome> {
             }
         };
         if args.preload || args.turns > 1 {
-            let preload = Preload::read(source.as_mut(), &mut pool, args.turns)?;
-            damaged = damage(source.details(), args)?;
-            let mut driver = replay.driver(Box::new(preload), pool, out)?;
+            let origin = origin.preloaded(args.turns)?;
+            damaged = damage(origin.details(), args)?;
+            let mut driver = replay.between(origin, out)?;
             report = driver.run(&mut tick)?;
         } else {
-            let mut driver = replay.driver(source, pool, out)?.strict(args.damage.strict);
+            let mut driver = replay.between(origin, out)?.strict(args.damage.strict);
             report = driver.run(&mut tick).map_err(run_error)?;
             damaged = driver.captures().next().map_or(Ok(None), |r| report_damage(r, args.damage.strict))?;
         }
@@ -132,15 +125,15 @@ fn print(
     })
 }
 
-/// The stage that packets leave by.
-fn outlet(output: Output, stamp: cli::Stamp) -> Box<dyn Stage + Send> {
+/// The place that packets leave for.
+fn outlet(output: Output, stamp: cli::Stamp) -> Destination {
     let stamp = match stamp {
         cli::Stamp::Release => Stamp::Release,
         cli::Stamp::Arrival => Stamp::Arrival,
     };
     match output {
-        Output::Null => Box::new(ToSink::new(NullSink)),
-        Output::Capture(writer) => Box::new(Outlet::new(CaptureStage::new(CaptureSink::new(*writer, stamp)))),
+        Output::Null => Destination::nowhere(),
+        Output::Capture(writer) => Destination::capture(*writer, stamp),
     }
 }
 

@@ -117,9 +117,9 @@ impl Registry {
     /// # Safety
     /// Stages and sources of this type use a [`BufId`](crate::pool::BufId) only while they have its packet:
     /// from when they were given it, or stored it, until they hand it on or free it; with the length that
-    /// came with it, or less. One who used another thread's packet would have a data race. Alone in its
-    /// memory, such a stage reads wrong bytes, and does no other harm; so those that nobody vouches for run
-    /// on one thread.
+    /// came with it, or less. One who used another thread's packet would have a data race. Alone in memory of
+    /// the engine's own, such a stage reads wrong bytes, and does no other harm; so those that nobody vouches
+    /// for run on one thread, and what a port has in memory of its own is copied for them.
     #[allow(unsafe_code)]
     pub unsafe fn register_shared(&mut self, kind: StageType) -> Result<(), RegisterError> {
         self.register(kind)?;

@@ -327,16 +327,21 @@ impl Clock for WallTime {
 
 impl Driver {
     /// Packet memory that a port brings becomes the pool's, so that nothing is copied there. The first port
-    /// that offers some is taken at its word; where packets lie in the pool already, it stays as it is.
+    /// that offers some is taken at its word; where packets lie in the pool already, it stays as it is. So it
+    /// does where nobody vouches for a stage: one that used a packet which it doesn't have would reach beyond
+    /// what a port has mapped. Packets are copied then.
     #[allow(unsafe_code)]
     pub(super) fn adopt_memory(&mut self) -> Result<(), RunError> {
         if self.own_pool || self.pool.live() > 0 {
             return Ok(());
         }
         self.own_pool = true;
+        if self.pipeline.not_shared().is_some() {
+            return Ok(());
+        }
         let Some(region) = self.pipeline.region() else { return Ok(()) };
-        // SAFETY: ports, the driver and stages give a `BufId` on with its packet, or free it, and forget it
-        // then; lengths are those that came with packets, or are made shorter.
+        // SAFETY: somebody vouches for all stages and ports: they, and the driver, give a `BufId` on with its
+        // packet, or free it, and forget it then; lengths are those that came with packets, or less.
         self.pool = unsafe { Pool::adopt(region) }?;
         Ok(())
     }

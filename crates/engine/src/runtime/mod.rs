@@ -12,6 +12,7 @@
 mod alarm;
 mod capture_time;
 mod driver;
+mod ends;
 mod feeds;
 mod graph;
 mod live;
@@ -28,6 +29,7 @@ pub(crate) mod shards;
 mod waiting;
 
 pub use driver::Driver;
+pub use ends::{Destination, Origin};
 pub use graph::{ContextPlace, FlowContextPlan, FlowContextSettings, Pipeline, StageReport, Tally};
 pub use live::LiveOptions;
 pub use monitor::Monitor;

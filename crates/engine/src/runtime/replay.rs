@@ -13,6 +13,7 @@ use slipstream_reframe::{ConfigError, ReframeConfig, ReframeStage, ReframeStats}
 use thiserror::Error;
 
 use super::driver::Driver;
+use super::ends::{Destination, Origin};
 use super::graph::Pipeline;
 use super::report::{RunError, RunReport};
 use crate::stages::with_heavy_flows;
@@ -58,11 +59,12 @@ pub enum Pace {
 }
 
 /// A replay of one source through a reframer.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Replay<'a> {
     config: &'a ReframeConfig,
     workers: usize,
     pace: Pace,
+    vouched: bool,
 }
 
 impl<'a> Replay<'a> {
@@ -72,15 +74,26 @@ impl<'a> Replay<'a> {
     /// [`ConfigError`] where a setting is out of range.
     pub fn new(config: &'a ReframeConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self { config, workers: 1, pace: Pace::Fast })
+        Ok(Self { config, workers: 1, pace: Pace::Fast, vouched: false })
     }
 
-    /// On `workers` threads; see [`Driver::workers`]. More than one are for sources and sinks of this
-    /// library: what holds for stages of a pipeline
-    /// ([`Registry::register_shared`](crate::pipeline::Registry::register_shared)) holds for them.
+    /// On `workers` threads; see [`Driver::workers`]. More than one are refused
+    /// ([`RunError::NotShared`]) where nobody vouches for source and destination: see
+    /// [`between`](Self::between) and [`vouched`](Self::vouched).
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
+        self
+    }
+
+    /// Lets source and destination work beside other threads in the same packet memory.
+    ///
+    /// # Safety
+    /// As for [`Registry::register_shared`](crate::pipeline::Registry::register_shared), of both.
+    #[allow(unsafe_code)]
+    #[must_use]
+    pub unsafe fn vouched(mut self) -> Self {
+        self.vouched = true;
         self
     }
 
@@ -89,6 +102,17 @@ impl<'a> Replay<'a> {
     pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
+    }
+
+    /// The driver of such a replay between two ends of this library.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where a setting is out of range.
+    #[allow(unsafe_code)]
+    pub fn between(&self, from: Origin, to: Destination) -> Result<Driver, ConfigError> {
+        let (source, pool) = from.into_parts();
+        // SAFETY: sources and destinations of this library forget a packet's `BufId` when they give it on.
+        unsafe { self.vouched() }.driver(source, pool, to.into_stage())
     }
 
     /// The driver of such a replay, of everything that `source` has, whose packets may lie in `pool` already;
@@ -108,9 +132,13 @@ impl<'a> Replay<'a> {
         let reframe: Box<dyn Stage + Send> = Box::new(ReframeStage::new(&with_heavy_flows(self.config))?);
         let stages = vec![("reframe".to_owned(), reframe), ("out".to_owned(), out)];
         let pipeline = Pipeline::chain(stages).from_source(source);
-        // SAFETY: the reframer forgets a packet's `BufId` when the packet goes on; source and destination do
-        // so too, as `workers` asks for.
-        let mut pipeline = unsafe { pipeline.shared() };
+        let mut pipeline = if self.vouched {
+            // SAFETY: the reframer forgets a packet's `BufId` when the packet goes on; source and destination
+            // do so too, as the caller of `vouched` promised.
+            unsafe { pipeline.shared() }
+        } else {
+            pipeline
+        };
         pipeline.untimed();
         if self.workers == 1 && !discards {
             pipeline.leave_out("out");

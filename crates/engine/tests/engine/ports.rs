@@ -16,7 +16,7 @@ use slipstream_core::frame::Frame;
 use slipstream_core::interface::Interface;
 use slipstream_core::pool::{BufId, Buffers, LEAD, PacketMeta, Pool, Region};
 use slipstream_core::port::{Port, Transmit};
-use slipstream_core::registry::{Group, IN, Made, Meets, OUT, Properties, Role, StageType};
+use slipstream_core::registry::{Group, IN, Made, Meets, OUT, Properties, Registry, Role, StageType};
 use slipstream_core::source::{LiveSource, Source, SourceError};
 use slipstream_core::stage::{Context, DropReason, Drops};
 use slipstream_core::time::Nanos;
@@ -185,6 +185,14 @@ impl LiveSource for Receiver {
     }
 }
 
+/// All types, and the card.
+fn registry() -> Registry {
+    let mut registry = slipstream::pipeline::built_in();
+    // SAFETY: its ports use packets only until they give them on, with their lengths.
+    unsafe { registry.register_shared(CARD) }.unwrap();
+    registry
+}
+
 /// The card's sending half: a packet has left some time after it was handed over.
 struct Sender {
     wire: Arc<Mutex<Wire>>,
@@ -320,8 +328,7 @@ fn run(frames: Vec<Vec<u8>>, buffers: usize, kept: usize) -> (RunReport, Wire) {
         r :: router(interfaces=[\"lan 10.0.0.1/24 02:00:00:00:00:01\", \"wan 192.0.2.2/24 02:00:00:00:00:02\"],
                     neighbours=[\"192.0.2.200 02:00:00:00:00:c8\", \"10.0.0.10 02:00:00:00:00:05\"], icmp_rate=1000000, icmp_burst=1000)
         r[wan] -> [inside]nat(pool=[192.0.2.2])[outside] -> out :: card; r[lan] -> back :: card";
-    let mut registry = slipstream::pipeline::built_in();
-    registry.register(CARD).unwrap();
+    let registry = registry();
     let plan = Plan::from_graph_with(&registry, graph, None, None, directory.path()).unwrap();
     // SAFETY: stages and ports use packets of the pool that they were handed, which they give on or free,
     // with their lengths.
@@ -380,9 +387,7 @@ fn packets_that_stages_make_find_room() {
 fn a_port_says_what_is_wrong() {
     let wire = Arc::new(Mutex::new(Wire { incoming: vec![frame(0, 1, 2, 3, 60)].into(), ..Wire::default() }));
     WIRE.with(|next| *next.borrow_mut() = wire);
-    let mut registry = slipstream::pipeline::built_in();
-    registry.register(CARD).unwrap();
-    let plan = Plan::from_graph_with(&registry, "card -> null", None, None, Path::new("")).unwrap();
+    let plan = Plan::from_graph_with(&registry(), "card -> null", None, None, Path::new("")).unwrap();
     let error = Driver::new(plan.build(1).unwrap()).run(&mut |_| ControlFlow::Continue(())).unwrap_err();
     assert!(error.to_string().contains("has not adopted the card's memory"), "{error}");
 }
@@ -394,10 +399,8 @@ fn a_port_brings_its_memory() {
     let wire =
         Arc::new(Mutex::new(Wire { incoming: frames.clone().into(), brings: Some(128), ..Wire::default() }));
     WIRE.with(|next| *next.borrow_mut() = wire.clone());
-    let mut registry = slipstream::pipeline::built_in();
-    registry.register(CARD).unwrap();
     let graph = "in :: card -> reframe(hold=50us, burst=16) -> out :: card";
-    let plan = Plan::from_graph_with(&registry, graph, None, None, Path::new("")).unwrap();
+    let plan = Plan::from_graph_with(&registry(), graph, None, None, Path::new("")).unwrap();
     let mut run = Driver::new(plan.build(1).unwrap());
     let report = run.run(&mut |_| ControlFlow::Continue(())).unwrap();
     drop(run);
@@ -407,4 +410,20 @@ fn a_port_brings_its_memory() {
     for (frame, at) in &wire.left {
         assert_eq!((frame, *at), (&frames[number(frame)], wire.came[number(frame)]), "a packet moved");
     }
+}
+
+/// A stage that nobody vouches for must not reach into what a port has mapped.
+#[test]
+fn memory_is_not_adopted_where_nobody_vouches_for_a_stage() {
+    let wire = Arc::new(Mutex::new(Wire {
+        incoming: vec![frame(0, 1, 2, 3, 60)].into(),
+        brings: Some(128),
+        ..Wire::default()
+    }));
+    WIRE.with(|next| *next.borrow_mut() = wire);
+    let mut registry = slipstream::pipeline::built_in();
+    registry.register(CARD).unwrap();
+    let plan = Plan::from_graph_with(&registry, "card -> null", None, None, Path::new("")).unwrap();
+    let error = Driver::new(plan.build(1).unwrap()).run(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(error.to_string().contains("has not adopted the card's memory"), "{error}");
 }

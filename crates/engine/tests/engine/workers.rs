@@ -9,8 +9,13 @@ use proptest::prelude::*;
 use slipstream::batch::Batch;
 use slipstream::io::capture::{CaptureReader, CaptureWriter, Format, WriterOptions};
 use slipstream::pipeline::Plan;
-use slipstream::runtime::{CaptureSource, Driver, NullSink, Pipeline, RunError, RunReport, ToSink};
+use slipstream::pool::Pool;
+use slipstream::reframe::ReframeConfig;
+use slipstream::runtime::{
+    CaptureSource, Driver, NullSink, Pipeline, Preload, Replay, ReplayError, RunError, RunReport, ToSink,
+};
 use slipstream::stage::{Context, Observe, Output, Stage};
+use slipstream::time::Nanos;
 
 use crate::capture_support::NgFile;
 
@@ -362,4 +367,18 @@ proptest! {
         // Of few flows a firewall may deny all.
         let _ = is_same_on_any_number(&graph);
     }
+}
+
+/// Whoever brings a source of his own has to vouch for it before others work in the same memory.
+#[test]
+fn a_replay_of_somebody_elses_source_runs_on_one_thread() {
+    let config = ReframeConfig::default();
+    let run = |workers: usize| {
+        let mut pool = Pool::new();
+        let source = Preload::from_frames([(Nanos(1), &[0; 60][..])].into_iter(), &mut pool, 1);
+        let replay = Replay::new(&config).unwrap().workers(workers);
+        replay.run(source, pool, NullSink, &mut |_| ControlFlow::Continue(()))
+    };
+    assert_eq!(run(1).unwrap().stats.packets_in, 1);
+    assert!(matches!(run(2), Err(ReplayError::Run(RunError::NotShared { .. }))));
 }

@@ -21,6 +21,7 @@ mod reader;
 mod sections;
 mod sniff;
 mod spans;
+mod stream;
 mod target;
 mod window;
 mod writer;
@@ -36,6 +37,7 @@ pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
 pub use sections::Sections;
 pub use spans::{Span, SpanRead, span_of_part, spans, spans_of};
+pub use stream::{Stopped, stops_streams};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 
 /// The longest packet, in captured bytes, that is read or written: 64 MiB. A length beyond it is damage.

@@ -1,7 +1,8 @@
 //! [`CaptureReader`]: opens a capture, finds out what it is, and hands out its records.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use super::fields::Order;
 use super::pcap::{self, Cut, Pcap};
 use super::pcapng::{self, PcapNg};
 use super::spans::Shape;
+use super::stream::Stream;
 use super::window::{Stop, Window};
 use super::{CaptureError, Compression, Damage, Format, Interface, Record, sniff};
 
@@ -94,10 +96,23 @@ impl CaptureReader {
             return Err(CaptureError::IsDirectory { file: path.display().to_string() });
         }
         let file = File::open(path).map_err(failed)?;
-        let len = metadata.is_file().then_some(metadata.len());
-        let again = if metadata.is_file() { file.try_clone().ok().map(Arc::new) } else { None };
-        let reader = Self::start(file, path.display().to_string(), len)?;
+        if !metadata.is_file() {
+            return Self::start(Stream::new(file), path.display().to_string(), None);
+        }
+        let again = file.try_clone().ok().map(Arc::new);
+        let reader = Self::start(file, path.display().to_string(), Some(metadata.len()))?;
         Ok(Self { file: again, ..reader })
+    }
+
+    /// Reads a capture from stdin; see [`stops_streams`](super::stops_streams).
+    ///
+    /// # Errors
+    ///
+    /// As [`CaptureReader::open`].
+    pub fn stdin() -> Result<Self, CaptureError> {
+        let failed = |error| CaptureError::open(Path::new("stdin"), error);
+        let file = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+        Self::start(Stream::new(file), "stdin".to_owned(), None)
     }
 
     /// Reads a capture from `input`: a pipe, memory. `name` stands for it in errors.

@@ -8,17 +8,16 @@ use std::thread;
 
 use anyhow::{Context, anyhow, bail};
 use slipstream::pipeline::Plan;
-use slipstream::pool::Pool;
 use slipstream::reframe::ReframeConfig;
 use slipstream::rules::Rule;
-use slipstream::runtime::{NullSink, Pipeline, Replay, Traffic};
+use slipstream::runtime::{Destination, Origin, Pipeline, Replay, ReplayReport, Traffic};
 use slipstream::time::Nanos;
 use slipstream_lab::frontier::{Arrivals, Frontier};
 use slipstream_model::Gain;
 use slipstream_wire::{Encapsulation, LinkType};
 
 use super::super::report_damage;
-use crate::port::{AnySource, Input};
+use crate::port::Input;
 use crate::ui::{self, Progress};
 
 /// Packets on which the cost of holding is measured.
@@ -190,11 +189,12 @@ fn gain(path: &Path, hold_ns: u64, burst: u16, interrupted: &AtomicBool) -> anyh
     };
     config.default.hold_ns = hold_ns;
     config.default.burst = burst;
-    let source = AnySource::new(Input::open(path)?);
+    let origin = Origin::from(Input::open(path)?);
     let mut tick = |_| {
         if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let report = Replay::new(&config)?.run(source, Pool::new(), NullSink, &mut tick)?;
+    let mut driver = Replay::new(&config)?.between(origin, Destination::nowhere())?;
+    let report = ReplayReport::from(&driver.run(&mut tick)?);
     if report.interrupted {
         return Err(ui::Interrupted.into());
     }

@@ -83,7 +83,9 @@ pub fn run(config: &ReframeConfig, workers: usize, packets: &[Packet]) -> (Vec<(
     let mut pool = Pool::new();
     let source = Preload::from_frames(frames.iter().map(|(t, f)| (*t, f.as_slice())), &mut pool, 1);
     let sink = Arc::new(Mutex::new(Collect::default()));
-    let replay = Replay::new(config).unwrap().workers(workers);
+    // SAFETY: the source is the library's, with the pool that it was made with, and the sink reads packets
+    // that it was given.
+    let replay = unsafe { Replay::new(config).unwrap().workers(workers).vouched() };
     let report = replay.run(source, pool, Arc::clone(&sink), &mut |_| ControlFlow::Continue(())).unwrap();
     let left = std::mem::take(&mut sink.lock().unwrap().0);
     (left, report)

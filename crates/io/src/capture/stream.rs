@@ -1,0 +1,97 @@
+//! Inputs that may have nothing for a while: pipes, terminals, sockets. Waiting for one can be ended.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// So often is asked whether to go on waiting.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// The flag that ends all waiting for streams once it is set, such as by a signal.
+#[must_use]
+pub fn stops_streams() -> Arc<AtomicBool> {
+    Arc::clone(&STOP)
+}
+
+/// Waiting for a stream was ended by [`stops_streams`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it was asked to end")]
+pub struct Stopped;
+
+impl Stopped {
+    /// This error, once [`stops_streams`] was set.
+    pub(crate) fn check() -> Result<(), Self> {
+        if STOP.load(Ordering::Relaxed) { Err(Self) } else { Ok(()) }
+    }
+
+    /// Returns true if this is why something was not read.
+    #[must_use]
+    pub fn is_why(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+/// A stream that is waited for.
+pub(super) struct Stream {
+    file: File,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stream {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, stop: stops_streams() }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::other(Stopped));
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::IN)];
+            match poll(&mut fds, Some(&PATIENCE)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                // What can't be waited for says by itself what is wrong.
+                _ => return self.file.read(into),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn waiting_ends_when_it_is_asked_to() {
+        let (from, mut to) = io::pipe().unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let mut stream = Stream { file: File::from(OwnedFd::from(from)), stop: Arc::clone(&stop) };
+        to.write_all(b"ab").unwrap();
+        let mut bytes = [0; 4];
+        assert_eq!(stream.read(&mut bytes).unwrap(), 2);
+        let asks = std::thread::spawn(move || stop.store(true, Ordering::Relaxed));
+        let error = stream.read(&mut bytes).unwrap_err();
+        asks.join().unwrap();
+        assert!(Stopped::is_why(&error));
+        drop(to);
+    }
+
+    #[test]
+    fn the_end_of_a_stream_is_one() {
+        let (from, to) = io::pipe().unwrap();
+        drop(to);
+        let mut stream = Stream { file: File::from(OwnedFd::from(from)), stop: Arc::default() };
+        assert_eq!(stream.read(&mut [0; 4]).unwrap(), 0);
+    }
+}
