@@ -21,6 +21,8 @@ mod fib;
 mod forward;
 mod function;
 mod interface;
+#[cfg(test)]
+mod link_tests;
 mod neighbours;
 #[cfg(test)]
 mod neighbours_tests;

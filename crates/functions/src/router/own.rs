@@ -132,13 +132,13 @@ impl Router {
                 self.counters.conflicts += 1;
                 return;
             }
-            if interface.reaches(address) {
-                let new = !says.only_known && asked.is_some();
-                let waited = self.neighbours.heard(port, address, mac, new, fx.cx.now);
-                for frame in waited.unwrap_or_default() {
-                    Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
-                    fx.made.push(NewPacket { frame, port });
-                }
+            // A neighbour that was asked for, or that a route names, may be outside the interface's networks.
+            let on_link = interface.reaches(address) || self.fib.look_up(address) == Some(Hop::Link(port));
+            let new = !says.only_known && asked.is_some() && on_link;
+            let waited = self.neighbours.heard(port, address, mac, new, fx.cx.now);
+            for frame in waited.unwrap_or_default() {
+                Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
+                fx.made.push(NewPacket { frame, port });
             }
         }
         if let Some(address) = asked.filter(|_| self.answers) {

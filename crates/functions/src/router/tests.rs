@@ -52,7 +52,7 @@ impl Output for Collect {
 }
 
 /// Packets at one port, at one time after the other; what is of one flow and comes back to back is a train.
-fn run(
+pub(super) fn run(
     stage: &mut dyn Stage,
     pool: &mut Pool,
     input: u8,

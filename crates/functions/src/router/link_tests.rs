@@ -1,0 +1,134 @@
+//! What neighbours say to the router on its links, and what it says to them.
+
+use std::net::IpAddr;
+
+use slipstream_wire::LinkType;
+
+use super::discovery::{answer, question};
+use super::fib::Fib;
+use super::tests::{datagram, framed, has, run};
+use super::*;
+use crate::PerPacket;
+use crate::routes::Routes;
+use slipstream_core::pool::Pool;
+
+const LAN: Mac = [2, 0, 0, 0, 0, 1];
+const WAN: Mac = [2, 0, 0, 0, 0, 2];
+const STATION: Mac = [2, 0, 0, 0, 7, 1];
+const OTHER: Mac = [2, 0, 0, 0, 7, 2];
+
+/// A router with interfaces `lan` and `wan`, and a capture of what leaves it.
+struct Links {
+    stage: PerPacket<Router>,
+    pool: Pool,
+    now: u64,
+}
+
+impl Links {
+    fn new(interfaces: [&str; 2], routes: &str) -> Self {
+        let mut router = Router::with_defaults(super::interfaces(interfaces.into_iter()).unwrap(), 3);
+        let routes = Routes::parse(routes).unwrap();
+        let fib = Fib::build(&router.interfaces, routes.routes()).unwrap();
+        router.install(fib, Nanos(0));
+        Self { stage: PerPacket::new(router), pool: Pool::new(), now: 0 }
+    }
+
+    /// The frames that leave after this one has come, with their ports.
+    fn send(&mut self, input: u8, frame: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        self.now += 1000;
+        let sent = [(self.now, frame.to_vec())];
+        let out = run(&mut self.stage, &mut self.pool, input, LinkType::Ethernet, &sent);
+        out.0.into_iter().map(|(port, _, data)| (port, data)).collect()
+    }
+
+    /// The Ethernet destination of a packet from `lan` to an address, if it leaves by `wan` at once.
+    fn way_to(&mut self, to: &str) -> Option<Mac> {
+        let out = self.send(0, &framed(1, &datagram(address(to), 9, b"x")));
+        let is_packet = |frame: &&(u8, Vec<u8>)| frame.0 == 1 && is_to(&frame.1, to);
+        out.iter().find(is_packet).map(|(_, frame)| *frame.first_chunk().unwrap())
+    }
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Says whether a frame holds the datagram to this address, and no question about it.
+fn is_to(frame: &[u8], to: &str) -> bool {
+    match address(to) {
+        IpAddr::V4(to) => frame[12..14] == [8, 0] && frame[30..34] == to.octets(),
+        IpAddr::V6(to) => frame[12..14] == [0x86, 0xdd] && frame[20] == 17 && frame[38..54] == to.octets(),
+    }
+}
+
+/// A station on the link `wan` says where an address is; it was asked.
+fn answered(address_of: &str, station: Mac, own: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    answer(station, address(address_of), (address(own), WAN), &mut out);
+    out
+}
+
+/// A station with this address and Ethernet address asks for one of the router's.
+fn asks(who: &str, station: Mac, wanted: &str) -> Vec<u8> {
+    let length = if who.contains(':') { 64 } else { 24 };
+    let [a, b, c, d, e, f] = station;
+    let text = format!("x {who}/{length} {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+    let mut out = Vec::new();
+    assert!(question(&Interface::parse(&text).unwrap(), address(wanted), None, &mut out));
+    out
+}
+
+const INTERFACES: [&str; 2] = [
+    "lan 10.0.0.1/24 2001:db8:a::1/64 02:00:00:00:00:01",
+    "wan 192.0.2.1/32 2001:db8::1/64 02:00:00:00:00:02",
+];
+
+#[test]
+fn neighbours_beyond_the_networks_of_the_interface_are_reached() {
+    let routes = "172.16.0.0/12 port wan\n\
+        2001:db8:77::/48 port wan\n\
+        198.51.100.0/24 via 203.0.113.5 port wan\n\
+        10.9.0.0/16 via 192.0.2.254 port wan\n";
+    let mut links = Links::new(INTERFACES, routes);
+    for (to, next, own) in [
+        ("172.16.0.9", "172.16.0.9", "192.0.2.1"),
+        ("2001:db8:77::9", "2001:db8:77::9", "2001:db8::1"),
+        ("198.51.100.20", "203.0.113.5", "192.0.2.1"),
+        ("10.9.9.9", "192.0.2.254", "192.0.2.1"),
+    ] {
+        let out = links.send(0, &framed(1, &datagram(address(to), 9, b"first")));
+        assert_eq!((out.len(), out[0].0), (1, 1), "{to}: it is asked for");
+        let out = links.send(1, &answered(next, STATION, own));
+        assert!(matches!(&*out, [(1, frame)] if is_to(frame, to)), "{to}: what waited leaves");
+        assert_eq!(links.way_to(to), Some(STATION), "{to}");
+        links.send(1, &answered(next, OTHER, own));
+        assert_eq!(links.way_to(to), Some(OTHER), "{to}: it has moved");
+    }
+    assert_eq!(links.pool.live(), 0);
+}
+
+#[test]
+fn who_asks_is_remembered_if_a_route_says_that_it_is_on_the_link() {
+    let mut links = Links::new(INTERFACES, "172.16.0.0/12 port wan\n2001:db8:77::/48 port wan\n");
+    let neighbours = |links: &Links| has("neighbours", &links.stage);
+    for (who, wanted) in [("172.16.0.9", "192.0.2.1"), ("2001:db8:77::9", "2001:db8::1")] {
+        links.send(1, &asks(who, STATION, wanted));
+        assert_eq!(links.way_to(who), Some(STATION), "{who}");
+    }
+    assert_eq!(neighbours(&links), 2);
+    // Of other addresses, and at another port, nobody is remembered, asked or not.
+    for (port, who, wanted, own) in [
+        (1, "203.0.113.7", "192.0.2.1", "192.0.2.1"),
+        (1, "2001:db8:99::9", "2001:db8::1", "2001:db8::1"),
+        (1, "10.0.0.7", "192.0.2.1", "192.0.2.1"),
+        (0, "172.16.0.8", "10.0.0.1", "10.0.0.1"),
+    ] {
+        links.send(port, &asks(who, STATION, wanted));
+        let mut out = Vec::new();
+        answer(STATION, address(who), (address(own), if port == 0 { LAN } else { WAN }), &mut out);
+        links.send(port, &out);
+        // Nor if it answers what was not asked.
+        links.send(port, &answered("172.16.0.77", STATION, "192.0.2.1"));
+    }
+    assert_eq!(neighbours(&links), 2);
+}
