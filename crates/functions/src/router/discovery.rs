@@ -9,6 +9,7 @@ use slipstream_wire::{LinkType, checksum, classify};
 
 use super::fib::solicited_node;
 use super::interface::{Interface, Mac};
+use super::neighbours::Claim;
 
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
@@ -33,8 +34,8 @@ pub(super) struct Says {
     pub(super) wants: Option<IpAddr>,
     /// Destination of the answer: IP and Ethernet address.
     pub(super) reply_to: (IpAddr, Mac),
-    /// The sender's address must be remembered only if it is known already.
-    pub(super) only_known: bool,
+    /// How much it counts.
+    pub(super) claim: Claim,
 }
 
 /// Reads an ARP packet behind its Ethernet header.
@@ -48,15 +49,15 @@ pub(super) fn read_arp(frame: &[u8]) -> Option<Says> {
     if mac[0] & 1 == 1 || mac == [0; 6] || sender.is_multicast() || sender.is_broadcast() {
         return None;
     }
-    let wants = match arp.operation() {
-        1 => Some(IpAddr::V4(target)),
-        2 => None,
+    let (wants, claim) = match arp.operation() {
+        1 => (Some(IpAddr::V4(target)), Claim::New),
+        2 => (None, Claim::Known),
         _ => return None,
     };
     // RFC 5227: a probe, of one who has no address yet.
     let known = !sender.is_unspecified();
     let reply_to = (IpAddr::V4(sender), mac);
-    Some(Says { sender: known.then_some(reply_to), wants, reply_to, only_known: wants.is_none() })
+    Some(Says { sender: known.then_some(reply_to), wants, reply_to, claim })
 }
 
 /// Reads a neighbour solicitation or advertisement whose IPv6 header begins at `l3` and whose ICMPv6 header
@@ -87,11 +88,12 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
                 sender: source.map(|mac| (src.into(), mac)),
                 wants: Some(target.into()),
                 reply_to: (to.into(), at),
-                only_known: false,
+                claim: Claim::New,
             })
         }
         ADVERTISEMENT => {
-            let solicited = message.get(4)? & SOLICITED != 0;
+            let flags = *message.get(4)?;
+            let solicited = flags & SOLICITED != 0;
             if solicited && dst.is_multicast() {
                 return None;
             }
@@ -101,7 +103,7 @@ pub(super) fn read_discovery(frame: &[u8], l3: usize, l4: usize) -> Option<Says>
                 sender: mac.map(|mac| (target.into(), mac)),
                 wants: None,
                 reply_to: (src.into(), from),
-                only_known: true,
+                claim: if flags & OVERRIDE != 0 { Claim::Known } else { Claim::Weak },
             })
         }
         _ => None,
@@ -232,13 +234,13 @@ mod tests {
                 let reply_to = (own, A);
                 assert_eq!(
                     says,
-                    Says { sender: Some(reply_to), wants: Some(address), reply_to, only_known: false }
+                    Says { sender: Some(reply_to), wants: Some(address), reply_to, claim: Claim::New }
                 );
                 assert_eq!(out[0] & 1 == 1, known.is_none());
                 answer(B, address, says.reply_to, &mut out);
                 let says =
                     if address.is_ipv4() { read_arp(&out) } else { read_discovery(&out, 14, 54) }.unwrap();
-                assert_eq!((says.sender, says.wants, says.only_known), (Some((address, B)), None, true));
+                assert_eq!((says.sender, says.wants, says.claim), (Some((address, B)), None, Claim::Known));
                 assert_eq!(out[..6], A);
             }
         }

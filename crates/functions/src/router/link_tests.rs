@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use slipstream_wire::LinkType;
+use slipstream_wire::checksum::fill_transport;
+use slipstream_wire::{LinkType, classify};
 
 use super::discovery::{answer, question};
 use super::fib::Fib;
@@ -68,6 +69,15 @@ fn answered(address_of: &str, station: Mac, own: &str) -> Vec<u8> {
     out
 }
 
+/// A station on the link `wan` advertises an IPv6 address with these flags.
+fn advertisement(address_of: &str, station: Mac, own: &str, flags: u8) -> Vec<u8> {
+    let mut frame = answered(address_of, station, own);
+    frame[58] = flags;
+    let headers = classify(LinkType::Ethernet, &frame).unwrap();
+    assert!(fill_transport(&mut frame, &headers));
+    frame
+}
+
 /// A station with this address and Ethernet address asks for one of the router's.
 fn asks(who: &str, station: Mac, wanted: &str) -> Vec<u8> {
     let length = if who.contains(':') { 64 } else { 24 };
@@ -131,4 +141,18 @@ fn who_asks_is_remembered_if_a_route_says_that_it_is_on_the_link() {
         links.send(port, &answered("172.16.0.77", STATION, "192.0.2.1"));
     }
     assert_eq!(neighbours(&links), 2);
+}
+
+/// RFC 4861 §7.2.5: who is known is not displaced by who says without the Override flag that he is there.
+#[test]
+fn an_advertisement_without_override_displaces_nobody() {
+    let mut links = Links::new(INTERFACES, "");
+    let soft = |station| advertisement("2001:db8::77", station, "2001:db8::1", 0);
+    let firm = |station| advertisement("2001:db8::77", station, "2001:db8::1", 0x20);
+    assert_eq!(links.way_to("2001:db8::77"), None);
+    assert_eq!(links.send(1, &soft(STATION)).len(), 1, "to who is asked for it says enough");
+    links.send(1, &soft(OTHER));
+    assert_eq!(links.way_to("2001:db8::77"), Some(STATION));
+    links.send(1, &firm(OTHER));
+    assert_eq!(links.way_to("2001:db8::77"), Some(OTHER));
 }

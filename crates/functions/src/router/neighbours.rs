@@ -91,6 +91,18 @@ pub(super) enum Known {
     Forgotten,
 }
 
+/// How much what a neighbour says about itself counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// It is remembered, though nobody asked for it (RFC 826: if what it sent was for us).
+    New,
+    /// It counts for one that is known or asked for.
+    Known,
+    /// It counts for one that is asked for. Where another address is known that one stays (RFC 4861 §7.2.5:
+    /// an advertisement without the Override flag).
+    Weak,
+}
+
 /// The action that is due for a neighbour.
 #[derive(Debug)]
 pub(super) enum Due {
@@ -390,21 +402,22 @@ impl Neighbours {
         None
     }
 
-    /// A neighbour says where it is; gives the packets that waited for that. `new` says whether one that
-    /// nobody asked for is to be remembered (RFC 826: yes, if what it sent was for us).
+    /// A neighbour says where it is; gives the packets that waited for that.
     pub(super) fn heard(
         &mut self,
         port: u8,
         address: IpAddr,
         mac: Mac,
-        new: bool,
+        claim: Claim,
         now: Nanos,
     ) -> Option<VecDeque<Frame>> {
         let until = now.after(self.settings.confirm);
         let id = match self.find(port, address) {
             Some(id) => id,
             // It may take the place of one that did nothing but ask either.
-            None if new && self.make_room(now, until) => self.insert(port, address, false, until)?,
+            None if claim == Claim::New && self.make_room(now, until) => {
+                self.insert(port, address, false, until)?
+            }
             None => return None,
         };
         let &Neighbour { state: before, open, until: counted, .. } = self.table.get(id)?;
@@ -431,6 +444,14 @@ impl Neighbours {
             return Some(frames);
         }
         let neighbour = self.table.get_mut(id)?;
+        let known = matches!(before, State::Known | State::Probed);
+        if claim == Claim::Weak && known && neighbour.mac != mac {
+            // If it was confirmed, the next packet has it asked again.
+            if needed {
+                neighbour.until = neighbour.until.min(now);
+            }
+            return None;
+        }
         neighbour.state = State::Known;
         match before {
             State::Known | State::Probed => self.counters.changed += u64::from(neighbour.mac != mac),

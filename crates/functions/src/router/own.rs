@@ -10,6 +10,7 @@ use super::discovery::{self, ETHERNET, Says, read_arp, read_discovery};
 use super::fib::Hop;
 use super::forward::{check_v4, check_v6};
 use super::interface::{Mac, is_link_local};
+use super::neighbours::Claim;
 use super::{Adjacency, Decision, FunctionContext, Macs, Message, NewPacket, Router};
 use crate::bytes::{be16, put};
 use crate::icmp;
@@ -134,8 +135,9 @@ impl Router {
             }
             // A neighbour that was asked for, or that a route names, may be outside the interface's networks.
             let on_link = interface.reaches(address) || self.fib.look_up(address) == Some(Hop::Link(port));
-            let new = !says.only_known && asked.is_some() && on_link;
-            let waited = self.neighbours.heard(port, address, mac, new, fx.cx.now);
+            let new = asked.is_some() && on_link;
+            let claim = if says.claim == Claim::New && !new { Claim::Known } else { says.claim };
+            let waited = self.neighbours.heard(port, address, mac, claim, fx.cx.now);
             for frame in waited.unwrap_or_default() {
                 Macs::new(mac, own).write_to(fx.cx.data_mut(&frame));
                 fx.made.push(NewPacket { frame, port });
