@@ -148,14 +148,15 @@ pub(super) fn question(
     true
 }
 
-/// Answers that `address` is here.
-pub(super) fn answer(mac: Mac, address: IpAddr, to: (IpAddr, Mac), out: &mut Vec<u8>) {
+/// Answers that `address` is here. `overrides` says whether it takes the place of what is known about an IPv6
+/// address.
+pub(super) fn answer(mac: Mac, address: IpAddr, to: (IpAddr, Mac), overrides: bool, out: &mut Vec<u8>) {
     out.clear();
     match (address, to) {
         (IpAddr::V4(address), (IpAddr::V4(ip), at)) => arp(2, (mac, address), (at, ip), at, out),
         (IpAddr::V6(address), (IpAddr::V6(ip), at)) => {
             let solicited = if ip.is_multicast() { 0 } else { SOLICITED };
-            let flags = ROUTER | solicited | OVERRIDE;
+            let flags = ROUTER | solicited | if overrides { OVERRIDE } else { 0 };
             icmpv6((mac, address), (at, ip), [ADVERTISEMENT, flags], (address, 2), out);
         }
         _ => {}
@@ -237,7 +238,7 @@ mod tests {
                     Says { sender: Some(reply_to), wants: Some(address), reply_to, claim: Claim::New }
                 );
                 assert_eq!(out[0] & 1 == 1, known.is_none());
-                answer(B, address, says.reply_to, &mut out);
+                answer(B, address, says.reply_to, true, &mut out);
                 let says =
                     if address.is_ipv4() { read_arp(&out) } else { read_discovery(&out, 14, 54) }.unwrap();
                 assert_eq!((says.sender, says.wants, says.claim), (Some((address, B)), None, Claim::Known));

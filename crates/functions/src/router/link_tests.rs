@@ -65,7 +65,7 @@ fn is_to(frame: &[u8], to: &str) -> bool {
 /// A station on the link `wan` says where an address is; it was asked.
 fn answered(address_of: &str, station: Mac, own: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    answer(station, address(address_of), (address(own), WAN), &mut out);
+    answer(station, address(address_of), (address(own), WAN), true, &mut out);
     out
 }
 
@@ -135,7 +135,7 @@ fn who_asks_is_remembered_if_a_route_says_that_it_is_on_the_link() {
     ] {
         links.send(port, &asks(who, STATION, wanted));
         let mut out = Vec::new();
-        answer(STATION, address(who), (address(own), if port == 0 { LAN } else { WAN }), &mut out);
+        answer(STATION, address(who), (address(own), if port == 0 { LAN } else { WAN }), true, &mut out);
         links.send(port, &out);
         // Nor if it answers what was not asked.
         links.send(port, &answered("172.16.0.77", STATION, "192.0.2.1"));
@@ -155,4 +155,26 @@ fn an_advertisement_without_override_displaces_nobody() {
     assert_eq!(links.way_to("2001:db8::77"), Some(STATION));
     links.send(1, &firm(OTHER));
     assert_eq!(links.way_to("2001:db8::77"), Some(OTHER));
+}
+
+/// The flags of the advertisement that answers a question about an address at the port `wan`.
+fn flags_of_answer(links: &mut Links, wanted: &str) -> Option<u8> {
+    let out = links.send(1, &asks("2001:db8::9", STATION, wanted));
+    out.first().map(|(_, frame)| {
+        assert_eq!(frame[54], 136);
+        frame[58]
+    })
+}
+
+/// RFC 4861 §7.2.8: for others the router answers without the Override flag.
+#[test]
+fn answers_for_what_is_translated_override_nothing() {
+    let mut router = Router::with_defaults(super::interfaces(INTERFACES.into_iter()).unwrap(), 3);
+    let mut interfaces = router.interfaces.to_vec();
+    interfaces[1].proxied = vec!["2001:db8::90/124".parse().unwrap(), "2001:db8::1/128".parse().unwrap()];
+    router.interfaces = interfaces.into();
+    let mut links = Links { stage: PerPacket::new(router), pool: Pool::new(), now: 0 };
+    assert_eq!(flags_of_answer(&mut links, "2001:db8::99"), Some(0xc0));
+    assert_eq!(flags_of_answer(&mut links, "2001:db8::1"), Some(0xe0), "its own address");
+    assert_eq!(flags_of_answer(&mut links, "2001:db8::7"), None);
 }

@@ -128,6 +128,8 @@ impl Router {
         let Some(interface) = self.interface(port) else { return };
         let Some(own) = interface.mac else { return };
         let asked = says.wants.filter(|wanted| interface.answers_for(*wanted));
+        // Whoever has the address himself goes before (RFC 4861 §7.2.7, §7.2.8).
+        let overrides = asked.is_some_and(|wanted| interface.owns(wanted));
         if let Some((address, mac)) = says.sender {
             if self.own.contains(&address) || interface.translates(address) {
                 self.counters.conflicts += 1;
@@ -145,7 +147,7 @@ impl Router {
         }
         if let Some(address) = asked.filter(|_| self.answers) {
             let mut message = std::mem::take(&mut self.message);
-            discovery::answer(own, address, says.reply_to, &mut message);
+            discovery::answer(own, address, says.reply_to, overrides, &mut message);
             self.counters.answers += 1;
             self.emit(fx, port, &message);
             self.message = message;
