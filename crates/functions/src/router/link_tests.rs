@@ -11,6 +11,7 @@ use super::tests::{datagram, framed, has, run};
 use super::*;
 use crate::PerPacket;
 use crate::routes::Routes;
+use crate::test_packets::{ipv4, udp};
 use slipstream_core::pool::Pool;
 
 const LAN: Mac = [2, 0, 0, 0, 0, 1];
@@ -177,4 +178,30 @@ fn answers_for_what_is_translated_override_nothing() {
     assert_eq!(flags_of_answer(&mut links, "2001:db8::99"), Some(0xc0));
     assert_eq!(flags_of_answer(&mut links, "2001:db8::1"), Some(0xe0), "its own address");
     assert_eq!(flags_of_answer(&mut links, "2001:db8::7"), None);
+}
+
+/// A frame from the host 7 on the link `lan` with a datagram to an address, and the source of the ICMP error
+/// that comes back.
+fn source_of_error(links: &mut Links, packet: &[u8]) -> Option<IpAddr> {
+    let host = if packet[0] >> 4 == 6 { "2001:db8:a::7" } else { "10.0.0.7" };
+    links.send(0, &asks(host, STATION, if packet[0] >> 4 == 6 { "2001:db8:a::1" } else { "10.0.0.1" }));
+    let out = links.send(0, &framed(1, packet));
+    let (port, frame) = out.first()?;
+    assert_eq!((*port, &frame[..6]), (0, &STATION[..]));
+    Some(classify(LinkType::Ethernet, frame).unwrap().key.src())
+}
+
+/// RFC 4443 §2.2 (a): what was asked answers. RFC 1812 §4.3.2.4: the outgoing interface does.
+#[test]
+fn port_unreachable_comes_from_the_ipv6_address_that_was_asked() {
+    let mut links = Links::new(INTERFACES, "default via 192.0.2.254 port wan");
+    let v6 = |to: &str| datagram(address(to), 9, b"x");
+    for to in ["2001:db8::1", "2001:db8:a::1", "fe80::ff:fe00:1"] {
+        assert_eq!(source_of_error(&mut links, &v6(to)), Some(address(to)), "{to}");
+    }
+    // Of the other link's own address nothing may come by this one.
+    assert_eq!(source_of_error(&mut links, &v6("fe80::ff:fe00:2")), Some(address("2001:db8:a::1")));
+    assert_eq!(source_of_error(&mut links, &v6("2001:db8:ffff::1")), Some(address("2001:db8:a::1")));
+    let v4 = ipv4(17, 0x0a00_0007, 0xc000_0201, &udp(1000, 53, b"x"));
+    assert_eq!(source_of_error(&mut links, &v4), Some(address("10.0.0.1")));
 }

@@ -206,7 +206,8 @@ impl Router {
     }
 
     /// Tells the sender of a packet what became of it. The message comes from the address of the interface
-    /// that it leaves by (RFC 1812 §4.3.2.4).
+    /// that it leaves by (RFC 1812 §4.3.2.4); if the packet was sent to an IPv6 address of the router, from that
+    /// one (RFC 4443 §2.2).
     fn error(&mut self, fx: &mut FunctionContext<'_, '_>, port: u8, frame: &Frame, message: Message) {
         let (start, now) = (self.start(), fx.cx.now);
         let data = fx.cx.data(frame);
@@ -226,9 +227,11 @@ impl Router {
             self.counters.unroutable += 1;
             return;
         };
-        let outgoing = self.interface(way.port).and_then(|i| i.source(to));
-        let any = || self.own.iter().copied().find(|a| a.is_ipv6() == to.is_ipv6() && !is_link_local(*a));
-        let Some(source) = outgoing.or_else(any) else {
+        let dst = headers.key.dst();
+        // A link-local address is none on other links.
+        let here = || !is_link_local(dst) || self.interface(way.port).is_some_and(|i| i.owns(dst));
+        let asked = (dst.is_ipv6() && self.own.contains(&dst) && here()).then_some(dst);
+        let Some(source) = asked.or_else(|| self.source(way.port, to)) else {
             self.counters.unroutable += 1;
             return;
         };
@@ -242,6 +245,12 @@ impl Router {
             }
         }
         self.message = scratch;
+    }
+
+    /// The address to speak to `to` from, at this port.
+    fn source(&self, port: u8, to: IpAddr) -> Option<IpAddr> {
+        let any = || self.own.iter().copied().find(|a| a.is_ipv6() == to.is_ipv6() && !is_link_local(*a));
+        self.interface(port).and_then(|i| i.source(to)).or_else(any)
     }
 
     /// The way to an address that has sent a packet that came in by `port`.
