@@ -63,6 +63,7 @@ pub(super) struct FibError {
 impl Fib {
     /// The table of these routes over these interfaces. A route of the file counts before one that follows
     /// from an interface's network, never before an interface's own address, or what is translated behind it.
+    /// The anycast address of routers in a network is the router's own, too.
     pub(super) fn build(interfaces: &[Interface], routes: &[Route]) -> Result<Self, FibError> {
         let mut made = Self { routes: routes.len(), ..Self::default() };
         let mut hops = HashMap::new();
@@ -97,6 +98,11 @@ impl Fib {
                 all.push((net.addr().into(), made.number(&mut hops, hop)));
             }
         }
+        // Subnet-router anycast addresses, unless something translates them.
+        let own = made.number(&mut hops, Hop::Own);
+        let translated = |address| interfaces.iter().any(|i| i.translates(address));
+        let anycast = interfaces.iter().flat_map(Interface::anycast).filter(|a| !translated(*a));
+        all.extend(anycast.map(|address| (address.into(), own)));
         made.lpm = Lpm::build(all);
         Ok(made)
     }

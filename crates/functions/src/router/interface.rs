@@ -38,6 +38,8 @@ impl Macs {
 const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 /// Minimum MTU of a link that carries IPv6 (RFC 8200 §5).
 const MTU_V6: u32 = 1280;
+/// Longest prefix of a network with a subnet-router anycast address.
+const MAX_ANYCAST: u8 = 126;
 /// Interfaces that a router may have.
 pub(super) const MAX_INTERFACES: usize = 64;
 
@@ -190,9 +192,20 @@ impl Interface {
         self.proxied.iter().any(|net| net.contains(&address))
     }
 
+    /// The subnet-router anycast addresses of its networks (RFC 4291 §2.6.1); a network of two addresses has
+    /// none (RFC 6164 §6), nor one where the interface has that address itself.
+    pub(super) fn anycast(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().filter_map(|net| match net {
+            IpNet::V6(net) if net.prefix_len() <= MAX_ANYCAST && net.network() != net.addr() => {
+                Some(net.network().into())
+            }
+            _ => None,
+        })
+    }
+
     /// Says that it answers questions about an address.
     pub(super) fn answers_for(&self, address: IpAddr) -> bool {
-        self.owns(address) || self.translates(address)
+        self.owns(address) || self.translates(address) || self.anycast().any(|a| a == address)
     }
 
     /// Returns true if an address is on the link.

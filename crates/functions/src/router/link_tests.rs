@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use slipstream_wire::checksum::fill_transport;
+use slipstream_wire::checksum::{Verdict, fill_transport, verify_transport};
 use slipstream_wire::{LinkType, classify};
 
 use super::discovery::{answer, question};
@@ -11,7 +11,7 @@ use super::tests::{datagram, framed, has, run};
 use super::*;
 use crate::PerPacket;
 use crate::routes::Routes;
-use crate::test_packets::{ipv4, udp};
+use crate::test_packets::{ipv4, ipv6, udp};
 use slipstream_core::pool::Pool;
 
 const LAN: Mac = [2, 0, 0, 0, 0, 1];
@@ -180,9 +180,8 @@ fn answers_for_what_is_translated_override_nothing() {
     assert_eq!(flags_of_answer(&mut links, "2001:db8::7"), None);
 }
 
-/// A frame from the host 7 on the link `lan` with a datagram to an address, and the source of the ICMP error
-/// that comes back.
-fn source_of_error(links: &mut Links, packet: &[u8]) -> Option<IpAddr> {
+/// The source of what comes back to the host 7 on the link `lan` for a packet to the router.
+fn source_of_answer(links: &mut Links, packet: &[u8]) -> Option<IpAddr> {
     let host = if packet[0] >> 4 == 6 { "2001:db8:a::7" } else { "10.0.0.7" };
     links.send(0, &asks(host, STATION, if packet[0] >> 4 == 6 { "2001:db8:a::1" } else { "10.0.0.1" }));
     let out = links.send(0, &framed(1, packet));
@@ -197,11 +196,56 @@ fn port_unreachable_comes_from_the_ipv6_address_that_was_asked() {
     let mut links = Links::new(INTERFACES, "default via 192.0.2.254 port wan");
     let v6 = |to: &str| datagram(address(to), 9, b"x");
     for to in ["2001:db8::1", "2001:db8:a::1", "fe80::ff:fe00:1"] {
-        assert_eq!(source_of_error(&mut links, &v6(to)), Some(address(to)), "{to}");
+        assert_eq!(source_of_answer(&mut links, &v6(to)), Some(address(to)), "{to}");
     }
     // Of the other link's own address nothing may come by this one.
-    assert_eq!(source_of_error(&mut links, &v6("fe80::ff:fe00:2")), Some(address("2001:db8:a::1")));
-    assert_eq!(source_of_error(&mut links, &v6("2001:db8:ffff::1")), Some(address("2001:db8:a::1")));
+    assert_eq!(source_of_answer(&mut links, &v6("fe80::ff:fe00:2")), Some(address("2001:db8:a::1")));
+    assert_eq!(source_of_answer(&mut links, &v6("2001:db8:ffff::1")), Some(address("2001:db8:a::1")));
     let v4 = ipv4(17, 0x0a00_0007, 0xc000_0201, &udp(1000, 53, b"x"));
-    assert_eq!(source_of_error(&mut links, &v4), Some(address("10.0.0.1")));
+    assert_eq!(source_of_answer(&mut links, &v4), Some(address("10.0.0.1")));
+}
+
+/// RFC 4291 §2.6.1: the network address of each network is one of the router's own.
+#[test]
+fn the_anycast_address_of_routers_is_answered_for() {
+    let lan = "lan 10.0.0.1/24 2001:db8:a::1/64 2001:db8:b::1/126 02:00:00:00:00:01";
+    let wan = "wan 2001:db8::1/64 2001:db8:c::1/127 2001:db8:d::1/128 2001:db8:e::/64 02:00:00:00:00:02";
+    let mut links = Links::new([lan, wan], "2001:db8:a::/128 via 2001:db8::fe");
+    // On the link, without the Override flag (RFC 4861 §7.2.7).
+    for (wanted, flags) in [
+        ("2001:db8::", Some(0xc0)),
+        ("fe80::", Some(0xc0)),
+        ("2001:db8::1", Some(0xe0)),
+        ("2001:db8:e::", Some(0xe0)),
+        ("2001:db8:c::", None),
+        ("2001:db8:d::", None),
+        ("2001:db8:a::", None),
+    ] {
+        assert_eq!(flags_of_answer(&mut links, wanted), flags, "{wanted}");
+    }
+    // By way of its unicast address (RFC 4443 §2.2 (b), §4.2).
+    let host: Ipv6Addr = "2001:db8:a::7".parse().unwrap();
+    for to in ["2001:db8:a::", "2001:db8:b::", "2001:db8::", "fe80::"] {
+        let IpAddr::V6(asked) = address(to) else { unreachable!() };
+        let echo = ipv6(58, host, asked, &[128, 0, 0, 0, 0, 7, 0, 1, 0x55]);
+        assert_eq!(source_of_answer(&mut links, &echo), Some(address("2001:db8:a::1")), "{to}");
+        let out = links.send(0, &framed(1, &echo));
+        let reply = &out[0].1;
+        let headers = classify(LinkType::Ethernet, reply).unwrap();
+        assert_eq!((reply[54], verify_transport(reply, &headers)), (129, Verdict::Right));
+        let datagram = datagram(asked.into(), 9, b"x");
+        assert_eq!(source_of_answer(&mut links, &datagram), Some(address("2001:db8:a::1")), "{to}");
+    }
+    // Of a network of two addresses both are stations'.
+    assert_eq!(links.send(0, &framed(1, &datagram(address("2001:db8:c::"), 9, b"x")))[0].0, 1);
+}
+
+/// What is translated goes where it is translated, the anycast address of routers as well.
+#[test]
+fn an_anycast_address_that_is_translated_is_not_the_router_s() {
+    let mut interfaces = super::interfaces(INTERFACES.into_iter()).unwrap();
+    interfaces[1].proxied = vec!["2001:db8::/120".parse().unwrap()];
+    let fib = Fib::build(&interfaces, &[]).unwrap();
+    assert_eq!(fib.look_up(address("2001:db8::")), Some(Hop::Translated(1)));
+    assert_eq!(fib.look_up(address("2001:db8:a::")), Some(Hop::Own));
 }

@@ -73,7 +73,8 @@ impl Router {
         }
     }
 
-    /// Answers an echo request (RFC 1122 §3.2.2.6, RFC 4443 §4.2).
+    /// Answers an echo request (RFC 1122 §3.2.2.6, RFC 4443 §4.2), from the address that was asked; from a
+    /// unicast one of the interface where that is an anycast address.
     fn echo(
         &mut self,
         fx: &mut FunctionContext<'_, '_>,
@@ -90,9 +91,11 @@ impl Router {
         packet.clear();
         packet.extend_from_slice(data.get(start..start + total as usize).unwrap_or_default());
         let (src, dst) = (headers.key.src(), headers.key.dst());
+        let unicast = || self.source(fx.cx.input, src).unwrap_or(dst);
+        let from = if self.own.contains(&dst) { dst } else { unicast() };
         let l4 = usize::from(headers.l4) - start;
         let (request, reply) = if src.is_ipv6() { ECHO_V6 } else { ECHO_V4 };
-        let whole = match (src, dst) {
+        let whole = match (src, from) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
                 put(&mut packet, 8, &[LIVES])
                     && put(&mut packet, 12, &b.octets())
@@ -111,7 +114,8 @@ impl Router {
             && let Some(sum) = be16(&packet, l4 + 2)
         {
             put(&mut packet, l4, &reply.to_be_bytes());
-            put(&mut packet, l4 + 2, &Delta::new().word(request, reply).apply(sum).to_be_bytes());
+            let change = Delta::new().word(request, reply).address(dst, from);
+            put(&mut packet, l4 + 2, &change.apply(sum).to_be_bytes());
             if let Ok(headers) = classify(LinkType::RawIp, &packet) {
                 fill_ip(&mut packet, &headers);
             }
@@ -206,8 +210,8 @@ impl Router {
     }
 
     /// Tells the sender of a packet what became of it. The message comes from the address of the interface
-    /// that it leaves by (RFC 1812 §4.3.2.4); if the packet was sent to an IPv6 address of the router, from that
-    /// one (RFC 4443 §2.2).
+    /// that it leaves by (RFC 1812 §4.3.2.4); if the packet was sent to an IPv6 address of the router, from
+    /// that one (RFC 4443 §2.2).
     fn error(&mut self, fx: &mut FunctionContext<'_, '_>, port: u8, frame: &Frame, message: Message) {
         let (start, now) = (self.start(), fx.cx.now);
         let data = fx.cx.data(frame);
