@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Output of `ip route` is understood as well: `dev` is `port`, and attributes of Linux alone (`proto`,
-//! `scope`, `src` and the like) are passed over.
+//! `scope`, `src`, `hoplimit` and the like) are passed over.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -45,6 +45,8 @@ pub enum NextHop {
     Unreachable,
     /// They are dropped, and their sender is told that they are not allowed.
     Prohibit,
+    /// There is no route for them in this table, not even a shorter one.
+    Throw,
 }
 
 /// One route.
@@ -67,18 +69,67 @@ pub struct Routes {
     skipped: Vec<u32>,
 }
 
-const WORDS: [&str; 8] = ["via", "port", "dev", "mac", "metric", "blackhole", "unreachable", "prohibit"];
+const WORDS: [&str; 9] =
+    ["via", "port", "dev", "mac", "metric", "blackhole", "unreachable", "prohibit", "throw"];
 /// Words of `ip route` that take a value and mean nothing here.
-const PASSED_OVER: [&str; 10] =
-    ["proto", "protocol", "scope", "src", "table", "pref", "mtu", "expires", "advmss", "realm"];
+const PASSED_OVER: [&str; 16] = [
+    "proto",
+    "protocol",
+    "scope",
+    "src",
+    "table",
+    "pref",
+    "expires",
+    "error",
+    "realm",
+    "realms",
+    "nhid",
+    "uid",
+    "ttl-propagate",
+    "users",
+    "used",
+    "age",
+];
+/// Those that may have a `lock` before the value: what Linux as a host is to assume about the way.
+const METRICS: [&str; 16] = [
+    "mtu",
+    "window",
+    "rtt",
+    "rttvar",
+    "ssthresh",
+    "cwnd",
+    "advmss",
+    "reordering",
+    "hoplimit",
+    "initcwnd",
+    "features",
+    "rto_min",
+    "initrwnd",
+    "quickack",
+    "congctl",
+    "fastopen_no_cookie",
+];
 /// Words of `ip route` without a value that mean nothing here.
-const FLAGS: [&str; 4] = ["onlink", "linkdown", "offload", "rt_trap"];
+const FLAGS: [&str; 9] = [
+    "onlink",
+    "linkdown",
+    "pervasive",
+    "notify",
+    "trap",
+    "offload",
+    "rt_trap",
+    "rt_offload",
+    "rt_offload_failed",
+];
+/// Begins the line in which `ip route get` says more about the route before it.
+const CACHE: &str = "cache";
 /// Kinds of routes that `ip route show table all` prints and that forward nothing.
 const LOCAL: [&str; 4] = ["local", "broadcast", "multicast", "anycast"];
 const EXAMPLE: &str = "a route is `10.0.0.0/8 via 192.0.2.1 port 1`, or `blackhole 10.0.0.0/8`";
 
 impl Routes {
-    /// Routes from text, one a line. `default` is 0.0.0.0/0, or ::/0 where its gateway is an IPv6 address.
+    /// Routes from text, one a line. `default` is 0.0.0.0/0, or ::/0 where its gateway is an IPv6 address or
+    /// where it has a preference (`pref`), as routes of IPv6 alone have.
     ///
     /// # Errors
     /// Everything that is wrong, up to twenty errors, each with its place and a hint; two routes with one
@@ -90,7 +141,7 @@ impl Routes {
         for (number, line) in (1_u32..).zip(Line::all(text)) {
             match (Reader { text, rest: line }).route(number) {
                 Ok(Some(route)) => all.push((route, line)),
-                Ok(None) if line.text.trim().is_empty() => {}
+                Ok(None) if matches!(line.word().0.text, "" | CACHE) => {}
                 Ok(None) => routes.skipped.push(number),
                 Err(error) => errors.push(error),
             }
@@ -132,8 +183,8 @@ impl Routes {
         &self.routes
     }
 
-    /// Lines with routes of Linux that forward nothing (`local`, `broadcast`, `dead` and the like), and that
-    /// are left out.
+    /// Lines with routes of Linux that forward nothing (`local`, `broadcast`, `dead`, link-local networks and
+    /// the like), and that are left out.
     #[must_use]
     pub fn skipped(&self) -> &[u32] {
         &self.skipped
@@ -144,6 +195,11 @@ impl Routes {
     pub fn table(&self) -> Lpm {
         Lpm::build(self.routes.iter().map(|route| route.net).zip(0_u32..))
     }
+}
+
+/// Says that all addresses of a prefix stay on their link (RFC 4291 §2.5.6).
+fn is_link_local(net: IpNet) -> bool {
+    matches!(net, IpNet::V6(net) if net.prefix_len() >= 10 && net.addr().is_unicast_link_local())
 }
 
 /// A line that is being read.
@@ -174,6 +230,8 @@ impl<'a> Reader<'a> {
             "blackhole" => Some(NextHop::Blackhole),
             "unreachable" => Some(NextHop::Unreachable),
             "prohibit" => Some(NextHop::Prohibit),
+            "throw" => Some(NextHop::Throw),
+            CACHE => return Ok(None),
             kind if LOCAL.contains(&kind) => return Ok(None),
             _ => None,
         };
@@ -182,6 +240,7 @@ impl<'a> Reader<'a> {
         }
         let prefix = if first.text == "default" { None } else { Some(self.prefix(first)?) };
         let (mut gateway, mut port, mut mac, mut metric, mut alive) = (None, None, None, None, true);
+        let mut preferred = false;
         while let Some(word) = self.word() {
             let twice = match word.text {
                 "via" => gateway.replace(self.gateway(word, prefix)?).is_some(),
@@ -192,6 +251,14 @@ impl<'a> Reader<'a> {
                 flag if FLAGS.contains(&flag) => false,
                 other if PASSED_OVER.contains(&other) => {
                     self.value(word)?;
+                    preferred |= other == "pref";
+                    false
+                }
+                other if METRICS.contains(&other) => {
+                    let value = self.value(word)?;
+                    if value.text == "lock" {
+                        self.value(value)?;
+                    }
                     false
                 }
                 "nexthop" => {
@@ -207,6 +274,10 @@ impl<'a> Reader<'a> {
         let next = match kind {
             Some(kind) if gateway.is_none() => kind,
             Some(_) => return Err(first.error(self.text, "a route that drops has no gateway")),
+            // Each interface has its own, whatever a table says.
+            None if gateway.is_none() && port.is_some() && prefix.is_some_and(is_link_local) => {
+                return Ok(None);
+            }
             None if gateway.is_none() && port.is_none() => {
                 return Err(first
                     .error(self.text, "the route leads nowhere")
@@ -214,7 +285,8 @@ impl<'a> Reader<'a> {
             }
             None => NextHop::Forward { gateway, port, mac },
         };
-        let any = if matches!(gateway, Some(IpAddr::V6(_))) { "::/0" } else { "0.0.0.0/0" };
+        let v6 = gateway.map_or(preferred, |gateway| gateway.is_ipv6());
+        let any = if v6 { "::/0" } else { "0.0.0.0/0" };
         let net = prefix.unwrap_or_else(|| any.parse().unwrap_or_default());
         Ok(alive.then_some(Route { net, next, metric: metric.unwrap_or(0), line }))
     }

@@ -54,6 +54,69 @@ fn routes_in_our_words_and_in_those_of_ip_route() {
     }
 }
 
+/// What `ip route` and `ip -6 route` of iproute2 6.1 print.
+const OF_LINUX: &str = "\
+default via 10.0.0.254 dev e0
+10.0.0.0/24 dev e0 proto kernel scope link src 10.0.0.1
+10.2.0.0/16 via 10.0.0.254 dev e0 realms 3/4 mtu lock 1400 window 1000 rtt 100ms rttvar 50ms ssthresh 10 \
+cwnd lock 12 advmss 1400 reordering 5 hoplimit 64 initcwnd 10 features ecn rto_min lock 200ms initrwnd 12 \
+quickack 1 congctl reno fastopen_no_cookie 1
+10.3.0.0/16 nhid 12 via 10.0.0.253 dev e0 proto bgp metric 20
+throw 10.4.0.0/16
+unreachable 10.5.0.0/16
+10.6.0.0/16 via 10.0.0.254 dev e0 ttl-propagate disabled rt_offload rt_trap
+10.7.1.1 via 10.0.0.254 dev e0 src 10.0.0.1 uid 0
+    cache expires 300sec mtu 1400
+2001:db8:5::/48 via fe80::1 dev e1 proto ra metric 1024 expires 299sec hoplimit 64 pref high
+throw 2001:db8:7::/48 dev lo metric 1024 pref medium
+2001:db8:a::/64 dev e0 proto kernel metric 256 pref medium
+fe80::/64 dev e1 proto kernel metric 256 pref medium
+fe80::/64 dev e0 proto kernel metric 256 pref medium
+unreachable default dev lo metric 4294967295 error -101 pref medium
+";
+
+#[test]
+fn what_linux_prints_is_understood() {
+    let routes = Routes::parse(OF_LINUX).unwrap();
+    assert_eq!(routes.skipped(), [13, 14], "each link has its own link-local network");
+    let via = |gateway| forward(Some(gateway), Some("e0"), None);
+    let found: Vec<_> = routes.routes().iter().map(|r| (r.net.to_string(), r.next.clone())).collect();
+    let expected = [
+        ("0.0.0.0/0", via("10.0.0.254")),
+        ("10.0.0.0/24", forward(None, Some("e0"), None)),
+        ("10.2.0.0/16", via("10.0.0.254")),
+        ("10.3.0.0/16", via("10.0.0.253")),
+        ("10.4.0.0/16", NextHop::Throw),
+        ("10.5.0.0/16", NextHop::Unreachable),
+        ("10.6.0.0/16", via("10.0.0.254")),
+        ("10.7.1.1/32", via("10.0.0.254")),
+        ("2001:db8:5::/48", forward(Some("fe80::1"), Some("e1"), None)),
+        ("2001:db8:7::/48", NextHop::Throw),
+        ("2001:db8:a::/64", forward(None, Some("e0"), None)),
+        ("::/0", NextHop::Unreachable),
+    ];
+    assert_eq!(found, expected.map(|(net, next)| (net.to_owned(), next)));
+}
+
+/// Words that say for which packets a route is, and what becomes of them, are not passed over.
+#[test]
+fn words_that_mean_something_are_not_passed_over() {
+    for (text, column) in [
+        ("10.0.0.0/8 via 192.0.2.1 tos 0x10", 26),
+        ("2001:db8::/32 from 2001:db8:1::/48 dev e", 15),
+        ("10.0.0.0/8 encap mpls 100 via 192.0.2.1 dev e", 12),
+        ("10.0.0.0/8 dev e hoplimits 64", 18),
+        ("10.0.0.0/8 dev e lock 64", 18),
+        ("10.0.0.0/8 dev e mtu lock", 22),
+        ("10.0.0.0/8 dev e proto lock static", 29),
+        ("throw 10.0.0.0/8 via 192.0.2.1", 7),
+        ("fe80::/64", 1),
+    ] {
+        let errors = Routes::parse(text).unwrap_err().errors;
+        assert_eq!(errors.iter().map(|e| e.column).collect::<Vec<_>>(), [column], "{text}");
+    }
+}
+
 #[test]
 fn routes_that_forward_nothing_are_left_out_and_named() {
     let routes = Routes::parse(
@@ -152,6 +215,12 @@ fn babble() -> impl Strategy<Value = String> {
         "dead",
         "é",
         "proto",
+        "throw",
+        "mtu",
+        "lock",
+        "cache",
+        "pref",
+        "fe80::/64",
     ];
     prop::collection::vec(prop::sample::select(words.to_vec()), 0..30).prop_map(|words| words.join(" "))
 }

@@ -31,6 +31,8 @@ pub(super) enum Hop {
     Unreachable,
     /// Dropped; the sender is told that it is not allowed.
     Prohibit,
+    /// As if no route led there.
+    Nowhere,
 }
 
 /// A next router.
@@ -125,6 +127,7 @@ impl Fib {
             NextHop::Blackhole => return Ok(Hop::Blackhole),
             NextHop::Unreachable => return Ok(Hop::Unreachable),
             NextHop::Prohibit => return Ok(Hop::Prohibit),
+            NextHop::Throw => return Ok(Hop::Nowhere),
             NextHop::Forward { gateway, port, mac } => (*gateway, port.as_deref(), *mac),
         };
         let port = match port {

@@ -13,6 +13,7 @@ use crate::PerPacket;
 use crate::routes::Routes;
 use crate::test_packets::{ipv4, ipv6, udp};
 use slipstream_core::pool::Pool;
+use slipstream_core::stage::Observe;
 
 const LAN: Mac = [2, 0, 0, 0, 0, 1];
 const WAN: Mac = [2, 0, 0, 0, 0, 2];
@@ -248,4 +249,14 @@ fn an_anycast_address_that_is_translated_is_not_the_router_s() {
     let fib = Fib::build(&interfaces, &[]).unwrap();
     assert_eq!(fib.look_up(address("2001:db8::")), Some(Hop::Translated(1)));
     assert_eq!(fib.look_up(address("2001:db8:a::")), Some(Hop::Own));
+}
+
+/// Nothing comes after the table in which a route throws: there is none, nor a shorter one.
+#[test]
+fn a_route_that_throws_is_no_route() {
+    let mut links = Links::new(INTERFACES, "default via 192.0.2.254 port wan\nthrow 10.4.0.0/16");
+    let packet = |to: u32| ipv4(17, 0x0a00_0007, to, &udp(1000, 53, b"x"));
+    assert_eq!(source_of_answer(&mut links, &packet(0x0a04_0001)), Some(address("10.0.0.1")));
+    assert!(links.stage.drops().iter().any(|drops| drops == (DropReason::NoRoute, 1)));
+    assert_eq!(links.send(0, &framed(1, &packet(0x0a05_0001)))[0].0, 1, "the gateway is asked for");
 }

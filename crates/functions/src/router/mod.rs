@@ -293,7 +293,7 @@ impl Router {
             return decision;
         }
         match hop {
-            None => Decision::Refuse(DropReason::NoRoute, Some(Message::NetUnreachable)),
+            None | Some(Hop::Nowhere) => Decision::Refuse(DropReason::NoRoute, Some(Message::NetUnreachable)),
             Some(Hop::Own) => Decision::Own,
             Some(Hop::Broadcast) => drop(DropReason::Unsupported),
             Some(Hop::Blackhole) => drop(DropReason::Blackhole),
