@@ -145,6 +145,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         aware: settings.flag("aware"),
         red_port: settings.text("red") == "port",
         seen: [0; 3],
+        not_ip: 0,
     };
     Ok(Made::Stage(stage_of(stage, settings)))
 }
@@ -183,9 +184,11 @@ pub struct MeterStage {
     red_port: bool,
     /// Packets by colour.
     seen: [u64; 3],
+    /// Packets without an IP header that could be read: they have no colour.
+    not_ip: u64,
 }
 
-/// A flow, where each has a meter of its own; what can't be classified is one flow.
+/// A flow, where each has a meter of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Metered {
     key: FlowKey,
@@ -251,6 +254,11 @@ impl NetworkFunction for MeterStage {
         frames: &mut [Frame],
         verdicts: &mut [Verdict],
     ) {
+        // It has no bytes of IP and no code point: it passes as it is, and takes no meter.
+        if !frames.iter().any(|frame| frame.info.classified()) {
+            self.not_ip += frames.len() as u64;
+            return;
+        }
         let now = fx.cx.now;
         let (marker, meter) = match &mut self.meters {
             Meters::All(marker, meter) => (&*marker, meter.get_or_insert_with(|| Meter::new(marker, now))),
@@ -267,6 +275,10 @@ impl NetworkFunction for MeterStage {
             }
         };
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
+            if !frame.info.classified() {
+                self.not_ip += 1;
+                continue;
+            }
             let dscp = frame.info.tos() >> 2;
             let bytes = ip_length(fx.cx, frame);
             let before = if self.aware { self.marks.colour_of(dscp) } else { Colour::Green };
@@ -275,7 +287,7 @@ impl NetworkFunction for MeterStage {
                 *n += 1;
             }
             let mark = self.marks.mark(colour, dscp);
-            if mark != dscp && frame.info.classified() {
+            if mark != dscp {
                 write_dscp(fx.cx, frame, mark);
             }
             if colour == Colour::Red && self.red_port {
@@ -290,6 +302,7 @@ impl Observe for MeterStage {
         for (name, n) in ["green", "yellow", "red"].into_iter().zip(self.seen) {
             visit(name, n);
         }
+        visit("not_ip", self.not_ip);
         if let Meters::Flows(meters) = &self.meters {
             visit("flows", u64::from(meters.flows()));
             visit("shared", meters.shared());
