@@ -162,7 +162,7 @@ fn meters(c: &mut Criterion) {
     group.bench_function("flow_warm_1k", |b| {
         b.iter(|| {
             for key in &keys {
-                let (marker, meter) = flows.meter(key, flows.prefetch(key), NOW, NOW);
+                let (marker, meter) = flows.meter(key, flows.prefetch(key), NOW);
                 black_box(meter.colour(marker, 60, Colour::Green, NOW));
             }
         });

@@ -47,9 +47,9 @@ pub struct BalancerCounters {
     pub connections: u64,
     /// Connections that lost their backend and got another.
     pub moved: u64,
-    /// Packets (or trains) that were balanced without being remembered: the table was full.
+    /// Packets that were balanced without being remembered: the table was full.
     pub unremembered: u64,
-    /// Packets (or trains) for which there was no backend.
+    /// Packets for which there was no backend.
     pub nobody: u64,
 }
 
@@ -186,6 +186,13 @@ impl Balancer {
     /// A packet of a connection whose backend was just chosen came at `now`.
     pub fn extend(&mut self, connection: u32, now: Nanos) {
         self.affinity.extend(connection, now.after(self.idle));
+    }
+
+    /// So many more packets are treated like one that is not remembered, for which a backend was just found
+    /// or not.
+    pub fn more_unremembered(&mut self, packets: u64, found: bool) {
+        let BalancerCounters { unremembered, nobody, .. } = &mut self.counters;
+        *(if found { unremembered } else { nobody }) += packets;
     }
 
     /// The backend that has the connection of this key, or would get it; nothing is remembered.

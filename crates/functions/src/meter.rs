@@ -268,26 +268,31 @@ impl FlowMeters {
         self.table.find(key, hash).or_else(|| self.begin(key, hash, now))
     }
 
-    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for the packets of a train, of
-    /// which the first comes at `now` and the last at `last`. Flows whose time has passed are looked for
-    /// where a new one comes.
+    /// The meter of a flow with this hash (see [`FlowMeters::prefetch`]), for one packet. Flows whose time
+    /// has passed are looked for where a new one comes.
     #[inline]
-    pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos, last: Nanos) -> (&Marker, &mut Meter) {
+    pub fn meter(&mut self, key: &FlowKey, hash: u64, now: Nanos) -> (&Marker, &mut Meter) {
         let number = self.number(key, hash, now);
-        self.numbered(number, now, last)
+        self.numbered(number, 1, now, now)
     }
 
-    /// The meter with this [number](FlowMeters::number), or the one of all flows that have none, for the
-    /// packets of a train.
+    /// The meter with this [number](FlowMeters::number), or the one of all flows that have none, for so many
+    /// packets of a train, of which the first comes at `now` and the last at `last`.
     #[inline]
-    pub fn numbered(&mut self, found: Option<u32>, now: Nanos, last: Nanos) -> (&Marker, &mut Meter) {
+    pub fn numbered(
+        &mut self,
+        found: Option<u32>,
+        packets: u64,
+        now: Nanos,
+        last: Nanos,
+    ) -> (&Marker, &mut Meter) {
         if let Some(id) = found {
             self.table.extend(id, last.after(self.memory));
         }
         match found.and_then(|id| self.table.get_mut(id)) {
             Some(meter) => (&self.marker, meter),
             None => {
-                self.shared_packets += 1;
+                self.shared_packets += packets;
                 (&self.marker, self.shared.get_or_insert_with(|| Meter::new(&self.marker, now)))
             }
         }
@@ -310,7 +315,7 @@ impl FlowMeters {
         }
     }
 
-    /// Times that a flow found no room and took the shared meter.
+    /// Packets whose flow found no room and took the shared meter.
     #[must_use]
     pub fn shared(&self) -> u64 {
         self.shared_packets

@@ -89,7 +89,7 @@ proptest! {
         let mut meter = Meter::new(&marker, Nanos(now));
         let key = FlowKey::Narrow(slipstream_wire::NarrowKey([1, 2]));
         let mut flows = FlowMeters::new(marker, 4, 7).unwrap();
-        flows.meter(&key, flows.prefetch(&key), Nanos(now), Nanos(now));
+        flows.meter(&key, flows.prefetch(&key), Nanos(now));
         for (bytes, gap, before) in packets {
             now += gap;
             let before = if aware { [Colour::Green, Colour::Yellow, Colour::Red][before] } else { Colour::Green };
@@ -97,7 +97,7 @@ proptest! {
             prop_assert_eq!(meter.colour(&marker, bytes, before, Nanos(now)), expected);
             // Forgotten and made anew, or not: the same.
             flows.expire(Nanos(now), 10);
-            let (marker, of_flow) = flows.meter(&key, flows.prefetch(&key), Nanos(now), Nanos(now));
+            let (marker, of_flow) = flows.meter(&key, flows.prefetch(&key), Nanos(now));
             prop_assert_eq!(of_flow.colour(marker, bytes, before, Nanos(now)), expected);
         }
     }
@@ -117,7 +117,7 @@ fn flows_without_room_share() {
     let mut meters = FlowMeters::new(Marker::SingleRate { cir: 1, cbs: 1000, ebs: 0 }, 1, 7).unwrap();
     let key = |n| FlowKey::Narrow(slipstream_wire::NarrowKey([n, 2]));
     let mut colour = |n| {
-        let (marker, meter) = meters.meter(&key(n), meters.prefetch(&key(n)), Nanos(9), Nanos(9));
+        let (marker, meter) = meters.meter(&key(n), meters.prefetch(&key(n)), Nanos(9));
         meter.colour(marker, 1000, Colour::Green, Nanos(9))
     };
     assert_eq!([colour(1), colour(2), colour(3)], [Colour::Green, Colour::Green, Colour::Red]);

@@ -365,8 +365,15 @@ impl NetworkFunction for BalancerStage {
             *n += frames.len() as u64;
         }
         let now = fx.cx.now;
-        if let ([_, .., last], Asked::Connection(id)) = (&*frames, self.asked) {
-            self.balancer.extend(id, now.max(last.arrival));
+        if let [_, more @ .., last] = &*frames {
+            match self.asked {
+                Asked::Nothing => {}
+                Asked::Unremembered => {
+                    let found = !matches!(decided, Decided::Drop(DropReason::NoBackend));
+                    self.balancer.more_unremembered(more.len() as u64 + 1, found);
+                }
+                Asked::Connection(id) => self.balancer.extend(id, now.max(last.arrival)),
+            }
         }
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             fx.cx.now = now.max(frame.arrival);

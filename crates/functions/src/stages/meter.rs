@@ -271,7 +271,7 @@ impl NetworkFunction for MeterStage {
                     found
                 });
                 let last = frames.last().map_or(now, |frame| now.max(frame.arrival));
-                meters.numbered(found, now, last)
+                meters.numbered(found, frames.len() as u64, now, last)
             }
         };
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {

@@ -68,7 +68,7 @@ const SETTINGS: &[Setting] = &[
         name: "balancer",
         graph: "a -> f :: balancer; f -> x; b -> [backends]f; f[clients] -> y",
         settings: "service = \"10.0.1.1:80\"\nprotocol = \"udp\"\nbackends = [\"10.1.0.1\", \"10.1.0.2\", \"10.1.0.3\"]\n\
-                   mode = \"dsr\"\nsource = \"10.9.0.1\"\nmtu = 576\nidle = \"1s\"\nconnections = 3\n",
+                   mode = \"dsr\"\nsource = \"10.9.0.1\"\nmtu = 576\nidle = \"1s\"\nconnections = 2\n",
         file: "",
         times: &[SECOND],
     },
@@ -204,7 +204,7 @@ pub(super) fn write(path: &Path, packets: &[(u64, bool, Vec<u8>)], from_a: bool)
 }
 
 /// Counters of decisions and of the answers that were sought.
-const OF_DECISIONS: &[&str] = &["decisions", "connections_refused", "unremembered", "shared"];
+const OF_DECISIONS: &[&str] = &["decisions", "connections_refused"];
 
 /// Everything that a run counted, but for these counters.
 pub(super) fn counted(report: &RunReport, but_for: &[&str]) -> Vec<String> {
