@@ -7,12 +7,13 @@ use slipstream_wire::checksum::checksum;
 use slipstream_wire::protocol::{IPV4, IPV6};
 
 use super::bytes::be16;
+use super::fragment::{self, Fragment};
 
 /// Why a packet can't be encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncapError {
-    /// With the outer header it is longer than the link takes, and may not be fragmented: the sender gets
-    /// "fragmentation needed" or "packet too big".
+    /// With the outer header it is longer than the link takes (or than any IPv4 packet), and may not be
+    /// fragmented: the sender gets "fragmentation needed" or "packet too big".
     #[error("the packet is too long for the tunnel, which takes {mtu} bytes")]
     TooBig {
         /// Longest inner packet that the tunnel takes, in bytes.
@@ -28,8 +29,7 @@ pub enum EncapError {
 pub struct Outer {
     bytes: [u8; 40],
     len: u8,
-    /// True if the whole is longer than the link takes: the next router fragments it, as it would have done
-    /// with the inner packet.
+    /// True if the whole is longer than the link takes: it is to be fragmented.
     pub oversize: bool,
 }
 
@@ -68,6 +68,9 @@ pub enum Tunnel {
     },
 }
 
+/// Longest IPv6 packet that every link takes, in bytes.
+const LEAST_IPV6: u16 = 1280;
+
 /// The fields of an inner packet that its encapsulation depends on.
 struct Inner {
     length: u16,
@@ -92,6 +95,18 @@ impl Inner {
             _ => None,
         }
     }
+
+    /// Returns true if the outer packet may be fragmented where it is too long. IPv4 says so itself (RFC 2003
+    /// §3.1, RFC 2473 §7.2); IPv6 packets that any link takes have to come through (RFC 2473 §7.1, RFC 4213
+    /// §3.2.2).
+    fn may_be_cut(&self) -> bool {
+        if self.protocol == IPV6 { self.length <= LEAST_IPV6 } else { !self.whole }
+    }
+
+    /// The error for a tunnel that takes packets of so many bytes at once.
+    fn too_big(&self, room: u16) -> EncapError {
+        EncapError::TooBig { mtu: if self.protocol == IPV6 { room.max(LEAST_IPV6) } else { room } }
+    }
 }
 
 impl Tunnel {
@@ -101,46 +116,61 @@ impl Tunnel {
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4 { src, dst, mtu: mtu.max(68), ttl: 64 }),
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                Some(Self::V6 { src, dst, mtu: mtu.max(1280), hop_limit: 64 })
+                Some(Self::V6 { src, dst, mtu: mtu.max(LEAST_IPV6), hop_limit: 64 })
             }
             _ => None,
         }
     }
 
     /// The header to put before `packet`, an IP packet. `ident` is its IPv4 identification where it may be
-    /// fragmented: a counter does (RFC 6864 §4.1: what may not be needs none).
+    /// fragmented, the lower half of it: a counter does (RFC 6864 §4.1: what may not be needs none).
     ///
     /// # Errors
     /// [`EncapError`] for a packet that does not fit, or is not IP.
-    pub fn header(&self, packet: &[u8], ident: u16) -> Result<Outer, EncapError> {
+    pub fn header(&self, packet: &[u8], ident: u32) -> Result<Outer, EncapError> {
         let inner = Inner::read(packet).ok_or(EncapError::NotIp)?;
         match *self {
             Self::V4 { src, dst, mtu, ttl } => {
                 let total = u32::from(inner.length) + 20;
                 let oversize = total > u32::from(mtu);
-                if (oversize && inner.whole) || total > 0xffff {
-                    return Err(EncapError::TooBig { mtu: mtu.saturating_sub(20) });
+                if (oversize && !inner.may_be_cut()) || total > 0xffff {
+                    return Err(inner.too_big(mtu.saturating_sub(20)));
                 }
-                let ident = if inner.whole { 0 } else { ident };
+                // RFC 2003 §3.1: an inner don't-fragment is the outer's too.
+                let ident = (oversize || !inner.whole).then_some(ident as u16);
                 Ok(Outer { bytes: ipv4(&inner, total as u16, ident, ttl, src, dst), len: 20, oversize })
             }
             Self::V6 { src, dst, mtu, hop_limit } => {
-                // RFC 2473 §7.2 b would fragment the outer packet; hosts that answer "fragmentation needed"
-                // spare that.
-                if u32::from(inner.length) + 40 > u32::from(mtu) {
-                    return Err(EncapError::TooBig { mtu: mtu - 40 });
+                let oversize = u32::from(inner.length) + 40 > u32::from(mtu);
+                if oversize && !inner.may_be_cut() {
+                    return Err(inner.too_big(mtu.saturating_sub(40)));
                 }
-                Ok(Outer { bytes: ipv6(&inner, hop_limit, src, dst), len: 40, oversize: false })
+                Ok(Outer { bytes: ipv6(&inner, hop_limit, src, dst), len: 40, oversize })
             }
+        }
+    }
+
+    /// The fragments of `packet`, which begins with an outer header that is [oversize](Outer::oversize). With
+    /// IPv6 outside `ident` is their identification. `None` if the header says more than the `on_wire` bytes
+    /// that there were.
+    pub(crate) fn fragments(&self, packet: &[u8], on_wire: u32, ident: u32) -> Option<Vec<Fragment>> {
+        let (total, mtu) = match *self {
+            Self::V4 { mtu, .. } => (u32::from(be16(packet, 2)?), mtu),
+            Self::V6 { mtu, .. } => (u32::from(be16(packet, 4)?) + 40, mtu),
+        };
+        match self {
+            _ if total > on_wire => None,
+            Self::V4 { .. } => fragment::of_ipv4(packet, mtu.into(), 0),
+            Self::V6 { .. } => fragment::of_ipv6(packet, mtu.into(), ident),
         }
     }
 }
 
-fn ipv4(inner: &Inner, total: u16, ident: u16, ttl: u8, src: Ipv4Addr, dst: Ipv4Addr) -> [u8; 40] {
+/// Without an identification the packet must not be fragmented.
+fn ipv4(inner: &Inner, total: u16, ident: Option<u16>, ttl: u8, src: Ipv4Addr, dst: Ipv4Addr) -> [u8; 40] {
     let [l0, l1] = total.to_be_bytes();
-    let [i0, i1] = ident.to_be_bytes();
-    // RFC 2003 §3.1: an inner don't-fragment is the outer's too.
-    let fragment = if inner.whole { 0x40 } else { 0 };
+    let [i0, i1] = ident.unwrap_or(0).to_be_bytes();
+    let fragment = if ident.is_none() { 0x40 } else { 0 };
     let start = [0x45, inner.tos, l0, l1, i0, i1, fragment, 0, ttl, inner.protocol, 0, 0];
     let mut header = [0; 40];
     let fields = start.into_iter().chain(src.octets()).chain(dst.octets());
@@ -202,6 +232,68 @@ mod tests {
         }
     }
 
+    /// IPv6 packets of 1280 bytes come through every tunnel; senders of longer ones are told no less.
+    #[test]
+    fn ipv6_packets_that_any_link_takes() {
+        let of = |size: usize| packet6(17, six(7), six(8), &udp(3, 4, &vec![0; size - 48]));
+        let four = Tunnel::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 576).unwrap();
+        let outer6 = Tunnel::new(six(1).into(), six(2).into(), 1280).unwrap();
+        for (tunnel, fits) in [(four, 556), (outer6, 1240)] {
+            assert!(tunnel.header(&of(fits), 5).is_ok_and(|h| !h.oversize));
+            for size in [fits + 1, 1280] {
+                let outer = tunnel.header(&of(size), 5).unwrap();
+                assert!(
+                    outer.oversize && (outer.bytes()[0] >> 4 == 6 || outer.bytes()[4..8] == [0, 5, 0, 0])
+                );
+            }
+            assert_eq!(tunnel.header(&of(1281), 5), Err(EncapError::TooBig { mtu: 1280 }));
+        }
+    }
+
+    /// A receiver puts the fragments together to the packet that was encapsulated.
+    #[test]
+    fn fragments_of_what_is_too_long() {
+        let four = Tunnel::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 1500).unwrap();
+        let outer6 = Tunnel::new(six(1).into(), six(2).into(), 1500).unwrap();
+        for size in [1481, 1500, 2952, 9000, 65_515] {
+            let data: Vec<u8> = (0..size - 28).map(|n| (n % 251) as u8).collect();
+            let inner = ipv4_fragment(17, 1, 2, 0x2000, &[], &udp(3, 4, &data));
+            for (tunnel, header, id) in [(four, 20, [4, 210].to_vec()), (outer6, 48, [0, 9, 4, 210].to_vec())]
+            {
+                let ident = 9 << 16 | 1234;
+                let outer = tunnel.header(&inner, ident).unwrap();
+                let whole = [outer.bytes(), &inner].concat();
+                assert_eq!(tunnel.fragments(&whole, whole.len() as u32 - 1, ident), None);
+                let parts = tunnel.fragments(&whole, whole.len() as u32, ident).unwrap();
+                let mut joined: Vec<u8> = Vec::new();
+                for (n, (bytes, on_wire)) in parts.iter().enumerate() {
+                    assert!(is_right(bytes) && bytes.len() <= 1500 && *on_wire as usize == bytes.len());
+                    etherparse::SlicedPacket::from_ip(bytes).unwrap();
+                    let more = n + 1 < parts.len();
+                    let (at, next) = if header == 20 {
+                        let word = be16(bytes, 6).unwrap();
+                        assert_eq!((&bytes[4..6], bytes[8], word >> 13), (&id[..], 64, u16::from(more)));
+                        (word << 3, bytes[9])
+                    } else {
+                        let word = be16(bytes, 42).unwrap();
+                        assert_eq!((bytes[6], &bytes[44..48], word & 7), (44, &id[..], u16::from(more)));
+                        assert_eq!(usize::from(be16(bytes, 4).unwrap()) + 40, bytes.len());
+                        (word & !7, bytes[40])
+                    };
+                    assert_eq!((usize::from(at), next), (joined.len(), 4));
+                    joined.extend(&bytes[header..]);
+                }
+                assert_eq!(joined, inner);
+                // Of a packet that was not captured whole there is as much as was captured.
+                let short = tunnel.fragments(&whole[..1000], whole.len() as u32, ident).unwrap();
+                let lengths = |parts: &[Fragment]| parts.iter().map(|part| part.1).collect::<Vec<_>>();
+                assert_eq!(lengths(&short), lengths(&parts));
+                let captured: usize = short.iter().map(|(bytes, _)| bytes.len() - header).sum();
+                assert_eq!(captured, 1000 - outer.bytes().len());
+            }
+        }
+    }
+
     #[test]
     fn what_does_not_fit() {
         let tunnel = Tunnel::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), 1500).unwrap();
@@ -211,8 +303,10 @@ mod tests {
         assert!(tunnel.header(&of(1481, 0), 5).is_ok_and(|h| h.oversize));
         assert_eq!(tunnel.header(&of(65_520, 0), 5), Err(EncapError::TooBig { mtu: 1480 }));
         let tunnel = Tunnel::new(six(1).into(), six(2).into(), 1500).unwrap();
-        assert!(tunnel.header(&of(1460, 0), 0).is_ok());
-        assert_eq!(tunnel.header(&of(1461, 0), 0), Err(EncapError::TooBig { mtu: 1460 }));
+        assert!(tunnel.header(&of(1460, 0x4000), 0).is_ok_and(|h| !h.oversize));
+        assert_eq!(tunnel.header(&of(1461, 0x4000), 0), Err(EncapError::TooBig { mtu: 1460 }));
+        assert!(tunnel.header(&of(1461, 0), 0).is_ok_and(|h| h.oversize));
+        assert!(tunnel.header(&of(1461, 0x2000), 0).is_ok_and(|h| h.oversize));
         for bad in [&[][..], &[0x45], &[0x45, 0, 0, 28], &[0x50; 40]] {
             assert_eq!(tunnel.header(bad, 0), Err(EncapError::NotIp));
         }

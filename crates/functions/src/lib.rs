@@ -11,7 +11,8 @@
 //! 3. [`router`] with [`lpm`] and [`routes`]; [`firewall`] with [`conntrack`]; [`nat`].
 //! 4. [`meter`], [`balancer`] with [`maglev`] and [`encap`], [`flow_stats`] with [`ipfix`]; their stage types
 //!    are in [`stages`].
-//! 5. `reassembly`: datagrams are decided about whole; `answer`, [`icmp`]: packets that functions make.
+//! 5. `reassembly`: datagrams are decided about whole; `answer`, [`icmp`], `fragment`: packets that functions
+//!    make.
 //!
 //! There is no feature. Unsafe code compares four rules of the firewall at a time, and nothing else. It needs
 //! Rust 1.95.
@@ -25,6 +26,7 @@ pub mod conntrack;
 pub mod encap;
 pub mod firewall;
 pub mod flow_stats;
+mod fragment;
 mod function;
 pub mod icmp;
 pub mod ipfix;

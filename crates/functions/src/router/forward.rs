@@ -1,13 +1,13 @@
 //! The steps of forwarding, packet by packet: checks, time to live, fragments (RFC 1812 §5.2, §5.3; RFC 8200
 //! §3).
 
-use slipstream_wire::checksum::{Delta, FoldedDelta, checksum, is_right_ipv4, sum};
-use slipstream_wire::classify;
+use slipstream_wire::checksum::{Delta, FoldedDelta, is_right_ipv4, sum};
 
 use super::{ETHERNET, FunctionContext, Macs, Message, NewPacket, Router};
-use crate::bytes::{be16, put};
-use slipstream_core::frame::{Frame, Info};
-use slipstream_core::pool::{PacketMeta, Pool};
+use crate::bytes::be16;
+use crate::fragment;
+use slipstream_core::frame::Frame;
+use slipstream_core::pool::Pool;
 use slipstream_core::stage::{Context, DropReason, Verdict};
 
 /// Why a packet is not forwarded as it is.
@@ -23,7 +23,6 @@ const MALFORMED: Stop = Stop::Drop(DropReason::Malformed, None);
 const EXPIRED: Stop = Stop::Drop(DropReason::HopLimit, Some(Message::TimeExceeded));
 /// In the upper byte of its word.
 const DONT_FRAGMENT: u8 = 0x40;
-const MORE_FRAGMENTS: u16 = 0x2000;
 /// One less to live, in the word of time to live and protocol.
 const ONE_LESS: FoldedDelta = Delta::new().word(0x0100, 0).folded();
 
@@ -76,68 +75,6 @@ pub(super) fn forward_v6(ip: &mut [u8], on_wire: u32, mtu: u32) -> Result<(), St
     }
     *hops -= 1;
     Ok(())
-}
-
-/// A fragment: what it has of the captured bytes, and how long it is on the wire.
-pub(super) type Fragment = (Vec<u8>, u32);
-
-/// The fragments (RFC 791 §2.3) of an IPv4 packet that [`check_v4`] found right, for a link of this MTU; one
-/// less to live.
-pub(super) fn fragments(ip: &[u8], mtu: u32) -> Option<Vec<Fragment>> {
-    let total = usize::from(be16(ip, 2)?);
-    let header = ip.get(..usize::from(ip.first()? & 15) * 4)?;
-    let word = be16(header, 6)?;
-    let (first_offset, more) = (usize::from(word & 0x1fff), word & MORE_FRAGMENTS != 0);
-    let later = with_copied_options(header)?;
-    let length = total - header.len();
-    let mut made = Vec::new();
-    let mut at = 0;
-    while at < length {
-        let header = if at == 0 { header } else { &later };
-        let room = (mtu as usize).checked_sub(header.len())? & !7;
-        let here = room.min(length - at);
-        if here == 0 {
-            return None;
-        }
-        let last = at + here == length;
-        let mut bytes = header.to_vec();
-        let flags = if last && !more { 0 } else { MORE_FRAGMENTS };
-        let offset = u16::try_from(first_offset + at / 8).ok().filter(|offset| *offset < 0x2000)?;
-        put(&mut bytes, 2, &((header.len() + here) as u16).to_be_bytes());
-        put(&mut bytes, 6, &(flags | offset).to_be_bytes());
-        let lives = bytes.get_mut(8)?;
-        *lives = lives.saturating_sub(1);
-        put(&mut bytes, 10, &[0, 0]);
-        let sum = checksum(&bytes);
-        put(&mut bytes, 10, &sum.to_be_bytes());
-        let on_wire = (header.len() + here) as u32;
-        let start = (total - length + at).min(ip.len());
-        bytes.extend_from_slice(ip.get(start..(start + here).min(ip.len()))?);
-        made.push((bytes, on_wire));
-        at += here;
-    }
-    Some(made)
-}
-
-/// A header with those options that all fragments carry.
-fn with_copied_options(header: &[u8]) -> Option<Vec<u8>> {
-    let mut made = header.get(..20)?.to_vec();
-    let mut rest = header.get(20..)?;
-    while let Some(&kind) = rest.first() {
-        let len = match kind {
-            0 => break,
-            1 => 1,
-            _ => usize::from(*rest.get(1)?).max(2),
-        };
-        let option = rest.get(..len)?;
-        if kind & 0x80 != 0 {
-            made.extend(option);
-        }
-        rest = rest.get(len..)?;
-    }
-    made.resize(made.len().next_multiple_of(4), 0);
-    *made.first_mut()? = 0x40 | (made.len() / 4) as u8;
-    Some(made)
 }
 
 /// As [`Router::ready`], for what most packets are: IPv4 without options, right in every way, that fits the
@@ -305,20 +242,10 @@ impl Router {
 
     fn fragment(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &Frame, mtu: u32) -> Option<Vec<Frame>> {
         let start = self.start();
-        let link = fx.cx.link(frame);
-        let meta = fx.cx.pool.meta(frame.buf);
-        let data = fx.cx.data(frame);
-        let front = data.get(..start)?.to_vec();
-        let parts = fragments(data.get(start..)?, mtu)?;
+        // One less to live.
+        let parts = fragment::of_ipv4(fx.cx.data(frame).get(start..)?, mtu, 1)?;
         self.counters.fragmented += 1;
         self.counters.fragments += parts.len() as u64;
-        let store = |(ip, on_wire): (Vec<u8>, u32)| {
-            let bytes = [front.as_slice(), &ip].concat();
-            let meta = PacketMeta { original_len: start as u32 + on_wire, ..meta };
-            let buf = fx.cx.pool.insert(meta, &bytes);
-            let info = classify(link, &bytes).map_or(Info::default(), |h| Info::new(&h));
-            Frame { buf, len: bytes.len() as u32, info, flow: Frame::NO_FLOW, ..*frame }
-        };
-        Some(parts.into_iter().map(store).collect())
+        fragment::frames(fx.cx, frame, start, parts)
     }
 }

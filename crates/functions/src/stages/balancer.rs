@@ -8,11 +8,12 @@ use slipstream_wire::{Flags, FlowKey, NarrowKey, WideKey, classify, protocol};
 use crate::answer::{ip_packet, link_of, send_back};
 use crate::balancer::{Balancer, NatMode};
 use crate::encap::{EncapError, Tunnel};
+use crate::fragment;
 use crate::icmp;
 use crate::icmp::Message;
 use crate::nat::{ErrorRewrite, Rewrite};
 use crate::packet::quoted;
-use crate::{FragmentLimits, FunctionContext, LeavesAs, NetworkFunction, RateLimiter};
+use crate::{FragmentLimits, FunctionContext, LeavesAs, NetworkFunction, NewPacket, RateLimiter};
 use slipstream_core::flow_context::{FlowUse, Trains};
 use slipstream_core::frame::{Frame, Info};
 use slipstream_core::operate::Operate;
@@ -40,8 +41,13 @@ pub struct BalancerStage {
     fragments: FragmentLimits,
     limiter: RateLimiter,
     answer: Vec<u8>,
-    ident: u16,
+    /// Identification of the last outer packet, and how far it is to the next one's: shards that send to one
+    /// backend take different ones.
+    ident: u32,
+    ident_step: u32,
     passed: u64,
+    fragmented: u64,
+    fragments_made: u64,
     balanced: Vec<u64>,
     /// The connection that the last decision was about.
     asked: Asked,
@@ -88,6 +94,7 @@ mod settings;
 
 pub use settings::BALANCER;
 
+const BACKENDS: u8 = 0;
 const CLIENTS: u8 = 1;
 
 impl BalancerStage {
@@ -104,7 +111,10 @@ impl BalancerStage {
             limiter: RateLimiter::new(1000, 1000),
             answer: Vec::new(),
             ident: 0,
+            ident_step: 1,
             passed: 0,
+            fragmented: 0,
+            fragments_made: 0,
             asked: Asked::Nothing,
         }
     }
@@ -196,11 +206,11 @@ impl BalancerStage {
         }
     }
 
-    /// Puts the tunnel's header on; where the packet is too long its sender is told.
+    /// Puts the tunnel's header on. What is too long then leaves in fragments, or its sender is told.
     fn encapsulate(&mut self, fx: &mut FunctionContext<'_, '_>, frame: &mut Frame, backend: u32) -> Verdict {
         let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
         let Some(tunnel) = tunnels.get(backend as usize) else { return Verdict::drop(DropReason::NoBackend) };
-        self.ident = self.ident.wrapping_add(1);
+        self.ident = self.ident.wrapping_add(self.ident_step);
         let packet = ip_packet(fx.cx, frame);
         match tunnel.header(packet, self.ident) {
             Ok(outer) => {
@@ -219,7 +229,7 @@ impl BalancerStage {
                 (frame.buf, frame.len) = fx.cx.pool.replace_front(frame.buf, frame.len, l3, front);
                 let headers = classify(fx.cx.link(frame), fx.cx.data(frame));
                 frame.info = headers.map_or(Info::default(), |h| Info::new(&h));
-                Verdict::PASS
+                if outer.oversize { self.cut(fx, frame, backend, l3 as usize) } else { Verdict::PASS }
             }
             Err(EncapError::TooBig { mtu }) => {
                 let (message, link) = (Message::TooBig { mtu: u32::from(mtu) }, link_of(fx.cx, frame));
@@ -233,6 +243,29 @@ impl BalancerStage {
             }
             Err(EncapError::NotIp) => Verdict::drop(DropReason::Malformed),
         }
+    }
+
+    /// Sends a tunnel packet, which begins at `start`, in fragments.
+    #[inline(never)]
+    fn cut(
+        &mut self,
+        fx: &mut FunctionContext<'_, '_>,
+        frame: &Frame,
+        backend: u32,
+        start: usize,
+    ) -> Verdict {
+        let Mode::Dsr(tunnels) = &self.mode else { return Verdict::PASS };
+        let on_wire = fx.cx.pool.meta(frame.buf).original_len.saturating_sub(start as u32);
+        let packet = fx.cx.data(frame).get(start..).unwrap_or_default();
+        let parts = tunnels.get(backend as usize).and_then(|t| t.fragments(packet, on_wire, self.ident));
+        let Some(made) = parts.and_then(|parts| fragment::frames(fx.cx, frame, start, parts)) else {
+            return Verdict::drop(DropReason::Malformed);
+        };
+        self.fragmented += 1;
+        self.fragments_made += made.len() as u64;
+        fx.made.extend(made.into_iter().map(|frame| NewPacket { frame, port: BACKENDS }));
+        fx.cx.pool.free(frame.buf);
+        Verdict::KEPT
     }
 }
 
@@ -375,10 +408,21 @@ impl NetworkFunction for BalancerStage {
                 Asked::Connection(id) => self.balancer.extend(id, now.max(last.arrival)),
             }
         }
+        // What comes behind fragments in its train goes the same way, so that it does not overtake them.
+        let mut behind = false;
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             fx.cx.now = now.max(frame.arrival);
             *verdict = match decided {
-                Decided::Tunnel(backend) => self.encapsulate(fx, frame, *backend),
+                Decided::Tunnel(backend) => {
+                    let verdict = self.encapsulate(fx, frame, *backend);
+                    if behind && verdict == Verdict::PASS {
+                        fx.made.push(NewPacket { frame: *frame, port: BACKENDS });
+                        Verdict::KEPT
+                    } else {
+                        behind |= verdict == Verdict::KEPT;
+                        verdict
+                    }
+                }
                 Decided::Rewrite(_, rewrite) => {
                     let (l3, l4) = (usize::from(frame.info.l3()), usize::from(frame.info.l4()));
                     match rewrite.apply(fx.cx.data_mut(frame), l3, l4) {
@@ -411,6 +455,8 @@ impl Observe for BalancerStage {
         visit("moved", c.moved);
         visit("unremembered", c.unremembered);
         visit("not_for_service", self.passed);
+        visit("fragmented", self.fragmented);
+        visit("fragments", self.fragments_made);
         visit("long_probes", self.balancer.long_probes());
     }
 

@@ -147,6 +147,7 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
         Balancer::new(&config, backends).map_err(|e| BuildError::setting("backends", e.to_string()))?;
     let mut stage = BalancerStage::new(balancer, service, protocol, mode);
     stage.fragments = limits(settings, site.seed);
+    (stage.ident, stage.ident_step) = (site.shard.number, site.shard.of.max(1));
     Ok(Made::Stage(stage_of(stage, settings)))
 }
 
