@@ -61,6 +61,43 @@ fn wrong_settings_of_a_router_are_said() {
 }
 
 #[test]
+fn wrong_settings_of_a_balancer_are_said() {
+    let check = |service: &str, backends: &str, settings: &str| {
+        let graph = format!(
+            "a :: null -> b :: balancer(service=\"{service}\", backends=[{backends}], {settings}) -> o :: null"
+        );
+        let plan = Plan::from_graph(&graph, None, None, "".as_ref()).unwrap();
+        plan.check().map_err(|e| e.to_string())
+    };
+    let (four, six) = ("192.0.2.80:80", "[2001:db8::80]:80");
+    let (nat, dsr) = ("mode=nat", "source=192.0.2.79");
+    for (service, backends, settings) in [
+        (four, "10.1.0.1, 10.1.0.2", nat),
+        (six, "10.1.0.1", dsr),
+        // The same host at another port.
+        (four, "192.0.2.80", "mode=nat, port=8080"),
+    ] {
+        assert_eq!(check(service, backends, settings), Ok(()));
+    }
+    for (service, backends, settings, part) in [
+        ("192.0.2.80", "10.1.0.1", dsr, "\"192.0.2.80\" is not ADDRESS:PORT"),
+        ("192.0.2.80:0", "10.1.0.1", dsr, "\"192.0.2.80:0\" has port 0"),
+        ("0.0.0.0:80", "10.1.0.1", dsr, "\"0.0.0.0:80\" is not the address of one host"),
+        ("[ff02::1]:80", "10.1.0.1", dsr, "\"[ff02::1]:80\" is not the address of one host"),
+        (four, "224.0.0.1", nat, "\"224.0.0.1\": not the address of one host"),
+        (four, "\"255.255.255.255 down\"", dsr, "\"255.255.255.255 down\": not the address of one host"),
+        (four, "\"::\"", dsr, "\"::\": not the address of one host"),
+        (four, "10.1.0.1", "source=0.0.0.0", "0.0.0.0 is not the address of one host"),
+        (four, "10.1.0.1, 192.0.2.80", nat, "192.0.2.80:80 is the service itself"),
+        (four, "\"10.1.0.1 down\", 10.1.0.2, 10.1.0.1", nat, "\"10.1.0.1\": 10.1.0.1 is listed before"),
+        (four, "10.1.0.1, \"10.1.0.1 weight=2\"", dsr, "10.1.0.1 is listed before"),
+    ] {
+        let said = check(service, backends, settings).unwrap_err();
+        assert!(said.contains(part), "{service} {backends} {settings}: {said}");
+    }
+}
+
+#[test]
 fn who_checks_a_plan_is_told_what_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rules.txt"), include_str!("../../../functions/tests/gateway.rules"))

@@ -13,7 +13,7 @@ use slipstream_core::registry::BuildError;
 use slipstream_core::time::Nanos;
 use slipstream_wire::{FlowKey, NarrowKey, WideKey};
 
-use super::settings::{backend, mode};
+use super::settings::{backends, mode, service};
 use super::{BalancerStage, Mode};
 use crate::balancer::{Backend, Backends};
 use crate::maglev;
@@ -31,10 +31,8 @@ pub(super) const RELOAD: Reloading = Reloading {
     settings: &["backends", "idle", "mtu"],
     reads_files: |_| false,
     make: |settings, _| {
-        let service = settings.text("service").parse();
-        let service = service.map_err(|_| BuildError::setting("service", "not ADDRESS:PORT"))?;
-        let backends = settings.texts("backends").map(backend).collect::<Result<Vec<_>, _>>()?;
-        let mode = mode(settings, service, 0, &backends)?;
+        let backends = backends(settings)?;
+        let mode = mode(settings, service(settings)?, 0, &backends)?;
         let places = if settings.text("places") == "large" { maglev::LARGE } else { maglev::SMALL };
         let backends = Backends::new(backends, places, settings.number("idle"));
         let backends = backends.map_err(|e| BuildError::setting("backends", e.to_string()))?;

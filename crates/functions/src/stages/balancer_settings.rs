@@ -1,5 +1,6 @@
 //! Settings of the balancer, and how one is built of them.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::operate::{AFFINITY, RELOAD};
@@ -129,12 +130,9 @@ pub const BALANCER: StageType = StageType {
 };
 
 fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
-    let service: SocketAddr = settings.text("service").parse().map_err(|_| {
-        BuildError::setting("service", format!("{:?} is not ADDRESS:PORT", settings.text("service")))
-            .hint("as in 192.0.2.80:80 or [2001:db8::80]:80")
-    })?;
+    let service = service(settings)?;
     let protocol = if settings.text("protocol") == "udp" { protocol::UDP } else { protocol::TCP };
-    let backends = settings.texts("backends").map(backend).collect::<Result<Vec<_>, _>>()?;
+    let backends = backends(settings)?;
     let mode = mode(settings, service, protocol, &backends)?;
     let places = if settings.text("places") == "large" { maglev::LARGE } else { maglev::SMALL };
     let config = BalancerConfig {
@@ -151,13 +149,54 @@ fn build(settings: &Settings, site: &Site<'_>) -> Result<Made, BuildError> {
     Ok(Made::Stage(stage_of(stage, settings)))
 }
 
-pub(super) fn backend(text: &str) -> Result<Backend, BuildError> {
+pub(super) fn service(settings: &Settings) -> Result<SocketAddr, BuildError> {
+    let text = settings.text("service");
+    let wrong = |what: &str| {
+        BuildError::setting("service", format!("{text:?} {what}"))
+            .hint("as in 192.0.2.80:80 or [2001:db8::80]:80")
+    };
+    let service: SocketAddr = text.parse().map_err(|_| wrong("is not ADDRESS:PORT"))?;
+    if service.port() == 0 {
+        return Err(wrong("has port 0, which nobody connects to"));
+    }
+    if !is_of_one_host(service.ip()) {
+        return Err(wrong("is not the address of one host"));
+    }
+    Ok(service)
+}
+
+/// Returns true if one host can have the address: it is neither unspecified, nor of a group, nor of all.
+fn is_of_one_host(address: IpAddr) -> bool {
+    let all = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !all && !address.is_unspecified() && !address.is_multicast()
+}
+
+/// The backends, each of which is listed once.
+pub(super) fn backends(settings: &Settings) -> Result<Vec<Backend>, BuildError> {
+    let mut all: Vec<Backend> = Vec::new();
+    let mut listed = HashSet::new();
+    for text in settings.texts("backends") {
+        let backend = backend(text)?;
+        if !listed.insert(backend.address) {
+            let what = format!("{text:?}: {} is listed before", backend.address);
+            return Err(BuildError::setting("backends", what)
+                .hint("`weight=N` gives a backend a larger share of the connections"));
+        }
+        all.push(backend);
+    }
+    Ok(all)
+}
+
+fn backend(text: &str) -> Result<Backend, BuildError> {
     let wrong = |what: &str| {
         BuildError::setting("backends", format!("{text:?}: {what}"))
             .hint("as in \"10.1.0.1\" or \"10.1.0.1 weight=2 down\"")
     };
     let mut words = text.split_whitespace();
     let address = words.next().and_then(|w| w.parse().ok()).ok_or_else(|| wrong("no address"))?;
+    if !is_of_one_host(address) {
+        return Err(wrong("not the address of one host"));
+    }
     let mut backend = Backend { address, weight: 1, healthy: true };
     for word in words {
         match word.split_once('=') {
@@ -186,12 +225,20 @@ pub(super) fn mode(
             return Err(BuildError::setting("backends", "nat mode is for IPv4"));
         }
         let port = settings.optional_number("port").map_or(service.port(), |p| p as u16);
+        if port == service.port() && backends.iter().any(|b| b.address == service.ip()) {
+            let what = format!("{service} is the service itself");
+            return Err(BuildError::setting("backends", what)
+                .hint("nat mode sends packets to another address, or to another `port`"));
+        }
         return Ok(Mode::Nat(NatMode { protocol, service: (address, service.port()), port }));
     }
     let Some(source) = settings.address("source") else {
         return Err(BuildError::setting("source", "dsr needs an address that its tunnels come from")
             .hint("write source = \"192.0.2.79\""));
     };
+    if !is_of_one_host(source) {
+        return Err(BuildError::setting("source", format!("{source} is not the address of one host")));
+    }
     let mtu = settings.number("mtu") as u16;
     let tunnel = |b: &Backend| {
         Tunnel::new(source, b.address, mtu).ok_or_else(|| {
