@@ -114,6 +114,9 @@ pub enum NatConfigError {
     /// More than 4,096 addresses in the pool.
     #[error("{0} addresses in the pool, 4096 at most")]
     PoolSize(usize),
+    /// An external address that no host can have: of this network, loopback, multicast or broadcast.
+    #[error("{0} can't be the address of a host")]
+    NoHost(Ipv4Addr),
     /// An address twice in the pool, or in two static address mappings, or in both.
     #[error("{0} is used twice")]
     TwiceAddress(Ipv4Addr),
@@ -187,8 +190,18 @@ impl NatConfig {
                 return Err(NatConfigError::TwiceEndpoint(*address, *port));
             }
         }
+        let external = whole.iter().chain(external_ports.iter().map(|(_, (address, _))| address));
+        if let Some(address) = external.copied().find(|address| !may_be_a_host(*address)) {
+            return Err(NatConfigError::NoHost(address));
+        }
         Ok(())
     }
+}
+
+/// Returns true unless an address never is the source of a packet on a network (RFC 1122 §3.2.1.3).
+const fn may_be_a_host(address: Ipv4Addr) -> bool {
+    let this_network = address.octets()[0] == 0;
+    !(this_network || address.is_loopback() || address.is_multicast() || address.is_broadcast())
 }
 
 fn twice<T: Ord + Copy>(list: &mut [T]) -> Option<T> {

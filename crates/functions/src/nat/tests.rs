@@ -361,6 +361,17 @@ fn contradictions_are_errors() {
     ] {
         assert_eq!(Nat::new(&config).err(), Some(error));
     }
+    for text in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "239.255.255.255", "255.255.255.255"] {
+        let no_host: std::net::Ipv4Addr = text.parse().unwrap();
+        let bits = no_host.to_bits();
+        for config in [
+            NatConfig { pool: vec![ext, no_host], ..config() },
+            with(vec![address(A, bits)]),
+            with(vec![port(6, (A, 1), (bits, 1))]),
+        ] {
+            assert_eq!(Nat::new(&config).err(), Some(NatConfigError::NoHost(no_host)));
+        }
+    }
     let both = with(vec![port(6, (A, 1), (EXT, 1)), port(17, (A, 1), (EXT, 1)), port(6, (B, 2), (EXT, 2))]);
     assert!(Nat::new(&both).is_ok());
 }
