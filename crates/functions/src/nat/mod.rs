@@ -292,14 +292,18 @@ impl Nat {
         verdict
     }
 
+    /// Returns true if a packet with these addresses is one to translate: others pass.
+    pub(super) fn concerns(&self, side: Side, src: u32, dst: u32) -> bool {
+        match side {
+            Side::Inside => self.mappings.translates(&self.config, src),
+            Side::Outside => self.mappings.owns(dst),
+        }
+    }
+
     /// A later fragment by itself has no ports: whoever has the whole datagram asks about that.
     fn later_fragment(&self, packet: &Packet, side: Side) -> Verdict {
         let Tuple { src, dst, .. } = Tuple::of(packet.key);
-        let ours = match side {
-            Side::Inside => self.mappings.translates(&self.config, src),
-            Side::Outside => self.mappings.owns(dst),
-        };
-        if ours { Verdict::Drop(DropReason::UnknownFragment) } else { Verdict::Pass }
+        if self.concerns(side, src, dst) { Verdict::Drop(DropReason::UnknownFragment) } else { Verdict::Pass }
     }
 }
 
@@ -307,5 +311,7 @@ impl Nat {
 mod model;
 #[cfg(test)]
 mod room_tests;
+#[cfg(test)]
+mod stage_tests;
 #[cfg(test)]
 mod tests;

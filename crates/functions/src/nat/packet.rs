@@ -100,9 +100,12 @@ pub enum ReadError {
     /// Not IPv4, or a header length that can't be.
     #[error("no IPv4 header")]
     NotIpv4,
-    /// The captured bytes end before the endpoints do.
-    #[error("captured bytes end before the ports")]
+    /// The captured bytes, or the packet itself, end before the endpoints do.
+    #[error("the packet ends before the ports")]
     Truncated,
+    /// An ICMP error about a later fragment, which has no ports.
+    #[error("an ICMP error quotes a later fragment")]
+    QuotedFragment,
     /// An ICMP message other than queries and errors.
     #[error("ICMP type {0} is neither query nor error")]
     IcmpType(u8),
@@ -125,9 +128,9 @@ impl Packet {
     #[inline(always)]
     pub(super) fn parse_fast(frame: &[u8], l3: usize) -> Option<Self> {
         let ip: &[u8; 34] = frame.get(l3..)?.first_chunk()?;
-        let [first, _, _, _, _, _, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
+        let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h, ports @ ..] = ip;
         let [p0, p1, p2, p3, _, _, _, _, _, _, _, _, _, flags] = ports;
-        let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0;
+        let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0 && spans(u16::from_be_bytes([*l0, *l1]), 34);
         // Which of the two it is, is not asked here: that would be a guess.
         if *first != 0x45 || !whole || !((*protocol == TCP) | (*protocol == UDP)) {
             return None;
@@ -175,12 +178,25 @@ impl Packet {
         }
     }
 
+    /// Source and destination of the IPv4 packet at `l3` in `frame`, whatever it carries.
+    pub(super) fn addresses(frame: &[u8], l3: usize) -> Option<(u32, u32)> {
+        let Ip { src, dst, .. } = Ip::read(frame.get(l3..)?).ok()?;
+        Some((src, dst))
+    }
+
+    /// Returns true if the whole IPv4 packet at `l3` goes up to `end` or beyond by its own length: what
+    /// follows is padding.
+    #[inline(always)]
+    pub(super) fn reaches(frame: &[u8], l3: usize, end: usize) -> bool {
+        spans(be16(frame, l3 + 2).unwrap_or(0), end.wrapping_sub(l3) as u16)
+    }
+
     /// The endpoints of a packet quoted by an ICMP error.
     fn quoted(ip: &[u8]) -> Result<NarrowKey, ReadError> {
         let header = Ip::read(ip)?;
         let (src_port, dst_port) = match header.protocol {
             // A later fragment never causes an error (RFC 1812 §4.3.2.7), so its ports can't be looked for.
-            _ if header.fragment & 0x1fff != 0 => return Err(ReadError::Truncated),
+            _ if header.fragment & 0x1fff != 0 => return Err(ReadError::QuotedFragment),
             TCP | UDP | SCTP => {
                 let ports = be32(ip, header.len).ok_or(ReadError::Truncated)?;
                 ((ports >> 16) as u16, ports as u16)
@@ -198,12 +214,19 @@ impl Packet {
 }
 
 /// The end of what a translation reads and changes of an IPv4 packet, given the word with its place in a
-/// datagram: bytes behind a fragment are padding.
+/// datagram: bytes behind it are padding. A whole packet that was captured before the network card segments
+/// it says no length.
 pub(super) fn end(ip: &[u8], fragment: u16) -> usize {
-    match fragment & 0x3fff {
-        0 => ip.len(),
-        _ => be16(ip, 2).map_or(0, usize::from).min(ip.len()),
+    match be16(ip, 2).map_or(0, usize::from) {
+        0 if fragment & 0x3fff == 0 => ip.len(),
+        length => length.min(ip.len()),
     }
+}
+
+/// Returns true if a whole packet of this total length has so many bytes, at least 1: 0 says nothing.
+#[inline(always)]
+pub(super) const fn spans(length: u16, bytes: u16) -> bool {
+    length.wrapping_sub(1) >= bytes - 1
 }
 
 /// The fields of an IPv4 header.

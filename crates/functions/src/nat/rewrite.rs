@@ -7,7 +7,7 @@ use slipstream_wire::checksum::{Delta, FoldedDelta};
 use slipstream_wire::protocol::{ICMP, TCP, UDP};
 use slipstream_wire::{Flags, NarrowKey};
 
-use super::packet::{Ip, Tuple, end};
+use super::packet::{Ip, Packet, Tuple, end, spans};
 use crate::bytes::{be16, put};
 use slipstream_core::frame::Frame;
 use slipstream_core::stage::Context;
@@ -15,9 +15,9 @@ use slipstream_core::stage::Context;
 const UDP_LITE: u8 = 136;
 const DCCP: u8 = 33;
 
-/// The frame ends within the IPv4 header: nothing was changed.
+/// The frame ends within the IPv4 header, or the packet before the ports that change: nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("captured bytes end within the IPv4 header")]
+#[error("the packet ends before its endpoints")]
 pub struct Truncated;
 
 /// New endpoints of a packet.
@@ -81,7 +81,8 @@ impl Rewrite {
     /// datagram the ports, in that with the transport checksum the checksum.
     ///
     /// # Errors
-    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header.
+    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header does, or a whole packet of
+    /// TCP or UDP before its ports, by its own length.
     #[inline(always)]
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         match self.apply_fast(frame, l3, l4) {
@@ -90,7 +91,7 @@ impl Rewrite {
         }
     }
 
-    /// Rewrites the most frequent kind of packet: IPv4 without options, TCP or UDP, captured beyond the
+    /// Rewrites the most frequent kind of packet: IPv4 without options, TCP or UDP, that goes beyond the
     /// checksum. It takes one check, then words at fixed places. Returns `None`, and changes nothing, if the
     /// packet is of another kind.
     #[inline(always)]
@@ -99,7 +100,10 @@ impl Rewrite {
         let protocol = (rest >> 24) as u8;
         let bytes: &mut [u8; 38] = frame.get_mut(l3..).and_then(<[u8]>::first_chunk_mut)?;
         let fragment = u16::from_be_bytes([bytes[6], bytes[7]]) & 0x3fff != 0;
-        if l4 != l3 + 20 || fragment || (protocol != TCP && protocol != UDP) {
+        // The checksum of UDP lies within 8 bytes, that of TCP within 18.
+        let least = if protocol == TCP { 38 } else { 28 };
+        let short = !spans(u16::from_be_bytes([bytes[2], bytes[3]]), least);
+        if l4 != l3 + 20 || fragment || short || (protocol != TCP && protocol != UDP) {
             return None;
         }
         let (ip, transport) = bytes.split_at_mut(20);
@@ -121,6 +125,12 @@ impl Rewrite {
 
     #[inline(never)]
     fn apply_any(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
+        let NarrowKey([_, rest]) = self.new;
+        let ports = matches!((rest >> 24) as u8, TCP | UDP);
+        let whole = be16(frame, l3 + 6).is_some_and(|fragment| fragment & 0x3fff == 0);
+        if ports && whole && !Packet::reaches(frame, l3, l4 + 4) {
+            return Err(Truncated);
+        }
         let (fragment, other_destination) = self.apply_addresses(frame, l3)?;
         let end = l3 + end(frame.get(l3..).unwrap_or_default(), fragment);
         let start = usize::from(fragment & 0x1fff) * 8;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use slipstream_core::flow_context::{FlowUse, Trains};
-use slipstream_core::frame::{Frame, Info};
+use slipstream_core::frame::Frame;
 use slipstream_core::operate::Operate;
 use slipstream_core::reads::Reads;
 use slipstream_core::stage::{Context, DropReason, Observe, Verdict};
@@ -12,7 +12,9 @@ use slipstream_wire::protocol::TCP;
 use slipstream_wire::{Flags, NarrowKey};
 
 use super::Verdict as Fate;
-use super::{DropReason as Why, ErrorRewrite, Kind as PacketKind, Nat, Packet, Rewrite, Side, Truncated};
+use super::{
+    DropReason as Why, ErrorRewrite, Kind as PacketKind, Nat, Packet, ReadError, Rewrite, Side, Truncated,
+};
 use crate::tcp_state::MOVES;
 use crate::{FragmentLimits, FunctionContext, LeavesAs, NetworkFunction};
 
@@ -21,8 +23,11 @@ use crate::{FragmentLimits, FunctionContext, LeavesAs, NetworkFunction};
 pub struct NatStage {
     pub(super) nat: Nat,
     pub(super) fragments: FragmentLimits,
+    /// Packets that are not IPv4, and IPv4 packets without endpoints that could be translated: those that end
+    /// before them, and the others.
     not_ipv4: u64,
     truncated: u64,
+    unreadable: u64,
     /// When sessions are next looked at, after a change of settings.
     pub(super) sweep_at: Nanos,
 }
@@ -60,6 +65,10 @@ pub enum Decided {
     Error(ErrorRewrite),
     /// Goes on as it is.
     Pass,
+    /// Not IPv4: goes on as it is.
+    NotIpv4,
+    /// IPv4 without endpoints that could be translated: goes on as it is, or is dropped.
+    Unreadable(ReadError, Option<DropReason>),
     /// Dropped.
     Drop(DropReason),
 }
@@ -69,7 +78,7 @@ impl NatStage {
     #[must_use]
     pub fn new(nat: Nat) -> Self {
         let fragments = FragmentLimits { ipv6: false, ..FragmentLimits::default() };
-        Self { nat, fragments, not_ipv4: 0, truncated: 0, sweep_at: Nanos(0) }
+        Self { nat, fragments, not_ipv4: 0, truncated: 0, unreadable: 0, sweep_at: Nanos(0) }
     }
 
     #[inline(always)]
@@ -92,12 +101,14 @@ impl NatStage {
     /// Finds the session of a packet from either side by the flow's context, where the flow key has all that
     /// a NAT reads but TCP flags, and those are known. Returns false, and changes nothing, elsewhere.
     #[inline(always)]
-    fn find_kept(&self, cx: &Context<'_>, info: Info, found: &mut Found) -> bool {
+    fn find_kept(&self, cx: &Context<'_>, first: &Frame, found: &mut Found) -> bool {
+        let info = first.info;
         let Some((key, [number])) = cx.pool.keyed_flow_words() else { return false };
         let NarrowKey([_, rest]) = key;
         let known = number > 0
             && info.flags() & (Flags::PORTS | Flags::IPV6 | Flags::INNER | Flags::FRAGMENT) == Flags::PORTS
-            && ((rest >> 24) as u8 != TCP || info.is_tcp());
+            && ((rest >> 24) as u8 != TCP || info.is_tcp())
+            && has_fields(cx, first);
         if known {
             (found.readable, found.by_context) = (true, true);
             found.packet = Packet { key, kind: PacketKind::Opens, tcp_flags: info.tcp_flags() };
@@ -132,6 +143,25 @@ impl NatStage {
             Fate::Pass => Decided::Pass,
             Fate::Drop(why) => Decided::Drop(reason(why)),
         }
+    }
+
+    /// Decides about a packet that can't be translated: it goes on only if it would have been left alone.
+    #[inline(never)]
+    fn decide_unreadable(&self, cx: &Context<'_>, first: &Frame) -> Decided {
+        let flags = Flags(first.info.flags());
+        if !first.info.classified() || flags.has(Flags::IPV6) {
+            return Decided::NotIpv4;
+        }
+        let (data, l3) = (cx.data(first), usize::from(first.info.l3()));
+        // Of a packet in a tunnel it doesn't know the addresses that it would translate.
+        let addresses = Packet::addresses(data, l3).filter(|_| !flags.has(Flags::INNER));
+        let ours = addresses.is_none_or(|(src, dst)| self.nat.concerns(side(cx), src, dst));
+        let why = Packet::read(data, l3).err().unwrap_or(ReadError::NotIpv4);
+        let drop = match why {
+            ReadError::IcmpType(_) | ReadError::QuotedFragment => DropReason::Unsupported,
+            ReadError::NotIpv4 | ReadError::Truncated => DropReason::Malformed,
+        };
+        Decided::Unreadable(why, ours.then_some(drop))
     }
 
     /// Tells of the last packet behind the first of a train, whose time counts.
@@ -189,6 +219,19 @@ impl NatStage {
                 self.rewrite(fx, frames, verdicts, |data, l3, l4| rewrite.apply(data, l3, l4));
             }
             Decided::Pass => self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false)),
+            Decided::NotIpv4 => {
+                self.not_ipv4 += frames.len() as u64;
+                self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false));
+            }
+            Decided::Unreadable(why, drop) => {
+                let ended = *why == ReadError::Truncated;
+                let counter = if ended { &mut self.truncated } else { &mut self.unreadable };
+                *counter += frames.len() as u64;
+                match drop {
+                    Some(reason) => verdicts.fill(Verdict::drop(*reason)),
+                    None => self.rewrite(fx, frames, verdicts, |_, _, _| Ok(false)),
+                }
+            }
             Decided::Drop(reason) => verdicts.fill(Verdict::drop(*reason)),
         }
     }
@@ -204,6 +247,14 @@ fn keep(fx: &mut FunctionContext<'_, '_>, packet: &Packet, session: u32) {
     {
         fx.cx.pool.keep_flow_words([session + 1]);
     }
+}
+
+/// Returns true if an IPv4 packet that is no fragment has the ports and TCP flags that were classified: its
+/// own length says whether they are padding.
+#[inline(always)]
+fn has_fields(cx: &Context<'_>, frame: &Frame) -> bool {
+    let (info, fields) = (frame.info, if frame.info.is_tcp() { 14 } else { 4 });
+    Packet::reaches(cx.data(frame), usize::from(info.l3()), usize::from(info.l4()) + fields)
 }
 
 fn side(cx: &Context<'_>) -> Side {
@@ -234,8 +285,8 @@ impl NetworkFunction for NatStage {
     fn leaves_as(&self, decided: &Decided) -> LeavesAs {
         match decided {
             Decided::Rewrite(rewrite, ..) => LeavesAs::Changed(rewrite.endpoints().0),
-            Decided::Pass => LeavesAs::Before,
-            Decided::Error(_) | Decided::Drop(_) => LeavesAs::Unknown,
+            Decided::Pass | Decided::NotIpv4 | Decided::Unreadable(_, None) => LeavesAs::Before,
+            Decided::Error(_) | Decided::Unreadable(_, Some(_)) | Decided::Drop(_) => LeavesAs::Unknown,
         }
     }
 
@@ -249,6 +300,9 @@ impl NetworkFunction for NatStage {
     #[inline]
     fn sharing(&self, cx: &Context<'_>, first: &Frame, others: &[Frame]) -> usize {
         if !Flags(first.info.flags()).has(Flags::PORTS) || first.info.tcp_flags() & MOVES != 0 {
+            return 0;
+        }
+        if !Flags(first.info.flags()).has(Flags::IPV6 | Flags::FRAGMENT) && !has_fields(cx, first) {
             return 0;
         }
         self.reads().agreeing(cx.pool, first, others)
@@ -265,7 +319,7 @@ impl NetworkFunction for NatStage {
     #[inline(always)]
     fn look_ahead(&mut self, cx: &Context<'_>, first: &Frame, found: &mut Found) {
         let info = first.info;
-        if self.find_kept(cx, info, found) {
+        if self.find_kept(cx, first, found) {
             return;
         }
         let plain = info.classified() && info.flags() & (Flags::IPV6 | Flags::INNER) == 0;
@@ -286,10 +340,7 @@ impl NetworkFunction for NatStage {
     fn decide(&mut self, fx: &mut FunctionContext<'_, '_>, first: &Frame, found: &Found) -> Decided {
         let (side, now) = (side(fx.cx), fx.cx.now);
         if !found.readable {
-            self.not_ipv4 += 1;
-            // A packet that it can't translate goes on only if it would have been left alone.
-            let ipv4 = first.info.classified() && !Flags(first.info.flags()).has(Flags::IPV6);
-            return if ipv4 { Decided::Drop(DropReason::Malformed) } else { Decided::Pass };
+            return self.decide_unreadable(fx.cx, first);
         }
         let packet = &found.packet;
         if side == Side::Inside
@@ -368,6 +419,7 @@ impl Observe for NatStage {
         visit("long_probes", self.nat.long_probes());
         visit("not_ipv4", self.not_ipv4);
         visit("truncated", self.truncated);
+        visit("unreadable", self.unreadable);
     }
 
     fn report(&self) -> Option<serde_json::Value> {

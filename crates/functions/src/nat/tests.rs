@@ -522,9 +522,11 @@ proptest! {
         first in prop_oneof![4 => Just(0x45u8), 1 => any::<u8>()],
         protocol in prop_oneof![4 => Just(6u8), 4 => Just(17), 1 => any::<u8>()],
         fragment in prop_oneof![4 => Just([0u8, 0]), 2 => Just([0x40, 0]), 1 => any::<[u8; 2]>()],
+        length in prop_oneof![Just(0u16), 20..60u16, any::<u16>()],
         l3 in 0usize..16,
     ) {
-        for (at, value) in [(0, first), (6, fragment[0]), (7, fragment[1]), (9, protocol)] {
+        let [l0, l1] = length.to_be_bytes();
+        for (at, value) in [(0, first), (2, l0), (3, l1), (6, fragment[0]), (7, fragment[1]), (9, protocol)] {
             if let Some(place) = bytes.get_mut(l3 + at) {
                 *place = value;
             }

@@ -1,0 +1,99 @@
+//! The stage: packets by their bytes, once per train as per packet.
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+
+use super::tests::{A, EXT, R, config};
+use super::*;
+use crate::reassembly::stage_tests::{Left, run_with};
+use crate::tcp_state::ACK;
+use crate::test_packets::{echo, ipv4, ipv6, tcp, udp};
+use crate::{PerPacket, PerTrain};
+use slipstream_core::flow_context::{FlowContexts, Layout};
+use slipstream_core::stage::Stage;
+
+/// Packets that left, and counters other than those of decisions.
+type Seen = (Vec<Left>, BTreeMap<&'static str, u64>);
+
+fn seen(stage: &mut dyn Stage, packets: &[Vec<u8>], contexts: &mut Option<Box<FlowContexts>>) -> Seen {
+    let (left, _) = run_with(stage, packets, &[100], contexts);
+    let mut counters = BTreeMap::new();
+    stage.counters(&mut |name, value| {
+        counters.insert(name, value);
+    });
+    counters.retain(|name, _| !matches!(*name, "decisions" | "long_probes"));
+    (left, counters)
+}
+
+/// What a NAT does to packets from inside, however it decides, with contexts and without.
+fn each_way(packets: &[Vec<u8>]) -> Seen {
+    let stage = || NatStage::new(Nat::new(&config()).unwrap());
+    let by_train = seen(&mut PerTrain::new(stage()), packets, &mut None);
+    assert_eq!(by_train, seen(&mut PerPacket::new(stage()), packets, &mut None));
+    let mut layout = Layout::default();
+    let place = layout.place(1);
+    let mut contexts = Some(Box::new(FlowContexts::new(&layout, 64, 7)));
+    contexts.as_mut().unwrap().turn_to(place);
+    assert_eq!(by_train, seen(&mut PerTrain::new(stage()), packets, &mut contexts), "with contexts");
+    by_train
+}
+
+/// A packet of this total length, in a frame that goes on with other bytes.
+fn ends_at(length: u16, mut packet: Vec<u8>) -> Vec<u8> {
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet.resize(packet.len().max(60), 0xee);
+    packet
+}
+
+#[test]
+fn counters_of_packets_count_packets() {
+    let end = Ipv6Addr::from(0x2001_0db8 << 96);
+    let mut packets = vec![ipv6(17, end, end, &udp(1, 2, b"x")); 5];
+    packets.extend(vec![ipv4(1, A, R, &echo(9, 1, b"")); 3]);
+    packets.extend(vec![ends_at(20, ipv4(17, A, R, &udp(5000, 53, b""))); 4]);
+    let (left, counters) = each_way(&packets);
+    assert_eq!(left.len(), 5);
+    assert_eq!([counters["not_ipv4"], counters["unreadable"], counters["truncated"]], [5, 3, 4]);
+    assert_eq!([counters["sessions"], counters["mappings"]], [0, 0]);
+}
+
+/// Padding that looks like the ports of a session, behind and before packets that have them.
+#[test]
+fn a_packet_shorter_than_its_ports_shares_nothing() {
+    for (protocol, payload) in [(17, udp(5000, 53, b"hello, world")), (6, tcp(5000, 80, ACK, b""))] {
+        let whole = ipv4(protocol, A, R, &payload);
+        for length in [20, 22, 23] {
+            let short = ends_at(length, whole.clone());
+            let packets = [&short, &whole, &whole, &short, &short, &whole].map(Vec::clone);
+            let (left, counters) = each_way(&packets);
+            let expected = ipv4(protocol, EXT, R, &payload);
+            assert!(left.iter().all(|(port, bytes, _)| (*port, bytes) == (0, &expected)));
+            assert_eq!((left.len(), counters["truncated"], counters["sessions"]), (3, 3, 1));
+        }
+    }
+}
+
+/// Neither ports nor a checksum are written behind the end of a packet.
+#[test]
+fn padding_stays() {
+    for (protocol, payload, sum) in [(17, udp(5000, 53, b""), 26), (6, tcp(5000, 80, ACK, b""), 36)] {
+        let whole = ipv4(protocol, A, R, &payload);
+        let new = key_of(protocol, EXT, 7000, R, 53);
+        let rewrite = Rewrite::between(Packet::read(&whole, 0).unwrap().key, new);
+        let mut all = ends_at(whole.len() as u16, whole.clone());
+        rewrite.apply(&mut all, 0, 20).unwrap();
+        for length in 1..=whole.len() {
+            let mut packet = ends_at(length as u16, whole.clone());
+            let mut expected = packet.clone();
+            let done = rewrite.apply(&mut packet, 0, 20);
+            assert_eq!(done, if length < 24 { Err(Truncated) } else { Ok(false) });
+            if done.is_ok() {
+                expected[10..24].copy_from_slice(&all[10..24]);
+                if length >= sum + 2 {
+                    expected[sum..sum + 2].copy_from_slice(&all[sum..sum + 2]);
+                }
+            }
+            assert_eq!(packet, expected, "{length} bytes of protocol {protocol}");
+        }
+    }
+}
