@@ -94,6 +94,9 @@ pub struct NatConfig {
     pub sessions: u32,
     /// Sessions of one inside host at most: one alone can't fill the table.
     pub host_sessions: u32,
+    /// Mappings of one inside host at most, of each protocol: one alone can't take all ports. `None`: half of
+    /// the ports, or identifiers, that it could get.
+    pub host_mappings: Option<u32>,
     /// Sessions of one mapping at most.
     pub mapping_sessions: u32,
     /// Mappings remembered at most, 1 to 2³⁰.

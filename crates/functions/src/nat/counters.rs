@@ -14,6 +14,8 @@ pub enum DropReason {
     HostSessions,
     /// The mapping has as many sessions as one may have.
     MappingSessions,
+    /// The inside host has as many mappings of the protocol as one may have.
+    HostMappings,
     /// From outside to an external address, and nobody inside has that port.
     NoMapping,
     /// From outside to a mapping that is not open to its sender.
@@ -32,12 +34,13 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoPort,
         Self::SessionsFull,
         Self::MappingsFull,
         Self::HostSessions,
         Self::MappingSessions,
+        Self::HostMappings,
         Self::NoMapping,
         Self::Filtered,
         Self::NoSession,
@@ -56,6 +59,7 @@ impl DropReason {
             Self::MappingsFull => "mappings_full",
             Self::HostSessions => "host_sessions",
             Self::MappingSessions => "mapping_sessions",
+            Self::HostMappings => "host_mappings",
             Self::NoMapping => "no_mapping",
             Self::Filtered => "filtered",
             Self::NoSession => "no_session",

@@ -1,5 +1,7 @@
 //! Mappings: which external endpoint an inside one has, static or made when it is needed.
 
+use std::ops::RangeInclusive;
+
 use slipstream_wire::NarrowKey;
 
 use super::config::{NatConfig, Pooling};
@@ -35,9 +37,17 @@ impl Mapping {
 #[derive(Clone, Copy, Debug, Default)]
 struct Host {
     sessions: u32,
-    mappings: u32,
+    /// Its mappings by [`PortSpace`].
+    mappings: [u32; 3],
     /// Which of the pool's addresses its latest mapping is of.
     pool_index: u32,
+}
+
+impl Host {
+    /// The number of its mappings of a protocol.
+    fn of(&mut self, protocol: u8) -> Option<&mut u32> {
+        self.mappings.get_mut(PortSpace::of(protocol)? as usize)
+    }
 }
 
 /// The other end of a mapping.
@@ -72,6 +82,8 @@ pub(super) struct Mappings {
     /// Sessions of a host and of a mapping at most.
     host_sessions: u32,
     mapping_sessions: u32,
+    /// Mappings of a host at most, by [`PortSpace`].
+    host_mappings: [u32; 3],
 }
 
 /// Parts of a configuration that [`Mappings::update`] needs, made elsewhere.
@@ -94,6 +106,14 @@ impl Made {
 /// Protocol, address and port as a key.
 const fn endpoint(protocol: u8, address: u32, port: u16) -> NarrowKey {
     key_of(protocol, address, port, 0, 0)
+}
+
+/// Mappings of a host at most, by [`PortSpace`]: a host leaves half of what it could take to the others.
+fn host_mappings(config: &NatConfig) -> [u32; 3] {
+    let addresses = if config.pooling == Pooling::Paired { 1 } else { config.pool.len() };
+    let half = |numbers: &RangeInclusive<u16>| ((numbers.len() * addresses) as u32 / 2).max(1);
+    let ports = half(&config.ports);
+    [ports, ports, half(&config.identifiers)].map(|half| config.host_mappings.unwrap_or(half))
 }
 
 impl Mappings {
@@ -122,6 +142,7 @@ impl Mappings {
             hosts: Table::new(config.mappings, config.seed),
             host_sessions: config.host_sessions,
             mapping_sessions: config.mapping_sessions,
+            host_mappings: host_mappings(config),
         }
     }
 
@@ -178,24 +199,39 @@ impl Mappings {
         if let Some(past) = self.dynamic.find(&key, hash) {
             self.remove(past);
         }
-        let address = u64::from(from.src);
-        let known = self.hosts.find(&address, self.hosts.hash(&address));
-        if known.and_then(|id| self.hosts.get(id)).is_some_and(|h| h.sessions >= self.host_sessions) {
+        let host = self.host(from.src);
+        if host.is_some_and(|host| host.sessions >= self.host_sessions) {
             return Err(DropReason::HostSessions);
+        }
+        if host.is_some_and(|host| self.has_its_mappings(host, space)) {
+            return Err(DropReason::HostMappings);
         }
         if self.dynamic.is_full() {
             return Err(DropReason::MappingsFull);
         }
-        let present = known.and_then(|id| self.hosts.get(id)).map(|host| host.pool_index);
+        let present = host.map(|host| host.pool_index);
         let (pool_index, external, port) = self.take_port(space, from, present).ok_or(DropReason::NoPort)?;
         let key_outside = endpoint(from.protocol, external, port);
         let mapping = self.add(key, key_outside, pool_index).ok_or(DropReason::MappingsFull)?;
         Ok((Mapped { address: external, port, mapping, whole: false }, true))
     }
 
+    /// An inside host, if it has dynamic mappings.
+    fn host(&self, inside: u32) -> Option<&Host> {
+        let address = u64::from(inside);
+        self.hosts.find(&address, self.hosts.hash(&address)).and_then(|id| self.hosts.get(id))
+    }
+
+    /// Returns true if a host has as many mappings as one may have.
+    fn has_its_mappings(&self, host: &Host, space: PortSpace) -> bool {
+        let at = space as usize;
+        host.mappings.get(at).zip(self.host_mappings.get(at)).is_some_and(|(has, most)| has >= most)
+    }
+
     /// Adds a dynamic mapping, whose port was taken, of an inside endpoint that has none.
     fn add(&mut self, key: NarrowKey, external: NarrowKey, pool_index: u32) -> Option<u32> {
-        let address = u64::from(Tuple::of(key).src);
+        let Tuple { protocol, src, .. } = Tuple::of(key);
+        let address = u64::from(src);
         let hash = self.hosts.hash(&address);
         // There is room: there are never more hosts than mappings.
         let host = match self.hosts.find(&address, hash) {
@@ -205,8 +241,10 @@ impl Mappings {
         let value = Mapping { external, sessions: 0, pool_index, host, kept: Nanos(0) };
         let mapping = self.dynamic.insert(key, self.dynamic.hash(&key), value, Nanos::MAX).ok()?;
         if let Some(host) = self.hosts.get_mut(host) {
-            host.mappings += 1;
             host.pool_index = pool_index;
+            if let Some(mappings) = host.of(protocol) {
+                *mappings += 1;
+            }
         }
         self.by_external.insert(external.hash(self.seed), mapping);
         Some(mapping)
@@ -329,8 +367,10 @@ impl Mappings {
             }
         }
         if let Some(host) = self.hosts.get_mut(host_id) {
-            host.mappings -= 1;
-            if host.mappings == 0 {
+            if let Some(mappings) = host.of(protocol) {
+                *mappings -= 1;
+            }
+            if host.mappings == [0; 3] {
                 self.hosts.remove(host_id);
             }
         }
@@ -366,6 +406,7 @@ impl Mappings {
         self.active.sort_unstable();
         self.ports.set_ranges(config.ports.clone(), config.low_ports.clone());
         (self.host_sessions, self.mapping_sessions) = (config.host_sessions, config.mapping_sessions);
+        self.host_mappings = host_mappings(config);
         self.pooling = config.pooling;
     }
 
@@ -380,7 +421,7 @@ impl Mappings {
     }
 
     /// The dynamic mapping of an inside endpoint to this external one, made if there is none of it; none
-    /// where it has another, or the port is another's, or nobody's to have.
+    /// where it has another, or the port is another's, or nobody's to have, or the host has all that it may.
     pub(super) fn restore(&mut self, from: &Tuple, external: (u32, u16)) -> Option<u32> {
         let key = endpoint(from.protocol, from.src, from.src_port);
         let outside = endpoint(from.protocol, external.0, external.1);
@@ -389,7 +430,9 @@ impl Mappings {
         }
         let space = PortSpace::of(from.protocol)?;
         let number = self.number_of(external.0)?;
-        if self.dynamic.is_full() || !self.ports.take_this(number as usize, space, external.1) {
+        let host_is_full = self.host(from.src).is_some_and(|host| self.has_its_mappings(host, space));
+        if self.dynamic.is_full() || host_is_full || !self.ports.take_this(number as usize, space, external.1)
+        {
             return None;
         }
         self.add(key, outside, number)

@@ -132,6 +132,17 @@ impl Model {
         (host.len() as u32, host.iter().filter(same).count() as u32)
     }
 
+    /// Mappings of an inside host of a protocol, and how many it may have.
+    fn mappings_of(&self, from: &Tuple) -> (u32, u32) {
+        let has = self
+            .mappings
+            .iter()
+            .filter(|((protocol, ..), ((address, _), _))| (*protocol, *address) == (from.protocol, from.src));
+        let addresses = if self.config.pooling == Pooling::Paired { 1 } else { POOL.len() };
+        let numbers = if from.protocol == 1 { 1 << 16 } else { PORTS.count() };
+        (has.count() as u32, self.config.host_mappings.unwrap_or((numbers * addresses / 2) as u32))
+    }
+
     fn outbound(&mut self, key: NarrowKey, flags: u8, verdict: Verdict) {
         let from = Tuple::of(key);
         if let Some(live) = self.live.get(&key) {
@@ -149,6 +160,7 @@ impl Model {
             from.protocol == 6 && self.admits(&Tuple { src, src_port, ..from }.reversed())
         });
         let (of_host, of_mapping) = self.sessions_of(&from);
+        let (host_mappings, most_mappings) = self.mappings_of(&from);
         match verdict {
             Verdict::Rewrite { rewrite, session } => {
                 let new = Tuple::of(rewrite.endpoints());
@@ -166,6 +178,7 @@ impl Model {
                 assert!(begins || answers && flags == SYN | ACK);
                 assert!(of_host < self.config.host_sessions && of_mapping < self.config.mapping_sessions);
                 if present.is_none() {
+                    assert!(host_mappings < most_mappings);
                     assert!(!before.contains_key(&external), "a live mapping was given away");
                     let taken: Vec<_> =
                         before.keys().filter(|k| (k.0, k.1) == (new.protocol, new.src)).collect();
@@ -186,6 +199,10 @@ impl Model {
                 };
                 assert!(begins && POOL.iter().any(full), "a port was free");
                 assert!(self.config.pooling == Pooling::Paired || POOL.iter().all(full));
+            }
+            Verdict::Drop(DropReason::HostMappings) => {
+                assert!(begins && present.is_none() && of_host < self.config.host_sessions);
+                assert_eq!(host_mappings, most_mappings);
             }
             Verdict::Drop(DropReason::HostSessions) => assert_eq!(of_host, self.config.host_sessions),
             Verdict::Drop(DropReason::MappingSessions) => {
@@ -262,6 +279,7 @@ proptest! {
         ],
         paired: bool, inbound_refresh: bool, loose: bool, seed: u64,
         limits in prop_oneof![Just((1 << 14, 1 << 13)), (1..6_u32, 1..4_u32)],
+        host_mappings in prop_oneof![Just(None), Just(Some(1 << 14)), (1..5_u32).prop_map(Some)],
     ) {
         // Half seconds: nothing is due within a tick of when it is asked about.
         let mut timeouts = NatTimeouts::default();
@@ -284,6 +302,7 @@ proptest! {
             timeouts,
             host_sessions: limits.0,
             mapping_sessions: limits.1,
+            host_mappings,
             seed,
             choices: seed,
             ..NatConfig::default()

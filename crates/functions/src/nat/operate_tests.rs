@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Kind, Packet, Verdict};
+use super::super::{DropReason, Kind, Packet, Verdict};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -183,6 +183,30 @@ proptest! {
         stage.nat.expire(Nanos(now + 100_000 * SECOND), u32::MAX);
         prop_assert_eq!((stage.nat.sessions(), stage.nat.mappings()), (0, 0));
     }
+}
+
+/// A host gets back as many mappings as it may have now.
+#[test]
+fn a_restart_gives_a_host_no_more_mappings_than_it_may_have() {
+    let now = Nanos(1_000 * SECOND);
+    let mut before = stage(&config(&["192.0.2.1"]));
+    for port in 5000..5010 {
+        before.nat.outbound(&packet(17, 1, port, 1, 0), now);
+    }
+    before.nat.outbound(&packet(17, 2, 5050, 1, 0), now);
+    let mut after = stage(&NatConfig { host_mappings: Some(4), ..config(&["192.0.2.1"]) });
+    let restored =
+        saved(&before, now).iter().filter(|(table, record)| after.restore(*table, record, 0, now)).count();
+    assert_eq!((restored, after.nat.sessions(), after.nat.mappings()), (5, 5, 5));
+    // With fewer by other settings those that it has go on, and it gets no others.
+    let fewer = NatConfig { host_mappings: Some(1), ..config(&["192.0.2.1"]) };
+    drop(after.update(Box::new(NatUpdate::new(fewer)), now));
+    sweep(&mut after, now);
+    assert_eq!(after.nat.mappings(), 5);
+    assert_eq!(after.nat.outbound(&packet(17, 2, 6000, 1, 0), now), Verdict::Drop(DropReason::HostMappings));
+    assert!(external(after.nat.outbound(&packet(6, 2, 6000, 1, 2), now)).is_some(), "another protocol");
+    after.nat.expire(Nanos(100_000 * SECOND), u32::MAX);
+    assert_eq!((after.nat.sessions(), after.nat.mappings()), (0, 0));
 }
 
 #[test]

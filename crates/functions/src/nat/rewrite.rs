@@ -81,8 +81,8 @@ impl Rewrite {
     /// datagram the ports, in that with the transport checksum the checksum.
     ///
     /// # Errors
-    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header does, or a whole packet of
-    /// TCP or UDP before its ports, by its own length.
+    /// [`Truncated`], and nothing changed, if the frame ends before the IPv4 header does, or a packet of TCP
+    /// or UDP, by its own length, before its ports.
     #[inline(always)]
     pub fn apply(&self, frame: &mut [u8], l3: usize, l4: usize) -> Result<bool, Truncated> {
         match self.apply_fast(frame, l3, l4) {

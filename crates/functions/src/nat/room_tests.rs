@@ -3,7 +3,7 @@
 use super::tests::{A, B, EXT, NOW, R, config, expect, read, send};
 use super::*;
 use crate::tcp_state::{ACK, RST, SECOND, SYN};
-use crate::test_packets::{error, ipv4, tcp, udp};
+use crate::test_packets::{echo, error, ipv4, tcp, udp};
 
 /// Strangers send to an open mapping from more endpoints than there are sessions, for longer than its timer:
 /// no inside host notices, and the mapping ends when it would have ended.
@@ -117,6 +117,65 @@ fn a_host_and_a_mapping_have_so_many_sessions() {
     let dropped = |reason| nat.counters().dropped(reason);
     assert_eq!(dropped(DropReason::MappingSessions), 14 + 14 + 14);
     assert_eq!(dropped(DropReason::HostSessions), 16 + 20 + 16);
+}
+
+/// One host that sends from all of its ports leaves half of an address's ports, and of its identifiers, to
+/// others; each protocol has its own.
+#[test]
+fn a_host_has_so_many_mappings() {
+    let ranges = |config| NatConfig { ports: 5000..=5019, identifiers: 0..=8, ..config };
+    let two = vec![EXT.into(), (EXT + 1).into()];
+    for (config, ports, identifiers) in [
+        (config(), 10, 4),
+        (NatConfig { pool: two.clone(), ..config() }, 10, 4),
+        (NatConfig { pool: two, pooling: Pooling::Arbitrary, ..config() }, 20, 9),
+        (NatConfig { host_mappings: Some(3), ..config() }, 3, 3),
+    ] {
+        let mut nat = Nat::new(&ranges(config)).unwrap();
+        for host in [A, B] {
+            for (protocol, most) in [(6, ports), (17, ports), (1, identifiers)] {
+                let made = |nat: &mut Nat, port: u16| {
+                    let payload = match protocol {
+                        6 => tcp(port, 80, SYN, b""),
+                        17 => udp(port, 53, b""),
+                        _ => echo(8, port, b""),
+                    };
+                    send(nat, Side::Inside, &mut ipv4(protocol, host, R, &payload), NOW)
+                };
+                // Low ports are no way around.
+                for (n, port) in (500..510).chain(2000..2050).enumerate() {
+                    let verdict = made(&mut nat, port);
+                    if n < most {
+                        assert!(matches!(verdict, Verdict::Rewrite { .. }), "{verdict:?} of {protocol}");
+                    } else {
+                        assert_eq!(verdict, Verdict::Drop(DropReason::HostMappings));
+                    }
+                }
+                // What it has goes on.
+                assert!(matches!(made(&mut nat, 500), Verdict::Rewrite { .. }));
+            }
+        }
+        nat.expire(NOW.after(301 * SECOND), u32::MAX);
+        assert_eq!((nat.sessions(), nat.mappings()), (0, 0));
+        let mut again = ipv4(17, A, R, &udp(2049, 53, b""));
+        assert!(matches!(
+            send(&mut nat, Side::Inside, &mut again, NOW.after(302 * SECOND)),
+            Verdict::Rewrite { .. }
+        ));
+    }
+}
+
+/// By default a host alone can use half of the ports of an address, and no more.
+#[test]
+fn half_of_an_address_s_ports_are_one_host_s() {
+    let mut nat = Nat::new(&config()).unwrap();
+    let mut made = |host, port: u16| {
+        let key = key_of(17, host, port, R, 53);
+        let packet = Packet { key, kind: Kind::Opens, tcp_flags: 0 };
+        matches!(nat.outbound(&packet, NOW), Verdict::Rewrite { .. })
+    };
+    assert_eq!((1024..=65535).filter(|port| made(A, *port)).count(), 64_512 / 2);
+    assert!((5000..5020).all(|port| made(B, port)));
 }
 
 #[test]

@@ -118,6 +118,15 @@ pub const NAT: StageType = StageType {
             help: "Sessions of one inside host at most, so that one alone can't take them all; left out: half of `sessions`",
         },
         Setting {
+            name: "host_mappings",
+            kind: Kind::Count(1, 1 << 26),
+            default: None,
+            required: false,
+            help: "Mappings of one inside host at most, of each protocol, so that one alone can't take all ports; left \
+                   out: half of `ports`, of ICMP half of `identifiers`; times the addresses of `pool` if `pooling` is \
+                   arbitrary",
+        },
+        Setting {
             name: "mapping_sessions",
             kind: Kind::Count(1, 1 << 26),
             default: None,
@@ -182,6 +191,7 @@ pub const NAT: StageType = StageType {
             DropReason::Malformed,
             DropReason::NoMapping,
             DropReason::NoPort,
+            DropReason::SessionLimit,
             DropReason::TableFull,
             DropReason::Unsupported,
         ],
@@ -223,6 +233,7 @@ const RELOAD: Reloading = Reloading {
         "hairpin",
         "loose",
         "host_sessions",
+        "host_mappings",
         "mapping_sessions",
         "inbound_refresh",
         "udp_timeout",
@@ -326,6 +337,7 @@ impl NatConfig {
             timeouts: timeouts(settings),
             sessions,
             host_sessions: limit("host_sessions", 2),
+            host_mappings: settings.optional_number("host_mappings").map(|n| n as u32),
             mapping_sessions: limit("mapping_sessions", 4),
             mappings: sessions,
             seed: 0,

@@ -433,7 +433,7 @@ impl Observe for NatStage {
 fn reason(why: Why) -> DropReason {
     match why {
         Why::NoPort => DropReason::NoPort,
-        Why::HostSessions | Why::MappingSessions => DropReason::SessionLimit,
+        Why::HostSessions | Why::MappingSessions | Why::HostMappings => DropReason::SessionLimit,
         Why::SessionsFull | Why::MappingsFull => DropReason::TableFull,
         Why::NoMapping | Why::NoSession | Why::UnknownError | Why::UnknownFragment => DropReason::NoMapping,
         Why::Filtered | Why::Hairpin => DropReason::Denied,
