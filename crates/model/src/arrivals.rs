@@ -227,13 +227,22 @@ impl Interarrival {
         let Kind::Empirical(pmf) = &self.kind else { return usize::MAX };
         let last = pmf.last() as f64;
         let bound = |theta: f64| {
-            let moment: f64 = pmf.iter().map(|(k, p)| p * (theta * (k as f64 - last)).exp()).sum();
+            let places = pmf.iter().filter(|(_, p)| *p > 0.0);
+            let moment: f64 = places.map(|(k, p)| p * (theta * (k as f64 - last)).exp()).sum();
             // Of M, multiplied by e^(θ·last) again.
             let log_moment = moment.ln() + theta * last;
             (n as f64 * log_moment - (theta * 1e-15 * self.mean).ln()) / theta
         };
         let best = (-12..=20).map(|i| bound((0.5 * f64::from(i)).exp2() / last.max(1.0)));
         best.fold(n as f64 * last, f64::min).ceil() as usize
+    }
+
+    /// True if the sum of `n` interarrival times may exceed `limit`.
+    pub(crate) fn exceeds(&self, n: usize, limit: usize) -> bool {
+        match &self.kind {
+            Kind::Empirical(pmf) => n.saturating_mul(pmf.last()) > limit,
+            _ => self.family(n).exceeds(limit),
+        }
     }
 
     /// The distributions of the sums of 0, 1, 2, … interarrival times, of which values up to `reach` matter.
@@ -267,6 +276,15 @@ pub(crate) struct Sums<'a> {
 }
 
 impl Sums<'_> {
+    /// As [`next`](Self::next) for the sum of `n`, which must not be one that was written before.
+    pub(crate) fn nth(&mut self, n: usize, limit: usize, out: &mut Vec<f64>) -> usize {
+        if let Some(convolution) = &mut self.convolution {
+            (self.n.max(1)..n).for_each(|_| convolution.step());
+        }
+        self.n = n;
+        self.next(limit, out)
+    }
+
     /// Writes the probabilities of the next sum for values up to `limit`, and returns the least value
     /// written.
     pub(crate) fn next(&mut self, limit: usize, out: &mut Vec<f64>) -> usize {
@@ -313,14 +331,15 @@ const ROUNDING: f64 = 1e-18;
 
 impl Convolution {
     fn new(pmf: &Pmf, reach: usize) -> Self {
-        let atoms: Vec<_> = pmf.iter().filter(|a| a.1 > 0.0).collect();
+        let atoms: Vec<_> = pmf.iter().filter(|a| a.1 > 0.0 && a.0 <= reach).collect();
         let transform = (atoms.len() > FEW_ATOMS).then(|| {
-            let length = (reach + pmf.probabilities().len() + 1).next_power_of_two();
+            let places = pmf.probabilities().len().min(reach + 1);
+            let length = (reach + places + 1).next_power_of_two();
             let plan = |direction| Radix4::new(length, direction);
             let (forward, inverse) = (plan(FftDirection::Forward), plan(FftDirection::Inverse));
             let zero = Complex::new(0.0, 0.0);
             let mut of_one = vec![zero; length];
-            for (place, p) in of_one.iter_mut().zip(pmf.probabilities()) {
+            for (place, p) in of_one.iter_mut().zip(pmf.probabilities()).take(places) {
                 place.re = *p;
             }
             let scratch =
@@ -334,7 +353,7 @@ impl Convolution {
 
     /// From the sum of `n` to that of `n + 1`.
     fn step(&mut self) {
-        let Some(&(least, _)) = self.atoms.first() else { return };
+        let Some(&(least, _)) = self.atoms.first() else { return self.p.clear() };
         let mut next = match &mut self.transform {
             Some(t) => t.convolve(&self.p),
             None => {

@@ -310,7 +310,7 @@ mod tests {
             p[0] += 0.01;
             let sum: f64 = p.iter().sum();
             p.iter_mut().for_each(|x| *x /= sum);
-            Counts { start: start.min(batch.saturating_sub(1)), p }
+            Counts { start: start.min(batch.saturating_sub(1)), p, beyond: 0.0 }
         };
         prop::collection::vec(row.prop_map(normal), batch + 1)
     }
@@ -343,8 +343,10 @@ mod tests {
     fn tiny_probabilities_keep_their_digits() {
         // Up with probability u, else down by one: a birth-death chain, geometric with ratio u/(1−u).
         let up = 1e-3;
-        let rows =
-            [Counts { start: 0, p: vec![1.0 - up, up] }, Counts { start: 0, p: vec![1.0 - up, 0.0, up] }];
+        let rows = [
+            Counts { start: 0, p: vec![1.0 - up, up], beyond: 0.0 },
+            Counts { start: 0, p: vec![1.0 - up, 0.0, up], beyond: 0.0 },
+        ];
         let chain = Chain { rows: &rows, batch: 1, queue: 90, phases: 1 };
         let q = chain.stationary().unwrap();
         let ratio = up / (1.0 - up);
@@ -356,12 +358,12 @@ mod tests {
 
     #[test]
     fn overload_fills_the_queue_and_two_classes_are_refused() {
-        let certain = |n: usize| Counts { start: n, p: vec![1.0] };
+        let certain = |n: usize| Counts { start: n, p: vec![1.0], beyond: 0.0 };
         let rows: Vec<Counts> = (0..=4).map(|_| certain(9)).collect();
         let q = Chain { rows: &rows, batch: 4, queue: 20, phases: 1 }.stationary().unwrap();
         assert_eq!(q[20], 1.0);
         // From 0 to 2 or to 4; both stay where they are.
-        let split = Counts { start: 2, p: vec![0.5, 0.0, 0.5] };
+        let split = Counts { start: 2, p: vec![0.5, 0.0, 0.5], beyond: 0.0 };
         let rows = [split, certain(2), certain(2), certain(4), certain(4)];
         let chain = Chain { rows: &rows, batch: 4, queue: 20, phases: 1 };
         assert!(matches!(chain.stationary(), Err(Error::NotUnique { .. })));

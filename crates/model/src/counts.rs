@@ -7,10 +7,16 @@
 //! computed from what is small there and keeps its relative precision; in the middle about σ² of the 2⁵³ of a
 //! double is lost, σ the standard deviation of the count.
 
+use std::ops::RangeInclusive;
+
 use crate::arrivals::{Interarrival, Start};
 use crate::error::Error;
-use crate::pmf::{Pmf, TAIL};
+use crate::model::MAX_MEMORY;
+use crate::pmf::{MAX_SUPPORT, Pmf, TAIL};
 
+/// Sums of interarrival times that reach beyond so many of the longest service are worked out up to that
+/// service only: what lies above it follows from the mean then, and is large enough to be told from it.
+const FAR: usize = 8;
 /// Most additions for the tables of one solution: some minutes of a core.
 const MAX_WORK: f64 = 2e11;
 
@@ -21,6 +27,8 @@ pub(crate) struct Counts {
     pub(crate) start: usize,
     /// Probabilities of `start`, `start + 1`, ….
     pub(crate) p: Vec<f64>,
+    /// The mean of what the number exceeds `last()` by, where larger numbers are counted as that one.
+    pub(crate) beyond: f64,
 }
 
 impl Counts {
@@ -30,7 +38,7 @@ impl Counts {
     }
 
     pub(crate) fn mean(&self) -> f64 {
-        self.p.iter().enumerate().map(|(i, p)| (self.start + i) as f64 * p).sum()
+        self.p.iter().enumerate().map(|(i, p)| (self.start + i) as f64 * p).sum::<f64>() + self.beyond
     }
 
     /// `P(X ≥ j)` for `j` from 0 to `last() + 1`.
@@ -51,7 +59,7 @@ impl Counts {
     pub(crate) fn excess(&self) -> Vec<f64> {
         let tail = self.tail();
         let mut excess = vec![0.0; self.last() + 1];
-        let mut sum = 0.0;
+        let mut sum = self.beyond;
         for (place, t) in excess.iter_mut().rev().zip(tail.iter().rev()) {
             sum += t;
             *place = sum;
@@ -161,16 +169,21 @@ impl Sparse {
 }
 
 /// The distributions for every service time of `services`, in order. `start` is renewal or equilibrium;
-/// `poisson` tells that service times are Poisson-distributed.
+/// `poisson` tells that service times are Poisson-distributed. Packets beyond a `queue` needn't be told
+/// apart.
 pub(crate) fn counts(
     arrivals: &Interarrival,
     services: &[Pmf],
     poisson: bool,
     start: Start,
+    queue: usize,
 ) -> Result<Vec<Counts>, Error> {
     let mean = arrivals.mean();
     let longest = services.iter().map(Pmf::last).max().unwrap_or(0);
-    check_work(arrivals, services, longest)?;
+    let order = if start == Start::Renewal { Order::First } else { Order::Second };
+    let most = order.most(queue);
+    let far = longest.saturating_mul(FAR).clamp(1, MAX_SUPPORT).max(longest);
+    check_work(arrivals, services, longest, (most, far))?;
     let row = |service| {
         let middle = (Pmf::mean(service) / mean).ceil() as usize;
         let strided = Strided::new(service, poisson);
@@ -178,52 +191,80 @@ pub(crate) fn counts(
     };
     let mut rows: Vec<Row<'_>> = services.iter().map(row).collect();
     let last_middle = rows.iter().map(|r| r.middle).max().unwrap_or(0);
-    let mut sums = arrivals.sums(arrivals.reach(last_middle + 2).max(longest));
-    let order = if start == Start::Renewal { Order::First } else { Order::Second };
+    let reach = arrivals.reach(last_middle.min(most) + 2);
+    let mut sums = arrivals.sums(reach.min(far).max(longest));
     let (mut p, mut table) = (Vec::new(), Table::default());
-    for n in 0..usize::MAX {
+    for n in 0..=most {
         // The upper end of the sum: the longest service where the lower part is used, else all of it.
         let below = |r: &Row<'_>| n + 1 >= r.middle;
         let to = rows.iter().filter(|r| below(r)).map(|r| r.service.last()).max().unwrap_or(0);
-        let limit = if n <= last_middle { usize::MAX - 1 } else { to };
+        let cut = n <= last_middle && reach > far && arrivals.exceeds(n, far);
+        let limit = if n > last_middle {
+            to
+        } else if cut {
+            longest
+        } else {
+            far
+        };
         let least = sums.next(limit, &mut p);
         let pending = |r: &Row<'_>| n <= r.middle || !p.is_empty() && least < r.service.last();
         if n > last_middle && !rows.iter().any(pending) {
             break;
         }
-        if p.is_empty() {
+        if p.is_empty() && !cut {
             continue;
         }
         let coarsest = stride(|w| n as f64 * arrivals.decay(w));
-        table.fill(least, coarsest, |out| order.below(&p, to.saturating_sub(least), out));
-        for r in rows.iter_mut().filter(|r| below(r)) {
-            r.below.push(n, table.mean(&r.strided));
+        if !p.is_empty() {
+            table.fill(least, coarsest, |out| order.below(&p, to.saturating_sub(least), out));
+            for r in rows.iter_mut().filter(|r| below(r)) {
+                r.below.push(n, table.mean(&r.strided));
+            }
         }
-        let last = least + p.len() - 1;
+        let last = if cut { usize::MAX } else { least + p.len() - 1 };
         let above = |r: &Row<'_>| n <= r.middle && r.service.start() < last;
         let from = rows.iter().filter(|r| above(r)).map(|r| r.service.start()).min();
         if let Some(from) = from {
             let lead = least.saturating_sub(from);
-            table.fill(from.min(least), coarsest, |out| order.above(&p, lead, out));
+            if cut {
+                let mean = n as f64 * mean;
+                table.fill(from, coarsest, |out| order.rest(&p, least, mean, from..=longest, out));
+            } else {
+                table.fill(from.min(least), coarsest, |out| order.above(&p, lead, out));
+            }
             for r in rows.iter_mut().filter(|r| above(r)) {
                 r.above.push(n, table.mean(&r.strided));
             }
         }
     }
-    Ok(rows.iter().map(|r| order.finish(r, mean)).collect())
+    Ok(rows.iter().map(|r| order.finish(r, mean, most)).collect())
 }
 
-fn check_work(arrivals: &Interarrival, services: &[Pmf], longest: usize) -> Result<(), Error> {
-    let most = longest as f64 / arrivals.mean();
+/// Refuses what would take too long or too much.
+fn check_work(
+    arrivals: &Interarrival,
+    services: &[Pmf],
+    longest: usize,
+    (most, far): (usize, usize),
+) -> Result<(), Error> {
+    let refuse = |needed: String, limit: String| {
+        let what = "the distribution of the number of arrivals";
+        Err(Error::TooLarge { what, needed, limit, advice: "choose a longer slot" })
+    };
+    let (mean, cv) = (arrivals.mean(), arrivals.cv());
+    let (longest, far) = (longest as f64, far as f64);
+    // Packets that a service may bring at most, with room for bursts.
+    let expected = longest / mean;
+    let packets = (expected + 12.0 * cv * expected.sqrt() + 32.0 * cv * cv).min(most as f64);
     let places: f64 = services.iter().map(|s| s.probabilities().len() as f64).sum();
-    let work = most * (longest as f64 + places);
+    let reach = (longest + 12.0 * cv * mean * (expected + 1.0).sqrt()).min(far);
+    let work = packets * (longest + places) + expected.min(packets) * (reach - longest);
     if work > MAX_WORK {
-        return Err(Error::TooLarge {
-            what: "the distribution of the number of arrivals",
-            needed: format!("{work:.1e} additions"),
-            limit: format!("{MAX_WORK:.0e}"),
-            advice: "choose a longer slot",
-        });
+        return refuse(format!("{work:.1e} additions"), format!("{MAX_WORK:.0e}"));
+    }
+    let bytes = 2.0 * size_of::<f64>() as f64 * packets * services.len() as f64;
+    if bytes > MAX_MEMORY as f64 {
+        return refuse(format!("{:.1e} MiB", bytes / 1_048_576.0), format!("{} MiB", MAX_MEMORY >> 20));
     }
     Ok(())
 }
@@ -297,8 +338,41 @@ impl Order {
         out.reverse();
     }
 
-    fn finish(self, r: &Row<'_>, mean: f64) -> Counts {
-        let end = r.below.end().max(r.above.end()).max(1);
+    /// What [`above`](Self::above) has for these τ, of a sum with this mean of which `p` has the values up to
+    /// the last τ: the complement of what lies below.
+    fn rest(self, p: &[f64], least: usize, mean: f64, range: RangeInclusive<usize>, out: &mut Vec<f64>) {
+        let (from, to) = range.into_inner();
+        if p.is_empty() {
+            out.clear();
+        } else {
+            self.below(p, to.saturating_sub(least), out);
+            out.drain(..from.saturating_sub(least).min(out.len()));
+        }
+        let lead = (to + 1).saturating_sub(from).saturating_sub(out.len());
+        out.splice(..0, std::iter::repeat_n(0.0, lead));
+        for (tau, value) in (from..=to).zip(out) {
+            *value = match self {
+                Self::First => 1.0 - *value,
+                Self::Second => mean - tau as f64 + *value,
+            };
+        }
+    }
+
+    /// The most interarrival times that must be added up where a queue of this size is all that packets find.
+    fn most(self, queue: usize) -> usize {
+        match self {
+            // The mean of the count follows from all probabilities.
+            Self::First => usize::MAX - 1,
+            Self::Second => queue + 1,
+        }
+    }
+
+    /// The distribution from the row; where the sums end at `most` it is the last number, and stands for
+    /// larger ones too.
+    fn finish(self, r: &Row<'_>, mean: f64, most: usize) -> Counts {
+        // A service that brings more packets than that at any rate is in neither table.
+        let least_end = if most < r.middle { most } else { 1 };
+        let end = r.below.end().max(r.above.end()).max(least_end);
         let value = |n: usize| match (self, n < r.middle) {
             (Self::First, true) => r.above.at(n + 1) - r.above.at(n),
             (Self::First, false) => r.below.at(n) - r.below.at(n + 1),
@@ -309,12 +383,22 @@ impl Order {
         };
         let first = r.above.start.min(r.middle).saturating_sub(1);
         // A second difference reaches one further than what it is taken of.
-        let mut p: Vec<f64> = (first..=end).map(|n| value(n).max(0.0)).collect();
+        let mut p: Vec<f64> = (first..=end.min(most - 1)).map(|n| value(n).max(0.0)).collect();
+        let mut beyond = 0.0;
+        if end >= most {
+            // `E[(X − most)⁺]` and the same for one less; their difference is `P(X ≥ most)`.
+            let excess = |n: usize| match most < r.middle {
+                true => (r.above.at(n) + r.service.mean()) / mean - n as f64,
+                false => r.below.at(n) / mean,
+            };
+            p.push((excess(most - 1) - excess(most)).max(0.0));
+            beyond = excess(most).max(0.0);
+        }
         let last = p.iter().rposition(|p| *p >= TAIL).map_or(0, |i| i + 1);
         p.truncate(last);
         let skip = p.iter().position(|p| *p >= TAIL).unwrap_or(0);
         p.drain(..skip);
-        Counts { start: first + skip, p }
+        Counts { start: first + skip, p, beyond }
     }
 }
 
@@ -360,10 +444,8 @@ mod tests {
             at_least.push(service.iter().map(|(t, b)| b * sum[..=t].iter().sum::<f64>()).sum());
             let mut next = vec![0.0; reach + 1];
             for (s, p) in sum.iter().enumerate() {
-                for (k, q) in a.iter() {
-                    if s + k <= reach {
-                        next[s + k] += p * q;
-                    }
+                for (k, q) in a.iter().take_while(|(k, _)| s + k <= reach) {
+                    next[s + k] += p * q;
                 }
             }
             sum = next;
@@ -387,7 +469,7 @@ mod tests {
             Interarrival::empirical(odd).unwrap(),
         ] {
             for start in [Start::Renewal, Start::Equilibrium] {
-                let fast = counts(&arrivals, &services, true, start).unwrap();
+                let fast = counts(&arrivals, &services, true, start, 1000).unwrap();
                 for (row, service) in fast.iter().zip(&services) {
                     let slow = slow(&arrivals, service, start, 200);
                     for (n, want) in slow.iter().enumerate() {
@@ -415,7 +497,7 @@ mod tests {
             let arrivals = Interarrival::empirical(Pmf::from_weights("test", 0, weights).unwrap()).unwrap();
             let services: Vec<Pmf> =
                 [30, 330, 900].map(|t| Variation::Deterministic.pmf(1, f64::from(t)).unwrap()).into();
-            for row in counts(&arrivals, &services, false, Start::Equilibrium).unwrap() {
+            for row in counts(&arrivals, &services, false, Start::Equilibrium, 4000).unwrap() {
                 let sum: f64 = row.p.iter().sum();
                 assert!((sum - 1.0).abs() < 1e-11, "{gap} {burst}: 1 {:+e}", sum - 1.0);
             }
@@ -428,7 +510,9 @@ mod tests {
         let means = [100.0, 677.0, 20_312.0];
         let services: Vec<Pmf> = means.iter().map(|m| Variation::Poisson.pmf(1, *m).unwrap()).collect();
         let arrivals = Interarrival::geometric(83.5197).unwrap();
-        for (row, mean) in counts(&arrivals, &services, true, Start::Equilibrium).unwrap().iter().zip(means) {
+        for (row, mean) in
+            counts(&arrivals, &services, true, Start::Equilibrium, 4000).unwrap().iter().zip(means)
+        {
             let want = crate::pmf::Family::poisson(mean / 83.5197).pmf("test").unwrap();
             for (n, p) in want.iter().filter(|(_, p)| *p > 1e-20) {
                 let got = row.p[n - row.start];
@@ -449,8 +533,8 @@ mod tests {
             Interarrival::negative_binomial(40.0, 2.0).unwrap(),
             Interarrival::deterministic(40.3).unwrap(),
         ] {
-            let coarse = counts(&arrivals, &services, true, Start::Equilibrium).unwrap();
-            let fine = counts(&arrivals, &services, false, Start::Equilibrium).unwrap();
+            let coarse = counts(&arrivals, &services, true, Start::Equilibrium, 4000).unwrap();
+            let fine = counts(&arrivals, &services, false, Start::Equilibrium, 4000).unwrap();
             for (a, b) in coarse.iter().zip(&fine) {
                 for (i, want) in b.p.iter().enumerate() {
                     let got =
@@ -465,11 +549,53 @@ mod tests {
         assert_eq!(stride(|_| 0.0), 0);
     }
 
+    /// Interarrival times that are mostly much longer than a service, and packets that are mostly many more
+    /// than a queue holds: as by the definition, with one number for all beyond the queue.
+    #[test]
+    fn long_pauses_and_short_queues_leave_the_counts_as_they_are() {
+        let services: Vec<Pmf> = [3.0, 20.0].iter().map(|m| Variation::Poisson.pmf(1, *m).unwrap()).collect();
+        let pauses =
+            Pmf::from_weights("test", 0, [vec![90.0, 5.0, 5.0], vec![0.0; 3000], vec![1.0]].concat());
+        for arrivals in [
+            Interarrival::negative_binomial(5.0, 4.0).unwrap(),
+            Interarrival::negative_binomial(5.0, 2.0).unwrap(),
+            Interarrival::geometric(60.0).unwrap(),
+            Interarrival::poisson(0.2).unwrap(),
+            Interarrival::geometric(1.0).unwrap(),
+            Interarrival::deterministic(900.3).unwrap(),
+            Interarrival::empirical(pauses.unwrap()).unwrap(),
+        ] {
+            for (start, queue) in [(Start::Renewal, 3), (Start::Equilibrium, 3), (Start::Equilibrium, 60)] {
+                let fast = counts(&arrivals, &services, true, start, queue).unwrap();
+                for (row, service) in fast.iter().zip(&services) {
+                    let name = format!("{} {start:?} {queue}", arrivals.name());
+                    let slow = slow(&arrivals, service, start, 400);
+                    let at = |n: usize| {
+                        n.checked_sub(row.start).and_then(|i| row.p.get(i)).copied().unwrap_or(0.0)
+                    };
+                    for (n, want) in slow.iter().enumerate().take(queue + 1) {
+                        assert!((at(n) - want).abs() < 1e-12, "{name} {n}: {} {want}", at(n));
+                    }
+                    let more: f64 = (queue + 1..=row.last()).map(at).sum();
+                    let want: f64 = slow.iter().skip(queue + 1).sum();
+                    assert!((more - want).abs() < 1e-5, "{name}: {more} {want}");
+                    if start == Start::Equilibrium {
+                        let want = service.mean() / arrivals.mean();
+                        assert!((row.mean() / want - 1.0).abs() < 1e-10, "{name}: {} {want}", row.mean());
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn tails_and_excess() {
-        let c = Counts { start: 2, p: vec![0.5, 0.25, 0.25] };
+        let c = Counts { start: 2, p: vec![0.5, 0.25, 0.25], beyond: 0.0 };
         assert_eq!(c.tail(), [1.0, 1.0, 1.0, 0.5, 0.25, 0.0]);
         assert_eq!(c.excess(), [2.75, 1.75, 0.75, 0.25, 0.0]);
         assert_eq!(c.mean(), 2.75);
+        let c = Counts { beyond: 2.0, ..c };
+        assert_eq!(c.excess(), [4.75, 3.75, 2.75, 2.25, 2.0]);
+        assert_eq!(c.mean(), 4.75);
     }
 }

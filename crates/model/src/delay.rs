@@ -11,12 +11,12 @@
 //!
 //! Times are counted in bins of an odd number of slots, some 256 for the longest service, so that quantiles
 //! are exact to about a thousandth of it; where services are short, a bin is a slot and nothing is rounded.
-//! Means don't come from the bins: they follow from the flow of packets exactly, but for the time that lost
-//! packets would have waited.
+//! Means don't come from the bins: they follow from the flow of packets exactly, but for what is left of the
+//! service when packets come after the renewal start.
 
 use crate::arrivals::Start;
-use crate::counts::Counts;
-use crate::model::{Flow, Model};
+use crate::counts::{Counts, dot};
+use crate::model::{Flow, Model, Parameters};
 use crate::pmf::Pmf;
 
 /// Bins for the longest service, about.
@@ -100,7 +100,7 @@ pub(crate) fn delays(
     left: Option<f64>,
 ) -> (Delay, Delay) {
     let tables = Tables::new(model, start, flow);
-    let places = Places::new(&tables, rows, queue_pmf, flow, left);
+    let places = Places::new(&tables, start, rows, queue_pmf, flow, left);
     let p = &model.parameters;
     let full = model.services.last().map(|b| tables.binned(&[(1.0, b)])).unwrap_or_default();
     let mut wait = Vec::new();
@@ -125,7 +125,7 @@ pub(crate) fn delays(
     }
     let mean = |v: usize| model.services.get(v).map_or(0.0, Pmf::mean);
     let own: f64 = flow.batch_pmf.iter().enumerate().map(|(v, q)| v as f64 * q * mean(v)).sum();
-    let waited = places.mean_wait(start, mean(p.batch)) / flow.served;
+    let waited = places.mean_wait(mean(p.batch)) / flow.served;
     (
         Delay::new(p.slot_ns, tables.bin, waited, wait),
         Delay::new(p.slot_ns, tables.bin, waited + own / flow.served, sojourn),
@@ -140,7 +140,7 @@ impl<'a> Tables<'a> {
         let bins = longest.div_ceil(bin) + 1;
         let middle = |g: usize| g * bin + bin / 2;
         let end = |g: usize| (g + 1) * bin;
-        let arrivals = &model.parameters.interarrival;
+        let (arrivals, queue) = (&model.parameters.interarrival, model.parameters.queue);
         let mut tables = Self {
             model,
             bin,
@@ -150,9 +150,11 @@ impl<'a> Tables<'a> {
         };
         let mut sums = arrivals.sums(end(bins));
         let (mut p, mut cdf, mut last) = (Vec::new(), Vec::new(), vec![1.0; bins]);
+        let mut last_within = vec![bin as f64; bins];
         // The sum of no interarrival times is 0.
         sums.next(end(bins), &mut p);
-        for n in 1usize.. {
+        // Packets beyond a full queue are lost.
+        for n in 1..=queue {
             let least = sums.next(end(bins), &mut p);
             cdf.clear();
             let mut sum = 0.0;
@@ -164,24 +166,30 @@ impl<'a> Tables<'a> {
                 None => 0.0,
                 Some(i) => cdf.get(i).copied().unwrap_or(sum),
             };
-            for (g, before) in last.iter_mut().enumerate() {
+            // Of `at`, over the slots of a bin.
+            let within = |g: usize| {
+                let [from, to] = [g * bin, end(g)].map(|u| u.saturating_sub(least));
+                let inside = cdf.get(from.min(cdf.len())..to.min(cdf.len())).unwrap_or_default();
+                inside.iter().sum::<f64>() + (to - from - inside.len()) as f64 * sum
+            };
+            for (g, (before, before_within)) in last.iter_mut().zip(&mut last_within).enumerate() {
                 let now = at(middle(g));
                 push(tables.after.get_mut(g), n - 1, *before - now);
                 *before = now;
-                let landed = at(end(g)) - if g == 0 { 0.0 } else { at(end(g - 1)) };
-                if start == Start::Renewal {
-                    push(tables.landing.get_mut(g), n, landed);
-                }
+                let landed = if start == Start::Renewal {
+                    at(end(g)) - if g == 0 { 0.0 } else { at(end(g - 1)) }
+                } else {
+                    let now = within(g);
+                    (std::mem::replace(before_within, now) - now) / arrivals.mean()
+                };
+                push(tables.landing.get_mut(g), n, landed);
             }
             if at(end(bins)) < SMALL {
                 break;
             }
         }
-        if start != Start::Renewal {
-            let share = bin as f64 / arrivals.mean();
-            for (landing, after) in tables.landing.iter_mut().zip(&tables.after) {
-                *landing = Counts { start: after.start + 1, p: after.p.iter().map(|p| p * share).collect() };
-            }
+        for (after, more) in tables.after.iter_mut().zip(last) {
+            push(Some(after), queue, more);
         }
         tables
     }
@@ -252,32 +260,35 @@ struct Places {
     near: Vec<Vec<f64>>,
     /// Packets by number of full batches before them, exactly.
     counts: Vec<f64>,
-    /// Residual service summed over all packets, in slots, lost ones included: exact for the equilibrium
-    /// start.
-    left_all: f64,
-    /// The same for lost packets, and for accepted ones, from the bins.
-    left_lost: f64,
-    left_kept: f64,
+    /// Residual service summed over accepted packets, in slots.
+    left: f64,
 }
 
 impl Places {
-    fn new(t: &Tables<'_>, rows: &[Counts], queue_pmf: &[f64], flow: &Flow, left: Option<f64>) -> Self {
+    fn new(
+        t: &Tables<'_>,
+        start: Start,
+        rows: &[Counts],
+        queue_pmf: &[f64],
+        flow: &Flow,
+        left: Option<f64>,
+    ) -> Self {
         let (batch, queue) = (t.model.parameters.batch, t.model.parameters.queue);
         let blocks = queue.div_ceil(batch);
-        let second = |b: &Pmf| b.iter().map(|(k, p)| k as f64 * (k as f64 - 1.0) * p).sum::<f64>();
-        let each = flow.batch_pmf.iter().zip(&t.model.services);
-        let left_all =
-            each.map(|(q, b)| q * second(b)).sum::<f64>() / (2.0 * t.model.parameters.interarrival.mean());
         let mut places = Self {
             blocks: vec![vec![0.0; t.bins]; blocks],
             near: vec![vec![0.0; (2 * batch).min(queue) + 1]; t.bins],
             counts: vec![0.0; blocks],
-            left_all: left.unwrap_or(left_all),
-            left_lost: 0.0,
-            left_kept: 0.0,
+            left: 0.0,
         };
         places.add_after_empty(t, rows, queue_pmf);
         places.add_after_backlog(t, rows, queue_pmf);
+        if start != Start::Renewal {
+            let (all, lost) = residuals(t.model, queue_pmf, flow);
+            // What a packet's residual is, whatever the start, is taken to be as large a share of all for
+            // those that are accepted.
+            places.left = left.unwrap_or(all) * (1.0 - lost / all).max(0.0);
+        }
         places
     }
 
@@ -294,8 +305,7 @@ impl Places {
         let mixture: Vec<(f64, &Pmf)> = queue_pmf.iter().copied().zip(&t.model.services).collect();
         let left = t.left(&t.binned(&mixture));
         for (j, row) in left.iter().enumerate().skip(1) {
-            let block = if j <= queue { Some((j - 1) / batch) } else { None };
-            self.add(t, block, 1.0, row);
+            self.add(t, (j - 1) / batch, 1.0, row);
             for (near, p) in self.near.iter_mut().zip(row) {
                 if let Some(place) = near.get_mut(j) {
                     *place += p;
@@ -333,13 +343,12 @@ impl Places {
                     ((c * batch + 1).saturating_sub(j), ((c + 1) * batch).saturating_sub(j).min(most));
                 let weight = if to >= from.max(1) { between(from, to) } else { 0.0 };
                 if weight > 0.0 {
-                    self.add(t, Some(c), weight, bins);
+                    self.add(t, c, weight, bins);
                     if let (Some(place), Some(more)) = (self.counts.get_mut(c), tail.get(j)) {
                         *place += weight * more;
                     }
                 }
             }
-            self.add(t, None, between(most + 1, queue), bins);
         }
         for (g, near) in self.near.iter_mut().enumerate() {
             let column: Vec<f64> =
@@ -353,28 +362,68 @@ impl Places {
         }
     }
 
-    /// Adds packets with a number of full batches before them, or lost ones.
-    fn add(&mut self, t: &Tables<'_>, block: Option<usize>, weight: f64, bins: &[f64]) {
-        if weight == 0.0 {
-            return;
-        }
+    /// Adds packets with a number of full batches before them; there is no place for those that are lost.
+    fn add(&mut self, t: &Tables<'_>, block: usize, weight: f64, bins: &[f64]) {
+        let Some(block) = self.blocks.get_mut(block) else { return };
         let time = |g: usize| (g * t.bin + t.bin / 2) as f64;
-        let left: f64 = bins.iter().enumerate().map(|(g, p)| time(g) * p).sum::<f64>() * weight;
-        match block.and_then(|c| self.blocks.get_mut(c)) {
-            Some(block) => {
-                self.left_kept += left;
-                block.iter_mut().zip(bins).for_each(|(place, p)| *place += weight * p);
-            }
-            None => self.left_lost += left,
-        }
+        self.left += bins.iter().enumerate().map(|(g, p)| time(g) * p).sum::<f64>() * weight;
+        block.iter_mut().zip(bins).for_each(|(place, p)| *place += weight * p);
     }
 
     /// Slots that all packets accepted in a poll wait together.
-    fn mean_wait(&self, start: Start, full: f64) -> f64 {
-        let left = if start == Start::Renewal { self.left_kept } else { self.left_all - self.left_lost };
+    fn mean_wait(&self, full: f64) -> f64 {
         let behind: f64 = self.counts.iter().enumerate().map(|(c, n)| c as f64 * n).sum();
-        left.max(0.0) + behind * full
+        self.left + behind * full
     }
+}
+
+/// Residual service summed over all packets of a poll when they come, and over those that are lost, in slots;
+/// for the equilibrium start.
+///
+/// The packets after the r-th have `E[D(D − 1)/2]/E[A]` together, D being the service less r interarrival
+/// times where that is above 0.
+fn residuals(model: &Model, queue_pmf: &[f64], flow: &Flow) -> (f64, f64) {
+    let Parameters { queue, batch, interarrival, .. } = &model.parameters;
+    // By a number of slots: the mean of D(D − 1)/2, the service being less by so many.
+    let pairs = |mixture: &mut dyn Iterator<Item = (f64, &Pmf)>| {
+        let mut sums = Vec::new();
+        for (weight, pmf) in mixture {
+            sums.resize(sums.len().max(pmf.last() + 1), 0.0);
+            sums.iter_mut().skip(pmf.start()).zip(pmf.probabilities()).for_each(|(to, p)| *to += weight * p);
+        }
+        let (mut above, mut excess, mut pairs) = (0.0, 0.0, 0.0);
+        for place in sums.iter_mut().rev() {
+            let here = *place;
+            pairs += excess;
+            excess += above;
+            above += here;
+            *place = pairs;
+        }
+        sums
+    };
+    let mean = interarrival.mean();
+    let batches = flow.batch_pmf.iter().copied().zip(&model.services);
+    let all = pairs(&mut batches.clone()).first().copied().unwrap_or(0.0) / mean;
+    if flow.lost <= SMALL * flow.arrived {
+        return (all, 0.0);
+    }
+    // Behind what a poll leaves, there is room for less than the queue.
+    let full = pairs(&mut model.services.last().map(|b| (1.0, b)).into_iter());
+    let longest = full.len().saturating_sub(1);
+    let mut sums = interarrival.sums(longest);
+    let (mut p, mut lost) = (Vec::new(), 0.0);
+    let mut behind = |room: usize, pairs: &[f64]| {
+        let least = sums.nth(room, longest, &mut p);
+        dot(&p, pairs.get(least..).unwrap_or_default())
+    };
+    for (room, q) in (*batch..*queue).zip(queue_pmf.iter().skip(batch + 1).rev()) {
+        if *q > SMALL * SMALL {
+            lost += q * behind(room, &full);
+        }
+    }
+    let empty = queue_pmf.iter().copied().zip(&model.services);
+    lost += behind(*queue, &pairs(&mut empty.clone()));
+    (all, lost / mean)
 }
 
 /// The sojourn of packets that have at most one full batch before them.

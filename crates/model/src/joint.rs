@@ -147,7 +147,7 @@ fn cut(mut p: Vec<f64>) -> Counts {
     p.truncate(p.iter().rposition(|p| *p >= TAIL).map_or(0, |i| i + 1));
     let start = p.iter().position(|p| *p >= TAIL).unwrap_or(0);
     p.drain(..start);
-    Counts { start, p }
+    Counts { start, p, beyond: 0.0 }
 }
 
 /// Refuses what would take too long or too much.

@@ -142,7 +142,8 @@ impl Model {
             Start::Exact => return self.solve_exact(),
             other => other,
         };
-        let rows = counts(&p.interarrival, &self.services, p.variation == Variation::Poisson, start)?;
+        let poisson = p.variation == Variation::Poisson;
+        let rows = counts(&p.interarrival, &self.services, poisson, start, p.queue)?;
         let chain = Chain { rows: &rows, batch: p.batch, queue: p.queue, phases: 1 };
         let queue_pmf = chain.stationary()?;
         let residual = chain.residual(&queue_pmf);

@@ -208,6 +208,17 @@ impl Family {
         }
     }
 
+    /// True if a value above `limit` has a probability that is written.
+    pub(crate) fn exceeds(&self, limit: usize) -> bool {
+        let Some(room) = limit.checked_sub(self.shift) else { return true };
+        let ends = match self.kind {
+            Kind::Point => true,
+            Kind::Binomial { n, .. } => room as f64 >= n,
+            _ => false,
+        };
+        self.mode() > room || !ends && self.at(room as f64 + 1.0) >= TAIL
+    }
+
     /// Writes the probabilities of all values up to `limit` that are at least [`TAIL`], and returns the least
     /// of these values. Nothing is written where there is none.
     pub(crate) fn write(&self, limit: usize, out: &mut Vec<f64>) -> usize {

@@ -201,6 +201,52 @@ fn the_simulation_agrees_at_full_size() {
     }
 }
 
+/// Where nearly all is lost, what is accepted waits as long as in the simulation, too.
+#[test]
+fn waits_in_deep_overload_agree() {
+    let service = ServiceTimes::linear(600.0, 77.0, 100.0).unwrap();
+    for (queue, batch) in [(1, 1), (4, 4), (64, 32), (256, 256)] {
+        for a in [
+            Interarrival::geometric(1.0),
+            Interarrival::geometric(2.5),
+            Interarrival::poisson(1.0),
+            Interarrival::deterministic(2.0),
+            Interarrival::deterministic(8.0),
+            Interarrival::negative_binomial(3.0, 2.0),
+        ] {
+            let p = Parameters { service: service.clone(), ..parameters(queue, batch, a.unwrap()) };
+            let model = Model::new(p).unwrap();
+            let s = model.solve().unwrap();
+            let sim = simulate(&model, Effort { polls: 3000, warmup: 300, seed: 5 }).unwrap();
+            let name = format!("{} {queue} {batch} load {}", model.parameters().interarrival.name(), s.load);
+            for (estimate, value) in [(sim.wait_ns, s.wait.mean_ns()), (sim.sojourn_ns, s.sojourn.mean_ns())]
+            {
+                assert!(estimate.holds(value, 3.0), "{name}: {value} against {estimate:?}");
+            }
+            let [p01, p999] = [0.001, 0.999].map(|q| s.wait.quantile_ns(q));
+            assert!((p01..=p999).contains(&s.wait.mean_ns()), "{name}: {p01} {} {p999}", s.wait.mean_ns());
+        }
+    }
+}
+
+/// Arrivals as bursty as there are: an answer or a refusal, in bounded time and memory.
+#[test]
+fn the_most_bursty_arrivals_are_solved() {
+    for cv in [50.0, 1000.0, 20_000.0] {
+        let a = Interarrival::negative_binomial(80.0, cv).unwrap();
+        let s = solve(parameters(64, 16, a));
+        assert!(s.imbalance < 1e-9 && (0.0..1.0).contains(&s.p_loss), "{cv}");
+    }
+    // A whole interarrival time begins at every poll, and nothing bounds what a burst may bring.
+    let a = Interarrival::negative_binomial(80.0, 20_000.0).unwrap();
+    let renewal = Parameters { start: Start::Renewal, ..parameters(64, 16, a) };
+    let error = Model::new(renewal).unwrap().solve().unwrap_err().to_string();
+    assert!(error.contains("choose a longer slot"), "{error}");
+    // Many packets in a slot, far more than the queue holds.
+    let a = Interarrival::negative_binomial(2e-4, 200.0).unwrap();
+    assert!(solve(parameters(1024, 16, a)).p_loss > 0.9);
+}
+
 /// β = 1, constant service, packets at random in continuous time: the mean number seen in an M/D/1 queue,
 /// ρ + ρ²/(2(1 − ρ)). Slots a two-hundredth of the service come close to continuous time.
 #[test]
