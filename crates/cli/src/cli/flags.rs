@@ -79,6 +79,16 @@ pub(crate) fn default_of(kind: &str, name: &str) -> &'static str {
     setting.and_then(|setting| setting.default).unwrap_or_default()
 }
 
+/// The number that a setting of a stage makes of a text, within its range, for a flag of the same meaning
+/// whose value is of another type.
+pub(crate) fn number_of(kind: &str, name: &str, text: &str) -> Result<u64, String> {
+    let setting = stage_type(kind).and_then(|kind| kind.settings.iter().find(|s| s.name == name));
+    match setting.map(|setting| setting.parse(text, Path::new(""))).transpose()? {
+        Some(Value::Number(n)) => Ok(n),
+        _ => Err(format!("{text:?} is not a number")),
+    }
+}
+
 /// The flag of a setting.
 fn arg<F: Flagged>(setting: &'static Setting) -> Arg {
     let named =

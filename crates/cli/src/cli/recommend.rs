@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::flags::number_of;
 use super::model::{Process, Ring};
 use super::{Damage, Reporting};
 use crate::units::{Duration, Nanoseconds, Rate};
@@ -36,9 +37,9 @@ pub(crate) struct Recommend {
     /// nf-locality --format json` printed.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) costs: PathBuf,
-    /// Which function of a lab's result: nat, firewall, 'firewall with cache', chain.
-    #[arg(long, value_name = "NAME", default_value = "chain")]
-    pub(crate) function: String,
+    /// Which function of a lab's result: nat, firewall, 'firewall with cache', chain [default: chain].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) function: Option<String>,
     /// Packets that come in a second; by default as many as in the trace. More packets are taken to be more
     /// flows of the same kind.
     #[arg(long, value_name = "RATE", conflicts_with = "load")]
@@ -57,11 +58,12 @@ pub(crate) struct Recommend {
         long,
         value_name = "TIME,…",
         value_delimiter = ',',
+        value_parser = hold,
         default_value = "0,4us,8us,16us,24us,32us,48us,64us,96us,128us,192us,256us,384us,512us"
     )]
     pub(crate) holds: Vec<Duration>,
     /// Packets in a train at which it leaves at once, 1 to 256.
-    #[arg(long, value_name = "PACKETS", default_value_t = 32)]
+    #[arg(long, value_name = "PACKETS", default_value_t = 32, value_parser = burst)]
     pub(crate) burst: u16,
     /// What holding itself adds to a packet, 0 where another machine does it [default: as in the costs, else
     /// measured here].
@@ -86,4 +88,39 @@ pub(crate) struct Recommend {
     pub(crate) damage: Damage,
     #[command(flatten)]
     pub(crate) reporting: Reporting,
+}
+
+/// A hold as the stage `reframe` takes it, without `auto`.
+fn hold(text: &str) -> Result<Duration, String> {
+    let ns = if text == "auto" {
+        Err(format!("{text:?} is not a time"))
+    } else {
+        number_of("reframe", "hold", text)
+    };
+    ns.map(Duration)
+}
+
+/// A burst as the stage `reframe` takes it.
+fn burst(text: &str) -> Result<u16, String> {
+    u16::try_from(number_of("reframe", "burst", text)?).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_and_bursts_are_those_of_the_reframer() {
+        assert_eq!((hold("0"), hold("4us")), (Ok(Duration(0)), Ok(Duration(4000))));
+        assert_eq!((burst("1"), burst("256")), (Ok(1), Ok(256)));
+        for (wrong, word) in
+            [(burst("300").map(u64::from), "1 to 256"), (burst("0").map(u64::from), "1 to 256")]
+        {
+            assert!(wrong.as_ref().is_err_and(|e| e.contains(word)), "{wrong:?}");
+        }
+        for (text, word) in [("5s", "are possible"), ("auto", "not a time"), ("many", "many")] {
+            let wrong = hold(text);
+            assert!(wrong.as_ref().is_err_and(|e| e.contains(word)), "{wrong:?}");
+        }
+    }
 }

@@ -10,11 +10,14 @@ use slipstream_model::Costs;
 
 /// Default time of an empty poll, ns.
 const EMPTY_POLL_NS: f64 = 100.0;
+/// Which function of a lab's result counts by default.
+const FUNCTION: &str = "chain";
 /// The largest file, in bytes: a lab's result has some ten thousand.
 const MAX_BYTES: u64 = 1 << 24;
 
-/// Reads costs; `function` is which of a lab's. Returns them, and whether they say what holding costs.
-pub(super) fn read(path: &Path, function: &str) -> anyhow::Result<(Costs, bool)> {
+/// Reads costs; `function` is which of a lab's, where one was asked for. Returns them, and whether they say
+/// what holding costs.
+pub(super) fn read(path: &Path, function: Option<&str>) -> anyhow::Result<(Costs, bool)> {
     let name = || path.display().to_string();
     let mut text = String::new();
     let file = File::open(path).with_context(name)?;
@@ -24,10 +27,15 @@ pub(super) fn read(path: &Path, function: &str) -> anyhow::Result<(Costs, bool)>
     parse(&text, function).with_context(name)
 }
 
-fn parse(text: &str, function: &str) -> anyhow::Result<(Costs, bool)> {
+fn parse(text: &str, function: Option<&str>) -> anyhow::Result<(Costs, bool)> {
     let mut value: Value = serde_json::from_str(text).context("it is not JSON")?;
     if let Some(rows) = value.get("rows").and_then(Value::as_array) {
-        return Ok((of_lab(rows, function)?, false));
+        return Ok((of_lab(rows, function.unwrap_or(FUNCTION))?, false));
+    }
+    if let Some(function) = function {
+        bail!(
+            "there is no function {function:?} in it (--function): it has costs, and not those of several functions"
+        );
     }
     let Some(map) = value.as_object_mut() else { bail!("it is no JSON object") };
     map.entry("empty_poll_ns").or_insert_with(|| EMPTY_POLL_NS.into());
@@ -65,23 +73,25 @@ mod tests {
 
     #[test]
     fn both_forms_are_read() {
-        let (costs, holds) = parse(r#"{"per_train_ns": 500, "per_packet_ns": 200.5}"#, "x").unwrap();
+        let (costs, holds) = parse(r#"{"per_train_ns": 500, "per_packet_ns": 200.5}"#, None).unwrap();
         assert!(!holds && costs.per_train_ns == 500.0 && costs.empty_poll_ns == EMPTY_POLL_NS);
         let (costs, holds) =
-            parse(r#"{"per_train_ns": 1, "per_packet_ns": 2, "per_held_packet_ns": 60}"#, "x").unwrap();
+            parse(r#"{"per_train_ns": 1, "per_packet_ns": 2, "per_held_packet_ns": 60}"#, None).unwrap();
         assert!(holds && costs.per_held_packet_ns == 60.0);
         let row = |function: &str, per: &str, slf: f64, ns: f64| serde_json::json!({ "function": function, "per": per, "slf": slf, "ns_per_packet": ns });
         let lab = serde_json::json!({ "schema": 1, "rows": [
             row("chain", "train", 1.0, 700.0), row("chain", "packet", 1.0, 9.0), row("nat", "train", 1.0, 3.0),
             row("chain", "train", 2.0, 450.0), row("chain", "train", 4.0, 325.0), { "fit": "chain", "per": "train" },
         ]});
-        let (costs, holds) = parse(&lab.to_string(), "chain").unwrap();
+        let (costs, holds) = parse(&lab.to_string(), None).unwrap();
         assert!(
             !holds && (costs.per_train_ns - 500.0).abs() < 1e-9 && (costs.per_packet_ns - 200.0).abs() < 1e-9
         );
-        let refused = |text: &str, function: &str| format!("{:#}", parse(text, function).unwrap_err());
+        let refused = |text: &str, function: &str| format!("{:#}", parse(text, Some(function)).unwrap_err());
         assert!(refused(&lab.to_string(), "dpi").contains("chain, nat"));
         assert!(refused(&lab.to_string(), "nat").contains("two localities"));
+        let plain = r#"{"per_train_ns": 500, "per_packet_ns": 200.5}"#;
+        assert!(refused(plain, "chain").contains("--function"));
     }
 
     #[test]
@@ -95,7 +105,7 @@ mod tests {
             (r#"{"per_train_ns": 1, "per_packet_ns": 2, "empty_poll_ns": 0}"#, "above zero"),
             (r#"{"rows": []}"#, "nf-locality"),
         ] {
-            let error = format!("{:#}", parse(text, "chain").unwrap_err());
+            let error = format!("{:#}", parse(text, None).unwrap_err());
             assert!(error.contains(word), "{text}: {error}");
         }
     }

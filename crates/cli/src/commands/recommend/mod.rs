@@ -49,7 +49,7 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         bail!("the trace is read once a hold, and stdin can be read only once: name a file");
     }
     let interrupted = ui::interrupts()?;
-    let (mut costs, known) = costs::read(&args.costs, &args.function).context("--costs")?;
+    let (mut costs, known) = costs::read(&args.costs, args.function.as_deref()).context("--costs")?;
     let holds = holds(args);
     let arrived = Arrived::read(&args.trace, args.damage.strict)?;
     let measured = args.hold_cost.is_none() && !known;
