@@ -48,6 +48,11 @@ pub(crate) fn in_words(error: &anyhow::Error) -> String {
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
+/// Ends what has no result yet, by an error, where the user interrupted.
+pub(crate) fn unless(interrupted: &AtomicBool) -> Result<(), Interrupted> {
+    if interrupted.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+}
+
 /// Exit status after an interrupt: what shells give to a program that SIGINT ends.
 pub(crate) const INTERRUPTED: u8 = 130;
 

@@ -44,11 +44,12 @@ pub(super) struct Arrived {
 
 impl Arrived {
     /// Reads a trace to its end.
-    pub(super) fn read(path: &Path, strict: bool) -> anyhow::Result<Self> {
+    pub(super) fn read(path: &Path, strict: bool, interrupted: &AtomicBool) -> anyhow::Result<Self> {
         let mut this = Self::default();
         match Input::open(path)? {
             Input::Capture(mut reader) => {
                 while let Some(record) = reader.next_record()? {
+                    ui::unless(interrupted)?;
                     this.header(record.time, record.link, record.original_len, record.data);
                     let ethernet = record.link == LinkType::Ethernet;
                     this.packet(record.time, ethernet.then_some((record.original_len, record.data)));
@@ -58,6 +59,7 @@ impl Arrived {
             Input::Synth(mut synth) => {
                 let mut frame = Vec::new();
                 while let Some(time) = synth.next_packet(&mut frame) {
+                    ui::unless(interrupted)?;
                     this.header(time, LinkType::Ethernet, frame.len() as u32, &frame);
                     this.packet(time, Some((frame.len() as u32, &frame)));
                 }
@@ -87,7 +89,7 @@ impl Arrived {
         let progress = Progress::new("frontier");
         let frontier = Frontier::measure(&self.headers, &holds, burst, |share| {
             progress.at(Some(share));
-            if interrupted.load(Ordering::Relaxed) { Err(ui::Interrupted.into()) } else { Ok(()) }
+            Ok(ui::unless(interrupted)?)
         })?;
         Ok((frontier, self.headers.len()))
     }
@@ -121,12 +123,18 @@ impl Arrived {
     /// CPU time that the reframe stage adds to a packet, in ns: the first packets of the trace with the stage
     /// and without, least of several turns, median over the holds. None where there are too few packets on
     /// Ethernet.
-    pub(super) fn hold_cost_ns(&self, holds: &[u64], burst: u16) -> anyhow::Result<Option<f64>> {
+    pub(super) fn hold_cost_ns(
+        &self,
+        holds: &[u64],
+        burst: u16,
+        interrupted: &AtomicBool,
+    ) -> anyhow::Result<Option<f64>> {
         const TURNS: usize = 5;
         if self.sample.len() < FEW {
             return Ok(None);
         }
         let cost = |graph: &str| -> anyhow::Result<f64> {
+            ui::unless(interrupted)?;
             let plan = Plan::from_graph(graph, None, None, Path::new(""))?;
             let mut pipeline = Pipeline::chain(plan.build(1)?.into_stages());
             Ok(self.sample.rehearse(&mut pipeline, TURNS, burst.into())?.0.least())

@@ -7,9 +7,11 @@ mod costs;
 mod curve;
 mod show;
 
+use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use slipstream_lab::frontier::Frontier;
 use slipstream_model::{
     Costs, Error, Gain, Goal, Interarrival, Outlook, Parameters, Pmf, ServiceTimes, Start, Variation,
@@ -23,6 +25,9 @@ use crate::cli::recommend::{Aim, Recommend};
 use crate::replace::Replacement;
 use crate::ui;
 use curve::Arrived;
+
+/// Time between two looks for an interrupt while the model is solved.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Everything that was found out.
 struct Answer {
@@ -51,12 +56,12 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
     let interrupted = ui::interrupts()?;
     let (mut costs, known) = costs::read(&args.costs, args.function.as_deref()).context("--costs")?;
     let holds = holds(args);
-    let arrived = Arrived::read(&args.trace, args.damage.strict)?;
+    let arrived = Arrived::read(&args.trace, args.damage.strict, &interrupted)?;
     let measured = args.hold_cost.is_none() && !known;
     if let Some(cost) = args.hold_cost {
         costs.per_held_packet_ns = cost.0;
     } else if measured {
-        costs.per_held_packet_ns = arrived.hold_cost_ns(&holds, args.burst)?.context(
+        costs.per_held_packet_ns = arrived.hold_cost_ns(&holds, args.burst, &interrupted)?.context(
             "the trace has too few Ethernet packets to measure what holding costs: give --hold-cost TIME",
         )?;
     }
@@ -82,7 +87,8 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         start: Start::Equilibrium,
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let outlooks = outlook(&base, &costs, &curve, threads)?;
+    let gains = curve.clone();
+    let outlooks = unless(&interrupted, move || outlook(&base, &costs, &gains, threads))??;
     let goal = Goal { aim: aim(args.aim), p99_ns: args.p99.map(|t| t.0) };
     let best = *recommend(&outlooks, goal).ok_or_else(|| unreachable(&outlooks, goal))?;
     let (frontier, frontier_packets) = arrived.frontier(&holds, args.burst, &interrupted)?;
@@ -105,6 +111,19 @@ pub(super) fn run(args: &Recommend) -> anyhow::Result<Outcome> {
         show::page(args, &answer).write(file)?;
     }
     super::finish(&args.reporting, &checks, &result, || show::table(args, &answer))
+}
+
+/// Does work on another thread, which is left alone with it where the user interrupts.
+fn unless<T: Send + 'static>(
+    interrupted: &AtomicBool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> anyhow::Result<T> {
+    let worker = thread::Builder::new().spawn(work)?;
+    while !worker.is_finished() {
+        ui::unless(interrupted)?;
+        thread::sleep(LOOK);
+    }
+    worker.join().map_err(|_| anyhow!("a thread of the model failed"))
 }
 
 /// The holds to choose from in order, none at all first.
@@ -167,4 +186,22 @@ fn unreachable(outlooks: &[Outlook], goal: Goal) -> Error {
         ),
         _ => "there is no hold to choose from".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_ends_what_takes_long() {
+        let (flag, (end, ended)) = (AtomicBool::new(false), std::sync::mpsc::channel::<()>());
+        assert_eq!(unless(&flag, || 7).unwrap(), 7);
+        flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        let error = unless(&flag, move || ended.recv()).unwrap_err();
+        assert!(error.is::<ui::Interrupted>(), "{error}");
+        drop(end);
+        let trace = std::path::Path::new("synth:packets=5000");
+        let error = Arrived::read(trace, false, &flag).err().unwrap();
+        assert!(error.is::<ui::Interrupted>(), "{error}");
+    }
 }
