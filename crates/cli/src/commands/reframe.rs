@@ -202,14 +202,16 @@ fn as_json(
 ) -> Value {
     let stats = &report.stats;
     let total = stats.total();
-    let input = match args.inputs.as_slice() {
+    // A name on Linux is bytes, which text may show only in part.
+    let inputs: Vec<_> = args.inputs.iter().map(|p| p.display().to_string()).collect();
+    let input = match inputs.as_slice() {
         [one] => json!(one),
         several => json!(several),
     };
     let mut result = json!({
         "schema": 1,
         "input": input,
-        "output": args.output,
+        "output": args.output.display().to_string(),
         "packets_in": stats.packets_in,
         "packets_out": stats.packets_out,
         "packets_coalesced": total.packets_coalesced,

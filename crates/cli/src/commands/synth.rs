@@ -53,8 +53,8 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
     };
     let duration_ns = last.zip(first).map_or(0, |(l, f)| l.since(f));
     let report = json!({
-        "schema": 1, "output": args.output, "packets": packets, "bytes": bytes, "captured_bytes": captured,
-        "duration_ns": duration_ns, "file_bytes": file_bytes, "seed": config.seed,
+        "schema": 1, "output": args.output.display().to_string(), "packets": packets, "bytes": bytes,
+        "captured_bytes": captured, "duration_ns": duration_ns, "file_bytes": file_bytes, "seed": config.seed,
     });
     let text = match args.format {
         cli::Format::Json => serde_json::to_string_pretty(&report)?,

@@ -1,6 +1,8 @@
 //! Inputs and outputs: pipes, the same file, a full disk; and exit status 1 for a check that holds.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -97,6 +99,25 @@ fn the_output_may_be_the_input() {
     run(["reframe", text(&link), text(&link), "--hold", "0"]).with(0);
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "a link stays a link");
     assert_eq!(run(["analyze", text(&file), "--format", "json"]).with(0).json()["records"], 2000);
+}
+
+/// A name on Linux is bytes.
+#[test]
+fn names_that_are_not_text() {
+    let dir = scratch();
+    let [from, to, made] = [&b"n\xff.pcap"[..], b"to\xff.pcapng", b"made\xff.pcap"].map(OsStr::from_bytes);
+    fs::copy(small(), dir.path().join(from)).unwrap();
+    let json = [OsStr::new("--format"), OsStr::new("json")];
+    let verb = |words: &[&OsStr]| run_in(dir.path(), words.iter().chain(&json)).with(0).json();
+    let report = verb(&[OsStr::new("reframe"), from, to]);
+    assert_eq!(
+        (&report["input"], &report["output"]),
+        (&"n\u{fffd}.pcap".into(), &"to\u{fffd}.pcapng".into())
+    );
+    assert_eq!(verb(&[OsStr::new("reframe"), from, from, to])["input"][1], "n\u{fffd}.pcap");
+    let report = verb(&[OsStr::new("synth"), made, OsStr::new("--packets"), OsStr::new("10")]);
+    assert_eq!(report["output"], "made\u{fffd}.pcap");
+    assert_eq!(verb(&[OsStr::new("analyze"), to])["records"], 4000);
 }
 
 #[test]
