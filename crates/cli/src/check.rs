@@ -1,6 +1,6 @@
 //! `--fail-if`: a key path into the JSON result, a comparison, a number.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde_json::Value;
 use slipstream::stage::DropReason;
 
@@ -66,8 +66,10 @@ impl Check {
             bail!("--fail-if {text:?}: {sign:?} is no comparison; write {SIGNS}");
         };
         let (number, comparison) = (number.trim(), *comparison);
-        let number =
-            number.parse().with_context(|| format!("--fail-if {text:?}: {number:?} is not a number"))?;
+        // No value is above, below or equal to what is not a number.
+        let Some(number) = number.parse().ok().filter(|n: &f64| n.is_finite()) else {
+            bail!("--fail-if {text:?}: {number:?} is not a number");
+        };
         let path: Vec<String> = path.trim().split('.').map(str::to_owned).collect();
         if path.iter().any(String::is_empty) {
             bail!(
@@ -151,7 +153,7 @@ mod tests {
         assert!(Check::parse("dropped.tabel_full>0").unwrap().holds(&json!({"dropped": {}})).is_err());
         let wrong = Check::parse("ip.slf=<2").unwrap_err().to_string();
         assert!(wrong.contains("\"=<\" is no comparison") && wrong.contains("<="), "{wrong}");
-        for text in ["", "a", "<3", "a<", "a<b", "a..b<3"] {
+        for text in ["", "a", "<3", "a<", "a<b", "a..b<3", "a<nan", "a!=NaN", "a>inf", "a>-1e999"] {
             assert!(Check::parse(text).is_err(), "{text}");
         }
     }

@@ -165,6 +165,7 @@ fn settings_out_of_range_and_words_that_are_none() {
         ),
         (&["--fail-if", "slf_out"], &["--fail-if", "comparison"]),
         (&["--fail-if", "slf_out<one"], &["--fail-if", "one", "number"]),
+        (&["--fail-if", "slf_out<nan"], &["--fail-if", "nan", "not a number"]),
         (&["--pace", "real", "--workers", "2"], &["--pace real"]),
         (&["--no-such-option"], &["--no-such-option"]),
     ];
