@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual page and
+# Makes a Debian package: ci/deb.sh BINARY DIRECTORY. It has the command without symbols, its manual pages and
 # completions, the unit for systemd and the configurations of the book as examples. Prints the package's path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,8 @@ install -Dm 644 contrib/systemd/slipstream@.service "$root/lib/systemd/system/sl
 install -d "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completions" \
     "$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d" \
     "$root/usr/share/doc/slipstream/examples" "$root/etc/slipstream" "$root/DEBIAN"
-"$binary" man | gzip -9n > "$root/usr/share/man/man1/slipstream.1.gz"
+"$binary" man --into "$root/usr/share/man/man1"
+gzip -9n "$root"/usr/share/man/man1/*
 "$binary" completions bash > "$root/usr/share/bash-completion/completions/slipstream"
 "$binary" completions zsh > "$root/usr/share/zsh/vendor-completions/_slipstream"
 "$binary" completions fish > "$root/usr/share/fish/vendor_completions.d/slipstream.fish"

@@ -11,7 +11,8 @@ from live_functions import have
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 CAPABILITIES = "+net_raw,+net_admin,+bpf"
-FILES = ("usr/bin/slipstream", "usr/share/man/man1/slipstream.1.gz", "lib/systemd/system/slipstream@.service",
+FILES = ("usr/bin/slipstream", "usr/share/man/man1/slipstream.1.gz", "usr/share/man/man1/slipstream-model-solve.1.gz",
+         "lib/systemd/system/slipstream@.service",
          "usr/share/bash-completion/completions/slipstream", "usr/share/doc/slipstream/examples/gateway.toml",
          "usr/share/doc/slipstream/copyright")
 GRAPH = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=64us) -> b; b -> a"

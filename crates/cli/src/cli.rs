@@ -495,8 +495,14 @@ pub(crate) struct Completions {
 
 /// Print the manual page.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  slipstream man | man -l -")]
+#[command(after_help = "Examples:\n  \
+                        slipstream man | man -l -\n  \
+                        slipstream man model solve | man -l -")]
 pub(crate) struct Man {
-    /// Of this verb only.
-    pub(crate) verb: Option<String>,
+    /// Of this verb only, which may have several words: model solve.
+    #[arg(value_name = "VERB")]
+    pub(crate) verbs: Vec<String>,
+    /// Write all pages there instead, each under its name, as in slipstream-model-solve.1.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "verbs")]
+    pub(crate) into: Option<PathBuf>,
 }

@@ -54,7 +54,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Verb::Ctl(args) => ctl::run(&args),
         Verb::Reload(args) => ctl::reload(&args),
         Verb::Completions(args) => shell::completions(args.shell),
-        Verb::Man(args) => shell::man(args.verb.as_deref()),
+        Verb::Man(args) => shell::man(&args),
     }
 }
 

@@ -1,13 +1,16 @@
 //! `completions` and `man`.
 
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 
-use anyhow::bail;
-use clap::CommandFactory;
+use anyhow::{Context, bail};
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_mangen::Man;
 
 use super::Outcome;
-use crate::cli::Cli;
+use crate::cli::{self, Cli};
 
 pub(super) fn completions(shell: Shell) -> anyhow::Result<Outcome> {
     let mut text = Vec::new();
@@ -16,18 +19,41 @@ pub(super) fn completions(shell: Shell) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-pub(super) fn man(verb: Option<&str>) -> anyhow::Result<Outcome> {
-    let mut command = Cli::command();
+pub(super) fn man(args: &cli::Man) -> anyhow::Result<Outcome> {
+    // Pages name those of their verbs; `help` has none, as `--help` of a verb says it all.
+    let mut command = without_help(Cli::command());
     command.build();
-    let command = match verb {
-        None => command,
-        Some(name) => match command.find_subcommand(name) {
-            Some(found) => found.clone(),
-            None => bail!("there is no verb {name:?}; `slipstream --help` lists them"),
-        },
-    };
+    if let Some(folder) = &args.into {
+        pages(&command, folder)?;
+        return Ok(Outcome::Done);
+    }
+    let mut of = &command;
+    for (n, word) in args.verbs.iter().enumerate() {
+        let Some(found) = of.find_subcommand(word) else {
+            let verbs = args.verbs.get(..=n).unwrap_or_default().join(" ");
+            bail!(
+                "there is no verb {verbs:?}; `{} --help` lists them",
+                of.get_bin_name().unwrap_or("slipstream")
+            );
+        };
+        of = found;
+    }
     let mut text = Vec::new();
-    clap_mangen::Man::new(command).render(&mut text)?;
+    Man::new(of.clone()).render(&mut text)?;
     io::stdout().write_all(&text)?;
     Ok(Outcome::Done)
+}
+
+fn without_help(command: Command) -> Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
+}
+
+/// Writes the pages of a command and of its verbs.
+fn pages(command: &Command, folder: &Path) -> anyhow::Result<()> {
+    let page = Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let file = folder.join(page.get_filename());
+    fs::write(&file, text).with_context(|| format!("--into: {}", file.display()))?;
+    command.get_subcommands().filter(|verb| !verb.is_hide_set()).try_for_each(|verb| pages(verb, folder))
 }

@@ -123,9 +123,8 @@ fn completions_for_every_shell_know_the_verbs() {
 
 #[test]
 fn manual_pages_render() {
-    for verb in verbs().iter().filter(|v| !v.contains(' ')) {
-        let words = ["man", verb.as_str()];
-        let page = run(words.iter().filter(|w| !w.is_empty())).with(0).stdout;
+    for verb in verbs() {
+        let page = run(["man"].into_iter().chain(verb.split_whitespace())).with(0).stdout;
         let text = String::from_utf8(page.clone()).unwrap();
         assert!(text.contains(".TH") && text.contains(".SH"), "{verb}: {text}");
         let dir = scratch();
@@ -142,6 +141,34 @@ fn manual_pages_render() {
         assert_eq!(ended.stderr, "", "{verb}: groff complains");
     }
     run(["man", "nonsense"]).with(2).silent().saying(&["nonsense"]);
+    run(["man", "model", "nonsense"]).with(2).silent().saying(&["model nonsense", "slipstream model --help"]);
+}
+
+/// Whatever page a page names is there.
+#[test]
+fn manual_pages_name_each_other() {
+    let dir = scratch();
+    let folder = dir.path().join("man1");
+    run(["man", "--into", common::text(&folder)]).with(2).silent().saying(&["--into", "man1"]);
+    std::fs::create_dir(&folder).unwrap();
+    run(["man", "--into", common::text(&folder)]).with(0).silent();
+    let pages = common::names(&folder);
+    for verb in verbs() {
+        let page = format!("slipstream-{verb}.1").replace(' ', "-").replace("-.", ".");
+        assert!(pages.contains(&page), "{page} is not among {pages:?}");
+    }
+    let mut named = 0;
+    for page in &pages {
+        let text = std::fs::read_to_string(folder.join(page)).unwrap().replace('\\', "");
+        for name in text.lines().filter_map(|line| line.strip_suffix("(1)")) {
+            assert!(pages.contains(&format!("{name}.1")), "{page} names {name}(1)");
+            named += 1;
+        }
+        let verb = page.trim_end_matches(".1").split('-').skip(1);
+        let printed = run(["man"].into_iter().chain(verb)).with(0).stdout;
+        assert!(printed == std::fs::read(folder.join(page)).unwrap(), "{page}");
+    }
+    assert_eq!(named, pages.len() - 1, "each page but the first is named once");
 }
 
 #[test]
