@@ -286,3 +286,34 @@ fn synth_says_its_defaults_and_makes_no_more_than_it_must() {
     assert!(made["packets"] == 100_000 && made["bytes"].as_u64().unwrap() < 100_000_000, "{made}");
     assert!(!Path::new("null").exists());
 }
+
+/// What the campus doesn't have is refused, not left out without a word.
+#[test]
+fn settings_that_a_profile_does_not_have() {
+    let campus = ["synth", "--profile", "campus", "null"];
+    let has = ["campus traffic has no such setting", "copies, packets, seed, start and snap-len"];
+    for (option, value) in [
+        ("--flows", "10"),
+        ("--active", "10"),
+        ("--slf", "1"),
+        ("--order", "random"),
+        ("--train", "fixed"),
+        ("--zipf", "0"),
+        ("--size", "64"),
+        ("--rate", "1mpps"),
+        ("--arrivals", "poisson"),
+        ("--protocol", "tcp"),
+        ("--ipv6", "0.5"),
+        ("--vlan", "0.5"),
+        ("--vlan-ids", "7"),
+    ] {
+        let named = format!("{}: ", option.trim_start_matches('-'));
+        run(campus.iter().chain(&[option, value])).with(2).silent().saying(&has).saying(&[&named]);
+    }
+    let own = ["--copies", "2", "--packets", "9", "--seed", "3", "--start", "5", "--snap-len", "96"];
+    run(campus.iter().chain(&own)).with(0);
+    let graph = "in :: synth(traffic=\"profile=campus,flows=10\") -> out :: null";
+    for verb in ["validate", "run"] {
+        run([verb, "-e", graph]).with(2).silent().saying(&["flows: ", has[0], "graph: line 1"]);
+    }
+}

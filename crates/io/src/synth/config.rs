@@ -13,7 +13,7 @@ pub enum Profile {
     #[default]
     Plain,
     /// Traffic like that at the gateway of the campus in the Reframer paper (§3). Of the settings only
-    /// `copies`, `packets`, `seed`, `start` and `snap_len` count.
+    /// `copies`, `packets`, `seed`, `start` and `snap_len` count, and text that names another is refused.
     Campus,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::config::SynthConfig;
+use super::config::{Profile, SynthConfig};
 use slipstream_core::units::Count;
 
 /// Settings that can't be read.
@@ -12,6 +12,9 @@ pub struct SettingsError(String);
 
 /// Settings whose values are words, whatever they look like.
 const WORDS: [&str; 7] = ["profile", "order", "train", "size", "rate", "arrivals", "protocol"];
+
+/// The settings that campus traffic has.
+const OF_CAMPUS: [&str; 6] = ["profile", "copies", "packets", "seed", "start", "snap-len"];
 
 impl SynthConfig {
     /// Settings written as `key=value,key=value`. A value may hold commas where no key follows, as in
@@ -40,7 +43,7 @@ impl SynthConfig {
     /// Settings by name, as on the command line; numbers are told from words by their look.
     ///
     /// # Errors
-    /// The setting that can't be read, or that is given twice.
+    /// The setting that can't be read, that is given twice, or that the profile doesn't have.
     pub fn from_settings(
         settings: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, SettingsError> {
@@ -52,12 +55,20 @@ impl SynthConfig {
             }
             map.insert(key, value);
         }
-        serde_json::from_value(map.clone().into()).map_err(|all| SettingsError(blamed(map, &all)))
+        let config: Self =
+            serde_json::from_value(map.clone().into()).map_err(|all| SettingsError(blamed(&map, &all)))?;
+        let foreign = map.keys().find(|key| !OF_CAMPUS.contains(&key.as_str()));
+        if let (Profile::Campus, Some(key)) = (config.profile, foreign) {
+            return Err(SettingsError(format!(
+                "{key}: campus traffic has no such setting; it has copies, packets, seed, start and snap-len"
+            )));
+        }
+        Ok(config)
     }
 }
 
 /// What is wrong with settings that are refused, with the name of the setting: each is tried alone.
-fn blamed(map: Map<String, Value>, all: &serde_json::Error) -> String {
+fn blamed(map: &Map<String, Value>, all: &serde_json::Error) -> String {
     for (key, value) in map {
         let alone = Map::from_iter([(key.clone(), value.clone())]);
         let Err(error) = serde_json::from_value::<SynthConfig>(alone.into()) else { continue };
@@ -117,6 +128,8 @@ mod tests {
     fn settings_are_read_as_people_write_them() {
         let config = SynthConfig::from_text("flows=1k,packets=2M,size=64:7,594:4,slf=1.5,vlan=0.5").unwrap();
         assert_eq!((config.flows, config.packets, config.slf), (1000, 2_000_000, 1.5));
+        let campus = "profile=campus,copies=2,packets=10,seed=3,start=5,snap-len=96";
+        assert_eq!(SynthConfig::from_text(campus).unwrap().copies, 2);
         for (text, part) in [
             ("flows", "KEY=VALUE"),
             ("flos=3", ": unknown field `flos`, expected one of"),
@@ -130,6 +143,10 @@ mod tests {
             ("tcp-timestamps=1", ": tcp-timestamps: invalid type: integer `1`, expected a boolean"),
             ("lifetime=2.5", ": lifetime: invalid type: floating point `2.5`, expected struct Lifetime"),
             ("flows=1,flows=2", ": flows is given twice"),
+            ("profile=campus,flows=10", ": flows: campus traffic has no such setting; it has copies, "),
+            ("rate=2mpps,packets=10,profile=campus", ": rate: campus traffic has no such setting"),
+            ("profile=campus,slf=1", ": slf: campus traffic has no such setting"),
+            ("profile=campus,tcp-timestamps=true", ": tcp-timestamps: campus traffic has no such setting"),
         ] {
             let error = SynthConfig::from_text(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
