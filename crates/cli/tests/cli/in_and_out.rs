@@ -21,6 +21,14 @@ fn stdin_is_a_capture_like_any_other() {
         run_with(&compressed, &["analyze", "-", "--format", "json"]).with(0).json()["records"],
         24_000
     );
+    for words in
+        [&["analyze", "-", "-"][..], &["analyze", "-", "-", "--keep-going"], &["reframe", "-", "-", "null"]]
+    {
+        let said = ["- (stdin) can only be the first of several traces"];
+        run_with(&bytes, words).with(2).silent().saying(&said);
+    }
+    let second = run_with(&bytes, &["analyze", text(small()), "-", "--format", "json"]).with(0).json();
+    assert_eq!(second["total"]["records"], 4000, "{second}");
     run_with(b"", &["analyze", "-"]).with(2).silent().saying(&["stdin", "empty"]);
     run_with(b"hello", &["analyze", "-"]).with(2).silent().saying(&["stdin"]);
 }

@@ -199,6 +199,10 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     if args.diff && args.traces.len() != 2 {
         bail!("--diff compares two traces, not {}", args.traces.len());
     }
+    // Two threads would each get some of its bytes.
+    if args.traces.iter().filter(|trace| trace.as_os_str() == "-").count() > 1 {
+        bail!("- (stdin) can only be the first of several traces");
+    }
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(cores, usize::from);
     // Packets of several traces go to one file in the order of the command line.
