@@ -34,6 +34,8 @@ const PACKET_MIN: u32 = 32;
 pub(super) const IF_NAME: u16 = 2;
 /// Option: resolution of time stamps.
 pub(super) const IF_TSRESOL: u16 = 9;
+/// Option: bits of the frame check sequence at the end of every packet.
+pub(super) const IF_FCSLEN: u16 = 13;
 /// Option: seconds to add to time stamps.
 const IF_TSOFFSET: u16 = 14;
 
@@ -317,7 +319,7 @@ impl PcapNg {
             return Err(damage(window, format!("more than {INTERFACES_MAX} interfaces")));
         }
         let block = window.unread();
-        let (link_number, snap_len) = (u32::from(self.order.u16(block, 8)), self.order.u32(block, 12));
+        let (mut link_number, snap_len) = (u32::from(self.order.u16(block, 8)), self.order.u32(block, 12));
         let mut options = block.get(16..len as usize - 4).unwrap_or_default();
         let (mut resolution, mut offset, mut name) = (6, 0, None);
         while options.len() >= 4 {
@@ -331,6 +333,7 @@ impl PcapNg {
             match (code, value) {
                 (IF_NAME, _) => name = Some(text(value)),
                 (IF_TSRESOL, [exponent, ..]) => resolution = *exponent,
+                (IF_FCSLEN, [bits, ..]) => link_number = with_fcs(link_number, *bits),
                 (IF_TSOFFSET, [_, _, _, _, _, _, _, _, ..]) => offset = self.order.i64(value, 0),
                 _ => {}
             }
@@ -404,6 +407,15 @@ impl PcapNg {
             format!("a packet of interface {id}, and the section has described {}", self.locals.len()),
         )
     }
+}
+
+/// A link number with the length of the frame check sequence where a pcap file has it: in the top 4 bits, in
+/// units of 16 bits, with bit 26 set. A length that has no place there is not kept.
+fn with_fcs(link_number: u32, bits: u8) -> u32 {
+    if !bits.is_multiple_of(16) {
+        return link_number;
+    }
+    link_number & 0xffff | 1 << 26 | u32::from(bits / 16) << 28
 }
 
 /// Text of an option: UTF-8, which may end with a zero. No more of it is ever kept than a name may have.

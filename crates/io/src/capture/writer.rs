@@ -13,8 +13,6 @@ const CHUNK: usize = 256 * 1024;
 const SNAP_LEN: u32 = 262_144;
 /// pcapng option: the program that wrote the file.
 const SHB_USERAPPL: u16 = 4;
-/// pcapng option: bits of frame check sequence at the end of every packet.
-const IF_FCSLEN: u16 = 13;
 
 /// Settings for writing a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,7 +304,7 @@ fn interface_description(out: &mut Vec<u8>, interface: &Interface) {
     // A pcap link field has, where bit 26 is set, the length of the frame check sequence in its top 4 bits,
     // in units of 16 bits.
     if interface.link_number & 1 << 26 != 0 {
-        option(&mut body, IF_FCSLEN, &[(interface.link_number >> 28) as u8 * 16]);
+        option(&mut body, pcapng::IF_FCSLEN, &[(interface.link_number >> 28) as u8 * 16]);
     }
     option(&mut body, 0, &[]);
     block(out, pcapng::INTERFACE, &body);

@@ -258,7 +258,7 @@ fn twin_pcap(file: &[u8], ends: Ends, magic: u32) -> Option<(Vec<Owned>, Option<
 }
 
 /// An interface: link number, ticks per second, offset in seconds, snap length.
-type Described = (u16, Option<u128>, i64, u32);
+type Described = (u32, Option<u128>, i64, u32);
 
 fn twin_ng(file: &[u8]) -> Option<(Vec<Owned>, Option<u64>)> {
     let mut records = Vec::new();
@@ -328,6 +328,7 @@ fn twin_blocks(file: &[u8], records: &mut Vec<Owned>) -> Option<u64> {
 
 fn twin_interface(ends: Ends, block: &[u8]) -> Option<Described> {
     let (mut ticks, mut offset) = (Some(1_000_000), 0);
+    let (link, mut fcs) = (u32::from(ends.get16(&block[8..])), 0);
     let mut at = 16;
     while at + 4 <= block.len() - 4 {
         let (code, len) = (ends.get16(&block[at..]), ends.get16(&block[at + 2..]) as usize);
@@ -342,6 +343,9 @@ fn twin_interface(ends: Ends, block: &[u8]) -> Option<Described> {
             let base: u128 = if value[0] >= 128 { 2 } else { 10 };
             ticks = base.checked_pow(u32::from(value[0] % 128));
         }
+        if code == 13 && len >= 1 && value[0] % 16 == 0 {
+            fcs = u32::from(value[0]) << 24 | 0x400_0000;
+        }
         if code == 14 && len >= 8 {
             let (a, b) = (ends.get32(value), ends.get32(&value[4..]));
             let (high, low) = if ends.big { (a, b) } else { (b, a) };
@@ -349,7 +353,7 @@ fn twin_interface(ends: Ends, block: &[u8]) -> Option<Described> {
         }
         at += 4 + len.div_ceil(4) * 4;
     }
-    Some((ends.get16(&block[8..]), ticks, offset, ends.get32(&block[12..])))
+    Some((link | fcs, ticks, offset, ends.get32(&block[12..])))
 }
 
 fn twin_packet(ends: Ends, kind: u32, block: &[u8], locals: &[Described], earlier: u32) -> Option<Owned> {
@@ -374,7 +378,7 @@ fn twin_packet(ends: Ends, kind: u32, block: &[u8], locals: &[Described], earlie
         return None;
     }
     let data = block[begin..begin + captured as usize].to_vec();
-    Some(Owned { time, interface: earlier + id, link_number: u32::from(link), original_len, data })
+    Some(Owned { time, interface: earlier + id, link_number: link, original_len, data })
 }
 
 /// The directory of captures to test with; `None` where `SLIPSTREAM_TRACES=none` says that there is none.
