@@ -5,7 +5,36 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use slipstream::new_file::NewFile;
+use slipstream::new_file::{NewFile, place};
+
+/// Refuses an output that would replace another one, or what is in use otherwise, such as an input. Outputs
+/// are options with their paths; devices and pipes may stand in several places.
+pub(crate) fn refuse_shared<'a>(
+    outputs: impl IntoIterator<Item = (&'a str, Option<&'a Path>)>,
+    in_use: impl IntoIterator<Item = &'a Path>,
+) -> anyhow::Result<()> {
+    let in_use: Vec<_> = in_use.into_iter().map(|used| (place(used), used)).collect();
+    let mut taken: Vec<(PathBuf, &str, &Path)> = Vec::new();
+    for (option, path) in outputs {
+        let Some((path, place)) = path.and_then(|path| Some((path, place(path)?))) else { continue };
+        if let Some((_, used)) = in_use.iter().find(|(known, _)| known.as_ref() == Some(&place)) {
+            bail!(
+                "{option} {} would replace {}, which is in use; name another file",
+                path.display(),
+                used.display()
+            );
+        }
+        if let Some((_, other, same)) = taken.iter().find(|(known, ..)| *known == place) {
+            bail!(
+                "{other} {} and {option} {}: one would replace the other; give each a name of its own",
+                same.display(),
+                path.display()
+            );
+        }
+        taken.push((place, option, path));
+    }
+    Ok(())
+}
 
 /// A file that is being written. It takes its name with [`Replacement::commit`], in place of any older file
 /// of that name; nothing is left of it if it comes to nothing, or a signal ends the program.
@@ -89,6 +118,25 @@ mod tests {
         file.commit().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn outputs_have_files_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let [input, link, new] = ["input", "link", "new"].map(|n| folder.path().join(n));
+        fs::write(&input, "").unwrap();
+        std::os::unix::fs::symlink(&input, &link).unwrap();
+        let (again, null) = (folder.path().join("./new"), Path::new("/dev/null"));
+        let refused = |outputs: [(&'static str, Option<&Path>); 2], inputs: [&Path; 2]| {
+            refuse_shared(outputs, inputs).err().map(|error| error.to_string())
+        };
+        let words = Path::new("-");
+        let told = refused([("--x", Some(&link)), ("--y", None)], [words, &input]).unwrap();
+        assert!(told.starts_with("--x ") && told.contains("link would replace ") && told.contains("input,"));
+        let told = refused([("--x", Some(&new)), ("--y", Some(&again))], [words, &input]).unwrap();
+        assert!(told.contains("--x ") && told.contains("new and --y ") && told.contains("./new: one"));
+        assert_eq!(refused([("--x", Some(&new)), ("--y", Some(&link))], [words, words]), None);
+        assert_eq!(refused([("--x", Some(null)), ("--y", Some(null))], [null, null]), None);
     }
 
     #[test]

@@ -106,6 +106,18 @@ impl Write for NewFile {
     }
 }
 
+/// The file or folder that is written under this name, by which two names of one are told: links are
+/// followed, and what is not there yet has its place in its folder. None for devices and pipes, which several
+/// may write to.
+#[must_use]
+pub fn place(path: &Path) -> Option<PathBuf> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_file() || there.is_dir() => fs::canonicalize(path).ok(),
+        Ok(_) => None,
+        Err(_) => Some(fs::canonicalize(folder(path)).ok()?.join(path.file_name()?)),
+    }
+}
+
 /// The path by which the system names an open file.
 fn open_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -163,6 +175,20 @@ mod tests {
         let [a, b] = [a, b].map(|path| fs::metadata(path).unwrap().permissions().mode());
         assert_eq!(a, b);
         assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn names_of_one_file_have_one_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, link] = ["a", "link"].map(|n| folder.path().join(n));
+        let again = folder.path().join("./a");
+        assert_eq!(place(&a), place(&again), "before it is there");
+        assert!(place(&a).is_some() && place(&a) != place(&link));
+        fs::write(&a, "").unwrap();
+        std::os::unix::fs::symlink("a", &link).unwrap();
+        assert!([&again, &link].iter().all(|name| place(name) == place(&a)));
+        assert_eq!(place(Path::new("/dev/null")), None);
+        assert_eq!(place(&folder.path().join("no/such/f")), None);
     }
 
     #[test]

@@ -356,6 +356,8 @@ pub struct Properties {
     pub tables: &'static [StateTable],
     /// Of a port: how shards have it.
     pub sharing: fn(&Settings) -> Sharing,
+    /// The setting that names the file or folder that is written, unless packets come from it.
+    pub writes: Option<&'static str>,
 }
 
 impl Properties {
@@ -379,6 +381,7 @@ impl Properties {
             reload: None,
             tables: &[],
             sharing: |_| Sharing::Not,
+            writes: None,
         }
     }
 }

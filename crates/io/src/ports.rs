@@ -67,6 +67,7 @@ pub const PCAP: StageType = StageType {
     ],
     properties: Properties {
         drops: &[DropReason::NotSent],
+        writes: Some("path"),
         ..Properties::new(
             // A file is one sequence, which one core reads or writes.
             |_| Meets::Everything,

@@ -135,6 +135,7 @@ pub const MEASURE: StageType = StageType {
         },
     ],
     properties: Properties {
+        writes: Some("save"),
         ..Properties::new(
             // An answer is about all packets of an epoch, which one set of sketches has seen.
             |_| Meets::Everything,

@@ -1,10 +1,11 @@
 //! `slipstream run`: any pipeline.
 
+use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
-use slipstream::pipeline::Group;
+use slipstream::pipeline::{Group, Kind, Plan};
 use slipstream::runtime::{RunReport, SourceReport, StageReport};
 use slipstream::stage::Drops;
 use slipstream_report::{Table, count, plural, time};
@@ -15,11 +16,11 @@ use crate::check;
 use crate::cli;
 use crate::live;
 use crate::metrics;
-use crate::operate::sessions::Sessions;
+use crate::operate::sessions::{Sessions, Target};
 use crate::operate::state::Keeper;
 use crate::operate::{Operation, Shared, control};
 use crate::port::refuse_unbuilt;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::types;
 use crate::ui;
 use crate::units::to_u32;
@@ -36,6 +37,7 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
     if asked && !live::is_live(&plan) {
         bail!("--state, --session-log and --log-denied are for live ports, such as af_packet:INTERFACE");
     }
+    refuse_shared(outputs(args), files(&plan).chain(args.pipeline.config.as_deref()))?;
     let again = args.pipeline.clone();
     let read = move || pipeline::plan(&again);
     let mut operation = Operation::new(&plan, read, |report| as_json(report, Vec::new()));
@@ -117,6 +119,24 @@ pub(super) fn run(args: &cli::Run) -> anyhow::Result<Outcome> {
         _ if report.interrupted => Outcome::Interrupted,
         Some(what) => Outcome::CheckFailed(what),
         None => Outcome::Done,
+    })
+}
+
+/// Files that are written beside what stages write.
+fn outputs(args: &cli::Run) -> [(&'static str, Option<&Path>); 3] {
+    let sessions = match &args.session_log {
+        Some(Target::Json(path)) => Some(path.as_path()),
+        _ => None,
+    };
+    let [state, polls] = [&args.state, &args.poll_log].map(|path| path.as_deref());
+    [("--state", state), ("--session-log", sessions), ("--poll-log", polls)]
+}
+
+/// Files that stages read or write.
+fn files(plan: &Plan) -> impl Iterator<Item = &Path> {
+    plan.stages.iter().flat_map(|stage| {
+        let files = stage.kind.settings.iter().filter(|setting| setting.kind == Kind::File);
+        files.filter_map(|setting| stage.settings.file(setting.name))
     })
 }
 

@@ -128,6 +128,55 @@ fn names_that_are_not_text() {
     assert_eq!(verb(&[OsStr::new("analyze"), to])["records"], 4000);
 }
 
+/// Neither another output nor an input is replaced without a word.
+#[test]
+fn outputs_have_files_of_their_own() {
+    let dir = scratch();
+    let trace = dir.path().join("d.pcap");
+    fs::copy(small(), &trace).unwrap();
+    let refused = |words: &[&str], said: &[&str]| {
+        run_in(dir.path(), words).with(2).silent().saying(said);
+        assert_eq!(names(dir.path()), ["d.pcap"], "{words:?}");
+        assert!(fs::read(&trace).unwrap() == fs::read(small()).unwrap(), "{words:?} changed the trace");
+    };
+    for out in ["same.pcap", "./same.pcap"] {
+        let words = ["-i", "d.pcap", "-o", out, "-e", "tap(path=same.pcap) -> limit(rate=1kpps, burst=10)"];
+        let said = ["`tap` writes same.pcap, and so does `out`", "out: ", "and so does `tap`"];
+        refused(&[&["run"], &words[..]].concat(), &said);
+        refused(&[&["validate"], &words[..]].concat(), &said);
+    }
+    refused(
+        &["analyze", "d.pcap", "--report", "z.x", "--parquet", "./z.x"],
+        &["--report z.x and --parquet ./z.x: one would replace the other"],
+    );
+    let read = |words: &[&str], option: &str| {
+        refused(&[words, &[option, "./d.pcap"]].concat(), &[option, "./d.pcap would replace d.pcap"]);
+    };
+    for option in ["--report", "--parquet", "--parquet-packets", "--save"] {
+        read(&["analyze", "d.pcap"], option);
+    }
+    read(&["measure", "--task", "cardinality", "d.pcap"], "--save");
+    read(&["model", "compare", "d.pcap"], "--report");
+    let solve = ["--interarrival", "poisson", "--mean", "90", "--queue", "64", "--log", "d.pcap"];
+    read(&[&["model", "solve"], &solve[..]].concat(), "--report");
+    // A pipeline's own files, be they there yet or not, but for a capture onto its input.
+    let polls = ["run", "-i", "d.pcap", "-o", "new.pcap", "-e", "counter", "--poll-log", "./new.pcap"];
+    refused(&polls, &["--poll-log ./new.pcap would replace new.pcap"]);
+    let shared = ["--report", "/dev/null", "--parquet", "/dev/null"];
+    run_in(dir.path(), ["analyze", "d.pcap"].iter().chain(&shared)).with(0);
+}
+
+/// A saved state may be added to in its place.
+#[test]
+fn a_merged_state_may_replace_one_of_its_own() {
+    let dir = scratch();
+    let measure = |words: &[&str]| run_in(dir.path(), ["measure"].iter().chain(words)).with(0);
+    measure(&["--task", "cardinality", text(small()), "--save", "a.state"]);
+    fs::copy(dir.path().join("a.state"), dir.path().join("b.state")).unwrap();
+    measure(&["merge", "a.state", "b.state", "--save", "a.state"]);
+    assert!(names(dir.path()) == ["a.state", "b.state"]);
+}
+
 #[test]
 fn an_input_that_fails_leaves_the_old_output_alone() {
     let dir = scratch();

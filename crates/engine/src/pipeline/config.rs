@@ -223,6 +223,7 @@ impl Plan {
             self.check_shape(&mut findings);
             if findings.is_empty() {
                 slicing::check(&self, &mut findings);
+                self.check_outputs(&mut findings);
             }
         }
         if !readable || !aside.is_empty() {

@@ -23,6 +23,7 @@ mod diagnostics;
 mod ends;
 #[cfg(test)]
 mod function_tests;
+mod outputs;
 mod picture;
 #[cfg(test)]
 mod property_tests;

@@ -315,3 +315,41 @@ fn payloads_come_back_before_anything_leaves() {
     let error = Plan::from_graph(never, None, None, Path::new("")).unwrap_err().to_string();
     assert!(error.contains("no splice brings the payloads of `s` back"), "{error}");
 }
+
+/// Each file is written by one stage, whatever the names by which the stages know it.
+#[test]
+fn a_file_is_written_by_one_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |graph: &str| Plan::from_graph(graph, None, None, folder.path());
+    let refused = |graph: &str| plan(graph).unwrap_err().0;
+    let [first, second] = &refused("in :: synth -> tap(path=a.pcap) -> out :: pcap(path=./a.pcap)")[..]
+    else {
+        panic!("two places")
+    };
+    assert_eq!((first.error.column, second.error.column), (25, 53));
+    for (told, message) in
+        [(first, "a.pcap, and so does `out`: one would replace"), (second, "a.pcap, and so does `tap`:")]
+    {
+        assert!(told.error.message.contains(message), "{told}");
+    }
+    std::fs::write(folder.path().join("a.pcap"), "").unwrap();
+    std::os::unix::fs::symlink("a.pcap", folder.path().join("link.pcap")).unwrap();
+    let three = "in :: synth -> tap(path=a.pcap) -> t :: tap(path=link.pcap) -> out :: pcap(path=./a.pcap)";
+    assert_eq!(refused(three).len(), 3 + 1, "the first is told of with each of the others");
+    let folders = "in :: synth -> a :: measure(save=.) -> b :: measure(save=./) -> out :: null";
+    assert_eq!(refused(folders).len(), 2);
+    for good in [
+        "in :: synth -> tap(path=/dev/null) -> out :: pcap(path=/dev/null)",
+        "in :: synth -> tap(path=-) -> out :: pcap(path=-)",
+        "in :: pcap(path=a.pcap) -> out :: pcap(path=a.pcap)",
+        "in :: synth -> a :: measure(save=.) -> tap(path=b.pcap) -> out :: pcap(path=a.pcap)",
+    ] {
+        plan(good).unwrap();
+    }
+    let port = |path: &str| {
+        Some(("pcap", vec![("path".to_owned(), folder.path().join(path).display().to_string())]))
+    };
+    let ends = Plan::from_graph("tap(path=b.pcap)", port("a.pcap"), port("b.pcap"), folder.path());
+    let all = ends.unwrap_err().0;
+    assert_eq!(all.iter().map(|d| d.file.as_str()).collect::<Vec<_>>(), ["graph", "out"]);
+}

@@ -145,6 +145,7 @@ pub(super) const TAP: StageType = StageType {
         RULES,
     ],
     properties: Properties {
+        writes: Some("path"),
         ..Properties::new(
             // A file is one sequence, which one core writes.
             |_| Meets::Everything,

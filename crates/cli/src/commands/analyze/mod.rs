@@ -9,7 +9,7 @@ mod read;
 mod table;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -24,7 +24,7 @@ use slipstream_trace::{Config, Details, FlowFile, GroupBy, Groups, PacketFile, P
 use super::{Outcome, frontier};
 use crate::check::{self, Check};
 use crate::cli;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::report::{self, Subject};
 use crate::selection::encapsulation;
 use crate::ui;
@@ -217,6 +217,13 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
     };
     config.validate()?;
     frontier::check(args)?;
+    let outputs = [
+        ("--report", args.report.as_deref()),
+        ("--parquet", args.parquet.as_deref()),
+        ("--parquet-packets", args.parquet_packets.as_deref()),
+        ("--save", args.save.as_deref()),
+    ];
+    refuse_shared(outputs, args.traces.iter().map(PathBuf::as_path))?;
     let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
     if args.part.is_some() || args.save.is_some() {
         let [trace] = args.traces.as_slice() else {

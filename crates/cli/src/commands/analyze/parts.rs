@@ -15,7 +15,7 @@ use super::{Analyzed, Output};
 use crate::check;
 use crate::cli::{self, PartOf};
 use crate::port::Input;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::ui::Progress;
 
 /// The part of its trace that a result is of.
@@ -190,6 +190,10 @@ fn analyzed(stretch: Stretch, part: bool) -> Analyzed {
 /// `analyze merge`.
 pub(super) fn merge(args: &cli::MergeParts) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    let others = [("--report", args.report.as_deref()), ("--parquet", args.parquet.as_deref())];
+    refuse_shared(others, args.parts.iter().map(PathBuf::as_path))?;
+    // Parts may be joined into one of them, which is of the same kind.
+    refuse_shared(others.into_iter().chain([("--save", args.save.as_deref())]), [])?;
     let output = Output::open(args.report.as_deref(), args.parquet.as_deref())?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
     let mut traces: Vec<Vec<Saved>> = Vec::new();

@@ -10,7 +10,7 @@ mod show;
 mod state;
 mod windows;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
@@ -30,7 +30,7 @@ use super::{Outcome, report_damage};
 use crate::check;
 use crate::cli::measure as cli;
 use crate::port::Input;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::selection::{encapsulation, first_time};
 use crate::traces::Traces;
 use crate::ui::{self, Progress};
@@ -147,6 +147,7 @@ fn trace(args: &cli::Measure) -> anyhow::Result<Outcome> {
     }
     let sliding = Sliding::of(args)?;
     let epoch = sliding.map_or(args.epoch, Sliding::pane);
+    refuse_shared([("--save", args.save.as_deref())], args.trace.iter().map(PathBuf::as_path))?;
     let save = args.save.as_deref().map(|p| Replacement::create("--save", p)).transpose()?;
     let mut jobs: Vec<_> =
         args.task.iter().map(|task| Job::new(args, *task)).collect::<anyhow::Result<_>>()?;

@@ -9,7 +9,7 @@ use super::super::Outcome;
 use super::{finish, inputs, loss, mpps};
 use crate::check;
 use crate::cli::model::Compare;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::report::model::{Page, distribution};
 
 /// Bytes that a frame takes on an Ethernet link beside its own: preamble, start and gap.
@@ -25,6 +25,7 @@ struct Row {
 
 pub(super) fn run(args: &Compare) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    refuse_shared([("--report", args.report.as_deref())], [args.log.as_path()])?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let log = inputs::poll_log(&args.log, args.reading.clock)?;
     let found = fit(&log)?;

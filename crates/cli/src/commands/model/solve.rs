@@ -1,5 +1,7 @@
 //! `slipstream model solve`: one load.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
 use serde_json::{Value, json};
 use slipstream_model::{Effort, Error, Model, Simulated, Solution, simulate};
@@ -9,11 +11,13 @@ use super::super::Outcome;
 use super::{finish, inputs, loss, mpps, summary, whole};
 use crate::check;
 use crate::cli::model::Solve;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::report::model::{Page, distribution};
 
 pub(super) fn run(args: &Solve) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    let inputs = [&args.server.log, &args.arrivals.interarrivals].into_iter().flatten();
+    refuse_shared([("--report", args.report.as_deref())], inputs.map(PathBuf::as_path))?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let slot_ns = args.server.reading.slot.0;
     let mean = match (args.mean, args.rate) {

@@ -11,7 +11,7 @@ use super::super::Outcome;
 use super::{finish, inputs, loss, mpps, summary};
 use crate::check;
 use crate::cli::model::Sweep;
-use crate::replace::Replacement;
+use crate::replace::{Replacement, refuse_shared};
 use crate::report::model::{Curves, Page};
 
 struct Point {
@@ -21,6 +21,7 @@ struct Point {
 
 pub(super) fn run(args: &Sweep) -> anyhow::Result<Outcome> {
     let checks = check::parse_all(&args.reporting.fail_if)?;
+    refuse_shared([("--report", args.report.as_deref())], args.server.log.as_deref())?;
     let page = args.report.as_deref().map(|p| Replacement::create("--report", p)).transpose()?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(cores, usize::from);
