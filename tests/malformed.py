@@ -176,7 +176,8 @@ class Flows:
         packets = [self._segment(ends, ports, way, flags, seq) for way, flags in life]
         # Linux takes a reset for one if its sequence number is right, which what was odd before may have
         # changed.
-        return packets, 3 if any(flags & RST for _, flags in life) else rng.randrange(len(packets) - 1)
+        resets = [at for at, (_, flags) in enumerate(life) if flags & RST]
+        return packets, resets[0] if resets else rng.randrange(len(packets) - 1)
 
     def _udp(self, ends, ports):
         rng = self.random

@@ -103,6 +103,7 @@ impl Reframe {
             (weight, _) => u64::MAX - self.instant.since(Nanos(order)).saturating_mul(u64::from(weight)),
         };
         self.leaving_packets += u32::from(slot.count);
+        self.leaving_bytes += u64::from(slot.bytes);
         self.leaving.push(Leaving { order, train, cause });
     }
 
@@ -126,7 +127,7 @@ impl Reframe {
             at += 1;
         }
         self.leaving.clear();
-        self.leaving_packets = 0;
+        (self.leaving_packets, self.leaving_bytes) = (0, 0);
     }
 
     fn emit_train(&mut self, pool: &mut Pool, leaving: Leaving, out: &mut dyn Output) {

@@ -50,7 +50,7 @@ impl Reframe {
     pub(super) fn fast_run<const JOINING: bool>(&mut self, block: &Block<'_>, from: usize) -> usize {
         let Some(bypass) = self.bypass_info else { return from };
         let room = self.capacity.saturating_sub(self.hold.packets() + self.leaving_packets) as usize;
-        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes());
+        let mut room_bytes = self.capacity_bytes.saturating_sub(self.hold.bytes() + self.leaving_bytes);
         let end = block.frames.len().min(from.saturating_add(room));
         let mut at = from;
         loop {

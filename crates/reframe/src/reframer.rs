@@ -70,6 +70,8 @@ pub struct Reframe {
     /// Trains that leave at `instant`, and how many packets they have.
     pub(super) leaving: Vec<Leaving>,
     pub(super) leaving_packets: u32,
+    /// Their captured bytes.
+    pub(super) leaving_bytes: u64,
     /// Packets that count as held but arrive only after `instant`: they were stored ahead of their time.
     pub(super) early: u32,
     /// Most packets of late joined a train.
@@ -143,6 +145,7 @@ impl Reframe {
             gro: config.compress_gro.then(|| Gro::new(config.gro, config.gro_verify)),
             leaving: Vec::with_capacity(BATCH),
             leaving_packets: 0,
+            leaving_bytes: 0,
             early: 0,
             joining: false,
             instant: Nanos(0),
@@ -437,7 +440,7 @@ impl Reframe {
             self.emit_leaving(pool, out);
             train = NONE;
         }
-        let bytes = self.hold.bytes() + u64::from(frame.len);
+        let bytes = self.hold.bytes() + self.leaving_bytes + u64::from(frame.len);
         if self.hold.packets() + self.leaving_packets >= self.capacity || bytes > self.capacity_bytes {
             self.make_room(pool, frame.len, out);
             train = self.table.get_mut(frame.flow).train;

@@ -170,18 +170,19 @@ impl Twin {
             self.leave(config, at);
             self.emit();
         }
-        let held = |twin: &Self| -> (usize, usize) {
-            let all = || twin.trains.iter().flat_map(|t| &t.packets);
+        let of = |trains: &[TwinTrain]| -> (usize, usize) {
+            let all = || trains.iter().flat_map(|t| &t.packets);
             (all().count(), all().map(|p| packets[*p].len.max(60)).sum())
         };
-        let leaving: usize = self.leaving.iter().map(|t| t.packets.len()).sum();
-        let full = |(n, bytes): (usize, usize), leaving: usize| {
-            n + leaving >= config.capacity as usize
-                || bytes + packet.len.max(60) > config.capacity_bytes as usize
+        // What leaves at this instant is inside until time goes on.
+        let full = |twin: &Self| {
+            let ((held, bytes), (leaving, leaving_bytes)) = (of(&twin.trains), of(&twin.leaving));
+            held + leaving >= config.capacity as usize
+                || bytes + leaving_bytes + packet.len.max(60) > config.capacity_bytes as usize
         };
-        if full(held(self), leaving) {
+        if full(self) {
             self.emit();
-            while full(held(self), 0) && !self.trains.is_empty() {
+            while full(self) && !self.trains.is_empty() {
                 let oldest = (0..self.trains.len()).min_by_key(|t| self.trains[*t].packets[0]).unwrap();
                 self.leave(config, oldest);
                 self.emit();

@@ -343,7 +343,7 @@ fn twin_interface(ends: Ends, block: &[u8]) -> Option<Described> {
             let base: u128 = if value[0] >= 128 { 2 } else { 10 };
             ticks = base.checked_pow(u32::from(value[0] % 128));
         }
-        if code == 13 && len >= 1 && value[0] % 16 == 0 {
+        if code == 13 && len >= 1 && value[0].is_multiple_of(16) {
             fcs = u32::from(value[0]) << 24 | 0x400_0000;
         }
         if code == 14 && len >= 8 {
