@@ -67,6 +67,8 @@ pub struct Reframer {
     ready: Ready,
     /// The latest time heard of, by a push.
     pushed: Nanos,
+    /// The latest time heard of, by a poll.
+    polled: Nanos,
     packets: u64,
 }
 
@@ -278,6 +280,7 @@ impl Reframer {
             arrivals,
             ready: Ready::new(2 * config.capacity as usize + BATCH),
             pushed: Nanos(0),
+            polled: Nanos(0),
             packets: 0,
         })
     }
@@ -352,7 +355,7 @@ impl Reframer {
         let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
         *first = self.packets;
         // Trains polled ahead of the clock have left already: nothing joins them any more.
-        let arrival = self.reframe.not_before(now);
+        let arrival = now.max(self.polled);
         // An iterator that is longer than it said is no reason to take more.
         for packet in packets.take(n) {
             if let Some(address) = ahead.next() {
@@ -384,6 +387,7 @@ impl Reframer {
     /// Lets time pass to `now`.
     #[inline]
     fn advance(&mut self, now: Nanos) {
+        self.polled = self.polled.max(now);
         if self.reframe.next_release() <= now {
             self.reframe.advance(&mut self.pool, now, &mut self.ready);
         }

@@ -174,12 +174,6 @@ impl Reframe {
         }
     }
 
-    /// The time of a packet that arrives next: `now`, but not before what has happened already.
-    #[inline(always)]
-    pub(crate) fn not_before(&self, now: Nanos) -> Nanos {
-        now.max(self.instant)
-    }
-
     /// Packets that are inside.
     pub(crate) fn held(&self) -> u32 {
         self.hold.packets() + self.leaving_packets

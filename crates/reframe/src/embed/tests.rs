@@ -43,6 +43,11 @@ fn traffic() -> impl Strategy<Value = Vec<Sent>> {
     prop::collection::vec(packet, 0..200)
 }
 
+/// How much later than the packets one polls.
+fn polled_at() -> impl Strategy<Value = i64> {
+    prop_oneof![4 => -400..1_i64, 1 => 0..6000_i64]
+}
+
 fn config() -> impl Strategy<Value = ReframeConfig> {
     let settings = || {
         (
@@ -186,24 +191,28 @@ proptest! {
     }
 
     /// The obvious twin is the stage, fed in batches; here packets come one by one or in bursts of one time,
-    /// with polls in between.
+    /// with polls in between, some of them ahead of the packets: those come late, when it was polled.
     #[test]
     fn trains_are_those_of_the_pipeline(
         config in config(),
         sent in traffic(),
         sizes in prop::collection::vec(1..80_usize, 1..4),
-        ways in prop::collection::vec((0..3_u8, any::<bool>(), any::<bool>(), 0..400_u64), 1..40),
+        ways in prop::collection::vec((0..3_u8, any::<bool>(), any::<bool>(), polled_at()), 1..40),
     ) {
-        let (expected, stats) = pipeline(&config, &sent, &sizes);
         let mut reframer = Reframer::new(&config).unwrap();
         let (mut out, mut now, mut at) = (Trains::new(), 0, 0);
+        let (mut polled, mut arrived, mut late) = (0, 0, sent.clone());
         let mut ways = ways.iter().cycle();
         while at < sent.len() {
-            let (way, polls, by_burst, back) = *ways.next().unwrap();
+            let (way, polls, by_burst, ahead) = *ways.next().unwrap();
             now += sent[at].gap;
             if polls {
-                poll(&mut reframer, now.saturating_sub(back), by_burst, &mut out);
+                let time = now.saturating_add_signed(ahead);
+                poll(&mut reframer, time, by_burst, &mut out);
+                polled = polled.max(time);
             }
+            late[at].gap = now.max(polled) - arrived;
+            arrived = now.max(polled);
             if way == 0 {
                 reframer.push(Nanos(now), at as u32, &sent[at].bytes()).unwrap();
                 at += 1;
@@ -236,6 +245,7 @@ proptest! {
             prop_assert!(out.len() > before, "something leaves at the time that was named");
         }
         prop_assert_eq!(reframer.packets(), 0);
+        let (expected, stats) = pipeline(&config, &late, &sizes);
         prop_assert_eq!(out, expected);
         prop_assert_eq!(reframer.stats(), stats);
     }
@@ -326,6 +336,23 @@ fn a_key_says_what_bytes_say() {
     assert_eq!(reframer.poll(Nanos(64_002)).unwrap().handles, [1, 3]);
     assert_eq!(reframer.poll(Nanos(64_002)), None);
     assert_eq!(reframer.poll(Nanos::MAX).unwrap().handles, [2]);
+}
+
+#[test]
+fn time_passes_by_a_poll_that_gives_nothing() {
+    let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
+    assert_eq!(reframer.poll(Nanos(1_000_000)), None);
+    reframer.push(Nanos(0), 1, &packet(1)).unwrap();
+    assert_eq!(reframer.poll(Nanos(1_000_000)), None);
+    assert_eq!(reframer.next_deadline(), Nanos(1_064_001));
+    // The same while another packet is held.
+    assert_eq!(reframer.poll(Nanos(1_050_000)), None);
+    reframer.push(Nanos(10), 2, &packet(2)).unwrap();
+    let mut releases = Vec::new();
+    while let Some(train) = reframer.poll(Nanos(2_000_000)) {
+        releases.push((train.release, train.handles.to_vec()));
+    }
+    assert_eq!(releases, [(Nanos(1_064_000), vec![1]), (Nanos(1_114_000), vec![2])]);
 }
 
 #[test]
