@@ -56,7 +56,8 @@ class Installed:
         target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
         cargo("build", "--release", "--locked", "-p", "slipstream-capi", cwd=ROOT)
         self.prefix = directory / "prefix"
-        run(ROOT / "ci" / "install_c.sh", target / "release", self.prefix)
+        self.release = target / "release"
+        run(ROOT / "ci" / "install_c.sh", self.release, self.prefix)
         self.env = {"PKG_CONFIG_PATH": f"{self.prefix}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{self.prefix}/lib"}
         self.capture, self.coarse = directory / "in.pcap", directory / "us.pcap"
         self.packets = capture.read(ROOT / "traces" / "campus.pcap.gz").records
@@ -115,6 +116,31 @@ def header(case, c):
     declared = set(re.findall(r"\b(slip_\w+)\(", (c.prefix / "include" / "slipstream.h").read_text()))
     case.equal(sorted(declared - set(names)), [], "declared, but not there")
     case.equal(sorted(set(names) - declared), [], "there, but not declared")
+
+
+def loader(case, c):
+    """An installation renews the loader's cache if the loader looks there, and else says what to do."""
+    tools, log = c.directory / "tools", c.directory / "ldconfig.log"
+    tools.mkdir()
+
+    def install(uid, looks_in, **env):
+        scripts = {"id": f"echo {uid}", "ldconfig": f"echo \"ldconfig $*\" >> {log}\necho '{looks_in}/lib: (from a file)'"}
+        for name, script in scripts.items():
+            (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tools / name).chmod(0o755)
+        log.write_text("")
+        done = subprocess.run([ROOT / "ci" / "install_c.sh", c.release, c.prefix], capture_output=True, text=True, check=True,
+                              env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", **env})
+        return log.read_text().splitlines(), done.stderr
+
+    case.equal(install(0, c.prefix), (["ldconfig -N -X -v", "ldconfig "], ""), "as root")
+    calls, said = install(1000, c.prefix)
+    case.equal(calls, ["ldconfig -N -X -v"], "as a user")
+    case.check("run as root" in said, said)
+    calls, said = install(0, "/elsewhere")
+    case.equal(calls, ["ldconfig -N -X -v"], "where the loader doesn't look")
+    case.check(f"-Wl,-rpath,{c.prefix}/lib" in said, said)
+    case.equal(install(0, c.prefix, DESTDIR=str(c.directory / "staged")), ([], ""), "below DESTDIR")
 
 
 def wrong_input(case, c):
@@ -338,7 +364,7 @@ def packages(case, c):
         case.check({"README.md", "Cargo.toml"} <= files, f"{name}: README.md is missing")
 
 
-CHECKS = (header, wrong_input, plain_c, live, dpdk, readme, freestanding, packages)
+CHECKS = (header, loader, wrong_input, plain_c, live, dpdk, readme, freestanding, packages)
 
 
 def main():
