@@ -115,6 +115,12 @@
 #define SLIP_NEVER 18446744073709551615ull
 
 /**
+ * The latest time in ns at which packets can arrive, about 584 years: a push after that returns
+ * SLIP_E_ARGUMENT.
+ */
+#define SLIP_LAST 18446744069709551613ull
+
+/**
  * A reframer: handles of packets go in as the packets come, and out as trains, packets of a flow back to
  * back.
  *
@@ -522,7 +528,8 @@ int slip_reframe_push_burst(struct slip_reframe *reframe,
  * Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of
  * their packets, one train behind the other, to `handles` (room for `n_handles`, at least SLIP_BURST).
  * Returns how many trains, 0 when there is no more, or a negative code. Time passes to `now_ns`: a packet
- * that is pushed with an earlier time later on counts as one that arrives at `now_ns`.
+ * that is pushed with an earlier time later on counts as one that arrives at `now_ns`. Whoever polls a time
+ * after SLIP_LAST has all that was pushed, and can push no more.
  */
 int32_t slip_reframe_poll(struct slip_reframe *reframe,
                           uint64_t now_ns,

@@ -24,6 +24,12 @@ pub const SLIP_NO_FLOW: u32 = 0xffff_ffff;
 /// The deadline where nothing is inside.
 pub const SLIP_NEVER: u64 = 0xffff_ffff_ffff_ffff;
 
+/// The latest time in ns at which packets can arrive, about 584 years: a push after that returns
+/// SLIP_E_ARGUMENT.
+pub const SLIP_LAST: u64 = 0xffff_ffff_1194_d7fd;
+
+const _: () = assert!(SLIP_LAST == Reframer::LAST.0);
+
 /// A reframer: handles of packets go in as the packets come, and out as trains, packets of a flow back to
 /// back.
 ///
@@ -74,6 +80,7 @@ impl From<PushError> for Failure {
     fn from(error: PushError) -> Self {
         let code = match error {
             PushError::TimeRanBackwards { .. } => SLIP_E_TIME,
+            PushError::EndOfTime(_) => SLIP_E_ARGUMENT,
             PushError::TooMany(_) => SLIP_E_TOO_MANY,
             PushError::Unpolled(_) => SLIP_E_UNPOLLED,
         };
@@ -194,7 +201,8 @@ fn bad_packet(at: usize, code: i32) -> Failure {
 /// Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of
 /// their packets, one train behind the other, to `handles` (room for `n_handles`, at least SLIP_BURST).
 /// Returns how many trains, 0 when there is no more, or a negative code. Time passes to `now_ns`: a packet
-/// that is pushed with an earlier time later on counts as one that arrives at `now_ns`.
+/// that is pushed with an earlier time later on counts as one that arrives at `now_ns`. Whoever polls a time
+/// after SLIP_LAST has all that was pushed, and can push no more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_poll(
     reframe: *mut slip_reframe,

@@ -139,6 +139,16 @@ static void calls(void)
     CHECK(slip_reframe_stats(r, (slip_stats *)shorter) == SLIP_OK && shorter[1] == 2);
     free(shorter);
 
+    /* The end of time. */
+    slip_reframe *last = slip_reframe_new(NULL, NULL, 0);
+    CHECK(slip_reframe_push(last, SLIP_LAST + 1, 1, packet, 60) == SLIP_E_ARGUMENT);
+    CHECK(strstr(slip_reframe_error(last), "is the latest time") != NULL);
+    CHECK(slip_reframe_push(last, SLIP_LAST, 1, packet, 60) == SLIP_OK);
+    CHECK(slip_reframe_next_deadline(last) == SLIP_LAST + 64001);
+    CHECK(slip_reframe_poll(last, SLIP_LAST + 64001, t, 4, h, SLIP_BURST) == 1 && h[0] == 1);
+    CHECK(slip_reframe_push(last, SLIP_LAST, 1, packet, 60) == SLIP_E_ARGUMENT);
+    CHECK(slip_reframe_free(last) == SLIP_OK);
+
     /* Nobody polls. */
     int e, n = 0;
     while ((e = slip_reframe_push(r, 70000, n, NULL, 0)) == SLIP_OK)

@@ -226,6 +226,8 @@ pub enum PushError {
         /// The latest one so far.
         last: Nanos,
     },
+    /// The packets would arrive after [`Reframer::LAST`]; the time says when.
+    EndOfTime(Nanos),
     /// More packets in a burst than [`BATCH`].
     TooMany(usize),
     /// So many packets have left and wait for [`Reframer::poll`] that there is no room for more.
@@ -241,6 +243,13 @@ impl fmt::Display for PushError {
                     "the time {now} s is before {last} s, when a packet was pushed; times must not run backwards"
                 )
             }
+            Self::EndOfTime(arrival) => {
+                let last = Reframer::LAST;
+                write!(
+                    f,
+                    "a packet that arrives at {arrival} s; {last} s is the latest time, also to be polled before"
+                )
+            }
             Self::TooMany(n) => write!(f, "{n} packets in one burst; at most {BATCH} are possible"),
             Self::Unpolled(n) => {
                 write!(f, "{n} packets have left and wait; poll them before more are pushed")
@@ -252,6 +261,10 @@ impl fmt::Display for PushError {
 impl core::error::Error for PushError {}
 
 impl Reframer {
+    /// The latest time at which packets can arrive: trains with the longest hold still leave before the last
+    /// nanosecond that there is.
+    pub const LAST: Nanos = Nanos(u64::MAX - ReframeConfig::MAX_HOLD_NS - 2);
+
     /// A reframer of Ethernet frames. All memory is taken now.
     ///
     /// # Errors
@@ -349,13 +362,16 @@ impl Reframer {
         if now < self.pushed {
             return Err(PushError::TimeRanBackwards { now, last: self.pushed });
         }
+        // Trains polled ahead of the clock have left already: nothing joins them any more.
+        let arrival = now.max(self.polled);
+        if arrival > Self::LAST {
+            return Err(PushError::EndOfTime(arrival));
+        }
         if !self.ready.has_room(self.reframe.held() as usize + n) {
             return Err(PushError::Unpolled(self.ready.packets()));
         }
         let Arrivals { frames, keys, first, .. } = &mut self.arrivals;
         *first = self.packets;
-        // Trains polled ahead of the clock have left already: nothing joins them any more.
-        let arrival = now.max(self.polled);
         // An iterator that is longer than it said is no reason to take more.
         for packet in packets.take(n) {
             if let Some(address) = ahead.next() {
@@ -377,7 +393,8 @@ impl Reframer {
 
     /// The next train that left before `now`; `None` when there is no more. Time passes to `now`: a packet
     /// that is pushed with an earlier time later on counts as one that arrives at `now`. An earlier time than
-    /// before asks for what has left already.
+    /// before asks for what has left already. Whoever polls a time after [`Reframer::LAST`] has all that was
+    /// pushed, and can push no more.
     #[inline]
     pub fn poll(&mut self, now: Nanos) -> Option<Train<'_>> {
         self.advance(now);

@@ -267,6 +267,7 @@ proptest! {
                 _ => match reframer.push(Nanos(time), taken, &bytes) {
                     Ok(()) => (taken, now) = (taken + 1, time.min(u64::MAX / 2)),
                     Err(PushError::TimeRanBackwards { now, last }) => prop_assert!(now < last),
+                    Err(PushError::EndOfTime(arrival)) => prop_assert!(arrival > Reframer::LAST),
                     Err(PushError::Unpolled(n)) => prop_assert!(n > config.capacity as usize),
                     Err(error) => prop_assert!(false, "{}", error),
                 },
@@ -353,6 +354,40 @@ fn time_passes_by_a_poll_that_gives_nothing() {
         releases.push((train.release, train.handles.to_vec()));
     }
     assert_eq!(releases, [(Nanos(1_064_000), vec![1]), (Nanos(1_114_000), vec![2])]);
+}
+
+#[test]
+fn nothing_stays_inside_at_the_end_of_time() {
+    let before = Nanos(u64::MAX - 1);
+    for admit in [Admit::Always, Admit::Second, Admit::Adaptive] {
+        for hold_ns in [0, 64_000, ReframeConfig::MAX_HOLD_NS] {
+            let mut config = ReframeConfig { admit, ..ReframeConfig::default() };
+            config.default.hold_ns = hold_ns;
+            let mut reframer = Reframer::new(&config).unwrap();
+            for handle in 0..3 {
+                reframer.push(Reframer::LAST, handle, &packet(1)).unwrap();
+            }
+            let (next, mut out) = (reframer.next_deadline(), Trains::new());
+            assert!(next < Nanos::MAX);
+            poll(&mut reframer, next.0, false, &mut out);
+            assert!(!out.is_empty());
+            poll(&mut reframer, before.0, false, &mut out);
+            assert_eq!(
+                (out.into_iter().flat_map(|train| train.1).collect::<Vec<_>>(), reframer.packets()),
+                (vec![0, 1, 2], 0)
+            );
+            assert_eq!(reframer.push(before, 3, &packet(1)), Err(PushError::EndOfTime(before)));
+            assert_eq!(reframer.push(Reframer::LAST, 3, &packet(1)), Err(PushError::EndOfTime(before)));
+        }
+    }
+    let mut reframer = Reframer::new(&ReframeConfig::default()).unwrap();
+    let error = reframer.push(Reframer::LAST.after(1), 1, &packet(1)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a packet that arrives at 18446744069.709551614 s; 18446744069.709551613 s is the latest time, also to be \
+         polled before"
+    );
+    assert!(reframer.push(Reframer::LAST, 1, &packet(1)).is_ok(), "nothing has changed");
 }
 
 #[test]
