@@ -42,10 +42,10 @@ const _: () = assert!(SLIP_LAST == Reframer::LAST.0);
 /// packet has waited for hold_ns, when there is no room, or when a packet of its flow passes at once;
 /// whatever leaves at the same nanosecond leaves in the order of the policy, so that slip_reframe_poll gives
 /// it from the next nanosecond on. Between packets, poll again at slip_reframe_next_deadline. Who pushes and
-/// never polls is refused once as many packets wait for him as the reframer can hold; nothing is ever lost,
-/// and every handle that was taken comes out exactly once. At the end, call slip_reframe_drain and poll the
-/// rest. There is no thread, no clock and no file inside, and no allocation between slip_reframe_new and
-/// slip_reframe_free but of slip_reframe_stats and of texts of errors.
+/// never polls is refused once 2 * capacity + SLIP_BURST handles are inside, held and waiting together;
+/// nothing is ever lost, and every handle that was taken comes out exactly once. At the end, call
+/// slip_reframe_drain and poll the rest. There is no thread, no clock and no file inside, and no allocation
+/// between slip_reframe_new and slip_reframe_free but of slip_reframe_stats and of texts of errors.
 ///
 /// Different reframers may be used by different threads; one of them by one thread at a time. After
 /// slip_reframe_free a pointer is no longer to be used: until a thousand more reframers were freed, functions

@@ -31,9 +31,9 @@ pub const AHEAD: usize = 8;
 /// waited for `hold`, when there is no room, or when a packet of its flow passes at once; whatever leaves at
 /// the same nanosecond leaves in the order of the policy, so that [`Reframer::poll`] gives it from the next
 /// nanosecond on. Between packets, poll again at [`Reframer::next_deadline`]. Who pushes and never polls is
-/// refused once as many packets wait for him as the reframer can hold; nothing is ever lost, and every handle
-/// that was taken comes out exactly once. At the end, [`Reframer::drain`] and poll the rest. There is no
-/// thread, no clock and no file here, and no allocation after [`Reframer::new`].
+/// refused once 2 × `capacity` + [`BATCH`] handles are inside, held and waiting together; nothing is ever
+/// lost, and every handle that was taken comes out exactly once. At the end, [`Reframer::drain`] and poll the
+/// rest. There is no thread, no clock and no file here, and no allocation after [`Reframer::new`].
 ///
 /// ```
 /// use slipstream_reframe::embed::Reframer;
@@ -230,7 +230,8 @@ pub enum PushError {
     EndOfTime(Nanos),
     /// More packets in a burst than [`BATCH`].
     TooMany(usize),
-    /// So many packets have left and wait for [`Reframer::poll`] that there is no room for more.
+    /// So many packets have left and wait for [`Reframer::poll`] that there is no room for more: with those
+    /// held, 2 × `capacity` + [`BATCH`] at most are inside.
     Unpolled(usize),
 }
 

@@ -296,6 +296,7 @@ fn who_never_polls_is_refused_and_loses_nothing() {
             Err(error) => break error,
         }
     };
+    assert_eq!(taken, 2 * 4 + BATCH as u64, "as the documentation says");
     assert_eq!((taken, error), (264, PushError::Unpolled(260)));
     let mut out = Trains::new();
     poll(&mut reframer, taken, true, &mut out);
