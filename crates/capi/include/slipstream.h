@@ -208,7 +208,7 @@ typedef struct slip_reframe_config {
      */
     uint32_t inner;
     /**
-     * 0.
+     * Must be 0.
      */
     uint32_t reserved;
 } slip_reframe_config;
@@ -234,7 +234,8 @@ typedef struct slip_key {
      */
     uint16_t dst_port;
     /**
-     * VLAN id, 1 to 4094; 0 without a tag.
+     * VLAN id, 1 to 4095; 0 without a tag. Pass the bytes of packets whose tag has the id 0, or that have
+     * more than one.
      */
     uint16_t vlan;
     /**
@@ -250,7 +251,7 @@ typedef struct slip_key {
      */
     uint8_t tcp_flags;
     /**
-     * 0.
+     * Must be 0.
      */
     uint8_t reserved[3];
 } slip_key;
@@ -281,7 +282,7 @@ typedef struct slip_packet {
      */
     uint32_t handle;
     /**
-     * 0.
+     * Must be 0.
      */
     uint32_t reserved;
 } slip_packet;

@@ -1,12 +1,13 @@
 //! Settings, as C sees them: structures that say how long they are, so that later ones can be longer.
 
 use core::ffi::{CStr, c_char, c_int};
-use core::mem::{MaybeUninit, size_of};
+use core::mem::{MaybeUninit, offset_of, size_of};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use slipstream_reframe::{Admit, ClassSettings, Encapsulation, Policy, ReframeConfig, Rule};
 
 use crate::error::{Failure, SLIP_E_ARGUMENT, SLIP_E_CONFIG, SLIP_E_NULL, SLIP_OK};
+use crate::reframe::SLIP_BURST;
 
 /// Of trains that leave at the same time, that of the oldest flow first.
 pub const SLIP_POLICY_OLDEST: u32 = 0;
@@ -57,7 +58,7 @@ pub struct slip_reframe_config {
     pub link_type: u32,
     /// 1: the innermost header of a tunnel makes the flow; 0: the outermost one.
     pub inner: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -68,9 +69,18 @@ pub struct slip_reframe_config {
 pub(crate) unsafe trait Sized0: Copy {
     /// As it is where nothing is said.
     fn usual() -> Self;
+
+    /// Returns true if a field ends at so many bytes. None of a shorter structure is read or written in part.
+    fn ends_a_field(size: usize) -> bool;
 }
 
-/// Reads a structure of the length that it says: what it lacks is as usual, what it has more must be zeros.
+/// Fields of eight bytes up to here, then of four.
+pub(crate) const fn ends_eight_or_four(size: usize, first_of_four: usize) -> bool {
+    size.is_multiple_of(if size < first_of_four { 8 } else { 4 })
+}
+
+/// Reads a structure of the length that it says: what it lacks is as usual, what it has more must be zeros. A
+/// length that ends within a field is none that any version has.
 ///
 /// # Safety
 /// `from` is not NULL, and leads to as many bytes as its first word says.
@@ -83,6 +93,10 @@ pub(crate) unsafe fn read<T: Sized0>(from: *const T) -> Result<T, Failure> {
     }
     if size > 4096 {
         let text = format!("the size of the settings is {size} bytes, more than any version has");
+        return Err(Failure::new(SLIP_E_CONFIG, text));
+    }
+    if size < size_of::<T>() && !T::ends_a_field(size) {
+        let text = format!("the size of the settings is {size} bytes, which no version has");
         return Err(Failure::new(SLIP_E_CONFIG, text));
     }
     let mut value = MaybeUninit::new(T::usual());
@@ -135,6 +149,10 @@ unsafe impl Sized0 for slip_reframe_config {
             reserved: 0,
         }
     }
+
+    fn ends_a_field(size: usize) -> bool {
+        ends_eight_or_four(size, offset_of!(Self, burst))
+    }
 }
 
 /// Text of C as text.
@@ -164,6 +182,12 @@ impl slip_reframe_config {
         if self.reserved != 0 {
             return Err(wrong("reserved", self.reserved, "it is 0"));
         }
+        // Two bytes have it below.
+        let burst = u16::try_from(self.burst).map_err(|_| {
+            let text =
+                format!("burst = {} packets is out of range; 1 to {SLIP_BURST} are possible", self.burst);
+            Failure::new(SLIP_E_CONFIG, format!("reframe: {text}"))
+        })?;
         let usual = ReframeConfig::default();
         let bypass = if self.bypass.is_null() {
             usual.bypass.clone()
@@ -173,12 +197,7 @@ impl slip_reframe_config {
             Rule::parse(rule).map_err(|e| Failure::new(SLIP_E_CONFIG, format!("bypass: {e}")))?
         };
         Ok(ReframeConfig {
-            default: ClassSettings {
-                hold_ns: self.hold_ns,
-                // Far out of range stays out of range.
-                burst: u16::try_from(self.burst).unwrap_or(u16::MAX),
-                ..usual.default.clone()
-            },
+            default: ClassSettings { hold_ns: self.hold_ns, burst, ..usual.default.clone() },
             capacity: self.capacity,
             capacity_bytes: self.capacity_bytes,
             flows: self.flows,
@@ -227,7 +246,8 @@ pub(crate) unsafe fn init<T: Sized0>(to: *mut T, size: usize) -> c_int {
     if to.is_null() {
         return SLIP_E_NULL;
     }
-    if !(size_of::<usize>()..=4096).contains(&size) {
+    let whole = size >= size_of::<T>() || T::ends_a_field(size);
+    if !(size_of::<usize>()..=4096).contains(&size) || !whole {
         return SLIP_E_ARGUMENT;
     }
     // SAFETY: the caller's promise; the first word is the size.

@@ -6,7 +6,7 @@ use core::slice::from_raw_parts;
 use slipstream_reframe::embed::Packet;
 use slipstream_wire::FlowKey;
 
-use crate::error::{SLIP_E_ARGUMENT, SLIP_E_NULL};
+use crate::error::{Failure, SLIP_E_ARGUMENT, SLIP_E_NULL};
 
 /// The flow of a packet, where the caller knows it already.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,8 @@ pub struct slip_key {
     pub src_port: u16,
     /// Destination port, the same way.
     pub dst_port: u16,
-    /// VLAN id, 1 to 4094; 0 without a tag.
+    /// VLAN id, 1 to 4095; 0 without a tag. Pass the bytes of packets whose tag has the id 0, or that have
+    /// more than one.
     pub vlan: u16,
     /// 4 or 6.
     pub ip_version: u8,
@@ -28,7 +29,7 @@ pub struct slip_key {
     pub protocol: u8,
     /// TCP flags (FIN 0x01, SYN 0x02 … CWR 0x80), for rules such as `tcp syn`; 0 where it is not TCP.
     pub tcp_flags: u8,
-    /// 0.
+    /// Must be 0.
     pub reserved: [u8; 3],
 }
 
@@ -47,7 +48,7 @@ pub struct slip_packet {
     pub length: u32,
     /// Any number that says to the caller which packet it is.
     pub handle: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -85,20 +86,30 @@ impl slip_packet {
     /// Returns true if it has no key, and nothing that can't be.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
-        self.key.is_null() & (!self.data.is_null() | (self.captured == 0))
+        (self.key.addr() | self.reserved as usize == 0) & (!self.data.is_null() | (self.captured == 0))
     }
 
-    /// Checks that it is a packet: a code where it is none.
+    /// Checks that packet `at` of a burst is one.
     ///
     /// # Safety
     /// Its key is NULL, or leads to one.
-    pub(crate) unsafe fn check(&self) -> Result<(), i32> {
+    pub(crate) unsafe fn check(&self, at: usize) -> Result<(), Failure> {
+        let wrong = |code, what| Err(Failure::new(code, format!("packet {at} of the burst: {what}")));
+        if self.reserved != 0 {
+            return wrong(SLIP_E_ARGUMENT, "reserved is not 0");
+        }
         if self.key.is_null() {
-            return if self.is_usual() { Ok(()) } else { Err(SLIP_E_NULL) };
+            if self.is_usual() {
+                return Ok(());
+            }
+            return wrong(SLIP_E_NULL, "data is NULL, and captured is not 0");
         }
         // SAFETY: the caller's promise.
         let key = unsafe { self.key.read_unaligned() };
-        if key.flow().is_some() { Ok(()) } else { Err(SLIP_E_ARGUMENT) }
+        if key.reserved != [0; 3] {
+            return wrong(SLIP_E_ARGUMENT, "reserved of its key is not 0");
+        }
+        if key.flow().is_some() { Ok(()) } else { wrong(SLIP_E_ARGUMENT, "its key is none") }
     }
 
     /// As the library wants it, with the bytes at `data`; without any where there are none, or a key.

@@ -181,7 +181,7 @@ pub unsafe extern "C" fn slip_reframe_push_burst(
         }
         for (at, packet) in packets.iter().enumerate() {
             // SAFETY: the header asks for it: NULL, or a key.
-            unsafe { packet.check() }.map_err(|code| bad_packet(at, code))?;
+            unsafe { packet.check(at) }?;
         }
         // SAFETY: the header asks for it: bytes and keys that nobody changes while this runs.
         let any = packets.iter().map(|p| -> Packet<'_> { unsafe { p.packet() } });
@@ -190,12 +190,6 @@ pub unsafe extern "C" fn slip_reframe_push_burst(
     };
     // SAFETY: the header asks for it.
     unsafe { object::with(shell(reframe), push) }
-}
-
-#[cold]
-fn bad_packet(at: usize, code: i32) -> Failure {
-    let what = if code == SLIP_E_NULL { "data is NULL, and captured is not 0" } else { "its key is none" };
-    Failure::new(code, format!("packet {at} of the burst: {what}"))
 }
 
 /// Writes trains that left before `now_ns` to `trains` (room for `n_trains`, at least 1), and the handles of

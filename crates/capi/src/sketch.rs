@@ -2,14 +2,14 @@
 
 use core::ffi::{c_char, c_int};
 use core::marker::PhantomData;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use core::slice::from_raw_parts;
 
 use slipstream_sketch::{
     AggregatorConfig, Bounds, Config, Front, Kind, QueryError, Size, Update, Want, build,
 };
 
-use crate::config::{Sized0, init, read, secret, text};
+use crate::config::{Sized0, ends_eight_or_four, init, read, secret, text};
 use crate::error::{
     Failure, SLIP_E_ARGUMENT, SLIP_E_BUFFER, SLIP_E_CONFIG, SLIP_E_NULL, SLIP_E_UNSUPPORTED, SLIP_OK,
 };
@@ -57,6 +57,10 @@ unsafe impl Sized0 for slip_sketch_config {
             source_length: 0,
             aggregate: 1,
         }
+    }
+
+    fn ends_a_field(size: usize) -> bool {
+        ends_eight_or_four(size, offset_of!(Self, key_length))
     }
 }
 

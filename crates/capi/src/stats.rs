@@ -63,6 +63,10 @@ unsafe impl Sized0 for slip_stats {
     fn usual() -> Self {
         Self { size: size_of::<Self>(), ..Self::default() }
     }
+
+    fn ends_a_field(size: usize) -> bool {
+        size.is_multiple_of(8)
+    }
 }
 
 impl slip_stats {

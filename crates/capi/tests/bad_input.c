@@ -38,7 +38,11 @@ static void settings(void)
     REFUSED(c.size = SIZE_MAX, "more than any version has");
     REFUSED(c.hold_ns = UINT64_MAX, "is too long");
     REFUSED(c.burst = 0, "burst = 0 packets is out of range; 1 to 256");
-    REFUSED(c.burst = 65537, "out of range");
+    REFUSED(c.burst = 65537, "burst = 65537 packets is out of range; 1 to 256");
+    REFUSED(c.hold_ns = 4000000001, "hold = 4000000001ns is too long; up to 4s");
+    REFUSED(c.size = 9, "size of the settings is 9 bytes, which no version has");
+    REFUSED(c.size = offsetof(slip_reframe_config, capacity) + 2, "which no version has");
+    CHECK(slip_reframe_config_init(&c, 9) == SLIP_E_ARGUMENT);
     REFUSED(c.capacity = 0, "capacity = 0");
     REFUSED(c.capacity = UINT32_MAX, "capacity");
     REFUSED(c.capacity_bytes = 0, "capacity of 0 bytes");
@@ -100,6 +104,13 @@ static void calls(void)
     ERROR_HAS(r, "packet 1 of the burst: its key is none");
     key = (slip_key){.ip_version = 4, .vlan = 4096};
     CHECK(slip_reframe_push_burst(r, p, 2, 0) == SLIP_E_ARGUMENT);
+    key = (slip_key){.ip_version = 4, .reserved = {0, 0, 9}};
+    CHECK(slip_reframe_push_burst(r, p, 2, 0) == SLIP_E_ARGUMENT);
+    ERROR_HAS(r, "packet 1 of the burst: reserved of its key is not 0");
+    p[1] = (slip_packet){.data = packet, .captured = 60, .reserved = 9};
+    CHECK(slip_reframe_push_burst(r, p, 2, 0) == SLIP_E_ARGUMENT);
+    ERROR_HAS(r, "packet 1 of the burst: reserved is not 0");
+    CHECK(slip_reframe_push_burst(r, p + 1, 1, 0) == SLIP_E_ARGUMENT);
     CHECK(slip_reframe_stats(r, &s) == SLIP_OK && s.packets_in == 1);
 
     CHECK(slip_reframe_push_burst(r, p, 1, 100) == SLIP_OK);

@@ -2,7 +2,7 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -247,7 +247,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "{place}: burst = {burst} packets is out of range; 1 to {BATCH} are possible")
             }
             Self::Hold { place, hold_ns } => {
-                let hold = Duration(*hold_ns);
+                let hold = match Duration(*hold_ns).to_string() {
+                    // It is as long only because it was rounded.
+                    rounded if rounded == MAX_HOLD.to_string() => format!("{hold_ns}ns"),
+                    exact => exact,
+                };
                 write!(f, "{place}: hold = {hold} is too long; up to {MAX_HOLD} is possible")
             }
             Self::Bounds { place, min_ns, max_ns } => {
@@ -443,5 +447,8 @@ mod tests {
         config.default.hold_ns = 5_000_000_000;
         let error = config.validate().unwrap_err().to_string();
         assert_eq!(error, "reframe: hold = 5s is too long; up to 4s is possible");
+        config.default.hold_ns = ReframeConfig::MAX_HOLD_NS + 1;
+        let error = config.validate().unwrap_err().to_string();
+        assert_eq!(error, "reframe: hold = 4000000001ns is too long; up to 4s is possible");
     }
 }
