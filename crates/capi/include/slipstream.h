@@ -419,7 +419,7 @@ typedef struct slip_sketch_config {
      */
     const char *kind;
     /**
-     * The most bytes that its tables may take.
+     * The most bytes that its tables may take. Where they can't be had, the process ends.
      */
     uint64_t memory;
     /**
@@ -499,8 +499,10 @@ const char *slip_version(void);
 int slip_reframe_config_init(struct slip_reframe_config *config, size_t size);
 
 /**
- * Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
- * `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
+ * Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, or the memory that it
+ * asks for, NULL is returned, and `error`, a buffer of `error_size` bytes (NULL where there is none), says
+ * why. Memory is asked for before it is taken: where another thread takes it in between, or the system
+ * promised what it doesn't have, the process ends.
  */
 struct slip_reframe *slip_reframe_new(const struct slip_reframe_config *config,
                                       char *error,

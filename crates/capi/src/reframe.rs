@@ -94,8 +94,10 @@ impl From<EmbedError> for Failure {
     }
 }
 
-/// Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, NULL is returned, and
-/// `error`, a buffer of `error_size` bytes (NULL where there is none), says why.
+/// Makes a reframer. `config` is NULL for what is usual. Where a setting can't be had, or the memory that it
+/// asks for, NULL is returned, and `error`, a buffer of `error_size` bytes (NULL where there is none), says
+/// why. Memory is asked for before it is taken: where another thread takes it in between, or the system
+/// promised what it doesn't have, the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slip_reframe_new(
     config: *const slip_reframe_config,

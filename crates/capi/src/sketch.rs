@@ -29,7 +29,7 @@ pub struct slip_sketch_config {
     /// "linear-counting", "univmon", "exaloglog", "exaloglog-hip", "ddsketch" or "exact". NULL:
     /// "space-saving".
     pub kind: *const c_char,
-    /// The most bytes that its tables may take.
+    /// The most bytes that its tables may take. Where they can't be had, the process ends.
     pub memory: u64,
     /// Seed of all hashes. Sketches can be merged only where it is the same. 0: a secret one, as it must be
     /// where somebody may choose keys.

@@ -21,6 +21,8 @@ const CASES: u32 = if cfg!(miri) { 4 } else { 200 };
 thread_local! {
     /// Allocations of this thread.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Bytes that this thread can still have.
+    static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 /// The system's allocator, which counts.
@@ -30,17 +32,23 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        let Some(left) = LEFT.get().checked_sub(layout.size()) else { return null_mut() };
+        LEFT.set(left);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        LEFT.set(LEFT.get().saturating_add(layout.size()));
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        let left = LEFT.get().saturating_add(layout.size());
+        let Some(left) = left.checked_sub(size) else { return null_mut() };
+        LEFT.set(left);
         // SAFETY: the caller's promise.
         unsafe { System.realloc(place, layout, size) }
     }
@@ -269,6 +277,44 @@ fn nothing_is_allocated_between_new_and_free() {
     assert!(cfg!(miri) || out > 100_000);
     // SAFETY: as above.
     unsafe { assert_eq!(slip_reframe_free(reframe), SLIP_OK) };
+}
+
+/// However little memory there is, a reframer is made or refused in words, and the process goes on.
+#[test]
+#[cfg_attr(miri, ignore = "slow")]
+fn memory_that_cannot_be_had_is_refused() {
+    let mut config = small_config();
+    (config.capacity, config.flows, config.hold_ns) = (5000, 100_000, 4_000_000_000);
+    let (mut refused, mut made) = (0, 0);
+    for left in (1..2000).map(|n| n * 16_384) {
+        let mut why = [0_u8; 200];
+        LEFT.set(left);
+        // SAFETY: pointers to what is there, as long as is said.
+        let reframe = unsafe { slip_reframe_new(&config, why.as_mut_ptr().cast(), why.len()) };
+        LEFT.set(usize::MAX);
+        if reframe.is_null() {
+            let why = String::from_utf8_lossy(&why);
+            assert!(why.contains("bytes of memory can't be had; lower flows or capacity"), "{left}: {why}");
+            (refused, made) = (refused + 1, 0);
+        } else {
+            made += 1;
+            // SAFETY: as above.
+            assert_eq!(unsafe { slip_reframe_free(reframe) }, SLIP_OK);
+        }
+        if made == 20 {
+            break;
+        }
+    }
+    assert!(refused > 100 && made == 20, "{refused} refused");
+    // Most of what was asked for is what it takes.
+    let mut usual = small_config();
+    usual.flows = 1 << 28;
+    LEFT.set(1 << 30);
+    let mut why = [0_u8; 200];
+    // SAFETY: as above.
+    let reframe = unsafe { slip_reframe_new(&usual, why.as_mut_ptr().cast(), why.len()) };
+    LEFT.set(usize::MAX);
+    assert!(reframe.is_null(), "27 GiB of 1");
 }
 
 /// Structures that are copied byte by byte have no byte that belongs to no field.

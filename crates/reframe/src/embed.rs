@@ -19,6 +19,9 @@ use crate::{ConfigError, Reframe, ReframeConfig, ReframeStats};
 #[doc(hidden)]
 pub const AHEAD: usize = 8;
 
+/// About the bytes of what takes the same with all settings, and as many for each class.
+const SMALL_PARTS: usize = 128 << 10;
+
 /// A reframer for whoever has packets of his own: handles go in, trains of handles come out, packets of a
 /// flow back to back.
 ///
@@ -193,6 +196,8 @@ pub enum EmbedError {
     Config(ConfigError),
     /// A setting asks for the packets' bytes when trains leave, and those are their owner's.
     NeedsBytes(&'static str),
+    /// The settings ask for more memory than there is, so many bytes.
+    Memory(usize),
 }
 
 impl fmt::Display for EmbedError {
@@ -203,6 +208,10 @@ impl fmt::Display for EmbedError {
                 f,
                 "reframe: {setting} reads the bytes of packets when their train leaves, and the embedded reframer doesn't have \
                  them; leave it off, or use the stage of a pipeline"
+            ),
+            Self::Memory(bytes) => write!(
+                f,
+                "reframe: {bytes} bytes of memory can't be had; lower flows or capacity, which ask for them"
             ),
         }
     }
@@ -270,7 +279,8 @@ impl Reframer {
     ///
     /// # Errors
     /// The first setting that is out of range; `compress_ack`, `compress_gro` and `tcp_order`, which
-    /// can't be had here.
+    /// can't be had here; memory that the allocator refuses. All of it is asked for first and given back:
+    /// where another thread takes it in between, the program ends as it does where any memory is missing.
     pub fn new(config: &ReframeConfig) -> Result<Self, EmbedError> {
         if config.compress_ack {
             return Err(EmbedError::NeedsBytes("compress_ack"));
@@ -281,6 +291,8 @@ impl Reframer {
         if config.tcp_order {
             return Err(EmbedError::NeedsBytes("tcp_order"));
         }
+        config.validate()?;
+        Self::ask_for_memory(config)?;
         let mut reframe = Reframe::new(config)?;
         reframe.embed();
         let mut arrivals = Arrivals::default();
@@ -292,11 +304,35 @@ impl Reframer {
             link: LinkType::Ethernet,
             encapsulation: config.encapsulation,
             arrivals,
-            ready: Ready::new(2 * config.capacity as usize + BATCH),
+            ready: Ready::new(Self::limit(config)),
             pushed: Nanos(0),
             polled: Nanos(0),
             packets: 0,
         })
+    }
+
+    /// Most handles inside.
+    fn limit(config: &ReframeConfig) -> usize {
+        2 * config.capacity as usize + BATCH
+    }
+
+    /// Finds out whether the memory can be had, before those take it that can't do without.
+    fn ask_for_memory(config: &ReframeConfig) -> Result<(), EmbedError> {
+        let ready =
+            [size_of::<u32>(), size_of::<Left>()].map(|size| Self::limit(config).saturating_mul(size));
+        let small = core::iter::repeat_n(SMALL_PARTS, 1 + config.classes.len());
+        let parts = Reframe::embedded_memory(config).chain(ready).chain(small);
+        let refused = || EmbedError::Memory(parts.clone().fold(0, usize::saturating_add));
+        let mut taken: Vec<Vec<u8>> = Vec::new();
+        for bytes in parts.clone() {
+            let mut part = Vec::new();
+            part.try_reserve_exact(bytes).map_err(|_| refused())?;
+            taken.try_reserve(1).map_err(|_| refused())?;
+            taken.push(part);
+        }
+        // Memory that nobody looks at need not be asked for, to a compiler.
+        core::hint::black_box(&mut taken);
+        Ok(())
     }
 
     /// The same for packets that begin with another link-layer header, or none: [`LinkType::RawIp`].

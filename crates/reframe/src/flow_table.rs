@@ -61,6 +61,11 @@ impl Entry {
     }
 }
 
+/// Index slots for so many flows.
+fn slots(limit: usize) -> usize {
+    (limit * 2).next_power_of_two().max(16)
+}
+
 /// The flow table of one worker.
 #[derive(Debug)]
 pub struct FlowTable {
@@ -85,7 +90,7 @@ impl FlowTable {
     #[must_use]
     pub fn new(limit: u32, seed: u64) -> Self {
         let limit = (limit as usize).clamp(1, 1 << 30);
-        let slots = (limit * 2).next_power_of_two().max(16);
+        let slots = slots(limit);
         Self {
             index: huge::zeros(slots),
             shift: 64 - slots.trailing_zeros().min(32),
@@ -99,6 +104,13 @@ impl FlowTable {
             last: NONE,
             last_key: ([0; 2], NO_WIDE),
         }
+    }
+
+    /// Sizes in bytes of what a table for so many flows takes, wide keys included.
+    pub(crate) fn memory(limit: u32) -> [usize; 3] {
+        let limit = limit as usize;
+        let of = |size: usize| limit.saturating_mul(size);
+        [slots(limit).saturating_mul(8), of(size_of::<Entry>()), of(size_of::<WideKey>())]
     }
 
     /// Takes the memory for as many wide keys as there can be, which else is taken as they come.

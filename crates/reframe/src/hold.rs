@@ -82,6 +82,18 @@ impl Hold {
         .of_many()
     }
 
+    /// Sizes in bytes of what room for so many packets takes, unusual ones included.
+    pub(crate) fn memory(capacity: u32, timers: bool) -> [usize; 4] {
+        let (trains, chunks) = (capacity as usize + 1, capacity as usize / 2 + 1);
+        let timers = if timers { trains.saturating_mul(Timers::BYTES) } else { 0 };
+        [
+            trains.saturating_mul(size_of::<TrainSlot>()),
+            chunks.saturating_mul(size_of::<Chunk>()),
+            chunks.saturating_mul(Odd::BYTES),
+            timers,
+        ]
+    }
+
     fn of_many(mut self) -> Self {
         self.single = self.others.is_empty() && self.timers.is_none();
         self

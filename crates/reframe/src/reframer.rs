@@ -158,13 +158,28 @@ impl Reframe {
         })
     }
 
+    /// Sizes in bytes of what an embedded stage with these settings takes, as far as that grows with them.
+    pub(crate) fn embedded_memory(config: &ReframeConfig) -> impl Iterator<Item = usize> + Clone {
+        let (flows, learns) = (config.table_entries(), config.learns());
+        let of_flows = move |bytes: usize| (flows as usize).saturating_mul(bytes);
+        let heavy = config.classes.iter().filter(|c| c.top.is_some()).map(move |_| of_flows(1) / 8);
+        FlowTable::memory(flows)
+            .into_iter()
+            .chain(Hold::memory(config.capacity, learns))
+            .chain([
+                if learns { of_flows(Adaptive::BYTES) } else { 0 },
+                (config.capacity as usize + 1).saturating_mul(size_of::<Leaving>()),
+            ])
+            .chain(heavy)
+    }
+
     /// From now on the packets are in no pool, and their lengths are those on the wire. All memory is taken
     /// now.
     pub(crate) fn embed(&mut self) {
         self.embedded = true;
         self.table.reserve_all();
         self.hold.reserve_all();
-        self.leaving.reserve(self.capacity as usize + 1);
+        self.leaving.reserve_exact(self.capacity as usize + 1);
         if let Some(adaptive) = &mut self.adaptive {
             adaptive.reserve_all(self.table.limit());
         }

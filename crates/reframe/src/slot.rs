@@ -22,9 +22,12 @@ impl Odd {
     /// Set beside the layers of a place that has some.
     const THERE: u64 = 1 << 32;
 
+    /// Bytes for the places of a chunk.
+    pub(super) const BYTES: usize = size_of::<[u64; 8]>();
+
     /// Takes the memory for all places of so many chunks.
     pub(super) fn reserve(&mut self, chunks: usize) {
-        self.0.reserve(8 * chunks);
+        self.0.reserve_exact(8 * chunks);
     }
 
     fn insert(&mut self, at: u32, layers: u32, chunks: usize) {

@@ -93,6 +93,9 @@ impl Adaptive {
         &self.scale
     }
 
+    /// Bytes that are remembered of a flow.
+    pub(crate) const BYTES: usize = size_of::<Memory>();
+
     /// Takes the memory for so many flows, which is else taken as they come.
     pub(crate) fn reserve_all(&mut self, flows: usize) {
         self.flows.reserve_exact(flows);

@@ -51,6 +51,9 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
+    /// Bytes for a train.
+    pub(crate) const BYTES: usize = size_of::<Timer>();
+
     /// No train waits. Memory for `trains` is reserved.
     pub(crate) fn new(trains: usize, scale: &GapScale) -> Self {
         Self {
