@@ -9,6 +9,7 @@ imported (`--extras` installs them).
 """
 
 import argparse
+import ipaddress
 import json
 import math
 import os
@@ -303,10 +304,16 @@ class Checks:
         self.raises(ValueError, lambda: s.Sketch("exaloglog", below=3))
         self.raises(ValueError, lambda: exact.set_sizes(s.Sketch("exact", seed=2)))
         for call in (lambda: s.Sketch("exactly"), lambda: s.Sketch(task="luck"), lambda: s.Sketch(), lambda: s.Sketch("fm", key_bytes=5),
-                     lambda: exact.update(b"abc"), lambda: exact.update(["::1"]), lambda: exact.update(keys, [1]),
+                     lambda: exact.update(b"abc"), lambda: exact.update(["::1"]), lambda: exact.update("::1"),
+                     lambda: exact.update(ipaddress.ip_address("::1")), lambda: exact.update(keys, [1]),
                      lambda: exact.merge(s.Sketch("exact", seed=2)), lambda: exact.merge(s.Sketch("fm")),
                      lambda: s.Sketch("fm").heavy_hitters(), lambda: s.Sketch("count-min", memory=1), lambda: exact.flow_size(b"x")):
+            weight = exact.weight
             self.raises(ValueError, call)
+            assert exact.weight == weight
+        six = s.Sketch("exact", key_bytes=16)
+        six.update("::1")
+        assert six.flow_size("::1").estimate == six.weight == 1
         import pickle
 
         assert pickle.loads(pickle.dumps(heavy)) == heavy

@@ -134,9 +134,9 @@ class Sketch:
         list, or as bytes in which they stand one behind the other (`numpy_array.tobytes()`)."""
         if isinstance(keys, (bytearray, memoryview)):
             keys = bytes(keys)
-        elif isinstance(keys, (str, ipaddress.IPv4Address, ipaddress.IPv6Address)):
-            keys = _key(keys)
         elif not isinstance(keys, bytes):
+            if isinstance(keys, (str, ipaddress.IPv4Address, ipaddress.IPv6Address)):
+                keys = [keys]
             keys = [_key(key) for key in keys]
             wrong = next((key for key in keys if len(key) != self.key_bytes), None)
             if wrong is not None:
