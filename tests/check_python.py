@@ -311,6 +311,19 @@ class Checks:
             weight = exact.weight
             self.raises(ValueError, call)
             assert exact.weight == weight
+        # Whole numbers of any type, and nothing else: numpy's have an index, as these do, and none is an int.
+        whole = type("Whole", (), {"__index__": lambda self: 3})()
+        weighed = s.Sketch("exact")
+        weighed.update("10.0.0.1", whole)
+        weighed.update(["10.0.0.1", "10.0.0.2"], [whole, 4])
+        assert (weighed.flow_size("10.0.0.1").estimate, weighed.weight) == (6, 10)
+        for wrong in (2.7, 3.0, [2.7], [math.nan], ["3"], [None], None):
+            self.raises(TypeError, lambda wrong=wrong: weighed.update(["10.0.0.1"], wrong))
+        for wrong in (["10.0.0.1", 5], [whole], whole):
+            self.raises(TypeError, lambda wrong=wrong: weighed.update(wrong))
+        self.raises(TypeError, lambda: weighed.update([5]), "not builtins.int")
+        self.raises(TypeError, lambda: weighed.flow_size(whole), "Whole")
+        assert weighed.weight == 10
         six = s.Sketch("exact", key_bytes=16)
         six.update("::1")
         assert six.flow_size("::1").estimate == six.weight == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import operator
 import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional, Union
@@ -130,8 +131,9 @@ class Sketch:
         replace(path, self.to_bytes())
 
     def update(self, keys: Union[Key, Iterable[Key]], weight: Union[int, Iterable[int]] = 1) -> None:
-        """Adds to one key or to many: a weight for all, or one for each. Many at once are much faster: as a
-        list, or as bytes in which they stand one behind the other (`numpy_array.tobytes()`)."""
+        """Adds to one key or to many: a weight for all, or one for each. Weights are whole numbers; others
+        raise `TypeError`. Many at once are much faster: as a list, or as bytes in which they stand one
+        behind the other (`numpy_array.tobytes()`)."""
         if isinstance(keys, (bytearray, memoryview)):
             keys = bytes(keys)
         elif not isinstance(keys, bytes):
@@ -142,10 +144,11 @@ class Sketch:
             if wrong is not None:
                 raise ValueError(f"a key of {len(wrong)} bytes, where they have {self.key_bytes}")
             keys = b"".join(keys)
-        if isinstance(weight, int):
-            self._native.update(keys, weight, None)
+        # An array with one element has an index, too, but it is a weight for each.
+        if isinstance(weight, Iterable):
+            self._native.update(keys, 0, list(map(operator.index, weight)))
         else:
-            self._native.update(keys, 0, [int(w) for w in weight])
+            self._native.update(keys, operator.index(weight), None)
 
     def merge(self, other: Sketch) -> None:
         """Adds another sketch of the same kind, shape and seed: afterwards this one has seen both streams."""
@@ -189,8 +192,8 @@ class Sketch:
         return SetSizes(*(Estimate(*size) for size in self._native.set_sizes(other.to_bytes())))
 
     def quantile(self, q: float) -> Optional[Estimate]:
-        """Of ddsketch, whose values are the weights of updates (sizes, delays): the value at q (0 the least,
-        1 the greatest) of all in ascending order, with certain bounds; None of no values."""
+        """Of ddsketch, whose values are the weights of updates (sizes, delays in nanoseconds): the value at q
+        (0 the least, 1 the greatest) of all in ascending order, with certain bounds; None of no values."""
         value = self._native.quantile(q)
         return None if value is None else Estimate(*value)
 
@@ -227,7 +230,11 @@ class Sketch:
 def _key(key: Key) -> bytes:
     if isinstance(key, bytes):
         return key
-    return (ipaddress.ip_address(key) if isinstance(key, str) else key).packed
+    if isinstance(key, str):
+        key = ipaddress.ip_address(key)
+    if not isinstance(key, (ipaddress.IPv4Address, ipaddress.IPv6Address)):
+        raise TypeError(f"a key is bytes or an address, not {type(key).__module__}.{type(key).__qualname__}")
+    return key.packed
 
 
 def replace(path: Path, data: bytes) -> None:
