@@ -376,6 +376,37 @@ class Checks:
             ticks, longest, last = ticks + 1, max(longest, now - last), now
         assert ticks >= 10, f"{ticks} ticks, the longest of {longest} s"
 
+    def shared(self):
+        """Threads that use one sketch, or join one another's parts, take turns: nothing is lost, and none
+        waits for ever."""
+        import threading
+
+        s, failed = self.slipstream, []
+        sketch, other = s.Sketch(task="heavy-hitters"), s.Sketch(task="heavy-hitters")
+        one, two = s.partial(self.campus), s.partial(self.campus)
+        keys = b"\x0a\0\0\1" * 300_000
+
+        def gap(part, following):
+            self.raises(s.PartialError, lambda: part.join(following))
+
+        def often(times, call, *arguments):
+            try:
+                for _ in range(times):
+                    call(*arguments)
+            except Exception as error:  # pylint: disable=broad-except
+                failed.append(repr(error))
+
+        work = [(5, sketch.update, keys), (5, sketch.update, keys), (100, lambda: sketch.weight), (20, other.merge, sketch),
+                (20, sketch.copy), (50, gap, one, two), (50, gap, two, one), (50, gap, one, one), (50, one.to_bytes),
+                (50, lambda: (two.file, two.records, two.span))]
+        threads = [threading.Thread(target=often, args=one_of, daemon=True) for one_of in work]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        assert not any(thread.is_alive() for thread in threads), "threads wait for one another"
+        assert not failed and sketch.weight == 10 * 300_000, (failed, sketch.weight)
+
     def tables(self):
         """Arrow tables and charts, where their libraries are; a clear error where not."""
         result = self.slipstream.analyze(self.campus)
@@ -442,7 +473,7 @@ class Checks:
             assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
 
 
-NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "tables", "typed", "wheel", "once")
+NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "tables", "typed", "wheel", "once")
 
 
 def inside(binary, only):

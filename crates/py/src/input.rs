@@ -1,7 +1,8 @@
-//! What packets come from, and who is told how far the work is.
+//! What packets come from, who is told how far the work is, and whose turn it is.
 
 use std::io::Cursor;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -90,4 +91,14 @@ impl Progress {
             Ok(())
         })
     }
+}
+
+/// Does `work` on what threads share, once it is this thread's turn. Neither while it waits nor while it
+/// works does it hold Python's lock, so that whoever has the turn can always end it.
+pub(crate) fn in_turn<T: Send, R: Send>(
+    py: Python<'_>,
+    shared: &Mutex<T>,
+    work: impl FnOnce(&mut T) -> R + Send,
+) -> R {
+    py.detach(|| work(&mut shared.lock().unwrap_or_else(PoisonError::into_inner)))
 }

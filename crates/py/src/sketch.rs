@@ -1,5 +1,7 @@
 //! `slipstream.Sketch`: a sketch over keys of a length that is known only when it is made.
 
+use std::sync::Mutex;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -10,6 +12,7 @@ use slipstream_sketch::{
 };
 
 use crate::error::StateError;
+use crate::input::in_turn;
 
 /// An answer with the interval in which the truth lies.
 type Answer<T> = (T, T, T);
@@ -213,9 +216,20 @@ fn read<const N: usize>(state: &[u8]) -> PyResult<Box<dyn Any>> {
     Ok(Box::new(Of(sketch)))
 }
 
-/// A sketch.
-#[pyclass(module = "slipstream._native")]
-pub(crate) struct Sketch(Box<dyn Any>);
+/// A sketch. Threads that use it at the same time take turns.
+#[pyclass(frozen, module = "slipstream._native")]
+pub(crate) struct Sketch(Mutex<Box<dyn Any>>);
+
+impl Sketch {
+    fn of(sketch: Box<dyn Any>) -> Self {
+        Self(Mutex::new(sketch))
+    }
+
+    /// Does `work` on it, once it is this thread's turn.
+    fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut dyn Any) -> R + Send) -> R {
+        in_turn(py, &self.0, |sketch| work(sketch.as_mut()))
+    }
+}
 
 #[pymethods]
 impl Sketch {
@@ -241,7 +255,7 @@ impl Sketch {
             None => Size::Memory(memory),
         };
         let config = Config { kind: found, size, seed, keep, source_len };
-        Ok(Self(by_key_length!(key_len, make(&config, below), other => Err(no_key(other)))?))
+        Ok(Self::of(by_key_length!(key_len, make(&config, below), other => Err(no_key(other)))?))
     }
 
     /// A saved state.
@@ -249,88 +263,90 @@ impl Sketch {
     fn load(py: Python<'_>, state: PyBackedBytes) -> PyResult<Self> {
         py.detach(|| {
             let (_, len) = peek(&state).map_err(Failed::State)?;
-            Ok(Self(by_key_length!(len, read(&state), other => Err(no_key(other)))?))
+            Ok(Self::of(by_key_length!(len, read(&state), other => Err(no_key(other)))?))
         })
     }
 
     fn save<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &py.detach(|| self.0.save()))
+        PyBytes::new(py, &self.with(py, |sketch| sketch.save()))
     }
 
-    fn copy(&self) -> Self {
-        Self(self.0.copy())
-    }
-
-    #[getter]
-    fn kind(&self) -> &'static str {
-        self.0.kind()
+    fn copy(&self, py: Python<'_>) -> Self {
+        Self::of(self.with(py, |sketch| sketch.copy()))
     }
 
     #[getter]
-    fn key_len(&self) -> usize {
-        self.0.key_len()
+    fn kind(&self, py: Python<'_>) -> &'static str {
+        self.with(py, |sketch| sketch.kind())
     }
 
     #[getter]
-    fn seed(&self) -> u64 {
-        self.0.seed()
+    fn key_len(&self, py: Python<'_>) -> usize {
+        self.with(py, |sketch| sketch.key_len())
     }
 
     #[getter]
-    fn shape(&self) -> String {
-        self.0.shape()
+    fn seed(&self, py: Python<'_>) -> u64 {
+        self.with(py, |sketch| sketch.seed())
     }
 
     #[getter]
-    fn weight(&self) -> u64 {
-        self.0.weight()
+    fn shape(&self, py: Python<'_>) -> String {
+        self.with(py, |sketch| sketch.shape())
     }
 
     #[getter]
-    fn memory_bytes(&self) -> usize {
-        self.0.memory_bytes()
+    fn weight(&self, py: Python<'_>) -> u64 {
+        self.with(py, |sketch| sketch.weight())
     }
 
     #[getter]
-    fn saturated(&self) -> bool {
-        self.0.is_saturated()
+    fn memory_bytes(&self, py: Python<'_>) -> usize {
+        self.with(py, |sketch| sketch.memory_bytes())
     }
 
-    fn clear(&mut self) {
-        self.0.clear();
+    #[getter]
+    fn saturated(&self, py: Python<'_>) -> bool {
+        self.with(py, |sketch| sketch.is_saturated())
+    }
+
+    fn clear(&self, py: Python<'_>) {
+        self.with(py, |sketch| sketch.clear());
     }
 
     /// Adds to keys, which stand one behind the other: the same to all, or to each its own.
     fn update(
-        &mut self,
+        &self,
         py: Python<'_>,
         keys: PyBackedBytes,
         weight: u64,
         weights: Option<Vec<u64>>,
     ) -> PyResult<()> {
-        let len = self.0.key_len();
-        if !keys.len().is_multiple_of(len) {
-            return Err(Failed::KeyLen(keys.len(), len).into());
-        }
-        let n = keys.len() / len;
-        if let Some(weights) = weights.as_ref().filter(|w| w.len() != n) {
-            return Err(PyValueError::new_err(format!("{n} keys, and {} weights", weights.len())));
-        }
-        let each = |i: usize| weights.as_ref().and_then(|w| w.get(i).copied()).unwrap_or(weight);
-        py.detach(|| self.0.update(&keys, &each));
-        Ok(())
+        self.with(py, |sketch| {
+            let len = sketch.key_len();
+            if !keys.len().is_multiple_of(len) {
+                return Err(Failed::KeyLen(keys.len(), len).into());
+            }
+            let n = keys.len() / len;
+            if let Some(weights) = weights.as_ref().filter(|w| w.len() != n) {
+                return Err(PyValueError::new_err(format!("{n} keys, and {} weights", weights.len())));
+            }
+            let each = |i: usize| weights.as_ref().and_then(|w| w.get(i).copied()).unwrap_or(weight);
+            sketch.update(&keys, &each);
+            Ok(())
+        })
     }
 
-    fn merge(&mut self, py: Python<'_>, state: PyBackedBytes) -> PyResult<()> {
-        Ok(py.detach(|| self.0.merge(&state))?)
+    fn merge(&self, py: Python<'_>, state: PyBackedBytes) -> PyResult<()> {
+        Ok(self.with(py, |sketch| sketch.merge(&state))?)
     }
 
-    fn flow_size(&self, key: PyBackedBytes) -> PyResult<Answer<u64>> {
-        Ok(self.0.flow_size(&key)?)
+    fn flow_size(&self, py: Python<'_>, key: PyBackedBytes) -> PyResult<Answer<u64>> {
+        Ok(self.with(py, |sketch| sketch.flow_size(&key))?)
     }
 
     fn heavy_hitters(&self, py: Python<'_>, threshold: u64, top: usize) -> PyResult<Vec<Keyed<u64>>> {
-        Ok(py.detach(|| self.0.heavy_hitters(Want { threshold, top }))?)
+        Ok(self.with(py, |sketch| sketch.heavy_hitters(Want { threshold, top }))?)
     }
 
     fn heavy_changes(
@@ -340,7 +356,7 @@ impl Sketch {
         threshold: u64,
         top: usize,
     ) -> PyResult<Vec<Keyed<i64>>> {
-        Ok(py.detach(|| self.0.heavy_changes(&earlier, Want { threshold, top }))?)
+        Ok(self.with(py, |sketch| sketch.heavy_changes(&earlier, Want { threshold, top }))?)
     }
 
     fn superspreaders(
@@ -350,36 +366,36 @@ impl Sketch {
         threshold: u64,
         top: usize,
     ) -> PyResult<Vec<Keyed<u64>>> {
-        Ok(py.detach(|| self.0.superspreaders(source_len, Want { threshold, top }))?)
+        Ok(self.with(py, |sketch| sketch.superspreaders(source_len, Want { threshold, top }))?)
     }
 
     fn size_distribution(&self, py: Python<'_>) -> PyResult<Vec<(u64, f64)>> {
-        Ok(py.detach(|| self.0.size_distribution())?)
+        Ok(self.with(py, |sketch| sketch.size_distribution())?)
     }
 
     fn cardinality(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
-        Ok(py.detach(|| self.0.cardinality())?)
+        Ok(self.with(py, |sketch| sketch.cardinality())?)
     }
 
     /// Keys of either, of both, of this one alone, of the other alone.
     fn set_sizes(&self, py: Python<'_>, other: PyBackedBytes) -> PyResult<[Answer<f64>; 4]> {
-        Ok(py.detach(|| self.0.set_sizes(&other))?)
+        Ok(self.with(py, |sketch| sketch.set_sizes(&other))?)
     }
 
-    fn quantile(&self, q: f64) -> PyResult<Option<Answer<f64>>> {
-        Ok(self.0.quantile(q)?)
+    fn quantile(&self, py: Python<'_>, q: f64) -> PyResult<Option<Answer<f64>>> {
+        Ok(self.with(py, |sketch| sketch.quantile(q))?)
     }
 
     #[getter]
-    fn unlisted(&self) -> Option<u64> {
-        self.0.unlisted()
+    fn unlisted(&self, py: Python<'_>) -> Option<u64> {
+        self.with(py, |sketch| sketch.unlisted())
     }
 
     fn entropy(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
-        Ok(py.detach(|| self.0.entropy())?)
+        Ok(self.with(py, |sketch| sketch.entropy())?)
     }
 
     fn second_moment(&self, py: Python<'_>) -> PyResult<Answer<f64>> {
-        Ok(py.detach(|| self.0.second_moment())?)
+        Ok(self.with(py, |sketch| sketch.second_moment())?)
     }
 }

@@ -2,7 +2,7 @@
 //! columns.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::Context;
 use pyo3::prelude::*;
@@ -15,82 +15,89 @@ use slipstream_wire::{Encapsulation, LinkType};
 
 use crate::analyze::Analysis;
 use crate::error::{Damaged, PartialError, StateError, exception};
-use crate::input::{Progress, Time, damage};
+use crate::input::{Progress, Time, damage, in_turn};
 
-/// The analysis of a part of a trace.
-#[pyclass(module = "slipstream._native")]
-pub(crate) struct Stretch(State);
+/// The analysis of a part of a trace. Threads that use it at the same time take turns.
+#[pyclass(frozen, module = "slipstream._native")]
+pub(crate) struct Stretch(Mutex<State>);
+
+impl Stretch {
+    fn of(state: State) -> Self {
+        Self(Mutex::new(state))
+    }
+}
 
 #[pymethods]
 impl Stretch {
     /// Of bytes that [`Stretch::save`] made.
     #[staticmethod]
     fn load(py: Python<'_>, state: &[u8]) -> PyResult<Self> {
-        py.detach(|| State::from_bytes(state)).map(Self).map_err(|error| of_state(py, &error))
+        py.detach(|| State::from_bytes(state)).map(Self::of).map_err(|error| of_state(py, &error))
     }
 
     fn save<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let bytes = py.detach(|| self.0.to_bytes());
+        let bytes = in_turn(py, &self.0, |state| state.to_bytes());
         PyBytes::new(py, &bytes)
     }
 
     /// Adds the part that follows.
-    fn join(&mut self, py: Python<'_>, next: PyRef<'_, Self>) -> PyResult<()> {
-        let (mine, next) = (&mut self.0, &next.0);
-        py.detach(|| mine.join(next)).map_err(|error| of_merge(py, error))
+    fn join(&self, py: Python<'_>, next: Py<Self>) -> PyResult<()> {
+        // A copy, since two threads that wait for one another's part would wait for ever.
+        let next = in_turn(py, &next.get().0, |next| next.clone());
+        in_turn(py, &self.0, |mine| mine.join(&next)).map_err(|error| of_merge(py, error))
     }
 
     /// Raises an exception if parts of its trace are missing before or behind it.
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.complete().map_err(|error| of_merge(py, error))
+        in_turn(py, &self.0, |state| state.complete()).map_err(|error| of_merge(py, error))
     }
 
     /// True where nothing was left for it.
     #[getter]
-    fn is_nothing(&self) -> bool {
-        self.0.is_nothing()
+    fn is_nothing(&self, py: Python<'_>) -> bool {
+        in_turn(py, &self.0, |state| state.is_nothing())
     }
 
     /// The analysis of a trace that is this part.
     fn finish(&self, py: Python<'_>) -> Analysis {
-        py.detach(|| {
-            let place = self.0.place();
+        in_turn(py, &self.0, |state| {
+            let place = state.place();
             let damage =
                 place.truncated_at_byte.map(|byte| (byte, format!("{}: damaged at byte {byte}", place.file)));
-            Analysis { file: place.file.clone(), damage, partial: self.0.clone().into_partial() }
+            Analysis { file: place.file.clone(), damage, partial: state.clone().into_partial() }
         })
     }
 
     #[getter]
-    fn file(&self) -> &str {
-        &self.0.place().file
+    fn file(&self, py: Python<'_>) -> String {
+        in_turn(py, &self.0, |state| state.place().file.clone())
     }
 
     /// Its bytes in the file: where the first record begins (0: with the file), and where the next part
     /// begins (0: unknown).
     #[getter]
-    fn span(&self) -> (u64, u64) {
-        (self.0.place().from, self.0.place().to)
+    fn span(&self, py: Python<'_>) -> (u64, u64) {
+        in_turn(py, &self.0, |state| (state.place().from, state.place().to))
     }
 
     #[getter]
-    fn truncated_at_byte(&self) -> Option<u64> {
-        self.0.place().truncated_at_byte
+    fn truncated_at_byte(&self, py: Python<'_>) -> Option<u64> {
+        in_turn(py, &self.0, |state| state.place().truncated_at_byte)
     }
 
     #[getter]
-    fn records(&self) -> u64 {
-        self.0.records()
+    fn records(&self, py: Python<'_>) -> u64 {
+        in_turn(py, &self.0, |state| state.records())
     }
 
     #[getter]
-    fn opens(&self) -> bool {
-        self.0.opens()
+    fn opens(&self, py: Python<'_>) -> bool {
+        in_turn(py, &self.0, |state| state.opens())
     }
 
     #[getter]
-    fn kept_packets(&self) -> usize {
-        self.0.kept_packets()
+    fn kept_packets(&self, py: Python<'_>) -> usize {
+        in_turn(py, &self.0, |state| state.kept_packets())
     }
 }
 
@@ -204,14 +211,14 @@ pub(crate) fn stretch(
             truncated_at_byte: read.damage.map(|damage| damage.byte),
             ending: if read.ends { Ending::Ends } else { Ending::Continues },
         };
-        anyhow::Ok(Stretch(analyzer.finish(place)))
+        anyhow::Ok(Stretch::of(analyzer.finish(place)))
     })
     .map_err(exception)
 }
 
 /// Analyses packets that come as columns.
-#[pyclass(module = "slipstream._native")]
-pub(crate) struct Builder(Option<StretchAnalyzer>);
+#[pyclass(frozen, module = "slipstream._native")]
+pub(crate) struct Builder(Mutex<Option<StretchAnalyzer>>);
 
 #[pymethods]
 impl Builder {
@@ -219,13 +226,13 @@ impl Builder {
     fn new(settings: Settings, begins: bool, keep: bool) -> PyResult<Self> {
         let analyzer =
             settings.config().and_then(|config| Ok(StretchAnalyzer::new(config, opening(begins, keep))?));
-        analyzer.map(|analyzer| Self(Some(analyzer))).map_err(exception)
+        analyzer.map(|analyzer| Self(Mutex::new(Some(analyzer)))).map_err(exception)
     }
 
     /// Takes packets: times in nanoseconds (i64, the bits of a u64), link types and lengths (i32), `n` + 1
     /// offsets (i32), and the bytes that these point into; all little-endian.
     fn add(
-        &mut self,
+        &self,
         py: Python<'_>,
         times: &[u8],
         links: &[u8],
@@ -233,8 +240,8 @@ impl Builder {
         offsets: &[u8],
         data: &[u8],
     ) -> PyResult<()> {
-        let Some(analyzer) = &mut self.0 else { return Err(exception(anyhow::anyhow!("it is finished"))) };
-        py.detach(|| {
+        in_turn(py, &self.0, |analyzer| {
+            let analyzer = analyzer.as_mut().context("it is finished")?;
             let (words, _) = offsets.as_chunks::<4>();
             let places = words.iter().map(|word| u32::from_le_bytes(*word) as usize);
             let ranges = places.clone().zip(places.skip(1));
@@ -250,17 +257,21 @@ impl Builder {
         .map_err(exception)
     }
 
-    fn finish(&mut self, py: Python<'_>, file: String) -> PyResult<Stretch> {
-        let Some(analyzer) = self.0.take() else { return Err(exception(anyhow::anyhow!("it is finished"))) };
-        Ok(py.detach(|| Stretch(analyzer.finish(Place { file, ..Place::default() }))))
+    fn finish(&self, py: Python<'_>, file: String) -> PyResult<Stretch> {
+        in_turn(py, &self.0, |analyzer| {
+            let analyzer = analyzer.take().context("it is finished")?;
+            anyhow::Ok(Stretch::of(analyzer.finish(Place { file, ..Place::default() })))
+        })
+        .map_err(exception)
     }
 }
 
 /// The packets of a span, as columns.
-#[pyclass(module = "slipstream._native")]
-pub(crate) struct Packets {
-    /// Only ever used by one thread at a time, which Python sees to.
-    source: Mutex<Source>,
+#[pyclass(frozen, module = "slipstream._native")]
+pub(crate) struct Packets(Mutex<Reading>);
+
+struct Reading {
+    source: Source,
     last: bool,
     strict: bool,
     /// What was said of packets before the span: see [`Parts::context`].
@@ -310,13 +321,13 @@ impl Packets {
         let (span, last) = (Span { from: span.0, to: span.1 }, span.1 == u64::MAX);
         let source = py.detach(|| Source::open(&path, span, walk)).map_err(exception)?;
         let context = if let Source::Parts(parts, _) = &source { parts.context() } else { 0 };
-        Ok(Self { source: Mutex::new(source), last, strict, context, damage: None })
+        Ok(Self(Mutex::new(Reading { source, last, strict, context, damage: None })))
     }
 
     /// The next packets, of at least so many bytes unless they are the last ones; None at the end. There, the
     /// span ends where the next one begins, or this raises an exception.
-    fn next<'py>(&mut self, py: Python<'py>, bytes: usize) -> PyResult<Option<Columns<'py>>> {
-        let table = py.detach(|| self.table(bytes)).map_err(exception)?;
+    fn next<'py>(&self, py: Python<'py>, bytes: usize) -> PyResult<Option<Columns<'py>>> {
+        let table = in_turn(py, &self.0, |reading| reading.table(bytes)).map_err(exception)?;
         Ok((table.rows > 0).then(|| {
             let Table { rows, times, links, lens, offsets, data } = &table;
             (*rows, [times, links, lens, offsets, data].map(|column| PyBytes::new(py, column)))
@@ -325,17 +336,17 @@ impl Packets {
 
     /// The byte at which the capture is damaged, and the damage in words, once it was met.
     #[getter]
-    fn damage(&self) -> Option<(u64, String)> {
-        self.damage.clone()
+    fn damage(&self, py: Python<'_>) -> Option<(u64, String)> {
+        in_turn(py, &self.0, |reading| reading.damage.clone())
     }
 }
 
-impl Packets {
+impl Reading {
     fn table(&mut self, bytes: usize) -> anyhow::Result<Table> {
         let mut table = Table { offsets: vec![0; 4], ..Table::default() };
         // Offsets have 31 bits.
         let bytes = bytes.min(1 << 30);
-        let source = self.source.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let source = &mut self.source;
         match source {
             Source::Done => {}
             Source::Parts(parts, part) => {
