@@ -407,6 +407,24 @@ class Checks:
         assert not any(thread.is_alive() for thread in threads), "threads wait for one another"
         assert not failed and sketch.weight == 10 * 300_000, (failed, sketch.weight)
 
+    def interrupts(self):
+        """Ctrl-C ends what would take minutes."""
+        trace = self.scratch / "many.pcap"
+        self.slipstream.synth(trace, packets=300_000)
+        long = ("slipstream.model.solve(mean=4, service_base=600, service_per_packet=77, slot=20, queue=512, batch=16, start='exact')",
+                f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')")
+        for call in long:
+            code = f"""
+import signal, threading, time, slipstream
+threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start()
+since = time.monotonic()
+try:
+    {call}
+except KeyboardInterrupt:
+    print(time.monotonic() - since - 1)
+"""
+            assert float(run(sys.executable, "-c", code)) < 5, call
+
     def tables(self):
         """Arrow tables and charts, where their libraries are; a clear error where not."""
         result = self.slipstream.analyze(self.campus)
@@ -473,7 +491,7 @@ class Checks:
             assert getattr(getattr(self.slipstream, name), "__doc__", True), f"{name} has no documentation"
 
 
-NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "tables", "typed", "wheel", "once")
+NAMES = ("analyze", "settings", "bad", "reframe", "synth", "model", "sketches", "states", "threads", "shared", "interrupts", "tables", "typed", "wheel", "once")
 
 
 def inside(binary, only):

@@ -1,8 +1,12 @@
-//! What packets come from, who is told how far the work is, and whose turn it is.
+//! What packets come from, and how Python waits for work: who is told how far it is, who may interrupt it,
+//! and whose turn it is.
 
 use std::io::Cursor;
+use std::panic;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
+use std::{thread, time};
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -101,4 +105,30 @@ pub(crate) fn in_turn<T: Send, R: Send>(
     work: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
     py.detach(|| work(&mut shared.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// Does `work` that tells nobody how far it is on a thread of its own, so that the user can interrupt whoever
+/// waits for it. The work then goes on to its end, of which nobody hears.
+///
+/// # Errors
+/// The user interrupted the program, or there can't be another thread.
+pub(crate) fn aside<R: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> PyResult<R> {
+    const EVERY: time::Duration = time::Duration::from_millis(20);
+    // Nothing is sent: the end that the thread has is dropped once the work is done.
+    let (end, mut ended) = mpsc::channel::<()>();
+    let worker = thread::Builder::new().spawn(move || {
+        let _end = end;
+        work()
+    })?;
+    loop {
+        let ended = &mut ended;
+        match py.detach(move || ended.recv_timeout(EVERY)) {
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            _ => break,
+        }
+    }
+    py.detach(|| worker.join()).or_else(|panicked| panic::resume_unwind(panicked))
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use slipstream_model::{Delay, Interarrival, Model, Parameters, ServiceTimes, Solution, Start, Variation};
 
 use crate::error::exception;
+use crate::input::aside;
 
 /// Solves the model for one load. Times are in ns, `mean` in slots. Gives the command's report.
 #[pyfunction]
@@ -25,7 +26,7 @@ pub(crate) fn solve(
     service: String,
     start: String,
 ) -> PyResult<String> {
-    py.detach(move || {
+    aside(py, move || {
         if cv.is_some() && interarrival != "negbin" {
             bail!("cv is for interarrival=\"negbin\"; the variation of the others follows from their mean");
         }
@@ -57,7 +58,7 @@ pub(crate) fn solve(
         let since = slipstream::clock::now();
         let solution = model.solve()?;
         Ok(report(&model, &solution, since.elapsed().as_nanos() as u64).to_string())
-    })
+    })?
     .map_err(exception)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use anyhow::Context;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use slipstream::io::capture::{CaptureReader, Part, Parts, Span, spans as spans_of};
+use slipstream::io::capture::{CaptureReader, Part, Parts, Span, spans_told};
 use slipstream_trace::{
     Config, Ending, MergeError, Opening, Place, Stretch as State, StretchAnalyzer, StretchError,
 };
@@ -156,7 +156,9 @@ fn opening(begins: bool, keep: bool) -> Opening {
 /// Cuts a capture into spans of about so many bytes.
 #[pyfunction]
 pub(crate) fn spans(py: Python<'_>, path: PathBuf, bytes: u64) -> PyResult<Vec<(u64, u64)>> {
-    let spans = py.detach(|| spans_of(&path, bytes)).map_err(|error| exception(error.into()))?;
+    let progress = Progress { name: path.display().to_string(), callback: None };
+    let told = |share| progress.at(Some(share)).map_err(anyhow::Error::from);
+    let spans = py.detach(|| spans_told(&path, bytes, None, told)).map_err(exception)?;
     Ok(spans.into_iter().map(|span| (span.from, span.to)).collect())
 }
 

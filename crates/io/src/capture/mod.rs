@@ -36,7 +36,7 @@ pub use error::{CaptureError, is_interface};
 pub use parts::{Part, Parts};
 pub use reader::{CaptureReader, Notes};
 pub use sections::Sections;
-pub use spans::{Span, SpanRead, span_of_part, spans, spans_of};
+pub use spans::{Span, SpanRead, span_of_part, spans, spans_of, spans_told};
 pub use stream::{Stopped, stops_streams};
 pub use writer::{CaptureWriter, Summary, WriterOptions};
 

@@ -200,11 +200,25 @@ pub fn spans(path: &Path, bytes: u64) -> Result<Vec<Span>, CaptureError> {
 /// # Errors
 /// As [`spans`].
 pub fn spans_of(path: &Path, bytes: u64, longest: Option<u64>) -> Result<Vec<Span>, CaptureError> {
+    spans_told(path, bytes, longest, |_| Ok(()))
+}
+
+/// The same; tells `progress` before each place that is looked for how much of the file was gone over.
+///
+/// # Errors
+/// As [`spans`]; and that of `progress`, which ends it.
+pub fn spans_told<E: From<CaptureError>>(
+    path: &Path,
+    bytes: u64,
+    longest: Option<u64>,
+    mut progress: impl FnMut(f64) -> Result<(), E>,
+) -> Result<Vec<Span>, E> {
     let mut reader = CaptureReader::open(path)?;
     let Some(cutter) = Cutter::new(&mut reader, longest)? else { return Ok(vec![Span::ALL]) };
     let bytes = bytes.max(1);
     let (mut from, mut all, mut at) = (0, Vec::new(), bytes);
     while at < cutter.len {
+        progress(at as f64 / cutter.len as f64)?;
         if let Some(place) = cutter.place(at).map_err(|error| reader.fail(error))?
             && place > from
         {
