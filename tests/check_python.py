@@ -126,6 +126,10 @@ class Checks:
         words = ("--window", "5us,1ms", "--burst", 7, "--top", 3, "--tunnel", "inner")
         got = self.slipstream.analyze(self.campus, windows=["5us", 1_000_000], burst=7, top=3, tunnel="inner")
         self.same(got.to_dict(), self.command("analyze", self.campus, *words), "settings")
+        for one in ("64us", 64_000):
+            got = self.slipstream.analyze(self.campus, windows=one).to_dict()
+            self.same(got, self.command("analyze", self.campus, "--window", "64us"), "one window")
+            self.same(self.slipstream.merge([self.slipstream.partial(self.campus, windows=one)]).to_dict(), got, "a part, one window")
         several = captures(self.where)[-3:]
         got = self.slipstream.analyze(several)
         self.same(got.to_dict(), self.command("analyze", *several), "several")
@@ -324,6 +328,14 @@ class Checks:
         self.raises(TypeError, lambda: weighed.update([5]), "not builtins.int")
         self.raises(TypeError, lambda: weighed.flow_size(whole), "Whole")
         assert weighed.weight == 10
+        for wrong in (math.nan, 2, -1, math.inf):
+            self.raises(ValueError, lambda wrong=wrong: delays.quantile(wrong), "quantile")
+        pairs = s.Sketch("exact", key_bytes=8)
+        pairs.update([bytes([1, 1, 1, 1, 2, 2, 2, n]) for n in range(9)])
+        assert [(flow.key, flow.estimate) for flow in pairs.superspreaders(4)] == [(b"\1\1\1\1", 9)]
+        assert pairs.superspreaders(1)[0].estimate == pairs.superspreaders(7)[0].estimate == 9
+        for wrong in (0, 8, 9):
+            self.raises(ValueError, lambda wrong=wrong: pairs.superspreaders(wrong), "1 to 7")
         six = s.Sketch("exact", key_bytes=16)
         six.update("::1")
         assert six.flow_size("::1").estimate == six.weight == 1

@@ -252,6 +252,9 @@ class Checks(Package):
         data = path.read_bytes()
         at = int.from_bytes(data[24:28], "little") * 10**9 + int.from_bytes(data[28:32], "little")
         assert rows[0]["time_ns"] == at and rows[0]["link_type"] == 1 and bytes(rows[0]["data"]) == data[40:120]
+        # A pattern may begin with a bracket, as a list in JSON does.
+        assert packets._paths({"path": "[0-9]*.pcap"}) == ["[0-9]*.pcap"]  # pylint: disable=protected-access
+        assert spark.read.format("pcap").load([str(one) for one in self.made()[:2]]).select("file").distinct().count() == 2
         filtered = spark.read.format("pcap").load(str(path)).where("original_len > 400")
         assert packets.locality(spark, filtered).total.records == sum(row["original_len"] > 400 for row in rows)
         mixed = spark.read.format("pcap").load(str(path)).orderBy("time_ns", ascending=False)

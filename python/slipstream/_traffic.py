@@ -7,7 +7,7 @@ import os
 import warnings
 from typing import Any, Callable, Iterable, Optional, Union
 
-from . import _native
+from . import _native, partials
 from .results import Analysis, Failed, Trace
 
 Source = Union[str, "os.PathLike[str]", bytes]
@@ -19,15 +19,15 @@ class DamageWarning(UserWarning):
     """A capture is damaged; the packets before the damage were used."""
 
 
-def analyze(traces: Union[Source, Iterable[Source]], *, windows: Iterable[Time] = ("16us", "64us", "128us"), burst: int = 32,
-            top: int = 10, tunnel: str = "outer", threads: Optional[int] = None, strict: bool = False,
+def analyze(traces: Union[Source, Iterable[Source]], *, windows: Union[Time, Iterable[Time]] = ("16us", "64us", "128us"),
+            burst: int = 32, top: int = 10, tunnel: str = "outer", threads: Optional[int] = None, strict: bool = False,
             keep_going: bool = False, progress: Progress = None) -> Analysis:
     """What locality have traces, and what would holding their packets gain?
 
     `traces` is a capture or several of them: paths, bytes with a whole capture, or
     `"synth:flows=100,packets=1000"`. Captures are pcap or pcapng, plain, gzip or zstd.
 
-    windows: holding windows, in nanoseconds or with a unit (`"64us"`).
+    windows: holding windows, one or several, in nanoseconds or with a unit (`"64us"`).
     burst: packets at which a train leaves at once.
     top: addresses that are listed.
     tunnel: `"outer"` or `"inner"`: which IP header makes the flow.
@@ -45,18 +45,16 @@ def analyze(traces: Union[Source, Iterable[Source]], *, windows: Iterable[Time] 
     >>> [(w.window_ns, w.mean_train) for w in result.total.ip.windows]
     [(64000, 2.921...)]
     """
-    if tunnel not in ("outer", "inner"):
-        raise ValueError(f"tunnel={tunnel!r}: there are 'outer' and 'inner'")
+    given = partials.settings(windows, burst, top, tunnel)
     if isinstance(traces, (str, bytes, os.PathLike)):
         traces = [traces]
-    traces, windows = list(traces), list(windows)
+    traces = list(traces)
     if not traces:
         raise ValueError("no trace was named")
     done, failed, first = [], [], None
     for trace in traces:
         try:
-            one = _native.analyze(trace, windows=windows, burst=burst, top=top, inner=tunnel == "inner", threads=threads,
-                                  strict=strict, progress=progress)
+            one = _native.analyze(trace, **given, threads=threads, strict=strict, progress=progress)
         except (OSError, _native.CaptureError) as error:
             if not keep_going:
                 raise

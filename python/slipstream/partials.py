@@ -27,11 +27,13 @@ END = 2**64 - 1
 ALL: Span = (0, END)
 
 
-def settings(windows: Iterable[Union[int, str]] = ("16us", "64us", "128us"), burst: int = 32, top: int = 10,
-             tunnel: str = "outer") -> dict[str, Any]:
+def settings(windows: Union[int, str, Iterable[Union[int, str]]] = ("16us", "64us", "128us"), burst: int = 32,
+             top: int = 10, tunnel: str = "outer") -> dict[str, Any]:
     """Settings of an analysis: see `slipstream.analyze`."""
     if tunnel not in ("outer", "inner"):
         raise ValueError(f"tunnel={tunnel!r}: there are 'outer' and 'inner'")
+    if isinstance(windows, (int, str)):
+        windows = [windows]
     return {"windows": list(windows), "burst": burst, "top": top, "inner": tunnel == "inner"}
 
 

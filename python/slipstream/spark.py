@@ -108,10 +108,12 @@ class Pcap(DataSource):
 
 
 def _paths(options: dict[str, str]) -> list[str]:
-    named = options.get("path") or options.get("paths")
-    if not named:
-        raise ValueError("no capture was named: load(\"folder/*.pcap\")")
-    return json.loads(named) if named.startswith("[") else [named]
+    if options.get("path"):
+        return [options["path"]]
+    # So Spark hands on what `load` was given, where it is several.
+    if options.get("paths"):
+        return json.loads(options["paths"])
+    raise ValueError("no capture was named: load(\"folder/*.pcap\")")
 
 
 def _parts(file: str, options: dict[str, str]) -> list[Part]:

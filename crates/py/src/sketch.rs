@@ -58,6 +58,10 @@ enum Failed {
     Query(#[from] QueryError),
     #[error("a key of {0} bytes, where they have {1}")]
     KeyLen(usize, usize),
+    #[error("a source of {0} bytes, where keys have {1}; it may have 1 to {most}", most = .1 - 1)]
+    SourceLen(usize, usize),
+    #[error("a quantile of {0}: it must lie between 0 and 1")]
+    Quantile(f64),
 }
 
 impl From<Failed> for PyErr {
@@ -156,6 +160,9 @@ impl<const N: usize> Any for Of<N> {
     }
 
     fn superspreaders(&self, source_len: usize, want: Want) -> Result<Vec<Keyed<u64>>, Failed> {
+        if !(1..N).contains(&source_len) {
+            return Err(Failed::SourceLen(source_len, N));
+        }
         let sources = self.0.superspreaders(source_len, want)?;
         let source = |key: [u8; N]| key.iter().take(source_len).copied().collect();
         Ok(sources.into_iter().map(|f| (source(f.key), bounds(f.size))).collect())
@@ -175,6 +182,9 @@ impl<const N: usize> Any for Of<N> {
     }
 
     fn quantile(&self, q: f64) -> Result<Option<Answer<f64>>, Failed> {
+        if !(0.0..=1.0).contains(&q) {
+            return Err(Failed::Quantile(q));
+        }
         Ok(quantile(&self.0.value_ranges()?, q).map(bounds))
     }
 
