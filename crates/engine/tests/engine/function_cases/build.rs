@@ -214,21 +214,25 @@ impl Draft {
                 self.protocol = Some(icmp);
                 self.transport = vec![number(kind)? as u8, number(code)? as u8, 0, 0, 0, 0, 0, 0];
             }
-            "ns" | "na" => self.discovery(word == "na", value)?,
+            "ns" => self.discovery(None, value)?,
+            "na" => self.discovery(Some(0xe0), value)?,
+            // An advertisement without the Override flag.
+            "na-weak" => self.discovery(Some(0xc0), value)?,
             _ => return Err(format!("unknown word `{word}`")),
         }
         Ok(())
     }
 
-    fn discovery(&mut self, advertisement: bool, value: &str) -> Result<(), String> {
+    /// A solicitation, or an advertisement with these flags.
+    fn discovery(&mut self, flags: Option<u8>, value: &str) -> Result<(), String> {
+        let advertisement = flags.is_some();
         let (ip, option) = match value.contains('@') {
             true => station(value).map(|(ip, mac)| (ip, Some(mac)))?,
             false => (address(value)?, None),
         };
         let IpAddr::V6(ip) = ip else { return Err("neighbour discovery is for IPv6".into()) };
         self.protocol = Some(58);
-        let flags = if advertisement { 0xe0 } else { 0 };
-        self.transport = vec![135 + u8::from(advertisement), 0, 0, 0, flags, 0, 0, 0];
+        self.transport = vec![135 + u8::from(advertisement), 0, 0, 0, flags.unwrap_or(0), 0, 0, 0];
         self.transport.extend(ip.octets());
         if let Some(mac) = option {
             self.transport.extend([1 + u8::from(advertisement), 1]);

@@ -42,6 +42,7 @@
 //! | `nosum` | UDP without a checksum |
 //! | `echo N`, `echo-reply N` | ICMP of the packet's version, sequence number 1 and identifier N |
 //! | `ns IP`, `ns IP@MAC`, `na IP@MAC` | neighbour solicitation (with source address option), and advertisement (RFC 4861; router, solicited, override) |
+//! | `na-weak IP@MAC` | advertisement without the override flag |
 //! | `icmp TYPE/CODE` | any other ICMP; `rest N` is the word behind the checksum |
 //! | `quote [ PACKET ]` | what an ICMP error quotes: a packet, from its IP header on, cut to what fits (576 bytes of IPv4, 1280 of IPv6) |
 //! | `proto N` | another transport protocol |

@@ -134,7 +134,12 @@ fn icmp(bytes: &[u8], v6: bool, with: impl Fn(String, usize) -> String) -> Strin
         (true, 135 | 136) if bytes.len() >= 24 => {
             let target = Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[8..24]).unwrap());
             let at = bytes.get(26..32).map(|m| format!("@{}", mac(m))).unwrap_or_default();
-            format!("{} {target}{at}", if kind == 135 { "ns" } else { "na" })
+            let word = match (kind, bytes[4] & 0x20) {
+                (135, _) => "ns",
+                (_, 0) => "na-weak",
+                _ => "na",
+            };
+            format!("{word} {target}{at}")
         }
         (false, 3 | 5 | 11 | 12) | (true, 1..=4) => {
             let rest = u32::from(id) << 16 | u32::from(be16(bytes, 6));
