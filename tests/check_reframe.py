@@ -409,7 +409,7 @@ def interrupted(binary, path, scratch):
     for words in (["reframe", "-", output], ["reframe", "-", output, "--preload"], ["reframe", "-", "null", "--workers", 2],
                   ["measure", "-", "--task", "cardinality"], ["run", "-i", "-", "-o", output, "-e", "counter"]):
         name = " ".join(map(str, words))
-        with subprocess.Popen([binary, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        with subprocess.Popen([binary, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             child.stdin.write(path.read_bytes()[:2000])
             child.stdin.flush()
             until = time.monotonic() + 20
