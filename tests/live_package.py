@@ -11,8 +11,8 @@ from live_functions import have
 from netns import Middlebox, Net, is_udp, number_of, udp
 
 CAPABILITIES = "+net_raw,+net_admin,+bpf"
-FILES = ("usr/bin/slipstream", "usr/share/man/man1/slipstream.1.gz", "usr/share/man/man1/slipstream-model-solve.1.gz",
-         "lib/systemd/system/slipstream@.service",
+UNIT = "lib/systemd/system/slipstream@.service"
+FILES = (UNIT, "usr/bin/slipstream", "usr/share/man/man1/slipstream.1.gz", "usr/share/man/man1/slipstream-model-solve.1.gz",
          "usr/share/bash-completion/completions/slipstream", "usr/share/doc/slipstream/examples/gateway.toml",
          "usr/share/doc/slipstream/copyright")
 GRAPH = "a :: af_packet(interface=ma); b :: af_packet(interface=mb); a -> reframe(hold=64us) -> b; b -> a"
@@ -36,7 +36,7 @@ def package(case, binary, scratch):
     case.equal(said("dpkg-deb", "-x", path.strip(), root)[0], 0, "unpacked")
     for name in FILES:
         case.check((root / name).is_file(), f"{name} is not in the package")
-    case.check("slipstream" in gzip.decompress((root / FILES[1]).read_bytes()).decode(), "the manual page is of something else")
+    case.check("slipstream" in gzip.decompress((root / "usr/share/man/man1/slipstream.1.gz").read_bytes()).decode(), "the manual page is of something else")
     program = root / "usr/bin/slipstream"
     case.check(Run(program, ["--version"]).stdout == Run(binary, ["--version"]).stdout, "it is another version")
     case.check(".symtab" not in said("readelf", "--section-headers", "--wide", program)[1], "its symbols were not taken out")
@@ -45,7 +45,7 @@ def package(case, binary, scratch):
 
     # The unit as it stands, but for the path of the command.
     unit = scratch / "slipstream@.service"
-    unit.write_text((root / FILES[2]).read_text().replace("/usr/bin/slipstream", str(program)))
+    unit.write_text((root / UNIT).read_text().replace("/usr/bin/slipstream", str(program)))
     status, what = said("systemd-analyze", "verify", "--man=no", str(unit).replace("@.", "@x."))
     unit_lines = [line for line in what.splitlines() if "slipstream" in line]
     case.check(status == 0 and not unit_lines, f"systemd-analyze verify: {status} {what}")
