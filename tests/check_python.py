@@ -426,7 +426,7 @@ class Checks:
         long = ("slipstream.model.solve(mean=4, service_base=600, service_per_packet=77, slot=20, queue=512, batch=16, start='exact')",
                 f"slipstream.spans({str(trace)!r}, 1)", "slipstream.analyze('synth:packets=100M')")
         for call in long:
-            # Whoever presses it once more is heard, too, where the first time came before there was anything to end.
+            # Whoever presses it once more is heard, too, where the first one came to nothing.
             code = f"""
 import signal, threading, time, slipstream
 ended = threading.Event()
