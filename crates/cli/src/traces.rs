@@ -65,9 +65,7 @@ impl Traces {
         strict: bool,
     ) -> anyhow::Result<Self> {
         for path in others {
-            if path.as_os_str() == "-" {
-                bail!("- (stdin) can only be the first of several traces");
-            }
+            refuse_stdin(path)?;
             if !is_word(path) {
                 std::fs::metadata(path).map_err(|error| CaptureError::open(path, error))?;
             }
@@ -202,6 +200,14 @@ impl Traces {
             self.interfaces.extend(of_input);
         }
     }
+}
+
+/// Refuses stdin where it would be read beside, or behind, another trace.
+pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
+    if path.as_os_str() == "-" {
+        bail!("- (stdin) can only be the first of several traces");
+    }
+    Ok(())
 }
 
 /// Returns true for what names no file.

@@ -31,6 +31,13 @@ impl Order {
         self.now
     }
 
+    /// A record arrives: its bytes go into the pool, and its frame to the others.
+    #[inline(always)]
+    fn take(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, record: &Record<'_>) {
+        let (arrival, buf) = (self.arrive(record.time), store(pool, record));
+        arrivals.frames.push(Frame::unclassified(arrival, buf, record.data.len() as u32));
+    }
+
     #[cold]
     fn went_back(&mut self) {
         self.backwards += 1;
@@ -64,9 +71,7 @@ impl Source for CaptureSource {
         let mut n = 0;
         while n < max {
             let Some(record) = self.reader.next_record()? else { break };
-            let arrival = self.order.arrive(record.time);
-            let buf = store(pool, &record);
-            arrivals.frames.push(Frame::unclassified(arrival, buf, record.data.len() as u32));
+            self.order.take(pool, arrivals, &record);
             n += 1;
         }
         self.order.sequence += n as u64;
@@ -143,11 +148,7 @@ impl<R: Records> Source for RecordSource<R> {
     fn fill(&mut self, pool: &mut Pool, arrivals: &mut Arrivals, max: usize) -> Result<usize, SourceError> {
         let Self { records, order } = self;
         arrivals.first = order.sequence;
-        let n = records.read(max, &mut |record| {
-            let arrival = order.arrive(record.time);
-            let buf = store(pool, record);
-            arrivals.frames.push(Frame::unclassified(arrival, buf, record.data.len() as u32));
-        })?;
+        let n = records.read(max, &mut |record| order.take(pool, arrivals, record))?;
         order.sequence += n as u64;
         Ok(n)
     }

@@ -28,10 +28,7 @@ pub(super) fn measure(args: &cli::Analyze, arrivals: &Arrivals) -> anyhow::Resul
     let holds: Vec<u64> = args.window.iter().map(|w| w.0).collect();
     Frontier::measure(arrivals, &holds, burst(args).unwrap_or(1), |share| {
         progress.at(Some(share));
-        if interrupted.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(ui::Interrupted.into());
-        }
-        Ok(())
+        Ok(ui::unless(&interrupted)?)
     })
 }
 

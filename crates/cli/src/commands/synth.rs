@@ -1,7 +1,5 @@
 //! `slipstream synth`: traffic with a known locality.
 
-use std::sync::atomic::Ordering;
-
 use serde_json::json;
 use slipstream::io::capture::{Format, Interface};
 use slipstream::io::synth::{Synth, SynthConfig};
@@ -41,9 +39,7 @@ pub(super) fn run(args: &cli::Synth) -> anyhow::Result<Outcome> {
         last = Some(at);
         if packets.is_multiple_of(65_536) {
             progress.at(Some(packets as f64 / config.packets as f64));
-            if interrupted.load(Ordering::Relaxed) {
-                return Err(ui::Interrupted.into());
-            }
+            ui::unless(&interrupted)?;
         }
     }
     drop(progress);

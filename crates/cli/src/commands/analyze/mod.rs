@@ -27,6 +27,7 @@ use crate::cli;
 use crate::replace::{Replacement, refuse_shared};
 use crate::report::{self, Subject};
 use crate::selection::encapsulation;
+use crate::traces::refuse_stdin;
 use crate::ui;
 
 use diff::Difference;
@@ -200,9 +201,7 @@ pub(super) fn run(args: &cli::Analyze) -> anyhow::Result<Outcome> {
         bail!("--diff compares two traces, not {}", args.traces.len());
     }
     // Two threads would each get some of its bytes.
-    if args.traces.iter().filter(|trace| trace.as_os_str() == "-").count() > 1 {
-        bail!("- (stdin) can only be the first of several traces");
-    }
+    args.traces.iter().filter(|trace| trace.as_os_str() == "-").skip(1).try_for_each(|t| refuse_stdin(t))?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or(cores, usize::from);
     // Packets of several traces go to one file in the order of the command line.

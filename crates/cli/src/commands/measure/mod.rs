@@ -12,7 +12,7 @@ mod windows;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
 
 use anyhow::{anyhow, bail};
@@ -320,9 +320,7 @@ fn read_several(
         if let Some(share) = traces.share() {
             progress.at(Some(share));
         }
-        if interrupted.load(Ordering::Relaxed) {
-            return Err(ui::Interrupted.into());
-        }
+        ui::unless(&interrupted)?;
         if read < BLOCK {
             break;
         }
@@ -363,9 +361,7 @@ fn read_parts(
     let mut measurement = DigestMeasurement::new(sketches, settings);
     parts.each(settings.workers - 1, make, |digest: &mut Option<Digest>| -> anyhow::Result<()> {
         progress.at(Some(parts.progress()));
-        if interrupted.load(Ordering::Relaxed) {
-            return Err(ui::Interrupted.into());
-        }
+        ui::unless(&interrupted)?;
         match digest {
             Some(digest) => Ok(measurement.add(digest)?),
             None => Ok(()),
@@ -403,9 +399,7 @@ impl PacketSource for Trace {
             if let Some(share) = self.traces.share() {
                 self.progress.at(Some(share));
             }
-            if self.interrupted.load(Ordering::Relaxed) {
-                return Err(ui::Interrupted.into());
-            }
+            ui::unless(&self.interrupted)?;
         }
         Ok(read == most)
     }
