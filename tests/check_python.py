@@ -25,7 +25,7 @@ import harness
 from harness import ROOT, Run
 
 CAPTURES = 14
-# What a user gets is built with all optimisations, which takes minutes; the numbers are the same without, and
+# A user's package is built with all optimisations, which takes minutes; the numbers are the same without, and
 # the crates are those of the other tests.
 BUILD = ("--profile", "dev", "--features", "testing")
 

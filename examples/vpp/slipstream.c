@@ -86,7 +86,7 @@ VLIB_NODE_FN (slipstream_node) (vlib_main_t *vm, vlib_node_runtime_t *node, vlib
       .length = vlib_buffer_length_in_chain (vm, b[i]),
       .handle = from[i],
     };
-  /* What left before goes first: a push is refused while there is no room for what waits. */
+  /* Packets that left before go first: a push is refused while there is no room for those that wait. */
   send_trains (vm, node, reframe, now);
   if (PREDICT_FALSE (slip_reframe_push_burst (reframe, packets, n, now) != SLIP_OK))
     {

@@ -406,7 +406,7 @@ fn accept<K: Key>(
     };
     let before = connection.tcp;
     if !connection.replied && is_tcp(packet) && packet.tcp_flags.is_some_and(|flags| flags & RST != 0) {
-        // Where nothing but a reset is the answer, or the end of a question, there is no connection.
+        // A reset is the only answer, or takes the question back: there is no connection.
         connections.remove(seen.id);
         return Ok(());
     }

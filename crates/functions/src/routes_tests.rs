@@ -54,7 +54,7 @@ fn routes_in_our_words_and_in_those_of_ip_route() {
     }
 }
 
-/// What `ip route` and `ip -6 route` of iproute2 6.1 print.
+/// Output of `ip route` and `ip -6 route` of iproute2 6.1.
 const OF_LINUX: &str = "\
 default via 10.0.0.254 dev e0
 10.0.0.0/24 dev e0 proto kernel scope link src 10.0.0.1

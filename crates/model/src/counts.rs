@@ -338,8 +338,8 @@ impl Order {
         out.reverse();
     }
 
-    /// What [`above`](Self::above) has for these τ, of a sum with this mean of which `p` has the values up to
-    /// the last τ: the complement of what lies below.
+    /// Fills in what [`above`](Self::above) would for these τ, of a sum with this mean of which `p` has the
+    /// values up to the last τ: it is the complement of what lies below.
     fn rest(self, p: &[f64], least: usize, mean: f64, range: RangeInclusive<usize>, out: &mut Vec<f64>) {
         let (from, to) = range.into_inner();
         if p.is_empty() {

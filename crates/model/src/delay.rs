@@ -285,8 +285,7 @@ impl Places {
         places.add_after_backlog(t, rows, queue_pmf);
         if start != Start::Renewal {
             let (all, lost) = residuals(t.model, queue_pmf, flow);
-            // What a packet's residual is, whatever the start, is taken to be as large a share of all for
-            // those that are accepted.
+            // Accepted packets are taken to have the same share of all residuals whatever the start.
             places.left = left.unwrap_or(all) * (1.0 - lost / all).max(0.0);
         }
         places

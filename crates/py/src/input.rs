@@ -1,5 +1,5 @@
-//! What packets come from, and how Python waits for work: who is told how far it is, who may interrupt it,
-//! and whose turn it is.
+//! Packets' inputs, and the way in which Python waits for work: it is told how far that is, may interrupt it,
+//! and takes turns.
 
 use std::io::Cursor;
 use std::panic;

@@ -287,7 +287,7 @@ fn synth_says_its_defaults_and_makes_no_more_than_it_must() {
     assert!(!Path::new("null").exists());
 }
 
-/// What the campus doesn't have is refused, not left out without a word.
+/// A setting that the campus doesn't have is refused, not left out without a word.
 #[test]
 fn settings_that_a_profile_does_not_have() {
     let campus = ["synth", "--profile", "campus", "null"];

@@ -55,7 +55,7 @@ impl Origin {
         Ok(Self { source: Box::new(preload), pool: self.pool })
     }
 
-    /// What the source knows beside its packets; see [`Source::details`].
+    /// The source's knowledge beside its packets; see [`Source::details`].
     #[must_use]
     pub fn details(&self) -> Option<&dyn Any> {
         self.source.details()

@@ -174,7 +174,7 @@ impl Twin {
             let all = || trains.iter().flat_map(|t| &t.packets);
             (all().count(), all().map(|p| packets[*p].len.max(60)).sum())
         };
-        // What leaves at this instant is inside until time goes on.
+        // Trains that leave at this instant are inside until time goes on.
         let full = |twin: &Self| {
             let ((held, bytes), (leaving, leaving_bytes)) = (of(&twin.trains), of(&twin.leaving));
             held + leaving >= config.capacity as usize

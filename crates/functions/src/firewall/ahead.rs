@@ -15,7 +15,7 @@ use crate::conntrack::CtState;
 pub struct Found {
     /// True if there is anything: it is an IP packet.
     pub(super) known: bool,
-    /// Where there is nothing: what the packet's extension headers precede was not reached.
+    /// There is nothing since the packet's extension headers did not lead to a protocol.
     pub(super) hidden: bool,
     /// Its key, where that is kept.
     pub(super) key: FlowKey,

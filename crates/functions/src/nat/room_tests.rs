@@ -151,7 +151,7 @@ fn a_host_has_so_many_mappings() {
                         assert_eq!(verdict, Verdict::Drop(DropReason::HostMappings));
                     }
                 }
-                // What it has goes on.
+                // Its mappings stay in use.
                 assert!(matches!(made(&mut nat, 500), Verdict::Rewrite { .. }));
             }
         }

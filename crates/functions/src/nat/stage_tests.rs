@@ -25,7 +25,7 @@ fn seen(stage: &mut dyn Stage, packets: &[Vec<u8>], contexts: &mut Option<Box<Fl
     (left, counters)
 }
 
-/// What a NAT does to packets from inside, however it decides, with contexts and without.
+/// The fates of packets from inside a NAT: they are one, however it decides, with contexts and without.
 fn each_way(packets: &[Vec<u8>]) -> Seen {
     let stage = || NatStage::new(Nat::new(&config()).unwrap());
     let by_train = seen(&mut PerTrain::new(stage()), packets, &mut None);

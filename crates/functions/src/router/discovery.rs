@@ -34,7 +34,7 @@ pub(super) struct Says {
     pub(super) wants: Option<IpAddr>,
     /// Destination of the answer: IP and Ethernet address.
     pub(super) reply_to: (IpAddr, Mac),
-    /// How much it counts.
+    /// The weight of what is said.
     pub(super) claim: Claim,
 }
 

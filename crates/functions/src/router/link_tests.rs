@@ -1,4 +1,4 @@
-//! What neighbours say to the router on its links, and what it says to them.
+//! The router and the neighbours on its links speak with each other.
 
 use std::net::IpAddr;
 
@@ -241,7 +241,7 @@ fn the_anycast_address_of_routers_is_answered_for() {
     assert_eq!(links.send(0, &framed(1, &datagram(address("2001:db8:c::"), 9, b"x")))[0].0, 1);
 }
 
-/// What is translated goes where it is translated, the anycast address of routers as well.
+/// A translated address leads to its translator, the anycast address of routers as well.
 #[test]
 fn an_anycast_address_that_is_translated_is_not_the_router_s() {
     let mut interfaces = super::interfaces(INTERFACES.into_iter()).unwrap();

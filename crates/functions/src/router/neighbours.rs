@@ -91,7 +91,7 @@ pub(super) enum Known {
     Forgotten,
 }
 
-/// How much what a neighbour says about itself counts.
+/// The weight of what a neighbour says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// It is remembered, though nobody asked for it (RFC 826: if what it sent was for us).

@@ -408,7 +408,7 @@ impl NetworkFunction for BalancerStage {
                 Asked::Connection(id) => self.balancer.extend(id, now.max(last.arrival)),
             }
         }
-        // What comes behind fragments in its train goes the same way, so that it does not overtake them.
+        // Packets behind fragments in their train go the same way, so that they do not overtake them.
         let mut behind = false;
         for (frame, verdict) in frames.iter_mut().zip(verdicts) {
             fx.cx.now = now.max(frame.arrival);

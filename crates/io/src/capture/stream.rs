@@ -58,7 +58,7 @@ impl Read for Stream {
             let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::IN)];
             match poll(&mut fds, Some(&PATIENCE)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                // What can't be waited for says by itself what is wrong.
+                // Reading from a file that can't be waited for says what is wrong.
                 _ => return self.file.read(into),
             }
         }

@@ -201,7 +201,7 @@ fn the_simulation_agrees_at_full_size() {
     }
 }
 
-/// Where nearly all is lost, what is accepted waits as long as in the simulation, too.
+/// The few packets that are accepted in deep overload wait as long as in the simulation.
 #[test]
 fn waits_in_deep_overload_agree() {
     let service = ServiceTimes::linear(600.0, 77.0, 100.0).unwrap();

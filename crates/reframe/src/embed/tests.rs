@@ -43,7 +43,7 @@ fn traffic() -> impl Strategy<Value = Vec<Sent>> {
     prop::collection::vec(packet, 0..200)
 }
 
-/// How much later than the packets one polls.
+/// The time in ns by which a poll is later than the packets.
 fn polled_at() -> impl Strategy<Value = i64> {
     prop_oneof![4 => -400..1_i64, 1 => 0..6000_i64]
 }

@@ -92,7 +92,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// What it leads to is found out when all are there: see [`Pipeline::look_over`].
+    /// A head of which nothing is known yet but where it leads: see [`Pipeline::look_over`].
     pub(super) fn new(name: String, kind: &'static str, source: Box<dyn Source + Send>, edge: Edge) -> Self {
         let (takes_arrivals, takes_classified, takes_unread, leads_alone) = (false, false, false, false);
         Self { name, kind, source, edge, takes_arrivals, takes_classified, takes_unread, leads_alone }
